@@ -2,8 +2,11 @@
 
 mod floorplan;
 mod phaze_22nm;
+mod units;
 
-pub use floorplan::{ArrayCell, DieLink, Floorplan, SramArray, SramKind, sram_area};
+pub use floorplan::{ArrayCell, BaseDies, Floorplan, SramArray, SramKind};
+pub(super) use units::running_megatransistors;
+pub use units::sram_area;
 
 use super::{Accelerator, AreaModel};
 use crate::units::SquareMillimeters;

@@ -51,6 +51,7 @@ impl ChipDocument {
         for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
             self.table.remove(table);
         }
+        self.pin_stated_energies();
         // A changed chip has a lowered clock of its own.
         self.table.remove("lowered_clock_mhz");
         if ideal {
@@ -58,6 +59,39 @@ impl ChipDocument {
             self.table.remove("sustained_clock_fraction");
         }
         self
+    }
+
+    /// Changes constants of the model for this chip, by key (`hbm.phy`). [`Self::build_accelerator`] refuses unknown
+    /// keys and values outside their ranges.
+    pub fn set_constants(&mut self, changes: &BTreeMap<String, f64>) {
+        if changes.is_empty() {
+            return;
+        }
+        let table = self.table.entry("constants").or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        if let Some(table) = table.as_table_mut() {
+            table.extend(changes.iter().map(|(key, value)| (key.clone(), toml::Value::Float(*value))));
+        }
+    }
+
+    /// Writes the process and the clock to which stated energies of memories refer, so that they follow a change of
+    /// either. Idle power is measured, so a changed chip has the model's.
+    fn pin_stated_energies(&mut self) {
+        let states = |memory: &toml::Value| memory.get("read_pj_per_byte").is_some() || memory.get("write_pj_per_byte").is_some();
+        let stated = self.table.get("memory").and_then(toml::Value::as_array).is_some_and(|all| all.iter().any(states));
+        let clock = self.table.get("clock_mhz").cloned();
+        let disclosed = self.table.contains_key("area");
+        let Some(energy) = self.table.get_mut("energy").and_then(toml::Value::as_table_mut) else { return };
+        if disclosed {
+            energy.remove("static_w");
+        }
+        if let (true, false, Some(node), Some(clock)) =
+            (stated, energy.contains_key("stated"), energy.get("node").cloned(), clock)
+        {
+            energy.insert(
+                "stated".into(),
+                toml::Value::Table([("node".into(), node), ("clock_mhz".into(), clock)].into_iter().collect()),
+            );
+        }
     }
 
     /// Every field with a single value, by key. Tables of a list go by their names: `memory.hbm.capacity_gib`.
@@ -160,6 +194,7 @@ pub(super) fn is_measured(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::super::energy::default_static_power;
     use super::super::{phaze, template_names, templates};
     use super::*;
     use crate::units::Bytes;
@@ -188,6 +223,10 @@ mod tests {
             expected.published = super::super::PublishedFigures::default();
             expected.sustained_clock_fraction = 1.0;
             expected.origin.built_in = None;
+            // Idle power is measured too; the model's takes its place where the die is known.
+            if let Some(modelled) = default_static_power(&template.accelerator) {
+                expected.energy.static_power = modelled;
+            }
             assert_eq!(ideal, expected);
         }
     }

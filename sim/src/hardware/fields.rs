@@ -39,7 +39,7 @@ const fn describe_field(key: &'static str, unit: &'static str, range: Option<(f6
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [ChipField; 68] = [
+pub const CHIP: [ChipField; 78] = [
     describe_field(
         "clock_mhz",
         "MHz",
@@ -124,7 +124,7 @@ pub const CHIP: [ChipField; 68] = [
         "area.dies",
         "",
         COUNT,
-        "compute dies that share the area; more dies have a better yield, at no cost for die-to-die PHYs and assembly",
+        "compute dies that share the area; area.die_to_die_tb_per_s has the links between them",
     ),
     describe_field("area.cores", "", COUNT, "cores on the dies, disabled ones included"),
     describe_field("area.array_cell", "", None, "systolic or dot_product"),
@@ -135,7 +135,30 @@ pub const CHIP: [ChipField; 68] = [
     describe_field("area.scalar_units", "", COUNT_OR_NONE, "scalar units of a core"),
     describe_field("area.network_port_bytes_per_cycle", "B/cycle", Some((1e-3, 1e9)), "a core's port on the on-chip network"),
     describe_field("area.hbm_stacks", "", COUNT_OR_NONE, "HBM stacks with a PHY on the die"),
-    describe_field("area.link", "", None, "kind of chip-to-chip link: nvlink3, nvlink4, infinity_fabric or ici"),
+    describe_field("area.hbm_generation", "", None, "generation of the stacks: hbm2, hbm2e, hbm3, hbm3e or hbm4"),
+    describe_field("area.gddr_channels", "", COUNT_OR_NONE, "GDDR channels of 32 bits"),
+    describe_field("area.ray_tracing_cores", "", COUNT_OR_NONE, "cores with a ray tracing unit"),
+    describe_field("area.media_blocks", "", COUNT_OR_NONE, "sets of display outputs and video engines"),
+    describe_field(
+        "area.die_to_die_tb_per_s",
+        "TB/s",
+        Some((0.0, 1e4)),
+        "both directions between neighbouring dies, summed over the pairs",
+    ),
+    describe_field("area.base.node", "", None, "process of the dies below the compute dies, which hold the PHYs"),
+    describe_field("area.base.count", "", COUNT, "dies below the compute dies"),
+    describe_field(
+        "area.base.mm2_each",
+        "mm²",
+        Some((*limits::AREA.start(), *limits::AREA.end())),
+        "area of a die below the compute dies",
+    ),
+    describe_field(
+        "area.link",
+        "",
+        None,
+        "kind of chip-to-chip link: nvlink3, nvlink4, nvlink5, infinity_fabric, ici, ici_100 or ethernet_100g",
+    ),
     describe_field("area.links", "", COUNT_OR_NONE, "chip-to-chip links with a PHY on the die"),
     describe_field("area.pcie_generation", "", Some((1.0, 8.0)), "PCIe generation of the host's link"),
     describe_field("area.pcie_lanes", "", COUNT_OR_NONE, "PCIe lanes of the host's link"),
@@ -151,7 +174,19 @@ pub const CHIP: [ChipField; 68] = [
     describe_field("area.*.*.kind", "", None, "cache or scratchpad"),
     describe_field("energy.node", "", None, "process of the energies"),
     describe_field("energy.control", "", None, "wide (few instructions), or simt (schedulers issue every cycle, as in GPUs)"),
-    describe_field("energy.static_w", "W", Some((0.0, *limits::POWER.end())), "leakage, clocks and PHYs"),
+    describe_field(
+        "energy.static_w",
+        "W",
+        Some((0.0, *limits::POWER.end())),
+        "idle power; default: leakage of the dies, HBM without traffic, links",
+    ),
+    describe_field("energy.stated.node", "", None, "process to which the file's energies of on-chip memories refer"),
+    describe_field(
+        "energy.stated.clock_mhz",
+        "MHz",
+        range_from_to(*limits::CLOCK.start(), *limits::CLOCK.end(), 1e6),
+        "clock to which the file's energies of on-chip memories refer",
+    ),
     describe_field("energy.pj_*", "pJ", PICOJOULES, "energy of an operation; default: the node's"),
 ];
 
@@ -252,7 +287,9 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
         | "memory.*.ports" => known(FieldEffect::Faster, true, false),
         "memory.*.latency_ns" => known(FieldEffect::Slower, true, false),
         // More dies have a better yield. A PCIe generation is not a quantity.
-        "lowered_clock_mhz" | "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" => UNKNOWN,
+        "lowered_clock_mhz" | "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" | "energy.stated.clock_mhz" => {
+            UNKNOWN
+        }
         "clock_mhz" => known(FieldEffect::Faster, true, true),
         key if ["memory.*.", "tensor.accumulators."].iter().any(|table| key.starts_with(table))
             && key.ends_with("pj_per_byte") =>

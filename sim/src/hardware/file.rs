@@ -2,15 +2,16 @@
 
 use super::area::Floorplan;
 use super::constants::{Constants, read_changes};
-use super::energy::{ControlStyle, default_energy_model};
+use super::energy::{ControlStyle, EnergyPoint, default_core_cycle, default_energy_model, default_static_power};
 use super::error::HardwareError;
 use super::memory_tables::{
-    AccumulationKey, AccumulatorTable, MemoryTable, ProcessPoint, build_accumulation, build_levels, to_bytes,
+    AccumulationKey, AccumulatorTable, MemoryEnergyBasis, MemoryTable, build_accumulation, build_levels, to_bytes,
 };
 use super::sources;
 use super::verify::find_faults;
 use super::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, FittedScalar, HostLink, KernelLibrary,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, FittedScalar, HbmGeneration, HostLink,
+    KernelLibrary,
 };
 use super::{
     Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores, lower_clock,
@@ -154,11 +155,20 @@ struct EnergyTable {
     node: ProcessNode,
     #[serde(default)]
     control: ControlStyle,
-    static_w: f64,
+    static_w: Option<f64>,
+    stated: Option<StatedEnergies>,
     #[serde(default)]
     pj_per_mac: PerDataType<f64>,
     pj_per_vector_operation: Option<f64>,
     pj_per_core_cycle: Option<f64>,
+}
+
+/// The process and the clock to which the file's energies of on-chip memories refer.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StatedEnergies {
+    node: ProcessNode,
+    clock_mhz: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -237,10 +247,11 @@ fn plain_message(why: &toml::de::Error) -> String {
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
     let constants = read_constants(&raw.constants, faults);
-    let process = ProcessPoint { constants: &constants, node: raw.energy.node, clock };
-    let (mut levels, complete) = build_levels(&raw.memory, process, faults);
+    let point = EnergyPoint { constants: &constants, node: raw.energy.node, clock };
+    let basis = MemoryEnergyBasis::of_file(raw, point);
+    let (mut levels, complete) = build_levels(&raw.memory, &basis, faults);
     let (place, accumulators) = (raw.tensor.accumulation, raw.tensor.accumulators.as_ref());
-    let accumulation = build_accumulation(place, accumulators, process, faults);
+    let accumulation = build_accumulation(place, accumulators, &basis, faults);
     let hbm = levels.pop();
     if hbm.is_none() && complete {
         faults.push(FileFault::new(
@@ -251,15 +262,14 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         ));
     }
     let hbm = hbm.filter(|_| complete)?;
-    let picojoules = |pj: f64| Joules(pj * 1e-12);
-    let defaults = default_energy_model(&constants, raw.energy.node, clock, raw.energy.control);
+    let picojoules = |pj: f64| point.drawn_energy(pj);
+    let defaults = default_energy_model(point);
     let energy = EnergyModel {
         per_mac: raw.energy.pj_per_mac.map_values(picojoules).or_else_from(&defaults.per_mac),
         per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
-        per_core_cycle: raw.energy.pj_per_core_cycle.map_or(defaults.per_core_cycle, picojoules),
-        static_power: Watts(raw.energy.static_w),
+        ..defaults
     };
-    let designed = Accelerator {
+    let mut designed = Accelerator {
         name: raw.name.clone(),
         clock,
         lowered: None,
@@ -305,8 +315,19 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
             peak: raw.published.peak_tflops.map_values(|tflops| FlopsPerSecond(tflops * 1e12)),
         },
         origin: raw.read_origin(),
-        constants,
+        constants: Arc::clone(&constants),
     };
+    designed.energy.per_core_cycle = match raw.energy.pj_per_core_cycle {
+        Some(pj) => picojoules(pj),
+        None => default_core_cycle(point, &designed, raw.energy.control),
+    };
+    let stated = raw.energy.static_w.map(Watts);
+    let Some(static_power) = stated.or_else(|| default_static_power(&designed)) else {
+        let why = "a chip without an area has no default";
+        faults.push(FileFault::new("energy.static_w", "nothing", why, "give the power of the idle chip"));
+        return None;
+    };
+    designed.energy.static_power = static_power;
     Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
 }
 
@@ -333,6 +354,21 @@ fn lower_clock_of_file(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec
 
 fn from_gb(gb_per_s: f64) -> BytesPerSecond {
     BytesPerSecond(gb_per_s * 1e9)
+}
+
+impl<'a> MemoryEnergyBasis<'a> {
+    fn of_file(raw: &ChipFile, point: EnergyPoint<'a>) -> Self {
+        let of = |stated: StatedEnergies| {
+            let (node, clock) = (stated.node, Hertz(stated.clock_mhz * 1e6));
+            point.memory_energy_over(&EnergyPoint { node, clock, ..point })
+        };
+        let generation = match &raw.area {
+            Some(AreaTable::UnitAreas(floorplan)) => floorplan.hbm_generation,
+            Some(AreaTable::Phaze22nm) => HbmGeneration::Hbm2,
+            None => HbmGeneration::default(),
+        };
+        Self { point, stated_factor: raw.energy.stated.map_or(1.0, of), generation }
+    }
 }
 
 /// Reads the calibration. Scalars are optional; the origin of each is not.

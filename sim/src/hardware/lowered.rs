@@ -1,7 +1,8 @@
 //! A chip at a lower clock than it is designed for, to meet a power limit.
 //!
 //! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process
-//! (`process.voltage_floor`); below the floor only the clock falls. Everything on the cores' clock slows with
+//! (`process.voltage_floor`); below the floor only the clock falls. A chip at a clock takes the same energy whatever
+//! clock it is designed for. Everything on the cores' clock slows with
 //! it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
 
 use super::{Accelerator, Accumulation, ProcessNode, sustained_power};
@@ -20,9 +21,10 @@ pub struct LoweredClock {
     pub voltage_fraction: f64,
 }
 
-/// The voltage fraction of a chip. For an unknown process it is that of the node whose voltage falls least.
-fn voltage_fraction_of_chip(chip: &Accelerator, clock_fraction: f64) -> f64 {
-    let of = |node: ProcessNode| chip.constants.voltage_fraction(node, clock_fraction);
+/// The voltage fraction of a chip at a lower clock. For an unknown process it is that of the node whose voltage falls
+/// least.
+fn voltage_fraction_of_chip(chip: &Accelerator, clock: Hertz) -> f64 {
+    let of = |node: ProcessNode| chip.constants.voltage_fraction(node, chip.clock, clock);
     chip.process_node().map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
 }
 
@@ -35,7 +37,7 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     if part.is_nan() || part >= 1.0 {
         return slow;
     }
-    let voltage = voltage_fraction_of_chip(chip, part);
+    let voltage = voltage_fraction_of_chip(chip, clock);
     let dynamic = |energy: Joules| Joules(energy.0 * voltage * voltage);
     let rate = |rate: BytesPerSecond| BytesPerSecond(rate.0 * part);
     for level in slow.on_chip.iter_mut().filter(|level| !level.is_dram()) {

@@ -17,10 +17,11 @@ fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
     let mt8192 = [(866.0, 0.8), (724.0, 0.725), (647.0, 0.693_75), (523.0, 0.656_25), (358.0, 0.606_25)];
     let rk3399 = [(800.0, 1.1), (600.0, 0.925), (500.0, 0.875), (400.0, 0.825), (297.0, 0.8)];
     let s922x = [(1896.0, 0.981), (1704.0, 0.861), (1512.0, 0.791), (1398.0, 0.761), (1200.0, 0.731), (1000.0, 0.731)];
+    let constants = Constants::nominal();
     for (node, points) in [(ProcessNode::N7, &mt8192[..]), (ProcessNode::N28, &rk3399), (ProcessNode::N16, &s922x)] {
         let (clock, voltage) = points[0];
         for (f, v) in points {
-            let (modelled, measured) = (Constants::nominal().voltage_fraction(node, f / clock), v / voltage);
+            let (modelled, measured) = (constants.voltage_fraction(node, Hertz(clock * 1e6), Hertz(f * 1e6)), v / voltage);
             assert!((modelled / measured - 1.0).abs() < 0.08, "{node} at {f} MHz: {modelled:.3}, measured {measured:.3}");
         }
     }
@@ -38,6 +39,31 @@ fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_cloc
     let floor = Constants::nominal().process.voltage_floor.at_node(ProcessNode::N7);
     assert!((part(0.4) - 0.4 * floor * floor).abs() < 0.02, "{}", part(0.4));
     assert!((part(0.4) / part(0.5) - 0.8).abs() < 0.01);
+}
+
+/// TPU v4's stated energies, and those of the node, at every clock whatever clock a chip is designed for.
+#[test]
+fn at_one_clock_a_chip_takes_one_energy() {
+    let base = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+    for (node, mhz) in [("n7", 850.0), ("n5", 1050.0), ("n3", 1400.0), ("n16", 700.0)] {
+        let designed = |designed: f64| {
+            let mut document = base.clone();
+            for (key, value) in [("area.node", node), ("energy.node", node)] {
+                document.set_field(key, &FieldValue::Word(value.to_owned())).unwrap();
+            }
+            document.set_field("clock_mhz", &FieldValue::Number(designed)).unwrap();
+            lower_clock(&document.build_accelerator().unwrap(), Hertz(mhz * 1e6))
+        };
+        let (own, faster) = (designed(mhz), designed(1750.0));
+        assert_eq!(own.lowered, None);
+        let near = |a: Joules, b: Joules| assert!((a.0 / b.0 - 1.0).abs() < 1e-9, "{node}, {mhz} MHz: {a:?} {b:?}");
+        near(own.energy.per_mac.bf16.unwrap(), faster.energy.per_mac.bf16.unwrap());
+        near(own.energy.per_vector_operation, faster.energy.per_vector_operation);
+        for (a, b) in own.on_chip.iter().zip(&faster.on_chip) {
+            near(a.read_energy_per_byte, b.read_energy_per_byte);
+            near(a.write_energy_per_byte, b.write_energy_per_byte);
+        }
+    }
 }
 
 #[test]

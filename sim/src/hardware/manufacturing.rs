@@ -1,33 +1,37 @@
 //! The cost of making a chip: wafer price, dies per wafer, yield, memory.
 
+use super::area::BaseDies;
 use super::constants::{Constants, ManufacturingConstants};
-use super::{Accelerator, AreaError, AreaModel, ProcessNode, chip_area};
+use super::{Accelerator, AreaError, AreaModel, HbmGeneration, ProcessNode, chip_area};
 use crate::units::SquareMillimeters;
 use serde::Serialize;
 
 /// Diameter of a wafer in mm.
 const WAFER_MM: f64 = 300.0;
-/// The cost of one chip in USD, without its design: an upper bound. Dies with a defect count as lost, although vendors
-/// sell many with the defective cores disabled.
+/// The cost of one chip in USD.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ChipCost {
     /// Whole dies that fit on a wafer.
     pub dies_per_wafer: u32,
-    /// Fraction of them without a defect.
+    /// Fraction of them that can be sold: no defect outside the cores, and no more bad cores than spare ones.
     pub yield_fraction: f64,
-    /// The good compute dies of one chip, in USD.
+    /// The good compute dies of one chip, and the dies below them, in USD.
     pub dies_usd: f64,
     /// Its HBM, in USD.
     pub memory_usd: f64,
-    /// Assembly, packaging and test, in USD; no interposer.
+    /// The interposer that joins dies and stacks, in USD.
+    pub interposer_usd: f64,
+    /// Assembly, package and test, with what bad packages lose, in USD.
     pub packaging_usd: f64,
+    /// This chip's share of the design, in USD.
+    pub design_usd: f64,
 }
 
 impl ChipCost {
-    /// Dies, memory and package.
+    /// Dies, memory, interposer, package and design.
     #[must_use]
     pub fn total_usd(&self) -> f64 {
-        self.dies_usd + self.memory_usd + self.packaging_usd
+        self.dies_usd + self.memory_usd + self.interposer_usd + self.packaging_usd + self.design_usd
     }
 }
 
@@ -48,28 +52,83 @@ pub fn yield_fraction(constants: &Constants, die: SquareMillimeters) -> f64 {
     (1.0 + die.0 / 100.0 * defect_density / process_complexity).powf(-process_complexity)
 }
 
+/// The fraction of dies with at most `spares` bad cores, where `area` holds the cores: a defect spoils one core, and
+/// defects are Poisson.
+fn repaired_fraction(constants: &Constants, area: SquareMillimeters, spares: u32) -> f64 {
+    let expected = area.0 / 100.0 * constants.manufacturing.defect_density;
+    let mut term = (-expected).exp();
+    let mut sum = term;
+    for bad in 1..=spares {
+        term *= expected / f64::from(bad);
+        sum += term;
+    }
+    sum.min(1.0)
+}
+
+/// The defects of a chip's cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CoreDefects {
+    /// Repaired as far as there are spare cores.
+    AsSpared,
+    /// All repaired: a lower bound on the cost, and one that grows with every field.
+    AllRepaired,
+}
+
 /// The cost of a chip from its modelled area. `None` where a die does not fit on a wafer.
 ///
 /// # Errors
 /// [`AreaError`] where the chip has no area model.
 pub fn chip_cost(accelerator: &Accelerator) -> Result<Option<ChipCost>, AreaError> {
+    cost_with_defects(accelerator, CoreDefects::AsSpared)
+}
+
+/// A lower bound on the costs of all chips that have at least the fields of this one, in USD.
+///
+/// # Errors
+/// As [`chip_cost`].
+pub fn least_chip_cost(accelerator: &Accelerator) -> Result<Option<f64>, AreaError> {
+    Ok(cost_with_defects(accelerator, CoreDefects::AllRepaired)?.map(|cost| cost.total_usd()))
+}
+
+fn cost_with_defects(accelerator: &Accelerator, defects: CoreDefects) -> Result<Option<ChipCost>, AreaError> {
     let constants = &accelerator.constants;
-    let total = chip_area(accelerator)?.total_area();
-    let (node, dies) = match &accelerator.area_model {
-        AreaModel::UnitAreas(floorplan) => (floorplan.node, floorplan.dies.max(1)),
-        AreaModel::Phaze22nm | AreaModel::Undisclosed => (ProcessNode::N22, 1),
-    };
-    let die = total / f64::from(dies);
+    let making = &constants.manufacturing;
+    let areas = chip_area(accelerator)?;
+    let floorplan = if let AreaModel::UnitAreas(floorplan) = &accelerator.area_model { Some(&**floorplan) } else { None };
+    let (node, dies) = floorplan.map_or((ProcessNode::N22, 1), |floorplan| (floorplan.node, floorplan.dies.max(1)));
+    let die = areas.total_area() / f64::from(dies);
     let dies_per_wafer = dies_per_wafer(die);
     if dies_per_wafer == 0 {
         return Ok(None);
     }
-    let wafer = constants.manufacturing.wafer_price.at_node(node);
-    let yield_fraction = yield_fraction(constants, die);
-    let dies_usd = f64::from(dies) * wafer / (f64::from(dies_per_wafer) * yield_fraction);
-    let memory_usd = accelerator.memory_capacity().as_f64() / 1e9 * constants.hbm.price;
-    let packaging_usd = dies_usd * constants.manufacturing.packaging;
-    Ok(Some(ChipCost { dies_per_wafer, yield_fraction, dies_usd, memory_usd, packaging_usd }))
+    // PHAZE's parts have no spare cores.
+    let cores = floorplan.map_or(SquareMillimeters::ZERO, |plan| areas.core_area() * (f64::from(plan.cores) / f64::from(dies)));
+    let spares = floorplan.map_or(0, |plan| plan.cores.saturating_sub(accelerator.tensor.cores) / dies);
+    let yield_fraction = match defects {
+        CoreDefects::AllRepaired => yield_fraction(constants, SquareMillimeters((die.0 - cores.0).max(0.0))),
+        CoreDefects::AsSpared if spares == 0 => yield_fraction(constants, die),
+        CoreDefects::AsSpared => {
+            let rest = yield_fraction(constants, SquareMillimeters((die.0 - cores.0).max(0.0)));
+            rest * repaired_fraction(constants, cores, spares)
+        }
+    };
+    let wafer = making.wafer_price.at_node(node);
+    let compute_usd = f64::from(dies) * wafer / (f64::from(dies_per_wafer) * yield_fraction);
+    let base_usd = floorplan.and_then(|plan| plan.base).map_or(0.0, |base| base_dies_usd(constants, base));
+    let dies_usd = compute_usd + base_usd;
+    let generation = floorplan.map_or(HbmGeneration::Hbm2, |plan| plan.hbm_generation);
+    let memory_usd = accelerator.memory_capacity().as_f64() / 1e9 * constants.hbm.of_generation(generation).price;
+    let interposer_usd = floorplan.map_or(0.0, |plan| plan.package_silicon(constants, areas.total_area()).0 * making.interposer);
+    let lost = (dies_usd + memory_usd + interposer_usd) * (1.0 / making.assembly_yield - 1.0);
+    let packaging_usd = dies_usd * making.packaging + lost;
+    let design_usd = making.design.at_node(node) * 1e6 / making.volume;
+    Ok(Some(ChipCost { dies_per_wafer, yield_fraction, dies_usd, memory_usd, interposer_usd, packaging_usd, design_usd }))
+}
+
+fn base_dies_usd(constants: &Constants, base: BaseDies) -> f64 {
+    let die = SquareMillimeters(base.mm2_each);
+    let good = f64::from(dies_per_wafer(die).max(1)) * yield_fraction(constants, die);
+    f64::from(base.count) * constants.manufacturing.wafer_price.at_node(base.node) / good
 }
 
 #[cfg(test)]
@@ -100,17 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn an_a100_costs_a_few_hundred_dollars_to_make() {
+    fn an_a100_costs_what_its_parts_do() {
         let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
         let cost = chip_cost(&chip).unwrap().unwrap();
         assert!((60..=70).contains(&cost.dies_per_wafer), "{cost:?}");
-        assert!((200.0..400.0).contains(&cost.dies_usd), "{cost:?}");
-        assert!((cost.total_usd() / (cost.dies_usd * 318.0 / 238.0 + cost.memory_usd) - 1.0).abs() < 1e-12, "{cost:?}");
+        // 20 of 128 SMs are spare.
+        assert!((150.0..300.0).contains(&cost.dies_usd) && cost.yield_fraction > 0.6, "{cost:?}");
+        assert!((700.0..2500.0).contains(&cost.total_usd()), "{cost:?}");
+        assert!(least_chip_cost(&chip).unwrap().unwrap() <= cost.total_usd());
         let changes = [("manufacturing.wafer_price.n7", 11_000.0), ("manufacturing.defect_density", 0.2)];
         let changes = changes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        let dearer = Accelerator { constants: Constants::with_changes(&changes).unwrap(), ..chip };
+        let dearer = Accelerator { constants: Constants::with_changes(&changes).unwrap(), ..chip.clone() };
         let dearer = chip_cost(&dearer).unwrap().unwrap();
-        assert!(dearer.dies_usd > 2.0 * cost.dies_usd);
+        assert!(dearer.dies_usd > 1.2 * cost.dies_usd);
         assert_eq!(dearer.memory_usd, cost.memory_usd);
+        let full = Accelerator { tensor: crate::hardware::TensorCores { cores: 128, ..chip.tensor }, ..chip };
+        let full = chip_cost(&full).unwrap().unwrap();
+        assert!(full.yield_fraction < 0.6 && full.dies_usd > cost.dies_usd, "without spares: {full:?}");
     }
 }

@@ -1,19 +1,30 @@
 //! The memories of a chip's file as written, accumulators included. Keys carry the unit.
 
-use super::energy::default_energy_per_byte;
-use super::{Accumulation, AccumulatorMemory, Constants, MemoryKind, MemoryLevel, MemoryScope, ProcessNode};
+use super::energy::{EnergyPoint, default_energy_per_byte};
+use super::memory::is_dram;
+use super::{Accumulation, AccumulatorMemory, HbmGeneration, MemoryKind, MemoryLevel, MemoryScope};
 use crate::files::FileFault;
 use crate::limits;
-use crate::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
+use crate::units::{Bytes, BytesPerSecond, Joules, Seconds};
 use serde::Deserialize;
 use std::ops::RangeInclusive;
 
-/// The constants, process and clock that a file's defaults follow.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ProcessPoint<'a> {
-    pub(super) constants: &'a Constants,
-    pub(super) node: ProcessNode,
-    pub(super) clock: Hertz,
+/// The origin of the energies of memories.
+pub(super) struct MemoryEnergyBasis<'a> {
+    pub(super) point: EnergyPoint<'a>,
+    /// Factor on stated energies of on-chip memories.
+    pub(super) stated_factor: f64,
+    pub(super) generation: HbmGeneration,
+}
+
+impl MemoryEnergyBasis<'_> {
+    /// Joules of a byte read and written: as stated in pJ, else the constants' value for a memory of this name and size.
+    fn energies_per_byte(&self, name: &str, capacity: Bytes, stated: [Option<f64>; 2]) -> [Joules; 2] {
+        let (read, write) = default_energy_per_byte(self.point, name, capacity, self.generation);
+        let factor = if is_dram(capacity) { 1.0 } else { self.stated_factor };
+        let energy = |stated: Option<f64>, default| stated.map_or(default, |pj| self.point.drawn_energy(pj * factor));
+        [energy(stated[0], read), energy(stated[1], write)]
+    }
 }
 
 /// The place of partial sums in a chip without `[tensor.accumulators]`.
@@ -93,14 +104,14 @@ impl MemoryTable {
 /// faults give the reason.
 pub(super) fn build_levels(
     tables: &[MemoryTable],
-    process: ProcessPoint<'_>,
+    basis: &MemoryEnergyBasis<'_>,
     faults: &mut Vec<FileFault>,
 ) -> (Vec<MemoryLevel>, bool) {
     let (mut levels, mut complete) = (Vec::with_capacity(tables.len()), true);
     for (index, memory) in tables.iter().enumerate() {
         let kind = memory.memory_kind(index + 1 == tables.len(), faults);
         if !memory.is_absent(kind) {
-            let level = build_level(memory, kind, process, faults);
+            let level = build_level(memory, kind, basis, faults);
             complete &= level.is_some();
             levels.extend(level);
         }
@@ -112,7 +123,7 @@ pub(super) fn build_levels(
 pub(super) fn build_accumulation(
     place: Option<AccumulationKey>,
     accumulators: Option<&AccumulatorTable>,
-    process: ProcessPoint<'_>,
+    basis: &MemoryEnergyBasis<'_>,
     faults: &mut Vec<FileFault>,
 ) -> Accumulation {
     match (place, accumulators.filter(|table| table.capacity_kib != 0.0)) {
@@ -129,15 +140,14 @@ pub(super) fn build_accumulation(
                 ));
             }
             let capacity = to_bytes(table.capacity_kib, 1024.0);
-            let ProcessPoint { constants, node, clock } = process;
-            let (read, write) = default_energy_per_byte(constants, node, clock, "accumulators", capacity);
-            let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
+            let [read, write] =
+                basis.energies_per_byte("accumulators", capacity, [table.read_pj_per_byte, table.write_pj_per_byte]);
             Accumulation::Memory(AccumulatorMemory {
                 capacity,
                 read_bytes_per_cycle: table.read_bytes_per_cycle,
                 write_bytes_per_cycle: table.write_bytes_per_cycle,
-                read_energy_per_byte: energy(table.read_pj_per_byte, read),
-                write_energy_per_byte: energy(table.write_pj_per_byte, write),
+                read_energy_per_byte: read,
+                write_energy_per_byte: write,
             })
         }
     }
@@ -146,10 +156,10 @@ pub(super) fn build_accumulation(
 fn build_level(
     raw: &MemoryTable,
     kind: MemoryKind,
-    process: ProcessPoint<'_>,
+    basis: &MemoryEnergyBasis<'_>,
     faults: &mut Vec<FileFault>,
 ) -> Option<MemoryLevel> {
-    let ProcessPoint { constants, node, clock } = process;
+    let clock = basis.point.clock;
     let key = |suffix: &str| format!("memory.{}.{suffix}", raw.name);
     let capacities = [
         ("capacity_kib", raw.capacity_kib, 1024.0),
@@ -166,8 +176,8 @@ fn build_level(
     let write = read_one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
     let capacity = to_bytes(capacity, 1.0);
-    let (default_read, default_write) = default_energy_per_byte(constants, node, clock, &raw.name, capacity);
-    let energy = |stated: Option<f64>, default: Joules| stated.map_or(default, |pj| Joules(pj * 1e-12));
+    let [read_energy, write_energy] =
+        basis.energies_per_byte(&raw.name, capacity, [raw.read_pj_per_byte, raw.write_pj_per_byte]);
     Some(MemoryLevel {
         name: raw.name.clone(),
         scope: raw.scope,
@@ -177,8 +187,8 @@ fn build_level(
         write_bandwidth: BytesPerSecond(write),
         ports: raw.ports,
         latency: Seconds(raw.latency_ns * 1e-9),
-        read_energy_per_byte: energy(raw.read_pj_per_byte, default_read),
-        write_energy_per_byte: energy(raw.write_pj_per_byte, default_write),
+        read_energy_per_byte: read_energy,
+        write_energy_per_byte: write_energy,
     })
 }
 

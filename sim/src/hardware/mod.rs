@@ -7,6 +7,7 @@
 
 mod accumulators;
 pub mod area;
+mod buildable;
 mod calibration;
 mod compute;
 pub mod constants;
@@ -15,6 +16,7 @@ pub mod energy;
 mod error;
 pub mod fields;
 mod file;
+mod interfaces;
 mod library;
 mod lowered;
 pub mod manufacturing;
@@ -33,6 +35,7 @@ pub(crate) use verify_tests::every_number_has_limits;
 
 pub use accumulators::{Accumulation, AccumulatorMemory};
 pub use area::{AreaBreakdown, AreaError, Floorplan, chip_area};
+pub use buildable::{BuildRule, Unbuildable, cooled_power, find_unbuildable, find_unbuildable_between};
 pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use constants::Constants;
@@ -40,6 +43,7 @@ pub use document::ChipDocument;
 pub use energy::{ControlStyle, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
 pub use error::HardwareError;
 pub use file::ChipTemplate;
+pub use interfaces::{DieLink, HbmGeneration};
 pub use library::{FittedScalar, KernelLibrary};
 pub use lowered::{LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
 pub use memory::{HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};

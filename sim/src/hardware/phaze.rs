@@ -19,15 +19,16 @@
 //!
 //! All bandwidths are monotone: more cores, wider arrays or a larger buffer never reduce them.
 
-use super::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
+use super::energy::{EnergyPoint, default_energy_model, default_energy_per_byte, default_static_power};
 use super::{
     Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryKind, MemoryLevel, MemoryScope, Pairing,
     PerDataType, ProcessNode, PublishedFigures,
 };
-use super::{Accumulation, ChipDocument, Constants, FieldValue, HardwareError, TensorCores, VectorCores, chip_area};
-use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
+use super::{Accumulation, ChipDocument, Constants, FieldValue, HardwareError, HbmGeneration, TensorCores, VectorCores};
+use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// Bytes of an operand at the array's edge (bf16, as PHAZE trains).
 pub const ELEMENT_BYTES: f64 = 2.0;
@@ -152,13 +153,13 @@ pub fn design_document(config: &PhazeConfig) -> Result<ChipDocument, HardwareErr
 pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     let constants = Constants::nominal();
     let clock = Hertz(1.05e9); // TPU v4, and PHAZE's text (which misspells it by a factor of 1000)
+    let point = EnergyPoint { constants: &constants, node: ProcessNode::N22, clock };
     let per_cycle = |bytes: f64| BytesPerSecond(bytes * clock.0);
     let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
     let feed = ELEMENT_BYTES * (rows + columns);
     let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
     let level = |name: &str, scope, capacity, read, write, ports| {
-        let (read_energy_per_byte, write_energy_per_byte) =
-            default_energy_per_byte(&constants, ProcessNode::N22, clock, name, capacity);
+        let (read_energy_per_byte, write_energy_per_byte) = default_energy_per_byte(point, name, capacity, HbmGeneration::Hbm2);
         MemoryLevel {
             name: name.to_owned(),
             scope,
@@ -203,7 +204,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         exclusivity: Exclusivity::AllCores,
         collectives_overlap: false,
         area_model: AreaModel::Phaze22nm,
-        energy: default_energy_model(&constants, ProcessNode::N22, clock, ControlStyle::Wide),
+        energy: default_energy_model(point),
         calibration: Calibration::default(),
         library: None,
         streams: None,
@@ -213,18 +214,17 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
             usual_stack: Some("megatron".to_owned()),
             usual_fabric: Some("phaze_flat".to_owned()),
         },
-        constants,
+        constants: Arc::clone(&constants),
     };
     // If the area table cannot be read, static power stays zero here; asking for the area returns the error.
-    let area = chip_area(&accelerator).map_or(0.0, |breakdown| breakdown.total_area().0);
-    accelerator.energy.static_power = Watts(area * accelerator.constants.energy.static_power);
+    accelerator.energy.static_power = default_static_power(&accelerator).unwrap_or_default();
     accelerator
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::{ChipTemplate, find_faults};
+    use super::super::{ChipTemplate, chip_area, find_faults};
     use super::*;
     use crate::kernel::DataType;
     use proptest::prelude::*;

@@ -1,28 +1,19 @@
-//! Unit areas: transistor counts over achieved density, memory bits over array efficiency, and PHYs that do not shrink.
-//!
-//! The method and the unit counts are LLMCompass's (Zhang et al., *LLMCompass: Enabling Efficient Hardware Design for
-//! Large Language Model Inference*, ISCA 2024, cost model). `sim/constants/area.toml` has the unit areas with their
-//! sources. Pads, clocks, test and fuses have no unit; they are a fixed fraction of the die.
+//! The contents of a die, as a chip's file lists them. `units.rs` has the areas.
 
-use super::super::constants::{Constants, LinkConstants, LinkKind, PcieLane};
-use super::super::energy::interpolate_log;
-use super::super::{Accelerator, MemoryLevel, MemoryScope, ProcessNode};
-use super::{AreaBreakdown, AreaPart};
+use super::super::{Accelerator, DieLink, HbmGeneration, MemoryLevel, MemoryScope, ProcessNode};
 use crate::files::FileFault;
-use crate::kernel::DataType;
 use crate::limits;
-use crate::units::{Bytes, SquareMillimeters};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// Bytes per cycle of the port to which `area.crossbar_port` refers.
-const CROSSBAR_PORT: f64 = 64.0;
-/// Peak bandwidth of one HBM2 stack, B/s: 1024 bits at 2.4 Gb/s (JESD235B).
-const HBM2_STACK: f64 = 307.2e9;
+/// Integer and control lanes of a GPU's core (NVIDIA V100 to H100, AMD CDNA).
+const GPU_LANES: u32 = 64;
 /// Sublanes of a lane that one instruction drives (a TPU's vector unit).
 const SUBLANES: u32 = 8;
 /// Accepted range of a core's port on the on-chip network, in bytes per cycle; the widest of 2025 have some thousands.
 const PORT_BYTES: RangeInclusive<f64> = 1e-3..=1e9;
+/// Most TB/s between the dies of a chip; the largest of 2025 have tens.
+const MOST_DIE_TO_DIE: f64 = 1e4;
 
 /// The construction of multiply-accumulate units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +29,8 @@ pub enum ArrayCell {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SramKind {
-    /// A cache or banked register file: tags, coherence, many small arrays.
+    /// A cache or banked register file. As a memory that the cores share, each instance is a slice with tags, queues and
+    /// coherence.
     Cache,
     /// A software-managed memory.
     Scratchpad,
@@ -56,33 +48,20 @@ pub struct SramArray {
     pub count: u32,
     /// Its construction.
     pub kind: SramKind,
-    /// Ports of a scratchpad's bits (simultaneous reads and writes); a cache's ports are in its efficiency.
+    /// Ports of its bits (simultaneous reads and writes); a banked memory's bits have one.
     pub ports: u32,
 }
 
-/// A kind of chip-to-chip link.
+/// Dies under the compute dies, which hold the PHYs and shared memories (AMD MI300).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DieLink {
-    /// NVLink 2 and 3: 25 GB/s per direction over eight or four pairs.
-    Nvlink3,
-    /// NVLink 4 and 5: two pairs.
-    Nvlink4,
-    /// AMD Infinity Fabric.
-    InfinityFabric,
-    /// Inter-chip interconnect of a TPU, 45 to 50 GB/s per direction.
-    Ici,
-}
-
-impl DieLink {
-    fn constants_of_kind(self, links: &LinkConstants) -> LinkKind {
-        match self {
-            Self::Nvlink3 => links.nvlink3,
-            Self::Nvlink4 => links.nvlink4,
-            Self::InfinityFabric => links.infinity_fabric,
-            Self::Ici => links.ici,
-        }
-    }
+#[serde(deny_unknown_fields)]
+pub struct BaseDies {
+    /// Their process.
+    pub node: ProcessNode,
+    /// Their number.
+    pub count: u32,
+    /// The area of one, as published, in mm^2.
+    pub mm2_each: f64,
 }
 
 /// The contents of the die, parts disabled in the product included.
@@ -116,6 +95,12 @@ pub struct Floorplan {
     pub network_port_bytes_per_cycle: f64,
     /// HBM stacks with a PHY on the die.
     pub hbm_stacks: u32,
+    /// Their generation.
+    #[serde(default)]
+    pub hbm_generation: HbmGeneration,
+    /// GDDR channels of 32 bits.
+    #[serde(default)]
+    pub gddr_channels: u32,
     /// Kind of the chip-to-chip links.
     pub link: DieLink,
     /// Chip-to-chip links.
@@ -126,39 +111,23 @@ pub struct Floorplan {
     pub pcie_lanes: u32,
     /// Blocks without a unit in the model (SparseCores, for instance), as the vendor's fraction of the die.
     pub other_blocks_fraction: f64,
-}
-
-/// The area of one memory at a node. It grows with capacity and with ports.
-#[must_use]
-pub fn sram_area(constants: &Constants, node: ProcessNode, kind: SramKind, capacity: Bytes, ports: u32) -> SquareMillimeters {
-    if capacity == Bytes::ZERO {
-        return SquareMillimeters::ZERO;
-    }
-    let kib = capacity.as_f64() / 1024.0;
-    let bits = capacity.as_f64() * 8.0;
-    let um2 = match kind {
-        SramKind::Scratchpad => {
-            let side = 1.0 + constants.area.port_growth * f64::from(ports.saturating_sub(1));
-            bits * constants.area.scratchpad_bit * side * side
-        }
-        SramKind::Cache => {
-            let area = |(kib, efficiency): (f64, f64)| (kib, kib * 8192.0 * constants.area.cache_bit / efficiency);
-            let points = constants.area.cache_efficiency.points().map(area);
-            let (first, last) = (points[0], points[points.len() - 1]);
-            if kib >= last.0 { last.1 * kib / last.0 } else { interpolate_log(&points, kib.max(first.0)) }
-        }
-    };
-    SquareMillimeters(um2 * constants.process.sram_scale.at_node(node) * 1e-6)
+    /// Cores with a ray tracing unit.
+    #[serde(default)]
+    pub ray_tracing_cores: u32,
+    /// Sets of display outputs and video engines: one for a graphics chip.
+    #[serde(default)]
+    pub media_blocks: u32,
+    /// TB/s of both directions between neighbouring dies, summed over the pairs.
+    #[serde(default)]
+    pub die_to_die_tb_per_s: f64,
+    /// Dies below the compute dies, which hold the PHYs, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseDies>,
 }
 
 impl SramArray {
-    fn area_at_node(&self, constants: &Constants, node: ProcessNode) -> SquareMillimeters {
-        let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
-        sram_area(constants, node, self.kind, capacity, self.ports) * f64::from(self.count)
-    }
-
     /// The memory's name in the breakdown.
-    fn part_name(&self) -> &'static str {
+    pub(super) fn part_name(&self) -> &'static str {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
     }
 
@@ -168,7 +137,8 @@ impl SramArray {
 
 impl Floorplan {
     /// The floorplan of a chip that has not been built, for searches beyond PHAZE's tables: a TPU-like die at `node`.
-    /// It has exactly the accelerator's cores and memories, one HBM stack per 307 GB/s (HBM2's fastest), and `links`
+    /// It has exactly the accelerator's cores and memories, one HBM2 stack per
+    /// 307 GB/s, and `links`
     /// chip-to-chip links.
     #[must_use]
     pub fn of_unbuilt_chip(accelerator: &Accelerator, node: ProcessNode, links: u32) -> Self {
@@ -209,6 +179,7 @@ impl Floorplan {
         }
         let shared = accelerator.global_buffer().unwrap_or(&accelerator.hbm);
         let port = shared.read_bandwidth.0 / accelerator.clock.0 / f64::from(tensor);
+        let stack = accelerator.constants.hbm.of_generation(HbmGeneration::Hbm2).stack_rate * 1e9;
         Self {
             node,
             dies: 1,
@@ -222,48 +193,27 @@ impl Floorplan {
             core_memory,
             chip_memory: on_chip(MemoryScope::Chip, "global_buffer"),
             network_port_bytes_per_cycle: port,
-            hbm_stacks: (accelerator.hbm.read_bandwidth.0 / HBM2_STACK).ceil() as u32,
+            hbm_stacks: (accelerator.hbm.read_bandwidth.0 / stack).ceil() as u32,
             link: DieLink::Ici,
             links,
             pcie_generation: 4,
             pcie_lanes: 16,
             other_blocks_fraction: 0.0,
+            hbm_generation: HbmGeneration::Hbm2,
+            gddr_channels: 0,
+            ray_tracing_cores: 0,
+            media_blocks: 0,
+            die_to_die_tb_per_s: 0.0,
+            base: None,
         }
     }
 
-    /// The area of the dies by component, under the names of annotated die photographs.
-    #[must_use]
-    pub fn die_areas(&self, accelerator: &Accelerator) -> AreaBreakdown {
-        let constants = &accelerator.constants;
-        let link = self.link.constants_of_kind(&constants.link);
-        let in_core = self.core_areas(accelerator);
-        let core: SquareMillimeters = in_core.iter().map(|part| part.area).sum();
-        let cores = f64::from(self.cores);
-        let global: SquareMillimeters = self.chip_memory.iter().map(|memory| memory.area_at_node(constants, self.node)).sum();
-        let stacks = f64::from(self.hbm_stacks);
-        let links = f64::from(self.links);
-        let mut die = vec![
-            AreaPart { name: "cores", area: core * cores },
-            AreaPart {
-                name: "crossbar",
-                area: self.logic_area(
-                    constants,
-                    cores * constants.area.crossbar_port * self.network_port_bytes_per_cycle / CROSSBAR_PORT,
-                ),
-            },
-            AreaPart { name: "global_buffer", area: global },
-            AreaPart { name: "mem_phy", area: SquareMillimeters(stacks * constants.hbm.phy) },
-            AreaPart { name: "mem_ctrl", area: self.library_logic_area(constants, stacks * constants.hbm.controller) },
-            AreaPart { name: "offchip_link_phy", area: SquareMillimeters(links * link.phy) },
-        ];
-        let known: SquareMillimeters = die.iter().map(|part| part.area).sum();
-        let fixed = self.library_logic_area(constants, links * link.controllers * constants.link.controller)
-            + SquareMillimeters(self.pcie_mm2(constants));
-        // Both fractions are of the whole die, so the known area is the remaining fraction.
-        let fraction = constants.area.unattributed + self.other_blocks_fraction;
-        let rest = (known + fixed) * (fraction / (1.0 - fraction));
-        die.push(AreaPart { name: "other", area: fixed + rest });
-        AreaBreakdown { die, in_core }
+    /// The core of a GPU whose die is not disclosed: one fp32 unit per lane, and the integer and control lanes of the
+    /// GPUs whose dies are.
+    pub(in super::super) fn of_undisclosed_core(accelerator: &Accelerator) -> Self {
+        let plan = Self::of_unbuilt_chip(accelerator, ProcessNode::N7, 0);
+        let lanes = accelerator.vector.lanes;
+        Self { fp32_units: lanes, integer_units: GPU_LANES.min(lanes), control_lanes: GPU_LANES.min(lanes), ..plan }
     }
 
     /// Every impossible figure of a die.
@@ -284,6 +234,15 @@ impl Floorplan {
             faults.push(FileFault::new("area.network_port_bytes_per_cycle", limits::format_number(port), limit, cure));
         }
         self.count_faults(&mut faults);
+        if !(0.0..=MOST_DIE_TO_DIE).contains(&self.die_to_die_tb_per_s) {
+            let limit = limits::describe_range(0.0, MOST_DIE_TO_DIE);
+            let (key, value) = ("area.die_to_die_tb_per_s", limits::format_number(self.die_to_die_tb_per_s));
+            faults.push(FileFault::new(key, value, limit, "give TB/s of both directions, summed over the pairs of dies"));
+        }
+        if let Some(base) = self.base.filter(|base| base.count == 0 || !limits::AREA.contains(&base.mm2_each)) {
+            let value = format!("{} of {} mm^2", base.count, base.mm2_each);
+            faults.push(FileFault::new("area.base", value, "at least one die with an area", "correct it, or leave it out"));
+        }
         if !(0.0..0.5).contains(&self.other_blocks_fraction) {
             let cure = "give the fraction of the die that other blocks take, 0 where unknown";
             faults.push(FileFault::new(
@@ -342,84 +301,25 @@ impl Floorplan {
             ("hbm_stacks", self.hbm_stacks),
             ("links", self.links),
             ("pcie_lanes", self.pcie_lanes),
+            ("gddr_channels", self.gddr_channels),
+            ("ray_tracing_cores", self.ray_tracing_cores),
+            ("media_blocks", self.media_blocks),
         ];
         let counts = counts.into_iter().map(|(key, count)| (format!("area.{key}"), count));
         for (key, count) in counts.chain(of_memories).filter(|(_, count)| *count > limits::LARGEST_COUNT) {
             faults.push(FileFault::new(key, count, format!("must be at most {}", limits::LARGEST_COUNT), "correct it"));
         }
     }
-
-    fn core_areas(&self, accelerator: &Accelerator) -> Vec<AreaPart> {
-        let (tensor, constants) = (&accelerator.tensor, &accelerator.constants);
-        let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
-        let arrays = match self.array_cell {
-            // Cells shrink like the logic that they consist of.
-            ArrayCell::Systolic => self.shrunk_logic_area(constants, cells * constants.area.systolic_cell * 1e-6),
-            ArrayCell::DotProduct => {
-                let mantissa = if tensor.macs_per_unit_per_cycle.get(DataType::Fp16).is_some() { 10.0 } else { 7.0 };
-                self.logic_area(constants, cells * floating_point_unit_transistors(constants, mantissa))
-            }
-        };
-        let vector = f64::from(self.fp64_units) * constants.area.fp64_unit
-            + f64::from(self.fp32_units) * floating_point_unit_transistors(constants, 23.0)
-            + f64::from(self.integer_units) * constants.area.int32_unit;
-        let mut parts = vec![
-            AreaPart { name: "tensor_arrays", area: arrays },
-            AreaPart { name: "vector_units", area: self.logic_area(constants, vector) },
-            AreaPart {
-                name: "control",
-                area: self.logic_area(constants, f64::from(self.control_lanes) * constants.area.control_lane),
-            },
-            AreaPart {
-                name: "scalar_unit",
-                area: self.shrunk_logic_area(constants, f64::from(self.scalar_units) * constants.area.scalar_unit),
-            },
-        ];
-        for memory in &self.core_memory {
-            let (name, area) = (memory.part_name(), memory.area_at_node(constants, self.node));
-            match parts.iter_mut().find(|part| part.name == name) {
-                Some(part) => part.area += area,
-                None => parts.push(AreaPart { name, area }),
-            }
-        }
-        parts
-    }
-
-    /// Area of placed and routed logic.
-    fn logic_area(&self, constants: &Constants, transistors: f64) -> SquareMillimeters {
-        SquareMillimeters(transistors * 1e-6 / constants.process.logic_density.at_node(self.node))
-    }
-
-    /// Area of logic at library density.
-    fn library_logic_area(&self, constants: &Constants, transistors: f64) -> SquareMillimeters {
-        SquareMillimeters(transistors * 1e-6 / constants.process.library_density.at_node(self.node))
-    }
-
-    /// Area of logic whose area is known at 7 nm.
-    fn shrunk_logic_area(&self, constants: &Constants, mm2_at_7nm: f64) -> SquareMillimeters {
-        SquareMillimeters(
-            mm2_at_7nm * constants.process.logic_density.at_node(ProcessNode::N7)
-                / constants.process.logic_density.at_node(self.node),
-        )
-    }
-
-    fn pcie_mm2(&self, constants: &Constants) -> f64 {
-        let PcieLane { to_generation_4, from_generation_5 } = constants.area.pcie_lane;
-        f64::from(self.pcie_lanes) * if self.pcie_generation >= 5 { from_generation_5 } else { to_generation_4 }
-    }
-}
-
-/// Transistors of a fused multiply-add with this mantissa; they grow with its square (LLMCompass).
-fn floating_point_unit_transistors(constants: &Constants, mantissa: f64) -> f64 {
-    constants.area.fp64_unit * (mantissa / 52.0) * (mantissa / 52.0)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::super::super::phaze::{PhazeConfig, design_accelerator};
-    use super::super::super::{AreaModel, chip_area};
+    use super::super::super::{AreaModel, Constants, chip_area};
+    use super::super::sram_area;
     use super::*;
+    use crate::units::Bytes;
     use proptest::prelude::*;
 
     /// A floorplan with one figure increased; `which` is the figure's number.
@@ -450,11 +350,9 @@ mod tests {
             kib in 1.0..1e6_f64, factor in 1.001..4.0_f64, ports in 1..8u32, node in prop::sample::select(ProcessNode::ALL.to_vec()),
         ) {
             let bytes = |kib: f64| Bytes((kib * 1024.0) as u64);
-            for kind in [SramKind::Cache, SramKind::Scratchpad] {
-                let small = sram_area(&Constants::nominal(), node, kind, bytes(kib), ports);
-                prop_assert!(sram_area(&Constants::nominal(), node, kind, bytes(kib * factor), ports) >= small);
-                prop_assert!(sram_area(&Constants::nominal(), node, kind, bytes(kib), ports + 1) >= small);
-            }
+            let area = |bytes, ports| sram_area(&Constants::nominal(), node, bytes, ports);
+            let small = area(bytes(kib), ports);
+            prop_assert!(area(bytes(kib * factor), ports) >= small && area(bytes(kib), ports + 1) >= small);
         }
 
         #[test]
@@ -479,8 +377,8 @@ mod tests {
         let tables = chip_area(&chip).unwrap().total_area();
         chip.area_model = AreaModel::UnitAreas(Box::new(Floorplan::of_unbuilt_chip(&chip, ProcessNode::N7, 6)));
         let breakdown = chip_area(&chip).unwrap();
-        // Eight arrays of 14 mm^2 (TPU v4i's MXU) and 112 mm^2 of CMEM with separate ports.
-        assert!((breakdown.in_core[0].area.0 / 13.9 - 1.0).abs() < 0.01, "{breakdown:?}");
+        // TPU v4i's array is 14 mm^2; PHAZE's cells multiply fp16 too, whose significand is three bits longer.
+        assert!((14.0..15.5).contains(&breakdown.in_core[0].area.0), "{breakdown:?}");
         assert!(breakdown.total_area().0 > tables.0, "the tables leave HBM, links and control out: {breakdown:?}");
     }
 }

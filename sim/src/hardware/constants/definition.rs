@@ -21,13 +21,14 @@ pub struct ConstantDefinition {
     pub year: i64,
 }
 
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("process", include_str!("../../../constants/process.toml")),
     ("area", include_str!("../../../constants/area.toml")),
     ("hbm", include_str!("../../../constants/hbm.toml")),
     ("link", include_str!("../../../constants/link.toml")),
     ("energy", include_str!("../../../constants/energy.toml")),
     ("manufacturing", include_str!("../../../constants/manufacturing.toml")),
+    ("package", include_str!("../../../constants/package.toml")),
 ];
 
 /// All constants, sorted by key. A table's unit, source and year hold for the constants in it that state none.

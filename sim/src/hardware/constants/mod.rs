@@ -2,12 +2,13 @@
 //! year. A chip's file or a study may set any of them to another value of its range (`[constants]`).
 
 mod definition;
+mod scaling;
 mod values;
 
 pub use definition::{ConstantDefinition, constant_definitions};
 pub use values::{
-    AreaConstants, CacheEfficiency, EnergyConstants, EnergyPair, EnergyScale, HbmConstants, LinkConstants, LinkKind,
-    ManufacturingConstants, NodeValues, PcieLane, ProcessConstants,
+    AreaConstants, DieToDie, EnergyConstants, EnergyPair, EnergyScale, HbmConstants, LinkConstants, LinkKind,
+    ManufacturingConstants, NodeValues, PackageConstants, PcieLane, ProcessConstants, StackConstants,
 };
 
 use crate::files::FileFault;
@@ -35,6 +36,8 @@ pub struct Constants {
     pub energy: EnergyConstants,
     /// `manufacturing.toml`: prices and yield.
     pub manufacturing: ManufacturingConstants,
+    /// `package.toml`: what can be built.
+    pub package: PackageConstants,
     /// The values that differ from the nominal ones, by key.
     #[serde(skip)]
     changed: BTreeMap<String, f64>,

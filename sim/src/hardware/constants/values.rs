@@ -1,6 +1,6 @@
 //! The constants as the model reads them. `sim/constants/*.toml` has their units, ranges and sources.
 
-use super::super::ProcessNode;
+use super::super::{DieLink, HbmGeneration, ProcessNode};
 use serde::Deserialize;
 
 /// A value per process node.
@@ -42,8 +42,6 @@ impl NodeValues {
 pub struct ProcessConstants {
     /// Transistors per mm^2 that a large accelerator reaches, in millions.
     pub logic_density: NodeValues,
-    /// Transistors per mm^2 of the densest library, in millions.
-    pub library_density: NodeValues,
     /// Area of an SRAM bit over 7 nm's.
     pub sram_scale: NodeValues,
     /// Lowest operating voltage over the voltage at the highest clock.
@@ -52,69 +50,52 @@ pub struct ProcessConstants {
     pub voltage_exponent: f64,
     /// Lowest clock over the designed one.
     pub lowest_clock_fraction: f64,
+    /// W per mm^2 of a powered die.
+    pub leakage: NodeValues,
 }
 
 /// `area.toml`.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AreaConstants {
-    /// Transistors of an fp64 fused multiply-add.
-    pub fp64_unit: f64,
-    /// Transistors of a 32-bit integer unit.
-    pub int32_unit: f64,
+    /// Transistors of a multiplier per squared bit of the significand.
+    pub multiplier_bit: f64,
+    /// Transistors of an fp32 adder with alignment and normalisation.
+    pub accumulator: f64,
+    /// Transistors of a pipeline register's bit.
+    pub register_bit: f64,
+    /// Transistors of a placed arithmetic unit over those of its parts.
+    pub datapath_overhead: f64,
+    /// Transistors of an integer multiplier per squared bit.
+    pub integer_multiplier_bit: f64,
     /// Transistors of control per lane.
     pub control_lane: f64,
-    /// Transistors of the on-chip network per port of 64 bytes per cycle.
-    pub crossbar_port: f64,
-    /// um^2 at 7 nm of a cell of a systolic array.
-    pub systolic_cell: f64,
+    /// Transistors per core with ray tracing.
+    pub ray_tracing_core: f64,
+    /// Transistors of a die's network per 64 bytes per cycle of 8,192.
+    pub network: f64,
     /// mm^2 at 7 nm of a TPU core's scalar unit.
     pub scalar_unit: f64,
-    /// um^2 at 7 nm of a cache's bit, before array efficiency.
-    pub cache_bit: f64,
-    /// Fraction of a cache's area that is bits.
-    pub cache_efficiency: CacheEfficiency,
-    /// um^2 at 7 nm of a scratchpad's bit of one port.
-    pub scratchpad_bit: f64,
+    /// mm^2 at 7 nm of what surrounds a TPU core's units.
+    pub sequencer: f64,
+    /// um^2 at 7 nm of a bit of one port in a large array.
+    pub sram_bit: f64,
+    /// Periphery over bits, times the square root of the capacity in KiB.
+    pub sram_periphery: f64,
     /// Growth of each side of a bit per further port.
     pub port_growth: f64,
+    /// Transistors of the control of a shared cache's slice.
+    pub cache_slice: f64,
+    /// mm^2 of a GDDR PHY of 32 bits.
+    pub gddr_phy: f64,
+    /// mm^2 at 7 nm of a GDDR channel's controller.
+    pub gddr_controller: f64,
+    /// mm^2 at 7 nm of display and video.
+    pub media: f64,
     /// mm^2 of a PCIe lane.
     pub pcie_lane: PcieLane,
     /// Fraction of the die that no unit covers.
     pub unattributed: f64,
-}
-
-/// Fraction of a cache's area that is bits, by capacity in KiB.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheEfficiency {
-    kib_4: f64,
-    kib_8: f64,
-    kib_16: f64,
-    kib_32: f64,
-    kib_64: f64,
-    kib_128: f64,
-    kib_256: f64,
-    kib_512: f64,
-    kib_1024: f64,
-}
-
-impl CacheEfficiency {
-    /// Capacity in KiB and fraction, ascending.
-    #[must_use]
-    pub fn points(&self) -> [(f64, f64); 9] {
-        [
-            (4.0, self.kib_4),
-            (8.0, self.kib_8),
-            (16.0, self.kib_16),
-            (32.0, self.kib_32),
-            (64.0, self.kib_64),
-            (128.0, self.kib_128),
-            (256.0, self.kib_256),
-            (512.0, self.kib_512),
-            (1024.0, self.kib_1024),
-        ]
-    }
 }
 
 /// mm^2 of a PCIe lane, by generation.
@@ -131,40 +112,114 @@ pub struct PcieLane {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HbmConstants {
+    /// mm^2 at 7 nm of one stack's controllers.
+    pub controller: f64,
     /// mm^2 of one stack's PHY.
     pub phy: f64,
-    /// Transistors of the controllers of one stack.
-    pub controller: f64,
+    hbm2: StackConstants,
+    hbm2e: StackConstants,
+    hbm3: StackConstants,
+    hbm3e: StackConstants,
+    hbm4: StackConstants,
+}
+
+impl HbmConstants {
+    /// The constants of a generation's stacks.
+    #[must_use]
+    pub fn of_generation(&self, generation: HbmGeneration) -> &StackConstants {
+        match generation {
+            HbmGeneration::Hbm2 => &self.hbm2,
+            HbmGeneration::Hbm2e => &self.hbm2e,
+            HbmGeneration::Hbm3 => &self.hbm3,
+            HbmGeneration::Hbm3e => &self.hbm3e,
+            HbmGeneration::Hbm4 => &self.hbm4,
+        }
+    }
+}
+
+/// Constants of a stack of HBM.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StackConstants {
+    /// GB/s at most.
+    pub stack_rate: f64,
     /// pJ per byte.
     pub energy: f64,
+    /// W without traffic.
+    pub idle_power: f64,
     /// USD per GB.
     pub price: f64,
+    /// mm^2 on the interposer.
+    pub package_area: f64,
 }
 
 /// `link.toml`.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConstants {
-    /// Transistors of a controller.
+    /// mm^2 at 7 nm of a controller of 25 GB/s.
     pub controller: f64,
-    /// NVLink 2 and 3.
-    pub nvlink3: LinkKind,
-    /// NVLink 4 and 5.
-    pub nvlink4: LinkKind,
-    /// AMD Infinity Fabric.
-    pub infinity_fabric: LinkKind,
-    /// Inter-chip interconnect of a TPU.
-    pub ici: LinkKind,
+    nvlink3: LinkKind,
+    nvlink4: LinkKind,
+    nvlink5: LinkKind,
+    infinity_fabric: LinkKind,
+    ici: LinkKind,
+    ici_100: LinkKind,
+    ethernet_100g: LinkKind,
+    /// Between the dies of a chip.
+    pub die_to_die: DieToDie,
 }
 
-/// Constants of a kind of link.
+impl LinkConstants {
+    /// The constants of a kind of link.
+    #[must_use]
+    pub fn of_kind(&self, kind: DieLink) -> &LinkKind {
+        match kind {
+            DieLink::Nvlink3 => &self.nvlink3,
+            DieLink::Nvlink4 => &self.nvlink4,
+            DieLink::Nvlink5 => &self.nvlink5,
+            DieLink::InfinityFabric => &self.infinity_fabric,
+            DieLink::Ici => &self.ici,
+            DieLink::Ici100 => &self.ici_100,
+            DieLink::Ethernet100g => &self.ethernet_100g,
+        }
+    }
+}
+
+/// Constants of a kind of link, per link.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkKind {
     /// mm^2 of the PHY.
     pub phy: f64,
-    /// Controllers of a link.
+    /// Controllers of 25 GB/s.
     pub controllers: f64,
+    /// GB/s per direction.
+    pub rate: f64,
+    /// pJ per bit of both directions.
+    pub energy: f64,
+    /// mm of the die's edge.
+    pub edge: f64,
+}
+
+impl LinkKind {
+    /// Watts of one link.
+    #[must_use]
+    pub fn watts(&self) -> f64 {
+        2.0 * 8.0 * self.rate * 1e9 * self.energy * 1e-12
+    }
+}
+
+/// Constants of the links between the dies of a chip, per TB/s of both directions.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DieToDie {
+    /// mm^2 on each of two dies.
+    pub area: f64,
+    /// pJ per bit.
+    pub energy: f64,
+    /// mm of each die's edge.
+    pub edge: f64,
 }
 
 /// Picojoules at 45 and at 7 nm.
@@ -221,7 +276,7 @@ pub struct EnergyConstants {
     pub register_read: f64,
     /// pJ per byte written to a register file at 28 nm.
     pub register_write: f64,
-    /// A cycle of a GPU's core.
+    /// A cycle of a GPU's core, per million transistors of its logic.
     pub simt_core_cycle: EnergyPair,
     /// Energy over 7 nm's at equal speed, below 7 nm.
     pub scale: EnergyScale,
@@ -229,8 +284,8 @@ pub struct EnergyConstants {
     pub reference_clock: f64,
     /// Clock of 7 nm over 16 nm's at equal voltage.
     pub speed_of_n7_over_n16: f64,
-    /// W per mm^2 of a chip without a measurement.
-    pub static_power: f64,
+    /// Power at the chip over power into its voltage regulators.
+    pub regulator_efficiency: f64,
 }
 
 /// `manufacturing.toml`.
@@ -245,4 +300,36 @@ pub struct ManufacturingConstants {
     pub process_complexity: f64,
     /// Assembly, package and test over the price of the dies.
     pub packaging: f64,
+    /// USD per mm^2 of interposer.
+    pub interposer: f64,
+    /// Good packages over assembled ones.
+    pub assembly_yield: f64,
+    /// Million USD of a chip's design.
+    pub design: NodeValues,
+    /// Chips over which the design is paid.
+    pub volume: f64,
+}
+
+/// `package.toml`.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackageConstants {
+    /// mm of the reticle's longer side.
+    pub reticle_long: f64,
+    /// mm of its shorter side.
+    pub reticle_short: f64,
+    /// Longer over shorter side of a die at most.
+    pub aspect: f64,
+    /// mm between the centres of neighbouring stacks.
+    pub stack_pitch: f64,
+    /// mm of the die's edge per stack.
+    pub phy_width: f64,
+    /// mm of the die's edge per PCIe lane.
+    pub pcie_lane_width: f64,
+    /// Fraction of the edge that PHYs may take.
+    pub usable_edge: f64,
+    /// mm^2 of dies and stacks in one package at most.
+    pub interposer_area: f64,
+    /// W per mm^2 of compute die at most.
+    pub power_density: f64,
 }

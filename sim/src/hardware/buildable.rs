@@ -1,0 +1,209 @@
+//! What can be built: the reticle, the edge of the dies, the package, and heat (`sim/constants/package.toml`).
+
+use super::area::{AreaError, Floorplan};
+use super::constants::Constants;
+use super::{Accelerator, AreaModel, chip_area};
+use crate::limits::format_number;
+use crate::units::{SquareMillimeters, Watts};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A limit of what can be built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BuildRule {
+    /// A die is larger than the reticle.
+    Reticle,
+    /// HBM stacks sit along two opposite sides of each die.
+    HbmSides,
+    /// HBM is faster than stacks of its generation.
+    HbmRate,
+    /// PHYs of HBM, links, other dies and PCIe share the edge of each die.
+    Shoreline,
+    /// Dies and stacks share a package.
+    Package,
+    /// A cooler removes a limited power per area.
+    PowerDensity,
+}
+
+impl BuildRule {
+    /// All rules, in the order in which they are checked.
+    pub const ALL: [Self; 6] = [Self::Reticle, Self::HbmSides, Self::HbmRate, Self::Shoreline, Self::Package, Self::PowerDensity];
+
+    /// Its name in answers.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reticle => "reticle",
+            Self::HbmSides => "hbm_sides",
+            Self::HbmRate => "hbm_rate",
+            Self::Shoreline => "shoreline",
+            Self::Package => "package",
+            Self::PowerDensity => "power_density",
+        }
+    }
+
+    /// What is limited, with its unit.
+    #[must_use]
+    pub fn subject(self) -> &'static str {
+        match self {
+            Self::Reticle => "mm² of a die",
+            Self::HbmSides => "HBM stacks along the sides of a die",
+            Self::HbmRate => "GB/s of HBM",
+            Self::Shoreline => "mm of a die's edge",
+            Self::Package => "mm² of dies and HBM stacks in a package",
+            Self::PowerDensity => "W on the compute dies",
+        }
+    }
+
+    /// The change that helps.
+    #[must_use]
+    pub fn cure(self) -> &'static str {
+        match self {
+            Self::Reticle => "make the die smaller, or split it (area.dies)",
+            Self::HbmSides => "take fewer stacks, a larger die or more dies (area.hbm_stacks, area.dies)",
+            Self::HbmRate => "take more stacks or a newer generation (area.hbm_stacks, area.hbm_generation)",
+            Self::Shoreline => "take fewer links or stacks, or a larger die (area.links, area.hbm_stacks)",
+            Self::Package => "take fewer dies or stacks",
+            Self::PowerDensity => "take fewer or slower units, or more area",
+        }
+    }
+}
+
+/// Why a chip cannot be built.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Unbuildable {
+    /// The rule.
+    pub rule: BuildRule,
+    /// What the chip needs.
+    pub need: f64,
+    /// What there is.
+    pub have: f64,
+}
+
+impl fmt::Display for Unbuildable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let figure = |value: f64| format_number((value * 10.0).round() / 10.0);
+        write!(f, "{}: needs {} of {} {}", self.rule.name(), figure(self.need), figure(self.have), self.rule.subject())
+    }
+}
+
+impl Floorplan {
+    /// Silicon side by side in the package: base or compute dies, and stacks. Zero for a single die without stacks,
+    /// which needs no interposer.
+    #[must_use]
+    pub fn package_silicon(&self, constants: &Constants, compute: SquareMillimeters) -> SquareMillimeters {
+        if self.hbm_stacks == 0 && self.dies <= 1 {
+            return SquareMillimeters::ZERO;
+        }
+        let dies = self.base.map_or(compute.0, |base| f64::from(base.count) * base.mm2_each);
+        let stack = constants.hbm.of_generation(self.hbm_generation).package_area;
+        SquareMillimeters(dies + f64::from(self.hbm_stacks) * stack)
+    }
+
+    /// The dies that hold the PHYs: their number and the area of one.
+    fn dies_with_phys(&self, compute: SquareMillimeters) -> (f64, f64) {
+        match self.base {
+            Some(base) => (f64::from(base.count), base.mm2_each),
+            None => (f64::from(self.dies.max(1)), compute.0 / f64::from(self.dies.max(1))),
+        }
+    }
+}
+
+/// Chips between two: `small` needs the least, `large` has the most of everything.
+struct BuildRange<'a> {
+    small: &'a Accelerator,
+    large: &'a Accelerator,
+    /// Area of the compute dies of the smallest and of the largest.
+    least: SquareMillimeters,
+    most: SquareMillimeters,
+}
+
+/// The longer side of a die of this area, in mm.
+fn longest_side(constants: &Constants, die: f64) -> f64 {
+    (die * constants.package.aspect).sqrt().min(constants.package.reticle_long)
+}
+
+impl BuildRange<'_> {
+    /// Need and supply of a rule, or `None` where it does not apply. Power is not among them.
+    fn need_and_supply(&self, rule: BuildRule) -> Option<(f64, f64)> {
+        let constants = &*self.small.constants;
+        let package = &constants.package;
+        let plans = match (&self.small.area_model, &self.large.area_model) {
+            (AreaModel::UnitAreas(small), AreaModel::UnitAreas(large)) => Some((small, large)),
+            _ => None,
+        };
+        if rule == BuildRule::Reticle {
+            let dies = plans.map_or(1.0, |(small, _)| f64::from(small.dies.max(1)));
+            return Some((self.least.0 / dies, package.reticle_long * package.reticle_short));
+        }
+        let (small, large) = plans?;
+        let (count, die) = large.dies_with_phys(self.most);
+        let stacks = (f64::from(small.hbm_stacks) / count).ceil();
+        let side = longest_side(constants, die);
+        match rule {
+            BuildRule::HbmSides => {
+                let span = side - package.phy_width;
+                let on_a_side = if span < 0.0 { 0.0 } else { (span / package.stack_pitch).floor() + 1.0 };
+                Some((stacks, 2.0 * on_a_side))
+            }
+            BuildRule::HbmRate if small.hbm_stacks > 0 || large.hbm_stacks > 0 => {
+                let stack = constants.hbm.of_generation(large.hbm_generation).stack_rate;
+                Some((self.small.hbm.read_bandwidth.0 / 1e9, f64::from(large.hbm_stacks) * stack))
+            }
+            BuildRule::Shoreline => {
+                let links = &constants.link;
+                let phys = f64::from(small.hbm_stacks) * package.phy_width
+                    + f64::from(small.links) * links.of_kind(small.link).edge
+                    + f64::from(small.pcie_lanes) * package.pcie_lane_width;
+                let between = 2.0 * small.die_to_die_tb_per_s * links.die_to_die.edge;
+                Some(((phys + between) / count, 2.0 * (side + die / side) * package.usable_edge))
+            }
+            BuildRule::Package => {
+                let least = small.package_silicon(constants, self.least);
+                Some((least.0, package.interposer_area))
+            }
+            BuildRule::Reticle | BuildRule::HbmRate | BuildRule::PowerDensity => None,
+        }
+    }
+
+    fn first_broken(&self) -> Option<Unbuildable> {
+        let broken = |rule: BuildRule| {
+            let (need, have) = self.need_and_supply(rule)?;
+            // Sums of doubles may differ in the last digits.
+            (need > have * (1.0 + 1e-6)).then_some(Unbuildable { rule, need, have })
+        };
+        BuildRule::ALL.into_iter().find_map(broken)
+    }
+}
+
+/// The first rule that a chip breaks, heat apart (see [`cooled_power`]).
+///
+/// # Errors
+/// [`AreaError`] where the chip has no area model.
+pub fn find_unbuildable(chip: &Accelerator) -> Result<Option<Unbuildable>, AreaError> {
+    let area = chip_area(chip)?.total_area();
+    Ok(BuildRange { small: chip, large: chip, least: area, most: area }.first_broken())
+}
+
+/// A rule that every chip between two breaks. `small` has the least of each field, `large` the most; their dies have
+/// areas from `least` to `most`. They differ in no word and have as many dies.
+#[must_use]
+pub fn find_unbuildable_between(
+    small: &Accelerator,
+    large: &Accelerator,
+    least: SquareMillimeters,
+    most: SquareMillimeters,
+) -> Option<Unbuildable> {
+    BuildRange { small, large, least, most }.first_broken()
+}
+
+/// The most power that compute dies of this area can be cooled at.
+#[must_use]
+pub fn cooled_power(constants: &Constants, area: SquareMillimeters) -> Watts {
+    Watts(area.0 * constants.package.power_density)
+}
+
+#[cfg(test)]
+#[path = "buildable_tests.rs"]
+mod tests;

@@ -1,0 +1,183 @@
+//! Die areas of built chips, consumer chips included, with one set of constants.
+//! `cargo test -p coplace-sim --test areas -- --nocapture` prints the table.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+use coplace_sim::hardware::{Accelerator, AreaModel, ChipDocument, FieldValue, Floorplan, chip_area, templates};
+
+/// A graphics chip, described by its differences from H100's die.
+struct GraphicsDie {
+    name: &'static str,
+    /// As published.
+    mm2: f64,
+    node: &'static str,
+    cores: u32,
+    lanes: u32,
+    integer_units: u32,
+    l1_kib: f64,
+    l2_slices: u32,
+    l2_slice_kib: f64,
+    gddr_channels: u32,
+    pcie_generation: u32,
+}
+
+/// Die areas and contents: NVIDIA's Turing, Ada and Blackwell RTX architecture white papers (from memory). Tensor cores:
+/// 512 multiply-accumulates per SM.
+const GRAPHICS: [GraphicsDie; 5] = [
+    GraphicsDie {
+        name: "AD102 (RTX 4090)",
+        mm2: 608.5,
+        node: "n4",
+        cores: 144,
+        lanes: 128,
+        integer_units: 64,
+        l1_kib: 128.0,
+        l2_slices: 48,
+        l2_slice_kib: 2048.0,
+        gddr_channels: 12,
+        pcie_generation: 4,
+    },
+    GraphicsDie {
+        name: "AD103 (RTX 4080)",
+        mm2: 378.6,
+        node: "n4",
+        cores: 80,
+        lanes: 128,
+        integer_units: 64,
+        l1_kib: 128.0,
+        l2_slices: 32,
+        l2_slice_kib: 2048.0,
+        gddr_channels: 8,
+        pcie_generation: 4,
+    },
+    GraphicsDie {
+        name: "AD104 (RTX 4070, L4)",
+        mm2: 294.5,
+        node: "n4",
+        cores: 60,
+        lanes: 128,
+        integer_units: 64,
+        l1_kib: 128.0,
+        l2_slices: 24,
+        l2_slice_kib: 2048.0,
+        gddr_channels: 6,
+        pcie_generation: 4,
+    },
+    GraphicsDie {
+        name: "GB202 (RTX 5090)",
+        mm2: 750.0,
+        node: "n4",
+        cores: 192,
+        lanes: 128,
+        integer_units: 128,
+        l1_kib: 128.0,
+        l2_slices: 64,
+        l2_slice_kib: 2048.0,
+        gddr_channels: 16,
+        pcie_generation: 5,
+    },
+    GraphicsDie {
+        name: "TU102 (RTX 2080 Ti)",
+        mm2: 754.0,
+        node: "n16",
+        cores: 72,
+        lanes: 64,
+        integer_units: 64,
+        l1_kib: 96.0,
+        l2_slices: 12,
+        l2_slice_kib: 512.0,
+        gddr_channels: 12,
+        pcie_generation: 3,
+    },
+];
+
+impl GraphicsDie {
+    fn build_chip(&self) -> Accelerator {
+        let mut document = ChipDocument::of_built_in_chip("h100_80gb_sxm").unwrap().strip_measured(true);
+        let cores = f64::from(self.cores);
+        let numbers = [
+            ("tensor.cores", cores),
+            ("vector.cores", cores),
+            ("tensor.columns", 8.0),
+            ("area.cores", cores),
+            ("area.fp64_units", 2.0),
+            ("area.fp32_units", f64::from(self.lanes)),
+            ("area.integer_units", f64::from(self.integer_units)),
+            ("area.core_memory.local_buffer.capacity_kib", self.l1_kib),
+            ("area.chip_memory.global_buffer.count", f64::from(self.l2_slices)),
+            ("area.chip_memory.global_buffer.capacity_kib", self.l2_slice_kib),
+            ("area.hbm_stacks", 0.0),
+            ("area.links", 0.0),
+            ("area.gddr_channels", f64::from(self.gddr_channels)),
+            ("area.pcie_generation", f64::from(self.pcie_generation)),
+            ("area.ray_tracing_cores", cores),
+            ("area.media_blocks", 1.0),
+        ];
+        for (key, value) in numbers {
+            document.set_field(key, &FieldValue::Number(value)).unwrap();
+        }
+        for key in ["area.node", "energy.node"] {
+            document.set_field(key, &FieldValue::Word(self.node.to_owned())).unwrap();
+        }
+        if self.node == "n16" {
+            document.set_field("area.network_port_bytes_per_cycle", &FieldValue::Number(32.0)).unwrap();
+        }
+        document.build_accelerator().unwrap()
+    }
+}
+
+fn error_percent(predicted: f64, published: f64) -> f64 {
+    100.0 * (predicted / published - 1.0)
+}
+
+/// One row per die: chips that share a die count once.
+fn dies() -> Vec<(String, f64, Accelerator)> {
+    let mut found: Vec<(String, f64, Accelerator)> = Vec::new();
+    for template in templates().unwrap() {
+        let chip = &template.accelerator;
+        let (Some(area), AreaModel::UnitAreas(plan)) = (chip.published.die_area, &chip.area_model) else { continue };
+        let same = |other: &Floorplan| (other.node, other.cores, other.dies) == (plan.node, plan.cores, plan.dies);
+        let known = found
+            .iter()
+            .any(|(_, mm2, chip)| *mm2 == area.0 && matches!(&chip.area_model, AreaModel::UnitAreas(other) if same(other)));
+        if !known {
+            found.push((template.name.clone(), area.0, chip.clone()));
+        }
+    }
+    found.extend(GRAPHICS.iter().map(|die| (die.name.to_owned(), die.mm2, die.build_chip())));
+    found
+}
+
+#[test]
+fn published_die_areas_are_met_by_one_set_of_constants() {
+    let mut errors = Vec::new();
+    println!("| die | published, mm² | modelled | error |\n|---|---|---|---|");
+    for (name, published, chip) in dies() {
+        let modelled = chip_area(&chip).unwrap().total_area().0;
+        let error = error_percent(modelled, published);
+        println!("| {name} | {published:.0} | {modelled:.0} | {error:+.1} % |");
+        errors.push((error.abs(), name));
+    }
+    errors.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (median, worst) = (errors[errors.len() / 2].0, &errors[errors.len() - 1]);
+    println!("median {median:.1} %, worst {:.1} % of {} dies", worst.0, errors.len());
+    assert!(median <= 8.0 && worst.0 <= 20.0, "median {median:.1} %, worst {worst:?}");
+}
+
+/// TPU v4i's die by part, in mm² (Jouppi et al., ISCA 2021, Figure 6); TPU v4 has two such cores and one CMEM.
+#[test]
+fn parts_of_tpu_dies_are_as_published() {
+    for (name, arrays) in [("tpu_v4i", 4.0), ("tpu_v4", 4.0)] {
+        let areas = chip_area(&Accelerator::built_in(name).unwrap()).unwrap();
+        let part = |level: &str, name: &str| areas.component_area(level, name).unwrap().0;
+        let parts = [
+            ("arrays", part("core", "tensor_arrays"), 14.0 * arrays),
+            ("VMEM", part("core", "local_buffer"), 51.0),
+            ("CMEM", part("die", "global_buffer"), 112.0),
+        ];
+        for (of, modelled, published) in parts {
+            let error = error_percent(modelled, published);
+            println!("| {name} {of} | {published} | {modelled:.1} | {error:+.1} % |");
+            assert!(error.abs() < 25.0, "{name} {of}: {error:.1} %");
+        }
+    }
+}
