@@ -8,9 +8,10 @@
 
 use serde_json::Value;
 use sim::files::{FileError, json, strict};
-use sim::hardware::energy::{ControlStyle, default_energy_model, default_energy_per_byte};
+use sim::hardware::energy::{EnergyPoint, default_energy_model, default_energy_per_byte};
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, MemoryKind, MemoryLevel, ProcessNode,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, HbmGeneration, MemoryKind, MemoryLevel,
+    ProcessNode,
 };
 use sim::hardware::{
     Accumulation, ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
@@ -229,6 +230,9 @@ fn rates_of_types(data_type: &str, rate: f64) -> PerDataType<f64> {
     rates
 }
 
+/// The generation of device memory in the examples of LLMCompass.
+const HBM: HbmGeneration = HbmGeneration::Hbm2e;
+
 fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
     let clock = Hertz(r.positive_number("device.frequency_Hz", limits::CLOCK));
     let node = r.choice_at("device.compute_chiplet.process_node", &NODES).unwrap_or(ProcessNode::N7);
@@ -237,7 +241,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
     let paths = ["device.compute_chiplet_count", "device.compute_chiplet.core_count"];
     r.capped_product(&paths, f64::from(cores), 1.0..=f64::from(LARGEST_COUNT), "in cores");
     let (tensor, fed) = build_tensor_cores(r, cores);
-    let energy = default_energy_model(&Constants::nominal(), node, clock, ControlStyle::Wide);
+    let energy = default_energy_model(EnergyPoint { constants: &Constants::nominal(), node, clock });
     Accelerator {
         name: r.text_at("name").to_owned(),
         clock,
@@ -326,7 +330,8 @@ fn build_level(
     (clock, node): (Hertz, ProcessNode),
 ) -> MemoryLevel {
     let capacity = Bytes(capacity.round() as u64);
-    let (read, write) = default_energy_per_byte(&Constants::nominal(), node, clock, name, capacity);
+    let (read, write) =
+        default_energy_per_byte(EnergyPoint { constants: &Constants::nominal(), node, clock }, name, capacity, HBM);
     MemoryLevel {
         name: name.to_owned(),
         scope,
