@@ -9,11 +9,13 @@ mod workload;
 
 use crate::ask::{AimSpec, ChipChoice, Question, Software};
 use crate::objective::{MeasureMean, OperatingCost};
-use crate::space::SpaceSpec;
+use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sim::files::carried::Files;
+use sim::hardware::FileFault;
+use sim::hardware::constants::{Constants, read_changes};
 use thiserror::Error;
 
 pub use crate::ask::{ClusterSpec, LimitSpec, Tolerances, WorkloadSpec};
@@ -105,6 +107,10 @@ pub struct Study {
     /// The models that it is for; none where the user names one.
     #[serde(default, rename = "workload")]
     pub workloads: Vec<WorkloadSpec>,
+    /// Constants of the model that differ from the nominal ones: `"hbm.phy" = 11` (coplace list constants).
+    #[serde(default)]
+    #[schemars(schema_with = "crate::space::constants_schema")]
+    pub constants: toml::Table,
     /// The chips.
     pub space: SpaceSpec,
     /// The cluster.
@@ -152,6 +158,7 @@ impl Study {
             over: question.aim.over,
             operation: question.aim.operation,
             workloads: question.models.clone(),
+            constants: space.constants.iter().map(|(key, value)| (key.clone(), toml::Value::Float(*value))).collect(),
             space,
             cluster: question.cluster.clone(),
             plan: PlanSpec {
@@ -162,6 +169,18 @@ impl Study {
             },
             limits,
         })
+    }
+
+    /// Checks the constants and gives them to the space.
+    fn take_constants(&mut self) -> Result<(), String> {
+        let told = |faults: Vec<FileFault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let changes = read_changes(&self.constants).map_err(told)?;
+        Constants::with_changes(&changes).map_err(told)?;
+        if !changes.is_empty() && matches!(self.space.chips, Chips::Phaze(_)) {
+            return Err("constants: PHAZE's chips have areas and energies of their own; give base_chip and dimensions".into());
+        }
+        self.space.constants = changes;
+        Ok(())
     }
 
     /// The shares of the tolerance for designs and for splits of the layers.
@@ -208,13 +227,14 @@ impl Study {
     /// # Errors
     /// Malformed TOML, a missing or unknown key, a value outside its limits.
     pub fn parse(file: &str, text: &str) -> Result<Self, StudyError> {
-        let study: Self = toml::from_str(text).map_err(|e| {
+        let mut study: Self = toml::from_str(text).map_err(|e| {
             // What the space says of a dimension is of its table for the parser.
             if e.message().starts_with("space.dimensions") {
                 return StudyError::Dimension { place: place::place(file, text, e.message()), why: e.message().into() };
             }
             StudyError::Malformed { file: file.into(), why: e.to_string().trim_end().into() }
         })?;
+        study.take_constants().map_err(|why| StudyError::Dimension { place: place::place(file, text, &why), why })?;
         study.check(file).map_err(|error| error.placed(text))?;
         Ok(study)
     }

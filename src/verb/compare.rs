@@ -4,6 +4,7 @@ mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput};
+use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::LONGEST;
 use results::compare::answers::{self, KeptAnswer};
@@ -11,6 +12,7 @@ use results::compare::runs::compare_runs;
 use results::page::PageSubject;
 use results::run::search_run::SearchRun;
 use results::run::sweep;
+use sim::files::carried::Files;
 use std::path::PathBuf;
 
 /// Compare the best designs and the baselines of run directories, answers of evaluate and plan, or the value of each
@@ -111,7 +113,10 @@ fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
     let of = |(file, name): (&PathBuf, &String)| {
         let unique = names.iter().filter(|other| *other == name).count() < 2;
         let label = if unique { name.clone() } else { file.display().to_string() };
-        Ok(KeptAnswer { label, subject: PageSubject::read_from(file).or_input()? })
+        let subject = PageSubject::read_from(file).or_input()?;
+        // The answer carries the file of its chip.
+        let chip = input::read_chip(&file.display().to_string(), &Files::default()).ok();
+        Ok(KeptAnswer { label, subject, chip: chip.map(|template| Box::new(template.accelerator)) })
     };
     files.iter().zip(&names).map(of).collect()
 }

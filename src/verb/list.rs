@@ -9,6 +9,7 @@ use search::space::FABRIC;
 use search::study::Study;
 use serde_json::json;
 use sim::files::carried::Files;
+use sim::hardware::constants::{ConstantDefinition, constant_definitions};
 use sim::hardware::fields::{self, ChipField};
 use sim::hardware::{Accelerator, FieldValue};
 use sim::kernel::DataType;
@@ -36,13 +37,15 @@ pub enum ListedKind {
     Techniques,
     /// Fields of a chip's and a fabric's file that a study's space may vary
     Dimensions,
+    /// Constants of the model, with range, unit, source and year
+    Constants,
 }
 
 /// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a
 /// study may vary
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  \
-        coplace list dimensions --chip h100 --fabric nvlink4_node\n\nJSON: an array of objects, one per entry, with \
+        coplace list dimensions --chip h100 --fabric nvlink4_node\n  coplace list constants\n\nJSON: an array of objects, one per entry, with \
         the unit in each key.")]
 pub struct ListArguments {
     /// Kind to list
@@ -74,6 +77,7 @@ pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
         ListedKind::Stacks => list_stacks()?,
         ListedKind::Techniques => list_techniques()?,
         ListedKind::Dimensions => list_dimensions(arguments)?,
+        ListedKind::Constants => list_constants(),
     };
     let note = if arguments.family { HOW_CHECKED } else { "" };
     match arguments.format {
@@ -281,6 +285,26 @@ fn list_techniques() -> Result<ListFunction, Failure> {
         }));
     }
     Ok((table, entries))
+}
+
+/// The constants of areas, energies, prices and packages. A study and a chip's file may change them.
+fn list_constants() -> ListFunction {
+    let mut table = TextTable::new(["constant", "low", "nominal", "high", "year", "unit", "source"])
+        .align_column(5, ColumnAlign::Left)
+        .align_column(6, ColumnAlign::Left)
+        .keep_columns(&["nominal", "unit"])
+        .spill_below();
+    let mut entries = Vec::new();
+    for constant in constant_definitions() {
+        let ConstantDefinition { key, low, nominal, high, unit, source, year } = constant;
+        let shown = |value: &f64| report::format_significant(*value, 4);
+        let (year, low_text) = (year.to_string(), shown(low));
+        table.add_row([key.clone(), low_text, shown(nominal), shown(high), year, unit.clone(), source.clone()]);
+        entries.push(json!({
+            "constant": key, "low": low, "nominal": nominal, "high": high, "unit": unit, "source": source, "year": constant.year,
+        }));
+    }
+    (table, entries)
 }
 
 /// The fields of a chip and a fabric with their values, and further fields that their files may have.

@@ -127,6 +127,9 @@ pub struct StudyOverrides {
     /// Smallest read bandwidth of a chip's HBM, in GB/s
     #[arg(long, value_name = "GB/S")]
     min_hbm_bandwidth: Option<f64>,
+    /// Try chips that cannot be built too: without the limits of reticle, die edge, package and heat
+    #[arg(long)]
+    no_build_limits: bool,
     /// Longest step, in seconds; with --robust the limit applies to the bad end of the step's interval
     #[arg(long, value_name = "SECONDS")]
     max_step: Option<f64>,

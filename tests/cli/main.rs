@@ -4,6 +4,7 @@
 mod away;
 mod bad_input;
 mod book;
+mod constants;
 mod enough;
 mod experts;
 mod explain;

@@ -14,10 +14,11 @@ pub struct KeptAnswer {
     pub label: String,
     /// The answer in words.
     pub subject: PageSubject,
+    /// Its chip; `None` if the answer has no such file any more.
+    pub chip: Option<Box<Accelerator>>,
 }
 
-/// Compares the answers, each against the first. Built-in chips have area, power and cost; chips from files have only a
-/// name.
+/// Compares the answers, each against the first. Chips have power, and with an area model area and cost.
 #[must_use]
 pub fn compare_answers(answers: &[KeptAnswer]) -> Comparison {
     let entries = answers.iter().map(|answer| {
@@ -36,10 +37,10 @@ fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
     let subject = &answer.subject;
     let (name, devices) = (&subject.names.chip, format_count(subject.devices));
     let mut entry = ComparisonEntry::without_design(&answer.label);
-    let chip = Accelerator::built_in(name).ok();
-    let words = chip.as_ref().map_or_else(|| name.clone(), describe_chip);
+    let chip = answer.chip.as_deref();
+    let words = chip.map_or_else(|| name.clone(), describe_chip);
     entry.chip = format!("{devices} x {words}; {}, {}", subject.names.fabric, subject.names.stack);
-    entry = chip.iter().fold(entry, entry_of_chip);
+    entry = chip.into_iter().fold(entry, entry_of_chip);
     let Some(found) = &subject.found else { return ComparisonEntry { note: subject.why.clone(), ..entry } };
     let plan = &found.plan;
     entry = entry.with_evidence(&subject.names.stack, plan.evidence.as_ref());

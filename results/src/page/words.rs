@@ -202,6 +202,7 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
         ("over the power", c.over_power),
         ("over the cost", c.over_cost),
         ("outside the HBM", c.outside_hbm),
+        ("cannot be built", c.unbuildable),
         ("no chips", c.no_chip),
         ("undecided", c.open),
     ];
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!(proof_text(&subject)[0], "Proven: no design of this space runs the model.");
         if let Some(run) = &mut subject.run {
             let c = &mut run.record.certificate;
-            c.over_area = c.designs - c.over_power - c.over_cost - c.outside_hbm - c.no_chip;
+            c.over_area = c.designs - c.over_power - c.over_cost - c.outside_hbm - c.unbuildable - c.no_chip;
         }
         assert_eq!(proof_text(&subject)[0], "No chip of this space is within the limits: nothing was tried.");
         subject.found = None;

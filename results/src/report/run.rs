@@ -240,13 +240,17 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
         ("over the power", format_count(c.over_power)),
         ("over the cost", format_count(c.over_cost)),
         ("outside the HBM", format_count(c.outside_hbm)),
+        ("cannot be built", unbuildable_text(c)),
         ("no chips", format_count(c.no_chip)),
         ("undecided", format_count(c.open)),
     ];
     // Most searches have zeros here.
     pairs.retain(|(key, value)| {
         value != "0"
-            || !matches!(*key, "  of these, in boxes" | "over the power" | "over the cost" | "outside the HBM" | "no chips")
+            || !matches!(
+                *key,
+                "  of these, in boxes" | "over the power" | "over the cost" | "outside the HBM" | "cannot be built" | "no chips"
+            )
     });
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
         let at = if c.robust { " at the bad end" } else { "" };
@@ -264,9 +268,18 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
     text
 }
 
+/// The number of chips that cannot be built, with the rules that they break.
+fn unbuildable_text(certificate: &Certificate) -> String {
+    let rules: Vec<String> =
+        certificate.unbuildable_by_rule.iter().map(|(rule, count)| format!("{} {}", rule.name(), format_count(*count))).collect();
+    let count = format_count(certificate.unbuildable);
+    if rules.is_empty() { count } else { format!("{count} ({})", rules.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn gap(proof: Proof, gap: Option<f64>) -> String {
         let certificate = Certificate {
@@ -281,6 +294,8 @@ mod tests {
             over_power: 0,
             over_cost: 0,
             outside_hbm: 0,
+            unbuildable: 0,
+            unbuildable_by_rule: BTreeMap::new(),
             no_chip: 0,
             objective: "throughput".into(),
             best: Some(409_600.0),

@@ -357,6 +357,8 @@ pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) ->
         over_power: (outside.power * each) as u64,
         over_cost: (outside.cost * each) as u64,
         outside_hbm: (outside.hbm * each) as u64,
+        unbuildable: (outside.unbuildable_count() * each) as u64,
+        unbuildable_by_rule: outside.unbuildable.iter().map(|(rule, count)| (*rule, (count * each) as u64)).collect(),
         no_chip: (outside.refused * each) as u64,
         open: count("open"),
         robust: searched.robust,

@@ -102,7 +102,7 @@ pub struct DimensionStepRow {
     pub from: String,
     /// The value after the step.
     pub to: String,
-    /// `within` the limits, `over_area`, `over_power`, `over_cost`, `outside_hbm` or `no_chip`.
+    /// `within` the limits, `over_area`, `over_power`, `over_cost`, `outside_hbm`, `unbuildable` or `no_chip`.
     pub limits: &'static str,
     /// All exceeded limits, by the same names. A chip over the power limit exceeds it even at its lowest clock; its
     /// figures are those at the full clock.
@@ -270,6 +270,7 @@ fn limit_name(why: OutsideReason) -> &'static str {
         OutsideReason::Power => OVER_POWER,
         OutsideReason::Cost => "over_cost",
         OutsideReason::Hbm => "outside_hbm",
+        OutsideReason::Unbuildable(_) => "unbuildable",
     }
 }
 

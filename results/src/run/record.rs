@@ -9,6 +9,7 @@ use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
 use search::ask::Question;
 use serde::{Deserialize, Serialize};
+use sim::hardware::BuildRule;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -181,6 +182,12 @@ pub struct Certificate {
     /// Rejected for their HBM; omitted if none was.
     #[serde(default, skip_serializing_if = "is_none")]
     pub outside_hbm: u64,
+    /// Rejected because they cannot be built; omitted if none was.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub unbuildable: u64,
+    /// The same by rule; omitted in sweeps.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unbuildable_by_rule: BTreeMap<BuildRule, u64>,
     /// Combinations of values that are no chip.
     pub no_chip: u64,
     /// Undecided when the search stopped.
@@ -278,7 +285,8 @@ impl Certificate {
     /// True if no chip is within the limits, so that nothing was tried.
     #[must_use]
     pub fn is_without_candidates(&self) -> bool {
-        self.designs == self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.no_chip
+        let outside = self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.unbuildable;
+        self.designs == outside + self.no_chip
     }
 }
 

@@ -2,6 +2,7 @@
 use super::*;
 use crate::store::design::{DesignDimensions, DesignStatus};
 use search::ask::Question;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 fn study() -> StudyRecord {
@@ -36,6 +37,8 @@ fn certificate() -> Certificate {
         over_power: 0,
         over_cost: 0,
         outside_hbm: 0,
+        unbuildable: 0,
+        unbuildable_by_rule: BTreeMap::new(),
         no_chip: 0,
         objective: "throughput".into(),
         best: Some(1228.8),

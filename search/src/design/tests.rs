@@ -68,7 +68,14 @@ fn case() -> impl Strategy<Value = Case> {
         let (min_hbm_gib, max_hbm_gib) = limits.3;
         let rate = min_hbm_gib.filter(|gib| *gib < 3.0).map(|gib| 300.0 * gib);
         let (max_area_mm2, max_power_w) = (limits.0, limits.1);
-        let limits = ChipLimits { max_area_mm2, max_power_w, max_cost_usd: None, min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s: rate };
+        let limits = ChipLimits {
+            max_area_mm2,
+            max_power_w,
+            min_hbm_gib,
+            max_hbm_gib,
+            min_hbm_gb_per_s: rate,
+            ..ChipLimits::default()
+        };
         Case { dimensions, stack, both, aim, limits }
     })
 }

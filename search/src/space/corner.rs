@@ -9,9 +9,10 @@ use super::interval::NumberInterval;
 use super::limits::{ChipFigures, ChipLimits, OutsideReason};
 use super::region::Region;
 use sim::hardware::fields::{BoundGrowth, FieldEffect, growth_of_bounds};
-use sim::hardware::manufacturing::chip_cost;
+use sim::hardware::manufacturing::least_chip_cost;
 use sim::hardware::{
-    Accelerator, ChipDocument, FieldValue, chip_area, highest_clock_within, least_sustained_power, lower_clock, lowest_clock,
+    Accelerator, BuildRule, ChipDocument, FieldValue, chip_area, find_unbuildable_between, highest_clock_within,
+    least_sustained_power, lower_clock, lowest_clock,
 };
 use sim::units::{BytesPerSecond, Hertz, SquareMillimeters, Watts};
 
@@ -87,8 +88,13 @@ impl Files {
 /// Lowers the corners of a box as the power limit lowers its chips. `fast` gets a clock that no chip exceeds, `small`
 /// the energy per operation at the lowest voltage.
 ///
-/// Returns a lower bound on the power of a chip whose clock is lowered. `None`: no chip is within the limit.
-fn lower_corner_clocks(files: &Files, (fast, small): (&mut Accelerator, &mut Accelerator), most: Watts) -> Option<Watts> {
+/// The limits of the box's chips lie between two. Returns a lower bound on the power of a chip whose clock is lowered.
+/// `None`: no chip is within its limit.
+fn lower_corner_clocks(
+    files: &Files,
+    (fast, small): (&mut Accelerator, &mut Accelerator),
+    Between { least: tightest, most }: Between<Watts>,
+) -> Option<Watts> {
     let least = |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
     // No chip runs below the lowest clock of the slowest, or at a lower voltage.
     let lowest = lowest_clock(small);
@@ -114,7 +120,14 @@ fn lower_corner_clocks(files: &Files, (fast, small): (&mut Accelerator, &mut Acc
     // A lowered clock is the highest in whole MHz within the limit, so one MHz more would exceed it. Power falls at
     // most with the cube of the clock.
     let part = lowest.0 / (lowest.0 + 1e6);
-    Some(Watts(most.0 * part.powi(3) * (1.0 - ROUNDING)))
+    Some(Watts(tightest.0 * part.powi(3) * (1.0 - ROUNDING)))
+}
+
+/// The least and the most of a figure in a box.
+#[derive(Debug, Clone, Copy)]
+struct Between<T> {
+    least: T,
+    most: T,
 }
 
 /// Lowers the fastest corner to a clock that no chip exceeds. `least` is the lowest design clock of the box.
@@ -157,7 +170,7 @@ impl Grid {
         let mut least = ChipFigures {
             area: SquareMillimeters(die.low),
             peak_power: Watts(least_sustained_power(&small, &fast).0 * (1.0 - ROUNDING)),
-            cost_usd: chip_cost(&small).map_err(|why| why.to_string())?.map(|cost| cost.total_usd() * (1.0 - ROUNDING)),
+            cost_usd: least_chip_cost(&small).map_err(|why| why.to_string())?.map(|cost| cost * (1.0 - ROUNDING)),
         };
         let unlimited = ChipLimits { max_power_w: None, ..*limits };
         if let Some(why) = unlimited.first_exceeded(&least) {
@@ -166,9 +179,18 @@ impl Grid {
         if !limits.allows_memory(&fast, &small, ROUNDING) {
             return Ok(Enclosed::Outside(OutsideReason::Hbm));
         }
-        if let Some(most) = limits.max_power_w {
-            let Some(power) = lower_corner_clocks(&files, (&mut fast, &mut small), Watts(most)) else {
-                return Ok(Enclosed::Outside(OutsideReason::Power));
+        let (low, high) = (SquareMillimeters(die.low), SquareMillimeters(die.high));
+        if !limits.lift_build_limits
+            && let Some(broken) = find_unbuildable_between(&small, &fast, low, high)
+        {
+            return Ok(Enclosed::Outside(OutsideReason::Unbuildable(broken.rule)));
+        }
+        let limit_at = |area| limits.power_limit(&fast.constants, area);
+        if let (Some((tightest, _)), Some((widest, cooled))) = (limit_at(low), limit_at(high)) {
+            let between = Between { least: tightest, most: widest };
+            let Some(power) = lower_corner_clocks(&files, (&mut fast, &mut small), between) else {
+                let heat = OutsideReason::Unbuildable(BuildRule::PowerDensity);
+                return Ok(Enclosed::Outside(if cooled { heat } else { OutsideReason::Power }));
             };
             least.peak_power = least.peak_power.min(power);
         }

@@ -1,11 +1,11 @@
 //! Finds the tightest value of a limit that still leaves a chip, for a space whose limits leave none.
 
 use super::grid::{BuildFailure, Grid};
-use super::limits::{ChipFigures, ChipLimit, ChipLimits};
+use super::limits::{ChipFigures, ChipLimit, ChipLimits, OutsideReason};
 use super::region::Region;
 use super::{Enclosed, Space, SpaceKind};
 use sim::hardware::phaze::design_accelerator;
-use sim::hardware::{Accelerator, least_sustained_power, lower_clock, lowest_clock};
+use sim::hardware::{Accelerator, Unbuildable, least_sustained_power, lower_clock, lowest_clock};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -81,6 +81,38 @@ impl Space {
                 Ok(values.min_by(|a, b| limit.distance_from_limit(*a).total_cmp(&limit.distance_from_limit(*b))))
             }
         }
+    }
+}
+
+/// Combinations that are built to find the one nearest to what can be built.
+const SAMPLED: u64 = 2_000;
+
+impl Space {
+    /// Of chips within the other limits that cannot be built, the nearest to a limit: the least need over what there
+    /// is, among combinations spread evenly over the space. `None` if there is none.
+    ///
+    /// # Errors
+    /// An expression without a value, or a field that no chip has.
+    pub fn nearest_unbuildable(&self) -> Result<Option<Unbuildable>, String> {
+        let SpaceKind::Grid(grid) = &self.kind else { return Ok(None) };
+        let count = grid.combination_count().unwrap_or(u64::MAX);
+        let step = count.div_ceil(SAMPLED).max(1);
+        let mut nearest: Option<Unbuildable> = None;
+        for combination in (0..count).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+            let mut chip = match grid.build_from_values(combination) {
+                Ok((_, chip)) => chip,
+                Err(BuildFailure::Refused(_)) => continue,
+                Err(BuildFailure::Fault(why)) => return Err(why),
+            };
+            let (figures, outside) = self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+            if !matches!(outside, Some(OutsideReason::Unbuildable(_))) {
+                continue;
+            }
+            let broken = self.limits.find_unbuildable(&chip, &figures).map_err(|why| why.to_string())?;
+            let excess = |broken: &Unbuildable| broken.need / broken.have.max(f64::MIN_POSITIVE);
+            nearest = nearest.into_iter().chain(broken).min_by(|a, b| excess(a).total_cmp(&excess(b)));
+        }
+        Ok(nearest)
     }
 }
 

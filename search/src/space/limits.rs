@@ -2,8 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::chip_cost;
-use sim::hardware::{Accelerator, AreaError, chip_area, lower_clock, lower_clock_to_power, lowest_clock, sustained_power};
+use sim::hardware::{
+    Accelerator, AreaError, BuildRule, Constants, Unbuildable, chip_area, cooled_power, find_unbuildable, lower_clock,
+    lower_clock_to_power, lowest_clock, sustained_power,
+};
 use sim::units::{SquareMillimeters, Watts};
+use std::collections::BTreeMap;
 
 /// Limits on a space's chips; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -20,6 +24,9 @@ pub struct ChipLimits {
     pub max_hbm_gib: Option<f64>,
     /// Least read bandwidth of the memory, in GB/s.
     pub min_hbm_gb_per_s: Option<f64>,
+    /// True if chips need not obey the limits of what can be built (`sim/constants/package.toml`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lift_build_limits: bool,
 }
 
 /// A limit of a space's chips.
@@ -135,12 +142,28 @@ pub enum OutsideReason {
     Cost,
     /// Too little memory, too much, or too slow.
     Hbm,
+    /// It cannot be built.
+    Unbuildable(BuildRule),
 }
 
 impl ChipLimits {
-    /// Lowers a chip's clock to meet the power limit. A chip over the limit even at its lowest clock is not changed.
+    /// The most power that a chip with this area may take, and whether the limit is that of cooling.
+    #[must_use]
+    pub fn power_limit(&self, constants: &Constants, area: SquareMillimeters) -> Option<(Watts, bool)> {
+        let given = self.max_power_w.map(Watts);
+        if self.lift_build_limits {
+            return given.map(|most| (most, false));
+        }
+        let cooled = cooled_power(constants, area);
+        Some(given.filter(|most| *most <= cooled).map_or((cooled, true), |most| (most, false)))
+    }
+
+    /// Lowers a chip's clock to meet the power limit and what can be cooled. A chip over the limit even at its lowest
+    /// clock is not changed.
     pub fn lower_clock(&self, chip: &mut Accelerator) {
-        if let Some(slow) = self.max_power_w.and_then(|most| lower_clock_to_power(chip, Watts(most))) {
+        let area = chip_area(chip).map(|parts| parts.total_area());
+        let limit = area.ok().and_then(|area| self.power_limit(&chip.constants, area));
+        if let Some(slow) = limit.and_then(|(most, _)| lower_clock_to_power(chip, most)) {
             *chip = slow;
         }
     }
@@ -153,8 +176,27 @@ impl ChipLimits {
     pub fn lower_clock_and_check(&self, chip: &mut Accelerator) -> Result<(ChipFigures, Option<OutsideReason>), AreaError> {
         self.lower_clock(chip);
         let figures = ChipFigures::of_chip(chip)?;
-        let hbm = self.allows_memory(chip, chip, 0.0);
-        Ok((figures, self.first_exceeded(&figures).or_else(|| (!hbm).then_some(OutsideReason::Hbm))))
+        if let Some(why) = self.first_exceeded(&figures) {
+            return Ok((figures, Some(why)));
+        }
+        if !self.allows_memory(chip, chip, 0.0) {
+            return Ok((figures, Some(OutsideReason::Hbm)));
+        }
+        let broken = self.find_unbuildable(chip, &figures)?.map(|broken| OutsideReason::Unbuildable(broken.rule));
+        Ok((figures, broken))
+    }
+
+    /// The first rule of what can be built that a chip breaks.
+    ///
+    /// # Errors
+    /// A chip without an area model.
+    pub fn find_unbuildable(&self, chip: &Accelerator, figures: &ChipFigures) -> Result<Option<Unbuildable>, AreaError> {
+        if self.lift_build_limits {
+            return Ok(None);
+        }
+        let have = cooled_power(&chip.constants, figures.area).0;
+        let hot = Unbuildable { rule: BuildRule::PowerDensity, need: figures.peak_power.0, have };
+        Ok(find_unbuildable(chip)?.or_else(|| (hot.need > hot.have).then_some(hot)))
     }
 
     /// Describes limits that contradict each other. `called` writes a limit before its value.
@@ -205,6 +247,8 @@ pub struct OutsideCounts {
     pub cost: usize,
     /// Outside the memory limits.
     pub hbm: usize,
+    /// Those that cannot be built, by rule.
+    pub unbuildable: BTreeMap<BuildRule, usize>,
     /// No chips: values that do not go together.
     pub refused: usize,
     /// The reason of the first refusal.
@@ -219,6 +263,7 @@ impl OutsideCounts {
             OutsideReason::Power => self.power += combinations,
             OutsideReason::Cost => self.cost += combinations,
             OutsideReason::Hbm => self.hbm += combinations,
+            OutsideReason::Unbuildable(rule) => *self.unbuildable.entry(rule).or_default() += combinations,
         }
     }
 
@@ -238,8 +283,10 @@ impl OutsideCounts {
             (self.hbm, "outside the memory limits (min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s)"),
             (self.refused, "no chips"),
         ];
-        let parts: Vec<String> =
+        let mut parts: Vec<String> =
             kinds.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} are {why}")).collect();
+        let unbuildable = self.unbuildable.iter();
+        parts.extend(unbuildable.map(|(rule, count)| format!("{count} cannot be built ({}: {})", rule.name(), rule.cure())));
         match &*parts {
             [] => "the space holds no chip within its limits".to_owned(),
             _ => format!("the space holds no chip within its limits: of its combinations {}; widen the limit", parts.join(", ")),
@@ -249,7 +296,13 @@ impl OutsideCounts {
     /// The sum of all counts.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.area + self.power + self.cost + self.hbm + self.refused
+        self.area + self.power + self.cost + self.hbm + self.unbuildable_count() + self.refused
+    }
+
+    /// The number that cannot be built.
+    #[must_use]
+    pub fn unbuildable_count(&self) -> usize {
+        self.unbuildable.values().sum()
     }
 }
 

@@ -28,6 +28,7 @@ pub use grid::{FABRIC, FileSettings, Grid, SingleCombination};
 pub use limits::{ChipFigures, ChipLimit, ChipLimits, OutsideCounts, OutsideReason};
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
+pub use schema::constants_schema;
 pub use spec::{CalibrationChoice, Chips, PhazeGrid, SpaceDimensions, SpaceSpec};
 
 use sim::hardware::phaze::{PhazeConfig, design_accelerator, design_document};
@@ -73,11 +74,12 @@ pub struct DesignId {
 
 impl Space {
     /// PHAZE's grid within limits. Without an area limit, the area of `reference` is the limit. At least one of its HBM
-    /// capacities must be within the limits.
+    /// capacities must be within the limits. PHAZE's parts have no PHYs, so the limits of what can be built do not apply.
     ///
     /// # Errors
     /// A reference chip without an area model.
     pub fn from_phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
+        let limits = &ChipLimits { lift_build_limits: true, ..*limits };
         // HBM capacities within the limits; the grid leaves out chips with any other.
         let allowed = |gib: &f64| {
             limits.min_hbm_gib.is_none_or(|least| *gib >= least) && limits.max_hbm_gib.is_none_or(|most| *gib <= most)

@@ -45,3 +45,14 @@ fn range_schema(by: &str, meaning: &str) -> serde_json::Value {
         serde_json::json!({ "from": number("The first value"), "to": number("The last value"), by: number(meaning) });
     serde_json::json!({ "type": "object", "properties": properties, "required": ["from", "to", by], "additionalProperties": false })
 }
+
+/// The JSON Schema of changed constants: numbers by key. Keys may be dotted or nested tables.
+pub fn constants_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "description": "A constant's value, or a table of those whose keys begin with this one",
+            "type": ["number", "object"],
+        },
+    })
+}

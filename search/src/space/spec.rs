@@ -5,6 +5,7 @@ use super::limits::ChipLimits;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// PHAZE's grid of chips.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +67,8 @@ pub struct SpaceSpec {
     pub reference_chip: String,
     /// Their limits.
     pub limits: ChipLimits,
+    /// Constants of the model that differ from the nominal ones, by key.
+    pub constants: BTreeMap<String, f64>,
 }
 
 /// The chips: a base chip with dimensions, or PHAZE's lists (`tensor_cores` and so on).
@@ -124,6 +127,12 @@ struct SpaceFile {
     /// Least rate at which a chip's HBM is read, in GB/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_hbm_gb_per_s: Option<f64>,
+    /// false: chips need not obey the limits of what can be built (reticle, die edge, package, heat); true where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_limits: Option<bool>,
+    /// Constants of the model by key, as in the study's table `constants`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    constants: BTreeMap<String, f64>,
 }
 
 impl JsonSchema for SpaceSpec {
@@ -147,9 +156,11 @@ impl SpaceSpec {
 
 impl From<SpaceSpec> for SpaceFile {
     fn from(spec: SpaceSpec) -> Self {
-        let ChipLimits { max_area_mm2, max_power_w, max_cost_usd, min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s } = spec.limits;
+        let ChipLimits { max_area_mm2, max_power_w, max_cost_usd, min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s, lift_build_limits } =
+            spec.limits;
         let reference_chip = Some(spec.reference_chip);
         let file = Self {
+            constants: spec.constants,
             reference_chip,
             max_area_mm2,
             max_power_w,
@@ -157,6 +168,7 @@ impl From<SpaceSpec> for SpaceFile {
             min_hbm_gib,
             max_hbm_gib,
             min_hbm_gb_per_s,
+            build_limits: lift_build_limits.then_some(false),
             ..Self::default()
         };
         match spec.chips {
@@ -191,6 +203,7 @@ impl TryFrom<SpaceFile> for SpaceSpec {
             min_hbm_gib: file.min_hbm_gib,
             max_hbm_gib: file.max_hbm_gib,
             min_hbm_gb_per_s: file.min_hbm_gb_per_s,
+            lift_build_limits: file.build_limits == Some(false),
         };
         let phaze = file.tensor_cores.is_some() || file.vector_cores.is_some() || file.array_widths.is_some();
         let other = file.array_depths.is_some() || file.global_buffer_mib.is_some() || file.hbm_gib.is_some();
@@ -210,6 +223,7 @@ impl TryFrom<SpaceFile> for SpaceSpec {
                 chips: Chips::Grid(SpaceDimensions { base_chip, calibration, dimensions }),
                 reference_chip,
                 limits,
+                constants: file.constants,
             });
         }
         if file.dimensions.is_some() || file.calibration.is_some() {
@@ -227,6 +241,10 @@ impl TryFrom<SpaceFile> for SpaceSpec {
             hbm_gib: require_list(file.hbm_gib, "hbm_gib")?,
             min_area_fraction: require_list(file.min_area_fraction, "min_area_fraction")?,
         };
-        Ok(Self { chips: Chips::Phaze(grid), reference_chip: require_list(file.reference_chip, "reference_chip")?, limits })
+        if !file.constants.is_empty() {
+            return Err("constants need a base_chip: PHAZE's chips have areas and energies of their own".into());
+        }
+        let reference_chip = require_list(file.reference_chip, "reference_chip")?;
+        Ok(Self { chips: Chips::Phaze(grid), reference_chip, limits, constants: BTreeMap::new() })
     }
 }

@@ -109,6 +109,7 @@ impl StudyOverrides {
                 limit.set_in(limits, value);
             }
         }
+        limits.lift_build_limits |= self.no_build_limits;
         limits.find_contradiction(|limit| self.name_of_limit(name, limit)).map_or(Ok(()), |why| Err(failure::input_failure(why)))
     }
 

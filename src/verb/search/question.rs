@@ -130,9 +130,7 @@ impl SearchQuestion {
         if let Some(change) = narrowed {
             tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
         }
-        let reference = input::read_chip(&study.space.reference_chip, files)
-            .map_err(|e| e.with_context(of(reference_key(&study))))?
-            .accelerator;
+        let reference = reference_chip(&study, files).map_err(|e| e.with_context(of(reference_key(&study))))?;
         let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
         let aim = aim_of(question, &study);
         check_robust_objective(question.aim.robust, &aim)?;
@@ -471,12 +469,24 @@ fn design_space(
         Chips::Grid(spec) => spec,
     };
     let document = chip_document(&spec.base_chip, files).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
-    let document = document.strip_measured(spec.calibration == CalibrationChoice::Ideal);
+    let mut document = document.strip_measured(spec.calibration == CalibrationChoice::Ideal);
+    document.set_constants(&study.space.constants);
     let fabric = FabricDocument::load_from(&study.cluster.fabric, base, files).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.field_value(key));
     let fault =
         |why: String| failure::input_failure(asked.name_dimension_fault(&why).unwrap_or_else(|| place_in_study(name, &why)));
     Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
+}
+
+/// The chip that the space's chips are compared with, under the study's constants.
+fn reference_chip(study: &Study, files: &Files) -> Result<Accelerator, Failure> {
+    let SpaceSpec { reference_chip, constants, .. } = &study.space;
+    if constants.is_empty() {
+        return Ok(input::read_chip(reference_chip, files)?.accelerator);
+    }
+    let mut document = chip_document(reference_chip, files)?;
+    document.set_constants(constants);
+    document.build_accelerator().or_input()
 }
 
 /// A chip's file by name or path, taken apart.

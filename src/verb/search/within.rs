@@ -10,10 +10,22 @@ const DIGITS: i32 = 4;
 
 /// The failure of a search whose limits leave no chip. `name` is the study's.
 pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) -> Failure {
+    let unlimited = ChipLimits { lift_build_limits: space.limits().lift_build_limits, ..ChipLimits::default() };
     let said = cures_of_limits(space, space.limits()).and_then(|alone| match alone.is_empty() {
         false => Ok((alone, "or", "each alone leaves one")),
-        true => cures_of_limits(space, &ChipLimits::default()).map(|all| (all, "and", "no chip is nearer to any of the limits")),
+        true => cures_of_limits(space, &unlimited).map(|all| (all, "and", "no chip is nearer to any of the limits")),
     });
+    match space.nearest_unbuildable() {
+        Ok(Some(broken)) if said.as_ref().is_ok_and(|(cures, ..)| cures.is_empty()) => {
+            let cure = broken.rule.cure();
+            return failure::input_failure(format!(
+                "{name}: no chip of the space can be built; the nearest breaks {broken}: {cure}, or lift the limits \
+                 (--no-build-limits)"
+            ));
+        }
+        Ok(_) => {}
+        Err(why) => return failure::input_failure(format!("{}: {why}", Study::place(name, &why))),
+    }
     let (cures, joined, why) = match said {
         Ok(said) => said,
         Err(why) => return failure::input_failure(format!("{}: {why}", Study::place(name, &why))),

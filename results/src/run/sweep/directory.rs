@@ -11,6 +11,7 @@ use crate::store::sums::{self, SUMS};
 use search::objective::{Objective, ValueScale};
 use search::space::places_of_combination;
 use sim::status::SolveStatus;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// An error of reading the directory of a search or of a sweep.
@@ -110,6 +111,8 @@ pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: 
         over_power: count(CombinationOutcome::OverPower),
         over_cost: count(CombinationOutcome::OverCost),
         outside_hbm: count(CombinationOutcome::OutsideHbm),
+        unbuildable: count(CombinationOutcome::Unbuildable),
+        unbuildable_by_rule: BTreeMap::new(),
         no_chip: count(CombinationOutcome::NoChip),
         open: 0,
         objective: objective.to_string(),

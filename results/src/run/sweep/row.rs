@@ -24,14 +24,24 @@ pub enum CombinationOutcome {
     OverCost,
     /// Outside the limits of HBM.
     OutsideHbm,
+    /// It cannot be built.
+    Unbuildable,
     /// The values cannot be combined.
     NoChip,
 }
 
 impl CombinationOutcome {
     /// All outcomes, in the order of the counts.
-    pub const ALL: [Self; 7] =
-        [Self::Evaluated, Self::Infeasible, Self::OverArea, Self::OverPower, Self::OverCost, Self::OutsideHbm, Self::NoChip];
+    pub const ALL: [Self; 8] = [
+        Self::Evaluated,
+        Self::Infeasible,
+        Self::OverArea,
+        Self::OverPower,
+        Self::OverCost,
+        Self::OutsideHbm,
+        Self::Unbuildable,
+        Self::NoChip,
+    ];
 
     /// The name used in files.
     #[must_use]
@@ -43,6 +53,7 @@ impl CombinationOutcome {
             Self::OverPower => "over_power",
             Self::OverCost => "over_cost",
             Self::OutsideHbm => "outside_hbm",
+            Self::Unbuildable => "unbuildable",
             Self::NoChip => "no_chip",
         }
     }
@@ -75,13 +86,18 @@ impl SweptRow {
                 Self { number, fate: CombinationOutcome::NoChip, reason: Some(why.clone()), design: None, proven: 1.0 }
             }
             sweep::SweptOutcome::Outside(why, built) => {
+                let reason = match why {
+                    OutsideReason::Unbuildable(rule) => Some(format!("{}: {}", rule.name(), rule.cure())),
+                    _ => None,
+                };
                 let fate = match why {
                     OutsideReason::Area => CombinationOutcome::OverArea,
                     OutsideReason::Power => CombinationOutcome::OverPower,
                     OutsideReason::Cost => CombinationOutcome::OverCost,
                     OutsideReason::Hbm => CombinationOutcome::OutsideHbm,
+                    OutsideReason::Unbuildable(_) => CombinationOutcome::Unbuildable,
                 };
-                kept(fate, chip_row(number, built))
+                Self { reason, ..kept(fate, chip_row(number, built)) }
             }
             sweep::SweptOutcome::Evaluated(built, evaluation) => {
                 let mut row = chip_row(number, built);
