@@ -84,6 +84,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--min-hbm-gib", "64"),
     ("--model", "config.json"),
     ("--mtp-layers", "1"),
+    ("--no-build-limits", ""),
     ("--no-master", ""),
     ("--node", "n5"),
     ("--nvme", "7:960"),

@@ -33,6 +33,7 @@ use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
 use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use search::space::DesignId;
+use sim::units::SquareMillimeters;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -489,13 +490,16 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
     }
     let chip = space.chip_of_design(id).ok();
     let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
-    if let (Some((clock, lowered)), Some(most)) = (lowered, space.limits().max_power_w) {
+    let limit = chip.as_ref().and_then(|chip| space.limits().power_limit(&chip.constants, SquareMillimeters(row.area_mm2)));
+    if let (Some((clock, lowered)), Some((most, cooled))) = (lowered, limit) {
+        let cooled = if cooled { ", which is what its dies can be cooled at" } else { "" };
         notes.push(format!(
             "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the design value: at a higher \
-            clock the heaviest load takes more than {most} W.",
+            clock the heaviest load takes more than {} W{cooled}.",
             lowered.from.0 / 1e6,
             clock.0 / 1e6,
-            lowered.voltage_fraction
+            lowered.voltage_fraction,
+            if most.0.fract() == 0.0 { format!("{:.0}", most.0) } else { format!("{:.1}", most.0) }
         ));
     }
     if let (Some(mean), Some(peak)) = (row.mean_power_w, row.peak_power_w)

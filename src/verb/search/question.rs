@@ -12,7 +12,7 @@ use search::ask::Question;
 use search::design::Aim;
 use search::objective::{FrontAxis, Objective};
 use search::planner::Job;
-use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensions};
+use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, Calibration, ChipDocument, FieldValue};
