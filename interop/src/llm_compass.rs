@@ -10,8 +10,8 @@ use serde_json::Value;
 use sim::files::{FileError, json, strict};
 use sim::hardware::energy::{EnergyPoint, default_energy_model, default_energy_per_byte};
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, HbmGeneration, MemoryKind, MemoryLevel,
-    ProcessNode,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, HbmGeneration, MemoryKind,
+    MemoryLevel, ProcessNode,
 };
 use sim::hardware::{
     Accumulation, ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,

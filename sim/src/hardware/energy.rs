@@ -7,7 +7,8 @@ use super::area::{Floorplan, running_megatransistors};
 use super::constants::{Constants, EnergyPair};
 use super::memory::is_dram;
 use super::{
-    Accelerator, Accumulation, AreaModel, Dataflow, HbmGeneration, MemoryLevel, MemoryScope, PerDataType, ProcessNode, TensorCores, chip_area,
+    Accelerator, Accumulation, AreaModel, Dataflow, HbmGeneration, MemoryLevel, MemoryScope, PerDataType, ProcessNode,
+    TensorCores, chip_area,
 };
 use crate::kernel::DataType;
 use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::files::FileFault;
 use crate::limits;
-use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Joules, SquareMillimeters, Watts};
+use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -176,8 +176,7 @@ fn build_level(
     let write = read_one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
     let capacity = to_bytes(capacity, 1.0);
-    let [read_energy, write_energy] =
-        basis.energies_per_byte(&raw.name, capacity, [raw.read_pj_per_byte, raw.write_pj_per_byte]);
+    let [read_energy, write_energy] = basis.energies_per_byte(&raw.name, capacity, [raw.read_pj_per_byte, raw.write_pj_per_byte]);
     Some(MemoryLevel {
         name: raw.name.clone(),
         scope: raw.scope,

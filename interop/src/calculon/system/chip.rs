@@ -3,8 +3,8 @@
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use sim::files::FileError;
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryKind, MemoryLevel,
-    Pairing,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryKind,
+    MemoryLevel, Pairing,
 };
 use sim::hardware::{
     Accumulation, ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
