@@ -150,3 +150,15 @@ fn a_fast_scratchpad_spares_the_devices_memory() {
     assert!(with.latency.0 < 0.8 * without.latency.0, "{} with it, {} without", with.latency, without.latency);
     assert!(with.traffic.read[2] < 0.5 * without.traffic.read[1]);
 }
+
+/// A unit that multiplies two fp8 pairs in a cycle adds them, so its sums leave as often as those of one bf16 pair.
+#[test]
+fn narrow_operands_double_the_work_between_two_partial_sums() {
+    let product =
+        |operand, k| Kernel::Contraction(Contraction { batch: 1, m: SIDE, n: SIDE, k, operand, result: DataType::Bf16 });
+    let mut chip = with_vmem(1024.0, 512.0, &[]);
+    chip.tensor.macs_per_unit_per_cycle.fp8 = Some(2.0);
+    let (wide, narrow) = (cost(&chip, &product(DataType::Bf16, SIDE)), cost(&chip, &product(DataType::Fp8, 2 * SIDE)));
+    let ratio = narrow.latency.0 / wide.latency.0;
+    assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
+}

@@ -68,7 +68,7 @@ fn a_chip_that_cannot_be_built_is_counted_or_refused_with_its_rule() {
 fn a_chip_of_ones_own_is_compared_with_its_area() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("own.toml"), read_repository_file("tests/golden/input/own_chip.toml")).unwrap();
-    let job = ["evaluate", "llama3-8b", "--chip", "own.toml", "--devices", "8", "--global-batch", "32"];
+    let job = ["evaluate", "llama3-8b", "--chip", "own.toml", "--stack", "ideal", "--devices", "8", "--global-batch", "32"];
     let rest = ["--fabric", "nvlink4_node", "--sequence-length", "2048", "--format", "json"];
     let answer = run_coplace_in(dir.path(), &[&job[..], &rest].concat()).expect_result();
     std::fs::write(dir.path().join("own.json"), answer).unwrap();

@@ -239,7 +239,8 @@ fn the_last_line_of_the_gap_over_time_counts_what_the_proof_counts() {
         let column = |name: &str| last[head.iter().position(|column| *column == name).unwrap()].parse::<u64>().unwrap();
         let boxes = ["discarded_boxes_peaks", "discarded_boxes_mapped"].map(column).iter().sum::<u64>();
         let alone = ["peaks", "mapped", "plans"].map(|by| column(&format!("discarded_designs_{by}"))).iter().sum::<u64>();
-        let outside = ["over_area", "over_power", "over_cost", "outside_hbm", "no_chip"].map(of).iter().sum::<u64>();
+        let outside =
+            ["over_area", "over_power", "over_cost", "outside_hbm", "unbuildable", "no_chip"].map(of).iter().sum::<u64>();
         let counted = [column("evaluated"), boxes, boxes + alone, column("infeasible"), column("outside")];
         assert_eq!(
             counted,

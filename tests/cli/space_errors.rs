@@ -100,8 +100,9 @@ fn what_is_wrong_with_a_space_is_named() {
         let message = run_coplace_in(dir.path(), &["search", "opt-350m", "--study", "s.toml"]).expect_refusal();
         assert!(message.contains(why), "{by}: {message}");
     }
-    let node = run_coplace_in(dir.path(), &["search", "opt-350m", "--node", "n28"]).expect_refusal();
-    assert!(node.contains("--node n28: study tpu has hbm_gb_per_s for n16, n3, n4, n5, n6, n7 only; use one of these"), "{node}");
+    let by_node = "\"area.node\" = [\"n7\"]\n\"vector.lanes\" = { by = \"area.node\", values = { n7 = 1024, n5 = 2048 } }";
+    let node = refused(by_node, &["--node", "n28"]);
+    assert!(node.contains("--node n28: study s.toml has vector.lanes for n5, n7 only; use one of these"), "{node}");
     let phaze = |flags: &[&str]| {
         run_coplace_in(dir.path(), &[&["search", "opt-350m", "--study", "smoke"][..], flags].concat()).expect_refusal()
     };

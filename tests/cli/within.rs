@@ -71,7 +71,7 @@ fn relatives_stand_beside_their_base_ideal_and_no_end_is_told_where_a_field_ends
     };
     assert!(rate("h100_80gb_sxm, ideal") > rate("h100_80gb_sxm, calibrated, our best plan"), "{labels:?}");
     assert_eq!(labels.iter().filter(|label| label.contains("tpu_v4, ideal")).count(), 1);
-    assert!(text.contains("area.hbm_stacks = 5 (smallest)") && !text.contains("area.dies = 1 (smallest)"), "{text}");
+    assert!(text.contains("area.hbm_stacks = 6 (largest)") && !text.contains("area.dies = 1 (smallest)"), "{text}");
 }
 
 #[test]

@@ -219,7 +219,8 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
 fn exchange_of_pair(machine: &Machine, a: &FusedAttention, q: f64, k: f64) -> CoreExchange {
     let (d, arrays) = (a.head_dim as f64, &machine.arrays);
     let product = |m: f64, n: f64, c: f64| {
-        let (once, all) = (m * n * ACCUMULATOR, m * n * ACCUMULATOR * (arrays.partial_passes(c) + 1.0));
+        let passes = arrays.partial_passes(ceil_div(c, machine.contracted_at_once(a.operand)));
+        let (once, all) = (m * n * ACCUMULATOR, m * n * ACCUMULATOR * (passes + 1.0));
         match arrays.sums {
             SumPlace::Free => CoreExchange::default(),
             SumPlace::LocalBuffer => CoreExchange { local: all, accumulated: 0.0 },

@@ -30,6 +30,7 @@ impl MappingProblem {
             operand: c.operand.packed_bytes_per_number(),
             result: c.result.bytes() as f64,
             rate: machine.mac_rate(c.operand),
+            depth: machine.contracted_at_once(c.operand),
             epilogue_time: lane_time,
             epilogue_read: extra_read,
             epilogue_written: extra_written,
@@ -206,7 +207,7 @@ fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem,
         Dataflow::InputStationary => (p.m * p.n / wide).max(p.n) + p.m,
     };
     let sums = match a.sums {
-        SumPlace::LocalBuffer => p.batch * p.m * p.n * ACCUMULATOR * a.partial_passes(p.k),
+        SumPlace::LocalBuffer => p.batch * p.m * p.n * ACCUMULATOR * a.partial_passes(ceil_div(p.k, p.depth)),
         SumPlace::Free | SumPlace::Memory { .. } => 0.0,
     };
     let of = |(i, level): (usize, &LevelRates)| {

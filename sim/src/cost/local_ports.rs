@@ -56,7 +56,7 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
     };
     let words = operand_words(machine, unit);
     let (into, sums) = (words.streamed + words.stationary, unit.m * unit.n * ACCUMULATOR);
-    let passes = a.partial_passes(unit.k);
+    let passes = a.partial_passes(ceil_div(unit.k, p.depth));
     let local = || through(into * p.operand, sums * passes, 0.0);
     match a.sums {
         _ if passes == 0.0 => local(),

@@ -181,6 +181,11 @@ impl Machine {
         self.rates[data_type as usize] * self.clock
     }
 
+    /// Numbers along the contracted dimension that a unit multiplies and sums in a cycle.
+    pub(super) fn contracted_at_once(&self, data_type: DataType) -> f64 {
+        self.peak_rates[data_type as usize].max(1.0)
+    }
+
     /// Peak multiply-accumulates of one core per second.
     pub(super) fn core_peak(&self, data_type: DataType) -> f64 {
         let a = &self.arrays;

@@ -14,6 +14,8 @@ pub(super) struct MappingProblem {
     pub(super) result: f64,
     /// Multiply-accumulates per unit and second.
     pub(super) rate: f64,
+    /// Numbers along K that a unit contracts at once: a unit with a double rate for a narrow type holds two weights.
+    pub(super) depth: f64,
     /// Elementwise work on each result while it is on chip: seconds on the lanes, and further bytes read.
     pub(super) epilogue_time: f64,
     pub(super) epilogue_read: f64,

@@ -62,6 +62,7 @@ fn problem(model: &CostModel, batch: f64, m: f64, n: f64, k: f64) -> MappingProb
         operand: 2.0,
         result: 2.0,
         rate: model.machine.mac_rate(crate::kernel::DataType::Bf16),
+        depth: 1.0,
         epilogue_time: 0.0,
         epilogue_read: 0.0,
         epilogue_written: 0.0,
