@@ -23,7 +23,7 @@ fn relatives() -> Space {
     let dimensions = crate::space::read_dimensions(&toml::from_str(RELATIVES).unwrap()).unwrap();
     let fabric = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
     let base = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
-    let limits = ChipLimits { max_area_mm2: Some(520.0), ..ChipLimits::default() };
+    let limits = ChipLimits { max_area_mm2: Some(520.0), lift_build_limits: true, ..ChipLimits::default() };
     Space::from_grid(Grid::new(base, &dimensions, &|key| fabric.field_value(key)).unwrap(), &limits).unwrap()
 }
 
