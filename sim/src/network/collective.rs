@@ -323,7 +323,9 @@ impl CollectivePricer<'_> {
     /// All-reduce over one level: by the ring (or the torus' dimensions), or in the switch.
     fn price_level_all_reduce(&self, level: &GroupLevel, size: f64) -> CollectiveDraft {
         let ring = self.price_level_pass(level, size, f64::from(level.fan_out), 2.0);
+        let forced = self.fabric.tiers[level.tier].in_network.is_some_and(|engine| engine.forced);
         match self.price_in_network(level, size) {
+            Some(draft) if forced => draft,
             Some(draft) => ring.faster_of(draft),
             None => ring,
         }

@@ -65,8 +65,9 @@ impl FabricDocument {
 
     fn apply_software(&self, software: &str) -> Option<&toml::Table> {
         let all = self.table.get("software")?.as_array()?;
-        let named =
-            |own: &&toml::Table| own.get("name").and_then(toml::Value::as_str).is_some_and(|name| software.contains(name));
+        let named = |own: &&toml::Table| {
+            own.get("name").and_then(toml::Value::as_str).is_some_and(|name| file::names_software(software, name))
+        };
         all.iter().filter_map(toml::Value::as_table).find(named)
     }
 

@@ -86,6 +86,9 @@ pub struct InNetwork {
     pub fraction: f64,
     /// Time per pipelined chunk.
     pub chunk: Seconds,
+    /// True if the library is told to use it whatever the size.
+    #[serde(default)]
+    pub forced: bool,
 }
 
 /// One tier of links.

@@ -85,7 +85,7 @@ impl Fabric {
     /// As [`Self::built_in_for_chip`].
     pub fn built_in_under_software(name: &str, chip: &str, software: &str) -> Result<Self, NetworkError> {
         let mut file = parse_file(name, template_text(name)?)?;
-        if let Some(figures) = file.software.iter().find(|s| software.contains(&s.name)).cloned() {
+        if let Some(figures) = file.software.iter().find(|s| names_software(software, &s.name)).cloned() {
             apply_software(&mut file, &figures);
         }
         fabric_for_chip(file, name, chip)
@@ -183,6 +183,11 @@ fn apply_chip(file: &mut FabricFile, chip: &FabricChipTable) {
     }
 }
 
+/// True if the text of a run names this version or setting, and does not say that it is off.
+pub(super) fn names_software(text: &str, name: &str) -> bool {
+    text.contains(name) && !text.contains(&format!("{name} off"))
+}
+
 fn apply_software(file: &mut FabricFile, s: &SoftwareTable) {
     file.launch_us = s.launch_us.unwrap_or(file.launch_us);
     let Some(tier) = file.tiers.first_mut() else { return };
@@ -202,6 +207,7 @@ fn apply_software(file: &mut FabricFile, s: &SoftwareTable) {
     tier.in_network_latency_us = s.in_network_latency_us.or(tier.in_network_latency_us);
     tier.in_network_fraction = s.in_network_fraction.or(tier.in_network_fraction);
     tier.in_network_chunk_us = s.in_network_chunk_us.or(tier.in_network_chunk_us);
+    tier.in_network_forced = s.in_network_forced.or(tier.in_network_forced);
 }
 
 fn build_fabric(file: &FabricFile) -> Result<Fabric, NetworkError> {
@@ -284,6 +290,7 @@ fn build_tier(t: &TierTable, below: u32) -> Tier {
             latency: Seconds::from_micros(latency),
             fraction,
             chunk: Seconds::from_micros(t.in_network_chunk_us.unwrap_or(0.0)),
+            forced: t.in_network_forced.unwrap_or(false),
         }),
         source: t.source.clone(),
     }

@@ -54,6 +54,7 @@ pub(crate) struct TierTable {
     pub in_network_latency_us: Option<f64>,
     pub in_network_fraction: Option<f64>,
     pub in_network_chunk_us: Option<f64>,
+    pub in_network_forced: Option<bool>,
     pub source: String,
 }
 
@@ -92,6 +93,7 @@ pub(crate) struct SoftwareTable {
     pub in_network_latency_us: Option<f64>,
     pub in_network_fraction: Option<f64>,
     pub in_network_chunk_us: Option<f64>,
+    pub in_network_forced: Option<bool>,
     #[serde(rename = "source")]
     pub _source: String,
 }

@@ -132,6 +132,7 @@ impl CalculonSystem {
             latency: network.latency,
             fraction: network.efficiency / all_reduce.factor,
             chunk: Seconds::ZERO,
+            forced: false,
         });
         Tier {
             name: format!("network {index}"),
