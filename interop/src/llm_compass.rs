@@ -260,6 +260,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
         energy,
         calibration: Calibration::default(),
         library: None,
+        attention: BTreeMap::new(),
         streams: None,
         published: PublishedFigures::default(),
         origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },

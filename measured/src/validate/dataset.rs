@@ -133,6 +133,7 @@ impl Dataset {
         match self {
             Self::Kernels => &[
                 "dataset",
+                "library",
                 "spread_pct",
                 "source",
                 "heads",
@@ -288,7 +289,7 @@ impl Dataset {
                     _ => "",
                 };
                 let narrow = match cell("dtype") {
-                    "fp8" | "int8" => format!(" {}", cell("dtype")),
+                    "fp8" | "int8" | "nvfp4" => format!(" {}", cell("dtype")),
                     _ => String::new(),
                 };
                 let host = if cell("timing") == "host" { " (host)" } else { "" };

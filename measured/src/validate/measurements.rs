@@ -3,7 +3,7 @@
 use super::row::RowFailure;
 use super::{Dataset, MeasuredTable, RowError, UnpredictedRow, ValidateError, predict};
 use sim::cost::calibrate::Measurement;
-use sim::hardware::ChipTemplate;
+use sim::hardware::{Accelerator, ChipTemplate};
 use std::path::Path;
 
 /// The rows of a kernels file for one chip, for `calibrate`.
@@ -19,19 +19,19 @@ pub struct ChipMeasurements {
     pub unpredicted: Vec<UnpredictedRow>,
 }
 
-/// Reads the rows of a kernels file that the scalars of a chip can be fitted to. `chip` and the rows' chips may be
-/// canonical names or aliases.
+/// Reads the rows of a kernels file that the scalars of a chip can be fitted to. The rows' chips may be canonical
+/// names or aliases.
 ///
 /// # Errors
 /// As [`super::validate_file()`]; a file of another data set than kernels.
-pub fn read_measurements(path: &Path, chip: &str) -> Result<ChipMeasurements, ValidateError> {
+pub fn read_measurements(path: &Path, chip: &Accelerator) -> Result<ChipMeasurements, ValidateError> {
     let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
     let mut table = MeasuredTable::open_csv(path, &text)?;
     if table.dataset != Dataset::Kernels {
         return Err(ValidateError::NotKernels { file: path.into(), dataset: table.dataset });
     }
     let canonical = |name: &str| ChipTemplate::find_built_in(name).map_or_else(|_| name.to_owned(), |t| t.name.clone());
-    let wanted = canonical(chip);
+    let wanted = canonical(&chip.name);
     let mut found = ChipMeasurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
     table.for_each_row(|row| {
         let row = match row {
@@ -43,7 +43,7 @@ pub fn read_measurements(path: &Path, chip: &str) -> Result<ChipMeasurements, Va
             return;
         }
         let group = Dataset::Kernels.group_of(&row);
-        match row.check_width().and_then(|()| predict::kernels::read_measurement(&row, group.clone())) {
+        match row.check_width().and_then(|()| predict::kernels::read_measurement(&row, chip, group.clone())) {
             Ok(measurement) => found.rows.push(measurement),
             Err(RowFailure::Fault(error)) => found.row_errors.push(*error),
             Err(RowFailure::Unpredictable(why)) => {

@@ -37,7 +37,7 @@ impl CostModel {
             Kernel::Transfer(t) => return self.cost_of_transfer(t).latency,
             _ => DataType::Bf16,
         };
-        let peak = 2.0 * m.peak_macs(view, data_type) * m.calibration.tensor_achieved_fraction;
+        let peak = 2.0 * m.peak_macs(view, data_type) * m.calibration.achieved_fraction_of(data_type);
         let compute = kernel.flops().as_f64() / peak;
         let memory = self.compulsory_time(view, kernel);
         Seconds(m.calibration.launch_overhead.0 + compute.max(memory))

@@ -7,7 +7,7 @@
 //! of a group, on as many cores as there are groups or parts of the keys. The scalars are
 //! [`crate::hardware::KernelLibrary`]'s; the constants agree on A100 and H100.
 
-use super::attention_call::AttentionCall;
+use super::attention_call::{AttentionCall, AttentionSoftware};
 use super::library_model::LibraryModel;
 use super::machine::SpanResources;
 use super::tensor_core::ceil_div;
@@ -37,7 +37,7 @@ const CONTEXT: f64 = 12.4e-6;
 /// Times that queries, keys, values and results cross the device's memory in context attention. Fitted: 2.1 on A100,
 /// 1.9 on H100.
 const CONTEXT_PASSES: f64 = 2.0;
-/// Seconds to launch one decoding step: one kernel with its embedding. Fitted to 400 calls on H100, like the constants
+/// Seconds to launch one decoding step, where the chip's library has no figure: one kernel with its embedding. Fitted to 400 calls on H100, like the constants
 /// below.
 const DECODE: f64 = 6.5e-6;
 /// Seconds to sum the parts where keys are split over cores.
@@ -64,7 +64,7 @@ pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &Libr
     let tokens = (call.batch * call.queries * call.head_dim * call.operand.bytes()) as f64;
     let bytes = tensors * tokens * (call.heads + call.kv_heads) as f64;
     match call.direction {
-        Direction::Forward if call.serving => {
+        Direction::Forward if call.software == AttentionSoftware::Serving => {
             CONTEXT + time_of_cores(model, view, library, call) + CONTEXT_PASSES * bytes * library.read
         }
         _ => library.scalars.floor.0 + time_of_cores(model, view, library, call) + bytes * library.read,
@@ -78,22 +78,45 @@ fn time_of_cores(model: &CostModel, view: &SpanResources, library: &LibraryModel
 
 fn time_of_tiles(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall, height: f64) -> f64 {
     let machine = &model.machine;
-    let (products, issue, exposed, cycles) = match call.direction {
-        Direction::Forward if call.serving => (2.0, ISSUE, EXPOSED, FORWARD_CYCLES),
-        Direction::Forward => (2.0, TRAINING_ISSUE, TRAINING_EXPOSED, FORWARD_CYCLES),
-        Direction::Backward => (5.0, BACKWARD_ISSUE, EXPOSED, BACKWARD_CYCLES),
+    let rates = rates_of_call(library, call);
+    let (products, cycles) = match call.direction {
+        Direction::Forward => (2.0, FORWARD_CYCLES),
+        Direction::Backward => (5.0, BACKWARD_CYCLES),
     };
     let rows = count_tiles(call.queries, height);
     let units = (call.batch * call.heads) as f64 * rows;
     let (mean, most) = visible_keys(call, height, rows);
     let vector = vector_alignment(call.head_dim, call.operand.bytes());
-    let tensor = products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * issue * vector);
-    let lanes = view.lanes / view.vector_cores * machine.clock * library.scalars.softmax_fraction;
+    let tensor = products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * rates.issue * vector);
+    let lanes = view.lanes / view.vector_cores * machine.clock * rates.softmax;
     let softmax = height * KEYS * cycles / lanes;
-    let step = tensor.max(softmax) + exposed * tensor.min(softmax);
+    let step = tensor.max(softmax) + rates.exposed * tensor.min(softmax);
     let waves = ceil_div(units, view.cores);
     let steps = (waves * ceil_div(mean, KEYS)).max(ceil_div(most, KEYS));
-    steps * step + waves * library.scalars.attention_tile_overhead.0
+    steps * step + waves * rates.tile_overhead
+}
+
+/// The rates of a call's kernel.
+struct AttentionRates {
+    issue: f64,
+    exposed: f64,
+    softmax: f64,
+    tile_overhead: f64,
+}
+
+fn rates_of_call(library: &LibraryModel, call: &AttentionCall) -> AttentionRates {
+    let (issue, exposed) = match (call.software, call.direction) {
+        (AttentionSoftware::Version(own), Direction::Forward) => (own.issue_fraction, own.exposed_fraction),
+        (AttentionSoftware::Version(own), Direction::Backward) => (own.backward_issue_fraction, own.backward_exposed_fraction),
+        (AttentionSoftware::Serving, Direction::Forward) => (ISSUE, EXPOSED),
+        (AttentionSoftware::Training, Direction::Forward) => (TRAINING_ISSUE, TRAINING_EXPOSED),
+        (_, Direction::Backward) => (BACKWARD_ISSUE, EXPOSED),
+    };
+    let (softmax, overhead) = match call.software {
+        AttentionSoftware::Version(own) => (own.softmax_fraction, own.tile_overhead),
+        _ => (library.scalars.softmax_fraction, library.scalars.attention_tile_overhead),
+    };
+    AttentionRates { issue, exposed, softmax, tile_overhead: overhead.0 }
 }
 
 /// Keys that a tile of queries sees: the mean and the maximum.
@@ -122,10 +145,12 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
     let start = if shared && group > 1 { DECODE_GROUP * (1.0 + width / 128.0) } else { DECODE_HEAD };
     let work = waves * (stream + start);
     let bytes = (call.batch * call.kv_heads) as f64 * keys * per_key;
-    let moving = bytes * library.read / DECODE_STREAM;
+    let read = library.scalars.decode.map_or(library.read / DECODE_STREAM, |decode| library.peak / decode.read_fraction);
+    let moving = bytes * read;
     let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
     // Cores finish at different times, so where both take equally long neither hides all of the other.
-    DECODE + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
+    let launch = library.scalars.decode.map_or(DECODE, |decode| decode.launch.0);
+    launch + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
 }
 
 /// Number of tiles of `size` that cover `length`.

@@ -140,7 +140,7 @@ impl Machine {
                 rows: f64::from(accelerator.tensor.rows),
                 columns: f64::from(accelerator.tensor.columns),
             },
-            rates: rates.map(|r| r * calibration.tensor_achieved_fraction),
+            rates: DataType::ALL.map(|format| rates[format as usize] * calibration.achieved_fraction_of(format)),
             peak_rates: rates,
             calibration,
             one_tensor: view(1.0, 1.0, 1.0 / tensor),
@@ -245,6 +245,9 @@ fn check_figures(accelerator: &Accelerator) -> Result<(), CostError> {
     let calibration = &accelerator.calibration;
     is_positive(&chip, "hbm_achieved_fraction", calibration.hbm_achieved_fraction)?;
     is_positive(&chip, "tensor_achieved_fraction", calibration.tensor_achieved_fraction)?;
+    for (format, fraction) in calibration.achieved_by_format.iter() {
+        is_positive(&chip, &format!("achieved_by_format of {format}"), fraction)?;
+    }
     is_positive(&chip, "vector_achieved_fraction", calibration.vector_achieved_fraction)?;
     for (data_type, rate) in tensor.macs_per_unit_per_cycle.iter() {
         is_positive(&chip, &format!("MACs per unit and cycle of {data_type}"), rate)?;

@@ -31,7 +31,7 @@ mod tensor_core;
 mod tiles;
 mod vector_core;
 
-pub use attention_call::AttentionCall;
+pub use attention_call::{AttentionCall, AttentionSoftware, UnknownAttentionLibrary};
 pub use cache::CostCache;
 pub use routine::{ExpertsCall, Routine};
 pub use tensor_core::{ArrayProblem, ArrayReport, count_result_passes, fold_cycles, map_on_array};

@@ -31,7 +31,7 @@ pub struct ExpertsCall {
 pub enum Routine {
     /// One kernel.
     Kernel(Kernel),
-    /// A framework's linear layer with 8-bit operands.
+    /// A framework's linear layer with 8-bit or 4-bit operands, which converts its 16-bit input first.
     Linear(Contraction),
     /// A call of attention.
     Attention(AttentionCall),
@@ -41,8 +41,8 @@ pub enum Routine {
     Grouped(Contraction),
 }
 
-/// Seconds to quantise an input to 8 bits in a framework's linear layer: launches of the scale's reduction, the scale
-/// and the conversion. Fitted to 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
+/// Seconds to quantise an input to 8 bits in a framework's linear layer, where the chip's library has no figure of the
+/// format: launches of the scale's reduction, the scale and the conversion. Fitted to 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
 const QUANTISE: f64 = 10.0e-6;
 /// Bytes that quantising moves per number: both passes read 16 bits and one writes 8, plus 8 for staging the scale.
 /// Fitted to the same products.
@@ -70,13 +70,14 @@ impl CostModel {
         }
     }
 
-    /// A framework's linear layer measured alone. With 8-bit operands a library first quantises its 16-bit input.
+    /// A framework's linear layer measured alone. With narrow operands a library first quantises its 16-bit input.
     fn time_of_linear_alone(&self, c: &Contraction) -> Seconds {
         let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
         match (&self.machine.resources_alone().library, c.operand.bytes()) {
             (Some(library), 1) => {
                 let numbers = (c.batch * c.m) as f64 * c.k as f64;
-                Seconds(product.0 + QUANTISE + numbers * QUANTISE_BYTES * library.read)
+                let launches = library.scalars.formats.get(c.operand).map_or(QUANTISE, |format| format.convert.0);
+                Seconds(product.0 + launches + numbers * QUANTISE_BYTES * library.read)
             }
             _ => product,
         }

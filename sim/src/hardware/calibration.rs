@@ -1,10 +1,13 @@
 //! The physical scalars of a chip that are fitted to measurements: few, named, bounded, and ideal by default.
 
+use super::PerDataType;
+use crate::kernel::DataType;
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// The measured properties of a chip beyond its data sheet. The default is the ideal chip: no overhead, no latency
-/// beyond the memories' own, every peak reached. At most eight scalars; none depends on a kernel's shape.
+/// beyond the memories' own, every peak reached. At most eight scalars and a rate per number format; none depends on a
+/// kernel's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Time to start a kernel on the device; every measurement contains it.
@@ -28,6 +31,10 @@ pub struct Calibration {
     /// runs as separate kernels instead of fused; 0 with hand-written kernels. It applies only to kernels measured
     /// alone: a compiled step fuses them.
     pub unfused_fraction: f64,
+    /// The same as `tensor_achieved_fraction` for a number format whose products were measured: power holds the clock
+    /// down by the energy of the format's products. Absent: the 16-bit formats' fraction holds.
+    #[serde(default, skip_serializing_if = "PerDataType::is_empty")]
+    pub achieved_by_format: PerDataType<f64>,
 }
 
 impl Default for Calibration {
@@ -41,6 +48,7 @@ impl Default for Calibration {
             vector_achieved_fraction: 1.0,
             overlap_fraction: 1.0,
             unfused_fraction: 0.0,
+            achieved_by_format: PerDataType::default(),
         }
     }
 }
@@ -130,6 +138,24 @@ impl Calibration {
             set: |c, v| c.unfused_fraction = v,
         },
     ];
+
+    /// The key of the rates per number format.
+    pub const BY_FORMAT: &'static str = "achieved_by_format";
+    /// The valid values of [`Self::achieved_by_format`].
+    pub const FORMAT_FRACTIONS: std::ops::RangeInclusive<f64> = 0.01..=1.0;
+
+    /// Fraction of the arrays' peak that a large product of this format reaches.
+    #[must_use]
+    pub fn achieved_fraction_of(&self, format: DataType) -> f64 {
+        self.achieved_by_format.get(format).unwrap_or(self.tensor_achieved_fraction)
+    }
+
+    /// The same scalars with the rates of all formats scaled, as by a lower clock.
+    #[must_use]
+    pub fn scale_tensor_rates(self, factor: f64) -> Self {
+        let achieved_by_format = self.achieved_by_format.map_values(|fraction| fraction * factor);
+        Self { tensor_achieved_fraction: self.tensor_achieved_fraction * factor, achieved_by_format, ..self }
+    }
 
     /// The scalar with this key.
     #[must_use]

@@ -75,6 +75,25 @@ impl<T: Copy> PerDataType<T> {
         DataType::ALL.into_iter().filter_map(|data_type| Some((data_type, self.get(data_type)?)))
     }
 
+    /// True if no type has a value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// The value of a type, to be set or removed.
+    pub fn value_mut(&mut self, data_type: DataType) -> &mut Option<T> {
+        match data_type {
+            DataType::Fp32 => &mut self.fp32,
+            DataType::Bf16 => &mut self.bf16,
+            DataType::Fp16 => &mut self.fp16,
+            DataType::Fp8 => &mut self.fp8,
+            DataType::Int8 => &mut self.int8,
+            DataType::Mxfp8 => &mut self.mxfp8,
+            DataType::Nvfp4 => &mut self.nvfp4,
+        }
+    }
+
     /// This table, with the other's values where this one has none.
     #[must_use]
     pub fn or_else_from(&self, other: &Self) -> Self {

@@ -184,7 +184,7 @@ impl ChipDocument {
 const DESCRIPTIVE: [&str; 4] = ["name", "description", "usual_stack", "usual_fabric"];
 
 /// Tables of fitted scalars; they carry their own origins.
-const MEASURED: [&str; 3] = ["calibration", "library", "streams"];
+const MEASURED: [&str; 4] = ["calibration", "library", "attention", "streams"];
 
 /// True if a field is a fitted scalar.
 pub(super) fn is_measured(key: &str) -> bool {
@@ -220,6 +220,7 @@ mod tests {
             let mut expected = template.accelerator.clone();
             expected.calibration = super::super::Calibration::default();
             (expected.library, expected.streams) = (None, None);
+            expected.attention.clear();
             expected.published = super::super::PublishedFigures::default();
             expected.sustained_clock_fraction = 1.0;
             expected.origin.built_in = None;

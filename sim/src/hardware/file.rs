@@ -10,14 +10,15 @@ use super::memory_tables::{
 use super::sources;
 use super::verify::find_faults;
 use super::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, EnergyModel, Exclusivity, FittedScalar, HbmGeneration, HostLink,
-    KernelLibrary,
+    Accelerator, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel, EnergyModel, Exclusivity,
+    FittedScalar, FormatKernels, HbmGeneration, HostLink, KernelLibrary,
 };
 use super::{
     Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores, lower_clock,
     lowest_clock,
 };
 use crate::files::FileFault;
+use crate::kernel::DataType;
 use crate::limits;
 use crate::units::{Bytes, BytesPerSecond, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
 use serde::Deserialize;
@@ -66,6 +67,8 @@ struct ChipFile {
     #[serde(default)]
     calibration: BTreeMap<String, toml::Value>,
     library: Option<BTreeMap<String, toml::Value>>,
+    #[serde(default)]
+    attention: BTreeMap<String, BTreeMap<String, toml::Value>>,
     streams: Option<BTreeMap<String, toml::Value>>,
     #[serde(default)]
     published: PublishedTable,
@@ -189,10 +192,9 @@ pub(super) fn read_chip_file(text: &str, file: &str) -> Result<ChipTemplate, Har
     let sources = sources::flatten_sources(&raw.sources, &mut faults);
     let (calibration, mut fitted_on) = read_calibration(&raw.calibration, &mut faults);
     let mut fitted = FittedTables { fitted_on: &mut fitted_on, faults: &mut faults };
-    let (library, streams) = read_measured_scalars(&raw, &mut fitted);
+    let measured = read_measured_scalars(&raw, &mut fitted);
     sources::check_sources(&table, &sources, &mut faults);
-    let accelerator =
-        build_accelerator(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
+    let accelerator = build_accelerator(&raw, calibration, &mut faults).map(|accelerator| measured.add_to(accelerator));
     if let Some(accelerator) = &accelerator {
         faults.extend(find_faults(accelerator));
     }
@@ -209,11 +211,31 @@ pub(super) fn read_chip_file(text: &str, file: &str) -> Result<ChipTemplate, Har
     }
 }
 
-/// The scalars of the vendor's kernels and of concurrent streams, where the file has them.
-fn read_measured_scalars(raw: &ChipFile, fitted: &mut FittedTables<'_>) -> (Option<KernelLibrary>, Option<StreamContention>) {
-    let library = raw.library.as_ref().map(|table| fitted.read_scalars("library", table, &KernelLibrary::PARAMETERS));
-    let streams = raw.streams.as_ref().map(|table| fitted.read_scalars("streams", table, &StreamContention::PARAMETERS));
-    (library, streams)
+/// The scalars of kernels and streams, where the file has them.
+struct MeasuredScalars {
+    library: Option<KernelLibrary>,
+    attention: BTreeMap<String, AttentionLibrary>,
+    streams: Option<StreamContention>,
+}
+
+impl MeasuredScalars {
+    fn add_to(self, accelerator: Accelerator) -> Accelerator {
+        let Self { library, attention, streams } = self;
+        Accelerator { library, attention, streams, ..accelerator }
+    }
+}
+
+fn read_measured_scalars(raw: &ChipFile, fitted: &mut FittedTables<'_>) -> MeasuredScalars {
+    let mut attention = BTreeMap::new();
+    for (name, table) in &raw.attention {
+        let scalars = fitted.read_scalars(&format!("attention.{name}"), table, &AttentionLibrary::PARAMETERS);
+        attention.insert(name.clone(), scalars);
+    }
+    MeasuredScalars {
+        library: raw.library.as_ref().map(|table| fitted.read_library(table)),
+        attention,
+        streams: raw.streams.as_ref().map(|table| fitted.read_scalars("streams", table, &StreamContention::PARAMETERS)),
+    }
 }
 
 /// Builds and verifies the chip of a file's table. The sources are kept elsewhere.
@@ -223,9 +245,8 @@ pub(super) fn build_table(mut table: toml::Table, file: &str) -> Result<Accelera
     let raw = ChipFile::deserialize(table).map_err(malformed)?;
     let mut faults = Vec::new();
     let (calibration, mut fitted_on) = read_calibration(&raw.calibration, &mut faults);
-    let (library, streams) = read_measured_scalars(&raw, &mut FittedTables { fitted_on: &mut fitted_on, faults: &mut faults });
-    let accelerator =
-        build_accelerator(&raw, calibration, &mut faults).map(|accelerator| Accelerator { library, streams, ..accelerator });
+    let measured = read_measured_scalars(&raw, &mut FittedTables { fitted_on: &mut fitted_on, faults: &mut faults });
+    let accelerator = build_accelerator(&raw, calibration, &mut faults).map(|accelerator| measured.add_to(accelerator));
     faults.extend(accelerator.iter().flat_map(find_faults));
     match accelerator {
         Some(accelerator) if faults.is_empty() => Ok(accelerator),
@@ -308,6 +329,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         energy,
         calibration,
         library: None,
+        attention: BTreeMap::new(),
         streams: None,
         published: PublishedFigures {
             die_area: raw.published.die_area_mm2.map(SquareMillimeters),
@@ -383,12 +405,11 @@ fn read_calibration(
     }
     for (key, value) in table.iter().filter(|(key, _)| *key != "fitted_on") {
         let path = format!("calibration.{key}");
-        let known = || Calibration::PARAMETERS.map(|p| p.key).join(", ");
-        let number = value.as_float().or_else(|| value.as_integer().map(|i| i as f64));
-        match (Calibration::find_parameter(key), number) {
-            (None, _) => faults.push(FileFault::new(path, value, "no such scalar", format!("use one of {}", known()))),
-            (Some(_), None) => faults.push(FileFault::new(path, value, "a number", "write the fitted value")),
-            (Some(parameter), Some(number)) => (parameter.set)(&mut calibration, number),
+        let known = || format!("{}, {}", Calibration::PARAMETERS.map(|p| p.key).join(", "), Calibration::BY_FORMAT);
+        if key == Calibration::BY_FORMAT {
+            calibration.achieved_by_format = read_fractions_by_format(&path, value, faults);
+        } else {
+            read_calibration_scalar(&mut calibration, key, value, &known, faults);
         }
         if !fitted_on.contains_key(key) {
             let cure = format!("name the data in [calibration.fitted_on] {key}");
@@ -403,6 +424,51 @@ fn read_calibration(
     (calibration, fitted_on)
 }
 
+fn read_calibration_scalar(
+    calibration: &mut Calibration,
+    key: &str,
+    value: &toml::Value,
+    known: &dyn Fn() -> String,
+    faults: &mut Vec<FileFault>,
+) {
+    let path = format!("calibration.{key}");
+    match (Calibration::find_parameter(key), read_number(value)) {
+        (None, _) => faults.push(FileFault::new(path, value, "no such scalar", format!("use one of {}", known()))),
+        (Some(_), None) => faults.push(FileFault::new(path, value, "a number", "write the fitted value")),
+        (Some(parameter), Some(number)) => (parameter.set)(calibration, number),
+    }
+}
+
+/// A number per format, from a table with the formats' names as keys.
+fn read_fractions_by_format(path: &str, value: &toml::Value, faults: &mut Vec<FileFault>) -> PerDataType<f64> {
+    let mut fractions = PerDataType::default();
+    let Some(table) = value.as_table() else {
+        faults.push(FileFault::new(path, value, "a table of formats", format!("write [{path}] with a line per format")));
+        return fractions;
+    };
+    for (name, value) in table {
+        match (find_format(name), read_number(value)) {
+            (None, _) => faults.push(unknown_format(&format!("{path}.{name}"), value)),
+            (Some(_), None) => faults.push(FileFault::new(format!("{path}.{name}"), value, "a number", "write the fitted value")),
+            (Some(format), Some(number)) => *fractions.value_mut(format) = Some(number),
+        }
+    }
+    fractions
+}
+
+fn read_number(value: &toml::Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|i| i as f64))
+}
+
+fn find_format(name: &str) -> Option<DataType> {
+    DataType::ALL.into_iter().find(|format| format.name() == name)
+}
+
+fn unknown_format(path: &str, value: &toml::Value) -> FileFault {
+    let known = DataType::ALL.map(DataType::name).join(", ");
+    FileFault::new(path, value, "no such number format", format!("use one of {known}"))
+}
+
 /// Reads tables of fitted scalars.
 struct FittedTables<'a> {
     fitted_on: &'a mut BTreeMap<String, String>,
@@ -410,6 +476,36 @@ struct FittedTables<'a> {
 }
 
 impl FittedTables<'_> {
+    /// A kernel library, with the tables of its formats.
+    fn read_library(&mut self, table: &BTreeMap<String, toml::Value>) -> KernelLibrary {
+        const FORMATS: &str = "formats";
+        const DECODE: &str = "decode";
+        let mut own = table.clone();
+        let (formats, decode) = (own.remove(FORMATS), own.remove(DECODE));
+        let mut library = self.read_scalars("library", &own, &KernelLibrary::PARAMETERS);
+        for (name, value) in formats.iter().filter_map(toml::Value::as_table).flatten() {
+            let path = format!("library.{FORMATS}.{name}");
+            match (find_format(name), value.as_table()) {
+                (None, _) => self.faults.push(unknown_format(&path, value)),
+                (_, None) => self.faults.push(FileFault::new(path, value, "a table of scalars", "write it as a table")),
+                (Some(format), Some(scalars)) => {
+                    let scalars = scalars.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+                    *library.formats.value_mut(format) = Some(self.read_scalars(&path, &scalars, &FormatKernels::PARAMETERS));
+                }
+            }
+        }
+        for (name, value) in [(FORMATS, &formats), (DECODE, &decode)] {
+            if let Some(value) = value.as_ref().filter(|value| !value.is_table()) {
+                self.faults.push(FileFault::new(format!("library.{name}"), value, "a table", "write it as a table"));
+            }
+        }
+        library.decode = decode.as_ref().and_then(toml::Value::as_table).map(|scalars| {
+            let scalars = scalars.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            self.read_scalars(&format!("library.{DECODE}"), &scalars, &DecodeKernel::PARAMETERS)
+        });
+        library
+    }
+
     /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
     fn read_scalars<T: Default>(&mut self, name: &str, table: &BTreeMap<String, toml::Value>, known: &[FittedScalar<T>]) -> T {
         let mut scalars = T::default();
@@ -421,7 +517,7 @@ impl FittedTables<'_> {
         for scalar in known {
             let path = format!("{name}.{}", scalar.key);
             let value = table.get(scalar.key);
-            match value.and_then(|value| value.as_float().or_else(|| value.as_integer().map(|i| i as f64))) {
+            match value.and_then(read_number) {
                 Some(number) => (scalar.set)(&mut scalars, number),
                 None => self.faults.push(FileFault::new(path.clone(), "nothing", "a number", "write the fitted value")),
             }

@@ -1,5 +1,6 @@
 //! A vendor's kernel library on a chip: few physical scalars, fitted to kernels measured alone on the device.
 
+use super::PerDataType;
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,142 @@ pub struct KernelLibrary {
     pub softmax_fraction: f64,
     /// Start and end of a tile of queries in attention.
     pub attention_tile_overhead: Seconds,
+    /// The kernel of a decoding step, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<DecodeKernel>,
+    /// The kernels of number formats that differ from the 16-bit ones beyond the arrays' rate.
+    #[serde(default, skip_serializing_if = "PerDataType::is_empty")]
+    pub formats: PerDataType<FormatKernels>,
+}
+
+/// A serving library's kernel of one decoding step.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct DecodeKernel {
+    /// Its launch, with the rotary embedding and the write of keys and values.
+    pub launch: Seconds,
+    /// Fraction of the device memory's peak bandwidth at which long streams of keys are read.
+    pub read_fraction: f64,
+}
+
+impl DecodeKernel {
+    /// All scalars. A file that has the table gives all of them.
+    pub const PARAMETERS: [FittedScalar<Self>; 2] = [
+        FittedScalar {
+            key: "launch_us",
+            min: 0.0,
+            max: 1000.0,
+            get: |d| d.launch.micros(),
+            set: |d, v| d.launch = Seconds::from_micros(v),
+        },
+        FittedScalar { key: "read_fraction", min: 0.01, max: 1.0, get: |d| d.read_fraction, set: |d, v| d.read_fraction = v },
+    ];
+}
+
+/// How a library's products of one number format differ from its 16-bit ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FormatKernels {
+    /// Launches that convert the input of a framework's linear layer to the format.
+    pub convert: Seconds,
+    /// The least time of a step of the inner loop (128 B of the contracted dimension). Block-scaled formats move and
+    /// apply their scales in each step.
+    pub step: Seconds,
+    /// Most parts that the contracted dimension is split into.
+    pub most_splits: f64,
+}
+
+impl Default for FormatKernels {
+    fn default() -> Self {
+        Self { convert: Seconds::ZERO, step: Seconds::ZERO, most_splits: Self::MOST_SPLITS }
+    }
+}
+
+impl FormatKernels {
+    /// Splits of kernels without a limit of their own.
+    pub const MOST_SPLITS: f64 = 32.0;
+
+    /// All scalars. A table of a format gives all of them.
+    pub const PARAMETERS: [FittedScalar<Self>; 3] = [
+        FittedScalar {
+            key: "convert_us",
+            min: 0.0,
+            max: 1000.0,
+            get: |f| f.convert.micros(),
+            set: |f, v| f.convert = Seconds::from_micros(v),
+        },
+        FittedScalar {
+            key: "step_us",
+            min: 0.0,
+            max: 100.0,
+            get: |f| f.step.micros(),
+            set: |f, v| f.step = Seconds::from_micros(v),
+        },
+        FittedScalar {
+            key: "most_splits",
+            min: 1.0,
+            max: Self::MOST_SPLITS,
+            get: |f| f.most_splits,
+            set: |f, v| f.most_splits = v,
+        },
+    ];
+}
+
+/// A version of an attention library on a chip: rates of its kernels between their softmaxes.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct AttentionLibrary {
+    /// Rate of the forward pass' products, as a fraction of the arrays' peak.
+    pub issue_fraction: f64,
+    /// Exposed fraction of the shorter of products and softmax in the forward pass.
+    pub exposed_fraction: f64,
+    /// Rate of the backward pass' products.
+    pub backward_issue_fraction: f64,
+    /// Exposed fraction of the shorter of products and softmax in the backward pass.
+    pub backward_exposed_fraction: f64,
+    /// Fraction of the vector lanes' peak that the softmax reaches.
+    pub softmax_fraction: f64,
+    /// Start and end of a tile of queries.
+    pub tile_overhead: Seconds,
+}
+
+impl AttentionLibrary {
+    /// All scalars. A file that names the library gives all of them.
+    pub const PARAMETERS: [FittedScalar<Self>; 6] = [
+        FittedScalar { key: "issue_fraction", min: 0.01, max: 1.0, get: |a| a.issue_fraction, set: |a, v| a.issue_fraction = v },
+        FittedScalar {
+            key: "exposed_fraction",
+            min: 0.0,
+            max: 1.0,
+            get: |a| a.exposed_fraction,
+            set: |a, v| a.exposed_fraction = v,
+        },
+        FittedScalar {
+            key: "backward_issue_fraction",
+            min: 0.01,
+            max: 1.0,
+            get: |a| a.backward_issue_fraction,
+            set: |a, v| a.backward_issue_fraction = v,
+        },
+        FittedScalar {
+            key: "backward_exposed_fraction",
+            min: 0.0,
+            max: 1.0,
+            get: |a| a.backward_exposed_fraction,
+            set: |a, v| a.backward_exposed_fraction = v,
+        },
+        FittedScalar {
+            key: "softmax_fraction",
+            min: 0.01,
+            max: 8.0,
+            get: |a| a.softmax_fraction,
+            set: |a, v| a.softmax_fraction = v,
+        },
+        FittedScalar {
+            key: "tile_overhead_us",
+            min: 0.0,
+            max: 1000.0,
+            get: |a| a.tile_overhead.micros(),
+            set: |a, v| a.tile_overhead = Seconds::from_micros(v),
+        },
+    ];
 }
 
 impl Default for KernelLibrary {
@@ -37,6 +174,8 @@ impl Default for KernelLibrary {
             write_fraction: 1.0,
             softmax_fraction: 1.0,
             attention_tile_overhead: Seconds::ZERO,
+            decode: None,
+            formats: PerDataType::default(),
         }
     }
 }
@@ -57,7 +196,7 @@ pub struct FittedScalar<T> {
 }
 
 impl KernelLibrary {
-    /// All scalars. A file that has the table gives all of them.
+    /// All scalars. A file that has the table gives all of them. Tables of formats come below it.
     pub const PARAMETERS: [FittedScalar<Self>; 8] = [
         FittedScalar {
             key: "floor_us",

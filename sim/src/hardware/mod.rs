@@ -44,7 +44,7 @@ pub use energy::{ControlStyle, EnergyModel, SustainedPower, least_sustained_powe
 pub use error::HardwareError;
 pub use file::ChipTemplate;
 pub use interfaces::{DieLink, HbmGeneration};
-pub use library::{FittedScalar, KernelLibrary};
+pub use library::{AttentionLibrary, DecodeKernel, FittedScalar, FormatKernels, KernelLibrary};
 pub use lowered::{LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
 pub use memory::{HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
@@ -59,6 +59,7 @@ pub use crate::files::document::FieldValue;
 use crate::kernel::DataType;
 use crate::units::{Bytes, FlopsPerSecond, Hertz, SquareMillimeters, Watts};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The model of an accelerator's silicon area.
@@ -136,6 +137,9 @@ pub struct Accelerator {
     /// The vendor's kernel library, where its scalars are fitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<KernelLibrary>,
+    /// Versions of attention libraries that were measured on it, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub attention: BTreeMap<String, AttentionLibrary>,
     /// How concurrent streams slow each other, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamContention>,

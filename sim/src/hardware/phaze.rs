@@ -207,6 +207,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         energy: default_energy_model(point),
         calibration: Calibration::default(),
         library: None,
+        attention: std::collections::BTreeMap::new(),
         streams: None,
         published: PublishedFigures::default(),
         origin: ChipOrigin {

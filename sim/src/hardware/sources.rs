@@ -28,8 +28,9 @@ pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) 
 /// instead; changed constants are an assumption of the file.
 pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<FileFault>) {
     let mut numbers = Vec::new();
-    for (key, value) in
-        file.iter().filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "streams" | "constants"))
+    for (key, value) in file
+        .iter()
+        .filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "attention" | "streams" | "constants"))
     {
         number_leaves(key.clone(), value, &mut numbers);
     }

@@ -1,8 +1,8 @@
 //! The rules of every accelerator, read from a file or built by a search.
 
 use super::{
-    Accelerator, AccumulatorMemory, AreaModel, Calibration, FittedScalar, KernelLibrary, MemoryLevel, MemoryScope,
-    StreamContention,
+    Accelerator, AccumulatorMemory, AreaModel, AttentionLibrary, Calibration, DecodeKernel, FittedScalar, FormatKernels,
+    KernelLibrary, MemoryLevel, MemoryScope, StreamContention,
 };
 use crate::files::FileFault;
 use crate::limits::{self, LARGEST_COUNT};
@@ -30,6 +30,15 @@ pub fn find_faults(accelerator: &Accelerator) -> Vec<FileFault> {
     check_calibration(&accelerator.calibration, &mut faults);
     if let Some(scalars) = &accelerator.library {
         check_fitted("library", scalars, &KernelLibrary::PARAMETERS, &mut faults);
+        if let Some(decode) = &scalars.decode {
+            check_fitted("library.decode", decode, &DecodeKernel::PARAMETERS, &mut faults);
+        }
+        for (format, kernels) in scalars.formats.iter() {
+            check_fitted(&format!("library.formats.{format}"), &kernels, &FormatKernels::PARAMETERS, &mut faults);
+        }
+    }
+    for (name, scalars) in &accelerator.attention {
+        check_fitted(&format!("attention.{name}"), scalars, &AttentionLibrary::PARAMETERS, &mut faults);
     }
     if let Some(scalars) = &accelerator.streams {
         check_fitted("streams", scalars, &StreamContention::PARAMETERS, &mut faults);
@@ -255,6 +264,12 @@ fn check_calibration(calibration: &Calibration, faults: &mut ChipFaults) {
             let cure = format!("fit it anew; {} is the ideal chip's", parameter.ideal);
             faults.0.push(FileFault::new(format!("calibration.{}", parameter.key), value, limit, cure));
         }
+    }
+    let range = Calibration::FORMAT_FRACTIONS;
+    for (format, fraction) in calibration.achieved_by_format.iter().filter(|(_, fraction)| !range.contains(fraction)) {
+        let key = format!("calibration.{}.{format}", Calibration::BY_FORMAT);
+        let limit = format!("must lie between {} and {}", range.start(), range.end());
+        faults.0.push(FileFault::new(key, fraction, limit, "fit it anew; 1 is the ideal chip's"));
     }
 }
 

@@ -124,6 +124,26 @@ fn calibration_scalars_say_what_they_were_fitted_on() {
 }
 
 #[test]
+fn figures_of_unknown_formats_are_refused_with_the_known_ones() {
+    let with = |lines: &str| faults_of(&[("[sources]", &format!("{lines}\n[sources]"))]);
+    let known = "use one of fp32, bf16, fp16, fp8, int8, mxfp8, nvfp4";
+    let text = with("[calibration]\nachieved_by_format = { fp7 = 0.5 }\nfitted_on = { achieved_by_format = \"products\" }");
+    assert_eq!(text, format!("my_chip.toml: calibration.achieved_by_format.fp7 = 0.5: no such number format; {known}"));
+    let text = with("[calibration]\nachieved_by_format = { fp8 = 1.5 }\nfitted_on = { achieved_by_format = \"products\" }");
+    let expected = "my_chip.toml: calibration.achieved_by_format.fp8 = 1.5: must lie between 0.01 and 1; fit it anew; \
+                    1 is the ideal chip's";
+    assert_eq!(text, expected);
+    let text = with("[calibration]\nachieved_by_format = { fp8 = 0.5 }");
+    assert!(text.contains("a fitted figure must name the data that it was fitted to"), "{text}");
+    let text = with("[attention.mine]\nissue_fraction = 0.9\nfitted_on = \"calls\"");
+    assert!(text.contains("attention.mine.softmax_fraction = nothing: a number; write the fitted value"), "{text}");
+    let library = include_str!("../../templates/chips/b200.toml").split("[library]").nth(1).unwrap().split("[streams]").next();
+    let library = library.unwrap().replace("[library.formats.nvfp4]", "[library.formats.fp4]");
+    let text = with(&format!("[library]{library}"));
+    assert!(text.contains("my_chip.toml: library.formats.fp4 = ") && text.contains(known), "{text}");
+}
+
+#[test]
 fn a_link_without_capacity_is_a_fault() {
     let mut chip = Accelerator::built_in("tpu_v4").unwrap();
     chip.host = Some(HostLink { bandwidth: BytesPerSecond(16e9), capacity: Bytes::ZERO, memory: None });

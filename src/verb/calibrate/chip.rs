@@ -44,7 +44,7 @@ struct KernelError {
 pub fn calibrate_chip(arguments: &CalibrateArguments) -> Result<(), Failure> {
     let template = &read_chip(arguments)?;
     let keys: Vec<&str> = arguments.only.iter().map(String::as_str).collect();
-    let data = read_measurements(&arguments.data, &template.name).or_input()?;
+    let data = read_measurements(&arguments.data, &template.accelerator).or_input()?;
     if data.rows.is_empty() {
         return Err(failure::input_failure(nothing_to_fit(arguments, &template.name, &data)));
     }

@@ -92,10 +92,10 @@ impl ChipTimes {
     /// As [`Self::new`].
     pub fn with_shared_schedules(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
         let mut chip = chip.clone();
-        let calibration = &mut chip.calibration;
         let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
-        calibration.tensor_achieved_fraction *= stack.sustained.tensor_fraction * clock;
+        let mut calibration = chip.calibration.scale_tensor_rates(stack.sustained.tensor_fraction * clock);
         calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
+        chip.calibration = calibration;
         chip.library = match stack.kernels.execution {
             // A compiler's schedule runs its own kernels.
             ExecutionMode::Scheduled => None,

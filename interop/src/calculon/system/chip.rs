@@ -77,6 +77,7 @@ impl CalculonSystem {
                 ..Calibration::default()
             },
             library: None,
+            attention: BTreeMap::new(),
             streams: None,
             published: PublishedFigures::default(),
             origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },

@@ -56,7 +56,7 @@ fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<Measure
     let read = |row: &MeasuredRow<'_>| -> Result<(Accelerator, MeasuredKernel), RowFailure> {
         row.check_width()?;
         let chip = predict::find_accelerator(options.chips.as_deref(), row.text("chip")?).map_err(RowFailure::Unpredictable)?;
-        let measurement = predict::kernels::read_measurement(row, Dataset::Kernels.group_of(row))?;
+        let measurement = predict::kernels::read_measurement(row, &chip, Dataset::Kernels.group_of(row))?;
         let facts = predict::kernels::facts_on_chip(row, &chip.name)?;
         let dataset = row.cell("dataset").unwrap_or("?").to_owned();
         Ok((chip, MeasuredKernel { dataset, id: row.id(), measurement, facts }))

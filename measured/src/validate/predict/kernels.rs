@@ -4,22 +4,50 @@ use super::PreparedInputs;
 use crate::evidence::{AloneFacts, RunsAlone};
 use crate::validate::dataset::Dataset;
 use crate::validate::row::{MeasuredRow, RowFailure};
+use serde::Deserialize;
 use sim::cost::calibrate::{self, Measurement, MeasurementClock};
 use sim::cost::named::{KernelShape, NameError, data_type_from_name, kernel_from_name};
-use sim::cost::{AttentionCall, ExpertsCall, Routine};
+use sim::cost::{AttentionCall, AttentionSoftware, ExpertsCall, Routine};
+use sim::hardware::Accelerator;
 use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
+use std::sync::LazyLock;
 
 /// The text in a row's source for attention from a serving library.
 const SERVING: &str = "trtllm";
+
+/// The kernel libraries of data sets. The first line whose beginning of a name matches holds.
+static SOFTWARE: LazyLock<Vec<KernelSoftware>> = LazyLock::new(|| {
+    let text = include_str!("../../../reference/kernel_software.csv");
+    csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
+});
+
+/// The kernel library that a data set measured.
+#[derive(Debug, Clone, Deserialize)]
+struct KernelSoftware {
+    /// The beginning of the data set's name.
+    dataset: String,
+    /// The library.
+    library: String,
+    /// True if its narrow products include the conversion of their 16-bit input.
+    converts: bool,
+}
+
+impl KernelSoftware {
+    fn of_row(row: &MeasuredRow<'_>) -> Option<&'static Self> {
+        let dataset = row.cell("dataset")?;
+        SOFTWARE.iter().find(|software| dataset.starts_with(&software.dataset))
+    }
+}
 
 /// Predicts the time of a kernel in microseconds.
 pub(in crate::validate) fn predict_kernel(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
 ) -> Result<Vec<(&'static str, f64)>, RowFailure> {
-    let (routine, timing) = routine_and_timing(row)?;
+    let timing = timing_of_row(row)?;
     let model = prepared.cost_model(row.text("chip")?)?;
+    let routine = routine_of_row(row, model.accelerator(), timing)?;
     let (us, facts) = (calibrate::predict_time(model, &routine, timing).micros(), facts_on_chip(row, &model.accelerator().name)?);
     prepared.alone = Some(facts);
     Ok(vec![("measured_us", us)])
@@ -36,8 +64,13 @@ pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> R
 }
 
 /// The row as a measurement for fitting a chip's scalars.
-pub(in crate::validate) fn read_measurement(row: &MeasuredRow<'_>, group: String) -> Result<Measurement, RowFailure> {
-    let (routine, timing) = routine_and_timing(row)?;
+pub(in crate::validate) fn read_measurement(
+    row: &MeasuredRow<'_>,
+    chip: &Accelerator,
+    group: String,
+) -> Result<Measurement, RowFailure> {
+    let timing = timing_of_row(row)?;
+    let routine = routine_of_row(row, chip, timing)?;
     for target in Dataset::Kernels.target_columns() {
         if let Some(time) = row.measured_value(target)? {
             return Ok(Measurement { routine, timing, time: Seconds::from_micros(time), group });
@@ -46,13 +79,13 @@ pub(in crate::validate) fn read_measurement(row: &MeasuredRow<'_>, group: String
     Err(RowFailure::Unpredictable("no measured time".into()))
 }
 
-/// The routine of the row, and the clock of its measurement.
-fn routine_and_timing(row: &MeasuredRow<'_>) -> Result<(Routine, MeasurementClock), RowFailure> {
-    let (timing, routine) = (timing_of_row(row)?, routine_of_row(row)?);
+/// The routine of the row. Only single kernels are timed by the host's clock.
+fn routine_of_row(row: &MeasuredRow<'_>, chip: &Accelerator, timing: MeasurementClock) -> Result<Routine, RowFailure> {
+    let routine = name_routine(row, chip)?;
     if timing == MeasurementClock::Host && !matches!(routine, Routine::Kernel(_)) {
         return Err(RowFailure::Unpredictable(format!("{} by the host's clock", row.text("kernel")?)));
     }
-    Ok((routine, timing))
+    Ok(routine)
 }
 
 /// The clock of the row's measurement.
@@ -64,13 +97,14 @@ fn timing_of_row(row: &MeasuredRow<'_>) -> Result<MeasurementClock, RowFailure> 
     }
 }
 
-/// The routine of the row.
-fn routine_of_row(row: &MeasuredRow<'_>) -> Result<Routine, RowFailure> {
+fn name_routine(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<Routine, RowFailure> {
     let operand = data_type_from_name(row.text("dtype")?).map_err(|e| parse_name(row, &e))?;
     let name = row.text("kernel")?;
     match name {
-        "attention_forward" | "attention_decode" => Ok(Routine::Attention(attention_of_row(row, Direction::Forward, operand)?)),
-        "attention_backward" => Ok(Routine::Attention(attention_of_row(row, Direction::Backward, operand)?)),
+        "attention_forward" | "attention_decode" => {
+            Ok(Routine::Attention(attention_of_row(row, chip, Direction::Forward, operand)?))
+        }
+        "attention_backward" => Ok(Routine::Attention(attention_of_row(row, chip, Direction::Backward, operand)?)),
         "moe_grouped_gemm" => Ok(Routine::Experts(experts_of_row(row, operand)?)),
         _ if name.starts_with("grouped_gemm") => {
             let (m, n, k, batch) = (row.side("m")?, row.side("n")?, row.side("k")?, row.side("experts")?);
@@ -84,8 +118,10 @@ fn routine_of_row(row: &MeasuredRow<'_>) -> Result<Routine, RowFailure> {
                 KernelShape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
             let kernel = kernel_from_name(name, shape, operand).map_err(|e| parse_name(row, &e))?;
             Ok(match kernel {
-                Kernel::Contraction(c) if operand == DataType::Fp8 => {
-                    Routine::Linear(Contraction { result: result_type(operand), ..c })
+                Kernel::Contraction(c) if operand.bytes() == 1 => {
+                    let product = Contraction { result: result_type(operand), ..c };
+                    let converts = operand != DataType::Int8 && KernelSoftware::of_row(row).is_none_or(|own| own.converts);
+                    if converts { Routine::Linear(product) } else { Routine::Kernel(Kernel::Contraction(product)) }
                 }
                 kernel => Routine::Kernel(kernel),
             })
@@ -98,7 +134,12 @@ fn result_type(operand: DataType) -> DataType {
     if operand.bytes() == 1 { DataType::Bf16 } else { operand }
 }
 
-fn attention_of_row(row: &MeasuredRow<'_>, direction: Direction, operand: DataType) -> Result<AttentionCall, RowFailure> {
+fn attention_of_row(
+    row: &MeasuredRow<'_>,
+    chip: &Accelerator,
+    direction: Direction,
+    operand: DataType,
+) -> Result<AttentionCall, RowFailure> {
     let heads = row.side("heads")?;
     let window = row.number("window")?.filter(|window| *window >= 1.0).map(|_| row.side("window")).transpose()?;
     Ok(AttentionCall {
@@ -111,8 +152,19 @@ fn attention_of_row(row: &MeasuredRow<'_>, direction: Direction, operand: DataTy
         head_dim: row.side("head_dim")?,
         window,
         operand,
-        serving: row.cell("source").is_some_and(|source| source.contains(SERVING)),
+        software: attention_software_of_row(row, chip)?,
     })
+}
+
+/// The attention library of the row: its column `library`, else its data set's. A serving library otherwise names itself
+/// in the source; all others are taken as training libraries.
+fn attention_software_of_row(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<AttentionSoftware, RowFailure> {
+    let carried = || KernelSoftware::of_row(row).map(|software| software.library.as_str());
+    if let Some(name) = row.cell("library").or_else(carried) {
+        return AttentionSoftware::find_on_chip(chip, name).map_err(|why| RowFailure::Unpredictable(why.to_string()));
+    }
+    let serving = row.cell("source").is_some_and(|source| source.contains(SERVING));
+    Ok(if serving { AttentionSoftware::Serving } else { AttentionSoftware::Training })
 }
 
 fn experts_of_row(row: &MeasuredRow<'_>, operand: DataType) -> Result<ExpertsCall, RowFailure> {
