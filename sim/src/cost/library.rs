@@ -321,7 +321,7 @@ mod tests {
                 assert!(time_on(&better, &routine) <= time_on(&chip, &routine), "{operand} {m} x {n} x {k}");
             }
             let large = Routine::Linear(product(16384, 51200, 16384, operand));
-            assert!(time_on(&better, &large) < 0.8 * time_on(&chip, &large), "{operand}: power limits a large product");
+            assert!(time_on(&better, &large) < 0.9 * time_on(&chip, &large), "{operand}: power limits a large product");
         }
     }
 
