@@ -54,7 +54,11 @@ impl<'a, T> Versioned<'a, T> {
 }
 
 /// Writes an answer in the given format. Fails if a number is not finite.
-pub fn write_answer<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+pub fn write_answer<T: Serialize>(
+    format: Format,
+    value: &T,
+    in_words: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
     match format {
         Format::Json => write_json(value),
         Format::Text => {
@@ -73,7 +77,11 @@ pub fn write_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Writes an answer in the given format, JSON in one line. Fails if a number is not finite.
-pub fn write_answer_line<T: Serialize>(format: Format, value: &T, in_words: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+pub fn write_answer_line<T: Serialize>(
+    format: Format,
+    value: &T,
+    in_words: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
     finite::check_finite(value).or_other()?;
     match format {
         Format::Json => write_text(&(serde_json::to_string(value).or_other()? + "\n")),

@@ -105,7 +105,9 @@ const BROKEN_DISK: i32 = 5;
 
 /// True if no other path would help: the disk is full or broken, or the machine is at its limits.
 fn is_machine_fault(why: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, Interrupted, Other, OutOfMemory, QuotaExceeded, StorageFull, TimedOut, WriteZero};
+    use io::ErrorKind::{
+        FileTooLarge, Interrupted, Other, OutOfMemory, QuotaExceeded, StorageFull, TimedOut, WriteZero,
+    };
     let kinds = [FileTooLarge, Interrupted, OutOfMemory, Other, QuotaExceeded, StorageFull, TimedOut, WriteZero];
     kinds.contains(&why.kind()) || why.raw_os_error() == Some(BROKEN_DISK)
 }

@@ -252,7 +252,8 @@ fn every_flag_of_every_verb_has_a_sample_that_is_not_its_default() {
     for Asked { verb, flag, sample, words } in &all {
         let call = ["coplace", verb].into_iter().chain(words.iter().map(String::as_str));
         let matches = command.clone().try_get_matches_from(call);
-        let matches = matches.unwrap_or_else(|why| unreachable!("{verb} {flag}: {}", why.to_string().replace('\n', " ")));
+        let matches =
+            matches.unwrap_or_else(|why| unreachable!("{verb} {flag}: {}", why.to_string().replace('\n', " ")));
         let verb_matches = matches.subcommand_matches(verb).unwrap();
         let mut arguments = command.find_subcommand(verb).unwrap().get_arguments();
         let argument = arguments.find(|argument| argument.get_long() == Some(&flag[2..])).unwrap();
@@ -293,7 +294,8 @@ fn a_question_read_back_from_json_is_equal_with_every_flag() {
     let mut silent = Vec::new();
     for Asked { verb, flag, words, .. } in all_asked() {
         let beside = in_table(BESIDE, &verb, &flag).map_or("", |(_, words)| words);
-        let plain = required_of(&verb).into_iter().chain(beside.split_whitespace().map(str::to_owned)).collect::<Vec<_>>();
+        let plain =
+            required_of(&verb).into_iter().chain(beside.split_whitespace().map(str::to_owned)).collect::<Vec<_>>();
         let Some(base) = asked_question(&verb, &plain) else { continue };
         if NOT_ASKED.contains(&&*flag) {
             others.insert(flag.clone());

@@ -54,7 +54,12 @@ fn chip_of_answer(text: &str) -> Option<Result<ChipTemplate, Failure>> {
 
 /// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
 /// LLMCompass device description or a Calculon system (`.json`). Fast domains have `domain` devices, if given.
-pub fn read_fabric(name_or_path: &str, chip: &Accelerator, domain: Option<u32>, files: &Files) -> Result<Fabric, Failure> {
+pub fn read_fabric(
+    name_or_path: &str,
+    chip: &Accelerator,
+    domain: Option<u32>,
+    files: &Files,
+) -> Result<Fabric, Failure> {
     let fabric = interop::load_fabric(name_or_path, chip, files).or_input()?;
     let largest = fabric.fast_domain_devices();
     match domain {
@@ -64,9 +69,9 @@ pub fn read_fabric(name_or_path: &str, chip: &Accelerator, domain: Option<u32>, 
             larger ones",
             fabric.name
         ))),
-        Some(devices) => {
-            fabric.with_fast_domain(devices).map_err(|e| failure::input_failure(format!("--fast-domain {devices}: {e}")))
-        }
+        Some(devices) => fabric
+            .with_fast_domain(devices)
+            .map_err(|e| failure::input_failure(format!("--fast-domain {devices}: {e}"))),
         None => Ok(fabric),
     }
 }
@@ -104,9 +109,13 @@ fn set_options(mut stack: SoftwareStack, options: &[String]) -> Result<SoftwareS
     let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
     for (i, option) in options.iter().enumerate() {
         if options[..i].iter().any(|other| key(other) == key(option)) {
-            return Err(failure::input_failure(format!("--stack-option {option}: {} is set twice; set it once", key(option))));
+            return Err(failure::input_failure(format!(
+                "--stack-option {option}: {} is set twice; set it once",
+                key(option)
+            )));
         }
-        stack = stack.with_option(option).map_err(|error| failure::input_failure(format!("--stack-option: {error}")))?;
+        stack =
+            stack.with_option(option).map_err(|error| failure::input_failure(format!("--stack-option: {error}")))?;
     }
     Ok(stack)
 }
@@ -141,9 +150,9 @@ pub fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
 
 /// The same, with the texts of `files` in the place of files on the disk.
 pub fn read_text_from(path: &Path, what: &str, files: &Files) -> Result<String, Failure> {
-    files
-        .read(path)
-        .map_err(|e| failure::input_failure(format!("{}: cannot be read: {e}; give the path of {what}", path.display())))
+    files.read(path).map_err(|e| {
+        failure::input_failure(format!("{}: cannot be read: {e}; give the path of {what}", path.display()))
+    })
 }
 
 /// Parses `7:960`: bandwidth in one direction in GB/s, and capacity in GB.

@@ -7,7 +7,9 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 /// Makes a parser of whole numbers in a range. Its errors name the range.
-pub fn whole_number_in<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+pub fn whole_number_in<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: Copy + Display + Into<i128> + TryFrom<i128> + Send + Sync + 'static,
 {
@@ -21,7 +23,8 @@ where
 
 /// Lets every option take a negative number as its value, so that the option refuses it with its own limit.
 pub fn with_negative_values(command: Command) -> Command {
-    let numbers = [TypeId::of::<f64>(), TypeId::of::<u64>(), TypeId::of::<u32>(), TypeId::of::<u16>(), TypeId::of::<u8>()];
+    let numbers =
+        [TypeId::of::<f64>(), TypeId::of::<u64>(), TypeId::of::<u32>(), TypeId::of::<u16>(), TypeId::of::<u8>()];
     command.mut_subcommands(move |verb| {
         verb.mut_args(|option| {
             let of = option.get_value_parser().type_id();

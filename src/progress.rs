@@ -99,7 +99,11 @@ impl ProgressDisplay {
         let (end, waiting) = mpsc::channel();
         let watched = Arc::clone(&state);
         let teller = thread::spawn(move || {
-            if std::io::stderr().is_terminal() { draw_on_terminal(&watched, &waiting) } else { write_to_log(&watched, &waiting) }
+            if std::io::stderr().is_terminal() {
+                draw_on_terminal(&watched, &waiting)
+            } else {
+                write_to_log(&watched, &waiting)
+            }
         });
         Self { state, end: Some(end), teller: Some(teller) }
     }
@@ -262,7 +266,9 @@ mod tests {
     fn what_falls_ever_more_slowly_takes_longer_than_at_its_pace() {
         let left = |value: &dyn Fn(f64) -> f64, seconds: u32| {
             let mut pace = RemainingTime::towards(0.0);
-            (1..=10 * seconds).map(f64::from).fold(None, |_, tenth| pace.slowing_left(tenth / 10.0, value(tenth / 10.0), "left"))
+            (1..=10 * seconds)
+                .map(f64::from)
+                .fold(None, |_, tenth| pace.slowing_left(tenth / 10.0, value(tenth / 10.0), "left"))
         };
         // The value halves every ten seconds. From an eighth to a thousandth it takes seven halvings; at the pace of
         // the last quarter it takes the time of two.
@@ -284,11 +290,13 @@ mod tests {
     fn a_line_names_the_phase_and_what_is_known() {
         let mut state = DisplayState::new("searching");
         assert_eq!(state.status_line(), "searching [0 s]");
-        (state.said, state.left) = ("3 evaluated".to_owned(), Some(TimeLeft::about_seconds(Duration::from_secs(200), "left")));
+        (state.said, state.left) =
+            ("3 evaluated".to_owned(), Some(TimeLeft::about_seconds(Duration::from_secs(200), "left")));
         assert_eq!(state.status_line(), "searching [0 s, about 3 min left]: 3 evaluated");
         state.left = Some(TimeLeft::about_seconds(Duration::ZERO, "to the proof"));
         assert_eq!(state.status_line(), "searching [0 s, about 1 s to the proof]: 3 evaluated");
-        state.left = Some(TimeLeft { least: Duration::from_secs(22), most: Some(Duration::from_secs(241)), to: "to the proof" });
+        state.left =
+            Some(TimeLeft { least: Duration::from_secs(22), most: Some(Duration::from_secs(241)), to: "to the proof" });
         assert_eq!(state.status_line(), "searching [0 s, 22 s to 4 min to the proof]: 3 evaluated");
         assert_eq!([7_199, 7_200].map(|seconds| duration_text(Duration::from_secs(seconds))), ["119 min", "2.0 h"]);
     }

@@ -96,7 +96,10 @@ fn the_json_adds_up() {
     assert!((sum(&result["time_shares"], "fraction") - 1.0).abs() < 1e-9);
     let energy = &result["energy"];
     assert!((number(&energy["dynamic_j"]) + number(&energy["static_j"]) - number(&energy["step_j"])).abs() < 1e-9);
-    assert_eq!((&energy["step_j"], &result["plan"]["plan"]["layout"]["data"]), (&result["plan"]["energy_j"], &Value::from(1)));
+    assert_eq!(
+        (&energy["step_j"], &result["plan"]["plan"]["layout"]["data"]),
+        (&result["plan"]["energy_j"], &Value::from(1))
+    );
     assert_eq!(result["stages"].as_array().unwrap().len(), 4);
     let parts: f64 = result["plan"]["parts_s"].as_object().unwrap().values().map(number).sum();
     assert!((parts / number(&result["plan"]["step_s"]) - 1.0).abs() < 1e-9);
@@ -138,7 +141,11 @@ fn a_plan_takes_what_plan_says() {
             let result = &evaluated["result"];
             assert_eq!(listed["plans"][0], result["plan"], "{arguments}");
             assert!(result["plan"]["step_s"].as_f64().unwrap() > 0.0);
-            assert_eq!((&listed["stages"], &listed["timeline"]), (&result["stages"], &result["timeline"]), "{arguments}");
+            assert_eq!(
+                (&listed["stages"], &listed["timeline"]),
+                (&result["stages"], &result["timeline"]),
+                "{arguments}"
+            );
             assert_eq!(listed["counts"]["plans"], evaluated["counts"]["plans"], "{arguments}");
         }
     }
@@ -148,7 +155,18 @@ fn a_plan_takes_what_plan_says() {
 fn without_a_cluster_it_is_that_of_the_study_phaze() {
     let study = include_str!("../search/studies/phaze.toml");
     let mut command = coplace();
-    command.args(["evaluate", "bert-large", "--chip", "tpu_v4", "--tensor", "1", "--pipeline", "1", "--format", "json"]);
+    command.args([
+        "evaluate",
+        "bert-large",
+        "--chip",
+        "tpu_v4",
+        "--tensor",
+        "1",
+        "--pipeline",
+        "1",
+        "--format",
+        "json",
+    ]);
     let answer: Value = serde_json::from_slice(&command.assert().success().get_output().stdout).unwrap();
     let given = &answer["job"]["cluster"];
     for key in ["devices", "global_batch_sequences", "fabric"] {
@@ -177,7 +195,8 @@ fn what_lacks_memory_says_where_and_how_much() {
     assert_eq!(bytes("need_bytes") - bytes("have_bytes"), bytes("lacking_bytes"));
     assert_eq!(answer["feasible"], false);
     let gib = |key: &str| bytes(key) as f64 / f64::from(1 << 30);
-    let expected = format!("stage {} needs {:.2} GiB of {:.2} GiB", bytes("stage"), gib("need_bytes"), gib("have_bytes"));
+    let expected =
+        format!("stage {} needs {:.2} GiB of {:.2} GiB", bytes("stage"), gib("need_bytes"), gib("have_bytes"));
     assert!(why.contains(&expected) && why.contains(shortfall["plan"].as_str().unwrap()), "{why}");
 }
 
@@ -317,7 +336,8 @@ fn the_trace_is_written() {
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     // The stages' passes, and the slowest stage's kernels.
-    let named = |name: &str| events.iter().any(|e| e["name"].as_str().is_some_and(|n| n.starts_with(name)) && e["ph"] == "X");
+    let named =
+        |name: &str| events.iter().any(|e| e["name"].as_str().is_some_and(|n| n.starts_with(name)) && e["ph"] == "X");
     assert!(events.len() > 50 && named("forward 0") && named("layer forward") && named("layer."), "{}", events.len());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }

@@ -158,7 +158,8 @@ fn what_fits_nowhere_has_a_shortfall_and_no_result() {
         headroom: sim::units::Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let evaluated = EvaluateAnswer::new(&job, "gpt3-175b", &search_plans(&job, &PlanSpace::default(), 1).unwrap(), None);
+    let evaluated =
+        EvaluateAnswer::new(&job, "gpt3-175b", &search_plans(&job, &PlanSpace::default(), 1).unwrap(), None);
     let shortfall = evaluated.shortfall.unwrap();
     assert!(!evaluated.feasible && evaluated.result.is_none() && evaluated.why.unwrap().contains(&shortfall.plan));
     assert!(shortfall.lacking_bytes > 0 && shortfall.need_bytes - shortfall.have_bytes == shortfall.lacking_bytes);

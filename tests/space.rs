@@ -15,8 +15,12 @@ const SMALLEST: f64 = 3_355_047.77;
 fn space() -> HardwareSpace {
     let study = Study::load("phaze").unwrap();
     let Chips::Phaze(grid) = &study.space.chips else { panic!("PHAZE's grid") };
-    HardwareSpace::enumerate_chips(grid, &study.space.limits, &Accelerator::built_in(&study.space.reference_chip).unwrap())
-        .unwrap()
+    HardwareSpace::enumerate_chips(
+        grid,
+        &study.space.limits,
+        &Accelerator::built_in(&study.space.reference_chip).unwrap(),
+    )
+    .unwrap()
 }
 
 /// The formula of `interop/reference/phaze/README.md` with the coefficients beside it, independent of the program.
@@ -25,7 +29,9 @@ fn closed_form(coefficients: &Value, config: &PhazeConfig) -> f64 {
     let (width, depth) = (u64::from(config.width), u64::from(config.depth));
     let tensor = (width * depth) as f64 * of("tc_mac") + of(&format!("l2_{}", (width * depth * 16).max(1024)));
     let vector = width as f64 * of("vc_lane") + of(&format!("l2v_{}", (width * 16).max(1024)));
-    f64::from(config.num_tc) * tensor + f64::from(config.num_vc) * vector + of(&format!("glb_{}", config.global_buffer.0))
+    f64::from(config.num_tc) * tensor
+        + f64::from(config.num_vc) * vector
+        + of(&format!("glb_{}", config.global_buffer.0))
 }
 
 #[test]

@@ -61,5 +61,9 @@ fn main() {
         );
     }
     println!("geometric mean of the ratios, all {} instances: {:.0}", all.len(), geometric_mean(&all));
-    println!("geometric mean, {} instances of {LARGE:?} layers and devices or more: {:.0}", large.len(), geometric_mean(&large));
+    println!(
+        "geometric mean, {} instances of {LARGE:?} layers and devices or more: {:.0}",
+        large.len(),
+        geometric_mean(&large)
+    );
 }

@@ -26,7 +26,10 @@ fn stored() -> Vec<(String, Problem)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "json"));
     files.sort();
-    files.iter().map(|p| (p.file_stem().unwrap().to_string_lossy().into_owned(), read_instance(p).unwrap().unpaired)).collect()
+    files
+        .iter()
+        .map(|p| (p.file_stem().unwrap().to_string_lossy().into_owned(), read_instance(p).unwrap().unpaired))
+        .collect()
 }
 
 fn side_by_side(backend: Backend, name: &str, largest: usize) {
@@ -77,12 +80,16 @@ fn sweep(problems: usize, threads: usize) {
                         break;
                     }
                     let mut random = Random(at as u64);
-                    let cores =
-                        Cores { tensor_cores: 1 << random.range(0, 6), vector_cores: 1 << random.range(0, 6), ..*layer.cores() };
+                    let cores = Cores {
+                        tensor_cores: 1 << random.range(0, 6),
+                        vector_cores: 1 << random.range(0, 6),
+                        ..*layer.cores()
+                    };
                     let mut operators = layer.operators().to_vec();
                     for operator in &mut operators {
                         operator.latency *= random.range(1_000, 1_000_000);
-                        operator.exclusive_latency = operator.exclusive_latency.map(|_| operator.latency / random.range(1, 4));
+                        operator.exclusive_latency =
+                            operator.exclusive_latency.map(|_| operator.latency / random.range(1, 4));
                     }
                     let problem = Problem::new(cores, operators, layer.edges().to_vec()).unwrap();
                     counts[memo.solve_problem(&problem).method as usize].fetch_add(1, Ordering::Relaxed);
@@ -94,7 +101,9 @@ fn sweep(problems: usize, threads: usize) {
         "\nsweep: {problems} layers of 40 operators, latencies drawn anew for each, {threads} threads: {:.2} s",
         begun.elapsed().as_secs_f64()
     );
-    for method in [ProofMethod::Decomposition, ProofMethod::Bounds, ProofMethod::Search, ProofMethod::Ilp, ProofMethod::Open] {
+    for method in
+        [ProofMethod::Decomposition, ProofMethod::Bounds, ProofMethod::Search, ProofMethod::Ilp, ProofMethod::Open]
+    {
         println!("  closed by {method}: {}", counts[method as usize].load(Ordering::Relaxed));
     }
     println!("  memo: {:?}, hit rate {:.3}", memo.statistics(), memo.statistics().hit_rate());
@@ -111,7 +120,11 @@ fn main() {
         }
     }
     times.sort_by(f64::total_cmp);
-    println!("stored instances, both pairings: median {:.3} ms, worst {:.3} ms", times[times.len() / 2], times[times.len() - 1]);
+    println!(
+        "stored instances, both pairings: median {:.3} ms, worst {:.3} ms",
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
     sweep(100_000, 2);
     side_by_side(Backend::Microlp, "microlp", 9);
     #[cfg(feature = "highs")]

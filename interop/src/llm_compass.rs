@@ -10,11 +10,12 @@ use serde_json::Value;
 use sim::files::{FileError, json, strict};
 use sim::hardware::energy::{EnergyPoint, default_energy_model, default_energy_per_byte};
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, HbmGeneration, MemoryKind,
-    MemoryLevel, ProcessNode,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, Exclusivity, FileFault, HbmGeneration,
+    MemoryKind, MemoryLevel, ProcessNode,
 };
 use sim::hardware::{
-    Accumulation, ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
+    Accumulation, ChipTemplate, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores, VectorCores,
+    find_faults,
 };
 use sim::limits::{self, LARGEST_COUNT};
 use sim::network::{Fabric, Tier, Topology, TorusDim};
@@ -33,7 +34,11 @@ const USUAL_STACK: &str = "megatron";
 /// # Errors
 /// Malformed JSON, missing keys, or impossible figures; all of them are listed by their path in the file.
 pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
-    let json = parse_file(text, file, "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
+    let json = parse_file(
+        text,
+        file,
+        "give a chip file (.toml), an LLMCompass device description or a Calculon system (.json)",
+    )?;
     let mut reader = CompassReader { json: &json, faults: Vec::new() };
     let accelerator = build_accelerator(&mut reader);
     if reader.faults.is_empty() {
@@ -45,7 +50,10 @@ pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
         aliases: Vec::new(),
         description: format!("LLMCompass device description {file}"),
         accelerator,
-        sources: BTreeMap::from([("all".to_owned(), format!("{file}, and where it is silent LLMCompass's own assumptions"))]),
+        sources: BTreeMap::from([(
+            "all".to_owned(),
+            format!("{file}, and where it is silent LLMCompass's own assumptions"),
+        )]),
         fitted_on: BTreeMap::new(),
     })
 }
@@ -57,18 +65,24 @@ pub fn read_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
 /// # Errors
 /// As [`read_chip`].
 pub fn read_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
-    let json =
-        parse_file(text, file, "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)")?;
+    let json = parse_file(
+        text,
+        file,
+        "give a fabric file (.toml), an LLMCompass device description or a Calculon system (.json)",
+    )?;
     let mut r = CompassReader { json: &json, faults: Vec::new() };
     let link = |key: &str| format!("interconnect.link.{key}");
     let name = r.text_at("name").to_owned();
     let devices = r.positive_count("device_count");
     let ring = r.choice_at("interconnect.topology", &[("FC", false), ("RING", true)]).unwrap_or(false);
     let links = "interconnect.link_count_per_device";
-    let bandwidth = r.positive_number(links, FACTOR) * r.positive_number(&link("bandwidth_per_direction_byte"), limits::RATE);
+    let bandwidth =
+        r.positive_number(links, FACTOR) * r.positive_number(&link("bandwidth_per_direction_byte"), limits::RATE);
     r.capped_product(&[links, &link("bandwidth_per_direction_byte")], bandwidth, limits::RATE, "in B/s");
-    let (payload, header) =
-        (r.positive_number(&link("max_payload_size_byte"), PACKET), r.positive_number(&link("header_size_byte"), PACKET));
+    let (payload, header) = (
+        r.positive_number(&link("max_payload_size_byte"), PACKET),
+        r.positive_number(&link("header_size_byte"), PACKET),
+    );
     let latency = r.positive_number(&link("latency_second"), f64::MIN_POSITIVE..=limits::LONGEST_LATENCY);
     r.check_sound(file)?;
     let wrap = devices > 1;
@@ -97,7 +111,14 @@ pub fn read_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
         source: file.to_owned(),
     };
     let description = format!("LLMCompass interconnect {file}");
-    Ok(Fabric { name, description, launch: Seconds::ZERO, tiers: vec![tier], fitted_on: String::new(), joins: Vec::new() })
+    Ok(Fabric {
+        name,
+        description,
+        launch: Seconds::ZERO,
+        tiers: vec![tier],
+        fitted_on: String::new(),
+        joins: Vec::new(),
+    })
 }
 
 fn parse_file(text: &str, file: &str, cure: &str) -> Result<Value, FileError> {
@@ -165,7 +186,12 @@ impl<'a> CompassReader<'a> {
     fn capped_product(&mut self, paths: &[&str], product: f64, range: RangeInclusive<f64>, unit: &str) {
         if self.faults.is_empty() && !range.contains(&product) {
             let limit = format!("their product {unit} {}", limits::describe_range(*range.start(), *range.end()));
-            self.faults.push(FileFault::new(paths.join(" x "), limits::format_number(product), limit, "correct one of them"));
+            self.faults.push(FileFault::new(
+                paths.join(" x "),
+                limits::format_number(product),
+                limit,
+                "correct one of them",
+            ));
         }
     }
 
@@ -283,7 +309,10 @@ fn build_tensor_cores(r: &mut CompassReader<'_>, cores: u32) -> (TensorCores, f6
         dataflow: Dataflow::OutputStationary,
         preload: true,
         accumulation: Accumulation::default(),
-        macs_per_unit_per_cycle: rates_of_types(r.value_at(&array("data_type")).and_then(Value::as_str).unwrap_or("fp16"), rate),
+        macs_per_unit_per_cycle: rates_of_types(
+            r.value_at(&array("data_type")).and_then(Value::as_str).unwrap_or("fp16"),
+            rate,
+        ),
     };
     let edges = f64::from(rows) + f64::from(columns);
     (tensor, f64::from(arrays_per_core) * edges * rate.max(1.0) * bytes)
@@ -317,7 +346,8 @@ fn build_device_memory(r: &mut CompassReader<'_>, clock: Hertz, node: ProcessNod
     let channels = r.positive_number("device.io.memory_channel_active_count", FACTOR);
     let pins = r.positive_number("device.io.pin_count_per_channel", FACTOR);
     let bits = r.positive_number("device.io.bandwidth_per_pin_bit", PIN);
-    let paths = ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
+    let paths =
+        ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
     r.capped_product(&paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
     build_level("memory", MemoryScope::Chip, capacity, channels * pins * bits / 8.0, 1, (clock, node))
 }
@@ -393,7 +423,8 @@ mod tests {
             let time = fabric.cost_of_collective(&all_reduce).latency.0;
             assert!((bound..bound * 1.1).contains(&time), "{}: {time} {bound}", fabric.name);
         }
-        let error = read_fabric(&changed("interconnect.topology", Some("MESH".into())), "m.json").unwrap_err().to_string();
+        let error =
+            read_fabric(&changed("interconnect.topology", Some("MESH".into())), "m.json").unwrap_err().to_string();
         assert_eq!(error, "m.json: interconnect.topology = MESH: must be one of FC, RING; correct it");
     }
 
@@ -402,10 +433,22 @@ mod tests {
         let core = "device.compute_chiplet.core";
         for (path, value, expected) in [
             (format!("{core}.SRAM_KB"), None, "SRAM_KB = nothing: this figure is needed; add it"),
-            (format!("{core}.sublane_count"), Some(0.into()), "sublane_count = 0: must be a positive number; correct it"),
-            ("device.frequency_Hz".into(), Some((-1).into()), "frequency_Hz = -1: must be a positive number; correct it"),
+            (
+                format!("{core}.sublane_count"),
+                Some(0.into()),
+                "sublane_count = 0: must be a positive number; correct it",
+            ),
+            (
+                "device.frequency_Hz".into(),
+                Some((-1).into()),
+                "frequency_Hz = -1: must be a positive number; correct it",
+            ),
             ("device.compute_chiplet.core_count".into(), Some(1.5.into()), "core_count = 1.5: must be a whole number"),
-            (format!("{core}.systolic_array.data_type"), Some("fp4".into()), "data_type = fp4: must be one of fp32, bf16,"),
+            (
+                format!("{core}.systolic_array.data_type"),
+                Some("fp4".into()),
+                "data_type = fp4: must be one of fp32, bf16,",
+            ),
             ("device.compute_chiplet.process_node".into(), Some("7".into()), "process_node = 7: must be one of 45nm,"),
             ("device.frequency_Hz".into(), Some(1e30.into()), ": must be from 1000 to 1e11; correct it"),
             (
@@ -413,7 +456,11 @@ mod tests {
                 Some(1_000_000.into()),
                 "vector_unit.flop_per_cycle = 8000000: their product by 2, the lanes of a core, must be from 1 to 1048576; correct one",
             ),
-            ("device.io.global_buffer_MB".into(), Some(0.1.into()), "memory.sram.capacity = 196608 B: exceeds the 104858 B of"),
+            (
+                "device.io.global_buffer_MB".into(),
+                Some(0.1.into()),
+                "memory.sram.capacity = 196608 B: exceeds the 104858 B of",
+            ),
         ] {
             let error = read_chip(&changed(&path, value), "d.json").unwrap_err();
             assert!(error.to_string().starts_with("d.json: ") && error.to_string().contains(expected), "{error}");

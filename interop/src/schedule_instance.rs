@@ -152,7 +152,8 @@ const WHOLE: &str = "a whole number, 0 or more";
 /// # Errors
 /// An [`InstanceError`] that names what is wrong and where.
 pub fn read_instance(path: &Path) -> Result<ScheduleInstance, InstanceError> {
-    let text = sim::files::text::read_text(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
+    let text =
+        sim::files::text::read_text(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
     parse_instance(path, &text)
 }
 
@@ -222,7 +223,11 @@ impl InstanceReader<'_> {
         key: &str,
         expected: &'static str,
     ) -> Result<&'v Value, InstanceError> {
-        map.get(key).ok_or_else(|| InstanceError::Missing { path: self.path.into(), key: format!("{place}{key}"), expected })
+        map.get(key).ok_or_else(|| InstanceError::Missing {
+            path: self.path.into(),
+            key: format!("{place}{key}"),
+            expected,
+        })
     }
 
     /// A count of cores.
@@ -296,17 +301,27 @@ impl InstanceReader<'_> {
         }
     }
 
-    fn read_edges(&self, root: &Map<String, Value>, numbers: &BTreeMap<u64, u32>) -> Result<Vec<(u32, u32)>, InstanceError> {
+    fn read_edges(
+        &self,
+        root: &Map<String, Value>,
+        numbers: &BTreeMap<u64, u32>,
+    ) -> Result<Vec<(u32, u32)>, InstanceError> {
         const PAIR: &str = "a pair [from, to] of operator ids that occur in `ops`";
         let value = self.value_of_key(root, "", "edges", "a list of pairs [from, to]")?;
         let list = value.as_array().ok_or_else(|| self.wrong_value("edges", value, "a list of pairs [from, to]"))?;
         let pair = |(index, item): (usize, &Value)| {
             let key = format!("edges[{index}]");
-            let Some([from, to]) = item.as_array().map(Vec::as_slice) else { return Err(self.wrong_value(&key, item, PAIR)) };
+            let Some([from, to]) = item.as_array().map(Vec::as_slice) else {
+                return Err(self.wrong_value(&key, item, PAIR));
+            };
             let number = |id: &Value| {
                 let id = id.as_u64().ok_or_else(|| self.wrong_value(&key, item, PAIR))?;
-                let nowhere =
-                    || InstanceError::NoOperator { path: self.path.into(), key: key.clone(), value: item.to_string(), id };
+                let nowhere = || InstanceError::NoOperator {
+                    path: self.path.into(),
+                    key: key.clone(),
+                    value: item.to_string(),
+                    id,
+                };
                 numbers.get(&id).copied().ok_or_else(nowhere)
             };
             Ok((number(from)?, number(to)?))
@@ -316,14 +331,17 @@ impl InstanceReader<'_> {
 
     fn read_stored_answer(&self, root: &Map<String, Value>, key: &str) -> Result<Option<StoredAnswer>, InstanceError> {
         let Some(value) = root.get(key) else { return Ok(None) };
-        let map =
-            value.as_object().ok_or_else(|| self.wrong_value(key, value, "an object with makespan, lower_bound and proved"))?;
+        let map = value
+            .as_object()
+            .ok_or_else(|| self.wrong_value(key, value, "an object with makespan, lower_bound and proved"))?;
         let place = format!("{key}.");
         let proved = self.value_of_key(map, &place, "proved", "true or false")?;
         Ok(Some(StoredAnswer {
             makespan: self.read_ticks(map, &place, "makespan")?,
             lower_bound: self.read_ticks(map, &place, "lower_bound")?,
-            proved: proved.as_bool().ok_or_else(|| self.wrong_value(&format!("{place}proved"), proved, "true or false"))?,
+            proved: proved
+                .as_bool()
+                .ok_or_else(|| self.wrong_value(&format!("{place}proved"), proved, "true or false"))?,
         }))
     }
 }

@@ -1,7 +1,9 @@
 //! PHAZE's placement: every recorded instance, and the search against PHAZE's table written out literally.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_interop::phaze::{self, PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, Recorded, WidthGraph};
+use coplace_interop::phaze::{
+    self, PhazeEdge, PhazeInstance, PhazeLayer, PhazeOptimizer, PhazeProblem, Recorded, WidthGraph,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -170,14 +172,15 @@ fn problems() -> impl Strategy<Value = PhazeProblem> {
                 let mut graphs = BTreeMap::new();
                 for (choice, (width, layers)) in widths.into_iter().zip(layers).enumerate() {
                     let split = |mark: u8| width > 1 && (parallel == 0 || (parallel == 1 && mark > 0));
-                    let layers = layers.into_iter().enumerate().map(|(id, (parameters, activations, f, b, mark))| PhazeLayer {
-                        id: id as i64,
-                        parameter_bytes: f64::from(parameters),
-                        activation_bytes: f64::from(activations),
-                        forward: f64::from(f),
-                        backward: f64::from(b),
-                        tensor_parallel: split(mark),
-                    });
+                    let layers =
+                        layers.into_iter().enumerate().map(|(id, (parameters, activations, f, b, mark))| PhazeLayer {
+                            id: id as i64,
+                            parameter_bytes: f64::from(parameters),
+                            activation_bytes: f64::from(activations),
+                            forward: f64::from(f),
+                            backward: f64::from(b),
+                            tensor_parallel: split(mark),
+                        });
                     let edges = pairs.iter().enumerate().map(|(at, &(from, to))| PhazeEdge {
                         source: from as i64,
                         destination: to as i64,

@@ -205,7 +205,10 @@ fn the_verifier_reports_every_fault() {
         plan.data_parallel = 7;
         plan.stages.pop();
     });
-    assert!(matches!(two[..], [PlanFault::DataParallel { degree: 7, most: 6 }, PlanFault::Uncovered { .. }]), "{two:?}");
+    assert!(
+        matches!(two[..], [PlanFault::DataParallel { degree: 7, most: 6 }, PlanFault::Uncovered { .. }]),
+        "{two:?}"
+    );
     assert!(matches!(faults(&|plan| plan.stages[0].first_layer = 1)[..], [PlanFault::Cover { stage: 0, .. }]));
     assert!(matches!(faults(&|plan| plan.stages[0].load *= 1.1)[..], [PlanFault::Stated { what: "load", .. }]));
     assert!(matches!(faults(&|plan| plan.stages[0].devices = 2)[..], [PlanFault::StageDevices { needed: 1, .. }, ..]));
@@ -219,7 +222,10 @@ fn the_verifier_reports_every_fault() {
     let mut single = plan.clone();
     single.data_parallel = 1;
     let found = phaze::evaluate_plan(&tight, &single).unwrap_err();
-    assert!(matches!(found[..], [PlanFault::Memory { stage: 0, need, limit }] if need == 30.0 && limit == 25.0), "{found:?}");
+    assert!(
+        matches!(found[..], [PlanFault::Memory { stage: 0, need, limit }] if need == 30.0 && limit == 25.0),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use coplace_interop::scale_sim::{LayerReport, REPORT_HEADER, ScaleSimConfig, TopologyKind, read_topology, write_compute_report};
+use coplace_interop::scale_sim::{
+    LayerReport, REPORT_HEADER, ScaleSimConfig, TopologyKind, read_topology, write_compute_report,
+};
 use std::path::PathBuf;
 
 fn data(name: &str) -> String {
@@ -56,7 +58,10 @@ fn reports_are_those_of_scale_sim() {
 fn a_depth_wise_layer_is_a_layer_per_channel() {
     let layers = read_topology(&data("convolutions.csv"), "c.csv", None).unwrap();
     let names: Vec<&str> = layers.iter().map(|layer| layer.name.as_str()).collect();
-    assert_eq!(names, ["Conv1", "Conv2", "Conv2DPChannel_0", "Conv2DPChannel_1", "Conv2DPChannel_2", "Conv2DPChannel_3", "FC"]);
+    assert_eq!(
+        names,
+        ["Conv1", "Conv2", "Conv2DPChannel_0", "Conv2DPChannel_1", "Conv2DPChannel_2", "Conv2DPChannel_3", "FC"]
+    );
     assert_eq!((layers[2].m, layers[2].n, layers[2].k), (36, 1, 9));
 }
 
@@ -69,8 +74,7 @@ fn lines_are_read_as_users_write_them() {
     }
     let forced = read_topology("whatever\nA, 3, 5, 7,\n", "t.csv", Some(TopologyKind::Gemm)).unwrap();
     assert_eq!(forced, plain);
-    let header =
-        "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Stride H, Stride W,\n";
+    let header = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Stride H, Stride W,\n";
     let strided = product(&format!("{header}A, 10, 10, 3, 3, 2, 4, 2, 1,\n"));
     // ceil((10 - 3 + 2) / 2) = 5 rows of ceil((10 - 3 + 1) / 1) = 8 pixels.
     assert_eq!((strided[0].m, strided[0].n, strided[0].k), (40, 4, 18));
@@ -92,7 +96,9 @@ fn every_fault_of_a_topology_is_named_by_line_and_column() {
     let empty = read_topology("Layer, M, N, K,\n", "net.csv", None).unwrap_err().to_string();
     assert!(empty.starts_with("net.csv: layers = none"), "{empty}");
     let wide = text.lines().next().unwrap().to_owned() + "\nDPwide, 8, 8, 3, 3, 99999, 1, 1,\n";
-    assert!(read_topology(&wide, "net.csv", None).unwrap_err().to_string().contains("Channels = 99999: a depth-wise layer"));
+    assert!(
+        read_topology(&wide, "net.csv", None).unwrap_err().to_string().contains("Channels = 99999: a depth-wise layer")
+    );
 }
 
 #[test]
@@ -128,13 +134,15 @@ fn what_is_not_modelled_is_said() {
     let odd = good.replace("SparseRep", "SparseReps").replace("ReadRequestBuffer", "ReadRequests");
     let odd = ScaleSimConfig::from_cfg_str(&odd, "a.cfg").unwrap().unknown;
     assert_eq!(odd, ["[architecture_presets] readrequests", "[sparsity] sparsereps"]);
-    let fault = |from: &str, to: &str| ScaleSimConfig::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string();
+    let fault =
+        |from: &str, to: &str| ScaleSimConfig::from_cfg_str(&good.replace(from, to), "a.cfg").unwrap_err().to_string();
     assert!(
         fault("SparsitySupport : false", "SparsitySupport : zz")
             .contains("[sparsity] SparsitySupport = zz: must be True or False")
     );
     assert!(
-        fault("\nBandwidth : 10", "\nBandwidth : -1").contains("[architecture_presets] Bandwidth = -1: must be words per cycle")
+        fault("\nBandwidth : 10", "\nBandwidth : -1")
+            .contains("[architecture_presets] Bandwidth = -1: must be words per cycle")
     );
     assert_eq!(beyond("InterfaceBandwidth: CALC", "InterfaceBandwidth: USER"), ["InterfaceBandwidth = USER"]);
     assert_eq!(beyond("SparsitySupport : false", "SparsitySupport : true"), ["SparsitySupport = true"]);

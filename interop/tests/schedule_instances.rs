@@ -46,9 +46,10 @@ fn every_stored_instance_is_proven_optimal_in_both_pairings() {
     assert_eq!(instances.len(), 24);
     let (mut proved, mut seconds) = (0, Vec::new());
     for (name, instance) in &instances {
-        for (pairing, problem, stored) in
-            [("unpaired", &instance.unpaired, instance.stored_unpaired), ("paired", &instance.paired, instance.stored_paired)]
-        {
+        for (pairing, problem, stored) in [
+            ("unpaired", &instance.unpaired, instance.stored_unpaired),
+            ("paired", &instance.paired, instance.stored_paired),
+        ] {
             let stored = stored.expect("every instance stores both answers");
             proved += usize::from(stored.proved);
             check(&format!("{name} {pairing}"), problem, stored, &mut seconds);
@@ -73,7 +74,9 @@ fn a_file_says_what_is_wrong_with_it() {
         file_error(r#"{"num_tc": -1, "num_vc": 1, "ops": [], "edges": []}"#),
         "x.json: `num_tc` is -1; give a whole number of cores, 0 to 4294967295"
     );
-    let with = |op: &str, edges: &str| file_error(&format!(r#"{{"num_tc": 1, "num_vc": 1, "ops": [{op}], "edges": {edges}}}"#));
+    let with = |op: &str, edges: &str| {
+        file_error(&format!(r#"{{"num_tc": 1, "num_vc": 1, "ops": [{op}], "edges": {edges}}}"#))
+    };
     assert_eq!(
         with(r#"{"id": 7, "type": "TC", "latency": -4}"#, "[]"),
         "x.json: `ops[0] (id 7).latency` is -4; give a whole number, 0 or more"
@@ -91,7 +94,10 @@ fn a_file_says_what_is_wrong_with_it() {
         let message = with(good, &format!("[{edge}]"));
         assert!(message.ends_with("; give a pair [from, to] of operator ids that occur in `ops`"), "{message}");
     }
-    assert_eq!(with(&format!("{good}, {good}"), "[]"), "x.json: `ops[1].id` is 5; give an id that no other operator has");
+    assert_eq!(
+        with(&format!("{good}, {good}"), "[]"),
+        "x.json: `ops[1].id` is 5; give an id that no other operator has"
+    );
     assert_eq!(with(good, "[[5, 5]]"), "x.json: the operators form a cycle: 5 -> 5; remove one of its edges");
     let more = r#"{"id": 9, "type": "Nop", "latency": 0}, {"id": 3, "type": "TC", "latency": 1}"#;
     assert_eq!(
@@ -105,7 +111,9 @@ fn a_file_says_what_is_wrong_with_it() {
     let long = format!(r#"{good}, {{"id": 8, "type": "TC", "latency": {MAX_TOTAL_TICKS}}}"#);
     assert!(with(&long, "[]").starts_with("x.json: the latencies up to operator 8 add up to more than "));
     let coreless = format!(r#"{{"num_tc": 0, "num_vc": 1, "ops": [{good}], "edges": []}}"#);
-    assert!(file_error(&coreless).starts_with("x.json: operator 5 is a tensor operator, but the chip has 0 tensor cores; "));
+    assert!(
+        file_error(&coreless).starts_with("x.json: operator 5 is a tensor operator, but the chip has 0 tensor cores; ")
+    );
     assert!(file_error(r#"{"num_tc": 1, "ops"#).starts_with("x.json: not valid JSON: "));
     assert!(
         file_error(r#"{"num_tc": 1, "num_vc": 1, "ops": [{"id": 0, "type": "TC", "latency": 1e999}], "edges": []}"#)

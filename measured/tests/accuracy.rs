@@ -39,7 +39,11 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
         let report = validate_file(&measured(name), &ValidateOptions::default()).unwrap();
         // Training runs have rows of plans that are not modelled; each is reported. All other rows are predicted.
         let runs = name.starts_with("training_runs");
-        assert!(runs || (report.row_errors.is_empty() && report.unpredicted.is_empty()), "{name}: {:?}", report.unpredicted);
+        assert!(
+            runs || (report.row_errors.is_empty() && report.unpredicted.is_empty()),
+            "{name}: {:?}",
+            report.unpredicted
+        );
         for group in &report.groups {
             let (called, error) = match runs || name == "memory_peaks.csv" {
                 true => (format!("{} {}", group.group, group.quantity), group.mape_pct),
@@ -52,7 +56,10 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
         // The fraction of runs out of memory that are predicted to fit, and the fraction of fitting runs that are not.
         for told in &report.out_of_memory {
             let part = |wrong: usize, of: usize| 100.0 * wrong as f64 / of.max(1) as f64;
-            now.insert((name.to_owned(), format!("{} missed", told.group)), part(told.failed - told.caught, told.failed));
+            now.insert(
+                (name.to_owned(), format!("{} missed", told.group)),
+                part(told.failed - told.caught, told.failed),
+            );
             now.insert((name.to_owned(), format!("{} alarms", told.group)), part(told.false_alarms, told.ran));
         }
     }

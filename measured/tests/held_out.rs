@@ -34,11 +34,13 @@ fn the_carried_errors_are_those_of_the_model() {
         cells.map(|cells| ((cells[2].to_owned(), cells[0].to_owned()), cells[13].parse().unwrap())).collect();
     let directory = tempfile::tempdir().unwrap();
     for name in ["training_runs.csv", "training_runs_2.csv", "memory_peaks.csv"] {
-        let report = validate_file(&part(directory.path(), name, |at, _| at % 11 == 0), &ValidateOptions::default()).unwrap();
+        let report =
+            validate_file(&part(directory.path(), name, |at, _| at % 11 == 0), &ValidateOptions::default()).unwrap();
         let mut apart = Vec::new();
         for p in report.predictions.iter().filter(|p| p.quantity != "fits") {
-            let Some(error) =
-                p.measured.and_then(|m| Some((m / p.predicted).ln() - carried.get(&(p.id.clone(), p.quantity.to_owned()))?))
+            let Some(error) = p
+                .measured
+                .and_then(|m| Some((m / p.predicted).ln() - carried.get(&(p.id.clone(), p.quantity.to_owned()))?))
             else {
                 continue;
             };
@@ -94,15 +96,19 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     let mut slower = csv::Writer::from_path(directory.path().join("slower.csv")).unwrap();
     slower.write_record(&head).unwrap();
     for row in table.records().map(Result::unwrap) {
-        let Some(p) = report.predictions.iter().find(|p| p.quantity == "iteration_s" && p.id == row[at("id")]) else { continue };
-        let cell =
-            |(i, cell): (usize, &str)| if i == at("iteration_s") { (1.25 * p.predicted).to_string() } else { cell.to_owned() };
+        let Some(p) = report.predictions.iter().find(|p| p.quantity == "iteration_s" && p.id == row[at("id")]) else {
+            continue;
+        };
+        let cell = |(i, cell): (usize, &str)| {
+            if i == at("iteration_s") { (1.25 * p.predicted).to_string() } else { cell.to_owned() }
+        };
         slower.write_record(row.iter().enumerate().map(cell)).unwrap();
     }
     slower.flush().unwrap();
     drop(slower);
     let base = SoftwareStack::load("nanotron").unwrap();
-    let fitted = calibrate_stack(&directory.path().join("slower.csv"), &base, "ours", &ValidateOptions::default()).unwrap();
+    let fitted =
+        calibrate_stack(&directory.path().join("slower.csv"), &base, "ours", &ValidateOptions::default()).unwrap();
     let steps = fitted.parts.iter().find(|part| part.quantity == "iteration_s").unwrap();
     assert!((steps.before_pct - 20.0).abs() < 0.5 && steps.after_pct < 5.0 && steps.left_out_pct < 10.0, "{steps:?}");
     assert!(steps.scalars.iter().any(|s| s.determined) && steps.scalars.iter().any(|s| !s.determined), "{steps:?}");
@@ -115,7 +121,11 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
     std::fs::write(&written, fitted.stack.to_toml_string().unwrap()).unwrap();
     let read = SoftwareStack::load(&written.display().to_string()).unwrap();
     assert_eq!((read.name.as_str(), &read), ("ours", &fitted.stack));
-    assert!(read.sources.values().any(|source| source.starts_with("coplace calibrate: fitted on 6 rows")), "{:?}", read.sources);
+    assert!(
+        read.sources.values().any(|source| source.starts_with("coplace calibrate: fitted on 6 rows")),
+        "{:?}",
+        read.sources
+    );
     // The stack keeps the name of the software that it was calibrated from, even if its launch cost changed.
     assert_eq!(read.calibrated_from.as_deref(), Some("nanotron"));
 }
@@ -123,7 +133,8 @@ fn a_stack_is_fitted_to_a_few_runs_of_a_slower_machine() {
 #[test]
 fn a_chip_is_predicted_by_the_scalars_of_another() {
     let directory = tempfile::tempdir().unwrap();
-    let rows = part(directory.path(), "gpu_kernels.csv", |_, line| line.contains("_sxm,gemm,") && line.contains(",bf16,"));
+    let rows =
+        part(directory.path(), "gpu_kernels.csv", |_, line| line.contains("_sxm,gemm,") && line.contains(",bf16,"));
     let found = kernel_residuals(&rows, &ValidateOptions::default()).unwrap();
     let mape = |chip: &str, error: &dyn Fn(&AloneResidual) -> Option<f64>| {
         let of_chip = found.iter().filter(|r| r.facts.place == chip && r.facts.kind == "gemm bf16");
@@ -132,7 +143,8 @@ fn a_chip_is_predicted_by_the_scalars_of_another() {
         errors.iter().sum::<f64>() / errors.len() as f64
     };
     for chip in ["a100_80gb_sxm", "h100_80gb_sxm"] {
-        let (in_sample, rows, other) = (mape(chip, &|r| Some(r.in_sample)), mape(chip, &|r| r.rows), mape(chip, &|r| r.chip));
+        let (in_sample, rows, other) =
+            (mape(chip, &|r| Some(r.in_sample)), mape(chip, &|r| r.rows), mape(chip, &|r| r.chip));
         assert!(in_sample < 9.0 && rows < 12.0 && other < 15.0, "{chip}: {in_sample:.1} {rows:.1} {other:.1} %");
         assert!(in_sample < other, "{chip}");
     }

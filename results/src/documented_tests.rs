@@ -6,7 +6,9 @@ use crate::store::design::{DesignRow, DesignStatus};
 const README: &str = include_str!("../README.md");
 
 fn described(name: &str) -> bool {
-    README.contains(&format!("`{name}`")) || README.contains(&format!("`.{name}`")) || README.contains(&format!(".{name}`"))
+    README.contains(&format!("`{name}`"))
+        || README.contains(&format!("`.{name}`"))
+        || README.contains(&format!(".{name}`"))
 }
 
 fn keys(value: &serde_json::Value, open: &[&str], found: &mut Vec<String>) {

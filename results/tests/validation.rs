@@ -10,7 +10,8 @@ const SYSTOLIC: &str = "id,layer,rows,cols,dataflow,m,n,k,array_cycles,reported_
 ifmap_sram_reads,filter_sram_reads,ofmap_sram_writes,source\n";
 /// SCALE-Sim v3 at 1d62b68, CALC mode, 64/64/32 kB SRAM, gemm.
 const ROW: &str = "ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n";
-const COLLECTIVES: &str = "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";
+const COLLECTIVES: &str =
+    "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";
 
 fn validate(text: &str) -> FileReport {
     validate_contents(Path::new("data.csv"), text.as_bytes(), &ValidateOptions::default()).unwrap()
@@ -20,7 +21,8 @@ fn validate(text: &str) -> FileReport {
 fn a_faulty_row_and_an_unknown_column_are_printed() {
     let text = validation_report(&validate(&format!("{SYSTOLIC}a,l,8,8,xs,1,1,1,15,14,1.5625,1,1,17,x\n{ROW}")));
     assert!(text.contains("data.csv:2: dataflow = xs: must be os, ws or is; correct it"), "{text}");
-    let text = validation_report(&validate("id,rows,cols,dataflow,m,n,k,array_cycles,weather\nx,8,8,os,1,1,1,15,fair\n"));
+    let text =
+        validation_report(&validate("id,rows,cols,dataflow,m,n,k,array_cycles,weather\nx,8,8,os,1,1,1,15,fair\n"));
     assert!(text.contains("ignored columns: weather\n"), "{text}");
 }
 

@@ -40,8 +40,10 @@ fn main() {
     let reference = Accelerator::built_in(&study.space.reference_chip).unwrap();
     let Chips::Phaze(grid) = &study.space.chips else { panic!("a study of PHAZE's chips") };
     let space = Space::from_phaze(grid, &study.space.limits, &reference).unwrap();
-    let fabric =
-        Fabric::load_for_chip(&study.cluster.fabric, &reference.name).unwrap().for_devices(study.cluster.devices).unwrap();
+    let fabric = Fabric::load_for_chip(&study.cluster.fabric, &reference.name)
+        .unwrap()
+        .for_devices(study.cluster.devices)
+        .unwrap();
     let stack = SoftwareStack::load(&study.plan.stack).unwrap();
     for name in models {
         let model = Model::load(name).unwrap();
@@ -67,7 +69,8 @@ fn main() {
         let search = DesignSearch { workloads: &[Workload::of_one_model(&prepared)], space: &space, aim, robust: None };
         let answer = DesignWatch::silent(|watch| search.run_design_search(watch)).unwrap();
         let seconds = start.elapsed().as_secs_f64();
-        let count = |wanted: fn(&CandidateOutcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();
+        let count =
+            |wanted: fn(&CandidateOutcome<_>) -> bool| answer.designs.iter().filter(|d| wanted(&d.outcome)).count();
         let best = answer.best.map(|b| &answer.designs[b]);
         println!(
             "{name:20} {seconds:7.1} s ({ready:.1} s preparing)  evaluated {:5}  {}  {}",
@@ -75,7 +78,8 @@ fn main() {
             answer.status,
             best.map_or_else(String::new, |b| match &b.outcome {
                 CandidateOutcome::Evaluated { value, evaluation } => {
-                    let plan = evaluation[0].outcome.as_ref().map(|p| format!("{:?} {:?}", p.plan.layout, p.plan.activations));
+                    let plan =
+                        evaluation[0].outcome.as_ref().map(|p| format!("{:?} {:?}", p.plan.layout, p.plan.activations));
                     format!("{value:.4} s on {} {}", space.describe_design(b.id), plan.unwrap_or_default())
                 }
                 _ => String::new(),

@@ -181,7 +181,8 @@ fn sweep(model: &str) {
         scheduling.as_secs_f64()
     );
     for (method, count) in methods.into_inner().unwrap() {
-        let how = if method == ProofMethod::Open { "open, with a gap".to_owned() } else { format!("closed by {method}") };
+        let how =
+            if method == ProofMethod::Open { "open, with a gap".to_owned() } else { format!("closed by {method}") };
         println!("  {how}: {count} ({:.2} %)", count as f64 / (chips * programs.len()) as f64 * 100.0);
     }
     println!("  memo: {:?}, hit rate {:.3}", memo.statistics(), memo.statistics().hit_rate());

@@ -89,8 +89,11 @@ fn main() {
         let stack = SoftwareStack::load_usual_of_chip(&chip, &chip.name).unwrap();
         let half = chip.peak_flops(sim::kernel::DataType::Bf16).is_none();
         let fp16 = sim::kernel::DataType::Fp16;
-        let asked =
-            if half { Precision { operand: fp16, gradient: fp16, ..Precision::MIXED_BF16 } } else { Precision::MIXED_BF16 };
+        let asked = if half {
+            Precision { operand: fp16, gradient: fp16, ..Precision::MIXED_BF16 }
+        } else {
+            Precision::MIXED_BF16
+        };
         let job = Job {
             model: &model,
             chip: &chip,
@@ -113,7 +116,10 @@ fn main() {
             let (all, cpu, clock) = timed(&job, &PlanSpace { splits: Some(Splits::Best), ..PlanSpace::default() });
             let fastest = all.best.first().map_or(f64::NAN, |plan| plan.time.total.0);
             lost = lost.max(step / fastest - 1.0);
-            println!("{cpu:>8.2}  {clock:>8.2}  {:>9}  {:>12}  {fastest:>9.4}  all splits", all.plans, all.splits_tried);
+            println!(
+                "{cpu:>8.2}  {clock:>8.2}  {:>9}  {:>12}  {fastest:>9.4}  all splits",
+                all.plans, all.splits_tried
+            );
         }
     }
     println!("worst {worst:.2} CPU s, all {sum:.2} CPU s");

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 use step::{
-    ChipTimes, DegreeCosts, DeviceMemory, Evaluator, PipelineSends, PlanShape, SoftwareStack, TrainingPlan, lowering_of_plan,
-    step_memory, step_time,
+    ChipTimes, DegreeCosts, DeviceMemory, Evaluator, PipelineSends, PlanShape, SoftwareStack, TrainingPlan,
+    lowering_of_plan, step_memory, step_time,
 };
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
@@ -32,7 +32,10 @@ const ROUNDS: usize = 50;
 
 fn print_rate(what: &str, count: usize, seconds: f64) {
     let per = seconds * 1e6 / count as f64;
-    println!("{what:<44} {count:>10} plans  {per:>9.3} us each  {:>12.0} per second  {seconds:>8.3} s", count as f64 / seconds);
+    println!(
+        "{what:<44} {count:>10} plans  {per:>9.3} us each  {:>12.0} per second  {seconds:>8.3} s",
+        count as f64 / seconds
+    );
 }
 
 fn main() {
@@ -70,19 +73,24 @@ fn bench_evaluations(what: &str, job: &Job<'_>, plans: &[TrainingPlan], rounds: 
     let mut times = ChipTimes::new(job.chip, job.stack).unwrap();
     let evaluator = Evaluator::new(job.model, job.fabric, job.stack, DeviceMemory::of_chip(job.chip));
     let shape_of = |plan: &TrainingPlan| (lowering_of_plan(job.model, plan, job.stack), plan.activations.clone());
-    let degrees_of =
-        |plan: &TrainingPlan| (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == PipelineSchedule::ZbV);
+    let degrees_of = |plan: &TrainingPlan| {
+        (Layout { sequence_parallel: false, ..plan.layout }, plan.schedule == PipelineSchedule::ZbV)
+    };
     let start = Instant::now();
     let mut shapes = BTreeMap::new();
     for plan in plans {
-        shapes.entry(shape_of(plan)).or_insert_with(|| PlanShape::new(&mut times, job.model, job.fabric, plan).unwrap());
+        shapes
+            .entry(shape_of(plan))
+            .or_insert_with(|| PlanShape::new(&mut times, job.model, job.fabric, plan).unwrap());
     }
     print_rate("prepared: shapes", shapes.len(), start.elapsed().as_secs_f64());
     let start = Instant::now();
     let mut degrees = BTreeMap::new();
     for plan in plans {
         let shape = &shapes[&shape_of(plan)];
-        degrees.entry(degrees_of(plan)).or_insert_with(|| evaluator.prepare_degrees(&mut times, shape, plan, None).unwrap());
+        degrees
+            .entry(degrees_of(plan))
+            .or_insert_with(|| evaluator.prepare_degrees(&mut times, shape, plan, None).unwrap());
     }
     print_rate("prepared: degrees", degrees.len(), start.elapsed().as_secs_f64());
     let prepared: Vec<(&PlanShape, &DegreeCosts, PipelineSends, &TrainingPlan)> = plans
@@ -134,12 +142,19 @@ fn search_preset(what: &str, job: &Job<'_>, space: &PlanSpace) {
         share(answer.rejected_by_bound),
         answer.refused,
     );
-    println!("    other splits of their layers: {}, of which bounds left {} to evaluate", answer.splits, answer.splits_tried);
+    println!(
+        "    other splits of their layers: {}, of which bounds left {} to evaluate",
+        answer.splits, answer.splits_tried
+    );
     if let Some(best) = answer.best.first() {
         let layout = &best.plan.layout;
         println!(
             "    best: {layout} micro-batch {} ZeRO-{} {:?} {}: {:.3} s",
-            best.plan.batch.micro_batch, layout.zero as u8, best.plan.schedule, best.plan.activations, best.time.total.0
+            best.plan.batch.micro_batch,
+            layout.zero as u8,
+            best.plan.schedule,
+            best.plan.activations,
+            best.time.total.0
         );
     }
 }

@@ -13,7 +13,8 @@ use workloads::{Lowering, Model, SegmentKind, TrainingGraph};
 /// A model's layer, attention operator by operator, repeated several times; times of products follow from their bytes.
 fn layers(model: &str, operators: usize) -> LayerTensors {
     let model = Model::load(model).unwrap();
-    let graph = TrainingGraph::new(&model, &Lowering { attention: Attention::Unfused, ..Lowering::new(&model) }).unwrap();
+    let graph =
+        TrainingGraph::new(&model, &Lowering { attention: Attention::Unfused, ..Lowering::new(&model) }).unwrap();
     let one = LayerTensors::from_segment(graph.segment(SegmentKind::Layer).unwrap());
     let mut all = LayerTensors::default();
     while all.operators.len() + one.operators.len() <= operators && all.tensors.len() + one.tensors.len() <= 128 {
@@ -124,6 +125,10 @@ fn mixes(model: &str, front: &LayerFront, busy: f64) {
                 gap = gap.max((mix.time - mix.bound) / mix.time);
             }
         }
-        println!("{model}: mixes of 64 stages, host {name}: {:.3} s, within {:.3} %", start.elapsed().as_secs_f64(), 100.0 * gap);
+        println!(
+            "{model}: mixes of 64 stages, host {name}: {:.3} s, within {:.3} %",
+            start.elapsed().as_secs_f64(),
+            100.0 * gap
+        );
     }
 }

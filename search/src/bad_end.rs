@@ -88,16 +88,20 @@ pub fn search_plans_by_bad_end(
     let mut wanted = (top * MORE).min(MOST);
     loop {
         let mut answer = search_plans_watched(job, space, wanted, watch)?;
-        let mut ends: Vec<(f64, RankedPlan)> =
-            std::mem::take(&mut answer.best).into_iter().map(|ranked| (step_at_bad_end(job, &ranked), ranked)).collect();
+        let mut ends: Vec<(f64, RankedPlan)> = std::mem::take(&mut answer.best)
+            .into_iter()
+            .map(|ranked| (step_at_bad_end(job, &ranked), ranked))
+            .collect();
         // The best runnable plan may follow the wanted ones; plans between them are unknown.
         let slowest = ends.get(wanted.saturating_sub(1)).map_or(f64::INFINITY, |(_, last)| last.time.total.0);
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         let settled = answer.stopped.is_some() || ends.first().is_none_or(|(end, _)| slowest >= *end) || wanted == MOST;
         if settled {
             // The best runnable plan is listed, whatever its rank.
-            let runs =
-                ends.iter().position(|(_, ranked)| job.framework_refusal(&ranked.plan).is_none()).filter(|place| *place >= top);
+            let runs = ends
+                .iter()
+                .position(|(_, ranked)| job.framework_refusal(&ranked.plan).is_none())
+                .filter(|place| *place >= top);
             let last = runs.map(|place| ends.remove(place));
             answer.best = ends.into_iter().take(top).chain(last).map(|(_, ranked)| ranked).collect();
             return Ok(answer);

@@ -150,7 +150,10 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
 
     fn scale_point(&self, logs: &[f64]) -> Vec<f64> {
         let ranges = self.ranges.as_deref().unwrap_or_default();
-        logs.iter().zip(ranges).map(|(log, (low, range))| if *range > 0.0 { (log - low) / range } else { 0.0 }).collect()
+        logs.iter()
+            .zip(ranges)
+            .map(|(log, (low, range))| if *range > 0.0 { (log - low) / range } else { 0.0 })
+            .collect()
     }
 
     /// Fits the process to the designs tried.

@@ -205,7 +205,9 @@ impl MeasureMean {
     pub fn combine_measures(self, terms: &[Term], measures: &[f64]) -> f64 {
         let pairs = terms.iter().zip(measures);
         match self {
-            Self::Geomean => pairs.map(|(term, measure)| term.share * (measure / term.reference).ln()).sum::<f64>().exp(),
+            Self::Geomean => {
+                pairs.map(|(term, measure)| term.share * (measure / term.reference).ln()).sum::<f64>().exp()
+            }
             Self::Mean => 1.0 / pairs.map(|(term, measure)| term.share * term.reference / measure).sum::<f64>(),
         }
     }
@@ -239,8 +241,13 @@ impl fmt::Display for Objective {
 
 impl FrontAxis {
     /// Every axis with its name.
-    pub const NAMES: [(&'static str, Self); 5] =
-        [("area", Self::Area), ("power", Self::Power), ("cost", Self::Cost), ("energy", Self::Energy), ("none", Self::None)];
+    pub const NAMES: [(&'static str, Self); 5] = [
+        ("area", Self::Area),
+        ("power", Self::Power),
+        ("cost", Self::Cost),
+        ("energy", Self::Energy),
+        ("none", Self::None),
+    ];
 
     /// A chip's cost along the axis. `None` for energy, which depends on the plan, and for no axis. Infinite if the
     /// chip has no price.
@@ -388,7 +395,11 @@ mod tests {
             assert_eq!(CostAxes::parse_list(text).unwrap().to_string(), text);
         }
         assert_eq!(
-            CostAxes::parse_list("power, area").unwrap().costs_along(|axis| if axis == FrontAxis::Area { 2.0 } else { 1.0 }),
+            CostAxes::parse_list("power, area").unwrap().costs_along(|axis| if axis == FrontAxis::Area {
+                2.0
+            } else {
+                1.0
+            }),
             [1.0, 2.0]
         );
         assert_eq!(CostAxes::parse_list("none").unwrap().named_axes().count(), 0);

@@ -167,8 +167,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn points(values: &[(u8, u8, u8)]) -> Vec<FrontPoint> {
-        let point =
-            |(id, &(a, b, value)): (usize, &(u8, u8, u8))| FrontPoint { costs: [a.into(), b.into()], value: value.into(), id };
+        let point = |(id, &(a, b, value)): (usize, &(u8, u8, u8))| FrontPoint {
+            costs: [a.into(), b.into()],
+            value: value.into(),
+            id,
+        };
         values.iter().enumerate().map(point).collect()
     }
 
@@ -187,11 +190,15 @@ mod tests {
         }
         prop_assert_eq!(&front, &backwards, "the order of insertion shows");
         for &a in front.points() {
-            prop_assert!(!front.points().iter().any(|&b| a.id != b.id && covers(b, a)), "a dominated point on the front");
+            prop_assert!(
+                !front.points().iter().any(|&b| a.id != b.id && covers(b, a)),
+                "a dominated point on the front"
+            );
         }
         for &a in &all {
             let first = all.iter().find(|b| b.costs == a.costs && b.value == a.value).map(|b| b.id);
-            let best = all.iter().filter(|b| b.costs_no_more_than(&a.costs)).map(|b| b.value).fold(f64::INFINITY, f64::min);
+            let best =
+                all.iter().filter(|b| b.costs_no_more_than(&a.costs)).map(|b| b.value).fold(f64::INFINITY, f64::min);
             prop_assert!(front.points().iter().any(|&b| covers(b, a)), "a point that the front does not cover");
             prop_assert_eq!(front.best_point_within(&a.costs).map(|b| b.value), Some(best));
             let dominated = all.iter().any(|&b| covers(b, a) && (b.costs != a.costs || b.value != a.value));
@@ -208,7 +215,8 @@ mod tests {
         // In tenths of a step: the reference point is a tenth of the range beyond.
         let (axes, cells) = (front[0].len(), most * 11);
         let at = |cell: usize, axis: usize| (cell / cells.pow(axis as u32) % cells) as f64 / 10.0;
-        let dominates = |cell: usize, p: &Vec<f64>| p.iter().enumerate().all(|(axis, value)| *value <= at(cell, axis) + 1e-9);
+        let dominates =
+            |cell: usize, p: &Vec<f64>| p.iter().enumerate().all(|(axis, value)| *value <= at(cell, axis) + 1e-9);
         let all = cells.pow(axes as u32);
         (0..all).filter(|cell| front.iter().any(|p| dominates(*cell, p))).count() as f64 / all as f64
     }

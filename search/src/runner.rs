@@ -215,7 +215,12 @@ impl<S> PartialOrd for QueuedNode<S> {
 impl<S> Ord for QueuedNode<S> {
     fn cmp(&self, other: &Self) -> Ordering {
         // BinaryHeap pops the largest first. Sets come before their parts, which may have the same first candidate.
-        other.0.bound.total_cmp(&self.0.bound).then(other.0.first.cmp(&self.0.first)).then(self.0.shown.cmp(&other.0.shown))
+        other
+            .0
+            .bound
+            .total_cmp(&self.0.bound)
+            .then(other.0.first.cmp(&self.0.first))
+            .then(self.0.shown.cmp(&other.0.shown))
     }
 }
 
@@ -280,7 +285,13 @@ pub fn run_search_among<P: SearchProblem>(
     let lower_bound = run.lower_bound();
     run.close_stopped();
     run.send_last_to_others(&mut among);
-    Ok(RunnerAnswer { outcomes: run.outcomes, front: run.front, lower_bound, counts: run.counts, heard: among.received_points() })
+    Ok(RunnerAnswer {
+        outcomes: run.outcomes,
+        front: run.front,
+        lower_bound,
+        counts: run.counts,
+        heard: among.received_points(),
+    })
 }
 
 impl<P: SearchProblem> RunnerState<'_, P> {
@@ -354,9 +365,12 @@ impl<P: SearchProblem> RunnerState<'_, P> {
             }
             self.counts.looks += 1;
             next = match self.problem.refine_set(&node, f64::INFINITY)? {
-                NodeRefinement::Bound(bound, set) => {
-                    Some(QueuedNode(SearchNode { set, bound: bound.max(node.bound), shown: BoundSource::Mapped, ..node }))
-                }
+                NodeRefinement::Bound(bound, set) => Some(QueuedNode(SearchNode {
+                    set,
+                    bound: bound.max(node.bound),
+                    shown: BoundSource::Mapped,
+                    ..node
+                })),
                 NodeRefinement::Parts(mut parts, excluded) => {
                     excluded.into_iter().for_each(|(set, why)| self.exclude_set(set, why));
                     let towards = parts.iter().position(there).map(|at| QueuedNode(parts.swap_remove(at)));
@@ -428,13 +442,15 @@ impl<P: SearchProblem> RunnerState<'_, P> {
 
     fn evaluate_nodes(&mut self, nodes: Vec<SearchNode<P::Set>>) {
         let cutoffs: Vec<f64> = nodes.iter().map(|node| self.cutoff_of_node(node)).collect();
-        let rivals: Vec<Option<FrontPoint>> = nodes.iter().map(|node| self.front.best_point_within(&node.costs)).collect();
+        let rivals: Vec<Option<FrontPoint>> =
+            nodes.iter().map(|node| self.front.best_point_within(&node.costs)).collect();
         let (problem, stop, first) = (self.problem, self.stop, self.counts.evaluated == 0);
         let evaluate = |(node, cutoff): (&SearchNode<P::Set>, &f64)| {
             (first || !stop()).then(|| problem.evaluate_candidate(node.first, *cutoff))
         };
         // One item per task: otherwise one core would hold several while another is idle.
-        let answers: Vec<Option<Verdict<P::Evaluation>>> = nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
+        let answers: Vec<Option<Verdict<P::Evaluation>>> =
+            nodes.par_iter().zip(&cutoffs).with_max_len(1).map(evaluate).collect();
         for ((node, rival), verdict) in nodes.into_iter().zip(rivals).zip(answers) {
             let Some(verdict) = verdict else {
                 self.queue.push(QueuedNode(node));
@@ -473,9 +489,9 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         for QueuedNode(node) in std::mem::take(&mut self.queue).into_sorted_vec().into_iter().rev() {
             match self.find_rival(&node) {
                 Some(by) => self.discard_beaten(node, by),
-                None => {
-                    self.outcomes.push((self.problem.strip_decided_set(node.set), CandidateOutcome::Open { bound: node.bound }))
-                }
+                None => self
+                    .outcomes
+                    .push((self.problem.strip_decided_set(node.set), CandidateOutcome::Open { bound: node.bound })),
             }
         }
     }

@@ -41,7 +41,8 @@ impl SearchProblem for Toy {
     type Evaluation = ();
     fn root_nodes(&self, _: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<(usize, usize)>> {
         let each = self.root.max(1);
-        let all = (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len()))));
+        let all =
+            (0..self.items.len()).step_by(each).map(|from| self.node((from, (from + each).min(self.items.len()))));
         all.enumerate().filter(|(at, _)| at % self.part.1 == self.part.0).map(|(_, node)| node).collect()
     }
     fn evaluate_elsewhere(&self, c: usize) -> Result<Option<FrontPoint>, String> {
@@ -60,7 +61,11 @@ impl SearchProblem for Toy {
     fn is_single(&self, set: &(usize, usize)) -> bool {
         set.1 - set.0 == 1
     }
-    fn refine_set(&self, node: &SearchNode<(usize, usize)>, _cutoff: f64) -> Result<NodeRefinement<(usize, usize)>, String> {
+    fn refine_set(
+        &self,
+        node: &SearchNode<(usize, usize)>,
+        _cutoff: f64,
+    ) -> Result<NodeRefinement<(usize, usize)>, String> {
         let (from, to) = node.set;
         let all = || (from..to).map(|c| self.bound(c)).fold(f64::INFINITY, f64::min);
         if to - from == 1 || (node.shown == BoundSource::Peaks && to % 2 == 0) {
@@ -72,7 +77,9 @@ impl SearchProblem for Toy {
     fn evaluate_candidate(&self, c: usize, cutoff: f64) -> Verdict<()> {
         match self.items[c].2.map(f64::from) {
             Some(value) if value >= cutoff => Verdict::Beaten(cutoff),
-            Some(value) => Verdict::Feasible { value, costs: self.costs_known_late.then(|| self.exact(c)), evaluation: () },
+            Some(value) => {
+                Verdict::Feasible { value, costs: self.costs_known_late.then(|| self.exact(c)), evaluation: () }
+            }
             None => Verdict::Infeasible(()),
         }
     }

@@ -60,7 +60,9 @@ impl Validator {
                     true
                 }
                 "anyOf" => rule.as_array().unwrap().iter().any(|one| self.obeys(one, value, at).is_ok()),
-                "oneOf" => rule.as_array().unwrap().iter().filter(|one| self.obeys(one, value, at).is_ok()).count() == 1,
+                "oneOf" => {
+                    rule.as_array().unwrap().iter().filter(|one| self.obeys(one, value, at).is_ok()).count() == 1
+                }
                 "not" => self.obeys(rule, value, at).is_err(),
                 "enum" => rule.as_array().unwrap().contains(value),
                 "const" => rule == value,
@@ -174,8 +176,8 @@ fn every_key_has_a_description_and_stands_in_the_template() {
                 || line == format!("[[{key}]]")
                 || line.ends_with(&format!(".{key}]"))
         };
-        let in_range =
-            ["from", "to", "step", "factor", "by", "values"].contains(&key.as_str()) && TEMPLATE.contains(&format!("{key} = "));
+        let in_range = ["from", "to", "step", "factor", "by", "values"].contains(&key.as_str())
+            && TEMPLATE.contains(&format!("{key} = "));
         assert!(in_range || TEMPLATE.lines().any(there), "{key} is not in the template");
     }
 }

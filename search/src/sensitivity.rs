@@ -117,7 +117,11 @@ pub struct Marginal {
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
-pub fn marginal_resources(prepared: &PreparedJob<'_>, plans: &PlanSpace, chip: &Accelerator) -> Result<Vec<Marginal>, StepError> {
+pub fn marginal_resources(
+    prepared: &PreparedJob<'_>,
+    plans: &PlanSpace,
+    chip: &Accelerator,
+) -> Result<Vec<Marginal>, StepError> {
     let mut chips = vec![
         (Resource::HbmBandwidth, chip.hbm.read_bandwidth.0, with_change(chip, |chip| speed_up_memory(&mut chip.hbm))),
         (
@@ -127,8 +131,13 @@ pub fn marginal_resources(prepared: &PreparedJob<'_>, plans: &PlanSpace, chip: &
         ),
     ];
     for (at, level) in chip.on_chip.iter().enumerate() {
-        let (bandwidth, capacity) = (Resource::BufferBandwidth(level.name.clone()), Resource::BufferCapacity(level.name.clone()));
-        chips.push((bandwidth, level.read_bandwidth.0, with_change(chip, |chip| speed_up_memory(&mut chip.on_chip[at]))));
+        let (bandwidth, capacity) =
+            (Resource::BufferBandwidth(level.name.clone()), Resource::BufferCapacity(level.name.clone()));
+        chips.push((
+            bandwidth,
+            level.read_bandwidth.0,
+            with_change(chip, |chip| speed_up_memory(&mut chip.on_chip[at])),
+        ));
         let larger = |chip: &mut Accelerator| chip.on_chip[at].capacity = enlarge_capacity(chip.on_chip[at].capacity);
         chips.push((capacity, level.capacity.as_f64(), with_change(chip, larger)));
     }

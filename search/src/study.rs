@@ -177,7 +177,9 @@ impl Study {
         let changes = read_changes(&self.constants).map_err(told)?;
         Constants::with_changes(&changes).map_err(told)?;
         if !changes.is_empty() && matches!(self.space.chips, Chips::Phaze(_)) {
-            return Err("constants: PHAZE's chips have areas and energies of their own; give base_chip and dimensions".into());
+            return Err(
+                "constants: PHAZE's chips have areas and energies of their own; give base_chip and dimensions".into()
+            );
         }
         self.space.constants = changes;
         Ok(())
@@ -228,7 +230,7 @@ impl Study {
     /// Malformed TOML, a missing or unknown key, a value outside its limits.
     pub fn parse(file: &str, text: &str) -> Result<Self, StudyError> {
         let mut study: Self = toml::from_str(text).map_err(|e| {
-            // What the space says of a dimension is of its table for the parser.
+            // The parser reports a fault of a dimension as one of its table.
             if e.message().starts_with("space.dimensions") {
                 return StudyError::Dimension { place: place::place(file, text, e.message()), why: e.message().into() };
             }

@@ -63,7 +63,11 @@ fn an_unknown_key_of_a_question_is_refused_with_its_line() {
     for (of, by, line) in [
         ("\"cluster\": {", "\"clusters\": {", "unknown field `clusters`"),
         ("\"devices\": ", "\"device\": ", "unknown field `device`"),
-        ("\"tensor_parallel\": [", "\"tensor_paralel\": [", "unknown field `tensor_paralel`: did you mean `tensor_parallel`?"),
+        (
+            "\"tensor_parallel\": [",
+            "\"tensor_paralel\": [",
+            "unknown field `tensor_paralel`: did you mean `tensor_parallel`?",
+        ),
     ] {
         let at = 1 + text[..text.find(of).unwrap()].matches('\n').count();
         let error = Question::parse("question.json", &text.replacen(of, by, 1)).unwrap_err();
@@ -106,7 +110,7 @@ fn plans_are_narrowed_to_what_the_stack_s_framework_runs() {
     let space = plan.clone();
     assert!(space.activations.unwrap().iter().all(|policy| stack("maxtext").runs_policy(policy)));
     assert!(space.schedules.unwrap().iter().all(|schedule| stack("maxtext").runs_schedule(*schedule, 1)));
-    // What is narrow already stays.
+    // A plan that is narrow already stays.
     assert_eq!(plan.narrow_to(&stack("maxtext")), Ok(None));
     // A framework without any of the policies.
     let mut plan = PlanSpace { activations: Some(vec![ActivationPolicy::None]), ..phaze() };

@@ -65,11 +65,15 @@ impl Sweep<'_> {
                 _ => None,
             });
         }
-        let fates = combinations.into_iter().zip(evaluations).map(|(combination, evaluation)| match (combination, evaluation) {
-            (Combination::NoChip(why), _) => Ok(SweptOutcome::NoChip(why)),
-            (Combination::Outside(why, built), _) => Ok(SweptOutcome::Outside(why, built)),
-            (Combination::Chip(built), Some(evaluation)) => Ok(SweptOutcome::Evaluated(built, Box::new(evaluation))),
-            (Combination::Chip(built), None) => Err(format!("{} was not evaluated", built.chip.name)),
+        let fates = combinations.into_iter().zip(evaluations).map(|(combination, evaluation)| {
+            match (combination, evaluation) {
+                (Combination::NoChip(why), _) => Ok(SweptOutcome::NoChip(why)),
+                (Combination::Outside(why, built), _) => Ok(SweptOutcome::Outside(why, built)),
+                (Combination::Chip(built), Some(evaluation)) => {
+                    Ok(SweptOutcome::Evaluated(built, Box::new(evaluation)))
+                }
+                (Combination::Chip(built), None) => Err(format!("{} was not evaluated", built.chip.name)),
+            }
         });
         fates.collect()
     }
@@ -81,7 +85,11 @@ impl Sweep<'_> {
     }
 
     /// Evaluates a chip under its fastest plan. `kernels` holds those of the previous chip, and then its own.
-    fn evaluate_chip_after<'b>(&self, kernels: &mut Option<ChipKernels<'b>>, built: &'b CombinationChip) -> DesignEvaluation {
+    fn evaluate_chip_after<'b>(
+        &self,
+        kernels: &mut Option<ChipKernels<'b>>,
+        built: &'b CombinationChip,
+    ) -> DesignEvaluation {
         let Some(prepared) = built.fabric.and_then(|fabric| self.prepared.get(fabric)) else {
             return infeasible_evaluation(Rejection::Unusable("no chip of the space is on its fabric".to_owned()));
         };
@@ -94,7 +102,9 @@ impl Sweep<'_> {
             Err(error) => infeasible_evaluation(Rejection::Unusable(error.to_string())),
         };
         match (&evaluation.outcome, self.max_step) {
-            (Ok(plan), Some(most)) if plan.time.total > most => infeasible_evaluation(Rejection::TooSlow(plan.time.total, most)),
+            (Ok(plan), Some(most)) if plan.time.total > most => {
+                infeasible_evaluation(Rejection::TooSlow(plan.time.total, most))
+            }
             _ => evaluation,
         }
     }

@@ -55,9 +55,14 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
         headroom: sim::units::Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let plans =
-        PlanSpace { tensor: Some(vec![1, 2]), micro_batch: Some(vec![1, 4]), context: Some(vec![1]), ..PlanSpace::default() };
-    let prepared: Vec<PreparedJob<'_>> = fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &plans).unwrap()).collect();
+    let plans = PlanSpace {
+        tensor: Some(vec![1, 2]),
+        micro_batch: Some(vec![1, 4]),
+        context: Some(vec![1]),
+        ..PlanSpace::default()
+    };
+    let prepared: Vec<PreparedJob<'_>> =
+        fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &plans).unwrap()).collect();
     let sweep = Sweep { prepared: &prepared, space: &space, max_step: None };
     let mut fates = Vec::new();
     run_in_groups(space.combinations_by_fabric(), &|numbers| sweep.evaluate_combinations(numbers), &mut |found| {
@@ -101,7 +106,9 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
                 assert_eq!(plan.time.total.0, *value);
                 least = least.min(*value);
             }
-            (Ok(plan), CandidateOutcome::Pruned { bound, .. }) => assert!(plan.time.total.0 >= *bound, "a bound that is none"),
+            (Ok(plan), CandidateOutcome::Pruned { bound, .. }) => {
+                assert!(plan.time.total.0 >= *bound, "a bound that is none")
+            }
             (Err(_), _) => infeasible += 1,
             (Ok(_), other) => assert!(matches!(other, CandidateOutcome::Pruned { .. }), "{other:?}"),
         }
@@ -122,7 +129,8 @@ fn phaze_s_combinations_are_its_space_s() {
         min_area_fraction: 0.3,
     };
     let reference = Accelerator::built_in("phaze_tpuv4").unwrap();
-    let space = Space::from_phaze(&grid, &ChipLimits { max_power_w: Some(300.0), ..ChipLimits::default() }, &reference).unwrap();
+    let space = Space::from_phaze(&grid, &ChipLimits { max_power_w: Some(300.0), ..ChipLimits::default() }, &reference)
+        .unwrap();
     assert_eq!(space.combination_count(), 32);
     let mut inside = 0;
     for number in 0..space.combination_count() {

@@ -77,7 +77,8 @@ impl TechniqueSetting<'_> {
         });
         let memory = self.memory_of_plan(&plan)?;
         let time = step_time(&mut ChipTimes::new(self.chip, self.stack)?, self.model, self.fabric, &plan)?;
-        let lacks_storage = self.chip.storage.is_none() && memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
+        let lacks_storage =
+            self.chip.storage.is_none() && memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
         let lacks_host = self.chip.host.is_none() && memory.stages.iter().any(|stage| stage.host > Bytes::ZERO);
         if lacks_storage || lacks_host || !time.total.0.is_finite() {
             let names: Vec<String> = techniques.iter().map(ToString::to_string).collect();
@@ -91,7 +92,14 @@ impl TechniqueSetting<'_> {
         }
         let notes = graph.applied.map(|applied| applied.notes).unwrap_or_default();
         let lacks = memory.check_fits().err();
-        Ok(TechniqueTrial { techniques: techniques.clone(), lacks, memory, time, layer: layer.unwrap_or_default(), notes })
+        Ok(TechniqueTrial {
+            techniques: techniques.clone(),
+            lacks,
+            memory,
+            time,
+            layer: layer.unwrap_or_default(),
+            notes,
+        })
     }
 
     /// As [`Self::try_techniques`], but chooses an offload fraction that the user left open.
@@ -106,13 +114,16 @@ impl TechniqueSetting<'_> {
         let mut best = tried.next().unwrap_or_else(|| self.try_techniques(techniques));
         // Another fraction may succeed where one is refused.
         for other in tried.flatten() {
-            let lacking =
-                |trial: &TechniqueTrial| trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0));
+            let lacking = |trial: &TechniqueTrial| {
+                trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0))
+            };
             let key = |trial: &TechniqueTrial| (lacking(trial), trial.time.total.0);
             let (lack, time) = key(&other);
             // A larger fraction saves memory, so it wins unless its step is longer by more than a thousandth.
-            let better =
-                best.as_ref().map(key).map_or(true, |(least, shortest)| lack < least || lack == least && time * EQUAL < shortest);
+            let better = best
+                .as_ref()
+                .map(key)
+                .map_or(true, |(least, shortest)| lack < least || lack == least && time * EQUAL < shortest);
             if better {
                 best = Ok(other);
             }

@@ -14,7 +14,8 @@ fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_
     // Latent attention has twice the operators of other layers. Some of its recomputing passes stay open, by up to 24 %
     // if attention is not fused. For a block of two layers the gap is up to 4.4 %.
     let large = |model: &Model| model.variations.latent.is_some() || model.layers_per_block() > 1;
-    let models: Vec<&str> = workloads::model::built_in_names().filter(|model| !large(&Model::load(model).unwrap())).collect();
+    let models: Vec<&str> =
+        workloads::model::built_in_names().filter(|model| !large(&Model::load(model).unwrap())).collect();
     let chips = templates().unwrap();
     assert!(models.len() >= 11 && chips.len() >= 21);
     let (next, schedules) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -26,7 +27,11 @@ fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_
                     let schedule = solve_problem(problem, &SolveLimits::default());
                     assert_eq!(verify_schedule(problem, &schedule), Vec::new(), "{name}");
                     // A pass of a minute has 6e13 ticks of a picosecond. A gap below 1e-12 counts as proven.
-                    assert!(schedule.status.relative_gap().is_some_and(|gap| gap < 1e-12), "{name}: {:?}", schedule.status);
+                    assert!(
+                        schedule.status.relative_gap().is_some_and(|gap| gap < 1e-12),
+                        "{name}: {:?}",
+                        schedule.status
+                    );
                     schedules.fetch_add(1, Ordering::Relaxed);
                 });
             }

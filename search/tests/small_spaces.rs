@@ -36,22 +36,34 @@ fn case() -> impl Strategy<Value = Case> {
         proptest::collection::vec(1_u64..=32, 1..=2),
         proptest::collection::vec((2_u32..=40).prop_map(|gib| f64::from(gib) / 4.0), 1..=3),
     );
-    let grid = (values(9), values(5), powers(3, 7), powers(3, 7), memory, prop::sample::select(vec![0.0, 0.02])).prop_map(
-        |(tensor_cores, vector_cores, array_widths, array_depths, (global_buffer_mib, hbm_gib), min_area_fraction)| PhazeGrid {
-            tensor_cores,
-            vector_cores,
-            array_widths,
-            array_depths,
-            global_buffer_mib,
-            hbm_gib,
-            min_area_fraction,
-        },
-    );
+    let grid = (values(9), values(5), powers(3, 7), powers(3, 7), memory, prop::sample::select(vec![0.0, 0.02]))
+        .prop_map(
+            |(
+                tensor_cores,
+                vector_cores,
+                array_widths,
+                array_depths,
+                (global_buffer_mib, hbm_gib),
+                min_area_fraction,
+            )| PhazeGrid {
+                tensor_cores,
+                vector_cores,
+                array_widths,
+                array_depths,
+                global_buffer_mib,
+                hbm_gib,
+                min_area_fraction,
+            },
+        );
     let names = (
         prop::sample::select(vec!["opt-350m", "bert-large"]),
         prop::sample::select(vec!["phaze_flat", "tpu_v4_ici", "selene_hdr200x8", "ideal_switch"]),
     );
-    let zero = prop::sample::select(vec![Some(vec![ZeroStage::None]), Some(vec![ZeroStage::None, ZeroStage::Parameters]), None]);
+    let zero = prop::sample::select(vec![
+        Some(vec![ZeroStage::None]),
+        Some(vec![ZeroStage::None, ZeroStage::Parameters]),
+        None,
+    ]);
     // Includes odd numbers of devices, and more than one node of eight.
     let devices = prop::sample::select(vec![1_u32, 2, 3, 4, 5, 6, 7, 8, 16]);
     (grid, names, devices, 1_u64..=4, zero).prop_map(|(space, (model, fabric), devices, batch, zero)| Case {

@@ -119,8 +119,14 @@ fn main() {
     measure("closed form of one array (no mapping)", kernels.len(), || {
         for kernel in &kernels {
             if let Kernel::Contraction(c) = black_box(kernel) {
-                let problem =
-                    ArrayProblem { rows: 128, columns: 128, dataflow: Dataflow::WeightStationary, m: c.m, n: c.n, k: c.k };
+                let problem = ArrayProblem {
+                    rows: 128,
+                    columns: 128,
+                    dataflow: Dataflow::WeightStationary,
+                    m: c.m,
+                    n: c.n,
+                    k: c.k,
+                };
                 black_box(problem.run_stall_free());
             }
         }

@@ -161,13 +161,22 @@ impl CostedGraph {
     /// # Errors
     /// A cyclic graph, or latencies too large for ticks.
     pub fn schedule_kernels(self, device: &Device, memo: &schedule::Memo) -> Result<ScheduledGraph, ScheduleError> {
-        let operators =
-            self.graph.node_weights().zip(&self.costs).map(|(node, costs)| device.operator(&node.kernel, costs)).collect();
-        let edges = self.graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
+        let operators = self
+            .graph
+            .node_weights()
+            .zip(&self.costs)
+            .map(|(node, costs)| device.operator(&node.kernel, costs))
+            .collect();
+        let edges =
+            self.graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
         let problem = schedule::Problem::new(device.cores(), operators, edges)?;
         let schedule = memo.solve_problem(&problem);
-        let costs =
-            self.costs.iter().zip(&schedule.exclusive).map(|(c, &all)| if all { c.all_cores } else { c.one_core }).collect();
+        let costs = self
+            .costs
+            .iter()
+            .zip(&schedule.exclusive)
+            .map(|(c, &all)| if all { c.all_cores } else { c.one_core })
+            .collect();
         Ok(ScheduledGraph { graph: self.graph, costs, problem, schedule })
     }
 }

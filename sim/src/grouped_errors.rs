@@ -59,7 +59,9 @@ impl MeasurementGroups {
     /// Each group's mean before and after.
     pub fn report_groups(&self, before: &[f64], after: &[f64]) -> Vec<GroupError> {
         let groups = self.names.iter().zip(&self.counts).zip(before.iter().zip(after));
-        groups.map(|((group, &count), (&before, &after))| GroupError { group: group.clone(), count, before, after }).collect()
+        groups
+            .map(|((group, &count), (&before, &after))| GroupError { group: group.clone(), count, before, after })
+            .collect()
     }
 }
 

@@ -105,8 +105,9 @@ impl Contraction {
     /// Floating-point operations; a multiply-accumulate counts as two.
     #[must_use]
     pub fn flops(&self) -> Flops {
-        let macs =
-            [self.m, self.n, self.k].into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
+        let macs = [self.m, self.n, self.k]
+            .into_iter()
+            .fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
         Flops(macs.saturating_mul(2))
     }
 
@@ -276,8 +277,9 @@ impl FusedAttention {
     /// sees w keys, less the average shortfall of the first w queries: w - w^2 / (2n).
     #[must_use]
     pub fn score_count(&self) -> u128 {
-        let rows =
-            [self.heads, self.queries].into_iter().fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
+        let rows = [self.heads, self.queries]
+            .into_iter()
+            .fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
         let keys = u128::from(self.keys);
         let all = rows.saturating_mul(keys);
         match (self.window.filter(|window| *window < self.keys).map(u128::from), self.causal) {

@@ -101,7 +101,8 @@ impl ScalarFit<'_> {
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut LogErrors<'_>) -> (Vec<f64>, Vec<ScalarRange>) {
         let mut point = self.fit_point(errors);
-        let mut ranges: Vec<ScalarRange> = (0..point.len()).map(|i| self.range_of_coordinate(&point, i, errors)).collect();
+        let mut ranges: Vec<ScalarRange> =
+            (0..point.len()).map(|i| self.range_of_coordinate(&point, i, errors)).collect();
         let free: Vec<bool> = ranges.iter().map(|range| range.determined).collect();
         if free.contains(&false) {
             point = self.search_point(&free, errors);
@@ -162,7 +163,8 @@ impl ScalarFit<'_> {
             for by in LEAPS.into_iter().flat_map(|by| [by, -by]) {
                 let mut moved = point.clone();
                 moved[i] = self.limit_coordinate(i, point[i] + by);
-                let there = if moved[i] == point[i] { f64::INFINITY } else { self.negative_log_posterior(&moved, errors) };
+                let there =
+                    if moved[i] == point[i] { f64::INFINITY } else { self.negative_log_posterior(&moved, errors) };
                 if there < least {
                     (*point, least) = (moved, there);
                 }
@@ -175,7 +177,12 @@ impl ScalarFit<'_> {
     /// squares with rows weighted by the inverse of their errors, whose minimum is that of the sum of absolute errors
     /// (Holland and Welsch, 1977). A search along one coordinate at a time would stop where two compensate each other,
     /// as the host's time and the gap between kernels do.
-    fn descend_slopes(&self, mut point: Vec<f64>, (free, steps): (&[usize], usize), errors: &mut LogErrors<'_>) -> Vec<f64> {
+    fn descend_slopes(
+        &self,
+        mut point: Vec<f64>,
+        (free, steps): (&[usize], usize),
+        errors: &mut LogErrors<'_>,
+    ) -> Vec<f64> {
         let mut rows = errors(&point);
         let mut cost = negative_log_likelihood(&rows) + self.negative_log_prior(&point);
         let mut damping = DAMPING;
@@ -213,7 +220,8 @@ impl ScalarFit<'_> {
             let by = moved[i] - point[i];
             // A coordinate at its limit cannot move and has slope zero.
             if by != 0.0 {
-                let slope = errors(&moved).iter().zip(rows).map(|(there, here)| (there - here) / by).collect::<Array1<f64>>();
+                let slope =
+                    errors(&moved).iter().zip(rows).map(|(there, here)| (there - here) / by).collect::<Array1<f64>>();
                 column.assign(&slope);
             }
         }
@@ -221,7 +229,13 @@ impl ScalarFit<'_> {
     }
 
     /// The point to which the slopes lead within the limits, coordinate by coordinate (Gauss and Seidel, each clamped).
-    fn step_along_slopes(&self, point: &[f64], (rows, slopes): (&[f64], &Array2<f64>), free: &[usize], damping: f64) -> Vec<f64> {
+    fn step_along_slopes(
+        &self,
+        point: &[f64],
+        (rows, slopes): (&[f64], &Array2<f64>),
+        free: &[usize],
+        damping: f64,
+    ) -> Vec<f64> {
         let scatter = laplace_scale(rows);
         let weights: Array1<f64> = rows.iter().map(|error| 1.0 / (error.abs().max(LEAST_ERROR) * scatter)).collect();
         let mut weighed = slopes.clone();

@@ -28,7 +28,11 @@ impl SolveStatus {
     /// `Optimal` where the bounds agree to 1e-9 relative, else `Gap`. For minimisation.
     #[must_use]
     pub fn from_bounds(lower_bound: f64, upper_bound: f64) -> Self {
-        if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() { Self::Optimal } else { Self::Gap { lower_bound, upper_bound } }
+        if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() {
+            Self::Optimal
+        } else {
+            Self::Gap { lower_bound, upper_bound }
+        }
     }
 
     /// The relative gap (upper - lower) / upper: 0 when optimal, `None` when there is no answer.
@@ -60,7 +64,9 @@ impl SolveStatus {
 /// The unit is unknown here, so values have six decimals, or an exponent where these would be zeros.
 impl fmt::Display for SolveStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |value: f64| if (1e-3..1e9).contains(&value.abs()) { format!("{value:.6}") } else { format!("{value:.6e}") };
+        let plain = |value: f64| {
+            if (1e-3..1e9).contains(&value.abs()) { format!("{value:.6}") } else { format!("{value:.6e}") }
+        };
         f.write_str(&self.describe_with(|low, high| format!("{} to {}", plain(low), plain(high))))
     }
 }

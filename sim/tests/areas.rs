@@ -136,9 +136,9 @@ fn dies() -> Vec<(String, f64, Accelerator)> {
         let chip = &template.accelerator;
         let (Some(area), AreaModel::UnitAreas(plan)) = (chip.published.die_area, &chip.area_model) else { continue };
         let same = |other: &Floorplan| (other.node, other.cores, other.dies) == (plan.node, plan.cores, plan.dies);
-        let known = found
-            .iter()
-            .any(|(_, mm2, chip)| *mm2 == area.0 && matches!(&chip.area_model, AreaModel::UnitAreas(other) if same(other)));
+        let known = found.iter().any(|(_, mm2, chip)| {
+            *mm2 == area.0 && matches!(&chip.area_model, AreaModel::UnitAreas(other) if same(other))
+        });
         if !known {
             found.push((template.name.clone(), area.0, chip.clone()));
         }

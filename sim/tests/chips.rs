@@ -65,8 +65,9 @@ const GA100: [(&str, &str, f64); 9] = [
 #[test]
 fn the_a100_die_is_as_photographed() {
     let breakdown = chip_area(&Accelerator::built_in("A100_GA100").unwrap()).unwrap();
-    let errors = GA100
-        .map(|(level, component, measured)| error_percent(breakdown.component_area(level, component).unwrap().0, measured).abs());
+    let errors = GA100.map(|(level, component, measured)| {
+        error_percent(breakdown.component_area(level, component).unwrap().0, measured).abs()
+    });
     assert!(errors[7] < 3.0, "total: {:.2} %", errors[7]);
     assert!(errors.iter().all(|e| *e < 15.0), "{errors:?}");
     assert!(errors.iter().sum::<f64>() / errors.len() as f64 <= 6.0, "{errors:?}");
@@ -94,7 +95,8 @@ fn every_kernel_is_predicted_on_every_chip() {
         let model = CostModel::new(chip.clone()).unwrap();
         for (name, data_type) in KERNEL_NAMES.into_iter().flat_map(|name| types.map(|t| (name, t))) {
             for (m, n, k) in [(2, 3, 5), (1000, 777, 1), (8192, 8192, 8192)] {
-                let kernel = kernel_from_name(name, KernelShape { m, n, k, ..KernelShape::default() }, data_type).unwrap();
+                let kernel =
+                    kernel_from_name(name, KernelShape { m, n, k, ..KernelShape::default() }, data_type).unwrap();
                 let routine = Routine::Kernel(kernel);
                 for timing in [MeasurementClock::Device, MeasurementClock::Host] {
                     let time = predict_time(&model, &routine, timing).0;
@@ -107,10 +109,19 @@ fn every_kernel_is_predicted_on_every_chip() {
             }
         }
         for (data_type, peak) in chip.published.peak.iter() {
-            let kernel =
-                kernel_from_name("gemm", KernelShape { m: 8192, n: 8192, k: 8192, ..KernelShape::default() }, data_type).unwrap();
-            let achieved = (kernel.flops() / peak).0 / predict_time(&model, &Routine::Kernel(kernel), MeasurementClock::Device).0;
-            assert!((0.33..=1.03).contains(&achieved), "{} {data_type}: {achieved} of the published peak", template.name);
+            let kernel = kernel_from_name(
+                "gemm",
+                KernelShape { m: 8192, n: 8192, k: 8192, ..KernelShape::default() },
+                data_type,
+            )
+            .unwrap();
+            let achieved =
+                (kernel.flops() / peak).0 / predict_time(&model, &Routine::Kernel(kernel), MeasurementClock::Device).0;
+            assert!(
+                (0.33..=1.03).contains(&achieved),
+                "{} {data_type}: {achieved} of the published peak",
+                template.name
+            );
         }
     }
 }
@@ -225,9 +236,14 @@ const DIES: [&[&str]; 6] = [
 
 /// Errors in percent for the chips of some dies, with the factor fitted to all others.
 fn left_out(dies: std::ops::Range<usize>) -> Vec<f64> {
-    let others: Vec<&str> = (0..DIES.len()).filter(|die| !dies.contains(die)).flat_map(|die| DIES[die]).copied().collect();
+    let others: Vec<&str> =
+        (0..DIES.len()).filter(|die| !dies.contains(die)).flat_map(|die| DIES[die]).copied().collect();
     let fit = fitted_core_cycle(&others);
-    DIES[dies].iter().flat_map(|die| die.iter()).map(|name| error_percent(same_power_at(name, fit), 1.0).abs()).collect()
+    DIES[dies]
+        .iter()
+        .flat_map(|die| die.iter())
+        .map(|name| error_percent(same_power_at(name, fit), 1.0).abs())
+        .collect()
 }
 
 #[test]
@@ -286,5 +302,8 @@ fn the_readme_has_every_published_figure_beside_the_predicted_one() {
     ));
     let missing: Vec<&String> = lines.iter().filter(|line| !readme.contains(line.as_str())).collect();
     assert!(missing.is_empty(), "sim/README.md lacks these lines:\n{}", lines.join("\n"));
-    assert!(area <= 12.0 && power <= 12.0 && peak <= 12.0, "median errors: area {area} %, power {power} %, peak {peak} %");
+    assert!(
+        area <= 12.0 && power <= 12.0 && peak <= 12.0,
+        "median errors: area {area} %, power {power} %, peak {peak} %"
+    );
 }

@@ -8,8 +8,8 @@ use coplace_sim::hardware::phaze::{self, PhazeConfig};
 use coplace_sim::hardware::{Accelerator, Accumulation, AccumulatorMemory, Dataflow, TensorCores, VectorCores};
 use coplace_sim::hardware::{MemoryKind, MemoryLevel, MemoryScope};
 use coplace_sim::kernel::{
-    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction, RowFunction,
-    Transfer, TransferLink,
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction,
+    RowFunction, Transfer, TransferLink,
 };
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use proptest::prelude::*;
@@ -121,8 +121,13 @@ fn kernels() -> impl Strategy<Value = Kernel> {
         ElementwiseFunction::Gather,
         ElementwiseFunction::Tanh,
     ];
-    const ROWS: [RowFunction; 5] =
-        [RowFunction::Softmax, RowFunction::LayerNorm, RowFunction::RmsNorm, RowFunction::CrossEntropy, RowFunction::Sum];
+    const ROWS: [RowFunction; 5] = [
+        RowFunction::Softmax,
+        RowFunction::LayerNorm,
+        RowFunction::RmsNorm,
+        RowFunction::CrossEntropy,
+        RowFunction::Sum,
+    ];
     let direction = || any::<bool>().prop_map(|back| if back { Direction::Backward } else { Direction::Forward });
     let elementwise = (0_usize..6, direction(), 0_u64..100_000_000).prop_map(|(f, direction, elements)| Elementwise {
         function: FUNCTIONS[f],
@@ -136,8 +141,8 @@ fn kernels() -> impl Strategy<Value = Kernel> {
         Kernel::Reduction(Reduction { function: ROWS[f], direction, rows, columns, read: bytes, written: bytes })
     });
     let window = proptest::option::of(1_u64..513);
-    let attention = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>(), window).prop_map(
-        |(direction, batch, heads, queries, keys, head_dim, causal, window)| {
+    let attention = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>(), window)
+        .prop_map(|(direction, batch, heads, queries, keys, head_dim, causal, window)| {
             Kernel::FusedAttention(FusedAttention {
                 direction,
                 batch,
@@ -150,8 +155,7 @@ fn kernels() -> impl Strategy<Value = Kernel> {
                 window,
                 operand: DataType::Bf16,
             })
-        },
-    );
+        });
     prop_oneof![
         contractions().prop_map(Kernel::Contraction),
         elementwise.clone().prop_map(Kernel::Elementwise),

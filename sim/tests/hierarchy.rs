@@ -154,8 +154,9 @@ fn a_fast_scratchpad_spares_the_devices_memory() {
 /// A unit that multiplies two fp8 pairs in a cycle adds them, so its sums leave as often as those of one bf16 pair.
 #[test]
 fn narrow_operands_double_the_work_between_two_partial_sums() {
-    let product =
-        |operand, k| Kernel::Contraction(Contraction { batch: 1, m: SIDE, n: SIDE, k, operand, result: DataType::Bf16 });
+    let product = |operand, k| {
+        Kernel::Contraction(Contraction { batch: 1, m: SIDE, n: SIDE, k, operand, result: DataType::Bf16 })
+    };
     let mut chip = with_vmem(1024.0, 512.0, &[]);
     chip.tensor.macs_per_unit_per_cycle.fp8 = Some(2.0);
     let (wide, narrow) = (cost(&chip, &product(DataType::Bf16, SIDE)), cost(&chip, &product(DataType::Fp8, 2 * SIDE)));

@@ -87,8 +87,13 @@ fn tpu_kernels_are_as_close_as_stated() {
 fn a_fit_from_an_ideal_chip_finds_the_calibration_again() {
     let mut chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
     chip.calibration = Calibration::default();
-    let keys =
-        ["host_overhead_us", "host_dispatch_us", "hbm_achieved_fraction", "tensor_achieved_fraction", "vector_achieved_fraction"];
+    let keys = [
+        "host_overhead_us",
+        "host_dispatch_us",
+        "hbm_achieved_fraction",
+        "tensor_achieved_fraction",
+        "vector_achieved_fraction",
+    ];
     let fit = fit_scalars(&chip, &measurements("a100_80gb_sxm"), &keys).unwrap();
     assert!(fit.before > 0.3 && fit.after < 0.06, "{} {}", fit.before, fit.after);
     assert!(fit.groups.iter().all(|g| g.after < 0.08), "{:?}", fit.groups);
@@ -118,7 +123,13 @@ fn a_kernel_library_is_found_in_its_products() {
         Measurement { routine, timing: MeasurementClock::Device, time, group: "gemm".to_owned() }
     };
     let fit = fit_scalars(&chip, &(0..40).map(product).collect::<Vec<_>>(), &[]).unwrap();
-    assert!(fit.before > 0.2 && fit.after < 0.02 && fit.left_out < 0.04, "{} {} {}", fit.before, fit.after, fit.left_out);
+    assert!(
+        fit.before > 0.2 && fit.after < 0.02 && fit.left_out < 0.04,
+        "{} {} {}",
+        fit.before,
+        fit.after,
+        fit.left_out
+    );
     let of = |key: &str| fit.scalars.iter().find(|s| s.key == key).unwrap();
     let (floor, attention) = (of("library.floor_us"), of("library.attention_tile_overhead_us"));
     assert!(floor.determined && (floor.after / truth.library.unwrap().floor.micros() - 1.0).abs() < 0.1, "{floor:?}");
@@ -133,7 +144,10 @@ fn a_fit_that_cannot_start_says_why() {
     let text = fit_scalars(&chip, &rows[..4], &[]).unwrap_err().to_string();
     assert_eq!(text, "a100_80gb_sxm: 4 measurements are too few for a fit; give at least 5");
     let text = fit_scalars(&chip, &rows, &["magic"]).unwrap_err().to_string();
-    assert!(text.starts_with("unknown calibration scalar \"magic\"; known are: calibration.launch_overhead_us, "), "{text}");
+    assert!(
+        text.starts_with("unknown calibration scalar \"magic\"; known are: calibration.launch_overhead_us, "),
+        "{text}"
+    );
     rows[3].time = Seconds(f64::NAN);
     let text = fit_scalars(&chip, &rows, &[]).unwrap_err().to_string();
     assert!(text.starts_with("measurement 3 (gemm) took NaN s"), "{text}");

@@ -4,8 +4,8 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Backend, Cores, ExactMethod, Exclusivity, Formulation, IlpOptions, Operator, OperatorKind, Pairing, Problem, ProofMethod,
-    SolveLimits, bounds_without_search, solve_ilp, solve_problem, verify_schedule,
+    Backend, Cores, ExactMethod, Exclusivity, Formulation, IlpOptions, Operator, OperatorKind, Pairing, Problem,
+    ProofMethod, SolveLimits, bounds_without_search, solve_ilp, solve_problem, verify_schedule,
 };
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Random, STYLES, Spec, Style, brute_force, generate};
@@ -58,7 +58,12 @@ fn alike(seed: u64) -> Problem {
         vector_cores: random.pick(&[1, 1, 2, 2, 3]),
         network_links: random.pick(&[0, 0, 0, 0, 1]),
         pairing: random.pick(&[Pairing::AnyPair, Pairing::SameIndex]),
-        exclusivity: random.pick(&[Exclusivity::AllCores, Exclusivity::AllCores, Exclusivity::AllCores, Exclusivity::OwnKind]),
+        exclusivity: random.pick(&[
+            Exclusivity::AllCores,
+            Exclusivity::AllCores,
+            Exclusivity::AllCores,
+            Exclusivity::OwnKind,
+        ]),
     };
     let (mut list, mut edges) = (Vec::new(), Vec::new());
     for i in 0..operators as u32 {
@@ -86,7 +91,11 @@ fn the_search_finds_what_brute_force_finds_where_operators_are_alike() {
         let problem = alike(seed);
         let schedule = solve_problem(&problem, &SolveLimits::default());
         assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed}");
-        assert_eq!((schedule.lower_bound, schedule.makespan), (schedule.makespan, brute_force(&problem)), "seed {seed}");
+        assert_eq!(
+            (schedule.lower_bound, schedule.makespan),
+            (schedule.makespan, brute_force(&problem)),
+            "seed {seed}"
+        );
     }
 }
 
@@ -161,7 +170,10 @@ fn pieces_closed_by_program(limits: SolveLimits) -> usize {
         assert_eq!(verify_schedule(&problem, &schedule), Vec::new(), "seed {seed}");
         assert!(schedule.lower_bound <= optimum.makespan && optimum.makespan <= schedule.makespan, "seed {seed}");
         assert_eq!(schedule.pieces.iter().map(|p| p.makespan).sum::<u64>(), schedule.makespan, "seed {seed}");
-        assert_eq!(schedule.pieces.iter().map(|p| p.method).max().unwrap_or(ProofMethod::Decomposition), schedule.method);
+        assert_eq!(
+            schedule.pieces.iter().map(|p| p.method).max().unwrap_or(ProofMethod::Decomposition),
+            schedule.method
+        );
         closed += schedule.pieces.iter().filter(|p| p.method == ProofMethod::Ilp).count();
     }
     closed

@@ -5,14 +5,19 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Cores, Exclusivity, MAX_TOTAL_TICKS, Memo, Operator, OperatorKind, Pairing, Problem, ProofMethod, Schedule, ScheduleFault,
-    SolveLimits, bounds_without_search, solve_problem, verify_schedule,
+    Cores, Exclusivity, MAX_TOTAL_TICKS, Memo, Operator, OperatorKind, Pairing, Problem, ProofMethod, Schedule,
+    ScheduleFault, SolveLimits, bounds_without_search, solve_problem, verify_schedule,
 };
 use coplace_sim::status::SolveStatus;
 use schedule_support::{Family, Spec, Style, generate};
 
-const CORES: Cores =
-    Cores { tensor_cores: 2, vector_cores: 2, network_links: 1, pairing: Pairing::SameIndex, exclusivity: Exclusivity::AllCores };
+const CORES: Cores = Cores {
+    tensor_cores: 2,
+    vector_cores: 2,
+    network_links: 1,
+    pairing: Pairing::SameIndex,
+    exclusivity: Exclusivity::AllCores,
+};
 
 fn tensor(latency: u64) -> Operator {
     Operator::new(OperatorKind::Tensor, latency)
@@ -28,13 +33,20 @@ fn a_problem_says_what_is_wrong_with_it() {
         error(CORES, vec![tensor(1); 4], vec![(0, 1), (1, 2), (2, 3), (3, 1)]),
         "the operators form a cycle: 1 -> 2 -> 3 -> 1; remove one of its edges"
     );
-    assert_eq!(error(CORES, vec![tensor(1)], vec![(0, 0)]), "the operators form a cycle: 0 -> 0; remove one of its edges");
+    assert_eq!(
+        error(CORES, vec![tensor(1)], vec![(0, 0)]),
+        "the operators form a cycle: 0 -> 0; remove one of its edges"
+    );
     assert_eq!(
         error(CORES, vec![tensor(1); 2], vec![(0, 1), (1, 7)]),
         "edge 1 goes from operator 1 to operator 7, but there are only 2 operators (0 to 1); mend the edge"
     );
     assert_eq!(
-        error(Cores { vector_cores: 0, ..CORES }, vec![tensor(1), Operator::new(OperatorKind::TensorVector, 2)], vec![]),
+        error(
+            Cores { vector_cores: 0, ..CORES },
+            vec![tensor(1), Operator::new(OperatorKind::TensorVector, 2)],
+            vec![]
+        ),
         "operator 1 is a tensor and vector operator, but the chip has 0 vector cores; give it at least 1 or remove the operator"
     );
     assert_eq!(
@@ -101,13 +113,21 @@ fn the_verifier_names_every_fault() {
     assert_eq!(faults(&|s| s.makespan = 12).len(), 2, "the makespan, and a status that does not follow");
     assert!(faults(&|s| s.lower_bound = 8).iter().any(|f| matches!(f, ScheduleFault::Status { lower_bound: 8, .. })));
     assert!(faults(&|s| s.exclusive[1] = true).contains(&ScheduleFault::NotExclusive { operator: 1 }));
-    assert_eq!(faults(&|s| s.starts.truncate(4)), vec![ScheduleFault::WrongLength { list: "starts", have: 4, need: 5 }]);
+    assert_eq!(
+        faults(&|s| s.starts.truncate(4)),
+        vec![ScheduleFault::WrongLength { list: "starts", have: 4, need: 5 }]
+    );
 }
 
 #[test]
 fn ten_thousand_operators_get_an_honest_answer() {
-    let spec =
-        Spec { style: Style::Layered, family: Family::Sublinear, tensor_cores: 4, vector_cores: 4, ..Spec::drawn(10_000, 1) };
+    let spec = Spec {
+        style: Style::Layered,
+        family: Family::Sublinear,
+        tensor_cores: 4,
+        vector_cores: 4,
+        ..Spec::drawn(10_000, 1)
+    };
     let problem = generate(&spec, 1);
     let schedule = solve_problem(&problem, &SolveLimits { steps: 100_000, ..SolveLimits::default() });
     assert_eq!(verify_schedule(&problem, &schedule), Vec::new());
@@ -122,8 +142,13 @@ fn ten_thousand_operators_get_an_honest_answer() {
 
 #[test]
 fn a_spent_work_limit_leaves_a_gap_and_a_valid_schedule() {
-    let spec =
-        Spec { style: Style::Random, family: Family::Sublinear, tensor_cores: 3, vector_cores: 3, ..Spec::drawn(30, 40_058) };
+    let spec = Spec {
+        style: Style::Random,
+        family: Family::Sublinear,
+        tensor_cores: 3,
+        vector_cores: 3,
+        ..Spec::drawn(30, 40_058)
+    };
     let problem = generate(&spec, 40_058);
     let none = solve_problem(&problem, &SolveLimits { steps: 0, ..SolveLimits::default() });
     assert_eq!(none.method, ProofMethod::Open);
@@ -136,7 +161,8 @@ fn a_spent_work_limit_leaves_a_gap_and_a_valid_schedule() {
 /// The same problem with its operators renumbered backwards and every latency tripled.
 fn renumbered(problem: &Problem) -> Problem {
     let n = problem.operators().len() as u32;
-    let triple = |o: &Operator| Operator { latency: 3 * o.latency, exclusive_latency: o.exclusive_latency.map(|e| 3 * e), ..*o };
+    let triple =
+        |o: &Operator| Operator { latency: 3 * o.latency, exclusive_latency: o.exclusive_latency.map(|e| 3 * e), ..*o };
     let operators = problem.operators().iter().rev().map(triple).collect();
     let edges = problem.edges().iter().map(|&(a, b)| (n - 1 - a, n - 1 - b)).collect();
     Problem::new(*problem.cores(), operators, edges).unwrap()
@@ -149,7 +175,10 @@ fn the_memo_knows_isomorphic_and_scaled_problems_again_and_changes_no_answer() {
         let problem = generate(&Spec::drawn(20, seed), seed);
         let fresh = solve_problem(&problem, &SolveLimits::default());
         let first = memo.solve_problem(&problem);
-        assert_eq!((&first.starts, &first.exclusive, first.makespan), (&fresh.starts, &fresh.exclusive, fresh.makespan));
+        assert_eq!(
+            (&first.starts, &first.exclusive, first.makespan),
+            (&fresh.starts, &fresh.exclusive, fresh.makespan)
+        );
         let before = memo.statistics();
         let again = memo.solve_problem(&renumbered(&problem));
         let after = memo.statistics();

@@ -15,13 +15,15 @@
 mod schedule_support;
 
 use coplace_sim::schedule::{
-    Backend, ExactMethod, Exclusivity, Pairing, Problem, ProofMethod, Schedule, SolveLimits, solve_problem, verify_schedule,
+    Backend, ExactMethod, Exclusivity, Pairing, Problem, ProofMethod, Schedule, SolveLimits, solve_problem,
+    verify_schedule,
 };
 use schedule_support::{FAMILIES, Random, Spec, Style, generate};
 use std::time::Instant;
 
 /// A fifth of the default work.
-const LIMITS: SolveLimits = SolveLimits { steps: 300_000, time: None, method: ExactMethod::Auto, solver: Backend::Microlp };
+const LIMITS: SolveLimits =
+    SolveLimits { steps: 300_000, time: None, method: ExactMethod::Auto, solver: Backend::Microlp };
 
 /// One solved problem: its seed, the specification, the result and the seconds.
 struct Row {

@@ -20,12 +20,17 @@ fn counts_equal_scale_sim() {
             "is" => Dataflow::InputStationary,
             other => panic!("unknown dataflow {other}"),
         };
-        let problem = ArrayProblem { rows: number(2), columns: number(3), dataflow, m: number(5), n: number(6), k: number(7) };
+        let problem =
+            ArrayProblem { rows: number(2), columns: number(3), dataflow, m: number(5), n: number(6), k: number(7) };
         let report = problem.run_stall_free();
         assert_eq!(report.cycles, number(8), "{line}");
         assert_eq!(report.cycles - 1, number(9), "{line}");
         let efficiency: f64 = cells[10].parse().expect(line);
-        assert!((report.mapping_efficiency_percent - efficiency).abs() < 1e-6, "{line}: {}", report.mapping_efficiency_percent);
+        assert!(
+            (report.mapping_efficiency_percent - efficiency).abs() < 1e-6,
+            "{line}: {}",
+            report.mapping_efficiency_percent
+        );
         assert_eq!(
             (report.ifmap_reads, report.filter_reads, report.ofmap_writes_scale_sim),
             (number(11), number(12), number(13)),

@@ -95,7 +95,8 @@ fn output_stem(out: &Path) -> String {
 /// Scalars before and after the fit, with the ranges that the rows determine.
 fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) -> String {
     let heads = ["scalar", "before", "after", "90 % range", "fitted"];
-    let mut table = TextTable::new(heads).keep_columns(&["after", "90 % range", "fitted"]).align_column(4, ColumnAlign::Left);
+    let mut table =
+        TextTable::new(heads).keep_columns(&["after", "90 % range", "fitted"]).align_column(4, ColumnAlign::Left);
     for scalar in fitted {
         table.add_row([
             scalar.key.clone(),

@@ -86,7 +86,9 @@ pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
         None => {
             let comparison = answers::compare_answers(&read_answers(&arguments.directories)?);
-            return answer::write_answer(arguments.format, &Versioned::with_schema_one(&comparison), |_| comparison.to_text());
+            return answer::write_answer(arguments.format, &Versioned::with_schema_one(&comparison), |_| {
+                comparison.to_text()
+            });
         }
         Some(directory) if files > 0 => {
             return Err(failure::input_failure(format!(

@@ -90,7 +90,11 @@ fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
         match sweep::read_directory(&path) {
             Ok(run) => {
                 let study = run.record.study;
-                found.push(RunDirectory { directory: path.display().to_string(), model: study.model, study: study.name });
+                found.push(RunDirectory {
+                    directory: path.display().to_string(),
+                    model: study.model,
+                    study: study.name,
+                });
             }
             Err(why) => unsound.push(why.to_string()),
         }
@@ -102,7 +106,10 @@ fn answer_text(found: &DoctorAnswer) -> String {
     let mut text = format_fields(&[
         ("coplace", found.version.to_owned()),
         ("threads", format!("{}, all of which a search uses", found.threads)),
-        ("solvers", if found.highs { "microlp and HiGHS" } else { "microlp; HiGHS with the feature `highs`" }.to_owned()),
+        (
+            "solvers",
+            if found.highs { "microlp and HiGHS" } else { "microlp; HiGHS with the feature `highs`" }.to_owned(),
+        ),
     ]);
     text.push_str(&format_heading("Built in, read and sound"));
     let built_in: Vec<(&str, String)> = found.built_in.iter().map(|kind| (kind.kind, kind.sound.to_string())).collect();

@@ -79,7 +79,8 @@ pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
         return Err(failure::input_failure(refusal));
     }
     plan::unmet_budget(&question, &job, &found)?;
-    let explained = found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
+    let explained =
+        found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
     write_traces(arguments, &job, explained.as_ref())?;
     if let (Some(best), Some(_)) = (found.best.first(), &arguments.memory) {
         let timeline = job.plan_timeline(&best.plan).or_input()?;
@@ -107,9 +108,9 @@ impl EvaluateArguments {
         let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
             None => Ok(1),
             Some([value]) => Ok(u64::from(*value)),
-            Some(_) => {
-                Err(failure::input_failure(format!("--data {data}: needs one value of --{name}; give one, or leave --data out")))
-            }
+            Some(_) => Err(failure::input_failure(format!(
+                "--data {data}: needs one value of --{name}; give one, or leave --data out"
+            ))),
         };
         let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
         let c = one(&asked.context, "context")?;
@@ -128,7 +129,11 @@ impl EvaluateArguments {
 }
 
 /// Writes the requested traces.
-fn write_traces(arguments: &EvaluateArguments, job: &Job<'_>, explained: Option<&ExplainedPlan>) -> Result<(), Failure> {
+fn write_traces(
+    arguments: &EvaluateArguments,
+    job: &Job<'_>,
+    explained: Option<&ExplainedPlan>,
+) -> Result<(), Failure> {
     let title = format!("{} on {} x {}", arguments.job.model, job.devices, job.chip.name);
     let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&ExplainedPlan) -> Vec<u8>| {
         let Some(file) = file else { return Ok(()) };
@@ -138,6 +143,8 @@ fn write_traces(arguments: &EvaluateArguments, job: &Job<'_>, explained: Option<
         };
         files::write_file(file, &contents(explained)).or_unwritable()
     };
-    write("--trace", arguments.trace.as_ref(), &|explained| trace::kernel_trace(&title, explained, job.chip).into_bytes())?;
+    write("--trace", arguments.trace.as_ref(), &|explained| {
+        trace::kernel_trace(&title, explained, job.chip).into_bytes()
+    })?;
     write("--chakra", arguments.chakra.as_ref(), &|explained| chakra::write_execution_trace(&title, &explained.why))
 }

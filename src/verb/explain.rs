@@ -40,7 +40,10 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
     let record = search_run::read_record(&arguments.run).or_input()?;
     let refused = |why: &str| failure::input_failure(format!("{name}: {why}"));
-    let best = record.best.as_ref().ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
+    let best = record
+        .best
+        .as_ref()
+        .ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
     let question = SearchQuestion::load_again(record.asked.clone())?;
     if question.digest_of_question(record.seed) != record.question {
         let cure = "built-in files that it names have changed; run it again";
@@ -49,13 +52,25 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
     let jobs = models::jobs_of_models(&question);
     let prepared = models::prepare_models(&question, &jobs)?;
     let references = models::reference_steps(&question)?;
-    let found = find_combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
-    let about = BestDesignContext { question: &question, prepared: &prepared, references: &references, best, combination: found };
-    let explained = progress::run_with_progress("planning for the designs around the best", || about.explain_design(name))?;
+    let found =
+        find_combination(&question, &best.design).ok_or_else(|| refused("its best design is none of the study's"))?;
+    let about = BestDesignContext {
+        question: &question,
+        prepared: &prepared,
+        references: &references,
+        best,
+        combination: found,
+    };
+    let explained =
+        progress::run_with_progress("planning for the designs around the best", || about.explain_design(name))?;
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&explained), |_| {
         let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; the figures here \
             are for predicted steps.\n";
-        format!("{}{}", explanation::explanation_text(&explained), if record.certificate.robust { predicted } else { "" })
+        format!(
+            "{}{}",
+            explanation::explanation_text(&explained),
+            if record.certificate.robust { predicted } else { "" }
+        )
     })
 }
 

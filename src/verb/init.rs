@@ -58,11 +58,15 @@ pub fn run_init(arguments: &InitArguments) -> Result<(), Failure> {
     let schema = file.with_file_name(SCHEMA);
     if schema.symlink_metadata().is_ok() && !is_our_schema(&schema) {
         let cure = "give a study's name in another directory, or rename it";
-        return Err(failure::input_failure(format!("{}: is not coplace's schema of studies; {cure}", schema.display())));
+        return Err(failure::input_failure(format!(
+            "{}: is not coplace's schema of studies; {cure}",
+            schema.display()
+        )));
     }
     let study = format!("#:schema ./{SCHEMA}\n{text}");
     let completed = serde_json::to_string_pretty(&schema::schema()).or_other()? + "\n";
-    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())]).or_unwritable()?;
+    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())])
+        .or_unwritable()?;
     let written = InitAnswer { study: file.display().to_string(), schema: schema.display().to_string() };
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&written), |_| {
         let InitAnswer { study, schema } = &written;

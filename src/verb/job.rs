@@ -175,7 +175,7 @@ pub struct LoadedJob {
 
 impl JobArguments {
     /// The question that the arguments ask. Values that are not given are those of the run that is given as the chip; then of `usual`.
-    /// Where all plans are left open and `fixed` is set, the run's plan is asked for.
+    /// If all plans are left open and `fixed` is set, the run's plan is asked for.
     ///
     /// # Errors
     /// A run directory that cannot be read; a part of the job that nobody names.
@@ -213,7 +213,16 @@ impl JobArguments {
     /// True if nothing of what a plan depends on is given.
     fn leaves_all_open(&self) -> bool {
         let Self {
-            fabric, devices, global_batch, stack, headroom_gib, attention, optimizer, sequence_length, mtp_layers, ..
+            fabric,
+            devices,
+            global_batch,
+            stack,
+            headroom_gib,
+            attention,
+            optimizer,
+            sequence_length,
+            mtp_layers,
+            ..
         } = self;
         let cluster = fabric.is_none() && devices.is_none() && global_batch.is_none();
         let software = stack.is_none() && headroom_gib.is_none() && attention.is_none() && optimizer.is_none();
@@ -225,7 +234,8 @@ impl JobArguments {
         let Some(fabric) = given.or_else(|| usual.map(|usual| usual.fabric.clone())) else {
             return Err(missing_fabric(chip)?);
         };
-        let missing = |option: &str, of: &str| input_failure(format!("{option} is missing: give {of}, or a run as --chip"));
+        let missing =
+            |option: &str, of: &str| input_failure(format!("{option} is missing: give {of}, or a run as --chip"));
         let devices = self.devices.or(usual.map(|usual| usual.devices));
         let batch = self.global_batch.or(usual.map(|usual| usual.global_batch_sequences));
         Ok(ClusterSpec {
@@ -237,8 +247,10 @@ impl JobArguments {
 
     /// The software: what is given, then that of a run, of which attention and optimizer hold for the same model alone.
     fn software(&self, run: Option<&Software>, same_model: Option<&Software>) -> Software {
-        let attention = self.attention.map(AttentionKernel::attention).or(same_model.map(|software| software.attention));
-        let optimizer = self.optimizer.map(OptimizerName::to_optimizer).or(same_model.map(|software| software.optimizer));
+        let attention =
+            self.attention.map(AttentionKernel::attention).or(same_model.map(|software| software.attention));
+        let optimizer =
+            self.optimizer.map(OptimizerName::to_optimizer).or(same_model.map(|software| software.optimizer));
         let format = |format: ProductFormat| format.to_possible_value().map(|value| value.get_name().to_owned());
         Software {
             stack: self.stack.clone().or(run.and_then(|software| software.stack.clone())),
@@ -310,8 +322,11 @@ fn techniques_of(question: &Question, model: &Model, chip: &Accelerator) -> Resu
     if techniques.is_empty() {
         return Ok(techniques);
     }
-    let lowering =
-        Lowering { sequence_length: question.sequence_length(model), optimizer: software.optimizer, ..Lowering::new(model) };
+    let lowering = Lowering {
+        sequence_length: question.sequence_length(model),
+        optimizer: software.optimizer,
+        ..Lowering::new(model)
+    };
     let graph = techniques.apply_to_graph(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
     graph.applied.iter().flat_map(|applied| &applied.notes).for_each(|note| tracing::warn!("{note}"));
     let (host, storage) = graph.offloads();
@@ -347,7 +362,10 @@ impl JobParts {
         let fabric = whole.for_devices(cluster.devices).map_err(|error| {
             let domain = question.fast_domain.map_or_else(String::new, |devices| format!(" --fast-domain {devices}"));
             let part = devices_of_domains(&whole, cluster.devices).map_or_else(String::new, |part| {
-                format!("; or --fast-domain {part}, of the {} devices of every domain so many", whole.fast_domain_devices())
+                format!(
+                    "; or --fast-domain {part}, of the {} devices of every domain so many",
+                    whole.fast_domain_devices()
+                )
             });
             input_failure(format!("--devices {} --fabric {}{domain}: {error}{part}", cluster.devices, cluster.fabric))
         })?;
@@ -367,7 +385,10 @@ impl LoadedJob {
         let (chip, software) = (chip.accelerator, &question.software);
         let format = software.precision.as_deref().map(|name| ProductFormat::from_str(name, true));
         let format = format.transpose().map_err(|_| {
-            input_failure(format!("precision {}: is no number format", software.precision.as_deref().unwrap_or_default()))
+            input_failure(format!(
+                "precision {}: is no number format",
+                software.precision.as_deref().unwrap_or_default()
+            ))
         })?;
         let precision = stack.precision_of_run(training_precision(format, &chip)?);
         let headroom = parse_headroom(software.headroom_gib, &chip, &stack)?;
@@ -432,6 +453,7 @@ pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Re
     if (0.0..most).contains(&gib) {
         return Ok(Bytes::from_gib(gib));
     }
-    let limit = format!("must be at least 0 and less than the {most:.2} GiB that stack {} leaves of {}", stack.name, chip.name);
+    let limit =
+        format!("must be at least 0 and less than the {most:.2} GiB that stack {} leaves of {}", stack.name, chip.name);
     Err(input_failure(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
 }

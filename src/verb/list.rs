@@ -44,9 +44,11 @@ pub enum ListedKind {
 /// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a
 /// study may vary
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  \
+#[command(
+    after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  \
         coplace list dimensions --chip h100 --fabric nvlink4_node\n  coplace list constants\n\nJSON: an array of objects, one per entry, with \
-        the unit in each key.")]
+        the unit in each key."
+)]
 pub struct ListArguments {
     /// Kind to list
     #[arg(value_enum)]
@@ -102,7 +104,8 @@ pub const KINDS: [(&str, CountFunction); 6] = [
 ];
 
 fn list_models() -> Result<ListFunction, Failure> {
-    let header = ["model", "family", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "sequence", "parameters"];
+    let header =
+        ["model", "family", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "sequence", "parameters"];
     let mut table = TextTable::new(header).align_column(1, ColumnAlign::Left);
     let mut entries = Vec::new();
     for name in built_in_names() {
@@ -247,7 +250,13 @@ fn list_studies() -> Result<ListFunction, Failure> {
     for name in Study::names() {
         let s = Study::load(&name).or_other()?;
         let (devices, batch) = (s.cluster.devices, s.cluster.global_batch_sequences);
-        table.add_row([name.clone(), devices.to_string(), s.cluster.fabric.clone(), batch.to_string(), s.description.clone()]);
+        table.add_row([
+            name.clone(),
+            devices.to_string(),
+            s.cluster.fabric.clone(),
+            batch.to_string(),
+            s.description.clone(),
+        ]);
         entries.push(json!({
             "name": name, "devices": devices, "fabric": s.cluster.fabric, "global_batch_sequences": batch,
             "description": s.description, "source": s.source,
@@ -313,7 +322,8 @@ fn list_dimensions(arguments: &ListArguments) -> Result<ListFunction, Failure> {
     let name = chip.build_accelerator().or_input()?.name;
     let fabric = FabricDocument::load_for(&arguments.fabric, &name).or_input()?;
     let of_fabric = fabric.list_fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
-    let given: Vec<(String, FieldValue)> = chip.strip_measured(true).list_fields().into_iter().chain(of_fabric).collect();
+    let given: Vec<(String, FieldValue)> =
+        chip.strip_measured(true).list_fields().into_iter().chain(of_fabric).collect();
     let mut table = TextTable::new(["dimension", "there", "unit", "from", "to", "what it is"])
         .align_column(2, ColumnAlign::Left)
         .align_column(5, ColumnAlign::Left)

@@ -35,10 +35,14 @@ pub struct MergeArguments {
 /// Runs the verb: merges, writes the directory, and prints the answer of a sweep.
 pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
     if let Some(part) = arguments.parts.iter().find(|directory| is_part(directory)) {
-        if let Some(swept) = arguments.parts.iter().find(|directory| !is_part(directory) && directory.join(STORE).exists()) {
+        if let Some(swept) =
+            arguments.parts.iter().find(|directory| !is_part(directory) && directory.join(STORE).exists())
+        {
             let (part, swept) = (part.display(), swept.display());
             let cure = "give the parts of one of them alone";
-            return Err(failure::input_failure(format!("{part}: is a part of a search, and {swept} one of a sweep; {cure}")));
+            return Err(failure::input_failure(format!(
+                "{part}: is a part of a search, and {swept} one of a sweep; {cure}"
+            )));
         }
         return parts::merge_parts(&arguments.parts, &arguments.out, arguments.format);
     }
@@ -46,7 +50,9 @@ pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
     let question = SearchQuestion::load_again(parts.facts().asked.clone())?.of_one_model(false)?;
     if !sweep_facts(&question, Shard::WHOLE).is_same_part(parts.facts()) {
         let cure = "built-in files that it names have changed; sweep again";
-        return Err(failure::input_failure(format!("the parts answer a question that means something else by now: {cure}")));
+        return Err(failure::input_failure(format!(
+            "the parts answer a question that means something else by now: {cure}"
+        )));
     }
     let claim = claim_directory(&arguments.out)?;
     let mut whole = merge::open_whole(claim.path(), parts.facts()).or_unwritable()?;

@@ -98,7 +98,10 @@ pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     }
     let figure = search_run::front_figure(&runs, axes).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
-        failure::write_failure(&e, format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()))
+        failure::write_failure(
+            &e,
+            format!("--out {}: cannot be made: {e}; give a directory you may write to", out.display()),
+        )
     })?;
     let written = figure.write_files(out, PARETO).or_unwritable()?;
     let written = written.iter().map(|path| path.display().to_string()).collect();
@@ -124,8 +127,11 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     for (flag, quantity) in [("--x", Some(x)), ("--y", Some(y)), ("--z", axes.z)] {
         let Some(quantity) = quantity else { continue };
         let without = runs.iter().find(|run| {
-            let mut designs =
-                run.designs.iter().filter(|row| row.outcome == results::store::design::DesignStatus::Evaluated).peekable();
+            let mut designs = run
+                .designs
+                .iter()
+                .filter(|row| row.outcome == results::store::design::DesignStatus::Evaluated)
+                .peekable();
             designs.peek().is_some()
                 && !designs.any(|row| quantity.value_of(&DesignMeasures::from(row), &run.step_scope()).is_some())
         });
@@ -139,7 +145,8 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
 
 /// The front of each run, all measured with the same scales.
 fn fronts_of_runs(runs: &[SearchRun], axes: FrontAxes) -> Vec<RunFront<'_>> {
-    let fronts: Vec<Vec<&DesignRow>> = runs.iter().map(|run| axes.front_designs(&run.designs, &run.step_scope())).collect();
+    let fronts: Vec<Vec<&DesignRow>> =
+        runs.iter().map(|run| axes.front_designs(&run.designs, &run.step_scope())).collect();
     let points: Vec<Vec<Vec<f64>>> =
         runs.iter().zip(&fronts).map(|(run, front)| axes.minimised_points(front, &run.step_scope())).collect();
     let scales = FrontScales::of_fronts(points.iter().flatten());
@@ -168,18 +175,26 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
             continue;
         }
         let of = if nodes.len() > 1 { format!(" of {}", run.node_names()) } else { String::new() };
-        text.push_str(&format!("{name}: the front of {model}, {}, {} designs{of}\n", axes.describe_axes(), front.front.len()));
+        text.push_str(&format!(
+            "{name}: the front of {model}, {}, {} designs{of}\n",
+            axes.describe_axes(),
+            front.front.len()
+        ));
         if let Some(note) = runs.first().and_then(|first| describe_difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }
         text.push_str(&front_table(front, axes, &run.step_scope()));
         if let (Some(hypervolume), Some(knee)) = (front.hypervolume, front.knee) {
             let covered = format_significant(hypervolume, 4);
-            text.push_str(&fold_line(&format!("Hypervolume {covered}; the knee is design {knee}. See --help for both.")));
+            text.push_str(&fold_line(&format!(
+                "Hypervolume {covered}; the knee is design {knee}. See --help for both."
+            )));
         }
         text.push('\n');
     }
-    if nodes.len() > 1 && axes.all_quantities().any(|quantity| matches!(quantity, FrontQuantity::Area | FrontQuantity::PerArea)) {
+    if nodes.len() > 1
+        && axes.all_quantities().any(|quantity| matches!(quantity, FrontQuantity::Area | FrontQuantity::PerArea))
+    {
         text.push_str("Areas belong to different process nodes and cannot be compared.\n");
     }
     text.push_str(&format!("Written: {}\n", answer.written.join(", ")));
@@ -210,7 +225,9 @@ fn front_table(front: &RunFront<'_>, axes: FrontAxes, work: &StepScope) -> Strin
         };
         let index = std::iter::once(row.index.to_string());
         table.add_row(
-            index.chain(columns.iter().map(value)).chain([row.describe_chip(), row.describe_plan().unwrap_or_default()]),
+            index
+                .chain(columns.iter().map(value))
+                .chain([row.describe_chip(), row.describe_plan().unwrap_or_default()]),
         );
     }
     table.render()

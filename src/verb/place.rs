@@ -104,7 +104,8 @@ pub fn run_place(arguments: &PlaceArguments) -> Result<(), Failure> {
 
 fn place_file(path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
-    if let Some(text) = sim::files::text::read_text(path).ok().filter(|text| piper::PiperInstance::is_piper_graph(text)) {
+    if let Some(text) = sim::files::text::read_text(path).ok().filter(|text| piper::PiperInstance::is_piper_graph(text))
+    {
         let instance = piper::PiperInstance::from_json_str(&text, &file).or_input()?;
         let solution = piper::place_graph(&instance).map_err(|why| failure::input_failure(format!("{file}: {why}")))?;
         return print_piper(&file, &instance, &solution, format);
@@ -118,7 +119,12 @@ fn place_file(path: &Path, format: Format) -> Result<(), Failure> {
             None
         })
     });
-    print_phaze(&file, &solution, recorded.map(|recorded| RecordedComparison::compare_with_record(&recorded, &solution)), format)
+    print_phaze(
+        &file,
+        &solution,
+        recorded.map(|recorded| RecordedComparison::compare_with_record(&recorded, &solution)),
+        format,
+    )
 }
 
 /// The answer for a graph of Piper.

@@ -20,7 +20,8 @@ use results::{figure, report};
 use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{
-    Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours, search_plans_watched,
+    Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours,
+    search_plans_watched,
 };
 use search::rank_mapping::RankMapping;
 use sim::network::Fabric;
@@ -328,7 +329,12 @@ pub fn describe_job(job: &JobArguments, question: &Question) -> String {
 }
 
 /// Draws the memory of a plan's stages over its step, if a directory is given.
-pub fn draw_memory(directory: Option<&Path>, job: &str, timeline: &Timeline, ranked: &RankedPlan) -> Result<(), Failure> {
+pub fn draw_memory(
+    directory: Option<&Path>,
+    job: &str,
+    timeline: &Timeline,
+    ranked: &RankedPlan,
+) -> Result<(), Failure> {
     let Some(directory) = directory else { return Ok(()) };
     std::fs::create_dir_all(directory).map_err(|e| {
         failure::write_failure(

@@ -111,9 +111,11 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     finite::check_finite(&page).or_other()?;
     let html = page.to_html().or_other()?;
     files::write_file(&arguments.out, html.as_bytes()).or_unwritable()?;
-    let written = ReportAnswer { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
+    let written =
+        ReportAnswer { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&written), |_| {
-        let mut text = format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
+        let mut text =
+            format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
         text.extend(written.left_out.iter().map(|what| format!("Left out: {what}\n")));
         text
     })?;
@@ -129,7 +131,8 @@ fn job_parts(
     subject: &PageSubject,
     left_out: &mut Vec<String>,
 ) -> Result<Option<JobParts>, Failure> {
-    let given = [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack].iter().any(|name| name.is_some());
+    let given =
+        [&arguments.model, &arguments.chip, &arguments.fabric, &arguments.stack].iter().any(|name| name.is_some());
     match (parts_of_question(arguments, subject), given) {
         (Ok(parts), _) => Ok(Some(parts)),
         (Err(failure), true) => Err(failure),

@@ -4,7 +4,9 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use clap::ValueEnum;
-use interop::scale_sim::{LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report};
+use interop::scale_sim::{
+    LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report,
+};
 use results::store::files;
 use results::text::{ColumnAlign, TextTable, format_count};
 use serde::Serialize;
@@ -75,8 +77,9 @@ struct AnswerLayer {
 /// Runs the verb: counts, prints, writes the report.
 pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
     let name = arguments.config.display().to_string();
-    let config = ScaleSimConfig::from_cfg_str(&input::read_text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name)
-        .or_input()?;
+    let config =
+        ScaleSimConfig::from_cfg_str(&input::read_text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name)
+            .or_input()?;
     if !config.unknown.is_empty() {
         tracing::warn!(
             "{name}: SCALE-Sim has no keys {}; they are passed over, correct their names if they mean anything",
@@ -119,8 +122,19 @@ fn answer_text(answer: &ScaleSimAnswer) -> String {
         Dataflow::InputStationary => "input stationary",
     };
     let mut text = format!("{}: {} x {} array, {dataflow}\n\n", answer.run_name, answer.rows, answer.columns);
-    let header =
-        ["layer", "M", "N", "K", "cycles", "util %", "mapped %", "compute %", "ifmap reads", "filter reads", "ofmap writes"];
+    let header = [
+        "layer",
+        "M",
+        "N",
+        "K",
+        "cycles",
+        "util %",
+        "mapped %",
+        "compute %",
+        "ifmap reads",
+        "filter reads",
+        "ofmap writes",
+    ];
     let mut table = TextTable::new(header).align_column(0, ColumnAlign::Left);
     for AnswerLayer { layer, report } in &answer.layers {
         let percent = |value: f64| format!("{value:.2}");

@@ -117,7 +117,9 @@ pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
                 let paired = ScheduleAnswer::answer_line(&instance, Pairing::SameIndex, limits);
                 unpaired.adopt_shorter(&paired, instance.stored_unpaired);
                 let line = PairingLine { file: path.display().to_string(), unpaired, paired };
-                answer::write_answer_line(arguments.format, &Versioned::with_schema_one(&line), |_| answer_text(&line))?;
+                answer::write_answer_line(arguments.format, &Versioned::with_schema_one(&line), |_| {
+                    answer_text(&line)
+                })?;
             }
             Err(error) => faults.push(error.to_string()),
         }

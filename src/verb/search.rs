@@ -214,12 +214,13 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
     prepare_and_search(&question, |searched, search| {
-        let out = claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
+        let out =
+            claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
         let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
         let (searching, aim) = (Instant::now(), question.aim);
         progress.next_phase("bounding chips and planning for the first");
-        let mut grown =
-            ProgressTable::new(aim.objective, searched.objective_scale(), searched.space).with_bad_ends(searched.robust);
+        let mut grown = ProgressTable::new(aim.objective, searched.objective_scale(), searched.space)
+            .with_bad_ends(searched.robust);
         // Chips are decided in the order of their bounds, so that the gap predicts the time to the proof. The front
         // comes after that.
         let (mut proving, mut deciding) = (RemainingTime::towards(aim.gap), None);
@@ -240,8 +241,9 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
             progress.say_progress(search_line(now, gap, aim.objective, searched.objective_scale()), left);
         };
         let watch = DesignWatch { stop: &|| limit.is_reached(), told: &mut told };
-        let answer =
-            search.run_design_search(watch).map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))?;
+        let answer = search
+            .run_design_search(watch)
+            .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))?;
         let outside = &answer.outside;
         // For boxes this is known only now.
         if search.space.whole_region().is_some()
@@ -326,8 +328,19 @@ pub fn conclude_search(
             FrontRecord::from_designs(axes, &rows, &StepScope::of_study(&study, several))
         })
         .flatten();
-    let record =
-        SearchRecord { format, versions, question: digest, study, seed, certificate, best, comparison, front, asked, times };
+    let record = SearchRecord {
+        format,
+        versions,
+        question: digest,
+        study,
+        seed,
+        certificate,
+        best,
+        comparison,
+        front,
+        asked,
+        times,
+    };
     Ok((record, rows, found))
 }
 
@@ -397,11 +410,13 @@ fn run_path(
     (posed, seed): (&SearchRequest, u64),
     (question, digest): (&SearchQuestion, &str),
 ) -> Result<PathBuf, Failure> {
-    let answers_another =
-        |path: &Path| SearchRecord::read_question_digest(path).is_some_and(|question| question.as_deref() != Some(digest));
+    let answers_another = |path: &Path| {
+        SearchRecord::read_question_digest(path).is_some_and(|question| question.as_deref() != Some(digest))
+    };
     match given {
         Some(out) if answers_another(out) => {
-            let why = "holds the answer to another question, which is not overwritten; give another directory, or remove it";
+            let why =
+                "holds the answer to another question, which is not overwritten; give another directory, or remove it";
             Err(failure::input_failure(format!("--out {}: {why}", out.display())))
         }
         Some(out) => Ok(out.to_owned()),
@@ -423,7 +438,9 @@ fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scal
             format!("{} {unit}", format_rate(value))
         },
     );
-    let gap = gap.filter(|gap| *gap < 1.0).map_or_else(String::new, |gap| format!(", gap {}", format_percent(gap / (1.0 - gap))));
+    let gap = gap
+        .filter(|gap| *gap < 1.0)
+        .map_or_else(String::new, |gap| format!(", gap {}", format_percent(gap / (1.0 - gap))));
     let (decided, total) = (format_count(now.decided), format_count(now.total));
     format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
@@ -438,7 +455,8 @@ fn name_bounds(searched: &SearchedModelSet<'_>, answer: &DesignAnswer, rows: &mu
         let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { continue };
         if let Some(Ok(ranked)) = evaluation.first().map(|of| &of.outcome) {
             let chip = searched.space.chip_of_design(found.id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-            rows[index].bound_by = conversion::bound_of_plan(&searched.job_on_design(0, found.id, &chip), ranked).or_other()?;
+            rows[index].bound_by =
+                conversion::bound_of_plan(&searched.job_on_design(0, found.id, &chip), ranked).or_other()?;
         }
     }
     Ok(())
@@ -490,7 +508,8 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
     }
     let chip = space.chip_of_design(id).ok();
     let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
-    let limit = chip.as_ref().and_then(|chip| space.limits().power_limit(&chip.constants, SquareMillimeters(row.area_mm2)));
+    let limit =
+        chip.as_ref().and_then(|chip| space.limits().power_limit(&chip.constants, SquareMillimeters(row.area_mm2)));
     if let (Some((clock, lowered)), Some((most, cooled))) = (lowered, limit) {
         let cooled = if cooled { ", which is what its dies can be cooled at" } else { "" };
         notes.push(format!(
@@ -518,7 +537,10 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
         .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
         .collect();
     if !ends.is_empty() && complete {
-        notes.push(format!("At the edge of the search range: {}. A wider range may have a better chip.", ends.join(", ")));
+        notes.push(format!(
+            "At the edge of the search range: {}. A wider range may have a better chip.",
+            ends.join(", ")
+        ));
     }
     notes
 }
@@ -526,7 +548,8 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
 /// The files of the best chip and its fabric.
 fn found_files(question: &SearchQuestion, answer: &DesignAnswer, digest: &str) -> Result<FoundFiles, Failure> {
     let Some(index) = answer.best else { return Ok(FoundFiles::default()) };
-    let source = format!("found by coplace search {}, study {}, question {digest}", question.model_names(), question.name);
+    let source =
+        format!("found by coplace search {}, study {}, question {digest}", question.model_names(), question.name);
     files_of_design(question, answer.designs[index].id, &source)
 }
 

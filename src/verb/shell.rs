@@ -33,7 +33,10 @@ pub fn print_completions(arguments: &CompletionArguments, mut command: Command) 
 pub fn write_manual(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
     let out = &arguments.out;
     let unwritten = |path: &Path, why: &std::io::Error| {
-        write_failure(why, format!("--out {}: cannot be written: {why}; give a directory you may write to", path.display()))
+        write_failure(
+            why,
+            format!("--out {}: cannot be written: {why}; give a directory you may write to", path.display()),
+        )
     };
     std::fs::create_dir_all(out).map_err(|why| unwritten(out, &why))?;
     let mut pages = vec![("coplace".to_owned(), command.clone())];

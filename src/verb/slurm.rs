@@ -87,7 +87,9 @@ impl SlurmBatch<'_> {
     /// Writes the scripts and submits the incomplete parts as an array, followed by the merge.
     pub fn submit_batch(&self) -> Result<SubmitAnswer, Failure> {
         let directory = parts_directory(self.out);
-        std::fs::create_dir_all(&directory).map_err(|why| files::WriteError { file: directory.clone(), why }).or_unwritable()?;
+        std::fs::create_dir_all(&directory)
+            .map_err(|why| files::WriteError { file: directory.clone(), why })
+            .or_unwritable()?;
         let (mut submitted, mut complete, mut running) = (Vec::new(), Vec::new(), Vec::new());
         for part in 1..=self.parts {
             match (self.state)(Shard { part, of: self.parts }, &self.part_directory(&part.to_string()))? {
@@ -213,7 +215,10 @@ pub fn answer_text(submitted: &SubmitAnswer) -> String {
     let SubmitAnswer { parts, complete, running, job, merge_job, directory, out, .. } = submitted;
     let mut text = match job {
         Some(job) => {
-            format!("Job {job}: parts {} of {parts} in {directory}, a log beside each\n", array_ranges(&submitted.submitted))
+            format!(
+                "Job {job}: parts {} of {parts} in {directory}, a log beside each\n",
+                array_ranges(&submitted.submitted)
+            )
         }
         None => format!("No part of {parts} is submitted\n"),
     };

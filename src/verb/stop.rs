@@ -54,7 +54,9 @@ impl StopLimit {
         if ASKED.load(Ordering::SeqCst) {
             return Some("stopped by Ctrl-C".to_owned());
         }
-        self.end.filter(|(end, _)| Instant::now() >= *end).map(|(_, seconds)| format!("stopped by --time-limit {seconds}"))
+        self.end
+            .filter(|(end, _)| Instant::now() >= *end)
+            .map(|(_, seconds)| format!("stopped by --time-limit {seconds}"))
     }
 }
 

@@ -161,8 +161,12 @@ fn state_of_part(directory: &Path, asked: &SweepFacts) -> Result<PartState, Fail
 pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
     DirectoryClaim::for_sweep(path).map_err(|error| {
         let why = match error {
-            DirectoryClaimError::Busy => "another process sweeps into it; wait for its end, or give another directory".to_owned(),
-            DirectoryClaimError::Foreign => "holds files that are no sweep; give an empty or a new directory".to_owned(),
+            DirectoryClaimError::Busy => {
+                "another process sweeps into it; wait for its end, or give another directory".to_owned()
+            }
+            DirectoryClaimError::Foreign => {
+                "holds files that are no sweep; give an empty or a new directory".to_owned()
+            }
             other => other.to_string(),
         };
         failure::input_failure(format!("--out {}: {why}", path.display()))
@@ -176,7 +180,7 @@ fn usual_directory(question: &SearchQuestion, posed: &SearchRequest, facts: &Swe
     PathBuf::from("runs").join(format!("sweep-{}{digest}{part}", question.directory_name(posed)))
 }
 
-/// Of which question, space and part a sweep is.
+/// The question, space and part of a sweep.
 pub fn sweep_facts(question: &SearchQuestion, shard: Shard) -> SweepFacts {
     // PHAZE's dimensions are columns of every design.
     let column = !matches!(question.study.space.chips, Chips::Phaze(_));
@@ -187,7 +191,10 @@ pub fn sweep_facts(question: &SearchQuestion, shard: Shard) -> SweepFacts {
         asked: question.asked.clone(),
         study: question.study_record(),
         combinations: question.space.combination_count(),
-        dimensions: dials.iter().map(|dial| SweptDimension::of_dimension(dial, column && dial.values.len() > 1)).collect(),
+        dimensions: dials
+            .iter()
+            .map(|dial| SweptDimension::of_dimension(dial, column && dial.values.len() > 1))
+            .collect(),
         part: shard.part,
         parts: shard.of,
     }
@@ -252,11 +259,13 @@ impl<'a> PreparedSweep<'a> {
             group.retain(|number| shard.contains(*number) && !present.contains_combination(*number));
             (!group.is_empty()).then_some(group)
         });
-        let (progress, size, before) = (ProgressDisplay::begin_phase("sweeping"), store.facts().size(), store.present().count());
+        let (progress, size, before) =
+            (ProgressDisplay::begin_phase("sweeping"), store.facts().size(), store.present().count());
         let some = |numbers: &[u64]| {
             let fates: Vec<SweptOutcome> =
                 sweep.evaluate_combinations(numbers).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
-            let rows = numbers.iter().zip(&fates).map(|(number, fate)| SweptRow::new(*number, fate, self.jobs).or_other());
+            let rows =
+                numbers.iter().zip(&fates).map(|(number, fate)| SweptRow::new(*number, fate, self.jobs).or_other());
             rows.collect::<Result<Vec<_>, _>>()
         };
         let mut looked = 0;
@@ -320,10 +329,12 @@ impl<'a> PreparedSweep<'a> {
         };
         let space = &self.question.space;
         let number = row.index as u64;
-        let fate = self.whole_sweep().evaluate_combination(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+        let fate =
+            self.whole_sweep().evaluate_combination(number).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
         let lost = || Failure::Other(anyhow::anyhow!("design {number} is no longer one of the space; sweep again"));
         let SweptOutcome::Evaluated(built, evaluation) = &fate else { return Err(lost()) };
-        let (Ok(ranked), Some(id), Some(job)) = (&evaluation.outcome, space.design_of_combination(number), self.job(built))
+        let (Ok(ranked), Some(id), Some(job)) =
+            (&evaluation.outcome, space.design_of_combination(number), self.job(built))
         else {
             return Err(lost());
         };
@@ -331,14 +342,24 @@ impl<'a> PreparedSweep<'a> {
             varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
         };
         let row = DesignRow { dimensions: space.varied_dimensions(id).map(words), ..row.clone() };
-        let source =
-            format!("found by coplace sweep {}, study {}, question {digest}", self.question.model_names(), self.question.name);
-        Ok((Some(describe_design(self.question, &job, ranked, (row, id))?), files_of_design(self.question, id, &source)?))
+        let source = format!(
+            "found by coplace sweep {}, study {}, question {digest}",
+            self.question.model_names(),
+            self.question.name
+        );
+        Ok((
+            Some(describe_design(self.question, &job, ranked, (row, id))?),
+            files_of_design(self.question, id, &source)?,
+        ))
     }
 }
 
 /// The answer for a part of a sweep.
-fn part_answer(store: &SweepStore, question: &SearchQuestion, this_run: SweepProcessCounts) -> Result<SweepAnswer, Failure> {
+fn part_answer(
+    store: &SweepStore,
+    question: &SearchQuestion,
+    this_run: SweepProcessCounts,
+) -> Result<SweepAnswer, Failure> {
     let summary = export::summarize_store(store, question.aim).or_damaged()?;
     Ok(SweepAnswer::new(summary, store, this_run, (None, vec![store.file().display().to_string()])))
 }
@@ -366,10 +387,16 @@ impl SweepAnswer {
 pub fn answer_text(answer: &SweepAnswer) -> String {
     let mut text = answer.record.as_ref().map_or_else(String::new, |record| report::run_report(record) + "\n");
     if answer.record.is_none() {
-        text.push_str(&format!("Part {} of the sweep is complete; coplace merge puts all parts together.\n", answer.part));
+        text.push_str(&format!(
+            "Part {} of the sweep is complete; coplace merge puts all parts together.\n",
+            answer.part
+        ));
     }
-    let counted: Vec<String> =
-        answer.outcomes.iter().map(|(fate, count)| format!("{} {}", format_count(*count), fate.replace('_', " "))).collect();
+    let counted: Vec<String> = answer
+        .outcomes
+        .iter()
+        .map(|(fate, count)| format!("{} {}", format_count(*count), fate.replace('_', " ")))
+        .collect();
     text.push_str(&format!("Designs: {}: {}\n", format_count(answer.designs), counted.join(", ")));
     let mut bounds: Vec<(&String, &u64)> = answer.bound_by.iter().collect();
     bounds.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));

@@ -133,8 +133,9 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
         false => arguments.technique.iter().map(|text| parse_techniques(text)).collect::<Result<_, _>>()?,
     };
     let setting = TechniqueSetting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
-    let answer = progress::run_with_progress("trying techniques", || TechniqueComparison::compare_techniques(&setting, &lists))
-        .or_input()?;
+    let answer =
+        progress::run_with_progress("trying techniques", || TechniqueComparison::compare_techniques(&setting, &lists))
+            .or_input()?;
     // Some of several techniques may be impossible. If all requested ones are, there is nothing to compare.
     let asked = answer.rows.iter().skip(1);
     if let (Some(why), true) =
@@ -188,7 +189,8 @@ fn technique_plan(
     };
     layout.check_model_and_batch(model, &batch).or_input()?;
     let asked = stack.precision_of_run(training_precision(arguments.precision, chip)?);
-    let precision = if arguments.no_master { Precision { gradient: asked.operand, master: None, ..asked } } else { asked };
+    let precision =
+        if arguments.no_master { Precision { gradient: asked.operand, master: None, ..asked } } else { asked };
     let activations: ActivationPolicy = match arguments.recompute.as_str() {
         "best" => {
             return Err(failure::input_failure(
@@ -201,9 +203,17 @@ fn technique_plan(
         layout,
         batch,
         activations: activations.into(),
-        attention: arguments.attention.map(AttentionKernel::attention).or(software.map(|of| of.attention)).unwrap_or_default(),
+        attention: arguments
+            .attention
+            .map(AttentionKernel::attention)
+            .or(software.map(|of| of.attention))
+            .unwrap_or_default(),
         precision,
-        optimizer: arguments.optimizer.map(OptimizerName::to_optimizer).or(software.map(|of| of.optimizer)).unwrap_or_default(),
+        optimizer: arguments
+            .optimizer
+            .map(OptimizerName::to_optimizer)
+            .or(software.map(|of| of.optimizer))
+            .unwrap_or_default(),
         schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: Techniques::default(),
     })

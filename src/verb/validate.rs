@@ -101,7 +101,9 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
         finite::check_finite(&reports).or_other()?;
         match arguments.format {
             Format::Json => answer::write_json(&validate::reports_json(&reports))?,
-            Format::Text => answer::write_folded(&reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default())))?,
+            Format::Text => {
+                answer::write_folded(&reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default())))?
+            }
         }
     }
     for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {

@@ -48,7 +48,8 @@ pub use stack::calibrate;
 pub use stack::framework::{Framework, FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
 pub use stack::options::OptionError;
 pub use stack::software::{
-    ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError, SustainedOptions,
+    ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError,
+    SustainedOptions,
 };
 pub use whole::assembly::Assembly;
 pub use whole::energy::{StepEnergy, step_energy_of};

@@ -36,7 +36,8 @@ fn timed(model: &Model, layout: Layout, change: impl Fn(&mut SoftwareStack)) -> 
 
 #[test]
 fn products_hide_what_they_are_cut_for_but_the_first_part() {
-    let at = |layout: Layout, products: f64| step("llama2-7b", layout, |stack| stack.overlap.products = products).tensor.0;
+    let at =
+        |layout: Layout, products: f64| step("llama2-7b", layout, |stack| stack.overlap.products = products).tensor.0;
     let layout = Layout { tensor: 8, sequence_parallel: true, ..Layout::default() };
     let [none, half, all] = [0.0, 0.5, 1.0].map(|products| at(layout, products));
     assert!((2.0 * half - none - all).abs() < 1e-9 * none, "a fraction of what could be hidden");
@@ -67,10 +68,13 @@ fn experts_of_width_one_trade_sums_for_weights() {
 #[test]
 fn tokens_sent_once_to_every_node_take_less() {
     let model = Model::load("deepseek-v3").unwrap();
-    let free =
-        Model { experts: model.experts.map(|experts| workloads::model::Experts { groups: None, ..experts }), ..model.clone() };
+    let free = Model {
+        experts: model.experts.map(|experts| workloads::model::Experts { groups: None, ..experts }),
+        ..model.clone()
+    };
     let layout = Layout { data: 64, expert: 64, ..Layout::default() };
-    let at = |model: &Model, once: bool| timed(model, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
+    let at =
+        |model: &Model, once: bool| timed(model, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
     let copies = at(&free, false);
     assert_eq!(at(&model, false), copies);
     let (any, limited) = (at(&free, true), at(&model, true));
@@ -81,7 +85,8 @@ fn tokens_sent_once_to_every_node_take_less() {
     let layout = Layout { data: 8, expert: 8, ..Layout::default() };
     let at = |once: bool| timed(&free, layout, |stack| stack.kernels.expert_deduplicated = once).expert.0;
     assert!(at(true) < at(false));
-    let stack = SoftwareStack::load("megatron_bridge").unwrap().with_option("kernels.expert_deduplicated=true").unwrap();
+    let stack =
+        SoftwareStack::load("megatron_bridge").unwrap().with_option("kernels.expert_deduplicated=true").unwrap();
     let error = stack.with_option("kernels.expert_all_gather=true").unwrap_err().to_string();
     assert!(error.contains("kernels.expert_all_gather"), "{error}");
 }

@@ -61,10 +61,14 @@ fn activations_are_on_the_device_or_away_whatever_the_model() {
             for technique in OFFLOADS {
                 let graph = lower_plan(&model, &technique_plan(layout, 8, technique), &stack).unwrap();
                 let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
-                let each = ActivationPolicy::None.treatment_with_extent(layer, stack.replay_extent()).offloaded_bytes(layer);
+                let each =
+                    ActivationPolicy::None.treatment_with_extent(layer, stack.replay_extent()).offloaded_bytes(layer);
                 let buffered = each * layer.settled.buffered_layers;
                 for (before, after) in plain.iter().zip(of(technique)) {
-                    assert!(before.moment != PeakMoment::Update && after.moment != PeakMoment::Update, "{name} {technique}");
+                    assert!(
+                        before.moment != PeakMoment::Update && after.moment != PeakMoment::Update,
+                        "{name} {technique}"
+                    );
                     let held = after.class_bytes(MemoryClass::Activations) + after.host + after.storage + buffered;
                     // A partial offload rounds a tensor's bytes up.
                     let off = held.0.abs_diff(before.class_bytes(MemoryClass::Activations).0);
@@ -85,17 +89,27 @@ fn frozen_weights_and_anchors_are_held_where_masters_are_the_weights() {
         for stack in ["pytorch_fsdp", "torchtitan", "maxtext"] {
             let stack = SoftwareStack::load(stack).unwrap();
             let weights = |techniques: &str| {
-                memory(&model, &technique_plan(layout, 1, techniques), &stack).stages[0].class_bytes(MemoryClass::Weights).0
+                memory(&model, &technique_plan(layout, 1, techniques), &stack).stages[0]
+                    .class_bytes(MemoryClass::Weights)
+                    .0
             };
             let numbers = model.parameters();
             let near = |bytes: u64, wanted: u64| bytes.abs_diff(wanted) <= 1 << 10;
             assert!(near(weights(""), 4 * numbers / 8), "{name} {}", stack.name);
             assert!(near(weights("proximal-anchor"), 6 * numbers / 8), "{name} {}", stack.name);
             let graph = lower_plan(&model, &technique_plan(layout, 1, "lora"), &stack).unwrap();
-            let trained: u64 =
-                graph.segments.iter().map(|s| s.statics.as_deref().unwrap().own.updated.per_device_count() * s.repeat).sum();
+            let trained: u64 = graph
+                .segments
+                .iter()
+                .map(|s| s.statics.as_deref().unwrap().own.updated.per_device_count() * s.repeat)
+                .sum();
             assert!(trained > 0);
-            assert!(near(weights("lora"), (2 * numbers + 4 * trained) / 8), "{name} {}: {}", stack.name, weights("lora"));
+            assert!(
+                near(weights("lora"), (2 * numbers + 4 * trained) / 8),
+                "{name} {}: {}",
+                stack.name,
+                weights("lora")
+            );
             // The anchor covers only the adapters.
             assert!(near(weights("lora proximal-anchor"), (2 * numbers + 6 * trained) / 8), "{name} {}", stack.name);
         }
@@ -117,7 +131,10 @@ fn read_only_data_that_does_not_fit_is_called_so() {
     };
     // 32 GiB of examples.
     let examples = lacks("exemplar,examples=34359738368,example_bytes=1");
-    assert!(examples.contains("32.00 GiB of it read-only data") && !examples.contains("optimizer states"), "{examples}");
+    assert!(
+        examples.contains("32.00 GiB of it read-only data") && !examples.contains("optimizer states"),
+        "{examples}"
+    );
     assert!(lacks("memory3").contains("of storage per device: 390.62 GiB of it read-only data"));
     // With states beside a little read-only data, the error names the states.
     let states = lacks("zero-offload exemplar,examples=1073741824,example_bytes=1");
@@ -129,14 +146,18 @@ fn read_only_data_that_does_not_fit_is_called_so() {
 /// many are in flight.
 #[test]
 fn storage_is_written_once_a_step_but_for_what_every_micro_batch_sends() {
-    let (model, stack) = (Model { layers: 4, ..Model::load("llama2-7b").unwrap() }, SoftwareStack::load("megatron").unwrap());
+    let (model, stack) =
+        (Model { layers: 4, ..Model::load("llama2-7b").unwrap() }, SoftwareStack::load("megatron").unwrap());
     let numbers = model.parameters();
     // Half of what the layers keep.
     let half = "ssdtrain,fraction=0.5";
     let graph = lower_plan(&model, &technique_plan(Layout::default(), 1, half), &stack).unwrap();
     let segment = graph.segment(SegmentKind::Layer).unwrap();
     let gradients = segment.bytes_per_parameter().gradient.0 * numbers;
-    let kept = ActivationPolicy::None.treatment_with_extent(&segment.graph, stack.replay_extent()).stored_bytes(&segment.graph).0;
+    let kept = ActivationPolicy::None
+        .treatment_with_extent(&segment.graph, stack.replay_extent())
+        .stored_bytes(&segment.graph)
+        .0;
     assert!(kept > 0);
     for (pipeline, data, micro_batches) in [(1, 1, 1), (1, 4, 8), (2, 2, 2), (2, 1, 8)] {
         let written = |techniques: &str| {

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::{
-    ChipTimes, DeviceMemory, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering_of_plan, sharing_domain, step_memory,
-    step_time,
+    ChipTimes, DeviceMemory, SoftwareStack, StepProfile, StepTime, TrainingPlan, lowering_of_plan, sharing_domain,
+    step_memory, step_time,
 };
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
@@ -47,18 +47,20 @@ pub(crate) fn sample_layouts() -> impl Strategy<Value = TrainingPlan> {
         Just(ZeroStage::Gradients),
         Just(ZeroStage::Parameters)
     ];
-    (0_u32..4, 0_u32..3, 0_u32..3, any::<bool>(), 1_u32..3, zero, 0_u32..3).prop_map(|(t, p, d, sequence, v, zero, b)| {
-        let layout = Layout {
-            tensor: 1 << t,
-            pipeline: 1 << p,
-            data: 1 << d,
-            virtual_stages: if p > 0 { v } else { 1 },
-            sequence_parallel: sequence && t > 0,
-            zero,
-            ..Layout::default()
-        };
-        sample_plan(layout, 1 << b, u64::from(layout.data) * (8 << b))
-    })
+    (0_u32..4, 0_u32..3, 0_u32..3, any::<bool>(), 1_u32..3, zero, 0_u32..3).prop_map(
+        |(t, p, d, sequence, v, zero, b)| {
+            let layout = Layout {
+                tensor: 1 << t,
+                pipeline: 1 << p,
+                data: 1 << d,
+                virtual_stages: if p > 0 { v } else { 1 },
+                sequence_parallel: sequence && t > 0,
+                zero,
+                ..Layout::default()
+            };
+            sample_plan(layout, 1 << b, u64::from(layout.data) * (8 << b))
+        },
+    )
 }
 
 proptest! {
@@ -97,7 +99,8 @@ fn axes_that_share_a_port_contend_for_it() {
                 pass.ports = super::PortTimes::default();
             }
         }
-        let [beside, alone] = [&profile, &alone].map(|p| super::step_time_of(&mut chip, &model, &fabric, &plan, p).unwrap());
+        let [beside, alone] =
+            [&profile, &alone].map(|p| super::step_time_of(&mut chip, &model, &fabric, &plan, p).unwrap());
         assert_eq!(beside.data > alone.data, shared, "t {tensor}: {:?} against {:?}", beside.data, alone.data);
         assert_eq!(beside.tensor, alone.tensor);
     }
@@ -114,7 +117,8 @@ fn model_flops_are_invariant_under_the_plan() {
         graph.kernel_flops().0 * u128::from(t) * u128::from(plan.micro_batches()) * u128::from(d)
     };
     let whole = flops(1, 1, 1, false);
-    for (t, d, b, sequence) in [(2, 1, 1, false), (8, 1, 4, true), (1, 8, 8, false), (4, 2, 2, true), (16, 4, 1, false)] {
+    for (t, d, b, sequence) in [(2, 1, 1, false), (8, 1, 4, true), (1, 8, 8, false), (4, 2, 2, true), (16, 4, 1, false)]
+    {
         assert_eq!(flops(t, d, b, sequence), whole, "t {t} d {d} b {b}");
     }
 }
@@ -133,7 +137,8 @@ fn a_matrix_of_equal_links_is_the_flat_switch() {
     let fabrics = [matrix, switch].map(|text| Fabric::from_toml_str("test.toml", &text).unwrap());
     for (t, p, d) in [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2), (4, 1, 2), (1, 4, 2)] {
         let layout = Layout { tensor: t, pipeline: p, data: d, ..Layout::default() };
-        let [matrix, switch] = fabrics.each_ref().map(|f| time_llama_step(f, &sample_plan(layout, 1, 32), "megatron").total.0);
+        let [matrix, switch] =
+            fabrics.each_ref().map(|f| time_llama_step(f, &sample_plan(layout, 1, 32), "megatron").total.0);
         assert!((matrix / switch - 1.0).abs() < 1e-9, "t {t} p {p} d {d}: {matrix} against {switch}");
     }
 }
@@ -144,20 +149,25 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     assert!(names.len() >= 4 && names.iter().all(|name| SoftwareStack::load(name).unwrap().name == *name), "{names:?}");
     let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
     assert!(
-        unknown.starts_with("unknown software stack `jax`: built in are ") && unknown.contains("ideal, maxtext, megatron, "),
+        unknown.starts_with("unknown software stack `jax`: built in are ")
+            && unknown.contains("ideal, maxtext, megatron, "),
         "{unknown}"
     );
     let text = include_str!("../stacks/megatron.toml");
-    let wrong =
-        |from: &str, to: &str| SoftwareStack::from_toml_str("mine.toml", &text.replace(from, to)).unwrap_err().to_string();
+    let wrong = |from: &str, to: &str| {
+        SoftwareStack::from_toml_str("mine.toml", &text.replace(from, to)).unwrap_err().to_string()
+    };
     let fraction = 1.0 + SoftwareStack::load("megatron").unwrap().sustained.tensor_fraction;
     assert_eq!(
         wrong("\ntensor_fraction = 0", "\ntensor_fraction = 1"),
-        format!("mine.toml: sustained.tensor_fraction = {fraction}: must be from 0.05 to 1; give a value in that range")
+        format!(
+            "mine.toml: sustained.tensor_fraction = {fraction}: must be from 0.05 to 1; give a value in that range"
+        )
     );
     let unsourced = wrong("\nlaunch = \"", "\nlunch = \"");
     assert!(
-        unsourced.starts_with("mine.toml: launch.gap_us = ") && unsourced.contains(": has no source; state under [sources]"),
+        unsourced.starts_with("mine.toml: launch.gap_us = ")
+            && unsourced.contains(": has no source; state under [sources]"),
         "{unsourced}"
     );
 }
@@ -167,7 +177,11 @@ fn recomputing_more_takes_longer_and_a_pipeline_waits() {
     let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let layout = Layout { tensor: 8, pipeline: 4, ..Layout::default() };
     let [none, full] = [ActivationPolicy::None, ActivationPolicy::Full].map(|activations| {
-        time_llama_step(&fabric, &TrainingPlan { activations: activations.into(), ..sample_plan(layout, 1, 16) }, "megatron")
+        time_llama_step(
+            &fabric,
+            &TrainingPlan { activations: activations.into(), ..sample_plan(layout, 1, 16) },
+            "megatron",
+        )
     });
     assert!(none.recompute == Seconds::ZERO && full.total.0 > none.total.0 && full.recompute.0 > 0.0);
     let deeper = |m: u64| time_llama_step(&fabric, &sample_plan(layout, 1, m), "megatron");
@@ -206,7 +220,10 @@ fn gathers_follow_the_prefetch_and_scatters_the_reduction() {
     let (none, both) = (shared(0.0, 0.0), shared(1.0, 1.0));
     let (gathers, scatters) = (none - shared(1.0, 0.0), none - shared(0.0, 1.0));
     assert!(scatters > Seconds::ZERO && gathers > scatters * 1.5, "{gathers} {scatters}");
-    assert!(none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9), "{none} {both}");
+    assert!(
+        none - both >= gathers.max(scatters) && none - both <= (gathers + scatters) * (1.0 + 1e-9),
+        "{none} {both}"
+    );
     let half = shared(0.5, 0.5);
     assert!((half.0 / ((none + both) * 0.5).0 - 1.0).abs() < 1e-9, "{half}");
     for reduction in [0.0, 1.0] {
@@ -263,7 +280,11 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
         time_llama_step(fabric, &sample_plan(layout, 4, 64), stack).bubble
     };
     assert!(step(&slow, "megatron_core", 1) > step(&fabric, "megatron_core", 1), "plain 1F1B waits for what it sends");
-    assert_eq!(step(&slow, "megatron_core", 2), step(&fabric, "megatron_core", 2), "another chunk's pass runs meanwhile");
+    assert_eq!(
+        step(&slow, "megatron_core", 2),
+        step(&fabric, "megatron_core", 2),
+        "another chunk's pass runs meanwhile"
+    );
     assert!(step(&slow, "megatron", 2) > step(&fabric, "megatron", 2), "nothing overlaps");
     let passes = |stack: &str| {
         let stack = SoftwareStack::load(stack).unwrap();
@@ -275,7 +296,8 @@ fn sends_hide_only_where_stages_hold_several_chunks() {
 
 #[test]
 fn messages_between_nodes_slow_the_launches_of_collectives() {
-    let (fabric, chip) = (Fabric::built_in("selene_hdr200x8").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
+    let (fabric, chip) =
+        (Fabric::built_in("selene_hdr200x8").unwrap(), Accelerator::built_in("a100_80gb_sxm").unwrap());
     let model = Model::load("llama2-7b").unwrap();
     let stack = |collective_rank_us: f64| {
         let mut stack = SoftwareStack::load("nanotron").unwrap();
@@ -338,7 +360,9 @@ fn names_of_operators_and_kernels_change_no_time() {
             let batch = Batch { micro_batch: 1, global_batch: 8, sequence_length: 512 };
             for activations in [ActivationPolicy::None, ActivationPolicy::Full] {
                 let plan = TrainingPlan { batch, activations: activations.into(), ..sample_plan(layout, 1, 8) };
-                let Ok(graph) = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, chip.stack())) else { continue };
+                let Ok(graph) = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, chip.stack())) else {
+                    continue;
+                };
                 let mut renamed = graph.clone();
                 for op in renamed.segments.iter_mut().flat_map(|s| &mut s.graph.operators) {
                     op.name = format!("layer.moe.exchange.backward_weight.{}.ring_", op.id);
@@ -390,8 +414,10 @@ fn blocks_of_alike_layers_take_what_the_layers_take() {
     for stack in ["megatron", "pytorch_fsdp"] {
         let stack = SoftwareStack::load(stack).unwrap();
         for (pipeline, zero) in [(1, ZeroStage::None), (4, ZeroStage::OptimizerStates), (1, ZeroStage::Parameters)] {
-            for policy in ["none", "selective", "selective_per_operator", "full", "minimal", "custom:device(qkv_proj)"] {
-                let layout = Layout { tensor: 2, pipeline, data: 4, sequence_parallel: true, zero, ..Layout::default() };
+            for policy in ["none", "selective", "selective_per_operator", "full", "minimal", "custom:device(qkv_proj)"]
+            {
+                let layout =
+                    Layout { tensor: 2, pipeline, data: 4, sequence_parallel: true, zero, ..Layout::default() };
                 let plan = TrainingPlan {
                     activations: policy.parse::<ActivationPolicy>().unwrap().into(),
                     ..sample_plan(layout, 1, 32)
@@ -400,7 +426,10 @@ fn blocks_of_alike_layers_take_what_the_layers_take() {
                     let mut chip = ChipTimes::new(&chip, &stack).unwrap();
                     step_time(&mut chip, model, &fabric, &plan).unwrap().total.0
                 });
-                assert!((times[0] - times[1]).abs() <= 1e-9 * times[0], "{policy}, pp = {pipeline}, {zero:?}: {times:?}");
+                assert!(
+                    (times[0] - times[1]).abs() <= 1e-9 * times[0],
+                    "{policy}, pp = {pipeline}, {zero:?}: {times:?}"
+                );
                 let memory = DeviceMemory::of_chip(&chip);
                 let needs = [&model, &blocks].map(|model| {
                     let stages = step_memory(model, &plan, &stack, memory, None).unwrap().stages;

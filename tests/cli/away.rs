@@ -19,8 +19,18 @@ pub const CLUSTER: [&str; 11] = [
 
 #[test]
 fn storage_that_no_plan_uses_is_said_to_be_of_no_effect() {
-    let words =
-        ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "64"];
+    let words = [
+        "plan",
+        "gpt2-xl",
+        "--chip",
+        "a100_80gb_sxm",
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "8",
+        "--global-batch",
+        "64",
+    ];
     let told = |more: &[&str]| run_coplace(&words.into_iter().chain(more.iter().copied()).collect::<Vec<_>>());
     let warned = told(&["--nvme", "6:1600"]);
     assert!(warned.stderr.contains("--nvme 6:1600: no plan of the list keeps anything there"), "{}", warned.stderr);
@@ -28,12 +38,12 @@ fn storage_that_no_plan_uses_is_said_to_be_of_no_effect() {
 }
 
 fn call(verb: &str, more: &[&str]) -> CommandOutput {
-    let words: Vec<&str> = [verb, "llama2-7b"].into_iter().chain(CLUSTER).chain(["1"]).chain(more.iter().copied()).collect();
+    let words: Vec<&str> =
+        [verb, "llama2-7b"].into_iter().chain(CLUSTER).chain(["1"]).chain(more.iter().copied()).collect();
     run_coplace(&words)
 }
 
-const PLACES: &str =
-    "tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out)+device(attention.norm.out,mlp.gate_up.gate,mlp.gate_up.up)";
+const PLACES: &str = "tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out)+device(attention.norm.out,mlp.gate_up.gate,mlp.gate_up.up)";
 
 #[test]
 fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
@@ -55,8 +65,9 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     let text = with(&["--nvme", "6:100"]).expect_result();
     assert!(text.contains("on NVMe") && text.contains("MiB on NVMe"), "{text}");
     // Slower storage takes longer. Too little storage is reported with the size that would do.
-    let step =
-        |rate: &str| with(&["--nvme", rate, "--format", "json"]).expect_json()["result"]["time"]["step_s"].as_f64().unwrap();
+    let step = |rate: &str| {
+        with(&["--nvme", rate, "--format", "json"]).expect_json()["result"]["time"]["step_s"].as_f64().unwrap()
+    };
     assert!(step("0.5:100") > 1.2 * step("20:100"));
     let short = with(&["--nvme", "6:1"]);
     assert!(short.stdout.contains("needs 2.69 GiB of 0.93 GiB of storage"), "{}", short.stdout);
@@ -65,7 +76,10 @@ fn tensors_go_to_the_host_and_to_storage_whole_and_in_part() {
     }
     for (places, part) in [
         ("tensors:offload(attention.core.out*1.5)", "above 0 and below 1"),
-        ("tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out*0.25)", "all partly offloaded tensors have the same share"),
+        (
+            "tensors:offload(attention.core.out*0.5)+nvme(mlp.gated.out*0.25)",
+            "all partly offloaded tensors have the same share",
+        ),
         ("tensors:device(mlp.gated.out*0.5)", "stays on the device whole"),
         ("tensors:offload(mlp.gated.out)+nvme(mlp.gated.out)", "is in two places"),
         ("tensors:nvme(mlp.gate)", "no such tensor"),
@@ -90,11 +104,17 @@ fn choices_are_written_in_the_words_of_frameworks() {
     let lossy = ["--technique", "galore", "--allow", "galore", "--emit", "megatron"];
     let lacking = emit("none", &lossy);
     assert_eq!(lacking.code, 3, "{}", lacking.stderr);
-    assert!(lacking.stderr.contains("technique galore") && lacking.stdout.contains("# technique galore"), "{}", lacking.stderr);
+    assert!(
+        lacking.stderr.contains("technique galore") && lacking.stdout.contains("# technique galore"),
+        "{}",
+        lacking.stderr
+    );
     let torch = emit("save_dot_except_mlp", &["--emit", "torch"]);
     assert!(torch.stdout.contains("create_selective_checkpoint_contexts(policy)"), "{}", torch.stdout);
-    let places =
-        call("plan", &["--micro-batch", "2", "--zero", "1", "--nvme", "6:100", "--recompute", PLACES, "--emit", "torch"]);
+    let places = call(
+        "plan",
+        &["--micro-batch", "2", "--zero", "1", "--nvme", "6:100", "--recompute", PLACES, "--emit", "torch"],
+    );
     assert_eq!(places.code, 3);
     assert!(places.stderr.contains("offloaded: attention.core.out, mlp.gated.out"), "{}", places.stderr);
 }

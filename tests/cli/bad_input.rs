@@ -3,7 +3,8 @@
 //! cli` accepts new ones.
 
 use crate::support::{
-    config_with, file_names, read_repository_file, repository_path, run_coplace, run_coplace_in, small_study, study_with,
+    config_with, file_names, read_repository_file, repository_path, run_coplace, run_coplace_in, small_study,
+    study_with,
 };
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -52,7 +53,8 @@ fn models() {
         write(name, config_with(key, value));
     }
     write("good.json", good);
-    let files = ["missing", "negative", "zero", "absurd", "heads", "groups", "words", "family", "truncated", "empty", "nan"];
+    let files =
+        ["missing", "negative", "zero", "absurd", "heads", "groups", "words", "family", "truncated", "empty", "nan"];
     let paths: Vec<String> = files.iter().map(|name| format!("{name}.json")).collect();
     let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["search", path.as_str(), "--study", "smoke"]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
@@ -80,7 +82,8 @@ fn studies() {
     write("batch.toml", study_with(&[("micro_batch_sequences", "[3, 5]")]));
     let files = ["zero", "negative", "nan", "hbm", "none", "typo", "cut", "fabric", "shared", "chip", "batch", "gone"];
     let paths: Vec<String> = files.iter().map(|name| format!("{name}.toml")).collect();
-    let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["search", "llama2-7b", "--study", path.as_str()]).collect();
+    let calls: Vec<Vec<&str>> =
+        paths.iter().map(|path| vec!["search", "llama2-7b", "--study", path.as_str()]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
     calls.push(&["search", "llama2-7b", "--study", "nope"]);
     insta::assert_snapshot!("studies", messages(dir.path(), &calls));
@@ -115,7 +118,8 @@ fn run_directories() {
 
 /// A carried instance with one change.
 fn instance(path: &str, change: impl Fn(&mut Value)) -> String {
-    let mut instance: Value = serde_json::from_str(&read_repository_file(&format!("interop/reference/phaze/{path}"))).unwrap();
+    let mut instance: Value =
+        serde_json::from_str(&read_repository_file(&format!("interop/reference/phaze/{path}"))).unwrap();
     change(&mut instance);
     instance.to_string()
 }
@@ -142,8 +146,9 @@ fn placement_instances() {
             1,
         ),
     );
-    let files = ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "twice", "huge", "piper_twice", "gone"]
-        .map(|name| format!("{name}.json"));
+    let files =
+        ["devices", "typo", "missing", "zero", "optimizer", "truncated", "nan", "twice", "huge", "piper_twice", "gone"]
+            .map(|name| format!("{name}.json"));
     let calls: Vec<[&str; 2]> = files.iter().map(|file| ["place", file.as_str()]).collect();
     let calls: Vec<&[&str]> = calls.iter().map(<[&str; 2]>::as_slice).collect();
     insta::assert_snapshot!("placement_instances", messages(dir.path(), &calls));
@@ -158,7 +163,10 @@ fn schedule_instances() {
     write("cores.json", &changed(&|i| i["num_tc"] = json!(0)));
     write("negative.json", &changed(&|i| i["ops"][1]["latency"] = json!(-5)));
     write("infinite.json", &changed(&|i| i["ops"][1]["latency"] = json!(-5)).replace("-5", "Infinity"));
-    write("many.json", &changed(&|i| i["ops"] = (0..20_001).map(|id| json!({"id": id, "type": "Nop", "latency": 0})).collect()));
+    write(
+        "many.json",
+        &changed(&|i| i["ops"] = (0..20_001).map(|id| json!({"id": id, "type": "Nop", "latency": 0})).collect()),
+    );
     write("type.json", &changed(&|i| i["ops"][1]["type"] = json!("GPU")));
     write("edge.json", &changed(&|i| i["edges"][0] = json!([0, 9999])));
     write("missing.json", &changed(&|i| drop(i.as_object_mut().unwrap().remove("num_vc"))));
@@ -196,7 +204,10 @@ fn measured_data() {
     write("narrow.csv", "id,kernel,measured_us\na,gemm,1\n");
     write("twice.csv", "id,kernel,measured_us,id\n");
     write("empty.csv", "");
-    write("kernels.csv", "id,chip,kernel,m,n,k,batch,elements,dtype,measured_us,timing\na,tpu_v4,gemm,8,8,8,1,,bf16,1,device\n");
+    write(
+        "kernels.csv",
+        "id,chip,kernel,m,n,k,batch,elements,dtype,measured_us,timing\na,tpu_v4,gemm,8,8,8,1,,bf16,1,device\n",
+    );
     let collectives = repository_path("sim/tests/data/collectives.csv").display().to_string();
     let text = messages(
         dir.path(),
@@ -256,7 +267,8 @@ fn chips() {
         "gone",
     ];
     let paths: Vec<String> = files.iter().map(|name| format!("{name}.toml")).collect();
-    let calls: Vec<Vec<&str>> = paths.iter().map(|path| vec!["evaluate", "llama2-7b", "--chip", path.as_str()]).collect();
+    let calls: Vec<Vec<&str>> =
+        paths.iter().map(|path| vec!["evaluate", "llama2-7b", "--chip", path.as_str()]).collect();
     let mut calls: Vec<&[&str]> = calls.iter().map(Vec::as_slice).collect();
     calls.push(&["evaluate", "llama2-7b", "--chip", "abacus"]);
     insta::assert_snapshot!("chips", messages(dir.path(), &calls));

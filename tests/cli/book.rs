@@ -44,12 +44,16 @@ fn pages() -> Vec<String> {
 
 /// Commands outside blocks: indented lines, and the last cells of tables.
 fn examples(page: &str) -> Vec<String> {
-    let indented = |line: &str| line.strip_prefix("    coplace ").map(|rest| rest.split("  #").next().unwrap().trim().to_owned());
+    let indented =
+        |line: &str| line.strip_prefix("    coplace ").map(|rest| rest.split("  #").next().unwrap().trim().to_owned());
     let in_table = |line: &str| {
         let cell = line.strip_suffix("` |")?.rsplit('`').next()?;
         cell.strip_prefix("coplace ").map(str::to_owned)
     };
-    page.lines().filter_map(|line| indented(line).or_else(|| in_table(line))).map(|rest| format!("coplace {rest}")).collect()
+    page.lines()
+        .filter_map(|line| indented(line).or_else(|| in_table(line)))
+        .map(|rest| format!("coplace {rest}"))
+        .collect()
 }
 
 /// Replaces RUN in a command by the newest run.
@@ -72,11 +76,13 @@ fn run(page: &str, long: bool) -> usize {
     }
     let binary = assert_cmd::cargo::cargo_bin!("coplace");
     let path = std::env::join_paths(
-        std::iter::once(binary.parent().unwrap().to_path_buf()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+        std::iter::once(binary.parent().unwrap().to_path_buf())
+            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
     );
     let (path, mut count) = (path.unwrap(), 0);
     let mut check = |command: &str| {
-        let output = Command::new("sh").args(["-c", command]).current_dir(dir.path()).env("PATH", &path).output().unwrap();
+        let output =
+            Command::new("sh").args(["-c", command]).current_dir(dir.path()).env("PATH", &path).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{page}: {command}\n{said}");
         count += 1;

@@ -15,7 +15,8 @@ fn study(lines: &str, constants: &str) -> String {
 fn search(text: &str, flags: &[&str]) -> crate::support::CommandOutput {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), text).unwrap();
-    let job = ["search", "llama3-8b", "--study", "s.toml", "--sequence-length", "2048", "--out", "run", "--format", "json"];
+    let job =
+        ["search", "llama3-8b", "--study", "s.toml", "--sequence-length", "2048", "--out", "run", "--format", "json"];
     run_coplace_in(dir.path(), &[&job[..], flags].concat())
 }
 
@@ -68,13 +69,15 @@ fn a_chip_that_cannot_be_built_is_counted_or_refused_with_its_rule() {
 fn a_chip_of_ones_own_is_compared_with_its_area() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("own.toml"), read_repository_file("tests/golden/input/own_chip.toml")).unwrap();
-    let job = ["evaluate", "llama3-8b", "--chip", "own.toml", "--stack", "ideal", "--devices", "8", "--global-batch", "32"];
+    let job =
+        ["evaluate", "llama3-8b", "--chip", "own.toml", "--stack", "ideal", "--devices", "8", "--global-batch", "32"];
     let rest = ["--fabric", "nvlink4_node", "--sequence-length", "2048", "--format", "json"];
     let answer = run_coplace_in(dir.path(), &[&job[..], &rest].concat()).expect_result();
     std::fs::write(dir.path().join("own.json"), answer).unwrap();
     let compared = run_coplace_in(dir.path(), &["compare", "own.json", "--format", "json"]).expect_json();
     let entry = &compared["entries"][0];
-    let above = |key: &str, least: f64| assert!(entry[key].as_f64().is_some_and(|value| value > least), "{key}: {entry}");
+    let above =
+        |key: &str, least: f64| assert!(entry[key].as_f64().is_some_and(|value| value > least), "{key}: {entry}");
     above("area_mm2", 100.0);
     above("peak_power_w", 50.0);
     above("cost_usd", 100.0);

@@ -19,10 +19,12 @@ fn the_memory_that_is_said_to_be_enough_is() {
         assert!(!with(flag).expect_json()["plans"].as_array().unwrap().is_empty(), "{recompute}: {why}");
         let less = format!("{:.2}", flag.parse::<f64>().unwrap() + 0.01);
         assert!(with(&less).expect_refusal().contains("no plan fits"), "{recompute}: {less} of {why}");
-        let evaluate: Vec<&str> = job.split_whitespace().map(|word| if word == "plan" { "evaluate" } else { word }).collect();
+        let evaluate: Vec<&str> =
+            job.split_whitespace().map(|word| if word == "plan" { "evaluate" } else { word }).collect();
         let evaluate = evaluate.into_iter().filter(|word| !["--top", "1"].contains(word));
         let other =
-            run_coplace(&evaluate.chain(["--recompute", recompute, "--headroom-gib", "76"]).collect::<Vec<_>>()).expect_refusal();
+            run_coplace(&evaluate.chain(["--recompute", recompute, "--headroom-gib", "76"]).collect::<Vec<_>>())
+                .expect_refusal();
         assert_eq!(other, why, "{recompute}");
     }
 }

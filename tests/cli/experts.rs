@@ -7,10 +7,12 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
     const CALL: &str = "evaluate deepseek-v2-lite --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 \
         --sequence-length 4096 --tensor 1 \
         --pipeline 1 --data 16 --expert 16 --zero 1 --micro-batch 1 --recompute full";
-    let with = |more: &[&str]| CALL.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect::<Vec<_>>();
+    let with =
+        |more: &[&str]| CALL.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect::<Vec<_>>();
     let call = |more: &[&str]| run_coplace(&with(more).iter().map(String::as_str).collect::<Vec<_>>());
-    let step =
-        |more: &[&str]| call(&[more, &["--format", "json"]].concat()).expect_json()["result"]["plan"]["step_s"].as_f64().unwrap();
+    let step = |more: &[&str]| {
+        call(&[more, &["--format", "json"]].concat()).expect_json()["result"]["plan"]["step_s"].as_f64().unwrap()
+    };
     let plain = step(&[]);
     // One layer more than 27, and a second head.
     let further = step(&["--mtp-layers", "1"]) / plain;
@@ -30,7 +32,10 @@ fn modules_for_further_tokens_and_a_capacity_are_trained_where_they_are_asked_fo
         --sequence-length 4096 --tensor 1 --pipeline 1 \
         --expert 16 --micro-batch 1 --mtp-layers 1 --stack-option overlap.experts=1 --emit megatron";
     let written = run_coplace(&emitted.split_whitespace().collect::<Vec<_>>()).expect_result();
-    assert!(written.contains("--mtp-num-layers 1") && written.contains("--overlap-moe-expert-parallel-comm"), "{written}");
+    assert!(
+        written.contains("--mtp-num-layers 1") && written.contains("--overlap-moe-expert-parallel-comm"),
+        "{written}"
+    );
 }
 
 /// A search trains them with its model, and `evaluate` reproduces the step of the best design.
@@ -46,10 +51,12 @@ fn a_search_trains_modules_for_further_tokens() {
     let (plain, further) = (best("plain", &[]), best("further", &["--mtp-layers", "1"]));
     // One layer more than 40 and a head, on the stage that limits the pipeline.
     assert!(1.01 < further / plain && further / plain < 1.3, "{further} {plain}");
-    let again =
-        run_coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"]).expect_json();
+    let again = run_coplace_in(dir.path(), &["evaluate", "megatron-gpt2-xl", "--chip", "further", "--format", "json"])
+        .expect_json();
     let step = again["result"]["plan"]["step_s"].as_f64().unwrap();
     assert!((step / further - 1.0).abs() < 1e-9, "{step} {further}");
     let narrow = ["search", "opt-350m", "--study", "smoke", "--mtp-layers", "1"];
-    assert!(run_coplace_in(dir.path(), &narrow).expect_refusal().contains("whose embedding is narrower than its layers"));
+    assert!(
+        run_coplace_in(dir.path(), &narrow).expect_refusal().contains("whose embedding is narrower than its layers")
+    );
 }

@@ -63,18 +63,23 @@ fn each_step_is_the_neighbour_that_the_sweep_has() {
             assert_eq!(step[key].as_f64(), difference(column), "{key}: {step}");
         }
         if outcome == "evaluated" {
-            let (said, swept) = (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
+            let (said, swept) =
+                (step["tokens_per_s"].as_f64().unwrap(), row["throughput_tokens_per_s"].parse::<f64>().unwrap());
             assert!((said / swept - 1.0).abs() < 1e-12, "{step}: {swept}");
             // Per device, of eight, as the objective per-mm2 and `pareto` count.
             let per = step["tokens_per_s_per_mm2"].as_f64();
-            let gained = difference("throughput_tokens_per_s").zip(difference("area_mm2")).filter(|(_, area)| *area > 1e-9);
+            let gained =
+                difference("throughput_tokens_per_s").zip(difference("area_mm2")).filter(|(_, area)| *area > 1e-9);
             let gained = gained.map(|(rate, area)| rate / 8.0 / area);
             assert!(
                 per.zip(gained).is_none_or(|(per, gained)| (per - gained).abs() <= 1e-9 * gained.abs()),
                 "{per:?} {gained:?}"
             );
             assert_eq!(per.is_some(), gained.is_some(), "{step}");
-            assert!(step["change"].as_f64().unwrap() <= 1e-12, "a neighbour within the limits is better than the best: {step}");
+            assert!(
+                step["change"].as_f64().unwrap() <= 1e-12,
+                "a neighbour within the limits is better than the best: {step}"
+            );
         }
     }
     assert_eq!(seen.keys().copied().collect::<Vec<_>>(), dimensions);
@@ -102,7 +107,10 @@ fn changed(dir: &std::path::Path, before: &Value) {
     older.insert("format".to_owned(), 2.into());
     std::fs::write(dir.join("whole/record.json"), serde_json::to_string(&older).unwrap()).unwrap();
     let old = run_coplace_in(dir, &["explain", "whole"]).expect_refusal();
-    assert!(old.contains("record.json: format = 2, this version of coplace reads 4; run the search again with it"), "{old}");
+    assert!(
+        old.contains("record.json: format = 2, this version of coplace reads 4; run the search again with it"),
+        "{old}"
+    );
     for verb in ["plan", "evaluate"] {
         let old = run_coplace_in(dir, &[verb, "opt-350m", "--chip", "whole"]).expect_refusal();
         assert!(old.contains("SHA-256") || old.contains("format = 2"), "{old}");
@@ -122,7 +130,10 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     };
     // Twice the SMs need more area.
     let (more, text) = explained("area", &[]);
-    assert_eq!((&more["limits"], more["exceeds"].to_string()), (&Value::from("over_area"), "[\"over_area\"]".to_owned()));
+    assert_eq!(
+        (&more["limits"], more["exceeds"].to_string()),
+        (&Value::from("over_area"), "[\"over_area\"]".to_owned())
+    );
     let named = "where it is used best: sms from 66 to 132, beyond the area limit; on average";
     assert!(text.contains(named) && !text.contains("over power"), "{text}");
     // They take more power at every clock.
@@ -130,5 +141,8 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     assert_eq!(more["exceeds"].to_string(), "[\"over_area\",\"over_power\"]");
     assert_eq!(more["limits"], "over_area");
     assert!(text.contains("over area, over power") && !text.contains("sms from 66 to 132"), "{text}");
-    assert!(text.contains("A chip over the power limit exceeds it even at its lowest clock; its line has the figures"), "{text}");
+    assert!(
+        text.contains("A chip over the power limit exceeds it even at its lowest clock; its line has the figures"),
+        "{text}"
+    );
 }

@@ -13,13 +13,16 @@ fn verbs() -> Vec<String> {
 #[test]
 fn every_verb_has_an_example_a_format_and_its_json() {
     let verbs = verbs();
-    for known in ["search", "compare", "pareto", "validate", "calibrate", "place", "schedule", "scalesim", "calculon", "list"] {
+    for known in
+        ["search", "compare", "pareto", "validate", "calibrate", "place", "schedule", "scalesim", "calculon", "list"]
+    {
         assert!(verbs.iter().any(|verb| verb == known), "{known} is missing from {verbs:?}");
     }
     for verb in &verbs {
         let help = run_coplace(&[verb, "--help"]).expect_result();
         assert!(
-            help.contains(&format!("Example:\n  coplace {verb} ")) || help.contains(&format!("Examples:\n  coplace {verb} ")),
+            help.contains(&format!("Example:\n  coplace {verb} "))
+                || help.contains(&format!("Examples:\n  coplace {verb} ")),
             "{help}"
         );
         assert!(help.contains("--format <FORMAT>") && help.contains("JSON: "), "{help}");
@@ -37,8 +40,18 @@ fn the_help_says_what_the_exit_codes_mean_and_what_the_main_job_is() {
 /// A negative number is an ordinary value: the error names the option and the limit. Lists of numbers too.
 #[test]
 fn negative_numbers_are_refused_by_their_options() {
-    let job =
-        ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "8"];
+    let job = [
+        "plan",
+        "llama2-7b",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "selene_hdr200x8",
+        "--devices",
+        "8",
+        "--global-batch",
+        "8",
+    ];
     for (option, value, limit) in [
         ("--expert-tensor", "-1", "-1 is not in 1..=65536"),
         ("--tensor", "-1,2", "-1 is not in 1..=65536"),

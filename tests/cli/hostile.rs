@@ -53,9 +53,13 @@ fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
 #[test]
 fn standard_output_that_takes_nothing_is_exit_code_1() {
     let dir = tempfile::tempdir().unwrap();
-    for call in
-        [&["--version"][..], &["--help"], &["plan", "--help"], &["list", "chips"], &["list", "stacks", "--format", "json"]]
-    {
+    for call in [
+        &["--version"][..],
+        &["--help"],
+        &["plan", "--help"],
+        &["list", "chips"],
+        &["list", "stacks", "--format", "json"],
+    ] {
         let full = under("exec > /dev/full;", dir.path(), call);
         assert_eq!(full.code, 1, "{call:?}");
         assert!(full.stderr.starts_with("error: "), "{call:?}: {}", full.stderr);
@@ -72,7 +76,10 @@ fn a_directory_takes_one_search_at_a_time() {
     lock.lock().unwrap();
     let search = ["search", "llama2-7b", "--study", "small.toml", "--out", "run"];
     let refused = run_coplace_in(dir.path(), &search).expect_refusal();
-    assert_eq!(refused, "error: --out run: another search writes into it; wait for its end, or give another directory\n");
+    assert_eq!(
+        refused,
+        "error: --out run: another search writes into it; wait for its end, or give another directory\n"
+    );
     assert_eq!(file_names(&dir.path().join("run")), [""; 0]);
 }
 
@@ -82,7 +89,8 @@ fn a_record_of_another_program_is_never_written_over() {
     std::fs::create_dir(dir.path().join("run")).unwrap();
     let file = dir.path().join("run/record.json");
     std::fs::write(&file, "{\"mine\": 1}").unwrap();
-    let refused = run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--out", "run"]).expect_refusal();
+    let refused =
+        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--out", "run"]).expect_refusal();
     assert!(refused.contains("--out run: holds the answer to another question, which is not overwritten"), "{refused}");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "{\"mine\": 1}");
 }
@@ -90,7 +98,20 @@ fn a_record_of_another_program_is_never_written_over() {
 #[test]
 fn names_are_found_whatever_their_case_and_the_nearest_is_named() {
     let plan = |model, chip, fabric, stack| {
-        let of = ["plan", model, "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", "8", "--tensor", "1"];
+        let of = [
+            "plan",
+            model,
+            "--chip",
+            chip,
+            "--fabric",
+            fabric,
+            "--devices",
+            "8",
+            "--global-batch",
+            "8",
+            "--tensor",
+            "1",
+        ];
         run_coplace(&[&of[..], &["--pipeline", "1", "--stack", stack, "--format", "json"]].concat())
     };
     let upper = plan("OPT-350M", "A100_80GB", "Selene_HDR200x8", "MEGATRON").expect_json();
@@ -113,8 +134,18 @@ fn links_with_a_wild_number_are_refused_by_their_line() {
     let dir = tempfile::tempdir().unwrap();
     let links = "file,src_idx,dst_idx,bandwidth_mbytes_per_s\na,0,65535,19200\na,0,1,19100\n";
     std::fs::write(dir.path().join("links.csv"), links).unwrap();
-    let of =
-        ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "16"];
+    let of = [
+        "plan",
+        "opt-350m",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "selene_hdr200x8",
+        "--devices",
+        "16",
+        "--global-batch",
+        "16",
+    ];
     let refused = run_coplace_in(dir.path(), &[&of[..], &["--links", "links.csv"]].concat()).expect_refusal();
     assert!(
         refused.starts_with("error: links.csv: line 2, dst_idx = 65535: the lines name 3 units but not unit 2;"),
@@ -124,14 +155,36 @@ fn links_with_a_wild_number_are_refused_by_their_line() {
 
 #[test]
 fn a_fabric_that_is_too_small_is_named_with_its_file_and_option() {
-    let of = ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "64"];
+    let of = [
+        "plan",
+        "opt-350m",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "64",
+        "--global-batch",
+        "64",
+    ];
     let refused = run_coplace(&of).expect_refusal();
     assert!(refused.starts_with("error: --devices 64 --fabric nvlink3_node: fabric `"), "{refused}");
 }
 
 #[test]
 fn an_option_that_has_no_effect_says_so() {
-    let of = ["plan", "opt-350m", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
+    let of = [
+        "plan",
+        "opt-350m",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "8",
+        "--global-batch",
+        "8",
+    ];
     let called = run_coplace(&[&of[..], &["--emit", "piper", "--top", "3"]].concat());
     assert_eq!(called.code, 0);
     assert!(called.stderr.contains("--top 3: --emit piper writes the graph"), "{}", called.stderr);

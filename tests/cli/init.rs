@@ -15,9 +15,11 @@ fn a_new_study_is_searched_as_it_is_and_never_written_over() {
     let schema: Value = serde_json::from_str(&schema).unwrap();
     assert_eq!(schema["properties"]["cluster"]["$ref"], "#/$defs/ClusterSpec");
     // Dimensions as small as possible: another test covers the search.
-    let fixed = ["--set", "tensor.cores=1", "--set", "tensor.arrays_per_core=2", "--set", "clock_mhz=1050", "--set", "links=6"];
+    let fixed =
+        ["--set", "tensor.cores=1", "--set", "tensor.arrays_per_core=2", "--set", "clock_mhz=1050", "--set", "links=6"];
     let search =
-        [&["search", "opt-350m", "--study", "mine.toml", "--sequence-length", "512", "--format", "json"][..], &fixed].concat();
+        [&["search", "opt-350m", "--study", "mine.toml", "--sequence-length", "512", "--format", "json"][..], &fixed]
+            .concat();
     let found = run_coplace_in(dir.path(), &search).expect_json();
     assert_eq!(found["certificate"]["designs"], 3, "{}", found["certificate"]);
     assert!(found["best"]["design"]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);

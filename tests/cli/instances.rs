@@ -30,7 +30,8 @@ fn placements_take_the_recorded_times() {
         assert!(answer["solve_seconds"].as_f64().unwrap() > 0.0);
         assert_eq!(answer["expected"]["verdict"], "the same", "{answer}");
         if answer["feasible"] == true {
-            let (time, best) = (answer["time_per_batch"].as_f64().unwrap(), expected["time_per_batch"].as_f64().unwrap());
+            let (time, best) =
+                (answer["time_per_batch"].as_f64().unwrap(), expected["time_per_batch"].as_f64().unwrap());
             assert!((time / best - 1.0).abs() < 1e-9, "{}: {time}, recorded {best}", answer["file"]);
             assert!(!answer["plan"]["stages"].as_array().unwrap().is_empty());
             assert_eq!((&answer["status"], &answer["why"]), (&"optimal".into(), &Value::Null));
@@ -67,7 +68,11 @@ fn placements_are_held_against_what_their_files_expect() {
     }
     assert_eq!(lines(call(Value::Null, "json"))[0]["expected"], Value::Null);
     let bad = call(json!({ "time_per_batch": -1.0 }), "text");
-    assert!(bad.code == 0 && bad.stderr.contains("expected is not compared: expected.time_per_batch is -1"), "{}", bad.stderr);
+    assert!(
+        bad.code == 0 && bad.stderr.contains("expected is not compared: expected.time_per_batch is -1"),
+        "{}",
+        bad.stderr
+    );
 }
 
 #[test]
@@ -137,7 +142,11 @@ fn an_instance_says_what_an_operator_across_all_cores_blocks() {
         let answer = &lines(solve(rule.clone()))[0];
         for pairing in ["unpaired", "paired"] {
             let found = &answer[pairing];
-            assert_eq!((&found["makespan"], &found["status"]), (&makespan.into(), &"optimal".into()), "{rule}: {found}");
+            assert_eq!(
+                (&found["makespan"], &found["status"]),
+                (&makespan.into(), &"optimal".into()),
+                "{rule}: {found}"
+            );
         }
     }
     let refused = solve("own".into());
@@ -181,7 +190,8 @@ fn ten_thousand_operators_are_answered_with_their_gap() {
         json!({"id": id, "type": kind, "latency": latency, "intra_latency": latency.min(1 + id * 53 % 90)})
     };
     let operators: Vec<Value> = (0..10_000).map(operator).collect();
-    let edges: Vec<Value> = (0..9_950_u64).flat_map(|id| [json!([id, id + 1 + id % 7]), json!([id, id + 2 + id % 45])]).collect();
+    let edges: Vec<Value> =
+        (0..9_950_u64).flat_map(|id| [json!([id, id + 1 + id % 7]), json!([id, id + 2 + id % 45])]).collect();
     let file = dir.path().join("large.json").display().to_string();
     let instance = json!({"num_tc": 4, "num_vc": 3, "ops": operators, "edges": edges});
     std::fs::write(&file, instance.to_string()).unwrap();

@@ -47,7 +47,10 @@ fn faulty_files_are_refused_by_line_and_key() {
     write("good.csv", &topology);
     write("bad.csv", &topology.replace("14, 14, 3, 3, 3, 10, 2", "14, 14, 3, 30, 3, 0, 2"));
     write("headless.csv", topology.split_once('\n').unwrap().1);
-    write("bad.json", &device.replace("\"SRAM_KB\": 192", "\"SRAM_KB\": 0").replace("\"frequency_Hz\"", "\"frequency_MHz\""));
+    write(
+        "bad.json",
+        &device.replace("\"SRAM_KB\": 192", "\"SRAM_KB\": 0").replace("\"frequency_Hz\"", "\"frequency_MHz\""),
+    );
     write("cut.json", &device[..200]);
     let mut text = String::new();
     for call in [
@@ -86,19 +89,33 @@ fn a_system_of_llm_compass_is_a_chip_and_a_fabric() {
         "json",
     ];
     let answer = run_coplace(&call).expect_json();
-    assert_eq!((&answer["feasible"], &answer["job"]["chip"]["name"]), (&true.into(), &"A100-like x4".into()), "{answer}");
+    assert_eq!(
+        (&answer["feasible"], &answer["job"]["chip"]["name"]),
+        (&true.into(), &"A100-like x4".into()),
+        "{answer}"
+    );
     assert_eq!(answer["job"]["cluster"]["fabric"], "A100-like x4");
-    assert!(answer["job"]["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)), "{answer}");
+    assert!(
+        answer["job"]["chip"]["peak_tflop_per_s"].as_f64().is_some_and(|peak| (311.0..313.0).contains(&peak)),
+        "{answer}"
+    );
 }
 
-const ROW: [&str; 3] =
-    ["interop/tests/calculon/model.json", "interop/tests/calculon/execution.json", "interop/tests/calculon/system.json"];
+const ROW: [&str; 3] = [
+    "interop/tests/calculon/model.json",
+    "interop/tests/calculon/execution.json",
+    "interop/tests/calculon/system.json",
+];
 
 #[test]
 fn a_row_of_calculon_runs() {
     let [model, execution, system] = ROW;
     let answer = run_coplace(&["calculon", model, execution, system, "--format", "json"]).expect_json();
-    assert_eq!((&answer["format"], &answer["fits"], &answer["devices"]), (&1.into(), &true.into(), &16.into()), "{answer}");
+    assert_eq!(
+        (&answer["format"], &answer["fits"], &answer["devices"]),
+        (&1.into(), &true.into(), &16.into()),
+        "{answer}"
+    );
     let number = |key: &str| answer[key].as_f64().unwrap();
     let parts: f64 = answer["parts_s"].as_object().unwrap().values().map(|part| part.as_f64().unwrap()).sum();
     assert!((parts / number("step_s") - 1.0).abs() < 1e-9, "{answer}");
@@ -106,9 +123,16 @@ fn a_row_of_calculon_runs() {
     assert!(0.5 * number("step_s") < blocks && blocks < number("step_s"), "{answer}");
     assert_eq!(answer["stages"].as_array().unwrap().len(), 2);
     let listed = answer["not_modelled"].to_string();
-    assert!(listed.contains("processing_mode no_overlap") && answer["assumed"].to_string().contains("51200 rows"), "{answer}");
-    let larger = run_coplace(&["calculon", model, execution, system, "--vocabulary", "256000", "--format", "json"]).expect_json();
-    assert!(larger["step_s"].as_f64().unwrap() > number("step_s") && larger["calculon"] == answer["calculon"], "{larger}");
+    assert!(
+        listed.contains("processing_mode no_overlap") && answer["assumed"].to_string().contains("51200 rows"),
+        "{answer}"
+    );
+    let larger = run_coplace(&["calculon", model, execution, system, "--vocabulary", "256000", "--format", "json"])
+        .expect_json();
+    assert!(
+        larger["step_s"].as_f64().unwrap() > number("step_s") && larger["calculon"] == answer["calculon"],
+        "{larger}"
+    );
     let text = run_coplace(&["calculon", model, execution, system]).expect_result();
     assert!(
         text.contains("\nThe blocks alone, by Calculon's names\n") && text.contains("\nIn the files, not modelled\n"),
@@ -118,8 +142,20 @@ fn a_row_of_calculon_runs() {
 
 #[test]
 fn a_system_of_calculon_is_a_chip_and_a_fabric() {
-    let call =
-        ["plan", "gpt2-xl", "--chip", ROW[2], "--fabric", ROW[2], "--devices", "16", "--global-batch", "64", "--format", "json"];
+    let call = [
+        "plan",
+        "gpt2-xl",
+        "--chip",
+        ROW[2],
+        "--fabric",
+        ROW[2],
+        "--devices",
+        "16",
+        "--global-batch",
+        "64",
+        "--format",
+        "json",
+    ];
     let answer = run_coplace(&call).expect_json();
     assert_eq!((&answer["chip"], &answer["fabric"]), (&"system".into(), &"system".into()));
     assert!(answer["plans"][0]["step_s"].as_f64().unwrap() > 0.0, "{answer}");
@@ -171,13 +207,17 @@ fn a_graph_of_piper_is_placed_under_piper_s_objective() {
         (&answer["status"], &answer["feasible"], &answer["why"]),
         (&"optimal".into(), &true.into(), &serde_json::Value::Null)
     );
-    let slowest = answer["costs"].as_array().unwrap().iter().map(|c| c["time_per_sample"].as_f64().unwrap()).fold(0.0, f64::max);
+    let slowest =
+        answer["costs"].as_array().unwrap().iter().map(|c| c["time_per_sample"].as_f64().unwrap()).fold(0.0, f64::max);
     assert_eq!(answer["time_per_sample"].as_f64(), Some(slowest), "{answer}");
     let stages = answer["plan"]["stages"].as_array().unwrap();
     let layers: usize = stages.iter().map(|stage| stage["nodes"].as_array().unwrap().len()).sum();
     assert!(layers == 4 && stages.iter().all(|stage| stage["TMPCids"].is_object()), "{answer}");
     let text = run_coplace(&["place", GRAPH]).expect_result();
-    assert!(text.starts_with("interop/tests/piper/small.json: optimal (proven)\n  time per sample 0.017040 s"), "{text}");
+    assert!(
+        text.starts_with("interop/tests/piper/small.json: optimal (proven)\n  time per sample 0.017040 s"),
+        "{text}"
+    );
     let both = run_coplace(&["place", "interop/reference/phaze/placement/instance_000.json", GRAPH]).expect_result();
     assert!(both.contains("time per batch") && both.contains("time per sample"), "{both}");
 }
@@ -205,8 +245,18 @@ fn faulty_graphs_of_piper_are_refused_by_file_and_key() {
 #[test]
 fn a_model_written_as_a_graph_of_piper_is_placed() {
     let dir = tempfile::tempdir().unwrap();
-    let job =
-        ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "16", "--global-batch", "64"];
+    let job = [
+        "plan",
+        "gpt2-xl",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "selene_hdr200x8",
+        "--devices",
+        "16",
+        "--global-batch",
+        "64",
+    ];
     let call = [&job[..], &["--micro-batch", "2", "--emit", "piper"]].concat();
     let graph = run_coplace(&call).expect_result();
     std::fs::write(dir.path().join("gpt2.json"), &graph).unwrap();

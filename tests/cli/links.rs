@@ -64,5 +64,8 @@ fn links_that_cannot_be_are_refused_with_rule_number_and_cure() {
     let nan = refusal(&|t| t.replace("20", "NaN"), &[]);
     assert!(nan.contains("NaN: must be from 1e-6 to 1e6"), "{nan}");
     let small = refusal(&|t| t, &["--links-between", "devices"]);
-    assert!(small.contains("8 units of 1 devices hold 8, --devices 64 is more; measure more units or use 8"), "{small}");
+    assert!(
+        small.contains("8 units of 1 devices hold 8, --devices 64 is more; measure more units or use 8"),
+        "{small}"
+    );
 }

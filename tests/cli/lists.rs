@@ -19,12 +19,14 @@ fn names(what: &str) -> Vec<String> {
 #[test]
 fn models_are_those_of_phaze_and_llama_3() {
     let models = names("models");
-    let phaze = ["bert-large", "gpt2-xl", "opt-350m", "llama2-7b", "megatron-bert", "megatron-gpt2-xl", "megatron-gpt2-54"];
+    let phaze =
+        ["bert-large", "gpt2-xl", "opt-350m", "llama2-7b", "megatron-bert", "megatron-gpt2-xl", "megatron-gpt2-54"];
     for model in phaze.into_iter().chain(["megatron-gpt2-72", "gpt3-175b", "llama3-8b", "llama3-70b", "mixtral-8x7b"]) {
         assert!(models.iter().any(|m| m == model), "{model} is missing from {models:?}");
     }
     let json = run_coplace(&["list", "models", "--format", "json"]).expect_json();
-    let parameters = |name: &str| json.as_array().unwrap().iter().find(|m| m["name"] == name).unwrap()["parameters"].as_u64();
+    let parameters =
+        |name: &str| json.as_array().unwrap().iter().find(|m| m["name"] == name).unwrap()["parameters"].as_u64();
     // Touvron et al. 2023 (Llama 2), table 1 and model card: 6.74 B; Meta's Llama 3 model card: 8.03 B.
     assert_eq!(parameters("llama2-7b"), Some(6_738_415_616));
     assert_eq!(parameters("llama3-8b"), Some(8_030_261_248));
@@ -47,8 +49,13 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
         run_coplace(&[&fixed[..], fabric].concat())
     };
     let refused = job(&[]).expect_refusal();
-    for part in ["--fabric is missing", "h100_80gb_sxm is sold with", "\n  nvlink4_node", "at most 8 devices", "\n  eos_ndr400x8"]
-    {
+    for part in [
+        "--fabric is missing",
+        "h100_80gb_sxm is sold with",
+        "\n  nvlink4_node",
+        "at most 8 devices",
+        "\n  eos_ndr400x8",
+    ] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
     assert!(!refused.contains("tpu_v4_ici") && !refused.contains("h200_400g"), "{refused}");
@@ -57,8 +64,8 @@ fn the_network_of_a_chip_is_named_where_it_is_missing_and_another_is_said() {
     assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(foreign), "{text}");
     assert!(!job(&["--fabric", "nvlink4_node"]).expect_result().contains("is a network of"));
     // PHAZE's network is the default of `evaluate`.
-    let silent =
-        run_coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"]).expect_result();
+    let silent = run_coplace(&["evaluate", "llama2-7b", "--chip", "h100", "--devices", "8", "--global-batch", "8"])
+        .expect_result();
     assert!(silent.contains("phaze_flat is a network of phaze_tpuv4"), "{silent}");
     let chips = run_coplace(&["list", "fabrics", "--format", "json"]).expect_json();
     let of = |name: &str| chips.as_array().unwrap().iter().find(|f| f["name"] == name).unwrap()["chips"].clone();
@@ -73,7 +80,10 @@ fn techniques_are_listed_with_their_parameters() {
     let of = |name: &str| json.as_array().unwrap().iter().find(|t| t["name"] == name).unwrap().clone();
     let galore = of("galore");
     assert_eq!((&galore["gate"], &galore["parameters"]["rank"]["default"]), (&"biased".into(), &"hidden / 4".into()));
-    assert!(galore["source"].as_str().unwrap().contains("Zhao") && galore["formula"].as_str().unwrap().contains("2mr + 8nr"));
+    assert!(
+        galore["source"].as_str().unwrap().contains("Zhao")
+            && galore["formula"].as_str().unwrap().contains("2mr + 8nr")
+    );
     assert_eq!(of("galore")["parameters"]["period"]["default"], 200.0);
     assert!(of("ms-bp")["parameters"].as_object().unwrap().is_empty());
     assert!(run_coplace(&["list", "techniques"]).expect_result().contains("per_layer=0, period=200, rank=hidden / 4"));
@@ -83,15 +93,19 @@ fn techniques_are_listed_with_their_parameters() {
 fn answers_of_two_chips_stand_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let keep = |file: &str, chip: &str, fabric: &str, batch: &str| {
-        let job = ["evaluate", "llama3-8b", "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", batch];
-        let answer = run_coplace(&[&job[..], &["--sequence-length", "4096", "--format", "json"]].concat()).expect_result();
+        let job =
+            ["evaluate", "llama3-8b", "--chip", chip, "--fabric", fabric, "--devices", "8", "--global-batch", batch];
+        let answer =
+            run_coplace(&[&job[..], &["--sequence-length", "4096", "--format", "json"]].concat()).expect_result();
         std::fs::write(dir.path().join(file), &answer).unwrap();
         serde_json::from_str::<serde_json::Value>(&answer).unwrap()["result"]["plan"].clone()
     };
-    let (h100, mi300x) = (keep("h100.json", "h100", "nvlink4_node", "32"), keep("mi300x.json", "mi300x", "mi300x_400g", "32"));
+    let (h100, mi300x) =
+        (keep("h100.json", "h100", "nvlink4_node", "32"), keep("mi300x.json", "mi300x", "mi300x_400g", "32"));
     keep("more.json", "h100", "nvlink4_node", "64");
     let compared =
-        run_coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json", "more.json", "--format", "json"]).expect_json();
+        run_coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json", "more.json", "--format", "json"])
+            .expect_json();
     let entries = compared["entries"].as_array().unwrap();
     for (entry, plan) in entries.iter().zip([&h100, &mi300x]) {
         assert_eq!(
@@ -121,5 +135,7 @@ fn a_chip_that_takes_more_than_its_maker_allows_is_said_to_be_overrated() {
     assert!(text("mi300x", "mi300x_400g").contains("above the maker's limit of 750 W"));
     assert!(!text("h100", "nvlink4_node").contains("above the maker's limit"));
     // A network of other chips is related to no measurement.
-    assert!(text("h100", "phaze_flat").contains("never measured: fabric phaze_flat, cluster h100_80gb_sxm on phaze_flat"));
+    assert!(
+        text("h100", "phaze_flat").contains("never measured: fabric phaze_flat, cluster h100_80gb_sxm on phaze_flat")
+    );
 }

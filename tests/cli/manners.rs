@@ -68,7 +68,8 @@ fn what_takes_long_says_what_it_does() {
         String::from_utf8(output.stderr).unwrap()
     };
     let lines = said(None);
-    let phases = ["reading the question and preparing plans", "bounding chips and planning for the first", "searching ["];
+    let phases =
+        ["reading the question and preparing plans", "bounding chips and planning for the first", "searching ["];
     let told = lines.lines().filter(|line| phases.iter().any(|phase| line.contains(phase)) && line.contains(" s"));
     assert!(told.count() >= 1, "{lines}");
     assert_eq!(said(Some("warn")), "");
@@ -107,9 +108,15 @@ fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
     let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());
     assert!(0.5 * first < bound && bound <= first, "{bound} {first}");
     // The number depends on the machine.
-    assert!(answer["counts"]["not_reached"].as_u64().unwrap() > 0 && answer["neighbours"].as_array().unwrap().is_empty());
+    assert!(
+        answer["counts"]["not_reached"].as_u64().unwrap() > 0 && answer["neighbours"].as_array().unwrap().is_empty()
+    );
     let unmapped = run_coplace(&LONG.split(' ').chain(["--time-limit", "1", "--map-ranks"]).collect::<Vec<_>>());
-    assert!(unmapped.code == 0 && unmapped.stderr.contains("ranks are in the order of the devices"), "{}", unmapped.stderr);
+    assert!(
+        unmapped.code == 0 && unmapped.stderr.contains("ranks are in the order of the devices"),
+        "{}",
+        unmapped.stderr
+    );
     let called = run_coplace(&LONG.split(' ').chain(["--time-limit", "0"]).collect::<Vec<_>>());
     assert!(called.expect_refusal().contains("--time-limit 0: must be above 0"));
 }
@@ -209,7 +216,8 @@ fn chakra_s_own_reader_finds_every_kernel() {
     let nodes: u64 = read_by(script, &dir.path().join("micro-batch.et")).trim().parse().unwrap();
     let passes = answer["result"]["passes"].as_array().unwrap().iter();
     let kernels = passes.map(|pass| {
-        let run = pass["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["latency_s"].as_f64().unwrap() > 0.0);
+        let run =
+            pass["kernels"].as_array().unwrap().iter().filter(|kernel| kernel["latency_s"].as_f64().unwrap() > 0.0);
         pass["count"].as_u64().unwrap() * run.count() as u64
     });
     assert_eq!(nodes, kernels.sum::<u64>());

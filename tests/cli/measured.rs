@@ -25,7 +25,10 @@ fn every_cycle_count_is_predicted_exactly_and_written_and_drawn() {
     assert!(predictions.starts_with("id,quantity,measured,predicted,low,high,grade,stack\n"));
     assert!(predictions.lines().filter(|line| line.contains(",array_cycles,")).count() as u64 == rows);
     let drawn = file_names(&dir.path().join("plots"));
-    assert!(drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len().is_multiple_of(2), "{drawn:?}");
+    assert!(
+        drawn.contains(&"systolic_cycles-array_cycles.svg".to_owned()) && drawn.len().is_multiple_of(2),
+        "{drawn:?}"
+    );
 }
 
 #[test]
@@ -67,7 +70,8 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let write = |measured_us: &str| {
         let of = |id: u32| {
-            gemm(&if id == 0 { "a".to_owned() } else { format!("a{id}") }, "tpu_v4", 8192, measured_us).replace("fp16", "bf16")
+            gemm(&if id == 0 { "a".to_owned() } else { format!("a{id}") }, "tpu_v4", 8192, measured_us)
+                .replace("fp16", "bf16")
         };
         let rows: Vec<String> = (0..6).map(of).chain([gemm("b", "a100_80gb_sxm", 4096, "600")]).collect();
         std::fs::write(dir.path().join("k.csv"), HEADER.to_owned() + &rows.concat()).unwrap();
@@ -89,7 +93,10 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     assert!(scalar["key"] == "calibration.tensor_achieved_fraction" && scalar["determined"] == true, "{scalar}");
     let of = |key: &str| scalar[key].as_f64().unwrap();
     assert!((0.5..0.85).contains(&(of("after") / of("before"))), "{scalar}");
-    assert!((scalar["range"][0].as_f64().unwrap()..=scalar["range"][1].as_f64().unwrap()).contains(&of("after")), "{scalar}");
+    assert!(
+        (scalar["range"][0].as_f64().unwrap()..=scalar["range"][1].as_f64().unwrap()).contains(&of("after")),
+        "{scalar}"
+    );
     // The written file is a chip that every verb accepts.
     run_coplace_in(
         dir.path(),
@@ -104,11 +111,25 @@ fn a_fit_finds_the_fraction_of_a_slower_chip_and_moves_nothing_else() {
     .expect_result();
     let written = std::fs::read_to_string(dir.path().join("ours.toml")).unwrap();
     assert!(written.contains("hbm_achieved_fraction = \"42 kernels of ") && !written.contains("aliases"), "{written}");
-    let plan = ["plan", "gpt2-xl", "--chip", "ours.toml", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "64"];
+    let plan = [
+        "plan",
+        "gpt2-xl",
+        "--chip",
+        "ours.toml",
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "8",
+        "--global-batch",
+        "64",
+    ];
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("ours"));
     let only = ["calibrate", "tpu_v4", "k.csv", "--only", "tensor_achieved_fraction"];
     let text = run_coplace_in(dir.path(), &only).expect_result();
-    assert!(text.contains("For the chip's file") && text.contains("\n[calibration]\ntensor_achieved_fraction = "), "{text}");
+    assert!(
+        text.contains("For the chip's file") && text.contains("\n[calibration]\ntensor_achieved_fraction = "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -127,8 +148,18 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     let called = run_coplace_in(dir.path(), &["calibrate", "nvlink3_node", "wrong.csv"]);
     assert!(called.code == 2 && called.stdout.contains("rows of nvlink3_node"), "{}", called.stdout);
     assert!(called.stderr.contains("wrong.csv:2: measured_us = nan: must be"), "{}", called.stderr);
-    let plan =
-        ["plan", "gpt2-xl", "--chip", "a100_80gb_sxm", "--fabric", "our_node.toml", "--devices", "8", "--global-batch", "64"];
+    let plan = [
+        "plan",
+        "gpt2-xl",
+        "--chip",
+        "a100_80gb_sxm",
+        "--fabric",
+        "our_node.toml",
+        "--devices",
+        "8",
+        "--global-batch",
+        "64",
+    ];
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
@@ -147,7 +178,10 @@ fn points_are_not_percent() {
                 assert_eq!(figure["within"], off.abs() <= points.parse().unwrap(), "{figure}");
             }
             None => {
-                assert!(figure["error_points"].is_null() && figure["tolerance"].as_str().unwrap().ends_with(" %"), "{figure}")
+                assert!(
+                    figure["error_points"].is_null() && figure["tolerance"].as_str().unwrap().ends_with(" %"),
+                    "{figure}"
+                )
             }
         }
     }

@@ -3,8 +3,18 @@
 use crate::support::{run_coplace, run_coplace_in};
 use serde_json::Value;
 
-const JOB: [&str; 10] =
-    ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "64", "--global-batch", "512"];
+const JOB: [&str; 10] = [
+    "plan",
+    "llama2-7b",
+    "--chip",
+    "a100_80gb",
+    "--fabric",
+    "selene_hdr200x8",
+    "--devices",
+    "64",
+    "--global-batch",
+    "512",
+];
 
 pub fn call_plan(more: &[&str]) -> Vec<&'static str> {
     JOB.iter().copied().chain(more.iter().map(|s| -> &'static str { String::leak((*s).to_owned()) })).collect()
@@ -26,15 +36,20 @@ fn the_fastest_plans_fit_and_no_neighbour_beats_them() {
         assert!((parts / number_at(&plan["step_s"]) - 1.0).abs() < 1e-9);
         assert!(number_at(&plan["peak_gib"]) <= number_at(&answer["capacity_gib"]));
         let layout = &plan["plan"]["layout"];
-        let devices: f64 = ["tensor", "pipeline", "data", "context"].iter().map(|key| number_at(&layout[key])).product();
+        let devices: f64 =
+            ["tensor", "pipeline", "data", "context"].iter().map(|key| number_at(&layout[key])).product();
         assert_eq!(devices, 64.0);
         assert!((0.2..1.0).contains(&number_at(&plan["mfu"])), "{}", plan["mfu"]);
     }
     for neighbour in answer["neighbours"].as_array().unwrap() {
-        assert!(neighbour["step_s"].is_null() || number_at(&neighbour["step_s"]) >= steps[0] * (1.0 - 1e-12), "{neighbour}");
+        assert!(
+            neighbour["step_s"].is_null() || number_at(&neighbour["step_s"]) >= steps[0] * (1.0 - 1e-12),
+            "{neighbour}"
+        );
     }
     let counts = &answer["counts"];
-    let decided: f64 = ["timed", "over_capacity", "rejected_by_bound", "refused"].iter().map(|key| number_at(&counts[key])).sum();
+    let decided: f64 =
+        ["timed", "over_capacity", "rejected_by_bound", "refused"].iter().map(|key| number_at(&counts[key])).sum();
     assert_eq!(decided, number_at(&counts["plans"]));
     assert_eq!(
         answer,
@@ -46,9 +61,12 @@ fn the_fastest_plans_fit_and_no_neighbour_beats_them() {
 #[test]
 fn the_text_has_the_list_the_time_the_memory_and_the_neighbours() {
     let text = run_coplace(&call_plan(&[])).expect_result();
-    for part in
-        ["Fastest plans that fit\n", "Where the first one's time goes\n", "Its memory, GiB per device\n", "plans in the space"]
-    {
+    for part in [
+        "Fastest plans that fit\n",
+        "Where the first one's time goes\n",
+        "Its memory, GiB per device\n",
+        "plans in the space",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -97,8 +115,12 @@ fn options_of_the_stack_are_set_by_name() {
     assert!(hidden < 0.99 * plain, "{hidden} {plain}");
     // Hybrid sharding: with tensor groups of 8, each node has one rank and keeps its own copy.
     let flags = run_coplace(&call_plan(
-        &[&["--tensor", "2"], &shape[2..], &["--stack-option", "kernels.shard_within_domain=true", "--emit", "megatron"]]
-            .concat(),
+        &[
+            &["--tensor", "2"],
+            &shape[2..],
+            &["--stack-option", "kernels.shard_within_domain=true", "--emit", "megatron"],
+        ]
+        .concat(),
     ));
     let flags = flags.expect_result();
     assert!(flags.contains("--num-distributed-optimizer-instances 8"), "32 data-parallel ranks, 4 a node: {flags}");
@@ -116,18 +138,33 @@ fn options_of_the_stack_are_set_by_name() {
 fn a_copy_larger_than_the_cluster_is_refused() {
     let error = run_coplace(&call_plan(&["--tensor", "4", "--pipeline", "32"])).expect_refusal();
     assert!(
-        error.contains("pp = 32: must be a divisor of the 16 devices that tp x cp = 4 leaves of 64; use pp = 16, or tp = 2"),
+        error.contains(
+            "pp = 32: must be a divisor of the 16 devices that tp x cp = 4 leaves of 64; use pp = 16, or tp = 2"
+        ),
         "{error}"
     );
-    let error =
-        run_coplace(&call_plan(&["--pipeline", "8", "--virtual-stages", "2,3", "--layer-split", "even"])).expect_refusal();
+    let error = run_coplace(&call_plan(&["--pipeline", "8", "--virtual-stages", "2,3", "--layer-split", "even"]))
+        .expect_refusal();
     assert!(error.contains("virtual_stages = 3: must be such that pp x virtual_stages = 24 divides"), "{error}");
 }
 
 #[test]
 fn a_smaller_fast_domain_sends_more_over_the_slower_links() {
     let step = |domain: &str| {
-        let fixed = ["--tensor", "8", "--pipeline", "1", "--zero", "1", "--recompute", "full", "--top", "1", "--format", "json"];
+        let fixed = [
+            "--tensor",
+            "8",
+            "--pipeline",
+            "1",
+            "--zero",
+            "1",
+            "--recompute",
+            "full",
+            "--top",
+            "1",
+            "--format",
+            "json",
+        ];
         let more: Vec<&str> = fixed.iter().copied().chain(["--fast-domain", domain]).collect();
         number_at(&run_coplace(&call_plan(&more)).expect_json()["plans"][0]["step_s"])
     };
@@ -177,9 +214,12 @@ fn a_plan_is_written_in_a_frameworks_words() {
         schedule interleaved: ";
     assert!(maxtext.stderr.starts_with(start), "{}", maxtext.stderr);
     let maxtext = maxtext.stdout;
-    for setting in
-        ["dcn_pipeline_parallelism=4", "num_pipeline_microbatches=128", "remat_policy=minimal", "per_device_batch_size=8"]
-    {
+    for setting in [
+        "dcn_pipeline_parallelism=4",
+        "num_pipeline_microbatches=128",
+        "remat_policy=minimal",
+        "per_device_batch_size=8",
+    ] {
         assert!(maxtext.lines().any(|line| line == setting), "{setting}: {maxtext}");
     }
     assert!(maxtext.contains("shard_optimizer_over_data=true\n"), "{maxtext}");
@@ -191,14 +231,16 @@ fn a_schedule_that_no_plan_runs_is_left_out_beside_one_that_plans_run() {
     let with = |list: &str| run_coplace(&call_plan(&["--pipeline", "1", "--top", "1", "--schedule", list]));
     let both = with("1f1b,zb-h1");
     assert_eq!(both.code, 0, "{}", both.stderr);
-    let note = "--schedule zb-h1: no plan runs it, it is left out: schedule = zb-h1: must be left out without a pipeline";
+    let note =
+        "--schedule zb-h1: no plan runs it, it is left out: schedule = zb-h1: must be left out without a pipeline";
     assert!(both.stderr.contains(note) && !both.stderr.contains("1f1b:"), "{}", both.stderr);
     assert_eq!(both.stdout, with("1f1b").expect_result());
 }
 
 #[test]
 fn adamw_is_another_name_of_adam() {
-    let with = |name: &str| run_coplace(&call_plan(&["--tensor", "8", "--top", "1", "--optimizer", name])).expect_result();
+    let with =
+        |name: &str| run_coplace(&call_plan(&["--tensor", "8", "--top", "1", "--optimizer", name])).expect_result();
     assert_eq!(with("adamw"), with("adam"));
 }
 
@@ -242,7 +284,8 @@ fn what_every_stage_keeps_is_chosen_and_told() {
 
 #[test]
 fn maxtext_is_offered_its_own_policies() {
-    let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --pipeline 1 --zero 3";
+    let job =
+        "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --pipeline 1 --zero 3";
     let with = |more: &str| run_coplace(&job.split(' ').chain(more.split(' ')).collect::<Vec<_>>());
     let answer = with("--top 20 --format json").expect_json();
     let policy = |plan: &Value| plan["plan"]["activations"].as_str().unwrap().to_owned();
@@ -268,9 +311,11 @@ fn megatron_s_arguments_for_a_tpu_lack_a_framework_that_runs_them() {
 
 #[test]
 fn maxtext_is_offered_what_it_runs() {
-    let job = "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --sequence-length 2048";
-    let with =
-        |more: &str| run_coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>());
+    let job =
+        "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --sequence-length 2048";
+    let with = |more: &str| {
+        run_coplace(&job.split(' ').chain(more.split(' ').filter(|word| !word.is_empty())).collect::<Vec<_>>())
+    };
     for (more, setting) in [
         ("--emit maxtext", "remat_policy="),
         ("--emit maxtext --pipeline 4", "num_pipeline_microbatches="),
@@ -286,12 +331,27 @@ fn maxtext_is_offered_what_it_runs() {
     // A plan that the framework cannot run is written as requested, with the cure.
     let interleaved = with("--emit maxtext --pipeline 4 --virtual-stages 2");
     assert_eq!(interleaved.code, 3, "{}", interleaved.stderr);
-    assert!(interleaved.stderr.contains("(coplace plan --schedule gpipe --virtual-stages 1)"), "{}", interleaved.stderr);
+    assert!(
+        interleaved.stderr.contains("(coplace plan --schedule gpipe --virtual-stages 1)"),
+        "{}",
+        interleaved.stderr
+    );
 }
 
 #[test]
 fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
-    let small = ["plan", "gpt3-175b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
+    let small = [
+        "plan",
+        "gpt3-175b",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "8",
+        "--global-batch",
+        "8",
+    ];
     let text = run_coplace(&small).expect_result().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("no plan fits; the nearest, t ") && text.contains("GiB of 79.15 GiB"), "{text}");
     assert!(
@@ -303,13 +363,29 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     );
     let written = run_coplace(&[&small[..], &["--emit", "megatron"]].concat());
     assert_eq!((written.code, written.stdout.as_str()), (1, ""), "{}", written.stderr);
-    assert!(written.stderr.starts_with("error: --emit: nothing to write: no plan fits; the nearest, t "), "{}", written.stderr);
+    assert!(
+        written.stderr.starts_with("error: --emit: nothing to write: no plan fits; the nearest, t "),
+        "{}",
+        written.stderr
+    );
 }
 
 #[test]
 fn layers_are_split_as_asked_or_as_is_fastest() {
-    let fixed =
-        ["--tensor", "4", "--pipeline", "4", "--virtual-stages", "1", "--micro-batch", "1", "--zero", "1", "--recompute", "full"];
+    let fixed = [
+        "--tensor",
+        "4",
+        "--pipeline",
+        "4",
+        "--virtual-stages",
+        "1",
+        "--micro-batch",
+        "1",
+        "--zero",
+        "1",
+        "--recompute",
+        "full",
+    ];
     let with = |more: &[&'static str]| run_coplace(&call_plan(&[&fixed[..], more].concat()));
     let step = |more: &[&'static str]| {
         let answer = with(&[more, &["--format", "json", "--top", "1"]].concat()).expect_json();
@@ -341,7 +417,8 @@ fn layers_that_do_not_divide_are_split_as_is_fastest() {
     let model = dir.path().join("thin.json");
     let source = std::fs::read_to_string("workloads/models/llama2-7b.json").unwrap();
     std::fs::write(&model, source.replace("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 40")).unwrap();
-    let fixed = ["--tensor", "2", "--micro-batch", "1", "--zero", "1", "--recompute", "none", "--top", "1", "--format", "json"];
+    let fixed =
+        ["--tensor", "2", "--micro-batch", "1", "--zero", "1", "--recompute", "none", "--top", "1", "--format", "json"];
     let with = |more: &[&'static str]| {
         let mut all = call_plan(&[&fixed[..], more].concat());
         all[1] = String::leak(model.display().to_string());
@@ -358,7 +435,8 @@ fn layers_that_do_not_divide_are_split_as_is_fastest() {
 
 #[test]
 fn what_is_offloaded_must_fit_into_the_hosts_memory() {
-    let fixed = ["--recompute", "custom:offload(decoder_layer_input,qkv_proj)", "--pipeline", "4", "--virtual-stages", "1"];
+    let fixed =
+        ["--recompute", "custom:offload(decoder_layer_input,qkv_proj)", "--pipeline", "4", "--virtual-stages", "1"];
     let text = run_coplace(&call_plan(&fixed)).expect_result();
     assert!(text.contains("on host") && text.contains("256.0"), "{text}");
     let source = std::fs::read_to_string("sim/templates/chips/a100_80gb_sxm.toml").unwrap();
@@ -368,13 +446,17 @@ fn what_is_offloaded_must_fit_into_the_hosts_memory() {
     let mut small = call_plan(&fixed);
     small[3] = String::leak(chip.display().to_string());
     let none = run_coplace(&small).expect_result();
-    assert!(none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"), "{none}");
+    assert!(
+        none.contains("no plan fits") && none.contains(" of 0.05 GiB of host memory per device: offloaded"),
+        "{none}"
+    );
     // A chip without a host cannot offload to it. Without storage it cannot offload to that either.
     for (policy, table) in [("custom:offload(decoder_layer_input)", "host"), ("tensors:nvme(input)", "storage")] {
         let mut nowhere = call_plan(&["--recompute", policy]);
         nowhere[3] = if table == "host" { "phaze_tpuv4" } else { "a100_80gb_sxm" };
         let message = run_coplace(&nowhere).expect_refusal();
-        let why = format!("sends tensors to the {table}, but {} has none; give the chip's file its [{table}]", nowhere[3]);
+        let why =
+            format!("sends tensors to the {table}, but {} has none; give the chip's file its [{table}]", nowhere[3]);
         assert!(message.contains(policy) && message.contains(&why), "{message}");
     }
 }
@@ -403,7 +485,10 @@ fn faulty_arguments_are_refused() {
         ),
         (vec!["--pipeline", "3"], "pp = 3: must be a divisor of the 64 devices; use pp = 2 or 4"),
         (vec!["--context", "128"], "cp = 128: must be a divisor of the 64 devices; use cp = 64"),
-        (vec!["--schedule", "zb-v", "--virtual-stages", "3"], "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2"),
+        (
+            vec!["--schedule", "zb-v", "--virtual-stages", "3"],
+            "virtual_stages = 3: must be 2 under ZB-V; use virtual_stages = 2",
+        ),
         (
             vec!["--schedule", "gpipe", "--virtual-stages", "2"],
             "virtual_stages = 2: must be 1 under GPipe; use virtual_stages = 1",
@@ -446,7 +531,8 @@ fn faulty_arguments_are_refused() {
 
 #[test]
 fn jobs_that_no_plan_can_run_are_refused() {
-    let long = ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
+    let long =
+        ["plan", "gpt2-xl", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "8", "--global-batch", "8"];
     let long: Vec<&str> = long.into_iter().chain(["--sequence-length", "8192"]).collect();
     assert!(run_coplace(&long).expect_refusal().contains("sequence length is 8192, but must be "));
     let mut odd = call_plan(&[]);
@@ -454,27 +540,43 @@ fn jobs_that_no_plan_can_run_are_refused() {
     let refusal = run_coplace(&odd).expect_refusal();
     assert!(refusal.contains("--devices: devices = 1048: must be tp x cp x pp x dp of a plan; "), "{refusal}");
     assert!(refusal.contains("; use 1024 or 1056 devices, or global_batch = 1048"), "{refusal}");
-    let fabric =
-        ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "nvlink3_node", "--devices", "64", "--global-batch", "8"];
+    let fabric = [
+        "plan",
+        "llama2-7b",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "nvlink3_node",
+        "--devices",
+        "64",
+        "--global-batch",
+        "8",
+    ];
     assert!(run_coplace(&fabric).expect_refusal().contains("it holds at most 8"));
 }
 
 #[test]
 fn megatron_accumulates_gradients_in_fp32() {
-    let plan = |stack: &str| run_coplace(&call_plan(&["--stack", stack, "--top", "1", "--format", "json"])).expect_json();
+    let plan =
+        |stack: &str| run_coplace(&call_plan(&["--stack", stack, "--top", "1", "--format", "json"])).expect_json();
     let gradient = |stack: &str| plan(stack)["plans"][0]["plan"]["precision"]["gradient"].clone();
     assert_eq!(["megatron", "megatron_core", "pytorch_fsdp"].map(gradient), ["fp32", "fp32", "bf16"]);
 }
 
 #[test]
 fn memory_under_zb_v_is_said_to_be_a_limit() {
-    let fixed = ["--schedule", "zb-v", "--pipeline", "4", "--micro-batch", "1", "--recompute", "selective", "--top", "1"];
+    let fixed =
+        ["--schedule", "zb-v", "--pipeline", "4", "--micro-batch", "1", "--recompute", "selective", "--top", "1"];
     let text = run_coplace(&call_plan(&fixed)).expect_result();
-    assert!(text.contains("Under ZB-V these are the activations of as many passes as a stage may have in flight"), "{text}");
+    assert!(
+        text.contains("Under ZB-V these are the activations of as many passes as a stage may have in flight"),
+        "{text}"
+    );
     let json: Vec<&str> = fixed.iter().copied().chain(["--format", "json"]).collect();
     let answer = run_coplace(&call_plan(&json)).expect_json();
-    let list =
-        |key: &str, what: &str| answer[key].as_array().unwrap().iter().map(|row| number_at(&row[what])).collect::<Vec<f64>>();
+    let list = |key: &str, what: &str| {
+        answer[key].as_array().unwrap().iter().map(|row| number_at(&row[what])).collect::<Vec<f64>>()
+    };
     let (need, played) = (list("stages", "need_gib"), list("timeline", "peak_gib"));
     assert!(
         need.len() == 4 && need.iter().zip(&played).all(|(need, played)| *played <= need * (1.0 + 1e-9)),
@@ -488,7 +590,8 @@ fn memory_under_zb_v_is_said_to_be_a_limit() {
 #[test]
 fn memory_over_a_step_is_drawn() {
     let dir = tempfile::tempdir().unwrap();
-    let job = "opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 32 --pipeline 2 --memory drawn";
+    let job =
+        "opt-350m --chip a100_80gb --fabric selene_hdr200x8 --devices 8 --global-batch 32 --pipeline 2 --memory drawn";
     for verb in ["plan", "evaluate"] {
         let words: Vec<&str> = std::iter::once(verb).chain(job.split(' ')).collect();
         run_coplace_in(dir.path(), &words).expect_result();
@@ -504,7 +607,8 @@ fn a_part_of_every_fast_domain_is_named_where_it_cures() {
         --pipeline 4";
     let told = run_coplace(&call.split(' ').collect::<Vec<_>>()).expect_refusal();
     assert!(
-        told.contains("use 216 or 288") && told.contains("or --fast-domain 64, of the 72 devices of every domain so many"),
+        told.contains("use 216 or 288")
+            && told.contains("or --fast-domain 64, of the 72 devices of every domain so many"),
         "{told}"
     );
     let cured: Vec<&str> = call.split(' ').chain(["--fast-domain", "64", "--top", "1"]).collect();
@@ -557,7 +661,11 @@ fn a_chip_without_a_usual_stack_is_asked_for_one() {
     assert!(refused.contains(&format!("usual_stack = \"NAME\" to {bare}")), "{refused}");
     call(&bare, &["--fabric", "nvlink4_node", "--stack", "megatron_core"]).expect_result();
     assert!(call(&bare, &[]).expect_refusal().contains("--fabric is missing"));
-    let wrong = copied_chip(directory.path(), "h100_80gb_sxm", &[("usual_stack = \"megatron_core", "usual_stack = \"megatorn")]);
+    let wrong = copied_chip(
+        directory.path(),
+        "h100_80gb_sxm",
+        &[("usual_stack = \"megatron_core", "usual_stack = \"megatorn")],
+    );
     let refused = call(&wrong, &["--fabric", "nvlink4_node"]).expect_refusal();
     assert!(
         refused.contains(&format!("{wrong}: usual_stack = megatorn: is no built-in stack; did you mean `megatron`")),

@@ -10,7 +10,8 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     std::fs::write(dir.path().join("relatives.toml"), RELATIVES).unwrap();
     let question = ["opt-350m", "--study", "relatives.toml", "--sequence-length", "1024"];
     let found = |out: &str, more: &[&str]| {
-        let text = run_coplace_in(dir.path(), &[&["search"][..], &question, more, &["--out", out]].concat()).expect_result();
+        let text =
+            run_coplace_in(dir.path(), &[&["search"][..], &question, more, &["--out", out]].concat()).expect_result();
         (read_record(&dir.path().join(out)), text)
     };
     let number = |record: &Value, key: &str| record["best"]["design"][key].as_f64().unwrap();
@@ -29,8 +30,12 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     assert!(rate(&limited) <= rate(&free));
     assert_eq!(limited["certificate"]["open"], 0);
     let toml = std::fs::read_to_string(dir.path().join("limited/best.toml")).unwrap();
-    assert!(toml.contains(&format!("lowered_clock_mhz = {clock}\n")) && toml.starts_with("clock_mhz = 1050\n"), "{toml}");
-    let again = run_coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "limited", "--format", "json"]).expect_json();
+    assert!(
+        toml.contains(&format!("lowered_clock_mhz = {clock}\n")) && toml.starts_with("clock_mhz = 1050\n"),
+        "{toml}"
+    );
+    let again =
+        run_coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "limited", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"], limited["best"]["step"]["time"]);
     assert_eq!(again["result"]["energy"], limited["best"]["step"]["energy"]);
     let explained = run_coplace_in(dir.path(), &["explain", "limited"]).expect_result();
@@ -43,11 +48,16 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
         assert_eq!(sweep["best"]["design"][key], limited["best"]["design"][key], "{key}");
     }
     let varied =
-        run_coplace_in(dir.path(), &[&["search"][..], &question, &["--set", "lowered_clock_mhz=800"]].concat()).expect_refusal();
+        run_coplace_in(dir.path(), &[&["search"][..], &question, &["--set", "lowered_clock_mhz=800"]].concat())
+            .expect_refusal();
     assert!(varied.contains("lowered_clock_mhz"), "{varied}");
     // No clock is low enough.
-    let none = run_coplace_in(dir.path(), &[&["search"][..], &question, &["--max-power", "20", "--out", "none"]].concat())
-        .expect_refusal();
-    assert!(none.contains("--max-power 20: no chip of the space is within the limits") && none.contains(" W at least"), "{none}");
+    let none =
+        run_coplace_in(dir.path(), &[&["search"][..], &question, &["--max-power", "20", "--out", "none"]].concat())
+            .expect_refusal();
+    assert!(
+        none.contains("--max-power 20: no chip of the space is within the limits") && none.contains(" W at least"),
+        "{none}"
+    );
     assert!(!dir.path().join("none").exists());
 }

@@ -6,8 +6,18 @@ use std::path::Path;
 use std::process::Command;
 
 /// The charts of a page of a search whose best plan is a pipeline.
-const OF_A_SEARCH: [&str; 10] =
-    ["dies", "pareto", "comparison", "time", "roofline", "timeline", "stages", "memory-classes", "memory-time", "decisions"];
+const OF_A_SEARCH: [&str; 10] = [
+    "dies",
+    "pareto",
+    "comparison",
+    "time",
+    "roofline",
+    "timeline",
+    "stages",
+    "memory-classes",
+    "memory-time",
+    "decisions",
+];
 
 /// The data of a page.
 fn data(page: &Path) -> Value {
@@ -19,10 +29,16 @@ fn data(page: &Path) -> Value {
 /// A run of a small study in a directory, and its page.
 fn searched(directory: &Path) -> Value {
     std::fs::write(directory.join("small.toml"), small_study()).unwrap();
-    let run = run_coplace_in(directory, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"])
-        .expect_json();
+    let run = run_coplace_in(
+        directory,
+        &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"],
+    )
+    .expect_json();
     let written = run_coplace_in(directory, &["report", "run", "-o", "report.html", "--format", "json"]).expect_json();
-    assert_eq!((written["written"].as_str(), written["left_out"].as_array().map(Vec::len)), (Some("report.html"), Some(0)));
+    assert_eq!(
+        (written["written"].as_str(), written["left_out"].as_array().map(Vec::len)),
+        (Some("report.html"), Some(0))
+    );
     run
 }
 
@@ -40,10 +56,12 @@ fn the_page_of_a_search_holds_the_run_and_its_step_played_again() {
     let stages = run["best"]["step"]["timeline"].as_array().unwrap();
     for (at, stage) in stages.iter().enumerate() {
         let events = page["timeline"]["events"].as_array().unwrap().iter();
-        let busy: f64 = events.filter(|e| e[0] == at && e[1].as_u64().unwrap() < 4).map(|e| e[5].as_f64().unwrap()).sum();
+        let busy: f64 =
+            events.filter(|e| e[0] == at && e[1].as_u64().unwrap() < 4).map(|e| e[5].as_f64().unwrap()).sum();
         assert!((busy / stage["busy_s"].as_f64().unwrap() - 1.0).abs() < 1e-9, "stage {at}");
     }
-    let kernels = run["best"]["step"]["passes"].as_array().unwrap().iter().map(|p| p["kernels"].as_array().unwrap().len());
+    let kernels =
+        run["best"]["step"]["passes"].as_array().unwrap().iter().map(|p| p["kernels"].as_array().unwrap().len());
     assert_eq!(page["roofline"]["kernels"].as_array().unwrap().len(), kernels.sum::<usize>());
     let peak = page["roofline"]["peak_tflop_per_s"].as_f64().unwrap();
     for kernel in page["roofline"]["kernels"].as_array().unwrap() {
@@ -69,7 +87,10 @@ fn pages_of_plans_and_evaluations_say_what_they_leave_out() {
         let other = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html", "--chip", "tpu_v5p"]);
         let lacks = "passes, kernels and memory over time, because the step takes ";
         assert!(other.stdout.contains(&format!("Left out: {lacks}")), "{verb}: {other:?}");
-        assert!(other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")), "{verb}: {other:?}");
+        assert!(
+            other.code == 3 && other.stderr.starts_with(&format!("error: the page lacks {lacks}")),
+            "{verb}: {other:?}"
+        );
         let gone = answer.replace("\"tpu_v4\"", "\"my_chip\"");
         std::fs::write(dir.path().join("answer.json"), gone).unwrap();
         let lacking = run_coplace_in(dir.path(), &["report", "answer.json", "-o", "page.html"]);
@@ -92,7 +113,8 @@ fn a_run_stands_alone() {
     let stack = read_repository_file("step/stacks/ideal.toml").replacen("name = \"ideal\"", "name = \"mine\"", 1);
     std::fs::write(there.join("mine.toml"), stack).unwrap();
     let asked = ["config.json", "--study", "small.toml", "--stack", "mine.toml", "--sequence-length", "512"];
-    let run = run_coplace_in(&there, &[&["search"], &asked[..], &["--out", "../run", "--format", "json"]].concat()).expect_json();
+    let run = run_coplace_in(&there, &[&["search"], &asked[..], &["--out", "../run", "--format", "json"]].concat())
+        .expect_json();
     for name in ["small.toml", "config.json", "mine.toml"] {
         std::fs::remove_file(there.join(name)).unwrap();
     }
@@ -100,12 +122,15 @@ fn a_run_stands_alone() {
     assert_eq!(page["left_out"], serde_json::json!([]));
     let explained = run_coplace_in(&elsewhere, &["explain", "../run", "--format", "json"]).expect_json();
     assert_eq!(explained["best"], run["best"]["design"]);
-    let again = run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).expect_json();
+    let again =
+        run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"]["step_s"], run["best"]["step"]["time"]["step_s"]);
     // Files that the user names are read as they are.
     std::fs::write(elsewhere.join("config.json"), "{}").unwrap();
     assert!(
-        run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"]).expect_refusal().contains("config.json")
+        run_coplace_in(&elsewhere, &["evaluate", "config.json", "--chip", "../run"])
+            .expect_refusal()
+            .contains("config.json")
     );
     // Files that are not the run's own are refused.
     for file in ["record.json", "best.toml"] {
@@ -134,7 +159,8 @@ fn an_answer_has_its_chip_with_it() {
     std::fs::create_dir_all(&there).unwrap();
     std::fs::create_dir_all(&elsewhere).unwrap();
     std::fs::write(there.join("small.toml"), small_study()).unwrap();
-    run_coplace_in(&there, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"]).expect_json();
+    run_coplace_in(&there, &["search", "llama2-7b", "--study", "small.toml", "--out", "run", "--format", "json"])
+        .expect_json();
     std::fs::write(there.join("config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
     let stack = read_repository_file("step/stacks/megatron.toml").replace("name = \"megatron\"", "name = \"mine\"");
     std::fs::write(there.join("mine.toml"), stack).unwrap();
@@ -150,21 +176,36 @@ fn an_answer_has_its_chip_with_it() {
         assert!(answer["asked"]["files"]["run/best.toml"].as_str().unwrap().contains("[tensor]"), "{answer}");
         let file = elsewhere.join("answer.json");
         std::fs::write(&file, answer.to_string()).unwrap();
-        let written = run_coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html", "--format", "json"]).expect_json();
+        let written =
+            run_coplace_in(&elsewhere, &["report", "answer.json", "-o", "page.html", "--format", "json"]).expect_json();
         assert_eq!(written["left_out"], serde_json::json!([]));
         let page = data(&elsewhere.join("page.html"));
-        assert!(!page["timeline"]["events"].as_array().unwrap().is_empty() && !page["sources"].as_array().unwrap().is_empty());
+        assert!(
+            !page["timeline"]["events"].as_array().unwrap().is_empty()
+                && !page["sources"].as_array().unwrap().is_empty()
+        );
         assert_eq!(page["dies"].as_array().unwrap().len(), 3);
         // Its chip serves other jobs too.
-        let job =
-            ["evaluate", "llama2-7b", "--chip", "answer.json", "--devices", "64", "--global-batch", "64", "--format", "json"];
+        let job = [
+            "evaluate",
+            "llama2-7b",
+            "--chip",
+            "answer.json",
+            "--devices",
+            "64",
+            "--global-batch",
+            "64",
+            "--format",
+            "json",
+        ];
         let of_answer = run_coplace_in(&elsewhere, &job).expect_json();
         assert_eq!(
             of_answer["job"]["chip"]["tensor_cores"],
             answer["asked"]["files"]["run/best.toml"].as_str().map(cores).unwrap()
         );
         std::fs::write(elsewhere.join("other.json"), of_answer.to_string()).unwrap();
-        let page = run_coplace_in(&elsewhere, &["report", "other.json", "-o", "page.html", "--format", "json"]).expect_json();
+        let page =
+            run_coplace_in(&elsewhere, &["report", "other.json", "-o", "page.html", "--format", "json"]).expect_json();
         assert_eq!(page["left_out"], serde_json::json!([]));
         answer.as_object_mut().unwrap().retain(|key, _| key != "asked");
         std::fs::write(&file, answer.to_string()).unwrap();
@@ -189,9 +230,13 @@ fn browsed(browser: &str, page: &Path, theme: &str) -> (String, String) {
     let url = format!("file://{}#{theme}", page.display());
     let profile = tempfile::tempdir().unwrap();
     let profile = format!("--user-data-dir={}", profile.path().display());
-    let flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,900"];
-    let output =
-        Command::new(browser).args(flags).args([&profile, "--virtual-time-budget=20000", "--dump-dom", &url]).output().unwrap();
+    let flags =
+        ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,900"];
+    let output = Command::new(browser)
+        .args(flags)
+        .args([&profile, "--virtual-time-budget=20000", "--dump-dom", &url])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let console: Vec<&str> = said.lines().filter(|line| line.contains(":CONSOLE")).collect();
     (console.join("\n"), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -211,14 +256,21 @@ fn the_page_in_a_browser_has_every_chart_in_both_themes_and_widths() {
             let (console, dom) = browsed("chromium", &page, theme);
             assert_eq!(console, "", "{width} {theme}");
             let root = dom.split_once("<html").unwrap().1.split_once('>').unwrap().0;
-            assert!(root.contains(&format!("data-theme=\"{theme}\"")) && !root.contains("data-errors"), "{width}: {root}");
+            assert!(
+                root.contains(&format!("data-theme=\"{theme}\"")) && !root.contains("data-errors"),
+                "{width}: {root}"
+            );
             assert!(root.contains("data-overflow=\"false\""), "{width} {theme}: {root}");
             assert!(root.contains(&format!("data-ready=\"{}\"", OF_A_SEARCH.len())), "{width} {theme}: {root}");
             for chart in OF_A_SEARCH {
-                let after = dom.split_once(&format!("id=\"chart-{chart}\"")).unwrap_or_else(|| panic!("{width}: no {chart}")).1;
+                let after =
+                    dom.split_once(&format!("id=\"chart-{chart}\"")).unwrap_or_else(|| panic!("{width}: no {chart}")).1;
                 let place = after.split_once("<figcaption").unwrap().0;
                 assert!(place.contains("data-drawn=\"true\""), "{width} {theme}: {chart} is not drawn");
-                assert!(place.contains("<canvas") || place.matches("<path").count() > 3, "{width} {theme}: {chart} is empty");
+                assert!(
+                    place.contains("<canvas") || place.matches("<path").count() > 3,
+                    "{width} {theme}: {chart} is empty"
+                );
             }
         }
     }

@@ -49,25 +49,37 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     assert!((best * step_interval(&robust).1 / batch - 1.0).abs() < 1e-9, "{best}");
     let text = search(&["--robust", "--front", "none", "--out", "again"]).expect_result();
     assert!(text.contains("In tokens/s, at the bad end"), "{text}");
-    let proof = "Proven: no design of this space has a fastest plan that is better at the bad end of its step's 90 % interval.";
+    let proof =
+        "Proven: no design of this space has a fastest plan that is better at the bad end of its step's 90 % interval.";
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("Designs are ranked by the bad end"), "{text}");
     // Tables have the bad end beside the step, and `designs.parquet` has it for every design. There is no front.
-    assert!(said.contains("Comparison, designs ranked by the bad end") && said.contains("at which designs are ranked"), "{text}");
+    assert!(
+        said.contains("Comparison, designs ranked by the bad end") && said.contains("at which designs are ranked"),
+        "{text}"
+    );
     let end = format!("  {}", significant(step_interval(&robust).1));
     let line = text.lines().find(|line| line.starts_with("best found") && line.contains("mm²")).unwrap();
     assert!(said.contains("step s bad end s MFU %") && line.contains(&end), "{line}: {end}");
-    assert_eq!(robust["best"]["design"]["bad_end_step_s"], robust["best"]["step"]["plan"]["evidence"]["step_interval_s"][1]);
+    assert_eq!(
+        robust["best"]["design"]["bad_end_step_s"],
+        robust["best"]["step"]["plan"]["evidence"]["step_interval_s"][1]
+    );
     assert!(plain["best"]["design"]["bad_end_step_s"].is_null());
     assert!(!dir.path().join("robust/pareto.png").exists() && dir.path().join("plain/pareto.png").exists());
     let refused = run_coplace_in(dir.path(), &["pareto", "plain", "robust", "--out", "front"]).expect_refusal();
-    assert!(refused.contains("robust: is a run of search --robust") && refused.contains("search without --robust"), "{refused}");
+    assert!(
+        refused.contains("robust: is a run of search --robust") && refused.contains("search without --robust"),
+        "{refused}"
+    );
     assert!(run_coplace_in(dir.path(), &["compare", "plain", "robust"]).expect_result().contains("bad end s"));
     let explained = run_coplace_in(dir.path(), &["explain", "robust"]).expect_result();
     assert!(explained.contains("the figures here are for predicted steps"), "{explained}");
     run_coplace_in(dir.path(), &["report", "robust", "-o", "robust.html"]).expect_result();
     let page = std::fs::read_to_string(dir.path().join("robust.html")).unwrap();
-    for words in ["trains it fastest at the bad end of its step's 90 % interval", "step at the bad end", "\"robust\":true"] {
+    for words in
+        ["trains it fastest at the bad end of its step's 90 % interval", "step at the bad end", "\"robust\":true"]
+    {
         assert!(page.contains(words), "{words}");
     }
     assert!(said.contains(proof) && text.contains("sequences/s at the bad end"), "{text}");
@@ -78,7 +90,10 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     let merged = run_coplace_in(dir.path(), &["merge", "1", "2", "--out", "merged", "--format", "json"]).expect_json();
     assert_eq!((&merged["best"], &merged["certificate"]["bound"]), (&robust["best"], &robust["certificate"]["bound"]));
     for (more, why) in [
-        (&["--robust", "--objective", "energy-per-token"][..], "intervals are known of a step's time, not of its energy"),
+        (
+            &["--robust", "--objective", "energy-per-token"][..],
+            "intervals are known of a step's time, not of its energy",
+        ),
         (&["--robust", "--objective", "per-dollar", "--years", "4"], "per-dollar without --years"),
         (&["--robust", "--front", "area"], "leave --front out"),
     ] {
@@ -86,6 +101,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
         assert!(refused.contains(why), "{refused}");
     }
     limited(dir.path(), step_interval(&robust).1);
-    let swept = run_coplace_in(dir.path(), &["sweep", "llama2-7b", "small.toml", "--robust", "--out", "s"]).expect_refusal();
+    let swept =
+        run_coplace_in(dir.path(), &["sweep", "llama2-7b", "small.toml", "--robust", "--out", "s"]).expect_refusal();
     assert!(swept.contains("--robust") && swept.contains("use search"), "{swept}");
 }

@@ -15,12 +15,16 @@ pub fn read_record(directory: &Path) -> Value {
 fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
-    let search =
-        |out: &str| run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "small.toml", "--out", out]).expect_result();
+    let search = |out: &str| {
+        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "small.toml", "--out", out]).expect_result()
+    };
     let text = search("a");
-    for part in
-        ["Best design", "Memory, GiB per device", "Proof\n=====\nProven: no design of this space is better.", "Comparison"]
-    {
+    for part in [
+        "Best design",
+        "Memory, GiB per device",
+        "Proof\n=====\nProven: no design of this space is better.",
+        "Comparison",
+    ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     assert!(text.contains("phaze_tpuv4, expert's placement") && text.contains("phaze_tpuv4, our best plan"), "{text}");
@@ -62,7 +66,10 @@ fn pareto(directory: &Path, record: &Value) {
     // The largest design on the front is the fastest, and the fastest is the best one found.
     assert_eq!(front.last().unwrap(), &record["best"]["design"]);
     let own = &answer["runs"][0];
-    assert_eq!((&own["axes"]["x"], &own["axes"]["y"], &own["axes"]["z"]), (&"area".into(), &"throughput".into(), &Value::Null));
+    assert_eq!(
+        (&own["axes"]["x"], &own["axes"]["y"], &own["axes"]["z"]),
+        (&"area".into(), &"throughput".into(), &Value::Null)
+    );
     let recorded = &record["front"];
     assert_eq!((&recorded["hypervolume"], &recorded["knee"]["index"]), (&own["hypervolume"], &own["knee"]));
     let power = ["pareto", "a", "--x", "power", "--y", "per-watt", "--out", "watts"];
@@ -71,7 +78,8 @@ fn pareto(directory: &Path, record: &Value) {
     let drawn = std::fs::read_to_string(directory.join("watts/pareto.svg")).unwrap();
     assert!(drawn.contains("throughput per W (tokens/s per W)") && drawn.contains("tpu_v7"), "{drawn}");
     for (given, why) in [(["--x", "aera"], "area"), (["--x", "throughput"], "twice"), (["--z", "area"], "twice")] {
-        let refused = run_coplace_in(directory, &[&["pareto", "a", "--out", "none"], &given[..]].concat()).expect_refusal();
+        let refused =
+            run_coplace_in(directory, &[&["pareto", "a", "--out", "none"], &given[..]].concat()).expect_refusal();
         assert!(refused.contains(given[0]) && refused.contains(why), "{refused}");
     }
     let text = run_coplace_in(directory, &["pareto", "a", "b", "--out", "both"]).expect_result();
@@ -111,7 +119,9 @@ fn a_config_json_from_disk_is_searched() {
     let built = ["tpu_v4", "tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
     assert_eq!((labels[..2].to_vec(), &chips[..]), (vec!["best found", "phaze_tpuv4, our best plan"], &built[..]));
     // A measured die keeps its area; another has the model's.
-    let area = |chip: &str| entries.iter().find(|e| e["label"].as_str().unwrap().starts_with(chip)).unwrap()["area_mm2"].clone();
+    let area = |chip: &str| {
+        entries.iter().find(|e| e["label"].as_str().unwrap().starts_with(chip)).unwrap()["area_mm2"].clone()
+    };
     assert_eq!((area("a100_80gb_sxm"), area("tpu_v7").is_f64()), (826.0.into(), true));
     let svg = std::fs::read_to_string(dir.path().join("runs").join(run).join("pareto.svg")).unwrap();
     assert!(svg.contains("h100_80gb_sxm") && svg.contains("tpu_v7"), "{svg}");
@@ -127,7 +137,10 @@ fn a_front_of_three_objectives_has_what_each_of_two_has_and_a_study_needs_no_fla
     let search = |front: &str| {
         let call = ["search", "llama2-7b", "small.toml", "--front", front, "--out", front, "--format", "json"];
         let answer = run_coplace_in(dir.path(), &call).expect_json();
-        assert_eq!((&answer["study"]["name"], &answer["study"]["options"]["front"]), (&"small.toml".into(), &front.into()));
+        assert_eq!(
+            (&answer["study"]["name"], &answer["study"]["options"]["front"]),
+            (&"small.toml".into(), &front.into())
+        );
         answer
     };
     let indices = |answer: &Value| -> Vec<u64> {
@@ -168,7 +181,8 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
         ("hbm_gib", "[1]"),
     ]);
     std::fs::write(dir.path().join("tight.toml"), tight).unwrap();
-    let text = run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).expect_result();
+    let text =
+        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).expect_result();
     assert!(text.contains("No design of this space runs the model."), "{text}");
     // The reason is folded if it is wider than the screen.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -192,10 +206,12 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
 fn the_smoke_study_is_searched_with_json_on_standard_output_alone() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run").display().to_string();
-    let answer = run_coplace(&["search", "opt-350m", "--study", "smoke", "--out", &out, "--format", "json"]).expect_json();
+    let answer =
+        run_coplace(&["search", "opt-350m", "--study", "smoke", "--out", &out, "--format", "json"]).expect_json();
     assert_eq!(answer, read_record(&dir.path().join("run")));
     let c = &answer["certificate"];
-    let sum: u64 = ["evaluated", "pruned", "infeasible", "over_area", "open"].iter().map(|key| c[*key].as_u64().unwrap()).sum();
+    let sum: u64 =
+        ["evaluated", "pruned", "infeasible", "over_area", "open"].iter().map(|key| c[*key].as_u64().unwrap()).sum();
     assert_eq!((c["designs"].as_u64(), answer["study"]["space_designs"].as_u64().is_some()), (Some(sum), true));
     assert_eq!((&c["proof"], c["open"].as_u64()), (&"proven".into(), Some(0)));
 }
@@ -254,14 +270,20 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
         assert_eq!(&again["result"]["plan"]["step_s"], step, "{study}");
         assert_eq!(again["result"]["energy"], found["best"]["step"]["energy"]);
         // The same holds if each is given, and the file alone is a chip.
-        let with: Vec<&str> = found["best"]["evaluate_with"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
+        let with: Vec<&str> =
+            found["best"]["evaluate_with"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
         let file = format!("{run}/best.toml");
         for chip in [&file[..], run] {
             let call = [&["evaluate", model, "--chip", chip, "--format", "json"][..], &with].concat();
-            assert_eq!(&run_coplace_in(dir.path(), &call).expect_json()["result"]["plan"]["step_s"], step, "{study} {chip}");
+            assert_eq!(
+                &run_coplace_in(dir.path(), &call).expect_json()["result"]["plan"]["step_s"],
+                step,
+                "{study} {chip}"
+            );
         }
         // Another model, and plans for the chip.
-        let other = run_coplace_in(dir.path(), &["evaluate", "bert-large", "--chip", run, "--format", "json"]).expect_json();
+        let other =
+            run_coplace_in(dir.path(), &["evaluate", "bert-large", "--chip", run, "--format", "json"]).expect_json();
         assert_eq!(other["job"]["cluster"]["devices"], found["study"]["devices"], "{other}");
         let plans = run_coplace_in(
             dir.path(),
@@ -284,7 +306,9 @@ fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
     }
     let toml = std::fs::read_to_string(dir.path().join("relatives/best.toml")).unwrap();
     assert!(
-        toml.contains("\"tensor.arrays_per_core\" = \"found by coplace search opt-350m, study relatives.toml, question "),
+        toml.contains(
+            "\"tensor.arrays_per_core\" = \"found by coplace search opt-350m, study relatives.toml, question "
+        ),
         "{toml}"
     );
     assert!(dir.path().join("relatives/fabric.toml").is_file() && !dir.path().join("small/fabric.toml").exists());
@@ -324,9 +348,13 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let both = ["search", "llama2-7b", "opt-350m", "--study", "small.toml"];
     let text = run_coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).expect_result();
     assert!(text.starts_with("llama2-7b, opt-350m on one chip, each on a cluster of it"), "{text}");
-    for part in
-        ["Models\n======", "x reference", "times the reference's, over the models", "Comparison on opt-350m", "The gap over time"]
-    {
+    for part in [
+        "Models\n======",
+        "x reference",
+        "times the reference's, over the models",
+        "Comparison on opt-350m",
+        "The gap over time",
+    ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     let found = read_record(&dir.path().join("both"));
@@ -341,14 +369,18 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
         let alone = read_record(&dir.path().join(model))["best"]["step"]["time"]["tokens_per_s"].as_f64().unwrap();
         assert!(times["step"]["time"]["tokens_per_s"].as_f64().unwrap() <= alone * (1.0 + 1e-9), "{model}");
         // `evaluate` reproduces the plan on the chip of the run.
-        let again = run_coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).expect_json();
+        let again =
+            run_coplace_in(dir.path(), &["evaluate", model, "--chip", "both", "--format", "json"]).expect_json();
         assert_eq!(again["result"]["time"], times["step"]["time"], "{model}");
     }
     both_explained(dir.path(), mean);
     let mean = record_of(dir.path(), &[&both[..], &["--over", "mean", "--out", "mean"]].concat());
     let times: Vec<f64> =
         mean["best"]["models"].as_array().unwrap().iter().map(|of| of["times_reference"].as_f64().unwrap()).collect();
-    assert!((mean["certificate"]["best"].as_f64().unwrap() / ((times[0] + times[1]) / 2.0) - 1.0).abs() < 1e-9, "{times:?}");
+    assert!(
+        (mean["certificate"]["best"].as_f64().unwrap() / ((times[0] + times[1]) / 2.0) - 1.0).abs() < 1e-9,
+        "{times:?}"
+    );
     let none = run_coplace_in(dir.path(), &["search", "--study", "small.toml"]).expect_refusal();
     assert!(none.contains("MODEL: none is given, and study small.toml names none; name one or several"), "{none}");
 }
@@ -392,8 +424,20 @@ fn record_of(dir: &Path, arguments: &[&str]) -> Value {
 #[test]
 fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() {
     let dir = tempfile::tempdir().unwrap();
-    let asked =
-        ["search", "llama2-7b", "--study", "tpu", "--devices", "64", "--global-batch", "256", "--time-limit", "1", "--out", "a"];
+    let asked = [
+        "search",
+        "llama2-7b",
+        "--study",
+        "tpu",
+        "--devices",
+        "64",
+        "--global-batch",
+        "256",
+        "--time-limit",
+        "1",
+        "--out",
+        "a",
+    ];
     let text = run_coplace_in(dir.path(), &asked).expect_result();
     assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
     let found = read_record(&dir.path().join("a"));
@@ -423,7 +467,10 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     let times: Vec<f64> = model["times_first"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
     let [expert, plan, bayesian, chip, both, _, built] = times[..] else { panic!("{times:?}") };
     // More freedom is never worse, and no evaluated chip is better than the best.
-    assert!(expert == 1.0 && plan >= 1.0 && bayesian <= chip && chip <= both && plan <= both && built > 0.0, "{times:?}");
+    assert!(
+        expert == 1.0 && plan >= 1.0 && bayesian <= chip && chip <= both && plan <= both && built > 0.0,
+        "{times:?}"
+    );
     let evaluations = |by: &str| model["evaluations"][by].as_u64().unwrap();
     assert!(evaluations("joint") > 0 && evaluations("bayesian") >= evaluations("joint").max(32));
     assert!(model["gap"].as_f64().unwrap() >= 0.0);
@@ -442,29 +489,36 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
         let refused = with(&words).expect_refusal();
         assert!(refused.contains(part), "{words:?}: {refused}");
     }
-    let unknown = run_coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).expect_refusal();
+    let unknown =
+        run_coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).expect_refusal();
     assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
     // A published placement that does not divide the study's batch leaves all other answers.
-    let unfit = run_coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"])
-        .expect_json();
+    let unfit =
+        run_coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"])
+            .expect_json();
     let model = &unfit["models"][0];
     assert!(model["entries"][0]["note"].as_str().unwrap().contains("dp = 85"), "{model}");
-    assert!(model["times_first"][0].is_null() && model["entries"][4]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
+    assert!(
+        model["times_first"][0].is_null() && model["entries"][4]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0
+    );
 }
 
 #[test]
 fn a_batch_that_the_study_s_plans_cannot_have_is_cured_by_flags() {
     let dir = tempfile::tempdir().unwrap();
-    let refused =
-        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7"]).expect_refusal();
+    let refused = run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7"])
+        .expect_refusal();
     assert_eq!(
         refused,
         "error: smoke: plan: pp = 1024: must be at most 34: the 32 layers, one for every stage, and the embedding's \
         and the head's; use --global-batch 8, or --devices 1008 or 1064, or other degrees in the study's [plan]\n"
     );
     // The suggested cure works.
-    run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"])
-        .expect_result();
+    run_coplace_in(
+        dir.path(),
+        &["search", "llama2-7b", "--study", "smoke", "--global-batch", "7", "--devices", "1008"],
+    )
+    .expect_result();
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::path::Path;
 
 /// The arguments of a search into a directory.
 pub fn search_arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let mut words = vec!["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
+    let mut words =
+        vec!["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", out, "--format", "json"];
     words.extend(more);
     words
 }
@@ -27,8 +28,11 @@ const WORK: [&str; 5] = ["evaluated", "pruned", "pruned_in_boxes", "infeasible",
 fn record(dir: &Path, run: &str) -> Value {
     let text = std::fs::read_to_string(dir.join(run).join("record.json")).unwrap();
     let mut record: Value = serde_json::from_str(&text).unwrap();
-    let decided: u64 =
-        WORK.iter().filter(|key| **key != "pruned_in_boxes").map(|key| record["certificate"][key].as_u64().unwrap()).sum();
+    let decided: u64 = WORK
+        .iter()
+        .filter(|key| **key != "pruned_in_boxes")
+        .map(|key| record["certificate"][key].as_u64().unwrap())
+        .sum();
     for key in WORK {
         record["certificate"].as_object_mut().unwrap().remove(key);
     }
@@ -61,23 +65,31 @@ fn parts_of_a_search_put_together_have_the_answer_of_one_process() {
     let part = |part: &str, out: &str, more: &[&str]| -> CommandOutput {
         run_coplace_in(dir.path(), &search_arguments(out, &[&["--shard", part][..], more].concat()))
     };
-    let merge =
-        |more: &[&str]| run_coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
+    let merge = |more: &[&str]| {
+        run_coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat())
+    };
     let first = part("1/3", "a", &["--share", "best"]).expect_json();
     assert_eq!((&first["part"], &first["was_complete"]), (&json!("1/3"), &json!(false)));
     assert_eq!(file_names(&at("a")), ["SHA256SUMS", "decided.bin", "part.json"]);
     assert_eq!(file_names(&at("best")), ["1-of-3.json"]);
     let third = part("3/3", "c", &["--share", "best"]).expect_json();
     let lost = merge(&["c", "a", "b"]).expect_refusal();
-    assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
+    assert!(
+        lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"),
+        "{lost}"
+    );
     let swept = merge(&["c", "whole", "a"]).expect_refusal();
-    assert!(swept.contains("c: is a part of a search, and whole one of a sweep; give the parts of one of them alone"), "{swept}");
+    assert!(
+        swept.contains("c: is a part of a search, and whole one of a sweep; give the parts of one of them alone"),
+        "{swept}"
+    );
     // A part that hears of no other has the same answer.
     part("2/3", "b", &[]).expect_json();
     let merged = merge(&["c", "a", "b"]).expect_json();
     assert_same_answer(dir.path(), "merged");
     assert!(merged["times"]["parts"].as_f64().is_some_and(|seconds| seconds > 0.0), "{}", merged["times"]);
-    let files = || ["designs.parquet", "pareto.svg", "best.toml"].map(|file| std::fs::read(at("merged").join(file)).unwrap());
+    let files =
+        || ["designs.parquet", "pareto.svg", "best.toml"].map(|file| std::fs::read(at("merged").join(file)).unwrap());
     let before = files();
     merge(&["b", "a", "c", "a"]).expect_json();
     assert!(before == files(), "merging again changes something");

@@ -68,8 +68,9 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
     // Up to a constant that the reference determines.
     let mean = |at: usize, of: Value<'_>| (of(&swept[0][at]) * of(&swept[1][at])).sqrt();
     let energy = |row: &Row| number(row, "energy_per_token_j");
-    let paid =
-        |row: &Row| number(row, "cost_usd") * number(row, "step_time_s") + YEARS.1 / 8.0 * number(row, "energy_per_step_j");
+    let paid = |row: &Row| {
+        number(row, "cost_usd") * number(row, "step_time_s") + YEARS.1 / 8.0 * number(row, "energy_per_step_j")
+    };
     let seconds = |row: &Row| number(row, "step_time_s");
     let asked: [(&[&str], &str, Value<'_>, &str); 3] = [
         (
@@ -95,16 +96,20 @@ fn fronts_over_several_models_are_of_what_is_asked_for_and_exact() {
             .map(|at| (cost(at), mean(at, value)))
             .collect();
         let better = |a: &(f64, f64), b: &(f64, f64)| a != b && a.0 <= b.0 && a.1 <= b.1;
-        let mut front: Vec<(f64, f64)> = all.iter().filter(|own| !all.iter().any(|other| better(other, own))).copied().collect();
+        let mut front: Vec<(f64, f64)> =
+            all.iter().filter(|own| !all.iter().any(|other| better(other, own))).copied().collect();
         front.sort_by(|a, b| a.0.total_cmp(&b.0));
         front.dedup();
         assert!(front.len() > 1 && front.len() < all.len(), "{column}: {front:?}");
-        let drawn = run_coplace_in(dir.path(), &["pareto", column, "--out", "figures", "--format", "json"]).expect_json();
+        let drawn =
+            run_coplace_in(dir.path(), &["pareto", column, "--out", "figures", "--format", "json"]).expect_json();
         let found: Vec<f64> = drawn["runs"][0]["front"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|row| row[column].as_f64().map(|value| if column.starts_with("times") { 1.0 / value } else { value }).unwrap())
+            .map(|row| {
+                row[column].as_f64().map(|value| if column.starts_with("times") { 1.0 / value } else { value }).unwrap()
+            })
             .collect();
         assert_eq!(found.len(), front.len(), "{column}: {front:?}, found {found:?}");
         let first = found[0];
@@ -182,10 +187,12 @@ fn means_over_other_references_are_brought_to_one() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), STUDY).unwrap();
     searched(dir.path(), &MODELS, &["--out", "a"]);
-    std::fs::write(dir.path().join("s.toml"), STUDY.replace("[space]\n", "[space]\nreference_chip = \"tpu_v4\"\n")).unwrap();
+    std::fs::write(dir.path().join("s.toml"), STUDY.replace("[space]\n", "[space]\nreference_chip = \"tpu_v4\"\n"))
+        .unwrap();
     searched(dir.path(), &MODELS, &["--out", "b"]);
-    let runs =
-        run_coplace_in(dir.path(), &["pareto", "a", "b", "--out", "figures", "--format", "json"]).expect_json()["runs"].clone();
+    let runs = run_coplace_in(dir.path(), &["pareto", "a", "b", "--out", "figures", "--format", "json"]).expect_json()
+        ["runs"]
+        .clone();
     let column = |run: usize, key: &str| {
         let front = runs[run]["front"].as_array().unwrap();
         front.iter().map(|row| row[key].as_f64().unwrap()).collect::<Vec<_>>()
@@ -211,11 +218,14 @@ fn runs_of_different_processes_say_them() {
         searched(dir.path(), &MODELS[..1], &["--node", node, "--out", node]);
     }
     let text = run_coplace_in(dir.path(), &["pareto", "n4", "n7", "--out", "figures"]).expect_result();
-    for part in ["designs of 4 nm\n", "designs of 7 nm\n", "Areas belong to different process nodes and cannot be compared."] {
+    for part in
+        ["designs of 4 nm\n", "designs of 7 nm\n", "Areas belong to different process nodes and cannot be compared."]
+    {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
     let svg = std::fs::read_to_string(dir.path().join("figures/pareto.svg")).unwrap();
-    for part in ["n4 (4 nm): Pareto front", "n7 (7 nm): Pareto front", "n4: best found (4 nm)", "n7: best found (7 nm)"] {
+    for part in ["n4 (4 nm): Pareto front", "n7 (7 nm): Pareto front", "n4: best found (4 nm)", "n7: best found (7 nm)"]
+    {
         assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(part), "{part}");
     }
     let one = run_coplace_in(dir.path(), &["pareto", "n4", "n4", "--out", "figures"]).expect_result();
@@ -238,9 +248,12 @@ fn the_last_line_of_the_gap_over_time_counts_what_the_proof_counts() {
         let (head, last) = (lines.next().unwrap(), lines.next_back().unwrap());
         let column = |name: &str| last[head.iter().position(|column| *column == name).unwrap()].parse::<u64>().unwrap();
         let boxes = ["discarded_boxes_peaks", "discarded_boxes_mapped"].map(column).iter().sum::<u64>();
-        let alone = ["peaks", "mapped", "plans"].map(|by| column(&format!("discarded_designs_{by}"))).iter().sum::<u64>();
-        let outside =
-            ["over_area", "over_power", "over_cost", "outside_hbm", "unbuildable", "no_chip"].map(of).iter().sum::<u64>();
+        let alone =
+            ["peaks", "mapped", "plans"].map(|by| column(&format!("discarded_designs_{by}"))).iter().sum::<u64>();
+        let outside = ["over_area", "over_power", "over_cost", "outside_hbm", "unbuildable", "no_chip"]
+            .map(of)
+            .iter()
+            .sum::<u64>();
         let counted = [column("evaluated"), boxes, boxes + alone, column("infeasible"), column("outside")];
         assert_eq!(
             counted,

@@ -42,8 +42,18 @@ fn submit(dir: &Path, path: &Path, lost: &str, more: &[&str]) -> CommandOutput {
 
 fn submit_a(verb: &str, dir: &Path, path: &Path, (lost, more): (&str, &[&str])) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
-    let words =
-        [verb, "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "it's here/batch", "--format", "json"];
+    let words = [
+        verb,
+        "opt-350m",
+        "--study",
+        "s.toml",
+        "--sequence-length",
+        "512",
+        "--out",
+        "it's here/batch",
+        "--format",
+        "json",
+    ];
     let output = command
         .current_dir(dir)
         .env("COPLACE_LOG", "warn")
@@ -72,17 +82,24 @@ fn a_job_array_s_lost_part_is_named_and_submitted_alone() {
     let dir = undisturbed_sweep();
     let at = |name: &str| dir.path().join("it's here").join(name);
     let none = submit(dir.path(), Path::new("/nowhere"), "", &["--parts", "3", "--slurm"]).expect_refusal();
-    assert!(none.contains("--slurm: sbatch cannot be started: ") && none.contains("run it where Slurm's commands are"), "{none}");
+    assert!(
+        none.contains("--slurm: sbatch cannot be started: ") && none.contains("run it where Slurm's commands are"),
+        "{none}"
+    );
     let path = stand_in(dir.path());
     let path = Path::new(&path);
     let closed = submit(dir.path(), path, "", &["--parts", "3", "--slurm", "--partition=closed"]).expect_refusal();
     assert!(closed.contains("array.sh: invalid partition specified: closed"), "{closed}");
     std::fs::remove_file(dir.path().join("submitted")).unwrap();
-    let first = submit(dir.path(), path, "2", &["--parts", "3", "--slurm", "--partition=long", "--time=1:00:00"]).expect_json();
+    let first =
+        submit(dir.path(), path, "2", &["--parts", "3", "--slurm", "--partition=long", "--time=1:00:00"]).expect_json();
     assert_eq!((&first["submitted"], &first["complete"], &first["job"]), (&json!([1, 2, 3]), &json!([]), &json!("41")));
     let said = std::fs::read_to_string(dir.path().join("submitted")).unwrap();
     let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].contains("--requeue --array=1-3 ") && lines[0].contains(" --partition=long --time=1:00:00 "), "{said}");
+    assert!(
+        lines[0].contains("--requeue --array=1-3 ") && lines[0].contains(" --partition=long --time=1:00:00 "),
+        "{said}"
+    );
     assert!(lines[1].contains("--dependency=afterany:41 --partition=long"), "{said}");
     let merged = std::fs::read_to_string(at("batch.parts/merge.log")).unwrap();
     assert!(
@@ -183,7 +200,8 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 /// A sweep or a search that Slurm kills in one task and runs again in another.
 fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) {
     let path = std::env::var_os("PATH").unwrap();
-    let again = || submit_a(verb, dir, Path::new(&path), ("", &["--parts", "4", "--slurm", "--cpus-per-task=1"])).expect_json();
+    let again =
+        || submit_a(verb, dir, Path::new(&path), ("", &["--parts", "4", "--slurm", "--cpus-per-task=1"])).expect_json();
     let at = |name: &str| dir.join("it's here/batch.parts").join(name);
     let first = again();
     let job = first["job"].as_str().unwrap();
@@ -198,7 +216,8 @@ fn killed_and_requeued(verb: &str, dir: &Path, at_work: impl Fn(&Path) -> bool) 
     slurm("scontrol", &["update", &format!("jobid={third}"), "StartTime=now+5"]);
     wait("everything has ended", || slurm("squeue", &["-h"]).trim().is_empty());
     let merged = std::fs::read_to_string(at("merge.log")).unwrap();
-    let (unfinished, lost) = ("part 1/4 has ", "none of the directories holds 1/4; run it with --shard 1/4, and merge again");
+    let (unfinished, lost) =
+        ("part 1/4 has ", "none of the directories holds 1/4; run it with --shard 1/4, and merge again");
     assert!(merged.contains(if verb == "sweep" { unfinished } else { lost }), "{merged}");
     let second = again();
     assert_eq!((&second["submitted"], &second["complete"]), (&json!([1]), &json!([2, 3, 4])));

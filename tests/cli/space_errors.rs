@@ -75,18 +75,28 @@ fn what_is_wrong_with_a_space_is_named() {
             "--set area.links=6: area.links is given already (--set area.links=3); give each key once",
         ),
         (&["--hbm-stacks", "4"], "--hbm-stacks 4: study s.toml has no dimension hbm_stacks; it has area.links, "),
-        (&["--objective", "speed"], "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token"),
+        (
+            &["--objective", "speed"],
+            "use one of throughput, step-time, per-mm2, per-watt, per-dollar, energy-per-token",
+        ),
         (&["--node", "n2"], "--node n2: area.node = n2: unknown variant `n2`"),
         (&["--set", "clock_mhz=nan"], "error: --set clock_mhz=nan: must be finite; "),
         (&["--set", "clock_mhz="], "error: --set clock_mhz=: has no value; write --set clock_mhz=VALUE"),
-        (&["--set", "tensor.cores=2.5"], "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating point"),
+        (
+            &["--set", "tensor.cores=2.5"],
+            "error: --set tensor.cores=2.5: tensor.cores = 2.5: invalid type: floating point",
+        ),
     ] {
         let message = refused("", flags);
         assert!(message.contains(why), "{flags:?}: {message}");
     }
     for (of, by, why) in [
         ("base_chip = \"tpu_v4\"", "base_chip = \"tpu_v0\"", "s.toml, line 6: space.base_chip: unknown chip `tpu_v0`"),
-        ("max_area_mm2 = 700", "max_area_mm2 = nan", "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and finite"),
+        (
+            "max_area_mm2 = 700",
+            "max_area_mm2 = nan",
+            "s.toml, line 7: space.max_area_mm2 = NaN: must be positive and finite",
+        ),
         ("fabric = \"tpu_v4_ici\"", "fabric = \"string\"", "s.toml, line 18: cluster.fabric: unknown fabric `string`"),
         (
             "[limits]",
@@ -100,7 +110,8 @@ fn what_is_wrong_with_a_space_is_named() {
         let message = run_coplace_in(dir.path(), &["search", "opt-350m", "--study", "s.toml"]).expect_refusal();
         assert!(message.contains(why), "{by}: {message}");
     }
-    let by_node = "\"area.node\" = [\"n7\"]\n\"vector.lanes\" = { by = \"area.node\", values = { n7 = 1024, n5 = 2048 } }";
+    let by_node =
+        "\"area.node\" = [\"n7\"]\n\"vector.lanes\" = { by = \"area.node\", values = { n7 = 1024, n5 = 2048 } }";
     let node = refused(by_node, &["--node", "n28"]);
     assert!(node.contains("--node n28: study s.toml has vector.lanes for n5, n7 only; use one of these"), "{node}");
     let phaze = |flags: &[&str]| {
@@ -118,7 +129,10 @@ fn what_is_wrong_with_a_space_is_named() {
     std::fs::write(dir.path().join("mine/config.json"), config_with("tie_word_embeddings", Some(true.into()))).unwrap();
     for [first, second] in [["opt-350m", "opt-350m"], ["opt-350m", "OPT-350M"], ["mine", "./mine/config.json"]] {
         let twice = run_coplace_in(dir.path(), &["search", first, second, "--study", "smoke"]).expect_refusal();
-        assert!(twice.contains(&format!("MODEL {second}: is given already ({first}); give each model once")), "{twice}");
+        assert!(
+            twice.contains(&format!("MODEL {second}: is given already ({first}); give each model once")),
+            "{twice}"
+        );
     }
     assert!(!dir.path().join("runs").exists());
 }

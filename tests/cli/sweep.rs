@@ -118,9 +118,17 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     let lines = std::fs::read_to_string(whole.join("sweep.csv")).unwrap();
     let mut lines = lines.lines();
     let header: Vec<&str> = lines.next().unwrap().split(',').collect();
-    for column in
-        ["links", "vector.lanes", "area.node", "outcome", "area_mm2", "peak_power_w", "cost_usd", "step_time_s", "bound_by"]
-    {
+    for column in [
+        "links",
+        "vector.lanes",
+        "area.node",
+        "outcome",
+        "area_mm2",
+        "peak_power_w",
+        "cost_usd",
+        "step_time_s",
+        "bound_by",
+    ] {
         assert!(header.contains(&column), "{column} is missing from {header:?}");
     }
     assert_eq!(lines.count() as u64, DESIGNS);
@@ -137,7 +145,8 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
         assert!(counted[fate].as_u64().unwrap() > 0, "{fate}: {counted}");
     }
     // The search of the same question prunes by bounds and finds the same design.
-    let search = ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "search", "--format", "json"];
+    let search =
+        ["search", "opt-350m", "--study", "s.toml", "--sequence-length", "512", "--out", "search", "--format", "json"];
     let searched = run_coplace_in(dir.path(), &search).expect_json();
     for key in ["throughput_sequences_per_s", "area_mm2", "tensor_parallel", "step_time_s"] {
         assert_eq!(searched["best"]["design"][key], answer["record"]["best"]["design"][key], "{key}");
@@ -145,7 +154,8 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
     for key in ["proof", "best", "bound", "gap", "designs", "over_area", "no_chip"] {
         assert_eq!(searched["certificate"][key], answer["record"]["certificate"][key], "{key}");
     }
-    let again = run_coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "whole", "--format", "json"]).expect_json();
+    let again =
+        run_coplace_in(dir.path(), &["evaluate", "opt-350m", "--chip", "whole", "--format", "json"]).expect_json();
     assert_eq!(again["result"]["time"]["step_s"], searched["best"]["step"]["time"]["step_s"]);
     assert!(again["result"]["time"]["step_s"].is_f64(), "{again}");
     refusals(dir.path());
@@ -155,12 +165,14 @@ fn a_sweep_has_every_design_and_is_a_run_for_other_verbs() {
 /// Verbs that read runs accept the directory of a sweep, and report a damaged one.
 fn read_by_others(dir: &Path) {
     let compared = run_coplace_in(dir, &["compare", "whole", "search", "--format", "json"]).expect_json();
-    let steps: Vec<&Value> = compared["entries"].as_array().unwrap().iter().map(|entry| &entry["step_time_s"]).collect();
+    let steps: Vec<&Value> =
+        compared["entries"].as_array().unwrap().iter().map(|entry| &entry["step_time_s"]).collect();
     assert!(steps.len() >= 2 && steps[0].is_f64() && steps[0] == steps[1], "{compared}");
     run_coplace_in(dir, &["report", "whole", "-o", "whole.html"]).expect_result();
     assert!(std::fs::read_to_string(dir.join("whole.html")).unwrap().contains("evaluated designs"));
     let looked = run_coplace_in(dir, &["doctor", "--runs", ".", "--format", "json"]).expect_json();
-    let runs: Vec<&str> = looked["runs"].as_array().unwrap().iter().filter_map(|run| run["directory"].as_str()).collect();
+    let runs: Vec<&str> =
+        looked["runs"].as_array().unwrap().iter().filter_map(|run| run["directory"].as_str()).collect();
     assert!(runs.contains(&"./whole") && looked["unsound"].as_array().unwrap().is_empty(), "{looked}");
     run_coplace_in(dir, &["explain", "whole"]).expect_result();
     let record = std::fs::read_to_string(dir.join("whole/record.json")).unwrap();
@@ -179,14 +191,18 @@ fn refusals(dir: &Path) {
     let differs = "whole/sweep.sqlite: holds another sweep: chips.space.max_area_mm2 is ";
     assert!(other.contains(differs) && other.contains(" there and 400.0 here"), "{other}");
     // However the study's path is spelled, it is the same sweep.
-    let spelled = ["sweep", "opt-350m", "--study", "./s.toml", "--sequence-length", "512", "--out", "whole", "--resume"];
+    let spelled =
+        ["sweep", "opt-350m", "--study", "./s.toml", "--sequence-length", "512", "--out", "whole", "--resume"];
     run_coplace_in(dir, &spelled).expect_result();
     let part = run_coplace_in(dir, &sweep("whole", &["--resume", "--shard", "1/2"])).expect_refusal();
     assert!(part.contains("whole/sweep.sqlite: holds another sweep: part 1/1 of its designs"), "{part}");
     std::fs::create_dir_all(dir.join("mine")).unwrap();
     std::fs::write(dir.join("mine/notes.txt"), "mine").unwrap();
     let foreign = run_coplace_in(dir, &sweep("mine", &[])).expect_refusal();
-    assert!(foreign.contains("--out mine: holds files that are no sweep; give an empty or a new directory"), "{foreign}");
+    assert!(
+        foreign.contains("--out mine: holds files that are no sweep; give an empty or a new directory"),
+        "{foreign}"
+    );
     // Finished sweeps may be resumed: there is nothing left to do.
     let done = run_coplace_in(dir, &sweep("whole", &["--resume"])).expect_json();
     assert_eq!(done["this_run"]["designs"], 0);
@@ -379,20 +395,28 @@ fn a_second_process_on_one_sweep_is_told_so() {
     let lock = std::fs::File::open(dir.path().join("busy")).unwrap();
     lock.lock().unwrap();
     let refused = run_coplace_in(dir.path(), &sweep("busy", &["--resume"])).expect_refusal();
-    assert_eq!(refused, "error: --out busy: another process sweeps into it; wait for its end, or give another directory\n");
+    assert_eq!(
+        refused,
+        "error: --out busy: another process sweeps into it; wait for its end, or give another directory\n"
+    );
 }
 
 #[test]
 fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
     let dir = undisturbed_sweep();
-    let part = |part: &str, out: &str| run_coplace_in(dir.path(), &sweep(out, &["--shard", part, "--resume"])).expect_json();
-    let merge =
-        |more: &[&str]| run_coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat());
+    let part =
+        |part: &str, out: &str| run_coplace_in(dir.path(), &sweep(out, &["--shard", part, "--resume"])).expect_json();
+    let merge = |more: &[&str]| {
+        run_coplace_in(dir.path(), &[&["merge", "--out", "merged", "--format", "json"][..], more].concat())
+    };
     let (first, third) = (part("1/3", "a"), part("3/3", "c"));
     assert_eq!((&first["part"], &first["record"]), (&Value::from("1/3"), &Value::Null));
     assert_eq!(file_names(&dir.path().join("a")), ["sweep.sqlite"]);
     let lost = merge(&["c", "a"]).expect_refusal();
-    assert!(lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"), "{lost}");
+    assert!(
+        lost.contains("1 of 3 parts: none of the directories holds 2/3; run it with --shard 2/3, and merge again"),
+        "{lost}"
+    );
     let second = part("2/3", "b");
     let counted: u64 = [&first, &second, &third].map(|part| part["designs"].as_u64().unwrap()).iter().sum();
     assert_eq!(counted, DESIGNS);
@@ -401,7 +425,8 @@ fn parts_put_together_are_the_whole_and_a_lost_one_is_named() {
     let again = merge(&["b", "c", "a", "a"]).expect_json();
     assert_eq!(merged["outcomes"], again["outcomes"]);
     assert_same_exports(dir.path(), "merged");
-    let whole: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("whole/record.json")).unwrap()).unwrap();
+    let whole: Value =
+        serde_json::from_str(&std::fs::read_to_string(dir.path().join("whole/record.json")).unwrap()).unwrap();
     assert_eq!(merged["record"]["best"], whole["best"]);
     let stranger = run_coplace_in(dir.path(), &sweep("d", &["--shard", "1/2"])).expect_json();
     assert_eq!(stranger["part"], "1/2");

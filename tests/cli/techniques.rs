@@ -38,7 +38,10 @@ fn all_techniques_run_side_by_side() {
         assert!(row["refused"].is_null() && row["result"]["step_s"].as_f64().unwrap() > 0.0, "{row}");
     }
     let row = |name: &str| rows.iter().find(|r| r["technique"] == name).unwrap();
-    assert_eq!(row("galore")["parameters"]["galore"], serde_json::json!({"per_layer": 0.0, "period": 200.0, "rank": 1024.0}));
+    assert_eq!(
+        row("galore")["parameters"]["galore"],
+        serde_json::json!({"per_layer": 0.0, "period": 200.0, "rank": 1024.0})
+    );
     let memo = rows.iter().find(|r| r["technique"].as_str().unwrap().starts_with("memo,fraction=")).unwrap();
     let fraction = memo["parameters"]["memo"]["fraction"].as_f64().unwrap();
     assert_eq!(memo["technique"], format!("memo,fraction={fraction}"));
@@ -53,14 +56,16 @@ fn all_techniques_run_side_by_side() {
     );
     let ssdtrain = rows.iter().find(|r| r["technique"].as_str().unwrap().starts_with("ssdtrain")).unwrap();
     assert!(written(ssdtrain).0 > 0.0 && written(ssdtrain).1 > 0.0);
-    let need = |name: &str| rows.iter().find(|r| r["technique"] == name).unwrap()["result"]["need_gib"].as_f64().unwrap();
+    let need =
+        |name: &str| rows.iter().find(|r| r["technique"] == name).unwrap()["result"]["need_gib"].as_f64().unwrap();
     assert!(need("lomo") < need("adam8bit") && need("adam8bit") < need("none"));
 }
 
 #[test]
 fn states_are_written_once_a_step_and_gradients_in_every_micro_batch() {
     let written = |technique: &str, micro_batches: &str| {
-        let call = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--nvme", "6.4:1600"];
+        let call =
+            ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--nvme", "6.4:1600"];
         let more = ["--technique", technique, "--accumulate", micro_batches, "--format", "json"];
         let answer = run_coplace(&call.into_iter().chain(more).collect::<Vec<_>>()).expect_json();
         answer["rows"][1]["result"]["storage_written_gb"].as_f64().unwrap()
@@ -77,11 +82,23 @@ fn states_are_written_once_a_step_and_gradients_in_every_micro_batch() {
 #[test]
 fn what_has_nowhere_to_go_is_refused_and_what_is_too_much_is_marked() {
     let call = |more: &[&str]| {
-        let all = ["techniques", "llama2-7b", "--chip", "a100_80gb_sxm", "--sequence-length", "2048", "--technique", "memory3"];
+        let all = [
+            "techniques",
+            "llama2-7b",
+            "--chip",
+            "a100_80gb_sxm",
+            "--sequence-length",
+            "2048",
+            "--technique",
+            "memory3",
+        ];
         run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
     let refused = call(&[]).expect_refusal();
-    assert!(refused.contains("memory3: a100_80gb_sxm has nothing to offload to") && refused.contains("--nvme"), "{refused}");
+    assert!(
+        refused.contains("memory3: a100_80gb_sxm has nothing to offload to") && refused.contains("--nvme"),
+        "{refused}"
+    );
     let text = call(&["--nvme", "6.4:100"]).expect_result();
     let row = text.lines().find(|line| line.starts_with("memory3")).unwrap();
     assert!(row.contains("390.62 !") && text.contains("!  exceeds the memory"), "{text}");
@@ -96,7 +113,8 @@ fn plans_have_techniques_and_say_what_was_allowed() {
     let answer = called(&evaluate(&allowed)).expect_json();
     assert_eq!(answer["job"]["techniques"][0]["technique"], "galore,rank=512");
     assert_eq!(answer["job"]["techniques"][0]["step_multiplier"], 1.5);
-    let states = |answer: &serde_json::Value| answer["result"]["stages"][0]["classes_gib"]["optimizer states"].as_f64().unwrap();
+    let states =
+        |answer: &serde_json::Value| answer["result"]["stages"][0]["classes_gib"]["optimizer states"].as_f64().unwrap();
     assert!(states(&answer) < states(&plain));
     let text = called(&evaluate(&allowed[..4])).expect_result();
     assert!(text.contains("divided by the factor 1.500 on the number of steps"), "{text}");
@@ -112,13 +130,25 @@ fn impossible_techniques_are_refused_with_their_reason() {
     let both = ["--technique", "lomo", "--technique", "galore", "--allow", "lomo", "--allow", "galore"];
     assert!(refusal(&both).contains("LOMO keeps no states"));
     // The message names the requested technique, not a layout from the search.
-    let job =
-        ["plan", "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "64"];
+    let job = [
+        "plan",
+        "llama2-7b",
+        "--chip",
+        "a100_80gb",
+        "--fabric",
+        "selene_hdr200x8",
+        "--devices",
+        "8",
+        "--global-batch",
+        "64",
+    ];
     let plan = [&job[..], &["--micro-batch", "1", "--technique", "lomo", "--allow", "lomo"]].concat();
     let accumulating = run_coplace(&plan).expect_refusal();
-    for part in
-        ["--global-batch: global_batch = 64", "technique lomo: the update is fused into the backward pass", "micro_batch = 8"]
-    {
+    for part in [
+        "--global-batch: global_batch = 64",
+        "technique lomo: the update is fused into the backward pass",
+        "micro_batch = 8",
+    ] {
         assert!(accumulating.contains(part), "{part}: {accumulating}");
     }
     // The message has one cure.
@@ -127,9 +157,17 @@ fn impossible_techniques_are_refused_with_their_reason() {
 
 #[test]
 fn what_has_nowhere_to_go_is_refused_and_the_others_answered() {
-    let answer =
-        run_coplace(&["techniques", "llama2-7b", "--chip", "h100_80gb_sxm", "--sequence-length", "2048", "--format", "json"])
-            .expect_json();
+    let answer = run_coplace(&[
+        "techniques",
+        "llama2-7b",
+        "--chip",
+        "h100_80gb_sxm",
+        "--sequence-length",
+        "2048",
+        "--format",
+        "json",
+    ])
+    .expect_json();
     let rows = answer["rows"].as_array().unwrap();
     let refused: Vec<_> = rows.iter().filter(|row| !row["refused"].is_null()).collect();
     assert!(!refused.is_empty() && refused.len() < 5, "{refused:?}");
@@ -143,7 +181,8 @@ fn a_file_of_ones_own_is_checked_and_allowed_as_it_is_given() {
     let file = path.display().to_string();
     let write = |gate: &str, rule: &str| {
         let head = "name = \"mine\"\ndescription = \"d\"\nformula = \"f\"\nsource = \"s\"";
-        std::fs::write(&path, format!("{head}\ngate = \"{gate}\"\n[[rule]]\nclass = \"saved_activations\"\n{rule}\n")).unwrap();
+        std::fs::write(&path, format!("{head}\ngate = \"{gate}\"\n[[rule]]\nclass = \"saved_activations\"\n{rule}\n"))
+            .unwrap();
     };
     write("exact", "place = { to = \"host\", fraction = 1.5 }");
     let refused = called(&evaluate(&["--technique", &file])).expect_refusal();
@@ -152,7 +191,9 @@ fn a_file_of_ones_own_is_checked_and_allowed_as_it_is_given() {
         meta_bytes = 4 }";
     write("exact", narrow);
     assert!(
-        called(&evaluate(&["--technique", &file])).expect_refusal().contains("gate = exact: rule 1 changes what is computed")
+        called(&evaluate(&["--technique", &file]))
+            .expect_refusal()
+            .contains("gate = exact: rule 1 changes what is computed")
     );
     write("biased", narrow);
     let refused = called(&evaluate(&["--technique", &file])).expect_refusal();
@@ -180,14 +221,37 @@ fn adapters_are_beside_products_of_every_layer_or_refused() {
 #[test]
 fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
     let first = |verb: &'static str, technique: &'static str| {
-        let job =
-            [verb, "llama2-7b", "--chip", "a100_80gb", "--fabric", "selene_hdr200x8", "--devices", "8", "--global-batch", "16"];
-        let fixed =
-            ["--sequence-length", "4096", "--tensor", "2", "--pipeline", "1", "--format", "json", "--technique", technique];
+        let job = [
+            verb,
+            "llama2-7b",
+            "--chip",
+            "a100_80gb",
+            "--fabric",
+            "selene_hdr200x8",
+            "--devices",
+            "8",
+            "--global-batch",
+            "16",
+        ];
+        let fixed = [
+            "--sequence-length",
+            "4096",
+            "--tensor",
+            "2",
+            "--pipeline",
+            "1",
+            "--format",
+            "json",
+            "--technique",
+            technique,
+        ];
         let answer = run_coplace(&[&job[..], &fixed].concat()).expect_json();
         match verb {
             "plan" => (answer["plans"][0]["step_s"].as_f64().unwrap(), answer["techniques"][0]["technique"].clone()),
-            _ => (answer["result"]["plan"]["step_s"].as_f64().unwrap(), answer["job"]["techniques"][0]["technique"].clone()),
+            _ => (
+                answer["result"]["plan"]["step_s"].as_f64().unwrap(),
+                answer["job"]["techniques"][0]["technique"].clone(),
+            ),
         }
     };
     let (open, chosen) = first("plan", "memo");
@@ -201,8 +265,12 @@ fn the_part_that_goes_away_is_chosen_for_the_job_where_it_is_left_open() {
 #[test]
 fn megatron_s_techniques_are_its_policies() {
     let step = |more: &[&str]| {
-        let plan =
-            [&["evaluate", "llama2-7b"][..], &CLUSTER, &["1", "--micro-batch", "2", "--zero", "1", "--format", "json"], more];
+        let plan = [
+            &["evaluate", "llama2-7b"][..],
+            &CLUSTER,
+            &["1", "--micro-batch", "2", "--zero", "1", "--format", "json"],
+            more,
+        ];
         let answer = run_coplace(&plan.concat()).expect_json();
         let plan = &answer["result"]["plan"];
         [&plan["step_s"], &plan["peak_gib"], &plan["parts_s"]["recompute"]].map(|figure| figure.as_f64().unwrap())
@@ -229,12 +297,15 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
             "--sequence-length",
             "2048",
         ];
-        let answer = run_coplace(&[&job[..], &["--expert", expert, "--technique", "megatron-full", "--format", "json"]].concat())
-            .expect_json();
+        let answer = run_coplace(
+            &[&job[..], &["--expert", expert, "--technique", "megatron-full", "--format", "json"]].concat(),
+        )
+        .expect_json();
         answer["rows"][0]["result"]["need_gib"].as_f64().unwrap()
     };
     assert!(of("8") < 0.5 * of("1"), "{} {}", of("8"), of("1"));
-    let none = ["techniques", "llama2-7b", "--chip", "h100", "--fabric", "nvlink4_node", "--data", "8", "--expert", "8"];
+    let none =
+        ["techniques", "llama2-7b", "--chip", "h100", "--fabric", "nvlink4_node", "--data", "8", "--expert", "8"];
     assert!(run_coplace(&none).expect_refusal().contains("the expert-parallel degree is 8"));
 }
 
@@ -243,10 +314,15 @@ fn techniques_of_a_model_with_experts_take_its_expert_parallel_width() {
 fn what_a_technique_has_settled_is_listed_once() {
     let job = "plan llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --top 6 --format json";
     let layouts = |technique: &[&str]| {
-        let answer = run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
+        let answer =
+            run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
         let plans = answer["plans"].as_array().unwrap().clone();
         let policies: BTreeSet<String> = plans.iter().map(|plan| plan["plan"]["activations"].to_string()).collect();
-        (plans.iter().map(|plan| plan["plan"]["layout"].to_string()).collect::<BTreeSet<_>>().len(), plans.len(), policies)
+        (
+            plans.iter().map(|plan| plan["plan"]["layout"].to_string()).collect::<BTreeSet<_>>().len(),
+            plans.len(),
+            policies,
+        )
     };
     let (different, all, policies) = layouts(&["--technique", "megatron-full"]);
     assert_eq!((different, all, policies.len()), (6, 6, 1), "{policies:?}");
@@ -262,7 +338,8 @@ fn mfu_counts_what_is_done_under_a_technique() {
     let job = "evaluate llama2-7b --chip a100 --fabric selene_hdr200x8 --devices 8 --global-batch 8 --tensor 1 \
         --pipeline 1 --recompute none --micro-batch 1 --zero 1 --format json";
     let done = |technique: &[&str]| {
-        let answer = run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
+        let answer =
+            run_coplace(&job.split_whitespace().chain(technique.iter().copied()).collect::<Vec<_>>()).expect_json();
         let plan = &answer["result"]["plan"];
         plan["mfu"].as_f64().unwrap() * plan["step_s"].as_f64().unwrap()
     };
@@ -288,7 +365,10 @@ fn what_is_drawn_at_random_is_not_made_again() {
         for policy in ["full", "custom:device(out_proj)", "full;minimal"] {
             let more = format!("--technique {technique} --allow {technique} --recompute {policy}");
             let refused = of_one("evaluate", &more).expect_refusal();
-            assert!(refused.contains(drawn) && refused.contains(&format!("{technique} + recompute")), "{more}: {refused}");
+            assert!(
+                refused.contains(drawn) && refused.contains(&format!("{technique} + recompute")),
+                "{more}: {refused}"
+            );
         }
     }
     let kept = of_one("evaluate", "--technique wta-crs --allow wta-crs --recompute selective").code;
@@ -303,7 +383,8 @@ fn what_is_drawn_at_random_is_not_made_again() {
     // MEMO can offload everything, but recomputes nothing.
     let answer = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo --format json").expect_json();
     assert_eq!(answer["job"]["techniques"][1]["technique"], "memo,fraction=1");
-    let refused = of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").expect_refusal();
+    let refused =
+        of_one("evaluate", "--technique wta-crs --allow wta-crs --technique memo,fraction=0.5").expect_refusal();
     assert!(refused.contains(drawn) && refused.contains("wta-crs + memo,fraction=0.5"), "{refused}");
     let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --recompute full --technique wta-crs";
     let refused = run_coplace(&table.split_whitespace().collect::<Vec<_>>()).expect_refusal();
@@ -313,10 +394,17 @@ fn what_is_drawn_at_random_is_not_made_again() {
 #[test]
 fn techniques_go_with_the_optimizers_that_they_are_about() {
     let called = |technique: &str, optimizer: &str| {
-        of_one("evaluate", &format!("--technique {technique} --allow {technique} --optimizer {optimizer} --headroom-gib 0"))
+        of_one(
+            "evaluate",
+            &format!("--technique {technique} --allow {technique} --optimizer {optimizer} --headroom-gib 0"),
+        )
     };
     for (technique, optimizer, why) in [
-        ("adam8bit", "adafactor", "its states are Adam's, in 8 bits, and the optimizer is adafactor; use --optimizer adam"),
+        (
+            "adam8bit",
+            "adafactor",
+            "its states are Adam's, in 8 bits, and the optimizer is adafactor; use --optimizer adam",
+        ),
         ("adam8bit", "momentum", "its states are Adam's"),
         ("galore", "sgd", "it changes the optimizer's states, and sgd has none; use --optimizer adam"),
         ("galore-8bit", "adafactor", "and adafactor has none"),
@@ -356,7 +444,10 @@ fn a_row_that_cannot_be_is_listed_beside_those_that_can() {
         run_coplace(&all.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
     };
     let text = call(&["--technique", "memo"]).expect_result();
-    assert!(text.contains("\nmemo,fraction=") && text.contains("a gradient is freed before the next micro-batch"), "{text}");
+    assert!(
+        text.contains("\nmemo,fraction=") && text.contains("a gradient is freed before the next micro-batch"),
+        "{text}"
+    );
     assert!(call(&[]).expect_refusal().contains("a gradient is freed before the next micro-batch"));
 }
 
@@ -364,7 +455,11 @@ fn a_row_that_cannot_be_is_listed_beside_those_that_can() {
 fn what_runs_again_is_called_so_whatever_asked_for_it() {
     for (technique, policy) in [("megatron-full", "full"), ("megatron-selective", "selective")] {
         let more = format!("--technique {technique} --format json");
-        assert_eq!(of_one("evaluate", &more).expect_json()["result"]["plan"]["plan"]["activations"], *policy, "{technique}");
+        assert_eq!(
+            of_one("evaluate", &more).expect_json()["result"]["plan"]["plan"]["activations"],
+            *policy,
+            "{technique}"
+        );
         let text = of_one("evaluate", &format!("--technique {technique}")).expect_result();
         assert!(text.contains(&format!("recompute {policy}")), "{text}");
     }
@@ -373,13 +468,15 @@ fn what_runs_again_is_called_so_whatever_asked_for_it() {
 /// The wear of storage by writes is reported, in text and in JSON.
 #[test]
 fn the_wear_of_storage_is_said() {
-    let table = "techniques llama2-7b --chip a100 --sequence-length 2048 --nvme 6.4:1600 --technique ssdtrain,fraction=0.5";
+    let table =
+        "techniques llama2-7b --chip a100 --sequence-length 2048 --nvme 6.4:1600 --technique ssdtrain,fraction=0.5";
     let call = |more: &str| run_coplace(&format!("{table} {more}").split_whitespace().collect::<Vec<_>>());
     let row = call("--format json").expect_json()["rows"][1]["result"].clone();
     let (written, years) = (row["storage_written_gb"].as_f64().unwrap(), row["storage_years_per_pb"].as_f64().unwrap());
     assert!((years - 1e6 * row["step_s"].as_f64().unwrap() / written / (365.0 * 86_400.0)).abs() < 1e-9, "{row}");
     let text = call("").expect_result();
-    let words: Vec<&str> = text.lines().filter(|line| line.starts_with("ssdtrain")).nth(1).unwrap().split_whitespace().collect();
+    let words: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("ssdtrain")).nth(1).unwrap().split_whitespace().collect();
     assert!(text.contains("years per PB of endurance (TBW)"), "{text}");
     assert!((words[1].parse::<f64>().unwrap() / written - 1.0).abs() < 1e-3, "{text}");
     let one = "--technique ssdtrain,fraction=0.5 --nvme 6.4:1600";

@@ -7,7 +7,8 @@ use crate::support::{run_coplace_in, small_study};
 fn limits_that_leave_no_chip_name_what_would_and_write_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |call: &[&str]| {
-        let said = run_coplace_in(dir.path(), &[&["search", "opt-350m", "--out", "run"], call].concat()).expect_refusal();
+        let said =
+            run_coplace_in(dir.path(), &[&["search", "opt-350m", "--out", "run"], call].concat()).expect_refusal();
         assert!(!dir.path().join("run").exists() && !dir.path().join("runs").exists(), "{said}");
         said
     };
@@ -24,7 +25,10 @@ fn limits_that_leave_no_chip_name_what_would_and_write_nothing() {
         (relatives.clone(), "--min-hbm-gib", "4000", "a least HBM of "),
     ] {
         let said = refused(&[&study[..], &[flag, value]].concat());
-        assert!(said.starts_with(&format!("error: {flag} {value}: no chip of the space is within the limits")), "{said}");
+        assert!(
+            said.starts_with(&format!("error: {flag} {value}: no chip of the space is within the limits")),
+            "{said}"
+        );
         let least = said.split_once(unit).unwrap().1.split(' ').next().unwrap().to_owned();
         let out = format!("out{flag}-{}", study.len());
         let call = [&["sweep", "opt-350m", "--out", &out, "--shard", "1/65536"], &study[..], &[flag, &least]].concat();
@@ -35,7 +39,8 @@ fn limits_that_leave_no_chip_name_what_would_and_write_nothing() {
     }
     let both = refused(&[&relatives[..], &["--max-power", "6", "--max-cost", "100"]].concat());
     assert!(
-        both.starts_with("error: --max-power 6, --max-cost 100: no chip") && both.contains(" W at least, and a cost of "),
+        both.starts_with("error: --max-power 6, --max-cost 100: no chip")
+            && both.contains(" W at least, and a cost of "),
         "{both}"
     );
     for (call, why) in [
@@ -58,8 +63,13 @@ fn relatives_stand_beside_their_base_ideal_and_no_end_is_told_where_a_field_ends
     let (head, rest) = RELATIVES.split_once("[space.dimensions]").unwrap();
     let (_, rest) = rest.split_once("[cluster]").unwrap();
     let dimensions = "[space.dimensions]\n\"area.dies\" = [1, 2]\n\"area.hbm_stacks\" = [5, 6]\n[cluster]";
-    let study = format!("{head}{dimensions}{rest}").replace("tpu_v4_ici", "nvlink4_node").replace("tpu_v4", "h100_80gb_sxm");
-    std::fs::write(dir.path().join("h100.toml"), study.replace("devices = 16", "devices = 8").replace("= 700", "= 900")).unwrap();
+    let study =
+        format!("{head}{dimensions}{rest}").replace("tpu_v4_ici", "nvlink4_node").replace("tpu_v4", "h100_80gb_sxm");
+    std::fs::write(
+        dir.path().join("h100.toml"),
+        study.replace("devices = 16", "devices = 8").replace("= 700", "= 900"),
+    )
+    .unwrap();
     let call = ["search", "opt-350m", "--study", "h100.toml", "--sequence-length", "1024", "--out", "run"];
     let text = run_coplace_in(dir.path(), &call).expect_result();
     let found = read_record(&dir.path().join("run"));
@@ -78,7 +88,8 @@ fn relatives_stand_beside_their_base_ideal_and_no_end_is_told_where_a_field_ends
 fn the_reference_of_freedoms_is_ideal_where_the_space_s_chips_are() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("s.toml"), RELATIVES).unwrap();
-    let call = ["compare", "--freedoms", "opt-350m", "--study", "s.toml", "--expert", "2,1,8", "--sequence-length", "1024"];
+    let call =
+        ["compare", "--freedoms", "opt-350m", "--study", "s.toml", "--expert", "2,1,8", "--sequence-length", "1024"];
     let json = run_coplace_in(dir.path(), &[&call[..], &["--format", "json"]].concat()).expect_json();
     let model = &json["models"][0];
     let rate = |at: usize| model["entries"][at]["throughput_sequences_per_s"].as_f64().unwrap();
@@ -86,7 +97,9 @@ fn the_reference_of_freedoms_is_ideal_where_the_space_s_chips_are() {
     // without its calibration.
     assert!(rate(0) > rate(5) && rate(1) > rate(6), "{model}");
     assert!(model["chips"].as_str().unwrap().contains("the reference, tpu_v4, are ideal"), "{model}");
-    std::fs::write(dir.path().join("n5.toml"), RELATIVES.replace("links = {", "\"area.node\" = [\"n5\"]\nlinks = {")).unwrap();
-    let text = run_coplace_in(dir.path(), &call.map(|word| if word == "s.toml" { "n5.toml" } else { word })).expect_result();
+    std::fs::write(dir.path().join("n5.toml"), RELATIVES.replace("links = {", "\"area.node\" = [\"n5\"]\nlinks = {"))
+        .unwrap();
+    let text =
+        run_coplace_in(dir.path(), &call.map(|word| if word == "s.toml" { "n5.toml" } else { word })).expect_result();
     assert!(text.contains("Areas belong to different process nodes (5 nm, 7 nm)"), "{text}");
 }

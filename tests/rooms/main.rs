@@ -34,12 +34,16 @@ fn no_circle_stands_between_files_or_rooms() {
 
 /// Every folder that holds files, as a prefix of their paths; the crate's is empty.
 fn folders(files: &Needs) -> BTreeSet<String> {
-    files.keys().flat_map(|file| file.match_indices('/').map(|(at, _)| file[..=at].to_owned()).chain([String::new()])).collect()
+    files
+        .keys()
+        .flat_map(|file| file.match_indices('/').map(|(at, _)| file[..=at].to_owned()).chain([String::new()]))
+        .collect()
 }
 
 fn describe(place: &str, needs: &Needs) -> Vec<String> {
     let arrows = |circle: &[String]| -> Vec<String> {
-        let others = |room: &String| needs[room].iter().filter(|other| circle.contains(other)).cloned().collect::<Vec<_>>();
+        let others =
+            |room: &String| needs[room].iter().filter(|other| circle.contains(other)).cloned().collect::<Vec<_>>();
         circle.iter().map(|room| format!("  {room} needs {}", others(room).join(", "))).collect()
     };
     circles(needs).iter().map(|circle| format!("{place}: {}\n{}", circle.len(), arrows(circle).join("\n"))).collect()
@@ -51,10 +55,12 @@ fn crate_of(files: &[(&str, &str)]) -> Modules {
 
 #[test]
 fn a_circle_through_a_re_export_is_found() {
-    let root = "mod stack; mod framework; mod plan; pub use stack::Stack; pub use framework::Options; pub use plan::Plan;";
+    let root =
+        "mod stack; mod framework; mod plan; pub use stack::Stack; pub use framework::Options; pub use plan::Plan;";
     let stack = "use super::Options; pub struct Stack { options: Options }";
     let plan = "use crate::Stack; pub struct Plan(Stack);";
-    let open = crate_of(&[("lib.rs", root), ("stack.rs", stack), ("plan.rs", plan), ("framework.rs", "pub struct Options;")]);
+    let open =
+        crate_of(&[("lib.rs", root), ("stack.rs", stack), ("plan.rs", plan), ("framework.rs", "pub struct Options;")]);
     assert!(circles(&needs_of_files(&open)).is_empty());
 
     let framework = "use crate::{Plan as Wanted}; pub struct Options; fn check(plan: &Wanted) {}";
@@ -64,7 +70,8 @@ fn a_circle_through_a_re_export_is_found() {
 
 #[test]
 fn a_circle_through_an_item_of_a_macro_is_found() {
-    let row = "macro_rules! row { ($name:ident) => { pub struct $name(crate::Cell); } } row!(Row); use crate::cell::width;";
+    let row =
+        "macro_rules! row { ($name:ident) => { pub struct $name(crate::Cell); } } row!(Row); use crate::cell::width;";
     let cell = "use crate::row::Row; pub struct Cell; pub fn width(row: &Row) {}";
     let closed = crate_of(&[("lib.rs", "mod row; mod cell; pub use cell::Cell;"), ("row.rs", row), ("cell.rs", cell)]);
     assert_eq!(circles(&needs_of_files(&closed)), [["cell.rs", "row.rs"]]);

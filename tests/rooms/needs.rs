@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::modules::{Module, Modules, Segments};
 
-/// What each node needs of the others.
+/// The needs of each node.
 pub type Needs = BTreeMap<String, BTreeSet<String>>;
 
 /// The files of a crate, each with the files that define what its code mentions. A module may name what a module
@@ -40,7 +40,12 @@ enum Target {
 }
 
 /// `seen` ends circles of globs and re-exports.
-fn resolve(modules: &Modules, from: &Segments, path: &[String], seen: &mut BTreeSet<(Segments, String)>) -> Option<Target> {
+fn resolve(
+    modules: &Modules,
+    from: &Segments,
+    path: &[String],
+    seen: &mut BTreeSet<(Segments, String)>,
+) -> Option<Target> {
     let mut at = from.clone();
     let mut rest = path;
     if rest.first().is_some_and(|first| first == "crate") {
@@ -70,7 +75,7 @@ fn resolve(modules: &Modules, from: &Segments, path: &[String], seen: &mut BTree
     Some(Target::Module(at))
 }
 
-/// What a name means in a module.
+/// The target of a name in a module.
 fn look_up(modules: &Modules, at: &Segments, name: &str, seen: &mut BTreeSet<(Segments, String)>) -> Option<Target> {
     let module = &modules[at];
     if module.items.contains(name) {
@@ -119,7 +124,8 @@ pub fn circles(needs: &Needs) -> Vec<Vec<String>> {
     let mut circles = BTreeSet::new();
     for (from, reached_of_from) in &reached {
         if reached_of_from.contains(*from) {
-            let circle: Vec<String> = reached_of_from.iter().filter(|other| reached[*other].contains(*from)).cloned().collect();
+            let circle: Vec<String> =
+                reached_of_from.iter().filter(|other| reached[*other].contains(*from)).cloned().collect();
             circles.insert(circle);
         }
     }

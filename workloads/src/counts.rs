@@ -86,10 +86,12 @@ impl Model {
     fn layer_matrices(&self, met: impl Fn(Experts) -> u64) -> u64 {
         let mlp = count_if(!self.variations.without_mlp, self.mlp_matrices(self.ffn));
         let mlps = self.experts.map_or(mlp, |experts| {
-            let shared = experts
-                .shared
-                .map_or(0, |shared| self.mlp_matrices(shared.ffn).saturating_add(count_if(shared.weighed, self.hidden)));
-            mlp.saturating_mul(met(experts)).saturating_add(self.hidden.saturating_mul(experts.count)).saturating_add(shared)
+            let shared = experts.shared.map_or(0, |shared| {
+                self.mlp_matrices(shared.ffn).saturating_add(count_if(shared.weighed, self.hidden))
+            });
+            mlp.saturating_mul(met(experts))
+                .saturating_add(self.hidden.saturating_mul(experts.count))
+                .saturating_add(shared)
         });
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_matrices(),
@@ -115,8 +117,10 @@ impl Model {
             None => self.hidden.saturating_mul(self.query_width()),
         };
         let up = self.heads.saturating_mul(self.head_dim.saturating_sub(latent.rope_dim) + latent.value_dim);
-        let key_value =
-            self.hidden.saturating_mul(latent.kv_rank + latent.rope_dim).saturating_add(latent.kv_rank.saturating_mul(up));
+        let key_value = self
+            .hidden
+            .saturating_mul(latent.kv_rank + latent.rope_dim)
+            .saturating_add(latent.kv_rank.saturating_mul(up));
         query.saturating_add(key_value).saturating_add(self.context_width().saturating_mul(self.hidden))
     }
 
@@ -138,7 +142,8 @@ impl Model {
         let places = self.experts.map_or(tokens, |experts| experts.expert_slots(tokens).max(tokens));
         let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
         let beside = self.mlp_widths().max().unwrap_or(0).max(scanned);
-        let mlp = 2 * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
+        let mlp = 2
+            * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
             u128::from(self.query_width()) + u128::from(self.kv_width()) + u128::from(self.kv_heads * self.value_dim());
         mlp.max(u128::from(tokens) * attention.max(self.vocabulary.into()))
@@ -160,7 +165,10 @@ impl Model {
 
     fn add_end_matrices(&self, layers: u64, vocabulary_rows: u64) -> u64 {
         let patches = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
-        layers.saturating_add(self.head_matrices(vocabulary_rows)).saturating_add(patches).saturating_add(self.further_matrices())
+        layers
+            .saturating_add(self.head_matrices(vocabulary_rows))
+            .saturating_add(patches)
+            .saturating_add(self.further_matrices())
     }
 
     /// Returns the weights of the products that join two vectors into one in modules that predict further tokens.
@@ -197,8 +205,10 @@ impl Model {
         };
         let tables = (positions + self.token_types).saturating_mul(self.hidden);
         let sides = count_if(self.variations.side == EncoderDecoderSide::Decoder, norm);
-        let norms =
-            count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm) + count_if(self.head_transform, norm) + sides;
+        let norms = count_if(self.embedding_norm, norm)
+            + count_if(self.final_norm, norm)
+            + count_if(self.head_transform, norm)
+            + sides;
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
@@ -252,7 +262,8 @@ impl Model {
     /// result, and biases.
     fn scan_vectors(&self, scan: StateSpace) -> u64 {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
-        let biases = count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
+        let biases =
+            count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
         convolution + 3 * scan.heads + scan.scan_width() + biases
     }
 
@@ -330,7 +341,8 @@ impl Model {
         let further = u128::from(self.variations.further_tokens);
         if further > 0 {
             let last = self.with_uniform_kind(&self.last_kind());
-            each += further * last.layer_operations(seen(&last), sequence_length) + 6 * u128::from(self.further_matrices());
+            each +=
+                further * last.layer_operations(seen(&last), sequence_length) + 6 * u128::from(self.further_matrices());
         }
         // Every module has its own logits.
         let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
@@ -355,7 +367,8 @@ impl Model {
             Mixer::Scan => self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations()),
             Mixer::None => 0,
         };
-        let cross = if self.variations.side == EncoderDecoderSide::Decoder { widths * u128::from(sequence_length) } else { 0 };
+        let cross =
+            if self.variations.side == EncoderDecoderSide::Decoder { widths * u128::from(sequence_length) } else { 0 };
         products + mixer + cross
     }
 }

@@ -164,8 +164,13 @@ mod tests {
         ] {
             let all = kinds(list);
             let (folded, repeats) = LayerList::from_layers(&all);
-            let again: Vec<LayerKind> =
-                folded.leading.iter().chain((0..repeats).flat_map(|_| &folded.block)).chain(&folded.trailing).copied().collect();
+            let again: Vec<LayerKind> = folded
+                .leading
+                .iter()
+                .chain((0..repeats).flat_map(|_| &folded.block))
+                .chain(&folded.trailing)
+                .copied()
+                .collect();
             assert_eq!(again, all, "{list}");
             let found = (folded.leading.len(), folded.block.len(), repeats, folded.trailing.len());
             assert_eq!(found, parts, "{list}");

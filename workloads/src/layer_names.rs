@@ -43,15 +43,17 @@ pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
 /// Returns the tensors that the layers of a block pass to each other. Every policy keeps them like a layer's input.
 pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
-    let crosses =
-        |op: &OperatorNode, t: &TensorId| made_by(t).is_some_and(|maker| maker.layer.is_some() && maker.layer != op.layer);
+    let crosses = |op: &OperatorNode, t: &TensorId| {
+        made_by(t).is_some_and(|maker| maker.layer.is_some() && maker.layer != op.layer)
+    };
     graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
 }
 
 /// Returns the tensors that enter the graph's layers: an operator of a layer reads them, and another layer or the part
 /// before all layers made them.
 pub(crate) fn layer_input_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
-    let maker = |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| graph.operators[op.index()].layer.as_deref());
+    let maker =
+        |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| graph.operators[op.index()].layer.as_deref());
     let has_gradient = |t: &&TensorId| graph.tensors[t.index()].gradient_bytes > Bytes::ZERO;
     let layered = graph.operators.iter().filter_map(|op| Some((op.layer.as_deref()?, op)));
     layered

@@ -50,7 +50,8 @@ impl Model {
         let mut alike = Self { list: LayerList::default(), ..self.clone() };
         let variations = &mut alike.variations;
         (variations.mixer, variations.window, variations.side) = (kind.mixer, kind.window, kind.side);
-        (variations.without_mlp, variations.without_first_norm) = (kind.feed == FeedForward::None, kind.without_first_norm);
+        (variations.without_mlp, variations.without_first_norm) =
+            (kind.feed == FeedForward::None, kind.without_first_norm);
         match kind.side {
             EncoderDecoderSide::Only => {}
             EncoderDecoderSide::Encoder => alike.causal = false,
@@ -135,9 +136,9 @@ impl Model {
         let further = self.variations.further_tokens;
         let last = if further > 0 { further.saturating_mul(of(&self.with_uniform_kind(&self.last_kind()))) } else { 0 };
         let kinds = self.layer_kinds();
-        kinds
-            .iter()
-            .fold(last, |sum: u64, (kind, count)| sum.saturating_add(count.saturating_mul(of(&self.with_uniform_kind(kind)))))
+        kinds.iter().fold(last, |sum: u64, (kind, count)| {
+            sum.saturating_add(count.saturating_mul(of(&self.with_uniform_kind(kind))))
+        })
     }
 
     /// Returns the leading layers if all have MLPs of one width instead of experts (DeepSeek).

@@ -38,7 +38,9 @@ pub use layout::{Batch, ChunkSplit, InnerChunks, LayerEnds, Layout, LayoutError,
 pub use lifetimes::Lifetime;
 pub use memory::TechniqueError;
 pub use model::Model;
-pub use recompute_policy::{ActivationPolicy, NamedPolicy, NamedTensor, ReplayExtent, TensorPlaces, TokenShare, Treatment};
+pub use recompute_policy::{
+    ActivationPolicy, NamedPolicy, NamedTensor, ReplayExtent, TensorPlaces, TokenShare, Treatment,
+};
 pub use stage_policies::{LayerMix, LayerRun, StagePolicies};
 pub use technique::{Allowance, Technique, Techniques};
 pub use training::{Lowering, Segment, SegmentKind, TrainingGraph};

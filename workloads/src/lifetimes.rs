@@ -50,7 +50,10 @@ impl Treatment {
             let (from, until) = spans[t.id.index()]?;
             Lifetime::no_lifetimes(graph.settled.bytes_at_work(t.id, t.bytes), from, until)
         });
-        let work = graph.operators.iter().filter_map(|op| Lifetime::no_lifetimes(op.workspace, op.id.index(), op.id.index() + 1));
+        let work = graph
+            .operators
+            .iter()
+            .filter_map(|op| Lifetime::no_lifetimes(op.workspace, op.id.index(), op.id.index() + 1));
         tensors.chain(work).collect()
     }
 
@@ -84,10 +87,13 @@ impl Treatment {
                 }
             }
             for output in op.outputs.iter().map(|t| t.index()) {
-                all.extend(since[output].take().and_then(|from| Lifetime::no_lifetimes(gradient(output), from, at + 1)));
+                all.extend(
+                    since[output].take().and_then(|from| Lifetime::no_lifetimes(gradient(output), from, at + 1)),
+                );
             }
         }
-        let left = since.iter().enumerate().filter_map(|(t, since)| Lifetime::no_lifetimes(gradient(t), (*since)?, end));
+        let left =
+            since.iter().enumerate().filter_map(|(t, since)| Lifetime::no_lifetimes(gradient(t), (*since)?, end));
         all.extend(left);
         all
     }
@@ -104,11 +110,17 @@ mod tests {
         for name in ["llama3-8b", "gpt3-175b", "mixtral-8x7b"] {
             let model = Model::load(name).unwrap();
             for fused in [true, false] {
-                let lowering =
-                    Lowering { tensor_parallel: 2, sequence_parallel: fused, elementwise_fusion: fused, ..Lowering::new(&model) };
+                let lowering = Lowering {
+                    tensor_parallel: 2,
+                    sequence_parallel: fused,
+                    elementwise_fusion: fused,
+                    ..Lowering::new(&model)
+                };
                 let graph = TrainingGraph::new(&model, &lowering).unwrap();
                 let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
-                for policy in ["none", "selective", "full", "minimal_offloaded", "custom:offload(context)+device(mlpwi)"] {
+                for policy in
+                    ["none", "selective", "full", "minimal_offloaded", "custom:offload(context)+device(mlpwi)"]
+                {
                     let treatment = policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(layer);
                     let live = |pass: &[Lifetime], at: u32| {
                         pass.iter().filter(|l| l.from <= at && at < l.until).map(|l| l.bytes).sum::<Bytes>()
@@ -116,7 +128,11 @@ mod tests {
                     let steps = layer.operators.len() as u32;
                     let passes = treatment.lifetimes(layer);
                     let most = passes.iter().flat_map(|pass| (0..steps).map(|at| live(pass, at)));
-                    assert_eq!(most.max().unwrap(), treatment.transient_bytes(layer, Release::AtTheEnd), "{name} {policy}");
+                    assert_eq!(
+                        most.max().unwrap(),
+                        treatment.transient_bytes(layer, Release::AtTheEnd),
+                        "{name} {policy}"
+                    );
                 }
             }
         }

@@ -3,8 +3,8 @@
 use crate::graph::{Gradient, KernelStep, OpId, OperatorGraph, OperatorNode, RecomputeSet, TensorId};
 use petgraph::graph::NodeIndex;
 use sim::kernel::{
-    Direction, Elementwise, ElementwiseFunction, Epilogue, GradientOf, Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis,
-    Pass,
+    Direction, Elementwise, ElementwiseFunction, Epilogue, GradientOf, Kernel, KernelGraph, KernelNode, KernelRole,
+    ParallelAxis, Pass,
 };
 use sim::units::Bytes;
 
@@ -61,7 +61,8 @@ impl<'a> Lowerer<'a> {
                 after.extend(self.accumulate_gradient(*output, &mut gradients));
             }
             remove_duplicates(&mut after);
-            let after = self.add_chain(op, &op.backward_prepare, after, ChainKind::of_operator(op, Pass::Backward, None));
+            let after =
+                self.add_chain(op, &op.backward_prepare, after, ChainKind::of_operator(op, Pass::Backward, None));
             for chain in &op.backward {
                 let mut start = after.clone();
                 start.extend(chain.reads.iter().flat_map(|t| rebuilt[t.index()].iter().copied()));
@@ -97,7 +98,8 @@ impl<'a> Lowerer<'a> {
             }
             let mut after: Predecessors = op.inputs.iter().flat_map(|t| ready[t.index()].iter().copied()).collect();
             remove_duplicates(&mut after);
-            let follower = if self.epilogues { find_epilogue(self.operators, op).filter(|next| chosen(next)) } else { None };
+            let follower =
+                if self.epilogues { find_epilogue(self.operators, op).filter(|next| chosen(next)) } else { None };
             let end = match follower {
                 Some(next) => {
                     done[next.id.index()] = true;
@@ -120,7 +122,13 @@ impl<'a> Lowerer<'a> {
 
     /// Adds kernels one after the other; returns the nodes that followers must wait for. A repeated forward pass is
     /// called `recompute`.
-    fn add_chain(&mut self, op: &OperatorNode, steps: &[KernelStep], mut after: Predecessors, run: ChainKind) -> Predecessors {
+    fn add_chain(
+        &mut self,
+        op: &OperatorNode,
+        steps: &[KernelStep],
+        mut after: Predecessors,
+        run: ChainKind,
+    ) -> Predecessors {
         for step in steps {
             let name = match run.pass {
                 Pass::Recompute => format!("{}.{}", op.name, step.label.replacen("forward", "recompute", 1)),
@@ -159,13 +167,24 @@ impl<'a> Lowerer<'a> {
             });
             let count = if i == 0 { String::new() } else { format!(".{}", i + 1) };
             let run = ChainKind { operator: info.producer, pass: Pass::Backward, gradient: Some(GradientOf::Inputs) };
-            sum = vec![self.add_node(format!("{}.backward_accumulate{count}", info.name), add, run.kernel_role(None), &after)];
+            sum = vec![self.add_node(
+                format!("{}.backward_accumulate{count}", info.name),
+                add,
+                run.kernel_role(None),
+                &after,
+            )];
         }
         sum
     }
 
     /// Adds a product and its only reader, an elementwise operator, as one kernel.
-    fn fuse_epilogue(&mut self, op: &OperatorNode, next: &OperatorNode, after: Predecessors, pass: Pass) -> Predecessors {
+    fn fuse_epilogue(
+        &mut self,
+        op: &OperatorNode,
+        next: &OperatorNode,
+        after: Predecessors,
+        pass: Pass,
+    ) -> Predecessors {
         let run = ChainKind::of_operator(op, pass, None);
         let last = op.forward.len().saturating_sub(1);
         let after = self.add_chain(op, &op.forward[..last], after, run);

@@ -82,7 +82,10 @@ impl DeviceSlice {
                 setting: "the sequence length under sequence parallelism".to_owned(),
                 value: lowering.sequence_length.to_string(),
                 limit,
-                cure: format!("use {}, or switch sequence parallelism off", nearby_multiples(lowering.sequence_length, product)),
+                cure: format!(
+                    "use {}, or switch sequence parallelism off",
+                    nearby_multiples(lowering.sequence_length, product)
+                ),
             });
         }
         check_context(model, lowering)?;
@@ -204,7 +207,11 @@ pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {
-    if count.is_multiple_of(t) { Ok(()) } else { Err(degree_error(model, t, format!("a divisor of the {count} {what}"))) }
+    if count.is_multiple_of(t) {
+        Ok(())
+    } else {
+        Err(degree_error(model, t, format!("a divisor of the {count} {what}")))
+    }
 }
 
 fn degree_error(model: &Model, t: u64, limit: String) -> WorkloadError {
@@ -247,10 +254,16 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
         u64::from(MAX_TENSOR_PARALLEL),
         "give the devices of one group, 1 to 64 in practice",
     )?;
-    for (setting, value) in
-        [("the context-parallel degree", lowering.context_parallel), ("the expert-parallel degree", lowering.expert_parallel)]
-    {
-        range(setting, u64::from(value), u64::from(MAX_TENSOR_PARALLEL), "give the devices of one group, 1 to 64 in practice")?;
+    for (setting, value) in [
+        ("the context-parallel degree", lowering.context_parallel),
+        ("the expert-parallel degree", lowering.expert_parallel),
+    ] {
+        range(
+            setting,
+            u64::from(value),
+            u64::from(MAX_TENSOR_PARALLEL),
+            "give the devices of one group, 1 to 64 in practice",
+        )?;
     }
     let (longest, cure) = match model.position {
         crate::model::PositionEncoding::Learned { .. } => {

@@ -171,7 +171,10 @@ impl StagePolicies {
             Err(LayoutError { key: "activations", value, limit, cure })
         };
         if chunks.len() as u64 != split.chunks {
-            return broken(format!("mixes for {} chunks", chunks.len()), format!("for the plan's {} chunks", split.chunks));
+            return broken(
+                format!("mixes for {} chunks", chunks.len()),
+                format!("for the plan's {} chunks", split.chunks),
+            );
         }
         for (place, mix) in chunks.iter().enumerate() {
             let (given, held) = (mix.iter().map(|run| run.layers).sum::<u64>(), split.layers_of_chunk(place as u64));
@@ -219,8 +222,10 @@ mod tests {
     fn equal_policies_are_one_and_neighbours_join() {
         let alike = StagePolicies::from_chunk_mixes(vec![vec![run(1, "full"), run(1, "full")], vec![run(2, "full")]]);
         assert_eq!(alike, StagePolicies::Alike(ActivationPolicy::Full));
-        let mixed =
-            StagePolicies::from_chunk_mixes(vec![vec![run(1, "full"), run(1, "full"), run(0, "none")], vec![run(2, "none")]]);
+        let mixed = StagePolicies::from_chunk_mixes(vec![
+            vec![run(1, "full"), run(1, "full"), run(0, "none")],
+            vec![run(2, "none")],
+        ]);
         assert_eq!(mixed, StagePolicies::ByChunk(vec![vec![run(2, "full")], vec![run(2, "none")]]));
         assert_eq!(mixed.distinct_policies(), [&ActivationPolicy::Full, &ActivationPolicy::None]);
         assert_eq!(mixed.first_layer_policy(), &ActivationPolicy::Full);
@@ -246,13 +251,20 @@ mod tests {
         let split = Layout { pipeline: 4, ..Layout::default() }.chunk_split(14).unwrap();
         for count in 1..4 {
             let policies = StagePolicies::from_full_recompute_layers(count, &split);
-            assert_eq!((policies.full_recompute_layers_per_chunk(), policies.check_layer_counts(&split)), (Some(count), Ok(())));
+            assert_eq!(
+                (policies.full_recompute_layers_per_chunk(), policies.check_layer_counts(&split)),
+                (Some(count), Ok(()))
+            );
         }
         assert_eq!(StagePolicies::from_full_recompute_layers(0, &split), ActivationPolicy::None.into());
         assert_eq!(StagePolicies::from_full_recompute_layers(4, &split), ActivationPolicy::Full.into());
-        let uneven = StagePolicies::ByChunk(vec![vec![run(2, "full"), run(2, "none")], vec![run(1, "full"), run(3, "none")]]);
+        let uneven =
+            StagePolicies::ByChunk(vec![vec![run(2, "full"), run(2, "none")], vec![run(1, "full"), run(3, "none")]]);
         assert_eq!(uneven.full_recompute_layers_per_chunk(), None);
-        assert_eq!(StagePolicies::ByChunk(vec![vec![run(2, "none"), run(2, "full")]]).full_recompute_layers_per_chunk(), None);
+        assert_eq!(
+            StagePolicies::ByChunk(vec![vec![run(2, "none"), run(2, "full")]]).full_recompute_layers_per_chunk(),
+            None
+        );
     }
 
     #[test]
@@ -265,10 +277,13 @@ mod tests {
         assert_eq!(of(4, 4), Ok(()));
         let wrong = of(4, 5).unwrap_err().to_string();
         assert!(
-            wrong.contains("activations") && wrong.contains("5 layers in chunk 1") && wrong.contains("the 4 that it holds"),
+            wrong.contains("activations")
+                && wrong.contains("5 layers in chunk 1")
+                && wrong.contains("the 4 that it holds"),
             "{wrong}"
         );
-        let few = StagePolicies::ByChunk(vec![vec![run(8, "full")]]).check_layer_counts(&split).unwrap_err().to_string();
+        let few =
+            StagePolicies::ByChunk(vec![vec![run(8, "full")]]).check_layer_counts(&split).unwrap_err().to_string();
         assert!(few.contains("mixes for 1 chunks") && few.contains("2 chunks"), "{few}");
     }
 }

@@ -135,7 +135,11 @@ impl FromStr for Technique {
                 meaning: "a parameter of the technique (coplace list techniques)".into(),
             })?;
             if given.insert(key.trim().to_owned(), value).is_some() {
-                return Err(TechniqueError::refuse(&preset.name, format!("{} is given twice", key.trim()), "give it once"));
+                return Err(TechniqueError::refuse(
+                    &preset.name,
+                    format!("{} is given twice", key.trim()),
+                    "give it once",
+                ));
             }
         }
         Ok(Self { preset, given, multiplier: None })
@@ -275,16 +279,23 @@ impl Techniques {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
             let values = technique.parameter_values(facts)?;
-            if let Some(one) = preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies_with(&values)) {
+            if let Some(one) =
+                preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies_with(&values))
+            {
                 let why = format!("{} (a step has {micro_batches} micro-batches)", one.why);
-                return Err(TechniqueError::refuse(&preset.name, why, "use a global batch of one micro-batch per replica"));
+                return Err(TechniqueError::refuse(
+                    &preset.name,
+                    why,
+                    "use a global batch of one micro-batch per replica",
+                ));
             }
             for other in &self.0[at + 1..] {
                 let pair = format!("{} + {}", preset.name, other.preset.name);
                 if preset.name == other.preset.name {
                     return Err(TechniqueError::refuse(&pair, "it is given twice", "give it once"));
                 }
-                let reason = preset.excludes.get(&other.preset.name).or_else(|| other.preset.excludes.get(&preset.name));
+                let reason =
+                    preset.excludes.get(&other.preset.name).or_else(|| other.preset.excludes.get(&preset.name));
                 if let Some(why) = reason {
                     return Err(TechniqueError::refuse(&pair, why.clone(), "use one of them"));
                 }
@@ -342,8 +353,9 @@ impl Techniques {
             }
             let narrowed = preset.rules.iter().any(|rule| {
                 let form = rule.representation.as_ref();
-                let of_states =
-                    form.is_some_and(|form| matches!(form, Representation::Quantised { .. } | Representation::Projected { .. }));
+                let of_states = form.is_some_and(|form| {
+                    matches!(form, Representation::Quantised { .. } | Representation::Projected { .. })
+                });
                 rule.class == TensorClass::OptimizerStates && of_states
             });
             if narrowed && optimizer.states() == 0 {
@@ -359,7 +371,11 @@ impl Techniques {
     ///
     /// # Errors
     /// Parameters out of range.
-    pub fn describe_replica_limits(&self, facts: &TrainingQuantities, replicas: u32) -> Result<Vec<String>, TechniqueError> {
+    pub fn describe_replica_limits(
+        &self,
+        facts: &TrainingQuantities,
+        replicas: u32,
+    ) -> Result<Vec<String>, TechniqueError> {
         let mut notes = Vec::new();
         for technique in self.0.iter().filter(|_| replicas > 1) {
             let (preset, values) = (&technique.preset, technique.parameter_values(facts)?);
@@ -404,7 +420,10 @@ impl Techniques {
                 RuleMatch::Something => continue,
                 // The weights would be frozen with no adapter to train.
                 _ if technique.rule.adapter.is_some() => {
-                    let why = format!("its adapters match no product of {}'s layers, so nothing would be trained", model.name);
+                    let why = format!(
+                        "its adapters match no product of {}'s layers, so nothing would be trained",
+                        model.name
+                    );
                     let cure = "name the operators of the model's layers in the technique's file, or leave it out";
                     return Err(TechniqueError::refuse(&technique.name, why, cure));
                 }
@@ -434,7 +453,11 @@ impl Techniques {
 
     /// Returns all rules in the order in which they act. Forms for one kind of reader come first; the general ones
     /// apply to the rest.
-    fn ordered_rules(&self, facts: &TrainingQuantities, precision: &Precision) -> Result<Vec<NamedRule>, TechniqueError> {
+    fn ordered_rules(
+        &self,
+        facts: &TrainingQuantities,
+        precision: &Precision,
+    ) -> Result<Vec<NamedRule>, TechniqueError> {
         // States and master weights are fp32 at most.
         let bits_of = |class| match class {
             TensorClass::Gradients => 8 * precision.gradient.bytes(),
@@ -449,12 +472,14 @@ impl Techniques {
         }
         // Adapters and frozen weights decide what is read. Then forms decide what is kept, and that is rebuilt or
         // offloaded.
-        rules.sort_by_key(|NamedRule { rule, .. }| match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
-            (Some(_), ..) => 0,
-            (_, true, ..) => 1,
-            (_, _, Some(_), Some(_)) => 2,
-            (_, _, Some(_), None) => 3,
-            _ => 4,
+        rules.sort_by_key(|NamedRule { rule, .. }| {
+            match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
+                (Some(_), ..) => 0,
+                (_, true, ..) => 1,
+                (_, _, Some(_), Some(_)) => 2,
+                (_, _, Some(_), None) => 3,
+                _ => 4,
+            }
         });
         Ok(rules)
     }

@@ -14,8 +14,8 @@ use crate::op::segment_plan::SegmentPlan;
 use crate::parallel::DeviceSlice;
 use serde::{Deserialize, Serialize};
 use sim::kernel::{
-    Collective, CollectiveKind, Direction, Elementwise, Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis, Pass,
-    RankGroup,
+    Collective, CollectiveKind, Direction, Elementwise, Kernel, KernelGraph, KernelNode, KernelRole, ParallelAxis,
+    Pass, RankGroup,
 };
 use sim::units::{Bytes, Flops};
 use std::fmt;
@@ -78,7 +78,8 @@ pub struct Segment {
 impl Segment {
     fn new(kind: SegmentKind, repeat: u64, graph: OperatorGraph, lowering: &Lowering) -> Self {
         let parameters = graph.operators.iter().fold(Parameters::default(), |sum, op| sum.plus(op.parameters));
-        let boundary_bytes = if kind == SegmentKind::Head { Bytes::ZERO } else { graph.tensors[graph.output.index()].bytes };
+        let boundary_bytes =
+            if kind == SegmentKind::Head { Bytes::ZERO } else { graph.tensors[graph.output.index()].bytes };
         Self {
             kind,
             name: kind.to_string(),

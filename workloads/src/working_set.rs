@@ -54,12 +54,16 @@ impl Treatment {
         for op in graph.operators.iter().rev() {
             // An operator without a backward pass (a conversion) passes no gradient on.
             let given = if op.backward.is_empty() { &[][..] } else { &op.inputs[..] };
-            let further: Bytes = given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
+            let further: Bytes =
+                given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
             given.iter().for_each(|t| gradients[t.index()] = true);
-            let held: Bytes = graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
+            let held: Bytes =
+                graph.tensors.iter().filter(|t| gradients[t.id.index()]).map(gradient).sum::<Bytes>() + further;
             let here = op.layer.as_deref();
-            let waits = |last: usize, region: Option<&str>| last <= op.id.index() && (region == here || layer(last) == here);
-            let waiting: Bytes = rebuilt.iter().filter(|(last, region, _)| waits(*last, *region)).map(|(.., bytes)| *bytes).sum();
+            let waits =
+                |last: usize, region: Option<&str>| last <= op.id.index() && (region == here || layer(last) == here);
+            let waiting: Bytes =
+                rebuilt.iter().filter(|(last, region, _)| waits(*last, *region)).map(|(.., bytes)| *bytes).sum();
             let free: Bytes = released.iter().filter(|(last, _)| *last > op.id.index()).map(|(_, bytes)| *bytes).sum();
             peak = peak.max((held + waiting + op.workspace).saturating_sub(free));
             op.outputs.iter().for_each(|t| gradients[t.index()] = false);
@@ -73,7 +77,8 @@ impl Treatment {
             return Vec::new();
         }
         let again = |op: &&crate::graph::OperatorNode| self.recompute.contains(op.id);
-        let sources: BTreeSet<TensorId> = graph.operators.iter().filter(again).flat_map(|op| op.inputs.iter().copied()).collect();
+        let sources: BTreeSet<TensorId> =
+            graph.operators.iter().filter(again).flat_map(|op| op.inputs.iter().copied()).collect();
         let read = |t: &&TensorId| readers[t.index()] != usize::MAX && !sources.contains(t);
         self.kept.iter().filter(read).map(|t| (readers[t.index()], graph.tensors[t.index()].bytes)).collect()
     }

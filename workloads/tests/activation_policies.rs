@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use workloads::graph::OperatorGraph;
 use workloads::training::Attention;
 use workloads::{
-    ActivationPolicy, Lowering, Model, NamedTensor, Release, ReplayExtent, Segment, SegmentKind, TrainingGraph, Treatment,
+    ActivationPolicy, Lowering, Model, NamedTensor, Release, ReplayExtent, Segment, SegmentKind, TrainingGraph,
+    Treatment,
 };
 
 const NAMED: [&str; 9] = [
@@ -60,7 +61,8 @@ fn texts_are_read_and_printed_back() {
 #[test]
 fn every_choice_of_tensors_is_read_back_as_it_is_printed() {
     use NamedTensor::*;
-    let tensors = [DecoderLayerInput, QueryProj, KeyProj, ValueProj, QkvProj, Context, OutProj, Mlpwi, Mlpwi0, Mlpwi1, Mlpwo];
+    let tensors =
+        [DecoderLayerInput, QueryProj, KeyProj, ValueProj, QkvProj, Context, OutProj, Mlpwi, Mlpwi0, Mlpwi1, Mlpwo];
     for choice in 0..3_u32.pow(tensors.len() as u32) {
         let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
         let at = |wanted: u32| (0..tensors.len()).filter(move |i| place(*i) == wanted).map(|i| tensors[i]);
@@ -207,8 +209,11 @@ fn played_backward(graph: &OperatorGraph) -> u64 {
         let op = &graph.operators[at];
         let unread: BTreeSet<_> = (0..=at).flat_map(reads).collect();
         let never: BTreeSet<_> = (0..graph.operators.len()).flat_map(reads).collect();
-        let saved: u64 =
-            kept.iter().filter(|t| unread.contains(t) || !never.contains(t)).map(|t| graph.tensors[t.index()].bytes.0).sum();
+        let saved: u64 = kept
+            .iter()
+            .filter(|t| unread.contains(t) || !never.contains(t))
+            .map(|t| graph.tensors[t.index()].bytes.0)
+            .sum();
         let mut live = saved + op.workspace.0;
         for input in op.inputs.iter().filter(|_| !op.backward.is_empty()) {
             // A second contribution is a tensor of its own.
@@ -243,7 +248,8 @@ fn what_is_kept_goes_behind_its_last_reader() {
         assert!(by_tensor < whole, "unfused {unfused}: {by_tensor} {whole}");
         for text in NAMED {
             let treatment = policy(text).treatment_of_segment(graph);
-            let [whole, by_tensor] = [Release::AtTheEnd, Release::BehindReaders].map(|r| treatment.transient_bytes(graph, r));
+            let [whole, by_tensor] =
+                [Release::AtTheEnd, Release::BehindReaders].map(|r| treatment.transient_bytes(graph, r));
             assert!(by_tensor <= whole, "{text}");
         }
         // A checkpoint's input is held while its layer is recomputed; all other tensors are rebuilt.

@@ -57,7 +57,8 @@ fn a_missing_key() {
 
 #[test]
 fn a_key_given_twice_inside_a_value() {
-    let error = llama("\"vocab_size\": 32000", "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": 8}");
+    let error =
+        llama("\"vocab_size\": 32000", "\"vocab_size\": 32000, \"rope_scaling\": {\"factor\": 2, \"factor\": 8}");
     assert!(error.contains("key `factor` is given twice"), "{error}");
 }
 
@@ -183,7 +184,10 @@ fn a_text_model_inside_another() {
     let model = parse_config("config.json", "config.json", &text).unwrap();
     let plain = parse_config("config.json", "config.json", LLAMA).unwrap();
     assert!(model.tied_head && !plain.tied_head, "the outer key holds where the inner has none");
-    assert_eq!(model.assumptions, ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]);
+    assert_eq!(
+        model.assumptions,
+        ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]
+    );
     assert_eq!(workloads::Model { tied_head: false, assumptions: Vec::new(), ..model }, plain);
     assert_eq!(
         error(r#"{"model_type": "llava", "text_config": {"model_type": "llama"}}"#),
@@ -322,11 +326,9 @@ fn heads_that_do_not_divide() {
          change `num_attention_heads`"
     );
     // With its own head dimension, the number of heads need not divide the width.
-    let own = LLAMA.replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1).replacen(
-        "\"num_key_value_heads\": 32",
-        "\"num_key_value_heads\": 8",
-        1,
-    );
+    let own = LLAMA
+        .replacen("\"num_attention_heads\": 32", "\"head_dim\": 128, \"num_attention_heads\": 24", 1)
+        .replacen("\"num_key_value_heads\": 32", "\"num_key_value_heads\": 8", 1);
     assert_eq!(parse_config("m", "config.json", &own).unwrap().query_width(), 3072);
 }
 
@@ -398,7 +400,12 @@ fn a_split_that_the_model_does_not_allow() {
          1 to 64 in practice"
     );
     assert_eq!(
-        lowering_error("llama2-7b", |l| Lowering { tensor_parallel: 8, sequence_parallel: true, sequence_length: 4097, ..l }),
+        lowering_error("llama2-7b", |l| Lowering {
+            tensor_parallel: 8,
+            sequence_parallel: true,
+            sequence_length: 4097,
+            ..l
+        }),
         "llama2-7b: the sequence length under sequence parallelism is 4097, but must be a multiple of the \
          tensor-parallel degree 8: use 4096 or 4104, or switch sequence parallelism off"
     );

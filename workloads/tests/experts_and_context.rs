@@ -108,7 +108,8 @@ fn a_capacity_factor_pads_every_expert() {
     let padded = Model { experts: Some(experts), ..model.clone() };
     let products = |m: &Model| {
         let layer = layer(m, |l| l);
-        let ops = layer.graph.operators.iter().filter(|op| op.name == "layer.moe.gate_up" || op.name == "layer.moe.down");
+        let ops =
+            layer.graph.operators.iter().filter(|op| op.name == "layer.moe.gate_up" || op.name == "layer.moe.down");
         ops.flat_map(|op| &op.forward).map(|s| s.kernel.flops().0).sum::<u128>()
     };
     assert_eq!(products(&padded) * 4, products(&model) * 5);
@@ -144,7 +145,11 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
     };
     let of_experts = |segment: &Segment, kind| {
         let attention = collectives(
-            &layer(&Model { experts: None, ..model.clone() }, |l| Lowering { tensor_parallel: 4, sequence_parallel: true, ..l }),
+            &layer(&Model { experts: None, ..model.clone() }, |l| Lowering {
+                tensor_parallel: 4,
+                sequence_parallel: true,
+                ..l
+            }),
             kind,
         );
         // An MLP in place of experts has two pairs; attention has as many.
@@ -154,7 +159,11 @@ fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
     assert_eq!(usual.forward_flops(), stated.forward_flops());
     for width in [1, 2] {
         let other = at(4, 2, Some(width));
-        assert_eq!((other.forward_flops(), other.backward_flops()), (usual.forward_flops(), usual.backward_flops()), "{width}");
+        assert_eq!(
+            (other.forward_flops(), other.backward_flops()),
+            (usual.forward_flops(), usual.backward_flops()),
+            "{width}"
+        );
         let all_to_all = |segment| {
             let found = collectives(segment, CollectiveKind::AllToAll);
             assert_eq!(found.len(), 4);
@@ -221,7 +230,10 @@ fn a_ring_moves_keys_and_values_and_ulysses_all_of_attention() {
     let gathers = collectives(&ring, CollectiveKind::AllGather);
     // Gathered forward and again backward; gradients once. Each of two devices has half of the heads; groups are two
     // apart.
-    assert!(gathers.len() == 2 && gathers.iter().all(|c| c.bytes.0 * 2 == kv.0 && c.group.ranks == 4 && c.group.stride == 2));
+    assert!(
+        gathers.len() == 2
+            && gathers.iter().all(|c| c.bytes.0 * 2 == kv.0 && c.group.ranks == 4 && c.group.stride == 2)
+    );
     assert_eq!(collectives(&ring, CollectiveKind::ReduceScatter).len(), 1);
     let ulysses = layer(&model, |l| Lowering { context_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
     let exchanges = collectives(&ulysses, CollectiveKind::AllToAll);
@@ -306,19 +318,22 @@ fn policies_apply_to_expert_layers() {
 #[test]
 fn what_does_not_divide_is_refused_with_the_nearest() {
     let model = mixtral();
-    let error =
-        |change: fn(Lowering) -> Lowering| TrainingGraph::new(&model, &change(Lowering::new(&model))).unwrap_err().to_string();
+    let error = |change: fn(Lowering) -> Lowering| {
+        TrainingGraph::new(&model, &change(Lowering::new(&model))).unwrap_err().to_string()
+    };
     let experts = error(|l| Lowering { expert_parallel: 3, ..l });
     assert!(experts.contains("expert-parallel degree is 3") && experts.contains("use 2 or 4"), "{experts}");
     let sequence = error(|l| Lowering { context_parallel: 3, ..l });
     assert!(sequence.contains("context-parallel degree 3"), "{sequence}");
     let heads = error(|l| Lowering { context_parallel: 64, context_method: ContextMethod::Ulysses, ..l });
     assert!(heads.contains("8 key/value heads") && heads.contains("use 8"), "{heads}");
-    let shared = error(|l| Lowering { context_parallel: 4, tensor_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
+    let shared =
+        error(|l| Lowering { context_parallel: 4, tensor_parallel: 4, context_method: ContextMethod::Ulysses, ..l });
     assert!(shared.contains("the 2 key/value heads of a device") && shared.contains("use 2"), "{shared}");
     let unfused = error(|l| Lowering { context_parallel: 2, attention: Attention::Unfused, ..l });
     assert!(unfused.contains("fused"), "{unfused}");
     let dense = Model::load("llama3-8b").unwrap();
-    let none = TrainingGraph::new(&dense, &Lowering { expert_parallel: 2, ..Lowering::new(&dense) }).unwrap_err().to_string();
+    let none =
+        TrainingGraph::new(&dense, &Lowering { expert_parallel: 2, ..Lowering::new(&dense) }).unwrap_err().to_string();
     assert!(none.contains("no experts"), "{none}");
 }

@@ -26,7 +26,9 @@ fn cases() -> Vec<(String, TrainingGraph)> {
                 let bit = |i: u32| switches >> i & 1 == 1;
                 let lowering = Lowering {
                     tensor_parallel,
-                    sequence_parallel: bit(0) && tensor_parallel > 1 && model.max_sequence.is_multiple_of(tensor_parallel.into()),
+                    sequence_parallel: bit(0)
+                        && tensor_parallel > 1
+                        && model.max_sequence.is_multiple_of(tensor_parallel.into()),
                     attention: if bit(1) { Attention::Fused } else { Attention::Unfused },
                     elementwise_fusion: bit(2),
                     epilogues: bit(3),
@@ -72,8 +74,11 @@ fn graphs_are_acyclic_with_unique_names_and_do_all_the_work() {
             for recompute in [RecomputeSet::none(), segment.graph.full_recompute_set()] {
                 let backward = segment.backward_graph(&recompute);
                 assert_well_formed(&what, &backward);
-                let again: Flops =
-                    recompute.iter().flat_map(|op| &segment.operators()[op.index()].forward).map(|s| s.kernel.flops()).sum();
+                let again: Flops = recompute
+                    .iter()
+                    .flat_map(|op| &segment.operators()[op.index()].forward)
+                    .map(|s| s.kernel.flops())
+                    .sum();
                 assert_eq!(flops(&backward), segment.backward_flops() + again, "{what} {}", segment.name);
             }
         }
@@ -87,7 +92,12 @@ fn operators_run_in_order_and_every_tensor_has_its_maker() {
             for op in segment.operators() {
                 for input in &op.inputs {
                     let tensor = &segment.tensors()[input.index()];
-                    assert!(tensor.producer.is_none_or(|p| p < op.id), "{what}: {} reads {} too early", op.name, tensor.name);
+                    assert!(
+                        tensor.producer.is_none_or(|p| p < op.id),
+                        "{what}: {} reads {} too early",
+                        op.name,
+                        tensor.name
+                    );
                 }
                 let gradients: BTreeSet<_> = op
                     .backward
@@ -99,7 +109,12 @@ fn operators_run_in_order_and_every_tensor_has_its_maker() {
                     op.inputs.iter().filter(|t| segment.tensors()[t.index()].gradient_bytes.0 > 0).collect();
                 assert_eq!(gradients, differentiable, "{what}: {}: gradients of its inputs", op.name);
                 let weighs = op.backward.iter().any(|c| c.gradient == Gradient::Weights);
-                assert_eq!(weighs, op.parameters.per_device_count() > 0, "{what}: {}: gradient of its parameters", op.name);
+                assert_eq!(
+                    weighs,
+                    op.parameters.per_device_count() > 0,
+                    "{what}: {}: gradient of its parameters",
+                    op.name
+                );
             }
             for tensor in segment.tensors() {
                 assert_eq!(tensor.producer.is_none(), tensor.is_segment_input, "{what}: {}", tensor.name);
@@ -115,11 +130,17 @@ fn nothing_waits_for_a_weight_gradient() {
             let graph = segment.backward_graph(&segment.graph.full_recompute_set());
             // The weights of experts' results are the router's output, not a parameter: the way back leads through
             // their gradient.
-            let of_parameters = |name: &str| name.contains(".backward_weight") && !name.starts_with("layer.moe.combine.");
+            let of_parameters =
+                |name: &str| name.contains(".backward_weight") && !name.starts_with("layer.moe.combine.");
             for index in graph.node_indices().filter(|i| of_parameters(&graph[*i].name)) {
                 for after in graph.neighbors_directed(index, Outgoing) {
                     let own = graph[index].name.split(".backward_weight").next();
-                    assert_eq!(graph[after].name.split(".backward_weight").next(), own, "{what}: {}", graph[after].name);
+                    assert_eq!(
+                        graph[after].name.split(".backward_weight").next(),
+                        own,
+                        "{what}: {}",
+                        graph[after].name
+                    );
                 }
             }
         }
@@ -141,7 +162,8 @@ fn vector_kernels_read_their_inputs_and_write_their_results() {
     for (what, training) in serial {
         for segment in &training.segments {
             let sum = |ids: &[TensorId]| ids.iter().map(|t| segment.tensors()[t.index()].bytes.0).sum::<u64>();
-            let gradients = |ids: &[TensorId]| ids.iter().map(|t| segment.tensors()[t.index()].gradient_bytes.0).sum::<u64>();
+            let gradients =
+                |ids: &[TensorId]| ids.iter().map(|t| segment.tensors()[t.index()].gradient_bytes.0).sum::<u64>();
             for op in segment.operators() {
                 let what = format!("{what}: {}", op.name);
                 if let Some((read, written)) = vector_bytes(&op.forward).filter(|_| !op.forward.is_empty()) {
@@ -161,7 +183,10 @@ fn vector_kernels_read_their_inputs_and_write_their_results() {
                     if let Gradient::Inputs(inputs) = &chain.gradient {
                         let exact = chain.steps.len() == 1;
                         let due = gradients(inputs);
-                        assert!(if exact { written == due } else { written >= due }, "{what}: backward writes {written}");
+                        assert!(
+                            if exact { written == due } else { written >= due },
+                            "{what}: backward writes {written}"
+                        );
                     }
                 }
             }
@@ -310,10 +335,14 @@ fn a_split_model_sums_to_the_whole() {
             // Keys and values of all devices together, beyond the model's own.
             let copied = 2 * padded.head_dim * t64.saturating_sub(padded.kv_heads);
             let kv = copied * (padded.hidden + u64::from(padded.qkv_bias)) * padded.layer_count();
-            let own = padded.layer_kinds().into_iter().filter(|(kind, _)| kind.feed == workloads::layer_list::FeedForward::Own);
+            let own = padded
+                .layer_kinds()
+                .into_iter()
+                .filter(|(kind, _)| kind.feed == workloads::layer_list::FeedForward::Own);
             let sparse: u64 = own.map(|(_, count)| count).sum();
             // Every device adds the experts' last bias in full.
-            let biases = padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * sparse);
+            let biases =
+                padded.experts.filter(|_| padded.mlp_bias).map_or(0, |experts| experts.count * padded.hidden * sparse);
             let kv = kv + biases * (t64 - 1);
             let sum = part.parameters();
             let total = (sum.sharded + sum.expert) * t64 + sum.replicated;
@@ -325,10 +354,13 @@ fn a_split_model_sums_to_the_whole() {
                 + if padded.embedding_width == padded.hidden { 0 } else { 2 * padded.hidden * padded.embedding_width }
                 + padded.experts.map_or(0, |experts| experts.count * padded.hidden * sparse)
                 + padded.variations.latent.map_or(0, |latent| {
-                    (latent.query_rank.unwrap_or(0) + latent.kv_rank + latent.rope_dim) * padded.hidden * padded.layer_count()
+                    (latent.query_rank.unwrap_or(0) + latent.kv_rank + latent.rope_dim)
+                        * padded.hidden
+                        * padded.layer_count()
                 });
-            let more =
-                6 * tokens * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.layer_count()));
+            let more = 6
+                * tokens
+                * (u128::from(again) * u128::from(t - 1) + u128::from(copied * padded.hidden * padded.layer_count()));
             assert_eq!(part.kernel_flops().0 * u128::from(t), whole.kernel_flops().0 + more, "{name}, t = {t}");
         }
     }

@@ -178,7 +178,9 @@ fn transient_bytes_peak_where_the_widest_gradients_meet() {
         // The head: bf16 logits besides the kept fp32 probabilities; the losses are four bytes per token.
         let head = segment(&model, &lowering, SegmentKind::Head);
         let logits = 2 * sb * model.vocabulary;
-        assert!(head.transient_bytes(&none).0 >= logits && head.transient_bytes(&none).0 <= logits + 4 * sb * model.hidden);
+        assert!(
+            head.transient_bytes(&none).0 >= logits && head.transient_bytes(&none).0 <= logits + 4 * sb * model.hidden
+        );
     }
 }
 
@@ -246,7 +248,8 @@ fn gpt_flops_are_megatrons_closed_form() {
         let lowering = lowering(&model, Attention::Unfused);
         let graph = TrainingGraph::new(&model, &lowering).unwrap();
         let [b, s, l, h, v] =
-            [lowering.micro_batch, lowering.sequence_length, model.layers, model.hidden, graph.vocabulary_rows].map(u128::from);
+            [lowering.micro_batch, lowering.sequence_length, model.layers, model.hidden, graph.vocabulary_rows]
+                .map(u128::from);
         // 72 B s l h^2 (1 + s/(6h) + V/(12lh)), multiplied out.
         let closed = Flops(72 * b * s * l * h * h + 12 * b * s * s * l * h + 6 * b * s * h * v);
         assert_eq!(graph.kernel_flops(), closed, "{name}");

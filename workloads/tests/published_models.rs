@@ -98,7 +98,8 @@ const EXACT: &[(&str, u64)] = &[
 ];
 
 /// (file, parameters, the router's balance biases among them, which are not trained by gradients).
-const WITH_BALANCE: &[(&str, u64, u64)] = &[("deepseek_v3", 671_026_419_200, 58 * 256), ("kimi_k2", 1_026_408_232_448, 60 * 384)];
+const WITH_BALANCE: &[(&str, u64, u64)] =
+    &[("deepseek_v3", 671_026_419_200, 58 * 256), ("kimi_k2", 1_026_408_232_448, 60 * 384)];
 
 /// (file, billions of parameters, to the stated digits) if only a rounded count is published, or the checkpoint holds
 /// more.
@@ -160,7 +161,10 @@ fn every_checkpoint_is_listed_with_its_family() {
     let mut rounded: Vec<&str> = ROUNDED.iter().map(|(name, _)| *name).collect();
     rounded.sort_unstable();
     assert_eq!(of(FamilyCoverage::models_to_published_digits), rounded);
-    assert_eq!(of(FamilyCoverage::models_by_active_parameters), ACTIVE.iter().map(|(name, ..)| *name).collect::<Vec<_>>());
+    assert_eq!(
+        of(FamilyCoverage::models_by_active_parameters),
+        ACTIVE.iter().map(|(name, ..)| *name).collect::<Vec<_>>()
+    );
     listed.sort_unstable();
     let mut counted: Vec<&str> = EXACT.iter().map(|(name, _)| *name).collect();
     counted.extend(WITH_BALANCE.iter().map(|(name, ..)| *name));
@@ -219,14 +223,16 @@ const SEQUENCE: u64 = 480;
 #[test]
 fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
     // Also every model that may have modules for further tokens, with one of them.
-    let further =
-        all().into_iter().filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
+    let further = all()
+        .into_iter()
+        .filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
     let further: Vec<(String, Model)> = further.collect();
     assert!(further.len() > 50, "{}", further.len());
     for (name, model) in all().into_iter().chain(further) {
         for fused in [false, true] {
             // A scan's chunks, and Maverick's experts, need another length to be full.
-            let fills = model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
+            let fills =
+                model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
             let length = if model.variations.scan.is_some() || !fills { 512 } else { SEQUENCE.min(model.max_sequence) };
             let lowering = Lowering {
                 sequence_length: length,
@@ -255,7 +261,9 @@ fn leading_layers_follow_activation_policies() {
     let graph = TrainingGraph::new(&model, &Lowering { sequence_length: SEQUENCE, ..Lowering::new(&model) }).unwrap();
     let embedding = &graph.segment(SegmentKind::Embedding).unwrap().graph;
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
-    let kept = |policy: &str| policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding).kept_bytes(embedding).0;
+    let kept = |policy: &str| {
+        policy.parse::<ActivationPolicy>().unwrap().treatment_of_segment(embedding).kept_bytes(embedding).0
+    };
     let stream = 2 * SEQUENCE * model.hidden;
     // Token ids, and the input of each of the three layers. The last one's result belongs to the next segment.
     assert_eq!(kept("full"), 8 * SEQUENCE + 3 * stream);
@@ -305,11 +313,23 @@ fn operations_per_token_are_the_families_formulas() {
         ("gemma_2_9b", 42 * (3584 * (2 * 4096 + 2 * 2048) + 3 * 3584 * 14336) + 3584 * 256_000, 42 * 2 * 4096),
         ("gemma_7b", 28 * (3072 * 4 * 4096 + 3 * 3072 * 24576) + 3072 * 256_000, 28 * 2 * 4096),
         ("gpt_neox_20b", 44 * 12 * 6144 * 6144 + 6144 * 50432, 44 * 2 * 6144),
-        ("gpt_oss_20b", 24 * (2880 * (2 * 4096 + 2 * 512) + 2880 * 32 + 4 * 3 * 2880 * 2880) + 2880 * 201_088, 24 * 2 * 4096),
+        (
+            "gpt_oss_20b",
+            24 * (2880 * (2 * 4096 + 2 * 512) + 2880 * 32 + 4 * 3 * 2880 * 2880) + 2880 * 201_088,
+            24 * 2 * 4096,
+        ),
         ("llama_3_1_8b", 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336) + 4096 * 128_256, 32 * 2 * 4096),
-        ("llama_4_scout", 48 * (5120 * (2 * 5120 + 2 * 1024) + 5120 * 16 + 2 * 3 * 5120 * 8192) + 5120 * 202_048, 48 * 2 * 5120),
+        (
+            "llama_4_scout",
+            48 * (5120 * (2 * 5120 + 2 * 1024) + 5120 * 16 + 2 * 3 * 5120 * 8192) + 5120 * 202_048,
+            48 * 2 * 5120,
+        ),
         ("mistral_nemo_12b", 40 * (5120 * (2 * 4096 + 2 * 1024) + 3 * 5120 * 14336) + 5120 * 131_072, 40 * 2 * 4096),
-        ("mixtral_8x22b", 56 * (6144 * (2 * 6144 + 2 * 1024) + 6144 * 8 + 2 * 3 * 6144 * 16384) + 6144 * 32000, 56 * 2 * 6144),
+        (
+            "mixtral_8x22b",
+            56 * (6144 * (2 * 6144 + 2 * 1024) + 6144 * 8 + 2 * 3 * 6144 * 16384) + 6144 * 32000,
+            56 * 2 * 6144,
+        ),
         ("mpt_7b", 32 * 12 * 4096 * 4096 + 4096 * 50432, 32 * 2 * 4096),
         ("olmo_2_7b", 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 4096 * 100_352, 32 * 2 * 4096),
         ("phi_3_mini_4k", 32 * (4 * 3072 * 3072 + 3 * 3072 * 8192) + 3072 * 32064, 32 * 2 * 3072),
@@ -319,7 +339,11 @@ fn operations_per_token_are_the_families_formulas() {
             24 * 2 * 2048,
         ),
         ("qwen2_5_7b", 28 * (3584 * (2 * 3584 + 2 * 512) + 3 * 3584 * 18944) + 3584 * 152_064, 28 * 2 * 3584),
-        ("qwen3_30b_a3b", 48 * (2048 * (2 * 4096 + 2 * 512) + 2048 * 128 + 8 * 3 * 2048 * 768) + 2048 * 151_936, 48 * 2 * 4096),
+        (
+            "qwen3_30b_a3b",
+            48 * (2048 * (2 * 4096 + 2 * 512) + 2048 * 128 + 8 * 3 * 2048 * 768) + 2048 * 151_936,
+            48 * 2 * 4096,
+        ),
         ("roberta_base", 12 * 12 * 768 * 768 + 768 * 768 + 768 * 50265, 12 * 2 * 768),
         ("starcoder", 40 * (6144 * (2 * 6144 + 2 * 128) + 2 * 6144 * 24576) + 6144 * 49152, 40 * 2 * 6144),
         ("starcoder2_3b", 30 * (3072 * (2 * 3072 + 2 * 256) + 2 * 3072 * 12288) + 3072 * 49152, 30 * 2 * 3072),
@@ -342,7 +366,8 @@ fn operations_per_token_of_layers_that_differ() {
     let flan = 24 * (4 * 4096 * 4096 + 3 * 4096 * 10240) + 24 * (8 * 4096 * 4096 + 3 * 4096 * 10240) + 4096 * 32128;
     // A scan's products per token and direction: scores of a chunk of q tokens, their product with it, its state, and
     // the last state's contribution.
-    let scan = |q: u128, groups: u128, state: u128, width: u128| 2 * (q * state * groups + q * width + 2 * state * width);
+    let scan =
+        |q: u128, groups: u128, state: u128, width: u128| 2 * (q * state * groups + q * width + 2 * state * width);
     let codestral = 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 8192 * 4096;
     let small = 768 * (2 * 1536 + 2 * 128 + 24) + 1536 * 768;
     let nemotron = 24 * codestral + 24 * 2 * 4096 * 21504 + 4 * 4096 * (2 * 4096 + 2 * 1024);
@@ -392,8 +417,10 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     assert_eq!(flops(&model) - flops(&main), S * (6 * weights + 6 * 128 * (192 + 128) * S));
     // A last stage without the embedding keeps a copy of its table, as if the head were tied to it.
     let head = |model: &Model| {
-        let graph =
-            TrainingGraph::new(model, &Lowering { sequence_length: SEQUENCE, tensor_parallel: 8, ..Lowering::new(model) });
+        let graph = TrainingGraph::new(
+            model,
+            &Lowering { sequence_length: SEQUENCE, tensor_parallel: 8, ..Lowering::new(model) },
+        );
         graph.unwrap().segment(SegmentKind::Head).unwrap().clone()
     };
     assert_eq!((head(&main).tied_parameters, head(&model).tied_parameters), (0, 129_280 / 8 * 7168));
@@ -432,7 +459,11 @@ fn windows_leave_the_scores_that_they_leave() {
         };
         let scores = full * whole + windowed * each;
         let (query, products) = (width / 2, [Attention::Fused, Attention::Unfused].map(graph));
-        assert_eq!(products[1] - products[0], 12 * query * S * S * (full + windowed) - 14 * query * S * scores, "{name}");
+        assert_eq!(
+            products[1] - products[0],
+            12 * query * S * S * (full + windowed) - 14 * query * S * scores,
+            "{name}"
+        );
     }
 }
 

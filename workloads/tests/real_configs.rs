@@ -26,9 +26,12 @@ fn every_real_configuration_is_read() {
 
 #[test]
 fn parameters_are_the_published_ones() {
-    for (file, parameters) in
-        [("gpt2", 124_439_808), ("opt_350m", 331_196_416), ("smollm2_135m", 134_515_008), ("llama_3_1_8b", 8_030_261_248)]
-    {
+    for (file, parameters) in [
+        ("gpt2", 124_439_808),
+        ("opt_350m", 331_196_416),
+        ("smollm2_135m", 134_515_008),
+        ("llama_3_1_8b", 8_030_261_248),
+    ] {
         let model = Model::load(folder().join(format!("{file}.json")).to_str().unwrap()).unwrap();
         assert_eq!(model.parameters(), parameters, "{file}");
     }

@@ -5,7 +5,8 @@ use coplace_workloads as workloads;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use workloads::{
-    ActivationPolicy, Lowering, Model, OpId, Segment, SegmentKind, Technique, Techniques, TensorPlaces, TokenShare, TrainingGraph,
+    ActivationPolicy, Lowering, Model, OpId, Segment, SegmentKind, Technique, Techniques, TensorPlaces, TokenShare,
+    TrainingGraph,
 };
 
 fn training(name: &str) -> (Model, TrainingGraph) {
@@ -28,20 +29,29 @@ fn memo_is_a_policy_whatever_part_of_the_tokens_goes() {
         let (model, plain) = training(name);
         for eighths in 0..=8 {
             let fraction = f64::from(eighths) / 8.0;
-            let memo: Techniques = [format!("memo,fraction={fraction}").parse::<Technique>().unwrap()].into_iter().collect();
+            let memo: Techniques =
+                [format!("memo,fraction={fraction}").parse::<Technique>().unwrap()].into_iter().collect();
             let applied = memo.apply_to_graph(&model, plain.clone(), 1).unwrap();
             for own in ["none", "selective", "full"] {
                 let wanted = own.parse::<ActivationPolicy>().unwrap().treatment_of_segment(&layer(&applied).graph);
                 let policy = ActivationPolicy::from_treatment(&layer(&plain).graph, &wanted);
-                assert_eq!(policy.to_string().ends_with("+rest(recompute)"), wanted.partly.is_some() && eighths > 0, "{policy}");
-                let found = policy.to_string().parse::<ActivationPolicy>().unwrap().treatment_of_segment(&layer(&plain).graph);
+                assert_eq!(
+                    policy.to_string().ends_with("+rest(recompute)"),
+                    wanted.partly.is_some() && eighths > 0,
+                    "{policy}"
+                );
+                let found =
+                    policy.to_string().parse::<ActivationPolicy>().unwrap().treatment_of_segment(&layer(&plain).graph);
                 let graph = &layer(&plain).graph;
                 assert_eq!(found.kept, wanted.kept, "{name} {fraction} {own}");
                 assert_eq!(found.recompute, wanted.recompute, "{name} {fraction} {own}");
                 assert_eq!(found.kept_bytes(graph), wanted.kept_bytes(graph));
                 assert_eq!(found.offloaded_bytes(graph), wanted.offloaded_bytes(graph));
                 let share = |id: OpId| (found.recomputed_token_fraction(id), wanted.recomputed_token_fraction(id));
-                assert!(found.recompute.iter().map(share).all(|(found, wanted)| found == wanted), "{name} {fraction} {own}");
+                assert!(
+                    found.recompute.iter().map(share).all(|(found, wanted)| found == wanted),
+                    "{name} {fraction} {own}"
+                );
             }
         }
     }

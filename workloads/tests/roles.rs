@@ -114,7 +114,12 @@ fn only_gradients_of_weights_wait_for_gradients_of_weights() {
         for id in pass.node_indices().filter(|id| pass[*id].role.gradient == Some(GradientOf::Weights)) {
             for next in pass.neighbors_directed(id, Outgoing) {
                 let name = &pass[next].name;
-                assert_eq!(pass[next].role.gradient, Some(GradientOf::Weights), "{what}: {name} waits for {}", pass[id].name);
+                assert_eq!(
+                    pass[next].role.gradient,
+                    Some(GradientOf::Weights),
+                    "{what}: {name} waits for {}",
+                    pass[id].name
+                );
             }
         }
     });

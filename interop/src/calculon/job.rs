@@ -205,7 +205,8 @@ impl CalculonExecution {
             r.refuse_unknown_keys(&o, &KEYS);
             let degree = |r: &mut JsonReader, key| r.count_under(&o, key, 1, MOST_DEVICES) as u32;
             let mut policies = vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
-            let chosen = r.choice_under(&o, "activation_recompute", &[("none", 0), ("attn_only", 1), ("full", 2)]).unwrap_or(0);
+            let chosen =
+                r.choice_under(&o, "activation_recompute", &[("none", 0), ("attn_only", 1), ("full", 2)]).unwrap_or(0);
             let types = [
                 ("float16", DataType::Fp16),
                 ("bfloat16", DataType::Bf16),
@@ -238,7 +239,9 @@ impl CalculonExecution {
                 microbatch_size: r.count_under(&o, "microbatch_size", 1, MAX_MICRO_BATCH),
                 data_type: r.choice_under(&o, "datatype", &types).unwrap_or(DataType::Fp16),
                 fused_activation: r.flag_under(&o, "fused_activation"),
-                multiquery: r.choice_under(&o, "attention_type", &[("multihead", false), ("multiquery", true)]).unwrap_or(false),
+                multiquery: r
+                    .choice_under(&o, "attention_type", &[("multihead", false), ("multiquery", true)])
+                    .unwrap_or(false),
                 recompute: policies.swap_remove(chosen),
                 pipeline_interleaving: degree(&mut r, "pipeline_interleaving"),
                 optimizer_sharding: r.flag_under(&o, "optimizer_sharding"),
@@ -269,7 +272,8 @@ impl CalculonExecution {
         }
         let share = d * self.microbatch_size;
         if !self.batch_size.is_multiple_of(share) {
-            let limit = format!("must be a multiple of data_par x microbatch_size = {d} x {} = {share}", self.microbatch_size);
+            let limit =
+                format!("must be a multiple of data_par x microbatch_size = {d} x {} = {share}", self.microbatch_size);
             let below = self.batch_size / share * share;
             let near = if below == 0 { share.to_string() } else { format!("{below} or {}", below + share) };
             r.add_fault("batch_size", self.batch_size, limit, format!("write {near}"));
@@ -344,7 +348,8 @@ impl CalculonExecution {
             } else {
                 ("pipeline_interleaving", self.pipeline_interleaving)
             };
-            let cure = error.cure.replace("pp = ", "pipeline_par = ").replace("virtual_stages = ", "pipeline_interleaving = ");
+            let cure =
+                error.cure.replace("pp = ", "pipeline_par = ").replace("virtual_stages = ", "pipeline_interleaving = ");
             let limit = format!(
                 "pipeline_par x pipeline_interleaving = {} must divide the {} num_blocks of {}, or those and the \
                  embedding and the head",
@@ -365,7 +370,8 @@ impl CalculonExecution {
             pipeline: self.pipeline_par,
             data: self.data_par,
             virtual_stages: self.pipeline_interleaving,
-            sequence_parallel: self.tensor_communication == TensorCommunication::SequenceParallel && self.tensor_par > 1,
+            sequence_parallel: self.tensor_communication == TensorCommunication::SequenceParallel
+                && self.tensor_par > 1,
             zero: if self.optimizer_sharding { ZeroStage::OptimizerStates } else { ZeroStage::None },
             ..Layout::default()
         }
@@ -374,7 +380,11 @@ impl CalculonExecution {
     /// Returns the batch of a step.
     #[must_use]
     pub fn to_batch(&self, application: &CalculonApplication) -> Batch {
-        Batch { micro_batch: self.microbatch_size, global_batch: self.batch_size, sequence_length: application.seq_size }
+        Batch {
+            micro_batch: self.microbatch_size,
+            global_batch: self.batch_size,
+            sequence_length: application.seq_size,
+        }
     }
 
     /// Returns the activation policy of a block.

@@ -91,7 +91,10 @@ fn broken_rules_name_key_value_limit_and_cure() {
             "activations_offload = true: needs activation_recompute \"full\": only block inputs can go to the second \
              memory here; write false, or recompute in full",
         ),
-        (&[("datatype", "int4".into())], "datatype = \"int4\": must be one of float16, bfloat16, float8, float32; correct it"),
+        (
+            &[("datatype", "int4".into())],
+            "datatype = \"int4\": must be one of float16, bfloat16, float8, float32; correct it",
+        ),
         (
             &[("activation_recompute", "half".into())],
             "activation_recompute = \"half\": must be one of none, attn_only, full; correct it",
@@ -151,6 +154,11 @@ fn what_does_not_divide_is_refused_by_file_and_width() {
         error(&[("hidden", (-1).into())]),
         "model.json: hidden = -1: must be a whole number between 1 and 1048576; correct it"
     );
-    assert!(error(&[("vocabulary", 7.into())]).starts_with("model.json: vocabulary = 7: is not a key; there are hidden, "));
-    assert_eq!(error(&[("num_blocks", serde_json::Value::Null)]), "model.json: num_blocks = nothing: this key is needed; add it");
+    assert!(
+        error(&[("vocabulary", 7.into())]).starts_with("model.json: vocabulary = 7: is not a key; there are hidden, ")
+    );
+    assert_eq!(
+        error(&[("num_blocks", serde_json::Value::Null)]),
+        "model.json: num_blocks = nothing: this key is needed; add it"
+    );
 }

@@ -96,7 +96,8 @@ pub fn assemble_row(
         ),
     ];
     let not_modelled =
-        [execution.describe_differences(), system.list_unmodelled_of_chip(), system.list_unmodelled_of_fabric()].concat();
+        [execution.describe_differences(), system.list_unmodelled_of_chip(), system.list_unmodelled_of_fabric()]
+            .concat();
     Ok(CalculonRow {
         model: application.to_model(vocabulary, execution.multiquery),
         plan,
@@ -199,7 +200,8 @@ mod tests {
     fn figures_of_the_blocks_are_those_of_one_block_times_blocks_and_micro_batches() {
         let row = changed(&[], &[]);
         let (outcome, figures) = figures(&row);
-        let near = |name: &str, expected: f64| assert!((figures[name] / expected - 1.0).abs() < 1e-9, "{name}: {figures:?}");
+        let near =
+            |name: &str, expected: f64| assert!((figures[name] / expected - 1.0).abs() < 1e-9, "{name}: {figures:?}");
         // 24 blocks over 2 stages, 64 sequences in micro-batches of 2 over 2 ranks.
         near("fw_time", figures["block_fw_time"] * 12.0 * 16.0);
         near("recompute_time", figures["block_re_time"] * 12.0 * 16.0);

@@ -50,7 +50,9 @@ impl DataParallelDegrees {
     pub fn bottleneck_limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut limit = f64::NEG_INFINITY;
-        for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
+        for (micro_batches, synchronization) in
+            self.micro_batches[range.clone()].iter().zip(&self.synchronization[range])
+        {
             let candidate = (time - synchronization * parameters) / (micro_batches + fill);
             limit = if candidate > limit { candidate } else { limit };
         }
@@ -68,7 +70,9 @@ impl DataParallelDegrees {
     pub fn least_time_over(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut least = f64::INFINITY;
-        for (micro_batches, synchronization) in self.micro_batches[range.clone()].iter().zip(&self.synchronization[range]) {
+        for (micro_batches, synchronization) in
+            self.micro_batches[range.clone()].iter().zip(&self.synchronization[range])
+        {
             let candidate = bottleneck * (micro_batches + fill) + synchronization * parameters;
             least = if candidate < least { candidate } else { least };
         }

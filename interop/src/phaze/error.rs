@@ -123,7 +123,9 @@ pub enum PlacementError {
         at: String,
     },
     /// The layers depend on each other in a cycle.
-    #[error("the edges form a cycle through layer {layer} ({remaining} layers are on or behind it); remove an edge of it")]
+    #[error(
+        "the edges form a cycle through layer {layer} ({remaining} layers are on or behind it); remove an edge of it"
+    )]
     Cycle {
         /// A layer on or behind the cycle.
         layer: i64,

@@ -210,9 +210,15 @@ fn cost_of_stages(instance: &PhazeInstance, chain: &Chain, plan: &PhazePlan) -> 
 }
 
 /// Time per micro-batch of the stage at `from_end` (1 = last stage), the unit of the latencies.
-pub(super) fn load_of_stage(instance: &PhazeInstance, chain: &Chain, (first, end): (usize, usize), from_end: usize) -> f64 {
+pub(super) fn load_of_stage(
+    instance: &PhazeInstance,
+    chain: &Chain,
+    (first, end): (usize, usize),
+    from_end: usize,
+) -> f64 {
     let layers = &chain.layers[first..end];
-    let again = if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
+    let again =
+        if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
     if chain.skips.is_empty() {
         // Only the first layer waits on the way forward, and only the last on the way back.
         let transfer = |at: usize| chain.between.get(at).map_or(0.0, |bytes| bytes / instance.bandwidth);

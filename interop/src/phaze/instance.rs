@@ -237,7 +237,12 @@ fn check_scalars(problem: &PhazeProblem) -> Result<(), PlacementError> {
     }
     if problem.micro_batches == 0 || i32::try_from(problem.micro_batches).is_err() {
         let limit = format!("it must be from 1 to {} after truncation", i32::MAX);
-        return Err(out_of_range("mbsInBatch".into(), problem.micro_batches, limit, "give the micro-batches of a batch"));
+        return Err(out_of_range(
+            "mbsInBatch".into(),
+            problem.micro_batches,
+            limit,
+            "give the micro-batches of a batch",
+        ));
     }
     Ok(())
 }

@@ -100,7 +100,11 @@ impl LevelTable {
     }
 
     /// The levels behind a narrow stage (if that is another one) and behind any other stage of a plane.
-    pub fn levels_behind(&self, plane: usize, stages: usize) -> (Option<BottleneckLevel<'_>>, Option<BottleneckLevel<'_>>) {
+    pub fn levels_behind(
+        &self,
+        plane: usize,
+        stages: usize,
+    ) -> (Option<BottleneckLevel<'_>>, Option<BottleneckLevel<'_>>) {
         (plane.checked_sub(1).and_then(|below| self.level(below, stages)), self.level(plane, stages))
     }
 

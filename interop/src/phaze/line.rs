@@ -97,8 +97,8 @@ impl<'a> ProbeChain<'a> {
         };
         line.sum_up();
         let skips = &chain.skips;
-        line.exact &=
-            skips.is_empty() || (!instance.recompute && skips.iter().all(|l| l.bytes / instance.bandwidth <= line.transfer));
+        line.exact &= skips.is_empty()
+            || (!instance.recompute && skips.iter().all(|l| l.bytes / instance.bandwidth <= line.transfer));
         line.lower_transfers();
         let incoming = chain.between.iter().sum::<f64>() + skips.iter().map(|link| link.bytes).sum::<f64>();
         let last = line.positions[count];
@@ -113,7 +113,8 @@ impl<'a> ProbeChain<'a> {
     /// Fills the sums, and lowers the stashes.
     fn sum_up(&mut self) {
         let PhazeInstance { recompute, bandwidth, .. } = *self.instance;
-        let (copies, places) = (self.instance.optimizer.copies_per_parameter(), self.chain.len().saturating_sub(2).max(1) as f64);
+        let (copies, places) =
+            (self.instance.optimizer.copies_per_parameter(), self.chain.len().saturating_sub(2).max(1) as f64);
         let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
         let mut stash = f64::INFINITY;
         let cuts = self.chain.between.iter().copied().map(Some).chain([None]);
@@ -156,7 +157,8 @@ impl<'a> ProbeChain<'a> {
     fn lower_transfers(&mut self) {
         let layers = &self.chain.layers;
         let work = |at: usize| layers[at].forward + layers[at].backward;
-        let uneven = |(at, bytes): (usize, &[f64])| (bytes[1] - bytes[0]).abs() > work(at + 1) * self.instance.bandwidth;
+        let uneven =
+            |(at, bytes): (usize, &[f64])| (bytes[1] - bytes[0]).abs() > work(at + 1) * self.instance.bandwidth;
         if !self.chain.between.windows(2).enumerate().any(uneven) {
             return;
         }
@@ -195,7 +197,10 @@ impl<'a> ProbeChain<'a> {
 
     /// Work of the tensor-parallel layers, if not all layers are tensor parallel.
     pub fn parallel_work_between(&self) -> f64 {
-        self.chain.layers[self.prefix..self.len() - self.suffix].iter().map(|layer| layer.forward + layer.backward).sum()
+        self.chain.layers[self.prefix..self.len() - self.suffix]
+            .iter()
+            .map(|layer| layer.forward + layer.backward)
+            .sum()
     }
 
     pub fn load_of_stage(&self, first: usize, to: [f64; 2]) -> f64 {

@@ -52,9 +52,10 @@ impl PhazeInstance {
     /// As [`PhazeInstance::from_json_str`], with the name of the file, and files that cannot be read.
     pub fn read_file(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
-        let text =
-            sim::files::text::read_text(path).map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
-        Self::from_json_str(&text).map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
+        let text = sim::files::text::read_text(path)
+            .map_err(|source| PlacementError::Unreadable { path: path.to_owned(), source })?;
+        Self::from_json_str(&text)
+            .map_err(|source| PlacementError::InFile { path: path.to_owned(), source: Box::new(source) })
     }
 }
 
@@ -130,8 +131,10 @@ fn parse_problem(object: &Map<String, Value>) -> Result<PhazeProblem, PlacementE
 }
 
 fn parse_graphs(object: &Map<String, Value>) -> Result<BTreeMap<usize, WidthGraph>, PlacementError> {
-    let nodes = as_object("nodes", required_field(object, "", "nodes", "an object with one list of layers per tensor width")?)?;
-    let edges = as_object("edges", required_field(object, "", "edges", "an object with one list of edges per tensor width")?)?;
+    let nodes =
+        as_object("nodes", required_field(object, "", "nodes", "an object with one list of layers per tensor width")?)?;
+    let edges =
+        as_object("edges", required_field(object, "", "edges", "an object with one list of edges per tensor width")?)?;
     let mut graphs = BTreeMap::new();
     for (key, value) in nodes {
         let at = format!("nodes.\"{key}\"");
@@ -194,7 +197,12 @@ fn parse_list<T>(
         .collect()
 }
 
-fn check_known_keys(at: &str, object: &Map<String, Value>, known: &[&str], also: &[&str]) -> Result<(), PlacementError> {
+fn check_known_keys(
+    at: &str,
+    object: &Map<String, Value>,
+    known: &[&str],
+    also: &[&str],
+) -> Result<(), PlacementError> {
     match object.keys().find(|key| !known.contains(&key.as_str()) && !also.contains(&key.as_str())) {
         Some(key) => Err(PlacementError::UnknownKey { at: format!("{at}{key}"), known: known.join(", ") }),
         None => Ok(()),

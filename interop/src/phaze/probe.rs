@@ -177,7 +177,8 @@ impl ProbeChain<'_> {
             }
         }
         let ProbeTarget { stages, leading, trailing, .. } = target;
-        if (trailing > 0 && cuts[trailing - 1] < count - self.suffix) || (leading > 0 && cuts[stages - leading - 1] > self.prefix)
+        if (trailing > 0 && cuts[trailing - 1] < count - self.suffix)
+            || (leading > 0 && cuts[stages - leading - 1] > self.prefix)
         {
             return f64::INFINITY;
         }

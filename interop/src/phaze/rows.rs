@@ -20,7 +20,8 @@ pub(super) struct LayerSums {
 impl LayerSums {
     fn new(instance: &PhazeInstance, chain: &Chain) -> Self {
         let zeros = || vec![0.0; chain.len() + 1];
-        let mut sums = Self { forward: zeros(), backward: zeros(), parameters: zeros(), activations: zeros(), fixed: zeros() };
+        let mut sums =
+            Self { forward: zeros(), backward: zeros(), parameters: zeros(), activations: zeros(), fixed: zeros() };
         let copies = instance.optimizer.copies_per_parameter();
         let (mut forward, mut backward, mut parameters, mut activations) = (0.0, 0.0, 0.0, 0.0);
         for (at, layer) in chain.layers.iter().enumerate() {
@@ -103,7 +104,8 @@ impl<'a> ChainStages<'a> {
 
     /// True if the stage exceeds the memory limit at `from_end`, given its stash per micro-batch.
     fn exceeds_memory(&self, first: usize, end: usize, from_end: usize, stash: f64) -> bool {
-        let excess = self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
+        let excess =
+            self.sums.fixed[end] - self.sums.fixed[first] + (from_end - 1) as f64 * stash - self.instance.max_memory;
         let tie = self.tie + MEMORY_TIE * self.stash_scale * (from_end - 1) as f64;
         if excess.abs() > tie {
             excess > 0.0
@@ -270,7 +272,14 @@ impl StageLoadRows {
     }
 
     /// `backward[end]`: the backward pass of the stage `first + 1 .. end`; moved on to `first .. end` here.
-    fn push_skip_row(&mut self, stages: &ChainStages<'_>, skips: &Skips, first: usize, limit: f64, backward: &mut [f64]) {
+    fn push_skip_row(
+        &mut self,
+        stages: &ChainStages<'_>,
+        skips: &Skips,
+        first: usize,
+        limit: f64,
+        backward: &mut [f64],
+    ) {
         let (count, sums) = (stages.chain.len(), &stages.sums);
         let recompute = stages.instance.recompute;
         backward[first + 1] = stages.transfer[first];
@@ -348,8 +357,11 @@ impl StageLoadRows {
             while end > first && stages.exceeds_memory(first, end, from_end, self.stash_of_stage(stages, first, end)) {
                 end -= 1;
             }
-            self.depth[first] =
-                if end > first { stages.deepest_place(first, end, self.stash_of_stage(stages, first, end)) } else { usize::MAX };
+            self.depth[first] = if end > first {
+                stages.deepest_place(first, end, self.stash_of_stage(stages, first, end))
+            } else {
+                usize::MAX
+            };
         }
         self.reach[first] = end;
     }

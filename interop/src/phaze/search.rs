@@ -1,7 +1,7 @@
 //! The search over tensor widths, and the arithmetic over data-parallel degrees that prunes it.
 //!
 //! PHAZE fills a table over (suffix, devices, stages). Here the only dependence on devices is the number of *narrow*
-//! stages: stages without a tensor-parallel layer, which take one device instead of `t`. That number matters only in a
+//! stages: stages without a tensor-parallel layer, which take one device instead of `t`. This number matters only in a
 //! graph that mixes both kinds of layers. If narrow layers are only at the ends of the chain, no table is needed
 //! ([`super::sweep`]).
 //!

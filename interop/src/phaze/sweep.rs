@@ -194,8 +194,8 @@ impl<'a> LineWidth<'a> {
         let mut descended = false;
         while target.end <= last {
             let end = target.end;
-            let limit =
-                degrees.bottleneck_limit(range.clone(), *stages, best.time, self.line.parameters_before(end)) / (SAFETY * SAFETY);
+            let limit = degrees.bottleneck_limit(range.clone(), *stages, best.time, self.line.parameters_before(end))
+                / (SAFETY * SAFETY);
             let (own, low) = self.line.load_of_first_stage(end);
             if low >= limit || self.line.exceeds_memory(0, end, *stages) {
                 return;
@@ -219,7 +219,8 @@ impl<'a> LineWidth<'a> {
                     floor = self.descend_bottleneck(target, last, (floor, own.max(rest)), cuts);
                     let found = cuts.found.last().copied().unwrap_or(end);
                     self.take_split(ProbeTarget { end: found, ..target }, floor, (range, degrees), cuts, best);
-                    let bound = degrees.least_time_over(range.clone(), *stages, floor, self.line.parameters_before(end));
+                    let bound =
+                        degrees.least_time_over(range.clone(), *stages, floor, self.line.parameters_before(end));
                     if bound * SAFETY >= best.time {
                         return;
                     }
@@ -239,7 +240,8 @@ impl<'a> LineWidth<'a> {
         best: &mut BestPlacement,
     ) -> bool {
         let parameters = self.line.parameters_before(target.end);
-        let cheapest = |bottleneck, time| degrees.cheapest_degree(range.clone(), target.stages, bottleneck, parameters, time);
+        let cheapest =
+            |bottleneck, time| degrees.cheapest_degree(range.clone(), target.stages, bottleneck, parameters, time);
         let settled = if self.line.exact { bottleneck } else { self.line.true_bottleneck(target, &mut cuts.found) };
         if let Some((time, degree)) = cheapest(settled, best.time) {
             *best = BestPlacement { time, chain: self.index, degree, ranges: cuts.stage_ranges(self.line.len()) };
@@ -264,7 +266,13 @@ impl<'a> LineWidth<'a> {
 
     /// As [`Self::refine_bottleneck`] for the bottleneck of all stages, including the first, which may end at any
     /// position from the target's to `last`.
-    fn descend_bottleneck(&self, target: ProbeTarget, last: usize, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
+    fn descend_bottleneck(
+        &self,
+        target: ProbeTarget,
+        last: usize,
+        (mut low, mut high): (f64, f64),
+        cuts: &mut StageCuts,
+    ) -> f64 {
         while low * SAFETY < high {
             let middle = low + (high - low) / 2.0;
             match self.probe_ends(target, last, middle, &mut cuts.tried) {
@@ -292,7 +300,9 @@ impl<'a> LineWidth<'a> {
         let mut alike = f64::INFINITY;
         loop {
             match self.line.probe_split(target, true, limit, cuts) {
-                ProbeOutcome::Split { bottleneck, next } => return ProbeOutcome::Split { bottleneck, next: next.min(alike) },
+                ProbeOutcome::Split { bottleneck, next } => {
+                    return ProbeOutcome::Split { bottleneck, next: next.min(alike) };
+                }
                 ProbeOutcome::Nothing { end, limit } => {
                     alike = alike.min(limit);
                     if end > last {

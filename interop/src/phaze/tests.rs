@@ -28,39 +28,40 @@ fn shapes() -> impl Strategy<Value = Shape> {
     let sizes = (12..=60_usize, 8..=160_usize, prop::sample::select(vec![1_usize, 7, 31, 64, 200]), any::<bool>());
     let spread = || prop::sample::select(vec![0.0, 0.3, 0.9]);
     let scales = (-2.0..0.8_f64, -1.7..0.0_f64);
-    (sizes, (0..4_usize, 0..4_usize), [spread(), spread(), spread()], scales, prop::collection::vec(-1.0..1.0_f64, 331)).prop_map(
-        |((layers, devices, micro_batches, recompute), ends, spread, (transfer, memory), random)| {
+    (sizes, (0..4_usize, 0..4_usize), [spread(), spread(), spread()], scales, prop::collection::vec(-1.0..1.0_f64, 331))
+        .prop_map(|((layers, devices, micro_batches, recompute), ends, spread, (transfer, memory), random)| {
             let scales = [10.0_f64.powf(transfer), 10.0_f64.powf(memory)];
             Shape { layers, devices, micro_batches, recompute, ends, spread, scales, random }
-        },
-    )
+        })
 }
 
 fn instance(shape: &Shape) -> PhazeInstance {
     let Shape { layers: count, ends, spread, scales, .. } = *shape;
     let vary = |at: usize, spread: f64| 1.0 + spread * shape.random[at % shape.random.len()];
-    let graph = |width: usize| {
-        let layers = (0..count).map(|at| {
-            let split = width > 1 && at >= ends.0 && at + ends.1 < count;
-            let share = if split { width as f64 } else { 1.0 };
-            PhazeLayer {
-                id: at as i64,
-                parameter_bytes: 30.0 * vary(at * 5, spread[0]) / share,
-                activation_bytes: 9.0 * vary(at * 5 + 1, spread[0]) / share,
-                forward: vary(at * 5 + 2, spread[0]) / share,
-                backward: 2.0 * vary(at * 5 + 3, spread[0]) / share,
-                tensor_parallel: split,
-            }
-        });
-        let edge = |from: usize, to: usize, bytes: f64| PhazeEdge { source: from as i64, destination: to as i64, bytes };
-        let mut edges: Vec<PhazeEdge> =
-            (1..count).map(|at| edge(at - 1, at, 3.0 * scales[0] * vary(at * 11 + 4, spread[1]))).collect();
-        let skips = if spread[2] > 0.0 { 4 } else { 0 };
-        edges.extend(
-            (0..skips).map(|at| edge(at, (at * 7 + 5) % (count - at - 2) + at + 2, 2.0 * scales[0] * vary(at * 13, spread[2]))),
-        );
-        (width, WidthGraph { layers: layers.collect(), edges })
-    };
+    let graph =
+        |width: usize| {
+            let layers = (0..count).map(|at| {
+                let split = width > 1 && at >= ends.0 && at + ends.1 < count;
+                let share = if split { width as f64 } else { 1.0 };
+                PhazeLayer {
+                    id: at as i64,
+                    parameter_bytes: 30.0 * vary(at * 5, spread[0]) / share,
+                    activation_bytes: 9.0 * vary(at * 5 + 1, spread[0]) / share,
+                    forward: vary(at * 5 + 2, spread[0]) / share,
+                    backward: 2.0 * vary(at * 5 + 3, spread[0]) / share,
+                    tensor_parallel: split,
+                }
+            });
+            let edge =
+                |from: usize, to: usize, bytes: f64| PhazeEdge { source: from as i64, destination: to as i64, bytes };
+            let mut edges: Vec<PhazeEdge> =
+                (1..count).map(|at| edge(at - 1, at, 3.0 * scales[0] * vary(at * 11 + 4, spread[1]))).collect();
+            let skips = if spread[2] > 0.0 { 4 } else { 0 };
+            edges.extend((0..skips).map(|at| {
+                edge(at, (at * 7 + 5) % (count - at - 2) + at + 2, 2.0 * scales[0] * vary(at * 13, spread[2]))
+            }));
+            (width, WidthGraph { layers: layers.collect(), edges })
+        };
     PhazeInstance::new(PhazeProblem {
         max_memory_per_device: (count as f64 * 69.0 * scales[1]).max(140.0),
         max_devices: shape.devices,
@@ -92,7 +93,8 @@ fn by_table(instance: &PhazeInstance) -> f64 {
 /// True if the probes alone decide every width.
 fn decided(instance: &PhazeInstance) -> bool {
     let degrees = DataParallelDegrees::new(instance);
-    let lines = instance.chains.iter().enumerate().map(|(index, chain)| LineWidth::new(instance, chain, index).unwrap());
+    let lines =
+        instance.chains.iter().enumerate().map(|(index, chain)| LineWidth::new(instance, chain, index).unwrap());
     let mut lines: Vec<LineWidth<'_>> = lines.collect();
     sweep::sweep_widths(&mut lines, &degrees, instance.micro_batches, &mut nothing_yet());
     lines.iter().all(|line| line.undecided_width().is_none())

@@ -53,14 +53,16 @@ impl<'a> WidthSearch<'a> {
         };
         let deepest = search.stages.first_layer_depth();
         // The first stage holds at least the first layer, at the place given by the number of stages.
-        let fits =
-            |&stages: &usize| search.devices_of_pipeline(stages, search.planes) <= instance.max_devices && stages <= deepest;
+        let fits = |&stages: &usize| {
+            search.devices_of_pipeline(stages, search.planes) <= instance.max_devices && stages <= deepest
+        };
         search.most_stages = (1..=count).take_while(fits).last().unwrap_or(0);
         if mixed {
             let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel);
             search.parallel_work = parallel.map(|layer| layer.forward + layer.backward).sum();
         }
-        search.ends = (0..=search.most_stages).map(|stages| search.degree_count(stages.max(1), search.planes)).collect();
+        search.ends =
+            (0..=search.most_stages).map(|stages| search.degree_count(stages.max(1), search.planes)).collect();
         let copies = (instance.max_devices / wide).clamp(1, instance.micro_batches);
         search.promise = search.stages.compute_time(0, count) * instance.micro_batches.div_ceil(copies) as f64;
         search
@@ -127,8 +129,9 @@ impl<'a> WidthSearch<'a> {
                 self.raise_floor(last);
                 last = self.last_useful_stage_count(2, plane, best.time).unwrap_or(0);
             }
-            let rows =
-                rows.get_or_insert_with(|| StageLoadRows::new(&self.stages, self.bottleneck_limit_over_planes(2, best.time)));
+            let rows = rows.get_or_insert_with(|| {
+                StageLoadRows::new(&self.stages, self.bottleneck_limit_over_planes(2, best.time))
+            });
             rows.reset_ends();
             self.fill_plane(plane, last, rows, &mut table, best);
         }
@@ -300,7 +303,9 @@ impl<'a> WidthSearch<'a> {
             }
             least = least.min(bottleneck);
             let parameters = self.stages.sums.parameters[end];
-            if let Some((time, degree)) = self.degrees.cheapest_degree(range.clone(), stages, bottleneck, parameters, best.time) {
+            if let Some((time, degree)) =
+                self.degrees.cheapest_degree(range.clone(), stages, bottleneck, parameters, best.time)
+            {
                 best.time = time;
                 found = Some(Completion { stages, plane, degree, end });
                 cut = self.bottleneck_limit_over_planes(stages, time);

@@ -43,7 +43,10 @@ pub fn evaluate_piper_plan(instance: &PiperInstance, plan: &PiperPlan) -> PiperE
         after -= u64::from(stage.data_parallel);
         let cost = stage_cost(instance, stage, in_flight, &mut faults);
         if cost.memory > instance.max_memory_per_device * (1.0 + ROUNDING) {
-            faults.push(format!("stage {i} needs {} bytes, a device has {}", cost.memory, instance.max_memory_per_device));
+            faults.push(format!(
+                "stage {i} needs {} bytes, a device has {}",
+                cost.memory, instance.max_memory_per_device
+            ));
         }
         stages.push(cost);
     }
@@ -85,7 +88,12 @@ fn check_structure(instance: &PiperInstance, plan: &PiperPlan) -> Vec<String> {
     faults
 }
 
-fn stage_cost(instance: &PiperInstance, stage: &PiperStage, in_flight: u64, faults: &mut Vec<String>) -> PiperStageCost {
+fn stage_cost(
+    instance: &PiperInstance,
+    stage: &PiperStage,
+    in_flight: u64,
+    faults: &mut Vec<String>,
+) -> PiperStageCost {
     let (mut computing, mut bytes, mut parameters, mut memory) = (0.0, 0.0, 0.0, 0.0);
     for id in &stage.nodes {
         let Some(choice) = chosen_option(instance, stage, *id) else {

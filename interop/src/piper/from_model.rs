@@ -47,7 +47,11 @@ struct PiperPiece {
 /// # Errors
 /// A micro-batch that does not divide the batch, a degree that the model does not allow, or a chip that the cost model
 /// cannot use.
-pub fn piper_graph_of_job(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]>) -> Result<PiperInstance, PiperError> {
+pub fn piper_graph_of_job(
+    job: &Job<'_>,
+    micro_batch: u64,
+    tensor: Option<&[u32]>,
+) -> Result<PiperInstance, PiperError> {
     if micro_batch == 0 || !job.global_batch.is_multiple_of(micro_batch) {
         return Err(PiperError::Value {
             what: "micro_batch".to_owned(),
@@ -72,7 +76,8 @@ pub fn piper_graph_of_job(job: &Job<'_>, micro_batch: u64, tensor: Option<&[u32]
         _ => SegmentKind::Layer,
     };
     let node = |id: i64| {
-        let choices = by_degree.iter().map(|(t, degree)| (*t, degree.choices_of_piece(kind(id), id, layers + 1))).collect();
+        let choices =
+            by_degree.iter().map(|(t, degree)| (*t, degree.choices_of_piece(kind(id), id, layers + 1))).collect();
         PiperNode { id, name: Some(kind(id).to_string()), choices }
     };
     let bytes = by_degree.values().next().map_or(0.0, |degree| degree.boundary);
@@ -122,13 +127,18 @@ impl PiperDegree {
                 };
                 // Policies apply to layers; the ends have one choice.
                 if segment.kind == SegmentKind::Layer || list.is_empty() {
-                    let treatment =
-                        plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, job.stack.replay_extent());
+                    let treatment = plan
+                        .activations
+                        .first_layer_policy()
+                        .treatment_with_extent(&segment.graph, job.stack.replay_extent());
                     list.push(make_piece(id, segment, &treatment, &costs, copied));
                 }
             }
-            let gather =
-                Collective { kind: CollectiveKind::AllGather, bytes: profile.boundary, group: RankGroup { ranks: t, stride: 1 } };
+            let gather = Collective {
+                kind: CollectiveKind::AllGather,
+                bytes: profile.boundary,
+                group: RankGroup { ranks: t, stride: 1 },
+            };
             degree.boundary = profile.boundary.as_f64();
             degree.sync = if t > 1 { chip.cost_of_collective(job.fabric, &gather).time.0 * bandwidth } else { 0.0 };
         }
@@ -156,7 +166,13 @@ impl PiperDegree {
 }
 
 /// A piece. `copied` parameters belong to another piece, and this one keeps a copy.
-fn make_piece(id: &'static str, segment: &Segment, treatment: &Treatment, costs: &PieceProfile, copied: u64) -> PiperPiece {
+fn make_piece(
+    id: &'static str,
+    segment: &Segment,
+    treatment: &Treatment,
+    costs: &PieceProfile,
+    copied: u64,
+) -> PiperPiece {
     let per = segment.bytes_per_parameter();
     let own = costs.parameters + costs.expert_parameters;
     let states = (per.weight + per.gradient + per.master + per.state).as_f64() * (own + copied) as f64;
@@ -213,18 +229,28 @@ mod tests {
             let degrees: Vec<u32> = instance.nodes[3].choices.keys().copied().collect();
             assert_eq!(degrees, tensor_parallel_degrees(job.model, 8));
             let batch = Batch { micro_batch: 2, global_batch: 2, sequence_length: 1024 };
-            let plan = job.make_plan(Layout::default(), batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward);
+            let plan = job.make_plan(
+                Layout::default(),
+                batch,
+                ActivationPolicy::None,
+                PipelineSchedule::OneForwardOneBackward,
+            );
             let mut chip = ChipTimes::new(job.chip, job.stack).unwrap();
             let profile = chip.profile_plan(job.model, job.fabric, &plan).unwrap();
-            let busy =
-                |piece: &PieceProfile| (piece.forward.busy_time() + piece.recompute.busy_time() + piece.backward.busy_time()).0;
+            let busy = |piece: &PieceProfile| {
+                (piece.forward.busy_time() + piece.recompute.busy_time() + piece.backward.busy_time()).0
+            };
             let whole = busy(&profile.embedding) + busy(&profile.layer) * 48.0 + busy(&profile.head);
-            let sum = |of: fn(&PiperChoice) -> f64| instance.nodes.iter().map(|node| of(&node.choices[&1][0])).sum::<f64>();
+            let sum =
+                |of: fn(&PiperChoice) -> f64| instance.nodes.iter().map(|node| of(&node.choices[&1][0])).sum::<f64>();
             assert!((sum(|c| c.time_per_sample) / whole - 1.0).abs() < 1e-12);
             // bf16 gradients of all parameters; the head's matrix is the embedding's.
             assert!((sum(|c| c.parameter_bytes) / (2.0 * job.model.parameters() as f64) - 1.0).abs() < 1e-3);
             let layer = &instance.nodes[1].choices[&1];
-            assert!(layer[1].time_per_sample > 1.25 * layer[0].time_per_sample && layer[1].memory_a < 0.2 * layer[0].memory_a);
+            assert!(
+                layer[1].time_per_sample > 1.25 * layer[0].time_per_sample
+                    && layer[1].memory_a < 0.2 * layer[0].memory_a
+            );
             assert!(instance.nodes[1].choices[&1][0].sync_forward[&0] == 0.0);
             assert!(degrees.len() == 1 || instance.nodes[1].choices[&degrees[1]][0].sync_forward[&0] > 0.0);
         });

@@ -67,7 +67,7 @@ pub struct PiperChoice {
 pub struct PiperNode {
     /// Its number.
     pub id: i64,
-    /// What people call it.
+    /// Its name for people.
     pub name: Option<String>,
     /// By tensor-parallel degree, the ways to run it.
     pub choices: BTreeMap<u32, Vec<PiperChoice>>,

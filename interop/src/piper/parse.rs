@@ -34,12 +34,17 @@ impl PiperInstance {
         if let (Some(instance), true) = (&instance, r.is_sound()) {
             check_graph(&mut r, instance);
         }
-        r.finish_reading(()).and_then(|()| instance.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
+        r.finish_reading(())
+            .and_then(|()| instance.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
     }
 }
 
 fn read_graph(r: &mut JsonReader, root: &JsonObject<'_>) -> PiperInstance {
-    let batch = if root.contains_key("maxBatchSize") && !root.contains_key("mbsInBatch") { "maxBatchSize" } else { "mbsInBatch" };
+    let batch = if root.contains_key("maxBatchSize") && !root.contains_key("mbsInBatch") {
+        "maxBatchSize"
+    } else {
+        "mbsInBatch"
+    };
     r.refuse_unknown_keys(root, &["maxMemoryPerDevice", "maxDevices", "bandwidth", batch, "nodes", "edges", "name"]);
     let nodes = r.list_under(root, "nodes");
     let edges = r.list_under(root, "edges");
@@ -106,7 +111,12 @@ fn read_node(r: &mut JsonReader, object: &JsonObject<'_>) -> PiperNode {
     let name = if object.contains_key("name") { Some(r.text_under(object, "name").to_owned()) } else { None };
     let node = PiperNode { id: read_layer_number(r, object, "id"), name, choices };
     if node.choices.values().all(Vec::is_empty) && r.is_sound() {
-        r.add_fault(format!("{}TMPCs", object.path), "{}", "a layer can be run in at least one way", "add a TMPC under a degree");
+        r.add_fault(
+            format!("{}TMPCs", object.path),
+            "{}",
+            "a layer can be run in at least one way",
+            "add a TMPC under a degree",
+        );
     }
     node
 }
@@ -118,7 +128,8 @@ fn read_choice(r: &mut JsonReader, object: &JsonObject<'_>) -> PiperChoice {
     if id.is_empty() && r.is_sound() {
         r.add_fault(format!("{}id", object.path), "\"\"", "must not be empty", "name it");
     }
-    let [time_per_sample, parameter_bytes, memory_a, memory_b] = sizes.map(|key| r.number_under(object, key, 0.0, LARGEST));
+    let [time_per_sample, parameter_bytes, memory_a, memory_b] =
+        sizes.map(|key| r.number_under(object, key, 0.0, LARGEST));
     PiperChoice {
         id,
         time_per_sample,
@@ -182,7 +193,12 @@ fn check_graph(r: &mut JsonReader, instance: &PiperInstance) {
     match find_cycle(instance) {
         Some(ids) => {
             let round: Vec<String> = ids.iter().chain(ids.first()).map(ToString::to_string).collect();
-            r.add_fault("edges", format!("layers {}", round.join(" -> ")), "must not lead in a circle", "remove an edge of it");
+            r.add_fault(
+                "edges",
+                format!("layers {}", round.join(" -> ")),
+                "must not lead in a circle",
+                "remove an edge of it",
+            );
         }
         None => check_syncs(r, instance, &pairs),
     }
@@ -195,11 +211,17 @@ fn check_syncs(r: &mut JsonReader, instance: &PiperInstance, pairs: &BTreeSet<(i
         let outgoing: BTreeSet<i64> = pairs.iter().filter(|(from, _)| *from == node.id).map(|(_, to)| *to).collect();
         for (t, choices) in &node.choices {
             for (l, choice) in choices.iter().enumerate() {
-                let sides = [("syncTimeFw", &choice.sync_forward, &incoming), ("syncTimeBw", &choice.sync_backward, &outgoing)];
+                let sides =
+                    [("syncTimeFw", &choice.sync_forward, &incoming), ("syncTimeBw", &choice.sync_backward, &outgoing)];
                 for (key, times, neighbours) in sides {
                     let at = format!("nodes[{i}].TMPCs.{t}[{l}].{key}");
                     if let Some(extra) = times.keys().find(|id| !neighbours.contains(id)) {
-                        r.add_fault(format!("{at}.{extra}"), times[extra], "there is no such edge", "remove it, or add the edge");
+                        r.add_fault(
+                            format!("{at}.{extra}"),
+                            times[extra],
+                            "there is no such edge",
+                            "remove it, or add the edge",
+                        );
                     }
                     if let Some(lacking) = neighbours.iter().find(|id| !times.contains_key(id)) {
                         r.add_fault(
@@ -237,7 +259,8 @@ fn find_cycle(instance: &PiperInstance) -> Option<Vec<i64>> {
     let mut path = vec![*waiting.keys().next()?];
     loop {
         let last = path.last().copied()?;
-        let before = instance.edges.iter().find(|edge| edge.destination == last && waiting.contains_key(&edge.source))?.source;
+        let before =
+            instance.edges.iter().find(|edge| edge.destination == last && waiting.contains_key(&edge.source))?.source;
         if let Some(at) = path.iter().position(|id| *id == before) {
             path.drain(..at);
             path.reverse();

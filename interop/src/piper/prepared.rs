@@ -70,7 +70,8 @@ fn has_layer(set: &LayerSet, layer: usize) -> bool {
 
 /// The layers of `set` that are not in `less`.
 pub(super) fn layers_without(set: &LayerSet, less: &LayerSet) -> Vec<usize> {
-    let bits = |(word, left): (usize, u64)| (0..64).filter(move |bit| left >> bit & 1 == 1).map(move |bit| word * 64 + bit);
+    let bits =
+        |(word, left): (usize, u64)| (0..64).filter(move |bit| left >> bit & 1 == 1).map(move |bit| word * 64 + bit);
     set.iter().zip(less).map(|(a, b)| a & !b).enumerate().flat_map(bits).collect()
 }
 
@@ -108,7 +109,8 @@ impl<'a> PreparedGraph<'a> {
         for (rest, smaller) in self.suffixes[..whole].iter().enumerate().filter(|(_, rest)| inside(rest)) {
             let layers = layers_without(set, smaller);
             let Some(first) = layers.first() else { continue };
-            let degrees = self.instance.nodes[*first].choices.keys().copied().filter(|t| *t <= self.instance.max_devices);
+            let degrees =
+                self.instance.nodes[*first].choices.keys().copied().filter(|t| *t <= self.instance.max_devices);
             let width = |t: u32| Some((t, self.layer_classes(&layers, t, set, smaller)?));
             let widths: Vec<_> = degrees.filter_map(width).filter(|(_, classes)| self.fits_at_all(classes)).collect();
             if !widths.is_empty() {
@@ -168,8 +170,12 @@ impl<'a> PreparedGraph<'a> {
         let needs = self.instance.nodes.iter().map(|node| (node.id, least(&node.choices)));
         let (id, need) = needs.fold((0, 0.0), |worst, next| if next.1 > worst.1 { next } else { worst });
         if need > limit {
-            let need = if need.is_finite() { format!("needs {need} bytes") } else { "can be run at no degree".to_owned() };
-            return format!("layer {id} {need} even alone, a device has {limit} and there are {}", self.instance.max_devices);
+            let need =
+                if need.is_finite() { format!("needs {need} bytes") } else { "can be run at no degree".to_owned() };
+            return format!(
+                "layer {id} {need} even alone, a device has {limit} and there are {}",
+                self.instance.max_devices
+            );
         }
         format!(
             "every layer fits a device of {limit} bytes alone, no split into stages fits {} such devices: give more devices or memory",
@@ -181,11 +187,18 @@ impl<'a> PreparedGraph<'a> {
 /// The least memory of a stage with `in_flight` micro-batches.
 pub(super) fn least_stage_memory(classes: &[LayerClass], in_flight: f64) -> f64 {
     let of = |option: &ClassOption| option.memory.0 * in_flight + option.memory.1;
-    classes.iter().map(|class| class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count)).sum()
+    classes
+        .iter()
+        .map(|class| class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count))
+        .sum()
 }
 
 /// All suffixes of a graph, ascending by size.
-fn all_suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f64)>]) -> Result<Vec<LayerSet>, PiperError> {
+fn all_suffixes(
+    n: usize,
+    before: &[Vec<(usize, f64)>],
+    behind: &[Vec<(usize, f64)>],
+) -> Result<Vec<LayerSet>, PiperError> {
     let mut known: BTreeMap<LayerSet, ()> = BTreeMap::new();
     let empty: LayerSet = vec![0; n.div_ceil(64)];
     known.insert(empty.clone(), ());
@@ -194,7 +207,8 @@ fn all_suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f6
     while at < all.len() {
         let set = all[at].clone();
         at += 1;
-        let ready = |layer: &usize| !has_layer(&set, *layer) && behind[*layer].iter().all(|(other, _)| has_layer(&set, *other));
+        let ready =
+            |layer: &usize| !has_layer(&set, *layer) && behind[*layer].iter().all(|(other, _)| has_layer(&set, *other));
         for layer in (0..n).filter(ready) {
             let mut larger = set.clone();
             larger[layer / 64] |= 1 << (layer % 64);
@@ -203,7 +217,11 @@ fn all_suffixes(n: usize, before: &[Vec<(usize, f64)>], behind: &[Vec<(usize, f6
             }
         }
         if all.len() > MOST_CUTS {
-            return Err(PiperError::TooManyCuts { layers: n, edges: before.iter().map(Vec::len).sum(), limit: MOST_CUTS });
+            return Err(PiperError::TooManyCuts {
+                layers: n,
+                edges: before.iter().map(Vec::len).sum(),
+                limit: MOST_CUTS,
+            });
         }
     }
     // The levels are already in the order of size.

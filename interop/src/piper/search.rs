@@ -57,7 +57,8 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     let mut lower = least_time_by_work(prepared).min(upper);
     while upper - lower > CLOSED * upper {
         // The last step tests just below the known plan, which is often the best already.
-        let middle = if upper - lower < 1e-4 * upper { upper * (1.0 - CLOSED / 2.0) } else { lower + (upper - lower) / 2.0 };
+        let middle =
+            if upper - lower < 1e-4 * upper { upper * (1.0 - CLOSED / 2.0) } else { lower + (upper - lower) / 2.0 };
         match plan_within_limit(prepared, middle, false) {
             Some(plan) => {
                 let time = evaluate_piper_plan(prepared.instance, &plan).time_per_sample;
@@ -87,7 +88,9 @@ fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
     let instance = prepared.instance;
     let work = |choices: &BTreeMap<u32, Vec<super::PiperChoice>>| {
         let usable = choices.iter().filter(|(t, _)| **t <= instance.max_devices);
-        usable.flat_map(|(t, list)| list.iter().map(|c| c.time_per_sample * f64::from(*t))).fold(f64::INFINITY, f64::min)
+        usable
+            .flat_map(|(t, list)| list.iter().map(|c| c.time_per_sample * f64::from(*t)))
+            .fold(f64::INFINITY, f64::min)
     };
     instance.nodes.iter().map(|node| work(&node.choices)).sum::<f64>() / f64::from(instance.max_devices)
 }
@@ -96,7 +99,8 @@ fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
 fn plan_within_limit(prepared: &PreparedGraph<'_>, limit: f64, optimistic: bool) -> Option<PiperPlan> {
     let instance = prepared.instance;
     let (devices, most) = (instance.max_devices, prepared.most_copies as usize);
-    let mut ways: Vec<Vec<SuffixPlacement>> = vec![vec![SuffixPlacement { copies: 0, devices: 0, rest: 0, then: 0, t: 0, d: 0 }]];
+    let mut ways: Vec<Vec<SuffixPlacement>> =
+        vec![vec![SuffixPlacement { copies: 0, devices: 0, rest: 0, then: 0, t: 0, d: 0 }]];
     let mut by_copies: Vec<Option<SuffixPlacement>> = vec![None; most + 1];
     for stages in &prepared.stages[1..] {
         by_copies.fill(None);
@@ -173,8 +177,9 @@ fn stage_of_placement(prepared: &PreparedGraph<'_>, suffix: usize, way: &SuffixP
     let classes = known.and_then(|stages| stages.widths.iter().find(|(t, _)| *t == way.t)).map(|(_, classes)| classes);
     let classes = classes.map(Vec::as_slice).unwrap_or_default();
     let in_flight = f64::from(way.copies.div_ceil(way.d));
-    let mut taken =
-        fastest_stage(classes, &stage_context(prepared, way.d, false), in_flight, f64::MAX).map(|f| f.taken).unwrap_or_default();
+    let mut taken = fastest_stage(classes, &stage_context(prepared, way.d, false), in_flight, f64::MAX)
+        .map(|f| f.taken)
+        .unwrap_or_default();
     let mut choices = BTreeMap::new();
     for &layer in &layers {
         let node = &instance.nodes[layer];

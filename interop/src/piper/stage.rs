@@ -30,7 +30,8 @@ impl StageContext {
     /// Seconds per micro-batch that an option adds to the stage.
     fn seconds_of_option(&self, way: &ClassOption) -> f64 {
         let d = self.copies;
-        (way.time + way.border / self.bandwidth) / d + 4.0 * (d - 1.0) / d * way.parameters / self.micro_batches / self.bandwidth
+        (way.time + way.border / self.bandwidth) / d
+            + 4.0 * (d - 1.0) / d * way.parameters / self.micro_batches / self.bandwidth
     }
 }
 
@@ -56,7 +57,12 @@ struct Partial {
 }
 
 /// The fastest solution with `in_flight` micro-batches in memory and at most `limit` seconds; `None` if there is none.
-pub(super) fn fastest_stage(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> Option<FastestStage> {
+pub(super) fn fastest_stage(
+    classes: &[LayerClass],
+    setting: &StageContext,
+    in_flight: f64,
+    limit: f64,
+) -> Option<FastestStage> {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let quickest: Vec<usize> = classes
         .iter()
@@ -100,7 +106,8 @@ pub(super) struct TooManyChoices;
 /// The largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most `limit`
 /// seconds; 0 if none. More in flight never take less memory, so all smaller numbers fit too.
 pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, limit: f64, most: u32) -> u32 {
-    let least_time: f64 = classes.iter().map(|class| least_of_class(class, &|way| setting.seconds_of_option(way))).sum();
+    let least_time: f64 =
+        classes.iter().map(|class| least_of_class(class, &|way| setting.seconds_of_option(way))).sum();
     if least_time > limit {
         return 0;
     }

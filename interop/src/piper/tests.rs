@@ -1,7 +1,9 @@
 //! The search against exhaustive search, faults of files, and writing and reading back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{PiperChoice, PiperEdge, PiperInstance, PiperNode, PiperPlan, PiperStage, evaluate_piper_plan, place_graph};
+use super::{
+    PiperChoice, PiperEdge, PiperInstance, PiperNode, PiperPlan, PiperStage, evaluate_piper_plan, place_graph,
+};
 use proptest::prelude::*;
 use sim::status::SolveStatus;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +45,8 @@ fn random(seed: u64) -> PiperInstance {
     let mut first: Option<BTreeMap<u32, Vec<PiperChoice>>> = None;
     let nodes = (0..layers)
         .map(|id| {
-            let mut choices = if let (true, Some(choices)) = (alike, &first) { choices.clone() } else { choices(&mut r, layers) };
+            let mut choices =
+                if let (true, Some(choices)) = (alike, &first) { choices.clone() } else { choices(&mut r, layers) };
             first.get_or_insert_with(|| choices.clone());
             for (t, list) in &mut choices {
                 for choice in list {
@@ -107,7 +110,12 @@ fn extend(instance: &PiperInstance, left: &[i64], plan: &mut PiperPlan, best: &m
         for t in [1, 2] {
             for d in (1..=instance.micro_batches).filter(|d| instance.micro_batches.is_multiple_of(*d)) {
                 for choices in assignments(instance, &nodes, t) {
-                    plan.stages.push(PiperStage { nodes: nodes.clone(), data_parallel: d, tensor_parallel: t, choices });
+                    plan.stages.push(PiperStage {
+                        nodes: nodes.clone(),
+                        data_parallel: d,
+                        tensor_parallel: t,
+                        choices,
+                    });
                     if plan.device_count() <= u64::from(instance.max_devices) {
                         extend(instance, &rest, plan, best);
                     }
@@ -235,7 +243,10 @@ fn the_verifier_names_every_broken_rule() {
 fn what_fits_nowhere_says_what_is_lacking() {
     let tight = PiperInstance { max_memory_per_device: 3e8, ..read(GRAPH) };
     let why = place_graph(&tight).unwrap().status.to_string();
-    assert!(why.starts_with("infeasible: layer 1 needs ") && why.contains("even alone, a device has 300000000"), "{why}");
+    assert!(
+        why.starts_with("infeasible: layer 1 needs ") && why.contains("even alone, a device has 300000000"),
+        "{why}"
+    );
     let few = PiperInstance { max_memory_per_device: 1.0e9, max_devices: 1, ..read(GRAPH) };
     let why = place_graph(&few).unwrap().status.to_string();
     assert!(why.contains("no split into stages fits 1 such devices"), "{why}");
@@ -270,10 +281,22 @@ fn faults_of_a_file_name_key_value_limit_and_cure() {
         PiperInstance::from_json_str(&GRAPH.replacen(from, to, 1), "g.json").unwrap_err().to_string()
     };
     let cases: BTreeSet<(&str, &str, &str)> = BTreeSet::from([
-        ("\"maxDevices\": 4", "\"maxDevices\": -4", "maxDevices = -4: must be a whole number between 1 and 10000; correct it"),
+        (
+            "\"maxDevices\": 4",
+            "\"maxDevices\": -4",
+            "maxDevices = -4: must be a whole number between 1 and 10000; correct it",
+        ),
         ("\"maxDevices\": 4,", "", "maxDevices = nothing: this key is needed; add it"),
-        ("\"bandwidth\": 10e9", "\"bandwidth\": \"fast\"", "bandwidth = \"fast\": must be a number; write it without quotes"),
-        ("\"bandwidth\": 10e9", "\"bandwith\": 10e9", "bandwith = 10000000000.0: is not a key; there are maxMemoryPerDevice, "),
+        (
+            "\"bandwidth\": 10e9",
+            "\"bandwidth\": \"fast\"",
+            "bandwidth = \"fast\": must be a number; write it without quotes",
+        ),
+        (
+            "\"bandwidth\": 10e9",
+            "\"bandwith\": 10e9",
+            "bandwith = 10000000000.0: is not a key; there are maxMemoryPerDevice, ",
+        ),
         (
             "\"timePerSample\": 0.01",
             "\"timePerSample\": -0.01",

@@ -13,8 +13,11 @@ impl PiperInstance {
             .nodes
             .iter()
             .map(|node| {
-                let tables: Map<String, Value> =
-                    node.choices.iter().map(|(t, list)| (t.to_string(), list.iter().map(write_choice).collect())).collect();
+                let tables: Map<String, Value> = node
+                    .choices
+                    .iter()
+                    .map(|(t, list)| (t.to_string(), list.iter().map(write_choice).collect()))
+                    .collect();
                 let mut value = json!({"id": node.id, "TMPCs": tables});
                 if let (Some(name), Some(map)) = (&node.name, value.as_object_mut()) {
                     map.insert("name".to_owned(), json!(name));
@@ -40,7 +43,9 @@ impl PiperInstance {
 }
 
 fn write_choice(choice: &PiperChoice) -> Value {
-    let sync = |times: &BTreeMap<i64, f64>| times.iter().map(|(id, bytes)| (id.to_string(), json!(bytes))).collect::<Map<_, _>>();
+    let sync = |times: &BTreeMap<i64, f64>| {
+        times.iter().map(|(id, bytes)| (id.to_string(), json!(bytes))).collect::<Map<_, _>>()
+    };
     json!({
         "id": choice.id,
         "timePerSample": choice.time_per_sample,

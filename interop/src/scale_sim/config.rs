@@ -91,8 +91,11 @@ impl ScaleSimConfig {
         reader.read_rates();
         let mut beyond = Vec::new();
         reader.refuse_stalls(&mut beyond);
-        let unknown =
-            ini.keys().filter(|(section, key)| !is_known_key(section, key)).map(|(s, key)| format!("[{s}] {key}")).collect();
+        let unknown = ini
+            .keys()
+            .filter(|(section, key)| !is_known_key(section, key))
+            .map(|(s, key)| format!("[{s}] {key}"))
+            .collect();
         if faults.is_empty() {
             Ok(Self { run_name, rows, columns, dataflow, beyond, unknown })
         } else {
@@ -123,7 +126,12 @@ fn parse_ini(text: &str, faults: &mut Vec<FileFault>) -> IniSections {
                 }
             }
             Some(_) => faults.push(FileFault::new(at, line, "a key belongs to a section", "begin with [general]")),
-            None => faults.push(FileFault::new(at, line, "must be `[section]`, `key = value` or `key: value`", "correct it")),
+            None => faults.push(FileFault::new(
+                at,
+                line,
+                "must be `[section]`, `key = value` or `key: value`",
+                "correct it",
+            )),
         }
     }
     ini
@@ -143,13 +151,23 @@ impl<'a> ScaleSimConfigReader<'a> {
     fn read_size(&mut self, key: &str) -> u64 {
         let path = format!("[{ARRAY}] {key}");
         let Some(text) = self.value_of_key(ARRAY, key) else {
-            self.faults.push(FileFault::new(path, "nothing", "this figure is needed", format!("add `{key}: 32`, for instance")));
+            self.faults.push(FileFault::new(
+                path,
+                "nothing",
+                "this figure is needed",
+                format!("add `{key}: 32`, for instance"),
+            ));
             return 1;
         };
         match text.parse::<u64>() {
             Ok(size) if (1..=u64::from(u32::MAX)).contains(&size) => size,
             _ => {
-                self.faults.push(FileFault::new(path, text, "must be a whole number from 1 to 4294967295", "correct it"));
+                self.faults.push(FileFault::new(
+                    path,
+                    text,
+                    "must be a whole number from 1 to 4294967295",
+                    "correct it",
+                ));
                 1
             }
         }
@@ -162,7 +180,12 @@ impl<'a> ScaleSimConfigReader<'a> {
             Some("ws") => return Dataflow::WeightStationary,
             Some("is") => return Dataflow::InputStationary,
             Some(other) => self.faults.push(FileFault::new(path, other, "must be os, ws or is", "correct it")),
-            None => self.faults.push(FileFault::new(path, "nothing", "must be os, ws or is", "add `Dataflow: ws`, for instance")),
+            None => self.faults.push(FileFault::new(
+                path,
+                "nothing",
+                "must be os, ws or is",
+                "add `Dataflow: ws`, for instance",
+            )),
         }
         Dataflow::default()
     }
@@ -184,7 +207,12 @@ impl<'a> ScaleSimConfigReader<'a> {
             Some("CALC") => {}
             Some("USER") => beyond.push("InterfaceBandwidth = USER".to_owned()),
             Some(other) => self.faults.push(FileFault::new(path, other, "must be CALC or USER", "correct it")),
-            None => self.faults.push(FileFault::new(path, "nothing", "must be CALC or USER", "add `InterfaceBandwidth: CALC`")),
+            None => self.faults.push(FileFault::new(
+                path,
+                "nothing",
+                "must be CALC or USER",
+                "add `InterfaceBandwidth: CALC`",
+            )),
         }
         // Version 2 lacks these sections, or has the layout's keys in the array's section.
         let switches = [
@@ -199,7 +227,12 @@ impl<'a> ScaleSimConfigReader<'a> {
             match self.value_of_key(section, key) {
                 Some(value) if value.eq_ignore_ascii_case("true") => beyond.push(format!("{key} = {value}")),
                 Some(value) if !value.eq_ignore_ascii_case("false") => {
-                    self.faults.push(FileFault::new(format!("[{section}] {key}"), value, "must be True or False", "correct it"));
+                    self.faults.push(FileFault::new(
+                        format!("[{section}] {key}"),
+                        value,
+                        "must be True or False",
+                        "correct it",
+                    ));
                 }
                 _ => {}
             }

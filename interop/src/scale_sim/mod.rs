@@ -19,8 +19,14 @@ impl ScaleSimConfig {
     /// The report of one layer.
     #[must_use]
     pub fn run_layer(&self, layer: &TopologyLayer) -> LayerReport {
-        let problem =
-            ArrayProblem { rows: self.rows, columns: self.columns, dataflow: self.dataflow, m: layer.m, n: layer.n, k: layer.k };
+        let problem = ArrayProblem {
+            rows: self.rows,
+            columns: self.columns,
+            dataflow: self.dataflow,
+            m: layer.m,
+            n: layer.n,
+            k: layer.k,
+        };
         LayerReport::new(&problem)
     }
 }

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 /// The header of `COMPUTE_REPORT.csv` as SCALE-Sim 2 writes it. Version 3 has one more column,
 /// `Total Cycles (incl. prefetch)`. It counts filling and emptying the SRAMs from DRAM, which is not modelled here. The
 /// other columns have the same names.
-pub const REPORT_HEADER: &str = "LayerID, Total Cycles, Stall Cycles, Overall Util %, Mapping Efficiency %, Compute Util %,";
+pub const REPORT_HEADER: &str =
+    "LayerID, Total Cycles, Stall Cycles, Overall Util %, Mapping Efficiency %, Compute Util %,";
 
 /// One layer's line of the report, with the array's counts.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -48,7 +49,8 @@ impl LayerReport {
             stall_cycles: 0,
             overall_utilization_percent: 100.0 * products / (total_cycles.max(1) as f64 * units),
             mapping_efficiency_percent: array.mapping_efficiency_percent,
-            compute_utilization_percent: array.mapping_efficiency_percent * streamed as f64 / (per_fold + skew).max(1.0),
+            compute_utilization_percent: array.mapping_efficiency_percent * streamed as f64
+                / (per_fold + skew).max(1.0),
             array,
         }
     }

@@ -53,7 +53,12 @@ pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Resu
     match kind.or_else(|| kind_of_header(header)) {
         None => {
             let limit = "begins neither as `Layer, M, N, K,` nor as `Layer name, IFMAP Height, ...,`";
-            faults.push(FileFault::new("line 1", header.trim(), limit, "give the header line, or say which it is (--input)"));
+            faults.push(FileFault::new(
+                "line 1",
+                header.trim(),
+                limit,
+                "give the header line, or say which it is (--input)",
+            ));
         }
         Some(kind) => {
             for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
@@ -158,7 +163,8 @@ impl<'a> TopologyRow<'a> {
     }
 
     fn layer_of_convolution(mut self, name: String, layers: &mut Vec<TopologyLayer>) {
-        let Some([height, width, filter_height, filter_width, channels, filters, stride]) = self.read_figures(CONVOLUTION, 1)
+        let Some([height, width, filter_height, filter_width, channels, filters, stride]) =
+            self.read_figures(CONVOLUTION, 1)
         else {
             return;
         };

@@ -153,7 +153,9 @@ impl AloneResiduals {
             line: why.position().map_or(1, |at| usize::try_from(at.line()).unwrap_or(usize::MAX)),
             why: why.to_string(),
         };
-        Ok(Self { rows: csv::Reader::from_reader(text.as_bytes()).deserialize().collect::<Result<_, _>>().map_err(wrong)? })
+        Ok(Self {
+            rows: csv::Reader::from_reader(text.as_bytes()).deserialize().collect::<Result<_, _>>().map_err(wrong)?,
+        })
     }
 
     /// The grade and the interval of a prediction; `None` if no related work was measured.
@@ -187,8 +189,12 @@ impl AloneResiduals {
         ];
         let errors = |pool: &ErrorPool<'_>| {
             let far = |row: &AloneRow| (row.predicted_us / predicted_us).ln().abs();
-            let mut near: Vec<(f64, f64, &str)> =
-                self.rows.iter().filter(|row| known(row)).filter_map(|row| Some((far(row), pool(row)?, &*row.dataset))).collect();
+            let mut near: Vec<(f64, f64, &str)> = self
+                .rows
+                .iter()
+                .filter(|row| known(row))
+                .filter_map(|row| Some((far(row), pool(row)?, &*row.dataset)))
+                .collect();
             near.sort_by(|a, b| a.0.total_cmp(&b.0));
             near.truncate(NEIGHBOURS);
             weigh_errors(&near)
@@ -207,7 +213,8 @@ impl AloneResiduals {
             let apart = if what == RunsAlone::Kernel { AloneHeldOut::Chip } else { AloneHeldOut::Kind };
             for held_out in [AloneHeldOut::Rows, apart] {
                 let of_set = self.rows.iter().filter(|row| row.dataset == dataset && row.what == what);
-                let judged: Vec<(f64, PredictionInterval)> = of_set.filter_map(|row| self.hold_out_row(row, held_out)).collect();
+                let judged: Vec<(f64, PredictionInterval)> =
+                    of_set.filter_map(|row| self.hold_out_row(row, held_out)).collect();
                 if judged.len() >= LEAST {
                     found.push(summarize_coverage(dataset, what, held_out, &judged));
                 }
@@ -237,7 +244,8 @@ fn summarize_coverage(
     held_out: AloneHeldOut,
     judged: &[(f64, PredictionInterval)],
 ) -> AloneCoverage {
-    let within = judged.iter().filter(|(error, interval)| (interval.low..=interval.high).contains(&error.exp())).count();
+    let within =
+        judged.iter().filter(|(error, interval)| (interval.low..=interval.high).contains(&error.exp())).count();
     let mut widths: Vec<f64> = judged.iter().map(|(_, interval)| interval.high - interval.low).collect();
     widths.sort_by(f64::total_cmp);
     AloneCoverage {
@@ -273,7 +281,10 @@ fn interval_of_errors(mut errors: Vec<(f64, f64)>) -> PredictionInterval {
         }
         found.unwrap_or_default()
     };
-    PredictionInterval { low: end(&mut errors.iter()).min(0.0).exp(), high: end(&mut errors.iter().rev()).max(0.0).exp() }
+    PredictionInterval {
+        low: end(&mut errors.iter()).min(0.0).exp(),
+        high: end(&mut errors.iter().rev()).max(0.0).exp(),
+    }
 }
 
 #[cfg(test)]
@@ -284,7 +295,8 @@ mod tests {
     #[test]
     fn nine_of_ten_rows_that_were_held_out_lie_within() {
         let found = AloneResiduals::read_carried().coverage_by_data_set();
-        let large: Vec<&AloneCoverage> = found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
+        let large: Vec<&AloneCoverage> =
+            found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
         assert!(large.len() >= 4, "{found:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
         // Two sets have more coverage than stated: their errors are smaller than those of others on the same chips.
@@ -331,7 +343,8 @@ mod tests {
         let head = "what,dataset,id,place,kind,part,predicted_us,rows,apart";
         let fault = |text: &str| AloneResiduals::parse_csv(text).unwrap_err().to_string();
         assert!(
-            fault("what,b\nkernel,1\n").contains("line 2") && fault("what,b\nkernel,1\n").contains("missing field `dataset`")
+            fault("what,b\nkernel,1\n").contains("line 2")
+                && fault("what,b\nkernel,1\n").contains("missing field `dataset`")
         );
         assert!(fault(&format!("{head}\nkernel,x\n")).contains("line 2"));
         let error = fault(&format!("{head}\nkernel,d,i,c,k,0,1.5,,\nkernel,d,i,c,k,0,x,,\n"));

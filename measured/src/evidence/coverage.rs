@@ -50,7 +50,8 @@ pub fn coverage_by_data_set(table: &ResidualTable) -> Vec<IntervalCoverage> {
         }
         for (dataset, rows) in sets.into_iter().filter(|(_, rows)| rows.len() >= LEAST) {
             for scheme in [HoldOutScheme::Model, HoldOutScheme::Nodes, HoldOutScheme::Stack] {
-                let judged: Vec<JudgedRow<'_>> = rows.iter().filter_map(|row| judge_row(table, quantity, scheme, row)).collect();
+                let judged: Vec<JudgedRow<'_>> =
+                    rows.iter().filter_map(|row| judge_row(table, quantity, scheme, row)).collect();
                 if judged.len() >= LEAST {
                     found.push(summarize_coverage(dataset, quantity, scheme, &judged));
                 }
@@ -73,7 +74,11 @@ fn judge_row<'a>(
     let held_out = |other: &ResidualRow| {
         other.facts.stack.name == *stack && (scheme == HoldOutScheme::Stack || other.fold[at] == row.fold[at])
     };
-    Some(JudgedRow { row, error, interval: table.interval_under(scheme, quantity, &row.facts, |other| !held_out(other)) })
+    Some(JudgedRow {
+        row,
+        error,
+        interval: table.interval_under(scheme, quantity, &row.facts, |other| !held_out(other)),
+    })
 }
 
 fn summarize_coverage(
@@ -89,7 +94,8 @@ fn summarize_coverage(
     for j in judged.iter().filter(|_| quantity == PredictedQuantity::StepTime) {
         sets.entry(&j.row.ranking).or_default().push(j);
     }
-    let groups: Vec<[f64; 2]> = sets.values().filter(|plans| plans.len() >= PLANS).map(|plans| mean_regrets(plans)).collect();
+    let groups: Vec<[f64; 2]> =
+        sets.values().filter(|plans| plans.len() >= PLANS).map(|plans| mean_regrets(plans)).collect();
     let mean = |at: usize| groups.iter().map(|g| g[at]).sum::<f64>() / groups.len() as f64;
     IntervalCoverage {
         dataset: dataset.to_owned(),

@@ -35,7 +35,13 @@ pub struct PredictionFacts {
 impl PredictionFacts {
     /// The facts of a plan of a model on a cluster.
     #[must_use]
-    pub fn of_plan(chip: &Accelerator, fabric: &Fabric, stack: &SoftwareStack, model: &Model, plan: &TrainingPlan) -> Self {
+    pub fn of_plan(
+        chip: &Accelerator,
+        fabric: &Fabric,
+        stack: &SoftwareStack,
+        model: &Model,
+        plan: &TrainingPlan,
+    ) -> Self {
         Self {
             chip: NamedKind { name: chip.known_name().to_owned(), kind: chip_kind(chip).to_owned() },
             fabric: NamedKind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },

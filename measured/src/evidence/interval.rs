@@ -125,16 +125,17 @@ impl ResidualTable {
             HoldOutScheme::Nodes => self.facts_on_measured_numbers(quantity, facts),
             HoldOutScheme::Model | HoldOutScheme::Stack => Vec::new(),
         };
-        nearest
-            .iter()
-            .fold(own, |found, facts| found.join_with(self.interval_under(HoldOutScheme::Model, quantity, facts, &known)))
+        nearest.iter().fold(own, |found, facts| {
+            found.join_with(self.interval_under(HoldOutScheme::Model, quantity, facts, &known))
+        })
     }
 
     /// The same facts on the nearest clusters on which its software, or related software, was measured.
     fn facts_on_measured_chips(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let mut found: BTreeMap<(&str, &str), (f64, PredictionFacts)> = BTreeMap::new();
         for row in self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
-            let like = PredictionFacts { chip: row.facts.chip.clone(), fabric: row.facts.fabric.clone(), ..facts.clone() };
+            let like =
+                PredictionFacts { chip: row.facts.chip.clone(), fabric: row.facts.fabric.clone(), ..facts.clone() };
             let apart = distance_of_facts(facts, &like) + distance_of_stacks(facts, &row.facts);
             let at = found.entry((&row.facts.chip.name, &row.facts.fabric.name)).or_insert((apart, like));
             at.0 = at.0.min(apart);
@@ -146,7 +147,11 @@ impl ResidualTable {
     /// The same facts on the largest number of chips on which its software, or related software, was measured.
     fn facts_on_measured_numbers(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let like = self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
-        like.map(|row| row.facts.chips).max().map(|chips| PredictionFacts { chips, ..facts.clone() }).into_iter().collect()
+        like.map(|row| row.facts.chips)
+            .max()
+            .map(|chips| PredictionFacts { chips, ..facts.clone() })
+            .into_iter()
+            .collect()
     }
 
     /// The interval with a given held-out scheme.
@@ -157,9 +162,10 @@ impl ResidualTable {
         facts: &PredictionFacts,
         known: impl Fn(&ResidualRow) -> bool,
     ) -> PredictionInterval {
-        let Some(next) =
-            NextError::from_weighted_rows(scheme, &weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, known)))
-        else {
+        let Some(next) = NextError::from_weighted_rows(
+            scheme,
+            &weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, known)),
+        ) else {
             return PredictionInterval::UNKNOWN;
         };
         let half = next.deviation * student_quantile(f64::midpoint(1.0, CONFIDENCE), next.freedom);
@@ -192,7 +198,8 @@ impl ResidualTable {
         let weights = weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, |_| true));
         let Some(next) = NextError::from_weighted_rows(scheme, &weights) else { return 1.0 };
         // The error of either prediction may go in either direction.
-        let lead = |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * student_quantile(CONFIDENCE, freedom)).exp();
+        let lead =
+            |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * student_quantile(CONFIDENCE, freedom)).exp();
         let mut groups: BTreeMap<(&str, &str), Vec<(f64, &ResidualRow)>> = BTreeMap::new();
         for (weight, row) in weights {
             let group = if rivals == RivalPredictions::Plans { row.ranking.as_str() } else { "" };
@@ -261,9 +268,11 @@ impl ErrorSpread {
         let mut errors: Vec<(f64, f64)> = errors.collect();
         errors.sort_by(|a, b| a.1.total_cmp(&b.1));
         let sum: f64 = errors.iter().map(|(weight, _)| weight).sum();
-        let (low, high) = (first_above_weight(errors.iter(), tail * sum)?, first_above_weight(errors.iter().rev(), tail * sum)?);
-        let weighed =
-            |of: &dyn Fn(f64) -> f64| errors.iter().map(|(weight, error)| weight * of(error.clamp(low, high))).sum::<f64>() / sum;
+        let (low, high) =
+            (first_above_weight(errors.iter(), tail * sum)?, first_above_weight(errors.iter().rev(), tail * sum)?);
+        let weighed = |of: &dyn Fn(f64) -> f64| {
+            errors.iter().map(|(weight, error)| weight * of(error.clamp(low, high))).sum::<f64>() / sum
+        };
         let mean = weighed(&|error| error);
         Some(Self { mean, deviation: weighed(&|error| (error - mean).powi(2)).sqrt() })
     }
@@ -358,8 +367,9 @@ mod tests {
         let like = |errors: &[f64]| errors.iter().map(|error| (1.0, *error)).collect::<Vec<_>>();
         let sound: Vec<f64> = (0..80).map(|i| f64::from(i - 40) / 400.0).collect();
         let hung = [&sound[..], &[3.9]].concat();
-        let deviation =
-            |errors: &[f64], tail: f64| ErrorSpread::from_weighted_errors(like(errors).into_iter(), tail).unwrap().deviation;
+        let deviation = |errors: &[f64], tail: f64| {
+            ErrorSpread::from_weighted_errors(like(errors).into_iter(), tail).unwrap().deviation
+        };
         assert!((deviation(&hung, TAIL) / deviation(&sound, TAIL) - 1.0).abs() < 0.05, "{}", deviation(&hung, TAIL));
         assert!(deviation(&hung, 0.0) > 5.0 * deviation(&sound, 0.0), "{}", deviation(&hung, 0.0));
     }

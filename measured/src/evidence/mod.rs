@@ -118,15 +118,19 @@ impl ResidualTable {
             let same = |row: &table::ResidualRow| of(&row.facts).name == of(facts).name;
             let related = |row: &table::ResidualRow| of(&row.facts).kind == of(facts).kind;
             let name = |row: &table::ResidualRow| of(&row.facts).name.clone();
-            let near =
-                if rows.iter().any(|row| same(row)) { count_names(&rows, same, name) } else { count_names(&rows, related, name) };
+            let near = if rows.iter().any(|row| same(row)) {
+                count_names(&rows, same, name)
+            } else {
+                count_names(&rows, related, name)
+            };
             EvidenceGround { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
         // Two things; either may have been measured without the other.
         let pair = |what, of: fn(&PredictionFacts) -> [&NamedKind; 2]| {
             let name = |facts: &PredictionFacts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
             let same = |row: &table::ResidualRow| name(&row.facts) == name(facts);
-            let related = |row: &table::ResidualRow| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
+            let related =
+                |row: &table::ResidualRow| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
             let of_row = |row: &table::ResidualRow| name(&row.facts);
             let near = if rows.iter().any(|row| same(row)) {
                 count_names(&rows, same, of_row)
@@ -135,9 +139,15 @@ impl ResidualTable {
             };
             EvidenceGround { what, name: name(facts), grade: graded(&same, &related), near }
         };
-        let (cluster, execution) = (pair("cluster", |f| [&f.chip, &f.fabric]), pair("execution", |f| [&f.stack, &f.chip]));
-        let mut grounds =
-            vec![kind("chip", |f| &f.chip), kind("fabric", |f| &f.fabric), cluster, kind("stack", |f| &f.stack), execution];
+        let (cluster, execution) =
+            (pair("cluster", |f| [&f.chip, &f.fabric]), pair("execution", |f| [&f.stack, &f.chip]));
+        let mut grounds = vec![
+            kind("chip", |f| &f.chip),
+            kind("fabric", |f| &f.fabric),
+            cluster,
+            kind("stack", |f| &f.stack),
+            execution,
+        ];
         grounds.extend(facts.mechanisms.iter().map(|mechanism| {
             let has = |row: &table::ResidualRow| row.facts.mechanisms.contains(mechanism);
             let same = |row: &table::ResidualRow| has(row) && row.facts.stack.name == facts.stack.name;
@@ -147,8 +157,17 @@ impl ResidualTable {
         let within = |row: &table::ResidualRow| row.facts.chips >= facts.chips;
         let same = |row: &table::ResidualRow| within(row) && row.facts.stack.name == facts.stack.name;
         let largest = rows.iter().map(|row| row.facts.chips).max();
-        let near = count_names(&rows, |row| within(row) || Some(row.facts.chips) == largest, |row| row.facts.chips.to_string());
-        grounds.push(EvidenceGround { what: "scale", name: facts.chips.to_string(), grade: graded(&same, &within), near });
+        let near = count_names(
+            &rows,
+            |row| within(row) || Some(row.facts.chips) == largest,
+            |row| row.facts.chips.to_string(),
+        );
+        grounds.push(EvidenceGround {
+            what: "scale",
+            name: facts.chips.to_string(),
+            grade: graded(&same, &within),
+            near,
+        });
         grounds
     }
 }
@@ -178,7 +197,8 @@ mod tests {
     fn facts(quantity: PredictedQuantity, stack: &str) -> PredictionFacts {
         let rows = ResidualTable::read_carried();
         let of_stack = |row: &&table::ResidualRow| row.facts.stack.name == stack;
-        let measured = |row: &&table::ResidualRow| rows.evidence_of(quantity, &row.facts).worst_grade() == Grade::Measured;
+        let measured =
+            |row: &&table::ResidualRow| rows.evidence_of(quantity, &row.facts).worst_grade() == Grade::Measured;
         rows.rows_of(quantity).filter(of_stack).find(measured).unwrap().facts.clone()
     }
 
@@ -192,7 +212,10 @@ mod tests {
             table.evidence_of(PredictedQuantity::StepTime, &other).worst_grade()
         };
         assert_eq!(grade(&|f| f.chip.name = "of tomorrow".into()), Grade::Related);
-        assert_eq!(grade(&|f| f.chip = NamedKind { name: "of tomorrow".into(), kind: "optical".into() }), Grade::NeverMeasured);
+        assert_eq!(
+            grade(&|f| f.chip = NamedKind { name: "of tomorrow".into(), kind: "optical".into() }),
+            Grade::NeverMeasured
+        );
         let telepathy = Mechanism::Technique("telepathy".to_owned());
         assert_eq!(grade(&|f| f.mechanisms = [telepathy.clone()].into()), Grade::NeverMeasured);
         assert_eq!(grade(&|f| f.chips = 1 << 20), Grade::NeverMeasured);
@@ -220,7 +243,11 @@ mod tests {
         };
         let of_its_kind: usize = near("chip").iter().map(|(_, runs)| runs).sum();
         assert_eq!(of_its_kind, counted(&|f| f.chip.kind == known.chip.kind));
-        assert!(near("chip").windows(2).all(|pair| pair[0].1 >= pair[1].1) && near("chip").len() > 1, "{:?}", near("chip"));
+        assert!(
+            near("chip").windows(2).all(|pair| pair[0].1 >= pair[1].1) && near("chip").len() > 1,
+            "{:?}",
+            near("chip")
+        );
         assert_eq!(*near("stack"), [("maxtext".to_owned(), counted(&|f| f.stack.name == "maxtext"))]);
         let largest = table.rows_of(PredictedQuantity::StepTime).map(|row| row.facts.chips).max().unwrap();
         assert_eq!(*near("scale"), [(largest.to_string(), counted(&|f| f.chips == largest))]);
@@ -234,8 +261,10 @@ mod tests {
             assert!(low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite(), "{low} {high}");
             high / low
         };
-        let unknown =
-            PredictionFacts { stack: NamedKind { name: "ours".into(), kind: "of another kind".into() }, ..known.clone() };
+        let unknown = PredictionFacts {
+            stack: NamedKind { name: "ours".into(), kind: "of another kind".into() },
+            ..known.clone()
+        };
         assert!(width(&unknown) > width(&known), "{} {}", width(&unknown), width(&known));
     }
 
@@ -252,14 +281,17 @@ mod tests {
                     continue;
                 }
                 let known = table.interval_under(HoldOutScheme::Model, quantity, facts, |_| true);
-                let unknown =
-                    PredictionFacts { chip: NamedKind { name: "of tomorrow".into(), ..facts.chip.clone() }, ..facts.clone() };
+                let unknown = PredictionFacts {
+                    chip: NamedKind { name: "of tomorrow".into(), ..facts.chip.clone() },
+                    ..facts.clone()
+                };
                 let larger = |chips| PredictionFacts { chips, ..facts.clone() };
                 let largest = table
                     .rows_of(quantity)
                     .filter(|other| other.facts.stack.kind == facts.stack.kind)
                     .map(|other| other.facts.chips);
-                let most = table.interval_under(HoldOutScheme::Model, quantity, &larger(largest.max().unwrap()), |_| true);
+                let most =
+                    table.interval_under(HoldOutScheme::Model, quantity, &larger(largest.max().unwrap()), |_| true);
                 for (known, less) in [(known, unknown), (most, larger(1 << 20))] {
                     let found = table.interval_of(quantity, &less);
                     assert!(found.low <= known.low && found.high >= known.high, "{less:?}: {found:?} within {known:?}");
@@ -300,7 +332,8 @@ mod tests {
         // Models are held out, in the data sets of forty rows and more. `validate --intervals` prints the coverage of
         // each.
         let found = coverage_by_data_set(ResidualTable::read_carried());
-        let large: Vec<&IntervalCoverage> = found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
+        let large: Vec<&IntervalCoverage> =
+            found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
         // Intervals are useful only if they cover neither all rows nor everything.
@@ -313,7 +346,8 @@ mod tests {
         let rows: Vec<&table::ResidualRow> = table.rows_of(PredictedQuantity::StepTime).collect();
         let predicted = |row: &table::ResidualRow| row.measured * (-row.error_under(HoldOutScheme::Model)).exp();
         let (mut clear, mut right) = (0, 0);
-        for (at, a) in rows.iter().enumerate().filter(|(_, row)| row.held_out[HoldOutScheme::Model as usize].is_some()) {
+        for (at, a) in rows.iter().enumerate().filter(|(_, row)| row.held_out[HoldOutScheme::Model as usize].is_some())
+        {
             let lead = table.lead_over(PredictedQuantity::StepTime, &a.facts, interval::RivalPredictions::Plans);
             let rivals = rows.iter().enumerate().filter(|(other, b)| *other != at && b.ranking == a.ranking);
             for (_, b) in rivals.filter(|(_, b)| predicted(b) > predicted(a) * lead) {

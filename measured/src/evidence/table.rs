@@ -125,7 +125,8 @@ fn parse_row(cells: &[&str]) -> Result<(PredictedQuantity, ResidualRow), String>
         other => return Err(format!("quantity = {other}: must be iteration_s or peak_gib")),
     };
     let kind = |at: usize| NamedKind { name: cells[at].to_owned(), kind: cells[at + 1].to_owned() };
-    let number = |at: usize| cells[at].parse::<f64>().map_err(|_| format!("{} = {}: must be a number", COLUMNS[at], cells[at]));
+    let number =
+        |at: usize| cells[at].parse::<f64>().map_err(|_| format!("{} = {}: must be a number", COLUMNS[at], cells[at]));
     let optional = |at: usize| if cells[at].is_empty() { Ok(None) } else { number(at).map(Some) };
     let facts = PredictionFacts {
         chip: kind(5),
@@ -137,7 +138,10 @@ fn parse_row(cells: &[&str]) -> Result<(PredictedQuantity, ResidualRow), String>
     let held_out = [optional(14)?, optional(15)?, optional(16)?, optional(17)?];
     let fold = [number(18)? as usize, number(19)? as usize];
     let (dataset, ranking) = (cells[1].to_owned(), cells[3].to_owned());
-    Ok((quantity, ResidualRow { dataset, ranking, measured: number(4)?, facts, in_sample: number(13)?, held_out, fold }))
+    Ok((
+        quantity,
+        ResidualRow { dataset, ranking, measured: number(4)?, facts, in_sample: number(13)?, held_out, fold },
+    ))
 }
 
 #[cfg(test)]
@@ -149,7 +153,8 @@ mod tests {
     fn the_carried_table_can_be_read() {
         let table = ResidualTable::parse_csv(CARRIED).unwrap();
         assert!(
-            table.rows_of(PredictedQuantity::StepTime).count() > 1000 && table.rows_of(PredictedQuantity::Peak).count() > 400
+            table.rows_of(PredictedQuantity::StepTime).count() > 1000
+                && table.rows_of(PredictedQuantity::Peak).count() > 400
         );
     }
 
@@ -159,7 +164,8 @@ mod tests {
         let fault = |text: &str| ResidualTable::parse_csv(text).unwrap_err().to_string();
         assert!(fault("a,b\n").starts_with("residuals, line 1: the columns must be quantity,dataset,"));
         assert!(
-            fault(&format!("{head}\niteration_s,x\n")).contains("line 2: it has 2 cells, the header 20; make the table with")
+            fault(&format!("{head}\niteration_s,x\n"))
+                .contains("line 2: it has 2 cells, the header 20; make the table with")
         );
         let row = "iteration_s,d,i,r,1.5,c,k,f,k,s,k,tensor,8,0.1,x,,,,0,0";
         assert!(fault(&format!("{head}\n{row}\n")).contains("by_model = x: must be a number"));

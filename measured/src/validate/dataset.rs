@@ -28,8 +28,12 @@ pub enum Dataset {
 }
 
 /// The streams, with the columns of their times alone.
-pub(super) const STREAMS_ALONE: [(&str, &str); 4] =
-    [("gemm", "gemm_alone_ms"), ("collective", "collective_alone_ms"), ("h2d", "h2d_alone_ms"), ("d2h", "d2h_alone_ms")];
+pub(super) const STREAMS_ALONE: [(&str, &str); 4] = [
+    ("gemm", "gemm_alone_ms"),
+    ("collective", "collective_alone_ms"),
+    ("h2d", "h2d_alone_ms"),
+    ("d2h", "d2h_alone_ms"),
+];
 
 const TIME_US: [TargetColumn; 1] = [TargetColumn::new("measured_us", "time", "µs", TargetRange::Positive)];
 const TIME_MS: [TargetColumn; 1] = [TargetColumn::new("measured_ms", "time", "ms", TargetRange::Positive)];
@@ -45,14 +49,23 @@ const SYSTOLIC: [TargetColumn; 6] = [
 const PEAK: TargetColumn = TargetColumn::new("peak_gib", "peak memory", "GiB", TargetRange::Positive);
 const FITS: TargetColumn = TargetColumn::new("fits", "fits", "0 or 1", TargetRange::Flag);
 /// For rows whose `peak_gib` counts live tensors: the reserved memory of the allocator.
-const RESERVED: TargetColumn = TargetColumn::new("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
+const RESERVED: TargetColumn =
+    TargetColumn::new("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
 const TRAINING: [TargetColumn; 4] =
     [TargetColumn::new("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
 const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
 
 /// Columns that a prediction of concurrent streams needs.
-const STREAMS: [&str; 8] =
-    ["id", "chip", "group_inter", "gemm_alone_ms", "collective_alone_ms", "h2d_alone_ms", "d2h_alone_ms", "measured_ms"];
+const STREAMS: [&str; 8] = [
+    "id",
+    "chip",
+    "group_inter",
+    "gemm_alone_ms",
+    "collective_alone_ms",
+    "h2d_alone_ms",
+    "d2h_alone_ms",
+    "measured_ms",
+];
 
 /// Columns that a training run needs. The last is the time of the step.
 const RUN: [&str; 16] = [
@@ -118,7 +131,9 @@ impl Dataset {
     #[must_use]
     pub fn required_columns(self) -> &'static [&'static str] {
         match self {
-            Self::Kernels => &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"],
+            Self::Kernels => {
+                &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"]
+            }
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
             Self::StreamContention => &STREAMS,
             Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
@@ -236,7 +251,12 @@ impl Dataset {
 
     pub(super) fn knows_column(self, column: &str) -> bool {
         let targets = self.target_columns().iter().map(|t| t.column);
-        self.required_columns().iter().chain(self.optional_columns()).copied().chain(targets).any(|known| known == column)
+        self.required_columns()
+            .iter()
+            .chain(self.optional_columns())
+            .copied()
+            .chain(targets)
+            .any(|known| known == column)
     }
 
     /// The data set with these columns.
@@ -246,7 +266,8 @@ impl Dataset {
             return Err(ValidateError::DuplicateColumn { file: path.into(), column: column.into() });
         }
         let Some(dataset) = Self::ALL.into_iter().find(|d| d.identifying_columns().iter().all(|key| has(key))) else {
-            let known: Vec<String> = Self::ALL.iter().map(|d| format!("{d} ({})", d.identifying_columns().join(", "))).collect();
+            let known: Vec<String> =
+                Self::ALL.iter().map(|d| format!("{d} ({})", d.identifying_columns().join(", "))).collect();
             let headless = !header.is_empty() && header.iter().all(|name| name.parse::<f64>().is_ok());
             if headless {
                 let why = "its first line has numbers where the columns' names belong".to_owned();
@@ -304,7 +325,8 @@ impl Dataset {
                 format!("{origin}{} {} {class}", cell("chip"), cell("collective"))
             }
             Self::StreamContention => {
-                let runs = |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);
+                let runs =
+                    |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);
                 let streams: Vec<&str> = STREAMS_ALONE.iter().filter(runs).map(|(name, _)| *name).collect();
                 format!("{origin}{} {}", cell("chip"), streams.join("+"))
             }

@@ -32,7 +32,8 @@ pub fn read_measurements(path: &Path, chip: &Accelerator) -> Result<ChipMeasurem
     }
     let canonical = |name: &str| ChipTemplate::find_built_in(name).map_or_else(|_| name.to_owned(), |t| t.name.clone());
     let wanted = canonical(&chip.name);
-    let mut found = ChipMeasurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
+    let mut found =
+        ChipMeasurements { rows: Vec::new(), other_chips: 0, row_errors: Vec::new(), unpredicted: Vec::new() };
     table.for_each_row(|row| {
         let row = match row {
             Ok(row) => row,

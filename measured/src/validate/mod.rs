@@ -338,7 +338,12 @@ fn repeated_id(row: &MeasuredRow<'_>, first_lines: &mut BTreeMap<String, u64>) -
 
 impl FileReport {
     /// Predicts a row and records the result.
-    fn add_row(&mut self, row: &MeasuredRow<'_>, predict: predictor::RowPredictor, prepared: &mut predict::PreparedInputs) {
+    fn add_row(
+        &mut self,
+        row: &MeasuredRow<'_>,
+        predict: predictor::RowPredictor,
+        prepared: &mut predict::PreparedInputs,
+    ) {
         let outcome = row.check_width().and_then(|()| row.text("id").map(|_| ())).and_then(|()| {
             let measured: Vec<(TargetColumn, Option<f64>)> = self
                 .dataset
@@ -401,8 +406,9 @@ impl FileReport {
 
 /// The confidence in a prediction with these `facts`, from the carried errors.
 fn judge_step(column: &str, facts: &PredictionFacts, predicted: f64) -> Option<JudgedValue> {
-    let quantity =
-        [PredictedQuantity::StepTime, PredictedQuantity::Peak].into_iter().find(|quantity| quantity.column() == column)?;
+    let quantity = [PredictedQuantity::StepTime, PredictedQuantity::Peak]
+        .into_iter()
+        .find(|quantity| quantity.column() == column)?;
     let evidence = ResidualTable::read_carried().evidence_of(quantity, facts);
     Some(JudgedValue { grade: evidence.worst_grade(), interval: evidence.interval.around_prediction(predicted) })
         .filter(|judged| judged.interval[1].is_finite())

@@ -43,7 +43,8 @@ pub(super) fn score_groups(predictions: &[ValuePrediction]) -> Vec<OutOfMemorySc
 /// Scores rows of (id, failed, predicted to fail).
 fn score_rows(group: &str, rows: &[(&str, bool, bool)]) -> OutOfMemoryScore {
     let count = |failed, predicted| rows.iter().filter(|(_, f, p)| *f == failed && *p == predicted).count();
-    let (caught, missed, false_alarms, ran) = (count(true, true), count(true, false), count(false, true), count(false, false));
+    let (caught, missed, false_alarms, ran) =
+        (count(true, true), count(true, false), count(false, true), count(false, false));
     let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
     OutOfMemoryScore {
         group: group.into(),

@@ -5,7 +5,8 @@ use super::predict::{self, PreparedInputs};
 use super::row::{MeasuredRow, RowFailure};
 
 /// Predicts the target columns of a row: pairs of a column and a value in the unit of the column.
-pub(super) type RowPredictor = fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
+pub(super) type RowPredictor =
+    fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
 
 impl Dataset {
     /// The predictor of the data set.

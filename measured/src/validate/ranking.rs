@@ -38,7 +38,9 @@ pub fn score_rankings(predictions: &[ValuePrediction], quantity: &str) -> Vec<Ra
             scores.entry(group).or_default().push((rho, regret));
         }
     }
-    let mean = |values: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| values.iter().map(part).sum::<f64>() / values.len() as f64;
+    let mean = |values: &[(f64, f64)], part: fn(&(f64, f64)) -> f64| {
+        values.iter().map(part).sum::<f64>() / values.len() as f64
+    };
     let ranking = |(group, values): (&str, Vec<(f64, f64)>)| RankingScore {
         group: group.to_owned(),
         groups: values.len(),

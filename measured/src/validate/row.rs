@@ -173,7 +173,7 @@ impl<'a> MeasuredRow<'a> {
     /// A side of a matrix product, if the cell has one.
     ///
     /// # Errors
-    /// As [`Self::count`]; a value above 2^31 - 1, the largest index of a library. That is far beyond the memory of a
+    /// As [`Self::count`]; a value above 2^31 - 1, the largest index of a library, which is far beyond the memory of a
     /// device.
     pub fn optional_side(&self, key: &str) -> Result<Option<u64>, RowFailure> {
         let side = self.optional_count(key)?;

@@ -103,8 +103,20 @@ const USUAL: [u64; 12] = [24, 1024, 4096, 16, 64, 51200, 1024, 2, 2, 2, 2, 16];
 
 #[test]
 fn rows_beyond_what_is_costed_are_named_and_the_others_predicted() {
-    let names =
-        ["layers", "hidden", "ffn_hidden", "heads", "head_dim", "vocab", "seq", "tp", "pp", "dp", "micro_batch", "global_batch"];
+    let names = [
+        "layers",
+        "hidden",
+        "ffn_hidden",
+        "heads",
+        "head_dim",
+        "vocab",
+        "seq",
+        "tp",
+        "pp",
+        "dp",
+        "micro_batch",
+        "global_batch",
+    ];
     let most = [1 << 12, 1 << 20, 1 << 24, 1 << 16, 1 << 20, 1 << 24, 1 << 24];
     for (i, name) in names.into_iter().enumerate() {
         let with = |value: u64| {
@@ -116,15 +128,17 @@ fn rows_beyond_what_is_costed_are_named_and_the_others_predicted() {
         };
         for value in [EXACT, 1_000_000_000_000_000, 100_000_000_000_000, 1 << 50] {
             let fault = with(value).unwrap_or_default();
-            assert!(fault.starts_with(&format!("data.csv:2: {name} = {value}: must be")), "{name} = {value}: {fault:?}");
+            assert!(
+                fault.starts_with(&format!("data.csv:2: {name} = {value}: must be")),
+                "{name} = {value}: {fault:?}"
+            );
         }
         // The largest value of each cell alone can be costed.
         if let Some(most) = most.get(i) {
             assert_eq!(with(*most), None, "{name}");
-            assert!(
-                with(2 * most)
-                    .is_some_and(|fault| fault.contains(&format!("at most {most}")) || fault.contains(&format!("to {most};")))
-            );
+            assert!(with(2 * most).is_some_and(
+                |fault| fault.contains(&format!("at most {most}")) || fault.contains(&format!("to {most};"))
+            ));
         }
     }
 }
@@ -135,7 +149,8 @@ fn rows_whose_numbers_are_too_much_together_are_named() {
     let fault = |d: [u64; 12]| {
         check(&format!("{RUNS}{}", sized("odd", d))).row_errors.first().map(ToString::to_string).unwrap_or_default()
     };
-    let [layers, hidden, ffn, heads, dim, vocab, seq, ..] = [1 << 12, 1 << 20, 1 << 24, 1 << 16, 1 << 20, 1 << 24, 1 << 24];
+    let [layers, hidden, ffn, heads, dim, vocab, seq, ..] =
+        [1 << 12, 1 << 20, 1 << 24, 1 << 16, 1 << 20, 1 << 24, 1 << 24];
     let cases: [([u64; 12], &str); 5] = [
         (
             [layers, hidden, ffn, heads, dim, vocab, seq, 1, 1, 1, 1 << 20, EXACT],
@@ -145,8 +160,14 @@ fn rows_whose_numbers_are_too_much_together_are_named() {
             [1, hidden, ffn, heads, 16, vocab, seq, 1, 1, 1, 1 << 20, 1 << 20],
             "micro_batch = 1048576: must be such that no tensor has more than",
         ),
-        ([1, 1024, 1024, heads, dim, 1024, seq, 1, 1, 1, 1, 1], "seq = 16777216: must be such that no tensor has more than"),
-        ([1, 64, 64, 1, 64, 64, seq, 1, 1, 1, 1, 1 << 40], "global_batch = 1099511627776: must be such that a step has at most"),
+        (
+            [1, 1024, 1024, heads, dim, 1024, seq, 1, 1, 1, 1, 1],
+            "seq = 16777216: must be such that no tensor has more than",
+        ),
+        (
+            [1, 64, 64, 1, 64, 64, seq, 1, 1, 1, 1, 1 << 40],
+            "global_batch = 1099511627776: must be such that a step has at most",
+        ),
         (
             [24, 64, 64, 1, 64, 64, 64, 1, 2, 1, 1, 1 << 40],
             "global_batch = 1099511627776: must be such that at most 16777216 passes",
@@ -192,8 +213,15 @@ fn the_bandwidth_that_a_row_states_goes_before_the_fabrics_own() {
         })
         .collect();
     let report = check(&format!("{head}{rows}"));
-    let of = |id: &str| report.predictions.iter().find(|p| p.id == id && p.quantity == "iteration_s").unwrap().predicted;
-    assert!(of("0") == of("1") && of("2") > 1.05 * of("1") && of("3") == of("2"), "{} {} {}", of("1"), of("2"), of("3"));
+    let of =
+        |id: &str| report.predictions.iter().find(|p| p.id == id && p.quantity == "iteration_s").unwrap().predicted;
+    assert!(
+        of("0") == of("1") && of("2") > 1.05 * of("1") && of("3") == of("2"),
+        "{} {} {}",
+        of("1"),
+        of("2"),
+        of("3")
+    );
 }
 
 const RUN: &str = "id,dataset,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq,chip,chips,chips_per_node,fabric,\
@@ -256,7 +284,10 @@ fn what_rows_leave_open_is_noted_with_what_is_assumed() {
     }
     let open = format!("{RUN}{}", on("a", 16, "8,selene_hdr200x8,25")).replace(",2,1,8,1,1,8,", ",2,2,4,,,8,");
     let noted: Vec<String> = check(&open).assumed.into_iter().map(|assumption| assumption.what).collect();
-    assert_eq!(noted, ["micro_batch is empty, taken as 1", "virtual_stages is empty, taken as 1, the fastest of those that fit"]);
+    assert_eq!(
+        noted,
+        ["micro_batch is empty, taken as 1", "virtual_stages is empty, taken as 1, the fastest of those that fit"]
+    );
 }
 
 #[test]
@@ -272,7 +303,10 @@ fn nodes_that_a_run_cannot_have_are_refused() {
             "fabric = nvlink3_node: nvlink3_node joins at most 8 chips, the run has 12; name the fabric that joins its \
             nodes",
         ),
-        ("6,vivaldi_mpigraph_0,", "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of 8; give 8"),
+        (
+            "6,vivaldi_mpigraph_0,",
+            "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of 8; give 8",
+        ),
         ("5000000000,selene_hdr200x8,25", "chips_per_node = 5000000000: must be below 2^32; correct it"),
         ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be from 0 to 1e5"),
     ];
@@ -315,7 +349,10 @@ fn a_last_node_that_is_filled_in_part_is_noted() {
         let report = check(&format!("{RUN}{}", on("a", chips, network)));
         let reduction =
             |(_, step): &(String, StepTime)| step.named_parts().iter().find(|(part, _)| *part == "data").map(|p| p.1.0);
-        (report.steps.first().and_then(reduction).unwrap(), report.assumed.into_iter().map(|a| a.what).collect::<Vec<_>>())
+        (
+            report.steps.first().and_then(reduction).unwrap(),
+            report.assumed.into_iter().map(|a| a.what).collect::<Vec<_>>(),
+        )
     };
     for nodes in ["8", ""] {
         let (partly, assumed) = time(12, &format!("{nodes},selene_hdr200x8,25"));
@@ -326,7 +363,10 @@ fn a_last_node_that_is_filled_in_part_is_noted() {
         );
         let (whole, none) = time(16, &format!("{nodes},selene_hdr200x8,25"));
         let (one, _) = time(12, "12,selene_hdr200x8,25");
-        assert!(none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole, "{nodes}: {one} {whole} {partly}");
+        assert!(
+            none.is_empty() && one < whole && whole < partly && partly < 2.0 * whole,
+            "{nodes}: {one} {whole} {partly}"
+        );
     }
 }
 

@@ -108,13 +108,15 @@ fn score_pairs(group: &str, quantity: &'static str, rows: &[&ValuePrediction], u
         rows.iter().filter_map(|p| error_pct(measured(p), p.predicted).map(|e| (e, *p))).collect();
     let mut sizes: Vec<f64> = errors.iter().map(|(e, _)| e.abs()).collect();
     sizes.sort_by(f64::total_cmp);
-    let mean = |values: &mut dyn Iterator<Item = f64>| (!errors.is_empty()).then(|| values.sum::<f64>() / errors.len() as f64);
+    let mean =
+        |values: &mut dyn Iterator<Item = f64>| (!errors.is_empty()).then(|| values.sum::<f64>() / errors.len() as f64);
     let off = errors.iter().filter(|(e, _)| *e != 0.0);
     let worst = off.max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
     let judged: Vec<(f64, f64, [f64; 2])> =
         rows.iter().filter_map(|p| Some((measured(p), p.predicted, p.evidence?.interval))).collect();
     let within = judged.iter().filter(|(measured, _, [low, high])| (*low..=*high).contains(measured)).count();
-    let mut widths: Vec<f64> = judged.iter().map(|(_, predicted, [low, high])| (high - low) / predicted * 100.0).collect();
+    let mut widths: Vec<f64> =
+        judged.iter().map(|(_, predicted, [low, high])| (high - low) / predicted * 100.0).collect();
     widths.sort_by(f64::total_cmp);
     GroupScore {
         group: group.into(),

@@ -25,7 +25,12 @@ pub enum TargetRange {
 }
 
 impl TargetColumn {
-    pub(super) const fn new(column: &'static str, quantity: &'static str, unit: &'static str, range: TargetRange) -> Self {
+    pub(super) const fn new(
+        column: &'static str,
+        quantity: &'static str,
+        unit: &'static str,
+        range: TargetRange,
+    ) -> Self {
         Self { column, quantity, unit, range }
     }
 }

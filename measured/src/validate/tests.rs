@@ -6,8 +6,10 @@ use sim::hardware::Accelerator;
 const SYSTOLIC: &str = "id,layer,rows,cols,dataflow,m,n,k,array_cycles,reported_total_cycles,mapping_efficiency_pct,\
 ifmap_sram_reads,filter_sram_reads,ofmap_sram_writes,source\n";
 /// SCALE-Sim v3 at 1d62b68, CALC mode, 64/64/32 kB SRAM, gemm.
-const ROWS: [&str; 2] =
-    ["ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n", "ss_0002,synthetic,8,8,os,1,64,1,120,119,12.5,8,64,192,x\n"];
+const ROWS: [&str; 2] = [
+    "ss_0000,synthetic,8,8,os,1,1,1,15,14,1.5625,1,1,17,x\n",
+    "ss_0002,synthetic,8,8,os,1,64,1,120,119,12.5,8,64,192,x\n",
+];
 
 pub(super) fn check(text: &str) -> FileReport {
     validate_contents(Path::new("data.csv"), text.as_bytes(), &ValidateOptions::default()).unwrap()
@@ -36,7 +38,10 @@ fn a_faulty_row_is_named_and_the_others_are_scored() {
             "a,l,8,8,os,1,1,1,NaN,14,1.5,1,1,17,x",
             "data.csv:2: array_cycles = NaN: must be a finite number; an empty cell means unknown",
         ),
-        ("a,l,8,8,os,1,1,1,0,14,1.5,1,1,17,x", "data.csv:2: array_cycles = 0: must be above 0; an empty cell means unknown"),
+        (
+            "a,l,8,8,os,1,1,1,0,14,1.5,1,1,17,x",
+            "data.csv:2: array_cycles = 0: must be above 0; an empty cell means unknown",
+        ),
         ("a,l,8,8,os,1,1,,15,14,1.5,1,1,17,x", "data.csv:2: k = (empty): must not be empty; fill it in"),
         (",l,8,8,os,1,1,1,15,14,1.5,1,1,17,x", "data.csv:2: id = (empty): must not be empty; fill it in"),
         ("a,l,8", "data.csv:2: row = (empty): the row has 3 cells, the header 15; write one cell per column"),
@@ -88,7 +93,10 @@ fn a_file_of_no_data_set_is_refused() {
     assert!(refused("id,id\n1,2\n").contains("column `id` occurs twice"));
     assert!(refused("").contains("it is empty"));
     let memory = refused("id,chip,chips,global_batch,peak_gib\n1,a,8,16,1.5\n");
-    assert!(memory.starts_with("data.csv: a memory_peaks file needs the columns layers, hidden, ffn_hidden, "), "{memory}");
+    assert!(
+        memory.starts_with("data.csv: a memory_peaks file needs the columns layers, hidden, ffn_hidden, "),
+        "{memory}"
+    );
 }
 
 #[test]
@@ -98,7 +106,8 @@ fn unknown_columns_are_ignored_and_named() {
     assert_eq!(report.predictions.len(), 1);
 }
 
-const COLLECTIVES: &str = "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";
+const COLLECTIVES: &str =
+    "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source\n";
 
 #[test]
 fn collectives_that_are_unknown_are_counted_and_named() {
@@ -155,8 +164,13 @@ fn kernels_are_predicted_or_named() {
 #[test]
 fn a_kernel_of_an_absurd_size_and_an_id_given_twice_are_named() {
     let row = |id: &str, m: &str| format!("{id},d,a100_80gb_sxm,gemm,{m},64,64,1,,fp16,20,,device,\n");
-    let report =
-        check(&format!("{KERNELS}{}{}{}{}", row("a", "64"), row("b", "1000000000000"), row("a", "128"), row("c", "2147483647")));
+    let report = check(&format!(
+        "{KERNELS}{}{}{}{}",
+        row("a", "64"),
+        row("b", "1000000000000"),
+        row("a", "128"),
+        row("c", "2147483647")
+    ));
     let errors: Vec<String> = report.row_errors.iter().map(ToString::to_string).collect();
     assert_eq!(
         errors,
@@ -262,12 +276,19 @@ fn memory_is_predicted_with_what_fits() {
         memory_row("short", "a100_40gb_sxm", 1, "", 0),
     ];
     let report = check(&format!("{MEMORY}{}", rows.concat()));
-    assert!(report.row_errors.is_empty() && report.unpredicted.is_empty(), "{:?} {:?}", report.row_errors, report.unpredicted);
+    assert!(
+        report.row_errors.is_empty() && report.unpredicted.is_empty(),
+        "{:?} {:?}",
+        report.row_errors,
+        report.unpredicted
+    );
     let score = report.groups.iter().find(|g| g.quantity == "peak_gib" && g.n > 0).unwrap();
     assert!(score.mape_pct.is_some_and(|e| e < 2.0), "{score:?}");
     let small = report.out_of_memory.iter().find(|o| o.group == "t a100_80gb_sxm >=1B").unwrap();
     assert_eq!((small.ran, small.false_alarms, small.failed, small.caught), (1, 0, 1, 1));
-    assert!(report.out_of_memory.iter().all(|o| o.precision == Some(1.0) && o.recall == Some(1.0) && o.wrong.is_empty()));
+    assert!(
+        report.out_of_memory.iter().all(|o| o.precision == Some(1.0) && o.recall == Some(1.0) && o.wrong.is_empty())
+    );
     assert!(reports_json(&[report])["files"][0]["out_of_memory"][0]["caught"].is_u64());
     let two = check(&format!("{MEMORY}{}", memory_row("two", "a100_80gb_sxm", 1, "56.0", 2)));
     assert_eq!(two.row_errors[0].to_string(), "data.csv:2: fits = 2: must be 0 or 1; an empty cell means unknown");
@@ -286,15 +307,26 @@ fn collectives_on_nodes_that_a_fabric_has_not_are_refused() {
     let head = "id,chip,fabric,collective,ranks,nodes,bytes,measured_us\n";
     let row = |rest: &str| check(&format!("{head}a,a100_80gb_sxm,{rest},1e6,100\n"));
     let cases = [
-        ("selene_hdr200x8,all_reduce,16,1", "nodes = 1: a node of selene_hdr200x8 has 8 chips, the row 16 ranks; give the nodes"),
-        ("vivaldi_mpigraph_0,all_reduce,64,4", "nodes = 4: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give"),
-        ("vivaldi_mpigraph_0,all_reduce,32,32", "nodes = 32: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give"),
+        (
+            "selene_hdr200x8,all_reduce,16,1",
+            "nodes = 1: a node of selene_hdr200x8 has 8 chips, the row 16 ranks; give the nodes",
+        ),
+        (
+            "vivaldi_mpigraph_0,all_reduce,64,4",
+            "nodes = 4: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give",
+        ),
+        (
+            "vivaldi_mpigraph_0,all_reduce,32,32",
+            "nodes = 32: vivaldi_mpigraph_0 has measured links between 16 nodes of 8; give",
+        ),
     ];
     for (rest, expected) in cases {
         let error = row(rest).row_errors.first().map(ToString::to_string).unwrap_or_default();
         assert!(error.starts_with(&format!("data.csv:2: {expected}")), "{error}");
     }
-    for rest in ["selene_hdr200x8,all_reduce,16,2", "vivaldi_mpigraph_0,all_reduce,16,16", "selene_hdr200x8,all_reduce,4,1"] {
+    for rest in
+        ["selene_hdr200x8,all_reduce,16,2", "vivaldi_mpigraph_0,all_reduce,16,16", "selene_hdr200x8,all_reduce,4,1"]
+    {
         let report = row(rest);
         assert!(report.predictions.len() == 1 && report.assumed.is_empty(), "{rest}");
     }

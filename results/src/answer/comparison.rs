@@ -365,8 +365,9 @@ mod tests {
 
     #[test]
     fn the_table_reads() {
-        let comparison =
-            Comparison { entries: vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("small", None)] };
+        let comparison = Comparison {
+            entries: vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("small", None)],
+        };
         assert_eq!(
             comparison.to_text(),
             "  best found  8 x 128x128 TC; p 8, t 1, d 128\n  TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
@@ -401,7 +402,9 @@ mod tests {
         let text = Comparison { entries: entries.clone() }.to_text();
         assert!(text.contains("Step s with 90 % confidence: best found 70.0 to 110, related.\n"), "{text}");
         assert!(
-            text.contains("Too close to call: TPUv4. The first one's lead is smaller than the model error between designs."),
+            text.contains(
+                "Too close to call: TPUv4. The first one's lead is smaller than the model error between designs."
+            ),
             "{text}"
         );
         // Errors under the same software are correlated: 102.4 s is more than 1.2 times 81.92 s.

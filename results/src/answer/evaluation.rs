@@ -73,7 +73,11 @@ impl EvaluateAnswer {
             counts: PlanCounts::from_answer(answer),
             feasible: best.is_some(),
             why: reason_without_plan(job, answer),
-            shortfall: answer.nearest.as_ref().filter(|_| best.is_none()).map(|(plan, why)| ShortfallRecord::new(plan, why)),
+            shortfall: answer
+                .nearest
+                .as_ref()
+                .filter(|_| best.is_none())
+                .map(|(plan, why)| ShortfallRecord::new(plan, why)),
             result: best.map(|(ranked, explained)| StepRecord::from_explained(job, ranked, explained)),
             asked: None,
         }

@@ -1,7 +1,8 @@
 //! Evidence as data, in the form of answers.
 
 use measured::evidence::{
-    Evidence, EvidenceGround, Grade, PredictedQuantity, PredictionFacts, PredictionInterval, ResidualTable, RivalPredictions,
+    Evidence, EvidenceGround, Grade, PredictedQuantity, PredictionFacts, PredictionInterval, ResidualTable,
+    RivalPredictions,
 };
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,8 @@ fn alike() -> f64 {
 
 impl From<&EvidenceGround> for GroundRecord {
     fn from(ground: &EvidenceGround) -> Self {
-        let near = ground.near.iter().map(|(name, runs)| NearMeasurements { name: name.clone(), runs: *runs }).collect();
+        let near =
+            ground.near.iter().map(|(name, runs)| NearMeasurements { name: name.clone(), runs: *runs }).collect();
         Self { what: ground.what.to_owned(), name: ground.name.clone(), grade: ground.grade, near }
     }
 }
@@ -125,15 +127,19 @@ impl EvidenceRecord {
 /// Lower bound of the step: the necessary matrix products on all devices at their peak. `None` if techniques omit some
 /// of them.
 fn least_step_time(job: &Job<'_>) -> Option<f64> {
-    let peak =
-        job.chip.peak_flops(job.precision.product.unwrap_or(job.precision.operand)).filter(|_| job.techniques.is_empty())?;
-    let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
+    let peak = job
+        .chip
+        .peak_flops(job.precision.product.unwrap_or(job.precision.operand))
+        .filter(|_| job.techniques.is_empty())?;
+    let flops =
+        job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
     Some(flops.as_f64() / (peak.0 * f64::from(job.devices)))
 }
 
 fn list_reasons(grounds: &[GroundRecord]) -> String {
     let of = |grade: Grade| {
-        let names: Vec<String> = grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
+        let names: Vec<String> =
+            grounds.iter().filter(|g| g.grade == grade).map(|g| format!("{} {}", g.what, g.name)).collect();
         (!names.is_empty()).then(|| format!("{grade}: {}", names.join(", ")))
     };
     let why: Vec<String> = [Grade::NeverMeasured, Grade::Related].into_iter().filter_map(of).collect();

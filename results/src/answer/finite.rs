@@ -155,7 +155,13 @@ impl<'a> Serializer for &'a mut NumberWalk {
         Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_tuple_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+    fn serialize_tuple_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<PartWalk<'a>, FiniteError> {
         Ok(PartWalk::begin_parts(self))
     }
 
@@ -167,7 +173,13 @@ impl<'a> Serializer for &'a mut NumberWalk {
         Ok(PartWalk::begin_parts(self))
     }
 
-    fn serialize_struct_variant(self, _: &'static str, _: u32, _: &'static str, _: usize) -> Result<PartWalk<'a>, FiniteError> {
+    fn serialize_struct_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        _: usize,
+    ) -> Result<PartWalk<'a>, FiniteError> {
         Ok(PartWalk::begin_parts(self))
     }
 }

@@ -4,7 +4,8 @@
 
 use crate::answer::comparison::{ComparisonEntry, processes_note};
 use crate::text::{
-    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_rate, format_significant,
+    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_rate,
+    format_significant,
 };
 use serde::Serialize;
 use sim::units::SquareMillimeters;
@@ -132,7 +133,10 @@ impl Freedoms {
                         format_count(model.evaluations.bayesian)
                     ),
                 ),
-                ("joint search", format!("no design is better by more than {} %", format_significant(model.gap * 100.0, 2))),
+                (
+                    "joint search",
+                    format!("no design is better by more than {} %", format_significant(model.gap * 100.0, 2)),
+                ),
             ]));
             let mut table =
                 TextTable::new(["freedom", "worth", "seq/s", "area", "chip; plan"]).align_column(4, ColumnAlign::Left);
@@ -158,9 +162,9 @@ impl Freedoms {
         if self.models.len() > 1 {
             text.push_str(&format_heading("Over all models, geometric means"));
             let mut table = TextTable::new(["freedom", "worth", "models"]);
-            self.over_all
-                .iter()
-                .for_each(|worth| table.add_row([worth.freedom.clone(), times(&worth.times_first), worth.models.to_string()]));
+            self.over_all.iter().for_each(|worth| {
+                table.add_row([worth.freedom.clone(), times(&worth.times_first), worth.models.to_string()])
+            });
             text.push_str(&table.render());
         }
         text
@@ -178,7 +182,12 @@ mod tests {
             ComparisonEntry { throughput_sequences_per_s: rate, ..ComparisonEntry::without_design(FREEDOMS[at - 1]) }
         });
         ModelFreedoms::from_entries(
-            FreedomCase { model: "m".into(), study: "s".into(), expert: "p 1, t 1, d 1".into(), chips: "all are ideal".into() },
+            FreedomCase {
+                model: "m".into(),
+                study: "s".into(),
+                expert: "p 1, t 1, d 1".into(),
+                chips: "all are ideal".into(),
+            },
             entries,
             EvaluatedChips { joint: 12, bayesian: 32 },
             0.0,
@@ -195,7 +204,8 @@ mod tests {
         let worth: Vec<f64> = all.over_all.iter().filter_map(|worth| worth.times_first).collect();
         assert!((worth[4] - 6.0).abs() < 1e-12 && (worth[1] - 2_f64.sqrt()).abs() < 1e-12, "{worth:?}");
         assert!(all.to_text().contains("6.000x"), "{}", all.to_text());
-        let none = Freedoms::from_models(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0), None, Some(4.0)])], 0);
+        let none =
+            Freedoms::from_models(vec![of([Some(2.0), None, Some(3.0), Some(3.0), Some(8.0), None, Some(4.0)])], 0);
         assert_eq!((none.models[0].times_first[1], none.over_all[1].times_first), (None, None));
         let lost = of([None, Some(1.0), None, None, None, None, Some(1.0)]);
         assert!(lost.times_first.iter().all(Option::is_none));

@@ -283,7 +283,8 @@ impl PlannedAnswer {
         let Some(best) = self.plans.first().map(|row| row.step_s).filter(|_| !mappings.is_empty()) else { return };
         for row in &mut self.neighbours {
             if let Some(step) = row.step_s.filter(|step| *step < best) {
-                row.why = format!("{:+.1} % with ranks in the order of the devices, not mapped", (step / best - 1.0) * 100.0);
+                row.why =
+                    format!("{:+.1} % with ranks in the order of the devices, not mapped", (step / best - 1.0) * 100.0);
             }
         }
     }
@@ -323,7 +324,8 @@ pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> P
         .peak_flops(job.precision.product.unwrap_or(job.precision.operand))
         .or_else(|| chip.peak_flops(DataType::Fp16))
         .map_or(f64::NAN, |p| p.0);
-    let flops = job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
+    let flops =
+        job.model.necessary_training_flops(job.global_batch, job.sequence_length, job.model.padded_vocabulary(1));
     PlanRow {
         plan: ranked.plan.clone(),
         layers: ranked.plan.layout.chunk_layers(job.model.layers).unwrap_or_default(),
@@ -359,7 +361,9 @@ pub fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
 }
 
 fn keeps_row(keeps: LayerKeeps) -> KeptTensorsRow {
-    let mib = |tensors: Vec<NamedBytes>| tensors.into_iter().map(|(name, bytes)| (name, bytes.as_f64() / 1_048_576.0)).collect();
+    let mib = |tensors: Vec<NamedBytes>| {
+        tensors.into_iter().map(|(name, bytes)| (name, bytes.as_f64() / 1_048_576.0)).collect()
+    };
     KeptTensorsRow {
         layers: keeps.layers,
         policy: keeps.policy,
@@ -394,16 +398,29 @@ pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> Neighbo
             let part = part_name(grew.0);
             let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
                 (true, _) => "as fast".to_owned(),
-                _ if slower < 0.0 => format!("{:+.1} %: faster, but outside the space that was searched", slower * 100.0),
-                (false, true) => format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::text::format_seconds(grew.1)),
+                _ if slower < 0.0 => {
+                    format!("{:+.1} %: faster, but outside the space that was searched", slower * 100.0)
+                }
+                (false, true) => {
+                    format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::text::format_seconds(grew.1))
+                }
                 (false, false) => format!("{:+.1} %", slower * 100.0),
             };
             (Some(step.0), why)
         }
-        NeighbourOutcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _) } => (None, why.to_string()),
+        NeighbourOutcome::OverCapacity { why, grew: (MemoryClass::Host | MemoryClass::Storage, _) } => {
+            (None, why.to_string())
+        }
         NeighbourOutcome::OverCapacity { why, grew: (class, more) } => {
             let (need, have) = (why.need.gib(), why.have.gib());
-            (None, format!("stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB", why.stage, more.gib()))
+            (
+                None,
+                format!(
+                    "stage {} needs {need:.2} GiB of {have:.2} GiB: {class} grow by {:.2} GiB",
+                    why.stage,
+                    more.gib()
+                ),
+            )
         }
         // The cure is another neighbour.
         NeighbourOutcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
@@ -437,7 +454,9 @@ pub fn part_name(part: &str) -> &str {
 pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
     match (plan.layout.pipeline, plan.layout.virtual_stages, plan.schedule) {
         (1, ..) => "no pipeline",
-        (_, chunks, PipelineSchedule::OneForwardOneBackward) if chunks > 1 => PipelineSchedule::Interleaved { chunks }.name(),
+        (_, chunks, PipelineSchedule::OneForwardOneBackward) if chunks > 1 => {
+            PipelineSchedule::Interleaved { chunks }.name()
+        }
         (_, _, schedule) => schedule.name(),
     }
 }

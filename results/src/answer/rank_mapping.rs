@@ -62,7 +62,11 @@ impl From<&RankMapping> for RankMappingRecord {
             lower_bound_s: m.lower_bound.0,
             status: if m.status == SolveStatus::Optimal { "optimal" } else { "gap" },
             gap: m.status.relative_gap().unwrap_or(1.0),
-            axes: m.axes.iter().map(|a| AxisTraffic { axis: a.axis, before_s: a.before.0, after_s: a.after.0 }).collect(),
+            axes: m
+                .axes
+                .iter()
+                .map(|a| AxisTraffic { axis: a.axis, before_s: a.before.0, after_s: a.after.0 })
+                .collect(),
             moves: m.moves,
         }
     }

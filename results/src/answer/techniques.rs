@@ -159,7 +159,8 @@ fn technique_row(
     let refused = tried.as_ref().err().map(ToString::to_string);
     let lowering = Lowering { sequence_length: setting.plan.batch.sequence_length, ..Lowering::new(setting.model) };
     let facts = TrainingQuantities::new(setting.model, &lowering);
-    let in_force = |technique: &Technique| Some((technique.preset().name.clone(), technique.parameter_values(&facts).ok()?));
+    let in_force =
+        |technique: &Technique| Some((technique.preset().name.clone(), technique.parameter_values(&facts).ok()?));
     let parameters = tried.as_ref().map_or(list, |trial| &trial.techniques).iter().filter_map(in_force).collect();
     TechniqueRow {
         technique: chosen,
@@ -184,8 +185,14 @@ fn technique_effect(
     // States are written once per step; activations and gradients in every micro-batch. Data that are only read were
     // written before training.
     let micro_batches = setting.plan.micro_batches();
-    let written =
-        trial.memory.stages.iter().map(|s| s.written[0] + s.written[1] * micro_batches).max().unwrap_or_default().as_f64();
+    let written = trial
+        .memory
+        .stages
+        .iter()
+        .map(|s| s.written[0] + s.written[1] * micro_batches)
+        .max()
+        .unwrap_or_default()
+        .as_f64();
     TechniqueEffect {
         classes_gib: MemoryClass::ALL
             .iter()

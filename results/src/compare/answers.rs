@@ -60,7 +60,11 @@ fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
 fn describe_difference(first: &PageSubject, other: &PageSubject) -> Option<String> {
     let mut parts = Vec::new();
     if (&first.names.model, first.sequence_tokens) != (&other.names.model, other.sequence_tokens) {
-        parts.push(format!("model {} with {} tokens per sequence", other.names.model, format_count(other.sequence_tokens)));
+        parts.push(format!(
+            "model {} with {} tokens per sequence",
+            other.names.model,
+            format_count(other.sequence_tokens)
+        ));
     }
     if first.devices != other.devices {
         parts.push(format!("{} devices", format_count(other.devices)));

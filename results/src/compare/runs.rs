@@ -49,7 +49,12 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
     let robust = runs.iter().any(|run| run.record.certificate.robust);
     let first = runs.iter().find(|run| !run.models().is_empty());
     let Some(first) = first else {
-        return Ok(RunComparison { over: compare_best_designs(&runs), models: Vec::new(), scale: String::new(), robust });
+        return Ok(RunComparison {
+            over: compare_best_designs(&runs),
+            models: Vec::new(),
+            scale: String::new(),
+            robust,
+        });
     };
     let on = |(at, model): (usize, &ModelPlan)| ModelComparison {
         model: model.model.clone(),
@@ -66,8 +71,9 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
         first.record.study.reference_chip,
         first.name,
     );
-    let over =
-        labelled_entries(&runs, &|run| run.record.best.as_ref().map_or_else(no_design_entry, |best| mean_entries(run, best)));
+    let over = labelled_entries(&runs, &|run| {
+        run.record.best.as_ref().map_or_else(no_design_entry, |best| mean_entries(run, best))
+    });
     Ok(RunComparison { over, models: first.models().iter().enumerate().map(on).collect(), scale, robust })
 }
 
@@ -86,8 +92,12 @@ impl RunComparison {
         text.push_str(&words(&self.over));
         text.push_str(&fold_line(&self.scale));
         for of in &self.models {
-            let what =
-                format!("On {}, {} tokens, a share of {}", of.model, format_count(of.sequence_tokens), format_percent(of.share));
+            let what = format!(
+                "On {}, {} tokens, a share of {}",
+                of.model,
+                format_count(of.sequence_tokens),
+                format_percent(of.share)
+            );
             text.push_str(&format_heading(&what));
             text.push_str(&words(&of.comparison));
         }
@@ -231,8 +241,9 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
 fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
     let pairs: Vec<(&ModelPlan, &ModelPlan)> = run.models().iter().zip(first.models()).collect();
     // Equal references give equal values up to rounding.
-    let same =
-        |(own, other): &(&ModelPlan, &ModelPlan)| (own.reference_tokens_per_s / other.reference_tokens_per_s - 1.0).abs() < 1e-9;
+    let same = |(own, other): &(&ModelPlan, &ModelPlan)| {
+        (own.reference_tokens_per_s / other.reference_tokens_per_s - 1.0).abs() < 1e-9
+    };
     if pairs.iter().all(same) {
         return Ok(());
     }
@@ -252,7 +263,8 @@ fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
         Some(model.reference_energy_per_step_j? / model.global_batch_sequences as f64 / model.sequence_tokens as f64)
     };
     let energy = mean(&|own, other| Some(joules(own)? / joules(other)?));
-    let times = |value: &mut Option<f64>, factor: Option<f64>| *value = value.zip(factor).map(|(value, factor)| value * factor);
+    let times =
+        |value: &mut Option<f64>, factor: Option<f64>| *value = value.zip(factor).map(|(value, factor)| value * factor);
     let best = run.record.best.as_mut().map(|best| &mut best.design);
     for row in run.designs.iter_mut().chain(best) {
         times(&mut row.times_reference, rate);

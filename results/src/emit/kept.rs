@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use step::{TrainingPlan, lowering_of_plan};
 use workloads::graph::OperatorGraph;
 use workloads::recompute_policy::{NamedTensor, Treatment};
-use workloads::{ActivationPolicy, LayerRun, SegmentKind, StagePolicies, Technique, Techniques, TensorId, TrainingGraph};
+use workloads::{
+    ActivationPolicy, LayerRun, SegmentKind, StagePolicies, Technique, Techniques, TensorId, TrainingGraph,
+};
 
 /// Presets that are modules of Megatron-LM's `--recompute-modules`. The module's name is the preset's without its
 /// prefix.
@@ -70,7 +72,8 @@ pub(super) fn plan_by_policies(recipe: &PlanRecipe<'_>) -> TrainingPlan {
             let wanted = policy.treatment_with_extent(layer, recipe.stack.replay_extent());
             let known = [policy.clone(), ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
             let same = |known: &ActivationPolicy| {
-                describe_differences(plain, &wanted, &known.treatment_with_extent(plain, recipe.stack.replay_extent())).is_empty()
+                describe_differences(plain, &wanted, &known.treatment_with_extent(plain, recipe.stack.replay_extent()))
+                    .is_empty()
             };
             known.into_iter().find(same).unwrap_or_else(|| ActivationPolicy::from_treatment(plain, &wanted))
         };
@@ -94,7 +97,10 @@ fn layer_without_techniques(recipe: &PlanRecipe<'_>) -> Option<TrainingGraph> {
 }
 
 /// The layer of the plan, and its treatment under a policy.
-pub(super) fn policy_on_layer(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy) -> Option<(OperatorGraph, Treatment)> {
+pub(super) fn policy_on_layer(
+    recipe: &PlanRecipe<'_>,
+    policy: &ActivationPolicy,
+) -> Option<(OperatorGraph, Treatment)> {
     let graph = layer_without_techniques(recipe)?.segment(SegmentKind::Layer)?.graph.clone();
     let treatment = policy.treatment_with_extent(&graph, recipe.stack.replay_extent());
     Some((graph, treatment))
@@ -120,7 +126,9 @@ pub(super) fn find_megatron_modules(
     let part = |name: &&&'static str| {
         under(&[**name]).is_some_and(|own| {
             let (more, away) = (again(&own), &own.offloaded);
-            more.is_subset(&again(&wanted)) && away.is_subset(&wanted.offloaded) && !(more.is_empty() && away.is_empty())
+            more.is_subset(&again(&wanted))
+                && away.is_subset(&wanted.offloaded)
+                && !(more.is_empty() && away.is_empty())
         })
     };
     let words: Vec<&'static str> = RECOMPUTED.iter().chain(&OFFLOADED).filter(part).copied().collect();
@@ -163,12 +171,13 @@ fn describe_differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treat
             let rest = if partly.recomputed { ", the others again" } else { "" };
             format!(" for {} of its tokens{rest}", partly.offloaded_fraction())
         });
-        let there = match (treatment.stored.contains(&id), treatment.offloaded.contains(&id), treatment.kept.contains(&id)) {
-            (true, ..) => "on NVMe",
-            (_, true, _) => "in host memory",
-            (.., true) => "on the device",
-            _ => "not kept",
-        };
+        let there =
+            match (treatment.stored.contains(&id), treatment.offloaded.contains(&id), treatment.kept.contains(&id)) {
+                (true, ..) => "on NVMe",
+                (_, true, _) => "in host memory",
+                (.., true) => "on the device",
+                _ => "not kept",
+            };
         format!("{there}{part}")
     };
     let tensors = layer.tensors.iter().filter_map(|tensor| {

@@ -51,7 +51,10 @@ impl DecoderBlock {
         let model = recipe.model;
         let biased = model.qkv_bias || model.attention_output_bias || model.mlp_bias;
         let llama = model.position == PositionEncoding::Rotary && model.norm == Norm::RmsNorm && model.gated && !biased;
-        let gpt3 = model.position != PositionEncoding::Rotary && model.norm == Norm::LayerNorm && !model.gated && model.mlp_bias;
+        let gpt3 = model.position != PositionEncoding::Rotary
+            && model.norm == Norm::LayerNorm
+            && !model.gated
+            && model.mlp_bias;
         recipe.refuse_features(
             "MaxText",
             &[
@@ -150,7 +153,10 @@ impl MaxTextSettings {
         let accumulated = if l.pipeline == 1 { micro_batches } else { 1 };
         // MaxText counts the sequences per device of a step (or of a gradient-accumulation step). Fractions are
         // allowed.
-        self.push_setting("per_device_batch_size", plan.batch.global_batch as f64 / (accumulated * l.device_count()) as f64);
+        self.push_setting(
+            "per_device_batch_size",
+            plan.batch.global_batch as f64 / (accumulated * l.device_count()) as f64,
+        );
         if accumulated > 1 {
             self.push_setting("gradient_accumulation_steps", accumulated);
             let fp8 = plan.precision.product == Some(DataType::Fp8);
@@ -162,7 +168,10 @@ impl MaxTextSettings {
             if let (Some(split), false) =
                 (l.chunk_split(model.layers).ok(), model.layers.is_multiple_of(l.chunk_count()) && l.ends.is_none())
             {
-                self.0.push_lack(true, &format!("layers {split}: MaxText splits them evenly (coplace plan --layer-split even)"));
+                self.0.push_lack(
+                    true,
+                    &format!("layers {split}: MaxText splits them evenly (coplace plan --layer-split even)"),
+                );
             }
             let ragged = !micro_batches.is_multiple_of(l.pipeline.into());
             self.0.push_lack(ragged, "micro-batches: MaxText takes multiples of the stages only");
@@ -182,7 +191,10 @@ impl MaxTextSettings {
         self.0.push_lack(ulysses, "Ulysses: MaxText gathers keys and values instead");
         // Experts have an axis of their own, split off from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
-        self.0.push_lack(uneven, "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide");
+        self.0.push_lack(
+            uneven,
+            "experts: MaxText takes their axis from the data-parallel ranks, which these do not divide",
+        );
         self.0.push_lack(
             !uneven && l.expert_tensor.is_some(),
             "experts split over another width than the rest: MaxText uses one width for both",
@@ -197,12 +209,22 @@ impl MaxTextSettings {
         let whole = whole.map(|whole| ("data", whole));
         let pipeline = ("pipeline", l.pipeline);
         let axes = match l.order {
-            RankOrder::DataFirst => {
-                [Some(tensor), Some(("context", l.context)), Some(("expert", l.expert)), Some(data), whole, Some(pipeline)]
-            }
-            RankOrder::PipelineFirst => {
-                [Some(tensor), Some(("context", l.context)), Some(pipeline), Some(("expert", l.expert)), Some(data), whole]
-            }
+            RankOrder::DataFirst => [
+                Some(tensor),
+                Some(("context", l.context)),
+                Some(("expert", l.expert)),
+                Some(data),
+                whole,
+                Some(pipeline),
+            ],
+            RankOrder::PipelineFirst => [
+                Some(tensor),
+                Some(("context", l.context)),
+                Some(pipeline),
+                Some(("expert", l.expert)),
+                Some(data),
+                whole,
+            ],
         };
         let slices = l.device_count() > u64::from(recipe.fast_domain);
         let (mut left, mut straddles, mut outer) = (recipe.fast_domain, false, 1);
@@ -275,11 +297,15 @@ impl MaxTextSettings {
             Optimizer::Adam => self.push_setting("opt_type", "adamw"),
             Optimizer::Sgd => self.push_setting("opt_type", "sgd"),
             Optimizer::Muon => self.push_setting("opt_type", "muon"),
-            Optimizer::Momentum => {
-                self.0.push_lack(true, "optimizer momentum: MaxText has adamw, adam_pax, sgd (without momentum) and muon")
+            Optimizer::Momentum => self
+                .0
+                .push_lack(true, "optimizer momentum: MaxText has adamw, adam_pax, sgd (without momentum) and muon"),
+            Optimizer::Adafactor => {
+                self.0.push_lack(true, "optimizer adafactor: MaxText has adamw, adam_pax, sgd and muon")
             }
-            Optimizer::Adafactor => self.0.push_lack(true, "optimizer adafactor: MaxText has adamw, adam_pax, sgd and muon"),
-            Optimizer::Adam8bit => self.0.push_lack(true, "optimizer adam8bit: MaxText has adamw, adam_pax, sgd and muon"),
+            Optimizer::Adam8bit => {
+                self.0.push_lack(true, "optimizer adam8bit: MaxText has adamw, adam_pax, sgd and muon")
+            }
         }
     }
 
@@ -320,7 +346,10 @@ impl MaxTextSettings {
                 Some(PolicyNames { words: [host, device], otherwise }) => {
                     self.push_custom_policy(model, block, &host, &device);
                     let lost = otherwise.join(", ");
-                    self.0.push_lack(!otherwise.is_empty(), &format!("recompute {other}: MaxText has no name for {lost}"));
+                    self.0.push_lack(
+                        !otherwise.is_empty(),
+                        &format!("recompute {other}: MaxText has no name for {lost}"),
+                    );
                 }
             },
         }
@@ -345,7 +374,9 @@ impl MaxTextSettings {
 /// The policies that MaxText has a name for.
 #[must_use]
 pub fn maxtext_policies() -> Vec<ActivationPolicy> {
-    let all = [false, true].into_iter().flat_map(|offloaded| NamedPolicy::all_policies().map(move |policy| (policy, offloaded)));
+    let all = [false, true]
+        .into_iter()
+        .flat_map(|offloaded| NamedPolicy::all_policies().map(move |policy| (policy, offloaded)));
     let own = all.filter(|(policy, offloaded)| policy_name(*policy, *offloaded).is_some());
     let of_name = |(policy, offloaded)| ActivationPolicy::Named { policy, offloaded };
     [ActivationPolicy::Full].into_iter().chain(own.map(of_name)).collect()

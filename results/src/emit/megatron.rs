@@ -29,7 +29,10 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             (model.norm_placement == NormPlacement::Post, "layers that normalise after their sums"),
             (model.embedding_width != model.hidden, "embeddings narrower than its layers"),
             (!model.norm_affine, "norms without parameters"),
-            (model.gated && model.activation != ElementwiseFunction::Silu, "a gated MLP of another activation than SiLU"),
+            (
+                model.gated && model.activation != ElementwiseFunction::Silu,
+                "a gated MLP of another activation than SiLU",
+            ),
             (!model.gated && model.activation != ElementwiseFunction::Gelu, "an MLP of another activation than GELU"),
             (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and MLP"),
             (model.position == PositionEncoding::Alibi, "positions by ALiBi"),
@@ -49,7 +52,10 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             (model.variations.window.is_some(), "windows of attention"),
             (model.variations.mixer != Mixer::Attention, "state-space scans"),
             (model.variations.side != EncoderDecoderSide::Only, "an encoder and a decoder"),
-            (model.variations.patches.is_some() || model.variations.pooled_head.is_some(), "images, or a head on one token"),
+            (
+                model.variations.patches.is_some() || model.variations.pooled_head.is_some(),
+                "images, or a head on one token",
+            ),
             (model.variations.norm_without_bias, "LayerNorm without a bias"),
             (model.variations.parallel.is_some(), "attention and MLP beside each other"),
             (model.variations.sinks, "sinks beside the scores"),
@@ -58,7 +64,10 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
                 "norms of queries and keys over all heads",
             ),
             (model.experts.is_some_and(|experts| experts.router_bias), "a bias on the router's logits"),
-            (model.experts.and_then(|experts| experts.shared).is_some_and(|shared| shared.weighed), "a weighed shared expert"),
+            (
+                model.experts.and_then(|experts| experts.shared).is_some_and(|shared| shared.weighed),
+                "a weighed shared expert",
+            ),
         ],
     )?;
     let mut out = MegatronArguments(recipe.push_comments(Framework::takes_megatron_arguments));
@@ -91,7 +100,8 @@ enum ShardingFlag {
 impl ShardingFlag {
     fn of_layout(model: &Model, plan: &TrainingPlan) -> Self {
         let layout = &plan.layout;
-        let torch = layout.pipeline == 1 && layout.expert == 1 && plan.precision.operand != DataType::Fp16 && !model.tied_head;
+        let torch =
+            layout.pipeline == 1 && layout.expert == 1 && plan.precision.operand != DataType::Fp16 && !model.tied_head;
         match layout.zero {
             ZeroStage::None => Self::Replicated,
             ZeroStage::OptimizerStates => Self::DistributedOptimizer,
@@ -148,7 +158,9 @@ impl MegatronArguments {
             }
             match numerics.rotary_base {
                 Some(base) => self.push_argument("rotary-base", base),
-                None => self.0.push_note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time"),
+                None => self
+                    .0
+                    .push_note(true, "--rotary-base: the model's own (10000 where it is left out); it changes no time"),
             }
         }
         if let Some(epsilon) = numerics.norm_epsilon {
@@ -202,7 +214,10 @@ impl MegatronArguments {
         }
         if layout.expert > 1 {
             self.push_argument("expert-model-parallel-size", layout.expert);
-            self.0.push_lack(plan.precision.operand == DataType::Fp16, "expert parallelism: Megatron-LM refuses it in fp16");
+            self.0.push_lack(
+                plan.precision.operand == DataType::Fp16,
+                "expert parallelism: Megatron-LM refuses it in fp16",
+            );
         }
         if let Some(width) = layout.expert_tensor_degree() {
             self.push_argument("expert-tensor-parallel-size", width);
@@ -221,7 +236,8 @@ impl MegatronArguments {
         self.push_flag("fp8-recipe mxfp8", precision.product == Some(DataType::Mxfp8));
         self.push_flag("fp4-format e2m1", precision.product == Some(DataType::Nvfp4));
         self.push_flag("fp4-recipe nvfp4", precision.product == Some(DataType::Nvfp4));
-        self.0.push_lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 and fp4 only");
+        self.0
+            .push_lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 and fp4 only");
         self.push_argument("attention-backend", if plan.attention == Attention::Fused { "flash" } else { "unfused" });
     }
 
@@ -394,8 +410,9 @@ impl MegatronArguments {
 
     /// Modules whose activations are recomputed or offloaded to the host.
     fn push_modules(&mut self, modules: &[(String, bool)]) {
-        let of =
-            |away: bool| modules.iter().filter(|(_, other)| *other == away).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
+        let of = |away: bool| {
+            modules.iter().filter(|(_, other)| *other == away).map(|(name, _)| name.as_str()).collect::<Vec<_>>()
+        };
         let (again, away) = (of(false), of(true));
         if !again.is_empty() {
             self.push_argument("recompute-granularity", "selective");
@@ -435,12 +452,17 @@ impl MegatronArguments {
                 self.push_argument("recompute-num-layers", 1);
             }
             other => match find_megatron_modules(recipe, other) {
-                None => self.0.push_lack(true, &format!("recompute {other}: Megatron-LM has none, selective, full, and modules")),
+                None => self
+                    .0
+                    .push_lack(true, &format!("recompute {other}: Megatron-LM has none, selective, full, and modules")),
                 Some(PolicyNames { words, otherwise }) => {
                     let modules: Vec<(String, bool)> = words.into_iter().filter_map(megatron_module).collect();
                     self.push_modules(&modules);
                     let lost = otherwise.join(", ");
-                    self.0.push_lack(!otherwise.is_empty(), &format!("recompute {other}: Megatron-LM has no module for {lost}"));
+                    self.0.push_lack(
+                        !otherwise.is_empty(),
+                        &format!("recompute {other}: Megatron-LM has no module for {lost}"),
+                    );
                 }
             },
         }

@@ -54,7 +54,13 @@ impl ModelNumerics {
         let number = |keys: &[&str]| keys.iter().find_map(|key| config.pointer(key)?.as_f64());
         Self {
             rotary_base: number(&["/rope_theta", "/rope_parameters/rope_theta", "/rotary_emb_base", "/rotary_base"]),
-            norm_epsilon: number(&["/rms_norm_eps", "/layer_norm_eps", "/layer_norm_epsilon", "/norm_epsilon", "/norm_eps"]),
+            norm_epsilon: number(&[
+                "/rms_norm_eps",
+                "/layer_norm_eps",
+                "/layer_norm_epsilon",
+                "/norm_epsilon",
+                "/norm_eps",
+            ]),
         }
     }
 }
@@ -128,7 +134,10 @@ impl PlanRecipe<'_> {
     fn push_comments(&self, is_own: impl Fn(Framework) -> bool) -> EmittedLines {
         let foreign = !is_own(self.stack.framework.name);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
-        EmittedLines { lines: timed.into_iter().chain(self.mapping.map(describe_placement)).collect(), ..EmittedLines::default() }
+        EmittedLines {
+            lines: timed.into_iter().chain(self.mapping.map(describe_placement)).collect(),
+            ..EmittedLines::default()
+        }
     }
 }
 
@@ -136,7 +145,8 @@ impl PlanRecipe<'_> {
 /// it lists each rank's device.
 fn describe_placement(mapping: &RankMappingRecord) -> String {
     let unit = mapping.unit_devices.max(1);
-    let nodes: Vec<u32> = mapping.devices.chunks(unit as usize).filter_map(|ranks| ranks.first()).map(|d| d / unit).collect();
+    let nodes: Vec<u32> =
+        mapping.devices.chunks(unit as usize).filter_map(|ranks| ranks.first()).map(|d| d / unit).collect();
     let in_order = nodes.iter().flat_map(|node| (0..unit).map(move |local| node * unit + local));
     let list = |numbers: &[u32]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     if in_order.eq(mapping.devices.iter().copied()) {

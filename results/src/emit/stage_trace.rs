@@ -22,7 +22,9 @@ pub(super) fn trace_text(title: &str, events: Vec<Value>) -> String {
 pub(super) fn timeline_events(timeline: &Timeline) -> Vec<Value> {
     let mut all = Vec::new();
     for (stage, device) in timeline.devices.iter().enumerate() {
-        all.push(json!({ "ph": "M", "pid": stage, "name": "process_name", "args": { "name": format!("stage {stage}") } }));
+        all.push(
+            json!({ "ph": "M", "pid": stage, "name": "process_name", "args": { "name": format!("stage {stage}") } }),
+        );
         all.push(json!({ "ph": "M", "pid": stage, "name": "process_sort_index", "args": { "sort_index": stage } }));
         for (track, name) in ["passes", "once per step"].into_iter().enumerate() {
             all.push(json!({ "ph": "M", "pid": stage, "tid": track, "name": "thread_name", "args": { "name": name } }));
@@ -73,7 +75,11 @@ mod tests {
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
         let passes: Vec<_> = of("X").into_iter().filter(|e| e["tid"] == 0).collect();
-        assert_eq!(passes.len(), 3 * 4 * 3, "forward, recomputation and backward of four micro-batches on three stages");
+        assert_eq!(
+            passes.len(),
+            3 * 4 * 3,
+            "forward, recomputation and backward of four micro-batches on three stages"
+        );
         assert_eq!(of("X").len(), passes.len() + 3 * 2, "and a reduction and an update each");
         let end = of("X").iter().map(|e| e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap()).fold(0.0, f64::max);
         assert!((end / (timeline.total.0 * 1e6) - 1.0).abs() < 1e-12);

@@ -104,8 +104,13 @@ fn overlaps_are_those_that_the_stack_has_and_megatron_accepts() {
 fn sharded_weights_use_the_fsdp_that_takes_the_plan() {
     let sharded = plan(layout(4, 1, ZeroStage::Parameters));
     let torch = ["--use-torch-fsdp2", "--no-gradient-accumulation-fusion", "--untie-embeddings-and-output-weights"];
-    check(&CORE.megatron(&sharded), &torch, &["--use-distributed-optimizer", "--overlap-param-gather", "--use-megatron-fsdp"]);
-    let own = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor"];
+    check(
+        &CORE.megatron(&sharded),
+        &torch,
+        &["--use-distributed-optimizer", "--overlap-param-gather", "--use-megatron-fsdp"],
+    );
+    let own =
+        ["--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor"];
     let tied = Case { model: "gpt3-175b", ..CORE };
     check(&tied.megatron(&sharded), &own, &["--use-torch-fsdp2"]);
     check(&CORE.megatron(&plan(layout(4, 2, ZeroStage::Parameters))), &own, &["--use-torch-fsdp2"]);
@@ -132,15 +137,31 @@ fn number_formats_and_optimizers_are_the_plans_own() {
 #[test]
 fn a_slice_is_filled_in_the_order_of_ranks() {
     let of = |layout| MAXTEXT.maxtext(&plan(layout));
-    check(&of(layout(2, 1, ZeroStage::None)), &["ici_tensor_sequence_parallelism=8", "ici_data_parallelism=2"], &["dcn_"]);
+    check(
+        &of(layout(2, 1, ZeroStage::None)),
+        &["ici_tensor_sequence_parallelism=8", "ici_data_parallelism=2"],
+        &["dcn_"],
+    );
     let copies = of(layout(8, 1, ZeroStage::OptimizerStates));
-    check(&copies, &["ici_data_parallelism=2", "dcn_data_parallelism=4", "shard_optimizer_over_data=true"], &["dcn_pipe"]);
+    check(
+        &copies,
+        &["ici_data_parallelism=2", "dcn_data_parallelism=4", "shard_optimizer_over_data=true"],
+        &["dcn_pipe"],
+    );
     let stages = of(layout(2, 4, ZeroStage::None));
-    check(&stages, &["ici_data_parallelism=2", "dcn_pipeline_parallelism=4", "dcn_data_parallelism=1"], &["ici_pipeline"]);
+    check(
+        &stages,
+        &["ici_data_parallelism=2", "dcn_pipeline_parallelism=4", "dcn_data_parallelism=1"],
+        &["ici_pipeline"],
+    );
     let hybrid = of(layout(8, 1, ZeroStage::Parameters));
     check(&hybrid, &["ici_fsdp_parallelism=2", "dcn_data_parallelism=4"], &["dcn_fsdp"]);
     let whole = Case { stack: "torchtitan", ..MAXTEXT };
-    check(&whole.maxtext(&plan(layout(8, 1, ZeroStage::Parameters))), &["dcn_fsdp_parallelism=4", "dcn_data_parallelism=1"], &[]);
+    check(
+        &whole.maxtext(&plan(layout(8, 1, ZeroStage::Parameters))),
+        &["dcn_fsdp_parallelism=4", "dcn_data_parallelism=1"],
+        &[],
+    );
     let product: u32 = stages
         .iter()
         .filter_map(|line| line.split_once("_parallelism="))
@@ -158,11 +179,23 @@ fn policies_have_the_names_that_maxtext_accepts() {
     check(&under(&MAXTEXT, "save_qkv_proj_offloaded"), &["remat_policy=qkv_proj_offloaded"], &[]);
     check(&under(&MAXTEXT, "minimal_offloaded"), &["remat_policy=minimal_offloaded"], &[]);
     let llama = under(&MAXTEXT, "custom:offload(decoder_layer_input,qkv_proj)+device(mlpwi)");
-    check(&llama, &["remat_policy=custom", "decoder_layer_input=offload", "key_proj=offload", "mlpwi_1=device"], &["qkv_proj"]);
+    check(
+        &llama,
+        &["remat_policy=custom", "decoder_layer_input=offload", "key_proj=offload", "mlpwi_1=device"],
+        &["qkv_proj"],
+    );
     let gpt = under(&Case { model: "gpt3-175b", ..MAXTEXT }, "custom:offload(qkv_proj)+device(mlpwi)");
-    check(&gpt, &["qkv_proj=offload", "mlpwi=device", "decoder_block=gpt3", "logits_via_embedding=true"], &["key_proj"]);
+    check(
+        &gpt,
+        &["qkv_proj=offload", "mlpwi=device", "decoder_block=gpt3", "logits_via_embedding=true"],
+        &["key_proj"],
+    );
     let experts = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "save_out_proj_offloaded");
-    check(&experts, &["remat_policy=custom", "out_proj=offload", "decoder_block=mixtral", "base_moe_mlp_dim=14336"], &[]);
+    check(
+        &experts,
+        &["remat_policy=custom", "out_proj=offload", "decoder_block=mixtral", "base_moe_mlp_dim=14336"],
+        &[],
+    );
     let products = under(&Case { model: "mixtral-8x7b", ..MAXTEXT }, "custom:device(mlpwo)");
     check(&products, &["moe_mlpwo=device"], &["mlpwo"]);
 }
@@ -184,11 +217,16 @@ fn what_a_framework_has_no_words_for_is_told_apart_from_what_it_leaves_open() {
     for policy in maxtext_policies() {
         let plan = TrainingPlan { activations: policy.clone().into(), ..alone.clone() };
         assert_eq!(MAXTEXT.lacking(1, &plan), "", "{}", plan.activations);
-        let name = MAXTEXT.maxtext(&plan).iter().find_map(|line| line.strip_prefix("remat_policy=").map(str::to_owned)).unwrap();
+        let name = MAXTEXT
+            .maxtext(&plan)
+            .iter()
+            .find_map(|line| line.strip_prefix("remat_policy=").map(str::to_owned))
+            .unwrap();
         assert_eq!(name.parse::<ActivationPolicy>().unwrap(), policy);
     }
     let split = shared.layout.chunk_split(32).unwrap();
-    let block = TrainingPlan { activations: workloads::StagePolicies::from_full_recompute_layers(1, &split), ..shared.clone() };
+    let block =
+        TrainingPlan { activations: workloads::StagePolicies::from_full_recompute_layers(1, &split), ..shared.clone() };
     let lines = CORE.megatron(&block);
     for line in ["--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 1"] {
         assert!(lines.iter().any(|written| written == line), "{line}: {lines:?}");
@@ -260,7 +298,8 @@ fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
 /// A plan whose layers do the same as the techniques, tensor by tensor.
 fn by_tensor(case: &Case, techniques: &[&str]) -> TrainingPlan {
     let (model, stack) = (Model::load(case.model).unwrap(), SoftwareStack::load(case.stack).unwrap());
-    let none = TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout(4, 2, ZeroStage::OptimizerStates)) };
+    let none =
+        TrainingPlan { activations: ActivationPolicy::None.into(), ..plan(layout(4, 2, ZeroStage::OptimizerStates)) };
     let techniques = techniques.iter().map(|name| name.parse::<workloads::Technique>().unwrap()).collect();
     let graph = step::lower_plan(&model, &TrainingPlan { techniques, ..none.clone() }, &stack).unwrap();
     let layer = &graph.segment(workloads::SegmentKind::Layer).unwrap().graph;
@@ -295,7 +334,8 @@ fn a_technique_that_is_a_policy_is_written_as_this_policy() {
         }
     }
     // The layers of a mix follow its runs one by one.
-    let runs = |policies: [ActivationPolicy; 2]| policies.map(|policy| workloads::LayerRun { layers: 8, policy }).to_vec();
+    let runs =
+        |policies: [ActivationPolicy; 2]| policies.map(|policy| workloads::LayerRun { layers: 8, policy }).to_vec();
     let mix = |policies: [ActivationPolicy; 2]| {
         workloads::StagePolicies::from_chunk_mixes(vec![runs(policies.clone()), runs(policies)])
     };
@@ -331,7 +371,10 @@ fn modules_are_named_as_megatron_takes_them() {
     assert!(alone.starts_with("attn_proj offloaded without core_attn"), "{alone}");
     let states = ["--optimizer-cpu-offload", "--optimizer-offload-fraction 1.0", "--use-precision-aware-optimizer"];
     check(&CORE.megatron(&with(&["zero-offload"], ActivationPolicy::None)), &states, &[]);
-    assert_eq!(CORE.lacking(0, &with(&["lomo"], ActivationPolicy::None)), "technique lomo: Megatron-LM has no argument for it");
+    assert_eq!(
+        CORE.lacking(0, &with(&["lomo"], ActivationPolicy::None)),
+        "technique lomo: Megatron-LM has no argument for it"
+    );
     let lacking = MAXTEXT.lacking(1, &with(&["lomo"], ActivationPolicy::Full));
     assert!(lacking.contains("technique lomo: MaxText has no setting for it"), "{lacking}");
     check(
@@ -350,10 +393,12 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     ] {
         let chosen = by_tensor(&CORE, modules);
         assert!(matches!(chosen.activations.uniform_policy(), Some(ActivationPolicy::Tensors(_))));
-        let names =
-            |prefix: &str| modules.iter().filter_map(|m| m.strip_prefix(prefix)).map(|m| m.replace('-', "_")).collect::<Vec<_>>();
+        let names = |prefix: &str| {
+            modules.iter().filter_map(|m| m.strip_prefix(prefix)).map(|m| m.replace('-', "_")).collect::<Vec<_>>()
+        };
         let lines = CORE.megatron(&chosen);
-        for (flag, wanted) in [("--recompute-modules ", names("recompute-")), ("--offload-modules ", names("offload-"))] {
+        for (flag, wanted) in [("--recompute-modules ", names("recompute-")), ("--offload-modules ", names("offload-"))]
+        {
             let said = lines.iter().find_map(|line| line.strip_prefix(flag)).unwrap_or_default();
             for name in &wanted {
                 assert!(said.split(' ').any(|word| word == name), "{modules:?}: {lines:#?}");
@@ -378,7 +423,10 @@ fn a_choice_of_tensors_is_said_by_modules_and_names_where_they_do_the_same() {
     let again = "tensors:offload(attention.core.out*0.5)+rest(recompute)";
     plan.activations = again.parse().unwrap();
     for lacking in [MAXTEXT.lacking(1, &plan), CORE.lacking(0, &plan)] {
-        assert!(lacking.contains("attention.core.out in host memory for 0.5 of its tokens, the others again"), "{lacking}");
+        assert!(
+            lacking.contains("attention.core.out in host memory for 0.5 of its tokens, the others again"),
+            "{lacking}"
+        );
     }
     let stored = TrainingPlan { activations: "tensors:nvme(attention.core.out)".parse().unwrap(), ..plan };
     assert!(CORE.lacking(0, &stored).contains("attention.core.out on NVMe"), "{}", CORE.lacking(0, &stored));
@@ -392,15 +440,23 @@ fn torch_counts_the_products_of_a_layer() {
         (titan.lines(2, &plan), titan.lacking(2, &plan))
     };
     let (lines, _) = of("selective_per_operator");
-    let head = ["import torch", "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"];
+    let head =
+        ["import torch", "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"];
     // Query, key, value, output, gate, up, down: every second one from the first, and the scattered sum of the output
     // instead of its product. No operator reads the result of down.
     let saved = ["SAVED_PRODUCTS = {0, 2, 4}", "SAVED_SUMS = {0}", "SAVE_ATTENTION = True"];
     check(&lines, &[&head[..], &saved].concat(), &[]);
     assert!(of("full").0.iter().all(|line| line.starts_with('#')) && of("full").1.is_empty());
-    assert!(of("custom:offload(context)").1.contains("offloaded: attention.core"), "{}", of("custom:offload(context)").1);
+    assert!(
+        of("custom:offload(context)").1.contains("offloaded: attention.core"),
+        "{}",
+        of("custom:offload(context)").1
+    );
     let again = of("tensors:offload(attention.core.out*0.5)+rest(recompute)").1;
-    assert!(again.contains("for 0.5 of the tokens, with the others recomputed: a checkpoint applies to all tokens"), "{again}");
+    assert!(
+        again.contains("for 0.5 of the tokens, with the others recomputed: a checkpoint applies to all tokens"),
+        "{again}"
+    );
     let norms = of("tensors:device(attention.norm.out)").1;
     assert!(norms.contains("that the dispatcher cannot distinguish: attention.norm"), "{norms}");
 }

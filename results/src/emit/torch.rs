@@ -24,7 +24,9 @@ pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible
         lines.push_lack(true, &format!("technique {technique}: no policy of torch.utils.checkpoint"));
     }
     match recipe.plan.activations.uniform_policy() {
-        None => lines.push_lack(true, "recompute by stage: write one policy for every stage with evaluate's --recompute"),
+        None => {
+            lines.push_lack(true, "recompute by stage: write one policy for every stage with evaluate's --recompute")
+        }
         Some(ActivationPolicy::None) => lines.push("# every layer keeps all: no checkpoint around it".to_owned()),
         Some(ActivationPolicy::Full) => {
             lines.push("# around every layer, which is recomputed as a whole:".to_owned());
@@ -77,10 +79,13 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
     let saved = |of: &[&OperatorNode], wanted: DispatchedOperator| -> Vec<usize> {
         (0..of.len()).filter(|at| DispatchedOperator::of_tensor(of[*at]) == wanted && held(&of[*at])).collect()
     };
-    let (saved_products, saved_sums) =
-        (saved(&products, DispatchedOperator::Product), saved(&of(&[DispatchedOperator::Sum]), DispatchedOperator::Sum));
+    let (saved_products, saved_sums) = (
+        saved(&products, DispatchedOperator::Product),
+        saved(&of(&[DispatchedOperator::Sum]), DispatchedOperator::Sum),
+    );
     let numbers = |of: &[usize]| of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    let names = |of: &mut dyn Iterator<Item = String>| of.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+    let names =
+        |of: &mut dyn Iterator<Item = String>| of.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
     let sets = |of: String| if of.is_empty() { "set()".to_owned() } else { format!("{{{of}}}") };
     let flag = |on: bool| if on { "True" } else { "False" };
     lines.push_note(
@@ -117,8 +122,12 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
     text.lines().for_each(|line| lines.push(line.to_owned()));
     let other = of(&[DispatchedOperator::Other]);
     let other = names(&mut other.iter().filter(|op| held(op)).map(|op| short(&op.name)));
-    lines.push_lack(!other.is_empty(), &format!("kept results of operators that the dispatcher cannot distinguish: {other}"));
-    let tensors = |ids: &BTreeSet<workloads::TensorId>| names(&mut ids.iter().map(|t| short(&layer.tensors[t.index()].name)));
+    lines.push_lack(
+        !other.is_empty(),
+        &format!("kept results of operators that the dispatcher cannot distinguish: {other}"),
+    );
+    let tensors =
+        |ids: &BTreeSet<workloads::TensorId>| names(&mut ids.iter().map(|t| short(&layer.tensors[t.index()].name)));
     lines.push_lack(
         !offloaded.is_empty(),
         &format!(
@@ -127,8 +136,12 @@ fn write_selective(recipe: &PlanRecipe<'_>, policy: &ActivationPolicy, lines: &m
             tensors(offloaded)
         ),
     );
-    let part =
-        treatment.partly.as_ref().filter(|partly| partly.recomputed).map(workloads::graph::PartialOffload::offloaded_fraction);
-    let words = |part| format!("for {part} of the tokens, with the others recomputed: a checkpoint applies to all tokens");
+    let part = treatment
+        .partly
+        .as_ref()
+        .filter(|partly| partly.recomputed)
+        .map(workloads::graph::PartialOffload::offloaded_fraction);
+    let words =
+        |part| format!("for {part} of the tokens, with the others recomputed: a checkpoint applies to all tokens");
     lines.push_lack(part.is_some(), &part.map(words).unwrap_or_default());
 }

@@ -85,7 +85,9 @@ fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name
         json!({ "ph": "M", "pid": process, "name": "process_sort_index", "args": { "sort_index": process } }),
     ];
     for (track, row) in &tracks {
-        all.push(json!({ "ph": "M", "pid": process, "tid": row, "name": "thread_name", "args": { "name": track.name() } }));
+        all.push(
+            json!({ "ph": "M", "pid": process, "tid": row, "name": "thread_name", "args": { "name": track.name() } }),
+        );
         all.push(json!({ "ph": "M", "pid": process, "tid": row, "name": "thread_sort_index", "args": { "sort_index": row } }));
     }
     all.extend(events.iter().map(|e| {
@@ -128,7 +130,8 @@ fn tracks_of_kernel(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<TraceTrac
     };
     match kernel.place {
         KernelPlace::AllCores => {
-            let [tensor, vector] = [tensor.then_some(TraceTrack::AllTensorCores), vector.then_some(TraceTrack::AllVectorCores)];
+            let [tensor, vector] =
+                [tensor.then_some(TraceTrack::AllTensorCores), vector.then_some(TraceTrack::AllVectorCores)];
             tensor.into_iter().chain(vector).collect()
         }
         KernelPlace::OneCore { tensor, vector } => {

@@ -75,7 +75,8 @@ fn tracks_are_named_and_events_say_what_bounds_them() {
     let trace: Value = serde_json::from_str(&kernel_trace("BERT", &explained(&chip, "ideal"), &chip)).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let ours = || events.iter().filter(|e| e["pid"] == 2);
-    let names: Vec<&str> = ours().filter(|e| e["name"] == "thread_name").map(|e| e["args"]["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        ours().filter(|e| e["name"] == "thread_name").map(|e| e["args"]["name"].as_str().unwrap()).collect();
     assert_eq!(names[..3], ["passes", "all tensor cores", "all vector cores"]);
     assert!(names.contains(&"network") && names.contains(&"tensor core 1"), "{names:?}");
     let sent = ours().find(|e| e["args"]["bound_by"] == "network").unwrap();

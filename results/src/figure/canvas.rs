@@ -70,7 +70,11 @@ pub(super) struct Canvas<'a> {
 
 impl Canvas<'_> {
     /// Draws a figure of `size`. `paint` draws on an empty white surface.
-    pub(super) fn draw_figure(title: &str, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Result<Figure, FigureError> {
+    pub(super) fn draw_figure(
+        title: &str,
+        size: (u32, u32),
+        paint: impl FnOnce(&mut Canvas<'_>),
+    ) -> Result<Figure, FigureError> {
         let mut svg = String::new();
         match Self::paint_svg(&mut svg, size, paint) {
             Some(why) => Err(FigureError::Draw { title: title.into(), why }),
@@ -143,13 +147,28 @@ impl<'a> Canvas<'a> {
     }
 
     /// Draws bold text.
-    pub(super) fn draw_bold_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
+    pub(super) fn draw_bold_text(
+        &mut self,
+        words: &str,
+        at: SvgPoint,
+        size: i32,
+        color: RGBColor,
+        anchor: (HPos, VPos),
+    ) {
         self.draw_styled_text(words, at, size, color, anchor, FontStyle::Bold, FontTransform::None);
     }
 
     /// Draws text that reads upwards.
     pub(super) fn draw_upright_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor) {
-        self.draw_styled_text(words, at, size, color, (HPos::Center, VPos::Center), FontStyle::Normal, FontTransform::Rotate270);
+        self.draw_styled_text(
+            words,
+            at,
+            size,
+            color,
+            (HPos::Center, VPos::Center),
+            FontStyle::Normal,
+            FontTransform::Rotate270,
+        );
     }
 
     #[allow(clippy::too_many_arguments, reason = "the one place where all of a text's properties meet")]
@@ -164,8 +183,10 @@ impl<'a> Canvas<'a> {
         turn: FontTransform,
     ) {
         // XML allows no control characters, but the path of a model may have some.
-        let words: String =
-            words.chars().map(|c| if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) { '?' } else { c }).collect();
+        let words: String = words
+            .chars()
+            .map(|c| if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) { '?' } else { c })
+            .collect();
         // The SVG backend divides sizes by 1.24 to turn a line height into a font size.
         let font = (FontFamily::Name(FAMILY), f64::from(size) * 1.24, style).into_font().transform(turn);
         let style = font.into_text_style(&self.area).color(&color).pos(Pos::new(h, v));
@@ -225,10 +246,12 @@ mod tests {
 
     #[test]
     fn text_is_escaped() {
-        let figure = Canvas::draw_figure("t", (50, 50), |c| c.draw_text("a<b & c", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
+        let figure =
+            Canvas::draw_figure("t", (50, 50), |c| c.draw_text("a<b & c", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
         assert!(figure.is_ok_and(|f| f.svg().contains("a&lt;b &amp; c")));
-        let odd =
-            Canvas::draw_figure("t", (50, 50), |c| c.draw_text("a\u{1}\u{ffff}\n漢", (1, 1), 12, INK, (HPos::Left, VPos::Top)));
+        let odd = Canvas::draw_figure("t", (50, 50), |c| {
+            c.draw_text("a\u{1}\u{ffff}\n漢", (1, 1), 12, INK, (HPos::Left, VPos::Top))
+        });
         assert!(odd.is_ok_and(|f| f.svg().contains("a???漢") && f.png().is_ok()));
     }
 }

@@ -27,7 +27,8 @@ pub fn draw_freedoms(answer: &Freedoms) -> Result<Figure, FigureError> {
         groups.push((evaluated, model.times_first.clone()));
     }
     if groups.len() > 1 {
-        groups.push(("all models, geometric means".to_owned(), answer.over_all.iter().map(|w| w.times_first).collect()));
+        groups
+            .push(("all models, geometric means".to_owned(), answer.over_all.iter().map(|w| w.times_first).collect()));
     }
     let height = NAME + BAR * FREEDOMS.len() as i32 + 14;
     let bottom = TOP + height * groups.len() as i32;
@@ -56,7 +57,13 @@ pub fn draw_freedoms(answer: &Freedoms) -> Result<Figure, FigureError> {
                     continue;
                 };
                 canvas.draw_rectangle((x(0.0), y + 3), (x(*times), y + BAR - 3), PALETTE[at % PALETTE.len()].to_rgba());
-                canvas.draw_text(&format!("{times:.2}x"), (x(*times) + 6, middle), SMALL, INK, (HPos::Left, VPos::Center));
+                canvas.draw_text(
+                    &format!("{times:.2}x"),
+                    (x(*times) + 6, middle),
+                    SMALL,
+                    INK,
+                    (HPos::Left, VPos::Center),
+                );
             }
         }
         canvas.draw_line(vec![(x(1.0), TOP), (x(1.0), bottom)], INK.to_rgba(), 1);

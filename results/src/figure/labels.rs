@@ -52,13 +52,18 @@ pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
 /// the label interrupts no line, its leader crosses no label and no leader, and no leader crosses it. Among the
 /// remaining places it covers the fewest points of the crowd. Returns `None` for a label without a place (with hundreds
 /// of labels).
-pub(super) fn place_labels(labels: &[(SvgPoint, &str)], around: &LabelObstacles<'_>, plot: LabelBox) -> Vec<Option<LabelBox>> {
+pub(super) fn place_labels(
+    labels: &[(SvgPoint, &str)],
+    around: &LabelObstacles<'_>,
+    plot: LabelBox,
+) -> Vec<Option<LabelBox>> {
     let marks: Vec<LabelBox> = labels.iter().map(|(at, _)| LabelBox::around_point(*at, 9)).collect();
     let mut taken: Vec<(LabelBox, [SvgPoint; 2])> = Vec::new();
     let mut placed = Vec::with_capacity(labels.len());
     for (at, words) in labels {
         let free = |area: &LabelBox| {
-            area.is_inside(&plot) && !marks.iter().chain(taken.iter().map(|(area, _)| area)).any(|other| area.overlaps(other))
+            area.is_inside(&plot)
+                && !marks.iter().chain(taken.iter().map(|(area, _)| area)).any(|other| area.overlaps(other))
         };
         let candidates = candidate_boxes(*at, words).into_iter().enumerate().filter(|(_, area)| free(area));
         let best = candidates.min_by_key(|(rank, area)| {
@@ -92,13 +97,15 @@ fn cost_of_label(rank: usize, area: &LabelBox, around: &LabelObstacles<'_>) -> u
 /// True if a segment crosses an area.
 fn line_crosses_area([from, to]: [SvgPoint; 2], area: &LabelBox) -> bool {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()).max(1);
-    (0..=steps).any(|i| area.contains_point((from.0 + (to.0 - from.0) * i / steps, from.1 + (to.1 - from.1) * i / steps)))
+    (0..=steps)
+        .any(|i| area.contains_point((from.0 + (to.0 - from.0) * i / steps, from.1 + (to.1 - from.1) * i / steps)))
 }
 
 /// True if two segments cross.
 fn lines_cross([a, b]: [SvgPoint; 2], [c, d]: [SvgPoint; 2]) -> bool {
     let side = |from: SvgPoint, to: SvgPoint, at: SvgPoint| {
-        (i64::from(to.0 - from.0) * i64::from(at.1 - from.1) - i64::from(to.1 - from.1) * i64::from(at.0 - from.0)).signum()
+        (i64::from(to.0 - from.0) * i64::from(at.1 - from.1) - i64::from(to.1 - from.1) * i64::from(at.0 - from.0))
+            .signum()
     };
     side(a, b, c) * side(a, b, d) < 0 && side(c, d, a) * side(c, d, b) < 0
 }
@@ -109,12 +116,19 @@ fn candidate_boxes((x, y): SvgPoint, words: &str) -> Vec<LabelBox> {
     let mut areas = Vec::new();
     for distance in [12, 24, 40, 60, 90, 130, 180, 240, 320, 420] {
         let (near, flat, steep) = (distance * 7 / 10, distance * 9 / 10, distance * 4 / 10);
-        let aside = [(1, near, near), (1, flat, steep), (1, steep, flat), (-1, near, near), (-1, flat, steep), (-1, steep, flat)];
+        let aside = [
+            (1, near, near),
+            (1, flat, steep),
+            (1, steep, flat),
+            (-1, near, near),
+            (-1, flat, steep),
+            (-1, steep, flat),
+        ];
         let level = [(x + distance + width / 2, y), (x - distance - width / 2, y)];
         let upright = [(x, y - distance - height / 2), (x, y + distance + height / 2)];
-        let slanted = aside
-            .into_iter()
-            .flat_map(|(side, dx, dy)| [-1, 1].map(|above| (x + side * (dx + width / 2), y + above * (dy + height / 2))));
+        let slanted = aside.into_iter().flat_map(|(side, dx, dy)| {
+            [-1, 1].map(|above| (x + side * (dx + width / 2), y + above * (dy + height / 2)))
+        });
         areas.extend(level.into_iter().chain(upright).chain(slanted).map(|(mx, my)| LabelBox {
             left: mx - width / 2,
             top: my - height / 2,
@@ -148,13 +162,18 @@ mod tests {
             "llama2-7b-phaze: smallest within 1 %",
             "llama2-7b-phaze: phaze_tpuv4, our best plan",
         ];
-        let spots = [(690, 210), (700, 205), (760, 400), (690, 60), (695, 56), (760, 408), (400, 300), (690, 300), (760, 420)];
+        let spots =
+            [(690, 210), (700, 205), (760, 400), (690, 60), (695, 56), (760, 408), (400, 300), (690, 300), (760, 420)];
         let labels: Vec<(SvgPoint, &str)> = spots.iter().enumerate().map(|(i, at)| (*at, words[i % 3])).collect();
         let level = |from: i32, to: i32, y: i32| (from..=to).step_by(2).map(move |x| (x, y));
-        let lines: Vec<SvgPoint> = level(420, 690, 150).chain(level(420, 690, 240)).chain(level(400, 900, 300)).collect();
-        let placed: Vec<LabelBox> =
-            place_labels(&labels, &LabelObstacles { crowd: &[], lines: &lines }, PLOT).into_iter().map(Option::unwrap).collect();
-        let leaders: Vec<[SvgPoint; 2]> = labels.iter().zip(&placed).map(|((at, _), area)| leader_line(*at, area)).collect();
+        let lines: Vec<SvgPoint> =
+            level(420, 690, 150).chain(level(420, 690, 240)).chain(level(400, 900, 300)).collect();
+        let placed: Vec<LabelBox> = place_labels(&labels, &LabelObstacles { crowd: &[], lines: &lines }, PLOT)
+            .into_iter()
+            .map(Option::unwrap)
+            .collect();
+        let leaders: Vec<[SvgPoint; 2]> =
+            labels.iter().zip(&placed).map(|((at, _), area)| leader_line(*at, area)).collect();
         for (i, area) in placed.iter().enumerate() {
             assert!(!lines.iter().any(|place| area.contains_point(*place)), "{i}: {area:?}");
             for (j, line) in leaders.iter().enumerate().filter(|(j, _)| *j != i) {

@@ -24,7 +24,9 @@ const LINE: i32 = 17;
 
 /// Height of the entries, with text wrapped to `width`.
 pub(super) fn legend_height(entries: &[LegendEntry], width: i32) -> i32 {
-    let of = |entry: &LegendEntry| LINE * wrap_to_width(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap_below(entry);
+    let of = |entry: &LegendEntry| {
+        LINE * wrap_to_width(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap_below(entry)
+    };
     entries.iter().map(of).sum()
 }
 

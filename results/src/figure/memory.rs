@@ -34,11 +34,18 @@ pub fn draw_memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Resul
     let title = "Memory over a step";
     Canvas::draw_figure(title, SIZE, |canvas| {
         canvas.draw_bold_text(title, (20, 22), TITLE, INK, (HPos::Left, VPos::Top));
-        canvas.draw_text(&cut_to_width(about, LABEL, SIZE.0 as i32 - 40), (20, 50), LABEL, GREY, (HPos::Left, VPos::Top));
+        canvas.draw_text(
+            &cut_to_width(about, LABEL, SIZE.0 as i32 - 40),
+            (20, 50),
+            LABEL,
+            GREY,
+            (HPos::Left, VPos::Top),
+        );
         frame.draw_frame(canvas);
         let mut entries = Vec::new();
-        let mut entry =
-            |words: String, color| entries.push(LegendEntry { mark: PlotMark::Line, radius: 8, color, words, joined: true });
+        let mut entry = |words: String, color| {
+            entries.push(LegendEntry { mark: PlotMark::Line, radius: 8, color, words, joined: true })
+        };
         for (&stage, color) in stages.iter().zip(PALETTE) {
             let Some(device) = timeline.devices.get(stage) else { continue };
             canvas.draw_line(memory_steps(&frame, device, timeline.total.0), color.to_rgba(), 2);
@@ -79,7 +86,9 @@ fn memory_steps(frame: &PlotFrame, device: &DeviceReport, total: f64) -> Vec<(i3
     let mut places: Vec<(i32, i32)> = Vec::new();
     let mut held = 0.0;
     for moments in device.memory.chunks(span) {
-        let (Some(first), Some(most)) = (moments.first(), moments.iter().map(|moment| moment.1).max()) else { continue };
+        let (Some(first), Some(most)) = (moments.first(), moments.iter().map(|moment| moment.1).max()) else {
+            continue;
+        };
         places.push(frame.position_of(first.0.0, held));
         held = most.gib();
         places.push(frame.position_of(first.0.0, held));
@@ -107,8 +116,12 @@ mod tests {
             memory: vec![(Seconds(0.0), Bytes::from_gib(1.0)), (Seconds(1.0), Bytes::from_gib(gib))],
             ..DeviceReport::default()
         };
-        let timeline =
-            Timeline { total: Seconds(2.0), passes_end: Seconds(2.0), devices: vec![device(40.0), device(20.0)], events: vec![] };
+        let timeline = Timeline {
+            total: Seconds(2.0),
+            passes_end: Seconds(2.0),
+            devices: vec![device(40.0), device(20.0)],
+            events: vec![],
+        };
         let near = draw_memory("a plan", &timeline, 79.2).unwrap();
         assert!(["stage 0", "stage 1", "79.2 GiB"].iter().all(|words| near.svg().contains(words)));
         assert!(!draw_memory("a plan", &timeline, 300.0).unwrap().svg().contains("300.0 GiB"));

@@ -111,7 +111,9 @@ fn evaluated_points(points: &[DesignPoint]) -> impl Iterator<Item = (f64, f64)> 
 pub fn draw_pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
     let needs = Cell::new(0);
     let draw = |height: u32| {
-        Canvas::draw_figure(&plot.title, (SIZE.0, height), |canvas| needs.set(paint_pareto(canvas, plot, height as i32)))
+        Canvas::draw_figure(&plot.title, (SIZE.0, height), |canvas| {
+            needs.set(paint_pareto(canvas, plot, height as i32))
+        })
     };
     let figure = draw(SIZE.1)?;
     match u32::try_from(needs.get()) {
@@ -145,7 +147,13 @@ fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 
     entries.reverse();
     if plot.series.iter().all(|s| evaluated_points(&s.points).next().is_none()) {
         let middle = ((PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2);
-        canvas.draw_text("no design was evaluated: none runs the model", middle, LABEL, GREY, (HPos::Center, VPos::Center));
+        canvas.draw_text(
+            "no design was evaluated: none runs the model",
+            middle,
+            LABEL,
+            GREY,
+            (HPos::Center, VPos::Center),
+        );
     }
     entries.extend(draw_references(canvas, &frame, plot, &lines));
     let nothing = |words: &String| LegendEntry {
@@ -200,7 +208,12 @@ fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, R
 
 /// Draws the designs of all runs that have one outcome. Evaluated designs have the colour of their run and one legend
 /// entry per run. The others look the same in all runs and share one entry.
-fn draw_designs(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, outcome: DesignStatus) -> Vec<LegendEntry> {
+fn draw_designs(
+    canvas: &mut Canvas<'_>,
+    frame: &PlotFrame,
+    plot: &ParetoPlot,
+    outcome: DesignStatus,
+) -> Vec<LegendEntry> {
     let mut entries: Vec<LegendEntry> = Vec::new();
     let mut together = 0;
     for (i, series) in plot.series.iter().enumerate() {
@@ -256,7 +269,12 @@ fn draw_run_designs(
 /// Draws the front as a staircase, up to the limit of x or else to the largest x of the designs. Designs that are on
 /// the front only for a third quantity get rings. Returns points along the front, which labels avoid, and the legend
 /// entries.
-fn draw_front(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, index: usize) -> (Vec<SvgPoint>, Vec<LegendEntry>) {
+fn draw_front(
+    canvas: &mut Canvas<'_>,
+    frame: &PlotFrame,
+    plot: &ParetoPlot,
+    index: usize,
+) -> (Vec<SvgPoint>, Vec<LegendEntry>) {
     let (series, color) = (&plot.series[index], PALETTE[index % PALETTE.len()].to_rgba());
     let front = front_points(&series.points, &plot.x, &plot.y);
     let stairs = staircase_corners(frame, plot, series, &front);
@@ -287,7 +305,13 @@ fn draw_front(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, ind
         }));
     }
     let words = words(front.len(), "Pareto front");
-    entries.extend((!front.is_empty()).then_some(LegendEntry { mark: PlotMark::Line, radius: 5, color, words, joined: false }));
+    entries.extend((!front.is_empty()).then_some(LegendEntry {
+        mark: PlotMark::Line,
+        radius: 5,
+        color,
+        words,
+        joined: false,
+    }));
     (along, entries)
 }
 
@@ -296,7 +320,8 @@ fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, f
     let mut stairs: Vec<SvgPoint> = Vec::new();
     for (x, y) in front {
         let (x, y) = frame.position_of(*x, *y);
-        stairs.extend(stairs.last().map(|last: &SvgPoint| if plot.x.more_is_better { (last.0, y) } else { (x, last.1) }));
+        stairs
+            .extend(stairs.last().map(|last: &SvgPoint| if plot.x.more_is_better { (last.0, y) } else { (x, last.1) }));
         stairs.push((x, y));
     }
     let xs = || series.points.iter().map(|point| point.x).filter(|x| x.is_finite());
@@ -314,12 +339,19 @@ fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, f
 /// Points every two units along a vertical or horizontal line. A label across the line covers about ten of them.
 fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()) / 2;
-    (0..=steps).map(|i| (from.0 + (to.0 - from.0) * i / steps.max(1), from.1 + (to.1 - from.1) * i / steps.max(1))).collect()
+    (0..=steps)
+        .map(|i| (from.0 + (to.0 - from.0) * i / steps.max(1), from.1 + (to.1 - from.1) * i / steps.max(1)))
+        .collect()
 }
 
 /// Marks and names the reference designs; names avoid `lines`. Several runs have too many names for the plot: their
 /// designs get numbers, and the legend entries are returned.
-fn draw_references(canvas: &mut Canvas<'_>, frame: &PlotFrame, plot: &ParetoPlot, lines: &[SvgPoint]) -> Vec<LegendEntry> {
+fn draw_references(
+    canvas: &mut Canvas<'_>,
+    frame: &PlotFrame,
+    plot: &ParetoPlot,
+    lines: &[SvgPoint],
+) -> Vec<LegendEntry> {
     let known = |r: &&NamedDesign| r.x.is_finite() && r.y.is_finite();
     let named: Vec<&NamedDesign> = plot.references.iter().filter(known).collect();
     let at = |r: &NamedDesign| frame.position_of(r.x, r.y);

@@ -31,7 +31,9 @@ fn plot(points: Vec<DesignPoint>) -> ParetoPlot {
 fn degenerate_plots_draw() {
     let infeasible = DesignPoint { x: 200.0, outcome: DesignStatus::Infeasible, y: None };
     let unbounded = DesignPoint { x: 200.0, outcome: DesignStatus::Pruned, y: Some(f64::INFINITY) };
-    for points in [vec![], vec![point(100.0, 50.0)], vec![point(100.0, 50.0), point(100.0, 60.0)], vec![infeasible, unbounded]] {
+    for points in
+        [vec![], vec![point(100.0, 50.0)], vec![point(100.0, 50.0), point(100.0, 60.0)], vec![infeasible, unbounded]]
+    {
         let figure = draw_pareto(&plot(points.clone())).unwrap();
         assert!(!figure.svg().contains("NaN") && !figure.svg().contains("inf,"));
         assert!(figure.png().unwrap().starts_with(b"\x89PNG"));
@@ -67,14 +69,22 @@ fn labels_and_units_are_in_the_figure() {
 #[test]
 fn designs_of_several_runs_are_numbered_and_named_in_the_legend() {
     let rejected = DesignPoint { x: 200.0, outcome: DesignStatus::Pruned, y: Some(60.0) };
-    let series =
-        |name: &str| RunSeries { name: name.into(), points: vec![point(100.0, 50.0), rejected], largest_x: None, third: None };
+    let series = |name: &str| RunSeries {
+        name: name.into(),
+        points: vec![point(100.0, 50.0), rejected],
+        largest_x: None,
+        third: None,
+    };
     let several = ParetoPlot { series: vec![series("one"), series("two")], ..plot(vec![]) };
     let figure = draw_pareto(&several).unwrap();
     let svg = figure.svg();
-    for words in
-        ["1  TPUv4, our plan", "2  TPUv4, expert&apos;s plan", "one: 1 evaluated", "two: 1 evaluated", "2 rejected by bound"]
-    {
+    for words in [
+        "1  TPUv4, our plan",
+        "2  TPUv4, expert&apos;s plan",
+        "one: 1 evaluated",
+        "two: 1 evaluated",
+        "2 rejected by bound",
+    ] {
         assert!(svg.split_whitespace().collect::<Vec<_>>().join(" ").contains(&words.replace("  ", " ")), "{words}");
     }
     // One number beside each mark.
@@ -91,7 +101,8 @@ fn the_front_ends_where_designs_do() {
         plot.references[0].x = 900.0;
         plot.series[0].largest_x = largest_x;
         let (figure, frame) = (draw_pareto(&plot).unwrap(), plot_frame(&plot));
-        let line = figure.svg().lines().find(|line| line.contains("<polyline") && line.contains(&stroke)).unwrap().to_owned();
+        let line =
+            figure.svg().lines().find(|line| line.contains("<polyline") && line.contains(&stroke)).unwrap().to_owned();
         let places = line.split_once("points=\"").unwrap().1.split_once('"').unwrap().0.to_owned();
         let x: i32 = places.split_whitespace().last().unwrap().split_once(',').unwrap().0.parse().unwrap();
         (x, frame)
@@ -131,7 +142,8 @@ fn designs_on_the_front_for_a_third_quantity_have_rings() {
 
 #[test]
 fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
-    let series = |name: &str| RunSeries { name: name.into(), points: vec![point(100.0, 50.0)], largest_x: None, third: None };
+    let series =
+        |name: &str| RunSeries { name: name.into(), points: vec![point(100.0, 50.0)], largest_x: None, third: None };
     let words = "a chip with a long name that takes two lines of the legend";
     let reference = |i: i32| NamedDesign {
         label: format!("{words}, {i}"),
@@ -145,8 +157,9 @@ fn every_number_has_its_name_however_many_there_are_and_every_best_is_one() {
     let lines = || svg.lines().map(str::trim);
     assert!(!svg.contains(" more"), "{svg}");
     for number in 1..=20 {
-        let named =
-            lines().any(|line| line.starts_with(&format!("{number}  a chip")) || line.starts_with(&format!("{number} a chip")));
+        let named = lines().any(|line| {
+            line.starts_with(&format!("{number}  a chip")) || line.starts_with(&format!("{number} a chip"))
+        });
         assert!(named && lines().any(|line| line == number.to_string()), "{number}: {svg}");
     }
     // A short legend leaves the height at its minimum.

@@ -18,7 +18,8 @@ pub(super) fn render_png(svg: &str) -> Result<Vec<u8>, FigureError> {
     }
     let tree = usvg::Tree::from_str(svg, &options).map_err(|e| failed(e.to_string()))?;
     let size = tree.size().to_int_size().scale_by(SCALE).ok_or_else(|| failed("it has no size".into()))?;
-    let mut pixels = tiny_skia::Pixmap::new(size.width(), size.height()).ok_or_else(|| failed("it is too large".into()))?;
+    let mut pixels =
+        tiny_skia::Pixmap::new(size.width(), size.height()).ok_or_else(|| failed("it is too large".into()))?;
     resvg::render(&tree, tiny_skia::Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
     pixels.encode_png().map_err(|e| failed(e.to_string()))
 }

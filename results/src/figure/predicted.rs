@@ -68,7 +68,13 @@ pub fn draw_predicted(plot: &PredictedPlot) -> Result<Figure, FigureError> {
         for (i, group) in plot.groups.iter().enumerate() {
             entries.push(draw_group(canvas, &frame, group, i));
         }
-        legend::draw_legend(canvas, &entries, (PLOT.right + 26, PLOT.top + 10), SIZE.0 as i32 - PLOT.right - 36, PLOT.bottom);
+        legend::draw_legend(
+            canvas,
+            &entries,
+            (PLOT.right + 26, PLOT.top + 10),
+            SIZE.0 as i32 - PLOT.right - 36,
+            PLOT.bottom,
+        );
     })
 }
 
@@ -97,8 +103,12 @@ fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry>
     let shade = GREY.mix(0.22);
     canvas.draw_polygon(band, shade);
     canvas.draw_line(vec![frame.position_of(low, low), frame.position_of(high, high)], INK.to_rgba(), 1);
-    let entry = |mark, radius, color, words: &str| LegendEntry { mark, radius, color, words: words.into(), joined: false };
-    vec![entry(PlotMark::Line, 5, INK.to_rgba(), "predicted = measured"), entry(PlotMark::Band, 5, shade, "within ±10 %")]
+    let entry =
+        |mark, radius, color, words: &str| LegendEntry { mark, radius, color, words: words.into(), joined: false };
+    vec![
+        entry(PlotMark::Line, 5, INK.to_rgba(), "predicted = measured"),
+        entry(PlotMark::Band, 5, shade, "within ±10 %"),
+    ]
 }
 
 /// Draws a group. Its legend entry has the number of points and their mean error.
@@ -142,7 +152,8 @@ mod tests {
     #[test]
     fn points_that_cannot_be_shown_are_counted() {
         let figure =
-            draw_predicted(&plot(vec![PredictedGroup { name: "a".into(), points: vec![(1.0, 0.0), (1.0, 1.1)] }])).unwrap();
+            draw_predicted(&plot(vec![PredictedGroup { name: "a".into(), points: vec![(1.0, 0.0), (1.0, 1.1)] }]))
+                .unwrap();
         assert!(figure.svg().contains("1 point at zero or below is not shown"));
         assert!(figure.svg().contains("a: 2, MAPE 10.0 %"));
     }

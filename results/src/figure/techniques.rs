@@ -39,7 +39,9 @@ pub fn draw_techniques(answer: &TechniqueComparison) -> Result<Figure, FigureErr
     let title = format!("{} on {}", answer.model, answer.chip);
     let bottom = TOP + LINE * rows.len() as i32;
     let size = (WIDTH as u32, (bottom + 70).max(360) as u32);
-    let most = rows.iter().filter_map(|row| row.result.as_ref()).map(|r| r.need_gib).fold(answer.capacity_gib, f64::max) * 1.05;
+    let most =
+        rows.iter().filter_map(|row| row.result.as_ref()).map(|r| r.need_gib).fold(answer.capacity_gib, f64::max)
+            * 1.05;
     let axis = PlotAxis::linear("", (0.0, most), Some(0.0), (LEFT, RIGHT));
     let x = |gib: f64| axis.position_of(gib);
     Canvas::draw_figure(&title, size, |canvas| {
@@ -66,13 +68,20 @@ pub fn draw_techniques(answer: &TechniqueComparison) -> Result<Figure, FigureErr
         }
         canvas.draw_line(vec![(x(answer.capacity_gib), TOP - 10), (x(answer.capacity_gib), bottom)], INK.to_rgba(), 2);
         let lossy = rows.iter().any(|row| row.gate != EXACT);
-        legend::draw_legend(canvas, &legend_entries(lossy), (RIGHT + 100, TOP), WIDTH - RIGHT - 110, bottom.max(TOP + 240));
+        legend::draw_legend(
+            canvas,
+            &legend_entries(lossy),
+            (RIGHT + 100, TOP),
+            WIDTH - RIGHT - 110,
+            bottom.max(TOP + 240),
+        );
     })
 }
 
 /// The legend. `lossy` is true if a technique changes the training.
 fn legend_entries(lossy: bool) -> Vec<LegendEntry> {
-    let entry = |mark, color: RGBAColor, words: &str| LegendEntry { mark, radius: 5, color, words: words.into(), joined: true };
+    let entry =
+        |mark, color: RGBAColor, words: &str| LegendEntry { mark, radius: 5, color, words: words.into(), joined: true };
     let mut entries: Vec<LegendEntry> =
         SHOWN.iter().zip(PALETTE).map(|((_, words), color)| entry(PlotMark::Band, color.to_rgba(), words)).collect();
     entries.push(entry(PlotMark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
@@ -102,5 +111,11 @@ fn draw_technique(canvas: &mut Canvas<'_>, row: &TechniqueRow, y: i32, x: &impl 
     let shown = |c: &&crate::answer::techniques::ClassGib| !SHOWN.iter().any(|(class, _)| *class == c.class);
     let rest: f64 = result.classes_gib.iter().filter(shown).map(|c| c.gib).sum();
     part(canvas, rest, GREY.mix(0.5));
-    canvas.draw_text(&format_significant(result.step_s, 3), (RIGHT + 80, y + LINE / 2), SMALL, INK, (HPos::Right, VPos::Center));
+    canvas.draw_text(
+        &format_significant(result.step_s, 3),
+        (RIGHT + 80, y + LINE / 2),
+        SMALL,
+        INK,
+        (HPos::Right, VPos::Center),
+    );
 }

@@ -27,7 +27,8 @@ impl PageDesigns {
     pub fn of_run(run: &SearchRun) -> Self {
         let front = run.designs_on_front();
         let is_front = |row: &DesignRow| front.iter().any(|other| other.index == row.index);
-        let mut evaluated: Vec<&DesignRow> = run.designs.iter().filter(|row| row.outcome == DesignStatus::Evaluated).collect();
+        let mut evaluated: Vec<&DesignRow> =
+            run.designs.iter().filter(|row| row.outcome == DesignStatus::Evaluated).collect();
         let mut others: Vec<&DesignRow> =
             run.designs.iter().filter(|row| matches!(row.outcome, DesignStatus::Pruned | DesignStatus::Open)).collect();
         let robust = run.record.certificate.robust;
@@ -38,7 +39,11 @@ impl PageDesigns {
         others.sort_by(|a, b| bound(b).total_cmp(&bound(a)));
         let part = |list: &[&DesignRow], what: &str| {
             let all = format_count(list.len() as u64);
-            if list.len() > MOST { format!("{} of {all} {what}", format_count(MOST as u64)) } else { format!("all {all} {what}") }
+            if list.len() > MOST {
+                format!("{} of {all} {what}", format_count(MOST as u64))
+            } else {
+                format!("all {all} {what}")
+            }
         };
         let shown = match robust {
             false => format!(
@@ -155,6 +160,8 @@ mod tests {
         assert_eq!(designs.rows.len(), MOST);
         assert_eq!(designs.rows.iter().filter(|row| row[2] == 100.0).count(), 1);
         assert!(designs.shown.starts_with("Shown: 3,000 of 6,000 evaluated designs"), "{}", designs.shown);
-        assert!(designs.rows.iter().all(|row| row.as_array().is_some_and(|cells| cells.len() == designs.columns.len())));
+        assert!(
+            designs.rows.iter().all(|row| row.as_array().is_some_and(|cells| cells.len() == designs.columns.len()))
+        );
     }
 }

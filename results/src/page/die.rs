@@ -42,8 +42,11 @@ impl PageDie {
                 parts: Vec::new(),
             };
             let has_cores = part.name == "cores" && core > 0.0;
-            let parts =
-                if has_cores { areas.in_core.iter().map(inside).filter(|p| p.area_mm2 > 0.0).collect() } else { Vec::new() };
+            let parts = if has_cores {
+                areas.in_core.iter().map(inside).filter(|p| p.area_mm2 > 0.0).collect()
+            } else {
+                Vec::new()
+            };
             DiePart { name: part.name.replace('_', " "), area_mm2: part.area.0, parts }
         };
         let mut parts: Vec<DiePart> = areas.die.iter().map(part).filter(|part| part.area_mm2 > 0.0).collect();

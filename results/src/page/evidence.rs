@@ -121,7 +121,8 @@ fn unmeasured_ground(ground: &GroundRecord) -> UnmeasuredGround {
         Grade::Related => "only related runs were measured",
         Grade::NeverMeasured => "never measured",
     };
-    let named: Vec<String> = ground.near.iter().take(NAMED).map(|near| format!("{} ({})", near.name, near.runs)).collect();
+    let named: Vec<String> =
+        ground.near.iter().take(NAMED).map(|near| format!("{} ({})", near.name, near.runs)).collect();
     let more = ground.near.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let measured = match (named.is_empty(), ground.what.as_str()) {
@@ -184,9 +185,14 @@ mod tests {
 
     fn known() -> EvidenceRecord {
         let near = ["tpu_v6e", "tpu_v5p", "tpu_v5e", "tpu_v7", "gaudi2"];
-        let near = near.iter().zip([12, 4, 2, 2, 1]).map(|(name, runs)| NearMeasurements { name: (*name).to_owned(), runs });
-        let ground =
-            |what: &str, name: &str, grade| GroundRecord { what: what.into(), name: name.into(), grade, near: Vec::new() };
+        let near =
+            near.iter().zip([12, 4, 2, 2, 1]).map(|(name, runs)| NearMeasurements { name: (*name).to_owned(), runs });
+        let ground = |what: &str, name: &str, grade| GroundRecord {
+            what: what.into(),
+            name: name.into(),
+            grade,
+            near: Vec::new(),
+        };
         EvidenceRecord {
             grade: Grade::NeverMeasured,
             grounds: vec![
@@ -223,7 +229,10 @@ mod tests {
     fn figures_name_what_they_are_of_and_why() {
         let trust = evidence_of_subject(&subject());
         let of_whom: Vec<(&str, &str)> = trust.figures.iter().map(|f| (f.figure.as_str(), f.of.as_str())).collect();
-        assert_eq!(of_whom, [("step time", "best found"), ("peak memory", "best found"), ("step time", "tpu_v4, ideal")]);
+        assert_eq!(
+            of_whom,
+            [("step time", "best found"), ("peak memory", "best found"), ("step time", "tpu_v4, ideal")]
+        );
         assert_eq!(trust.figures[0].interval, "9.000 s to 12.50 s (-10 to +25 %)");
         assert_eq!(
             (trust.figures[0].predicted.as_str(), trust.figures[0].grade.as_str()),
@@ -237,10 +246,15 @@ mod tests {
     #[test]
     fn grounds_are_words_and_say_what_was_measured() {
         let rests = evidence_of_subject(&subject()).rests;
-        assert_eq!(rests[0].measured, "of its kind (runs): tpu_v6e (12), tpu_v5p (4), tpu_v5e (2), tpu_v7 (2) and 1 more");
+        assert_eq!(
+            rests[0].measured,
+            "of its kind (runs): tpu_v6e (12), tpu_v5p (4), tpu_v5e (2), tpu_v7 (2) and 1 more"
+        );
         assert_eq!((rests[1].on.as_str(), rests[1].measured.as_str()), ("software stack", "nothing of its kind"));
         assert_eq!((rests[2].on.as_str(), rests[2].name.as_str()), ("part of the plan", "ZeRO-3"));
-        for text in rests.iter().flat_map(|r| [&r.on, &r.name, &r.grade, &r.measured]).filter(|text| !text.contains("tpu_")) {
+        for text in
+            rests.iter().flat_map(|r| [&r.on, &r.name, &r.grade, &r.measured]).filter(|text| !text.contains("tpu_"))
+        {
             assert!(!text.contains('_'), "a key, not a word: {text}");
         }
     }

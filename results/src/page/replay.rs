@@ -127,7 +127,10 @@ impl PlanReplay {
         let why = explain_plan(&mut chip, job.model, job.fabric, &ranked.plan)?;
         let space = PlanSpace::default().with_mixes_of(job.stack);
         let around = neighbours(job, &space, ranked)?;
-        let share = |part: &TimePart| NamedShare { name: part_name(&part.name).to_owned(), fraction: part.time / why.time.total };
+        let share = |part: &TimePart| NamedShare {
+            name: part_name(&part.name).to_owned(),
+            fraction: part.time / why.time.total,
+        };
         Ok(Self {
             shares: why.parts.iter().map(share).collect(),
             roofline: PageRoofline::new(job, &why),
@@ -201,7 +204,9 @@ impl StepTimeline {
         };
         let shown = if all > MOST_EVENTS {
             let (drawn, all) = (format_count(MOST_EVENTS as u64), format_count(all as u64));
-            format!("The first {drawn} of {all} passes are drawn; `coplace evaluate --trace` writes them all for Perfetto.")
+            format!(
+                "The first {drawn} of {all} passes are drawn; `coplace evaluate --trace` writes them all for Perfetto."
+            )
         } else {
             format!("All {} passes.", format_count(all as u64))
         };
@@ -211,7 +216,10 @@ impl StepTimeline {
             total_s: timeline.total.0,
             kinds: ["forward", "recompute", "backward", "weight gradient", "data-parallel communication", "optimizer"],
             events: events.iter().map(event).collect(),
-            stages: (0..).zip(&timeline.devices).map(|(stage, device)| drawn_stage(stage, device, timeline.total)).collect(),
+            stages: (0..)
+                .zip(&timeline.devices)
+                .map(|(stage, device)| drawn_stage(stage, device, timeline.total))
+                .collect(),
         }
     }
 }
@@ -257,7 +265,9 @@ mod tests {
             stash: Bytes(1 << 29),
             ..PipelineStage::default()
         };
-        Pipeline::with_uniform_stages(stage, 3, micro_batches, PipelineSchedule::OneForwardOneBackward).simulate_step().unwrap()
+        Pipeline::with_uniform_stages(stage, 3, micro_batches, PipelineSchedule::OneForwardOneBackward)
+            .simulate_step()
+            .unwrap()
     }
 
     #[test]

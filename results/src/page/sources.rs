@@ -18,8 +18,11 @@ impl SourceFile {
     /// The sources of a chip.
     #[must_use]
     pub fn of_chip(template: &ChipTemplate) -> Self {
-        let mut rows: Vec<[String; 2]> = template.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
-        rows.extend(template.fitted_on.iter().map(|(key, on)| [format!("calibration.{key}"), format!("fitted on {on}")]));
+        let mut rows: Vec<[String; 2]> =
+            template.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();
+        rows.extend(
+            template.fitted_on.iter().map(|(key, on)| [format!("calibration.{key}"), format!("fitted on {on}")]),
+        );
         Self { file: format!("chip {}", template.name), rows }
     }
 

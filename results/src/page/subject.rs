@@ -169,7 +169,8 @@ impl PageSubject {
             }
             return Ok(Self { run: Some(run), ..subject });
         }
-        let text = sim::files::text::read_text(path).map_err(|why| SubjectError::Unreadable { file: path.into(), why })?;
+        let text =
+            sim::files::text::read_text(path).map_err(|why| SubjectError::Unreadable { file: path.into(), why })?;
         Self::parse(path, &text)
     }
 
@@ -185,7 +186,10 @@ impl PageSubject {
         // The page shows one model: the first.
         if let Some(best) = best.as_mut().filter(|best| !best.models.is_empty()) {
             let first = best.models.swap_remove(0);
-            assumptions.push(format!("The search was for {}; this page shows {} on the found chip.", study.model, first.model));
+            assumptions.push(format!(
+                "The search was for {}; this page shows {} on the found chip.",
+                study.model, first.model
+            ));
             study.model = first.model;
         }
         Self {
@@ -248,7 +252,12 @@ impl PageSubject {
         let job = read.job;
         Self {
             kind: AnsweringVerb::Evaluate,
-            names: JobNames { model: job.model.name, chip: job.chip.name, fabric: job.cluster.fabric, stack: job.stack },
+            names: JobNames {
+                model: job.model.name,
+                chip: job.chip.name,
+                fabric: job.cluster.fabric,
+                stack: job.stack,
+            },
             parameters: Some(job.model.parameters),
             devices: job.cluster.devices.into(),
             global_batch: job.cluster.global_batch_sequences,
@@ -309,10 +318,12 @@ mod tests {
         assert!(refused("[1]").starts_with("answer.json: is no answer of `evaluate` or `plan`; give a run directory"));
         assert!(refused("{\"certificate\": 1}").contains("give its directory"));
         assert!(
-            refused("{\"format\": 1, \"job\": 1, \"feasible\": true}").contains("format = 1, this version of coplace reads 3")
+            refused("{\"format\": 1, \"job\": 1, \"feasible\": true}")
+                .contains("format = 1, this version of coplace reads 3")
         );
         assert!(refused("{\"plans\": [], \"neighbours\": []}").contains("format = missing"));
-        let lacking = refused(&format!("{{\"format\": {}, \"plans\": [], \"neighbours\": []}}", crate::answer::plan::FORMAT));
+        let lacking =
+            refused(&format!("{{\"format\": {}, \"plans\": [], \"neighbours\": []}}", crate::answer::plan::FORMAT));
         assert!(lacking.contains("missing field"), "{lacking}");
     }
 

@@ -41,13 +41,18 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
             };
             let which = if record.certificate.robust { format!("{which} {BAD_END}") } else { which };
             let limit = |(key, value): (&String, &String)| {
-                let (what, unit) = LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
+                let (what, unit) =
+                    LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
                 Some(format!("{what} at most {} {unit}", shortened_limit(value)))
             };
             let limits: Vec<String> = study.options.iter().filter_map(limit).collect();
-            let limits = if limits.is_empty() { String::new() } else { format!(" Limits of a chip: {}.", limits.join("; ")) };
+            let limits =
+                if limits.is_empty() { String::new() } else { format!(" Limits of a chip: {}.", limits.join("; ")) };
             vec![
-                format!("{}{parameters} is trained on {devices} devices joined by {}: {work}.", names.model, study.fabric),
+                format!(
+                    "{}{parameters} is trained on {devices} devices joined by {}: {work}.",
+                    names.model, study.fabric
+                ),
                 format!(
                     "Of the {} chips of the study {}, which {which}, and under which plan?{limits}",
                     format_count(study.space_designs),
@@ -57,7 +62,10 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
             ]
         }
         _ => vec![
-            format!("{}{parameters} is trained on {devices} {} joined by {}: {work}.", names.model, names.chip, names.fabric),
+            format!(
+                "{}{parameters} is trained on {devices} {} joined by {}: {work}.",
+                names.model, names.chip, names.fabric
+            ),
             match subject.kind {
                 AnsweringVerb::Plan => "Which plan is fastest, and why are its neighbours slower?".to_owned(),
                 _ => "What does a step take under this plan, and why?".to_owned(),
@@ -126,7 +134,8 @@ pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
         PageFact::new("step", format_seconds(Seconds(plan.step_s))),
     ];
     if let Some(evidence) = plan.evidence.as_ref().filter(|_| is_robust(subject)) {
-        let note = Some("of its 90 % interval, which designs are ranked by; all other figures are predicted".to_owned());
+        let note =
+            Some("of its 90 % interval, which designs are ranked by; all other figures are predicted".to_owned());
         facts.push(PageFact {
             note,
             ..PageFact::new("step at the bad end", format_seconds(Seconds(evidence.step_interval_s[1])))
@@ -185,7 +194,8 @@ pub fn proof_text(subject: &PageSubject) -> Vec<String> {
         (Proof::Gap, Some(gap)) => format!("No design of this space is better by more than {:.3} %.", gap * 100.0),
         (Proof::Gap, None) => "Not proven: the search stopped before it had a bound.".to_owned(),
     };
-    let model = "The proof does not say that the model is right, or that designs outside the space are worse.".to_owned();
+    let model =
+        "The proof does not say that the model is right, or that designs outside the space are worse.".to_owned();
     std::iter::once(sentence).chain(c.why.clone()).chain(std::iter::once(model)).collect()
 }
 
@@ -213,15 +223,18 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
         facts.push(PageFact::new("none is better than", format!("{} {}{at}", format_significant(bound, 6), c.unit)));
     }
     facts.push(PageFact::new("question", record.question.clone()));
-    facts.extend(record.times.get("search").map(|time| PageFact::new("time of the search", format_seconds(Seconds(*time)))));
+    facts.extend(
+        record.times.get("search").map(|time| PageFact::new("time of the search", format_seconds(Seconds(*time)))),
+    );
     facts
 }
 
 /// The counts of plans in the answers of `plan` and `evaluate`.
 fn plan_counts_text(subject: &PageSubject) -> Vec<PageFact> {
     let Some(serde_json::Value::Object(counts)) = subject.said.get("counts") else { return Vec::new() };
-    let number =
-        |(key, value): (&String, &serde_json::Value)| Some(PageFact::new(key.replace('_', " "), format_count(value.as_u64()?)));
+    let number = |(key, value): (&String, &serde_json::Value)| {
+        Some(PageFact::new(key.replace('_', " "), format_count(value.as_u64()?)))
+    };
     counts.iter().filter_map(number).collect()
 }
 
@@ -280,7 +293,10 @@ mod tests {
         if let Some(run) = &mut subject.run {
             (run.record.certificate.proof, run.record.certificate.gap) = (Proof::Gap, Some(0.02));
         }
-        assert!(proof_text(&subject)[0].ends_with("better by more than 2.000 % at the bad end of its step's 90 % interval."));
+        assert!(
+            proof_text(&subject)[0]
+                .ends_with("better by more than 2.000 % at the bad end of its step's 90 % interval.")
+        );
     }
 
     #[test]

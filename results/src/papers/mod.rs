@@ -113,10 +113,14 @@ fn read_reference() -> Result<PaperFile, PaperError> {
     toml::from_str(REFERENCE).map_err(|e| PaperError { place, why: e.to_string() })
 }
 
-fn reproduce_figure(figure: &PaperFigure, studies: &BTreeMap<String, PaperStudy>) -> Result<ReproducedFigure, PaperError> {
+fn reproduce_figure(
+    figure: &PaperFigure,
+    studies: &BTreeMap<String, PaperStudy>,
+) -> Result<ReproducedFigure, PaperError> {
     let place = |why: String| PaperError { place: figure.id.clone(), why };
     let study = studies.get(&figure.study).ok_or_else(|| place(format!("no study {}", figure.study)))?;
-    let value = study.resolve_bases(studies).prepare_study().and_then(|run| run.value_of(figure.quantity)).map_err(place)?;
+    let value =
+        study.resolve_bases(studies).prepare_study().and_then(|run| run.value_of(figure.quantity)).map_err(place)?;
     let predicted = match figure.unit.as_str() {
         "GiB" => value / GIB,
         "MiB" => value / GIB * 1024.0,

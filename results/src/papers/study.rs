@@ -155,9 +155,11 @@ impl PaperStudy {
             .clone();
         if let Some(rate) = self.nvme_gb_per_s {
             let bandwidth = BytesPerSecond(rate * 1e9);
-            chip.storage = Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(1 << 42) });
+            chip.storage =
+                Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(1 << 42) });
         }
-        let mut stack = SoftwareStack::load(self.stack.as_deref().unwrap_or("huggingface")).map_err(|e| e.to_string())?;
+        let mut stack =
+            SoftwareStack::load(self.stack.as_deref().unwrap_or("huggingface")).map_err(|e| e.to_string())?;
         for option in &self.stack_options {
             stack = stack.with_option(option).map_err(|e| e.to_string())?;
         }
@@ -203,9 +205,11 @@ fn training_precision(name: Option<&str>) -> Result<Precision, String> {
         None | Some("pure") => Ok(Precision::PURE_BF16),
         Some("mixed") => Ok(Precision::MIXED_BF16),
         Some("fp32") => Ok(Precision::FP32),
-        Some("fp16") => {
-            Ok(Precision { operand: sim::kernel::DataType::Fp16, gradient: sim::kernel::DataType::Fp16, ..Precision::PURE_BF16 })
-        }
+        Some("fp16") => Ok(Precision {
+            operand: sim::kernel::DataType::Fp16,
+            gradient: sim::kernel::DataType::Fp16,
+            ..Precision::PURE_BF16
+        }),
         Some(other) => Err(format!("precision {other}: must be pure, mixed, fp16 or fp32")),
     }
 }
@@ -219,7 +223,13 @@ fn named_model(name: &str) -> Result<Model, String> {
 
 impl PreparedPaperStudy {
     fn technique_setting(&self) -> TechniqueSetting<'_> {
-        TechniqueSetting { model: &self.model, chip: &self.chip, fabric: &self.fabric, stack: &self.stack, plan: &self.plan }
+        TechniqueSetting {
+            model: &self.model,
+            chip: &self.chip,
+            fabric: &self.fabric,
+            stack: &self.stack,
+            plan: &self.plan,
+        }
     }
 
     pub(crate) fn value_of(&self, quantity: StudyQuantity) -> Result<f64, String> {
@@ -228,12 +238,15 @@ impl PreparedPaperStudy {
         let longest = |techniques: &Techniques| setting.longest_sequence(techniques).unwrap_or(0) as f64;
         match quantity {
             StudyQuantity::Longest => return Ok(longest(&self.techniques) / 1000.0),
-            StudyQuantity::LongestOverPlain => return Ok(longest(&self.techniques) / longest(Techniques::none()).max(1.0)),
+            StudyQuantity::LongestOverPlain => {
+                return Ok(longest(&self.techniques) / longest(Techniques::none()).max(1.0));
+            }
             StudyQuantity::LargestMicroBatch => {
                 return Ok(setting.largest_micro_batch(&self.techniques).unwrap_or(0) as f64);
             }
             StudyQuantity::LongestOverRecompute => {
-                let recompute: Technique = "megatron-full".parse().map_err(|e: workloads::TechniqueError| e.to_string())?;
+                let recompute: Technique =
+                    "megatron-full".parse().map_err(|e: workloads::TechniqueError| e.to_string())?;
                 return Ok(longest(&self.techniques) / longest(&[recompute].into_iter().collect()).max(1.0));
             }
             _ => {}
@@ -264,7 +277,8 @@ impl PreparedPaperStudy {
                 self.kept_bytes_with_gradients(&trial)? * self.plan.layout.device_count() as f64
             }
             StudyQuantity::InputsLeft => {
-                self.weight_gradient_inputs(&self.techniques)? / self.weight_gradient_inputs(Techniques::none())? * 100.0
+                self.weight_gradient_inputs(&self.techniques)? / self.weight_gradient_inputs(Techniques::none())?
+                    * 100.0
             }
             StudyQuantity::BytesPerSbh => {
                 let batch = &self.plan.batch;
@@ -292,9 +306,10 @@ impl PreparedPaperStudy {
     /// Necessary operations over the peak of all devices.
     fn mfu(&self, trial: &TechniqueTrial) -> f64 {
         let batch = &self.plan.batch;
-        let flops = self.model.necessary_training_flops(batch.global_batch, batch.sequence_length, self.model.vocabulary);
-        let peak =
-            self.chip.peak_flops(self.plan.precision.operand).map_or(0.0, |peak| peak.0) * self.plan.layout.device_count() as f64;
+        let flops =
+            self.model.necessary_training_flops(batch.global_batch, batch.sequence_length, self.model.vocabulary);
+        let peak = self.chip.peak_flops(self.plan.precision.operand).map_or(0.0, |peak| peak.0)
+            * self.plan.layout.device_count() as f64;
         flops.0 as f64 / trial.time.total.0 / peak.max(1.0) * 100.0
     }
 
@@ -308,14 +323,18 @@ impl PreparedPaperStudy {
     fn gradient_bytes(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let (mut sum, mut largest) = (0, 0);
-        for (kind, copies) in [(SegmentKind::Embedding, 1), (SegmentKind::Layer, self.model.layers), (SegmentKind::Head, 1)] {
+        for (kind, copies) in
+            [(SegmentKind::Embedding, 1), (SegmentKind::Layer, self.model.layers), (SegmentKind::Head, 1)]
+        {
             let segment = graph.segment(kind).ok_or("no such segment")?;
             match segment.statics.as_deref() {
                 Some(statics) => {
                     sum += statics.own.gradients.device.per_device_count() * copies;
                     largest = largest.max(statics.own.largest_gradient);
                 }
-                None => sum += segment.parameters.per_device_count() * segment.bytes_per_parameter().gradient.0 * copies,
+                None => {
+                    sum += segment.parameters.per_device_count() * segment.bytes_per_parameter().gradient.0 * copies
+                }
             }
         }
         Ok((sum + largest) as f64)
@@ -342,8 +361,8 @@ impl PreparedPaperStudy {
         let batch = &self.plan.batch;
         let operand = self.plan.precision.operand.bytes();
         let input = (batch.sequence_length * batch.micro_batch * self.model.hidden * operand) as f64;
-        let weights =
-            (self.model.hidden * self.model.vocabulary) as f64 * (operand + self.plan.precision.gradient.bytes()) as f64;
+        let weights = (self.model.hidden * self.model.vocabulary) as f64
+            * (operand + self.plan.precision.gradient.bytes()) as f64;
         Ok(self.logits_bytes(&self.techniques)? + input * if both { 2.0 } else { 1.0 } + weights)
     }
 
@@ -351,7 +370,8 @@ impl PreparedPaperStudy {
     fn kept_bytes_with_gradients(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
-        let treatment = self.plan.activations.first_layer_policy().treatment_with_extent(layer, self.stack.replay_extent());
+        let treatment =
+            self.plan.activations.first_layer_policy().treatment_with_extent(layer, self.stack.replay_extent());
         let wide = treatment.kept.iter().map(|t| &layer.tensors[t.index()]).filter(|t| t.gradient_bytes > Bytes::ZERO);
         Ok(wide.map(|t| t.bytes).sum::<Bytes>().as_f64() * self.model.layers as f64)
     }
@@ -360,7 +380,8 @@ impl PreparedPaperStudy {
     fn attention_share_percent(&self) -> Result<f64, String> {
         let graph = self.graph(Techniques::none())?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
-        let result = ["layer.attention.core.out", "layer.attention.context.out"].iter().find_map(|name| layer.find_tensor(name));
+        let result =
+            ["layer.attention.core.out", "layer.attention.context.out"].iter().find_map(|name| layer.find_tensor(name));
         let result = layer.tensors[result.ok_or("no attention")?.index()].bytes;
         let kept = layer.kept_tensors(&workloads::RecomputeSet::none());
         let wide = kept.iter().map(|t| &layer.tensors[t.index()]).filter(|t| t.gradient_bytes > Bytes::ZERO);
@@ -372,7 +393,8 @@ impl PreparedPaperStudy {
     fn weight_gradient_inputs(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
-        let product = |op: &&workloads::graph::OperatorNode| !op.name.ends_with("norm") && op.name != "layer.attention.output";
+        let product =
+            |op: &&workloads::graph::OperatorNode| !op.name.ends_with("norm") && op.name != "layer.attention.output";
         let chains = layer.operators.iter().filter(product).flat_map(|op| &op.backward);
         let weights = chains.filter(|chain| chain.gradient == workloads::graph::Gradient::Weights);
         let read: std::collections::BTreeSet<_> = weights.flat_map(|chain| &chain.reads).copied().collect();

@@ -6,19 +6,17 @@ use measured::evidence::IntervalCoverage;
 /// The coverage as text.
 #[must_use]
 pub fn coverage_report(found: &[IntervalCoverage]) -> String {
-    let head = ["data set", "quantity", "held out", "rows", "covered %", "median width %", "groups", "regret %", "robust"];
-    let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left).align_column(2, ColumnAlign::Left).keep_columns(&[
-        "held out",
-        "rows",
-        "covered %",
-        "median width %",
-        "regret %",
-        "robust",
-    ]);
+    let head =
+        ["data set", "quantity", "held out", "rows", "covered %", "median width %", "groups", "regret %", "robust"];
+    let mut table = TextTable::new(head)
+        .align_column(1, ColumnAlign::Left)
+        .align_column(2, ColumnAlign::Left)
+        .keep_columns(&["held out", "rows", "covered %", "median width %", "regret %", "robust"]);
     for c in found {
         let percent = |value: f64| format!("{:.1}", value * 100.0);
         let regret = c.regret.map_or_else(|| ["-".to_owned(), "-".to_owned()], |r| r.map(percent));
-        let cells = [c.dataset.clone(), c.quantity.column().to_owned(), c.scheme.to_string(), format_count(c.rows as u64)];
+        let cells =
+            [c.dataset.clone(), c.quantity.column().to_owned(), c.scheme.to_string(), format_count(c.rows as u64)];
         let numbers = [percent(c.covered), percent(c.width), format_count(c.groups as u64)];
         table.add_row(cells.into_iter().chain(numbers).chain(regret));
     }

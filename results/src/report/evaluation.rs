@@ -39,8 +39,10 @@ pub fn evaluation_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) ->
             text.push_str(&format_fields(&[("because", why.clone().unwrap_or_else(|| "unknown".into()))]));
         }
     }
-    let techniques =
-        super::techniques::job_techniques_text(&answer.job.techniques, answer.result.as_ref().map(|r| r.plan.tokens_per_s));
+    let techniques = super::techniques::job_techniques_text(
+        &answer.job.techniques,
+        answer.result.as_ref().map(|r| r.plan.tokens_per_s),
+    );
     if !techniques.is_empty() {
         text.push_str(&format_heading("Memory techniques"));
         text.push_str(&format_fields(&techniques));
@@ -64,7 +66,12 @@ fn job_text(job: &JobRecord) -> String {
         ("software", format!("{}; `plan` gives the same time and memory", job.stack)),
         (
             "options",
-            format!("attention {}, products {}, optimizer {}", lower(&job.attention), job.products, lower(&job.optimizer)),
+            format!(
+                "attention {}, products {}, optimizer {}",
+                lower(&job.attention),
+                job.products,
+                lower(&job.optimizer)
+            ),
         ),
     ])
 }
@@ -184,7 +191,10 @@ fn kernel_table(pass: &PassRecord) -> String {
     let (time, energy) = (format_seconds(Seconds(pass.time_s)), power_of_ten_rate(pass.energy_j, "J"));
     let mut text = format!("\n{}, {}: {time}, {energy}; {times} per micro-batch\n", pass.segment, pass.pass);
     if pass.unproven_s > 0.0 {
-        text.push_str(&format!("Its schedule is not proven: it may take {} less.\n", format_seconds(Seconds(pass.unproven_s))));
+        text.push_str(&format!(
+            "Its schedule is not proven: it may take {} less.\n",
+            format_seconds(Seconds(pass.unproven_s))
+        ));
     }
     let head = ["kernel", "runs on", "start µs", "latency µs", "share", "energy mJ", "HBM", "utilization", "bound by"];
     let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left).align_column(8, ColumnAlign::Left);

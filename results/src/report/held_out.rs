@@ -31,7 +31,9 @@ pub fn held_out_report(residuals: &[RunResidual]) -> String {
     for ((quantity, dataset), rows) in &sets {
         let mut cells = vec![(*dataset).to_owned(), (*quantity).to_owned(), format_count(rows.len() as u64)];
         cells.push(percent_cell(mean_absolute_error(rows, |r| Some(r.in_sample))));
-        cells.extend(HoldOutScheme::ALL.map(|scheme| percent_cell(mean_absolute_error(rows, |r| r.held_out[scheme as usize]))));
+        cells.extend(
+            HoldOutScheme::ALL.map(|scheme| percent_cell(mean_absolute_error(rows, |r| r.held_out[scheme as usize]))),
+        );
         cells.push(order_error(rows, |r| Some(r.in_sample)));
         cells.push(order_error(rows, |r| r.held_out[HoldOutScheme::Model as usize]));
         table.add_row(cells);
@@ -69,17 +71,24 @@ fn order_error(rows: &[&RunResidual], error: impl Fn(&RunResidual) -> Option<f64
         })
     };
     let predictions: Vec<ValuePrediction> = rows.iter().filter_map(prediction).collect();
-    score_rankings(&predictions, "iteration_s").first().map_or_else(|| "-".into(), |ranking| format!("{:.3}", ranking.spearman))
+    score_rankings(&predictions, "iteration_s")
+        .first()
+        .map_or_else(|| "-".into(), |ranking| format!("{:.3}", ranking.spearman))
 }
 
 /// A line per data set: the errors of a stack that was fitted to a few rows.
 #[must_use]
 pub fn few_runs_report(found: &[FewRunsFit]) -> String {
-    let mut table = TextTable::new(["data set", "fitted", "predicted", "MAPE % built in", "fitted to the few", "ratio"]);
+    let mut table =
+        TextTable::new(["data set", "fitted", "predicted", "MAPE % built in", "fitted to the few", "ratio"]);
     for f in found {
         let ratio = format!("{:.2}", f.few_pct / f.built_in_pct);
-        let cells =
-            [f.dataset.clone(), format_count(f.fitted as u64), format_count(f.rows as u64), percent_cell(Some(f.built_in_pct))];
+        let cells = [
+            f.dataset.clone(),
+            format_count(f.fitted as u64),
+            format_count(f.rows as u64),
+            percent_cell(Some(f.built_in_pct)),
+        ];
         table.add_row(cells.into_iter().chain([percent_cell(Some(f.few_pct)), ratio]));
     }
     table.render()
@@ -107,7 +116,8 @@ pub fn alone_report(residuals: &[AloneResidual]) -> String {
     }
     let words = "rows, kind left out: the scalars of chip or fabric fitted to the others, of a chip from where the chip under `scalars of` has them;\n\
                  chip left out: that chip's scalars.\n";
-    let coverage = AloneResiduals::from(residuals.iter().map(AloneResidual::to_row).collect::<Vec<_>>()).coverage_by_data_set();
+    let coverage =
+        AloneResiduals::from(residuals.iter().map(AloneResidual::to_row).collect::<Vec<_>>()).coverage_by_data_set();
     format!("{}{words}\n{}", table.render(), coverage_of_alone(&coverage))
 }
 
@@ -116,7 +126,8 @@ pub fn alone_report(residuals: &[AloneResidual]) -> String {
 pub fn coverage_of_alone(found: &[AloneCoverage]) -> String {
     let mut table = TextTable::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);
     for c in found {
-        let numbers = [format_count(c.rows as u64), format!("{:.1}", c.covered * 100.0), format!("{:.0}", c.width * 100.0)];
+        let numbers =
+            [format_count(c.rows as u64), format!("{:.1}", c.covered * 100.0), format!("{:.0}", c.width * 100.0)];
         let what = if c.what == RunsAlone::Kernel { "kernels" } else { "collectives" };
         let first = [c.dataset.clone(), what.to_owned(), c.held_out.to_string()];
         table.add_row(first.into_iter().chain(numbers).collect::<Vec<_>>());

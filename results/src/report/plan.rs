@@ -4,8 +4,8 @@ use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part
 use crate::answer::techniques::years_per_pb;
 use crate::answer::timeline::TimelineRow;
 use crate::text::{
-    ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate, format_seconds,
-    format_significant,
+    ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate,
+    format_seconds, format_significant,
 };
 use sim::pipeline::PipelineSchedule;
 use sim::units::Seconds;
@@ -29,8 +29,11 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
     );
     match (&answer.plans.first(), &answer.why) {
         (Some(best), _) => {
-            let order =
-                if answer.robust { "Plans that fit, by the bad end of their step's interval" } else { "Fastest plans that fit" };
+            let order = if answer.robust {
+                "Plans that fit, by the bad end of their step's interval"
+            } else {
+                "Fastest plans that fit"
+            };
             text.push_str(&format_heading(order));
             if let Some(stopped) = &answer.stopped {
                 text.push_str(&fold_line(&format!("{}.", stopped.proof_text(Some(best.step_s)))));
@@ -66,7 +69,8 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
             text.push_str(&format_fields(&[("because", stopped.or(why.clone()).unwrap_or_else(|| "unknown".into()))]));
         }
     }
-    let techniques = super::techniques::job_techniques_text(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
+    let techniques =
+        super::techniques::job_techniques_text(&answer.techniques, answer.plans.first().map(|row| row.tokens_per_s));
     if !techniques.is_empty() {
         text.push_str(&format_heading("Memory techniques"));
         text.push_str(&format_fields(&techniques));
@@ -136,8 +140,11 @@ fn proof_text(answer: &PlannedAnswer) -> String {
         timed."
     ));
     if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
-        let near =
-            if gap > 0.0 { format!("; stage policies are within {} of the best", format_percent(gap)) } else { String::new() };
+        let near = if gap > 0.0 {
+            format!("; stage policies are within {} of the best", format_percent(gap))
+        } else {
+            String::new()
+        };
         let _ = writeln!(
             text,
             "Policies per layer were searched in {} layouts: those with even or listed splits, and the few near them \
@@ -248,7 +255,11 @@ fn plans_table(rows: &[PlanRow]) -> String {
             l.tensor.to_string(),
             l.pipeline.to_string(),
             l.data.to_string(),
-            format!("{}{}", l.context, if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }),
+            format!(
+                "{}{}",
+                l.context,
+                if l.context > 1 && l.context_method == ContextMethod::Ulysses { "u" } else { "" }
+            ),
             experts_cell(l),
             l.virtual_stages.to_string(),
             layer_split_cell(&row.layers),
@@ -330,7 +341,8 @@ pub fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     let mut parts: Vec<(&str, f64)> =
         parts_s.iter().map(|(name, time)| (part_name(name), *time)).filter(|(_, t)| *t > 0.0).collect();
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let line = |(name, time)| (name, format!("{:>9}  {:>6}", format_seconds(Seconds(time)), format_percent(time / step_s)));
+    let line =
+        |(name, time)| (name, format!("{:>9}  {:>6}", format_seconds(Seconds(time)), format_percent(time / step_s)));
     format_fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
@@ -393,7 +405,8 @@ pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
 
 /// The tensors that the layers of each stage keep, if stages have their own policies. Equal neighbours share a line.
 pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
-    let stays = |keeps: &KeptTensorsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
+    let stays =
+        |keeps: &KeptTensorsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
     if stages.iter().flat_map(|stage| &stage.keeps).all(stays) {
         return String::new();
     }
@@ -455,13 +468,17 @@ pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
     for (i, row) in rows.iter().enumerate().filter(|(i, _)| !hidden.contains(i) || *i == hidden.start) {
         if hidden.contains(&i) {
             table.add_row(
-                std::iter::once(format!("{}-{}", hidden.start, hidden.end - 1)).chain((1..head.len()).map(|_| "...".to_owned())),
+                std::iter::once(format!("{}-{}", hidden.start, hidden.end - 1))
+                    .chain((1..head.len()).map(|_| "...".to_owned())),
             );
             continue;
         }
-        let times = [row.busy_s, row.bubble_s, row.exposed_send_s, row.exposed_reduction_s, row.passes_end_s, row.end_s];
+        let times =
+            [row.busy_s, row.bubble_s, row.exposed_send_s, row.exposed_reduction_s, row.passes_end_s, row.end_s];
         let memory = [row.resident_gib, row.peak_gib].map(|gib| format!("{gib:.2}"));
-        table.add_row(std::iter::once(row.stage.to_string()).chain(times.map(|time| format_significant(time, 4))).chain(memory));
+        table.add_row(
+            std::iter::once(row.stage.to_string()).chain(times.map(|time| format_significant(time, 4))).chain(memory),
+        );
     }
     let mut text = table.render();
     text.push_str(
@@ -474,7 +491,11 @@ pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
 fn neighbours_table(answer: &PlannedAnswer) -> String {
     let mut table = TextTable::new(["change", "step s", "why not"]).align_column(2, ColumnAlign::Left);
     for n in &answer.neighbours {
-        table.add_row([n.change.clone(), n.step_s.map_or_else(|| "-".into(), |s| format_significant(s, 4)), n.why.clone()]);
+        table.add_row([
+            n.change.clone(),
+            n.step_s.map_or_else(|| "-".into(), |s| format_significant(s, 4)),
+            n.why.clone(),
+        ]);
     }
     table.render()
 }

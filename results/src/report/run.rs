@@ -8,8 +8,8 @@ use crate::run::front::{DesignMeasures, FrontQuantity, StepScope};
 use crate::run::record::{BestDesign, Certificate, FrontRecord, ModelPlan, Proof, SearchRecord, StudyRecord};
 use crate::store::design::DesignRow;
 use crate::text::{
-    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent, format_rate,
-    format_seconds, format_significant,
+    ColumnAlign, TextTable, fold_line, format_area, format_count, format_fields, format_heading, format_percent,
+    format_rate, format_seconds, format_significant,
 };
 use sim::units::{Seconds, SquareMillimeters};
 
@@ -44,7 +44,9 @@ pub fn run_report(record: &SearchRecord) -> String {
     }
     match &record.best {
         Some(best) => text.push_str(&best_design_text(best, record.certificate.robust)),
-        None if record.certificate.is_without_candidates() => text.push_str("\nNo chip of this space is within the limits.\n"),
+        None if record.certificate.is_without_candidates() => {
+            text.push_str("\nNo chip of this space is within the limits.\n")
+        }
         None => text.push_str("\nNo design of this space runs the model.\n"),
     }
     text.push_str(&format_heading("Proof"));
@@ -90,7 +92,10 @@ fn front_text(front: &FrontRecord, work: &StepScope) -> String {
         ("designs", format_count(front.designs.len() as u64)),
         (
             "hypervolume",
-            format!("{} of the box from the best values to a tenth beyond the worst", format_significant(front.hypervolume, 4)),
+            format!(
+                "{} of the box from the best values to a tenth beyond the worst",
+                format_significant(front.hypervolume, 4)
+            ),
         ),
         ("knee", format!("design {}: {}; {}", front.knee.index, knee.join(", "), front.knee.describe_chip())),
     ])
@@ -121,7 +126,9 @@ fn models_text(models: &[ModelPlan], robust: bool) -> String {
             format!("{:.1}", plan.peak_gib),
             format_seconds(Seconds(time.step_s)),
         ];
-        row.extend(robust.then(|| step_at_bad_end(plan).map_or_else(|| "-".to_owned(), |end| format_seconds(Seconds(end)))));
+        row.extend(
+            robust.then(|| step_at_bad_end(plan).map_or_else(|| "-".to_owned(), |end| format_seconds(Seconds(end)))),
+        );
         table.add_row(row);
     }
     table.render()
@@ -145,12 +152,14 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
         ("devices used", row.devices_used.and_then(|n| u64::try_from(n).ok()).map(format_count)),
         (
             "throughput",
-            row.times_reference.map(|times| format!("{} times the reference's, over the models", format_significant(times, 4))),
+            row.times_reference
+                .map(|times| format!("{} times the reference's, over the models", format_significant(times, 4))),
         ),
         (
             "energy",
-            row.energy_times_reference
-                .map(|times| format!("{} times the reference's per token, over the models", format_significant(times, 4))),
+            row.energy_times_reference.map(|times| {
+                format!("{} times the reference's per token, over the models", format_significant(times, 4))
+            }),
         ),
         ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
         ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
@@ -249,15 +258,26 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
         value != "0"
             || !matches!(
                 *key,
-                "  of these, in boxes" | "over the power" | "over the cost" | "outside the HBM" | "cannot be built" | "no chips"
+                "  of these, in boxes"
+                    | "over the power"
+                    | "over the cost"
+                    | "outside the HBM"
+                    | "cannot be built"
+                    | "no chips"
             )
     });
     if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
         let at = if c.robust { " at the bad end" } else { "" };
-        pairs.push(("best, bound", format!("{}, {} sequences/s{at}", format_significant(best, 6), format_significant(bound, 6))));
+        pairs.push((
+            "best, bound",
+            format!("{}, {} sequences/s{at}", format_significant(best, 6), format_significant(bound, 6)),
+        ));
     } else if let (Some(best), Some(bound)) = (c.best, c.bound) {
         let at = if c.robust { " at the bad end" } else { "" };
-        pairs.push(("best, bound", format!("{}, {} {}{at}", format_significant(best, 6), format_significant(bound, 6), c.unit)));
+        pairs.push((
+            "best, bound",
+            format!("{}, {} {}{at}", format_significant(best, 6), format_significant(bound, 6), c.unit),
+        ));
     }
     if let Some(why) = &c.why {
         pairs.push(("because", why.clone()));
@@ -270,8 +290,11 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
 
 /// The number of chips that cannot be built, with the rules that they break.
 fn unbuildable_text(certificate: &Certificate) -> String {
-    let rules: Vec<String> =
-        certificate.unbuildable_by_rule.iter().map(|(rule, count)| format!("{} {}", rule.name(), format_count(*count))).collect();
+    let rules: Vec<String> = certificate
+        .unbuildable_by_rule
+        .iter()
+        .map(|(rule, count)| format!("{} {}", rule.name(), format_count(*count)))
+        .collect();
     let count = format_count(certificate.unbuildable);
     if rules.is_empty() { count } else { format!("{count} ({})", rules.join(", ")) }
 }

@@ -15,8 +15,14 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
     let gib = |value: f64| format!("{} GiB", format_significant(value, 4));
     let mut text = format_fields(&[
         ("model", answer.model.clone()),
-        ("chip", format!("{} of {}, {} for programs", format_count(answer.devices), answer.chip, gib(answer.capacity_gib))),
-        ("host, storage", format!("{}, {} per device", gib(answer.host_capacity_gib), gib(answer.storage_capacity_gib))),
+        (
+            "chip",
+            format!("{} of {}, {} for programs", format_count(answer.devices), answer.chip, gib(answer.capacity_gib)),
+        ),
+        (
+            "host, storage",
+            format!("{}, {} per device", gib(answer.host_capacity_gib), gib(answer.storage_capacity_gib)),
+        ),
         ("stack", answer.stack.clone()),
         (
             "plan",
@@ -32,7 +38,9 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
     let rendered = techniques_table(answer).render();
     text.push_str(&rendered);
     if rendered.contains(MORE) {
-        text.push_str("!  exceeds the memory: of the device under need, of the host and of storage under their names\n");
+        text.push_str(
+            "!  exceeds the memory: of the device under need, of the host and of storage under their names\n",
+        );
     }
     text.push_str(&written_text(answer));
     let refused: Vec<&TechniqueRow> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
@@ -55,11 +63,16 @@ fn written_text(answer: &TechniqueComparison) -> String {
     let mut table = TextTable::new(["written to storage", "GB per device and step", "years per PB of endurance (TBW)"]);
     let mut any = false;
     for row in &answer.rows {
-        let Some((result, years)) = row.result.as_ref().and_then(|result| Some((result, result.storage_years_per_pb?))) else {
+        let Some((result, years)) = row.result.as_ref().and_then(|result| Some((result, result.storage_years_per_pb?)))
+        else {
             continue;
         };
         any = true;
-        table.add_row([row.technique.clone(), format_significant(result.storage_written_gb, 4), format_significant(years, 4)]);
+        table.add_row([
+            row.technique.clone(),
+            format_significant(result.storage_written_gb, 4),
+            format_significant(years, 4),
+        ]);
     }
     if any { format!("\n{}", table.render()) } else { String::new() }
 }

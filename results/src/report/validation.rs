@@ -13,7 +13,8 @@ const FAULTS: usize = 20;
 /// The report of one file: its data set, the scores, and every row without a score.
 #[must_use]
 pub fn validation_report(report: &FileReport) -> String {
-    let mut text = format!("{}: {}, {} rows\n", report.file.display(), report.dataset, format_count(report.rows as u64));
+    let mut text =
+        format!("{}: {}, {} rows\n", report.file.display(), report.dataset, format_count(report.rows as u64));
     if !report.ignored_columns.is_empty() {
         text.push_str(&format!("ignored columns: {}\n", report.ignored_columns.join(", ")));
     }
@@ -22,9 +23,12 @@ pub fn validation_report(report: &FileReport) -> String {
         text.push_str(&scores_table(report));
         text.push_str(&stacks_text(report));
     }
-    let silent = report.predictions.iter().all(|prediction| prediction.measured.is_none()) && report.row_errors.is_empty();
+    let silent =
+        report.predictions.iter().all(|prediction| prediction.measured.is_none()) && report.row_errors.is_empty();
     if silent && report.rows > 0 {
-        text.push_str("No row has a measured value: nothing is scored. --predictions FILE.csv writes what is predicted.\n");
+        text.push_str(
+            "No row has a measured value: nothing is scored. --predictions FILE.csv writes what is predicted.\n",
+        );
     }
     text.push_str(&rankings_table(report));
     text.push_str(&out_of_memory_table(report));
@@ -82,7 +86,12 @@ fn score_cells(score: &GroupScore, [several, exact, judged, runs]: [bool; 4]) ->
     cells.extend(runs.then(|| score.stacks.iter().map(String::as_str).collect::<Vec<_>>().join(", ")));
     cells.push(signed(score.worst.as_ref().map(|w| w.error_pct)));
     cells.push(score.worst.as_ref().map_or_else(String::new, |w| {
-        format!("{} (measured {}, predicted {})", w.id, format_significant(w.measured, 4), format_significant(w.predicted, 4))
+        format!(
+            "{} (measured {}, predicted {})",
+            w.id,
+            format_significant(w.measured, 4),
+            format_significant(w.predicted, 4)
+        )
     }));
     cells
 }
@@ -92,7 +101,8 @@ fn rankings_table(report: &FileReport) -> String {
     if report.rankings.is_empty() {
         return String::new();
     }
-    let mut table = TextTable::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
+    let mut table =
+        TextTable::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
     for ranking in &report.rankings {
         table.add_row(vec![
             ranking.group.clone(),
@@ -130,7 +140,12 @@ fn assumptions_text(report: &FileReport) -> String {
     let mut text = "\nassumed, where rows leave it open\n".to_owned();
     for assumption in &report.assumed {
         let ids: Vec<&str> = assumption.rows.iter().map(String::as_str).collect();
-        text.push_str(&fold_line(&format!("  {} x {}: {}", format_count(ids.len() as u64), assumption.what, list_rows(&ids))));
+        text.push_str(&fold_line(&format!(
+            "  {} x {}: {}",
+            format_count(ids.len() as u64),
+            assumption.what,
+            list_rows(&ids)
+        )));
     }
     text
 }

@@ -59,7 +59,9 @@ impl DirectoryClaim {
             let sealed = DigestList::read_from(path).is_ok_and(|sums| sums.lists_all(&[RECORD, DESIGNS]));
             match (sealed || is_record(&record), record.exists()) {
                 (true, _) => Ok(()),
-                (false, true) => Err(DirectoryClaimError::Occupied { name: RECORD, what: "is not a record of coplace" }),
+                (false, true) => {
+                    Err(DirectoryClaimError::Occupied { name: RECORD, what: "is not a record of coplace" })
+                }
                 (false, false) => Err(DirectoryClaimError::Foreign),
             }
         })
@@ -71,7 +73,8 @@ impl DirectoryClaim {
     /// # Errors
     /// As [`Self::for_run`].
     pub fn for_sweep(path: &Path) -> Result<Self, DirectoryClaimError> {
-        let held = |path: &Path| if path.join(sweep::STORE).exists() { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        let held =
+            |path: &Path| if path.join(sweep::STORE).exists() { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
         Self::take_directory(path, &sweep::directory::FILES, held)
     }
 
@@ -166,7 +169,10 @@ fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryC
     for &name in files {
         match fs::symlink_metadata(path.join(name)) {
             Ok(found) if found.is_symlink() => {
-                return Err(DirectoryClaimError::Occupied { name, what: "is a link, through which a run is never written" });
+                return Err(DirectoryClaimError::Occupied {
+                    name,
+                    what: "is a link, through which a run is never written",
+                });
             }
             Ok(found) if !found.is_file() => return Err(DirectoryClaimError::Occupied { name, what: "is not a file" }),
             _ => {}
@@ -177,7 +183,8 @@ fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryC
 
 /// True if coplace wrote the record, in any format.
 fn is_record(file: &Path) -> bool {
-    let value = sim::files::text::read_text(file).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    let value =
+        sim::files::text::read_text(file).ok().and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
     value.is_some_and(|record| {
         let version = record.pointer("/versions/coplace").and_then(serde_json::Value::as_str);
         version.is_some() && record.get("format").is_some_and(serde_json::Value::is_u64)
@@ -192,7 +199,8 @@ mod tests {
 
     #[test]
     fn leftovers_are_the_files_of_killed_searches_alone() {
-        for name in [".designs.parquet.7.partial", ".record.json.123.partial", ".SHA256SUMS.1.partial", ".writable-42"] {
+        for name in [".designs.parquet.7.partial", ".record.json.123.partial", ".SHA256SUMS.1.partial", ".writable-42"]
+        {
             assert!(is_leftover(OsStr::new(name), &FILES), "{name}");
         }
         for name in [
@@ -258,7 +266,8 @@ mod tests {
         fs::write(at("record.json"), "{\"format\": 9, \"versions\": {\"coplace\": \"9.0\"}}").unwrap();
         DirectoryClaim::for_run(dir.path()).unwrap();
         fs::write(at("record.json"), "{\"format\"").unwrap();
-        let digests = crate::store::sums::digest_lines(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
+        let digests =
+            crate::store::sums::digest_lines(&[(at("record.json"), Vec::new()), (at("designs.parquet"), Vec::new())]);
         fs::write(at(SUMS), digests).unwrap();
         DirectoryClaim::for_run(dir.path()).unwrap();
     }

@@ -105,7 +105,13 @@ impl<'a> SearchedModelSet<'a> {
     }
 
     /// Fills the row of a design that runs several models.
-    fn fill_several(&self, row: &mut DesignRow, d: &DesignOutcome, chip: &Accelerator, evaluations: &[DesignEvaluation]) {
+    fn fill_several(
+        &self,
+        row: &mut DesignRow,
+        d: &DesignOutcome,
+        chip: &Accelerator,
+        evaluations: &[DesignEvaluation],
+    ) {
         let ranked: Vec<&RankedPlan> = evaluations.iter().filter_map(|of| of.outcome.as_deref().ok()).collect();
         row.outcome = DesignStatus::Evaluated;
         self.fill_means(row, &ranked);
@@ -129,10 +135,12 @@ impl<'a> SearchedModelSet<'a> {
 
     /// Fills in the means over several models, relative to the reference.
     fn fill_means(&self, row: &mut DesignRow, ranked: &[&RankedPlan]) {
-        let value = |reference: &dyn Fn(&ReferenceStep) -> f64, measure: &dyn Fn(&RankedPlan, &SearchedModel<'_>) -> f64| {
+        let value = |reference: &dyn Fn(&ReferenceStep) -> f64,
+                     measure: &dyn Fn(&RankedPlan, &SearchedModel<'_>) -> f64| {
             let terms: Vec<Term> =
                 self.models.iter().map(|m| Term { share: m.share, reference: reference(&m.reference) }).collect();
-            let measures: Vec<f64> = ranked.iter().zip(self.models).map(|(ranked, model)| measure(ranked, model)).collect();
+            let measures: Vec<f64> =
+                ranked.iter().zip(self.models).map(|(ranked, model)| measure(ranked, model)).collect();
             self.aim.over.combine_measures(&terms, &measures)
         };
         let time = |reference: &ReferenceStep| reference.time.0;
@@ -179,7 +187,8 @@ impl<'a> SearchedModelSet<'a> {
             runner::CandidateOutcome::Evaluated { evaluation, .. } => {
                 evaluation.iter().for_each(|of| fill_plan(&mut row, &job, of));
                 let ranked = evaluation.iter().find_map(|of| of.outcome.as_deref().ok());
-                row.bad_end_step_s = ranked.filter(|_| self.robust).map(|ranked| search::bad_end::step_at_bad_end(&job, ranked));
+                row.bad_end_step_s =
+                    ranked.filter(|_| self.robust).map(|ranked| search::bad_end::step_at_bad_end(&job, ranked));
             }
             runner::CandidateOutcome::Infeasible { evaluation } => {
                 row.outcome = DesignStatus::Infeasible;
@@ -193,7 +202,9 @@ impl<'a> SearchedModelSet<'a> {
                 row.bound_sequences_per_s = sequences_per_s(*bound);
                 let axes: Vec<FrontAxis> = self.aim.axes.named_axes().collect();
                 row.reason = Some(match (&axes[..], throughput) {
-                    ([FrontAxis::Area], true) => format!("design {by} is no larger and no slower than this one's bound"),
+                    ([FrontAxis::Area], true) => {
+                        format!("design {by} is no larger and no slower than this one's bound")
+                    }
                     ([], _) => format!("design {by} is no worse than this one's bound"),
                     ([axis], _) => format!("design {by} has no more {axis} and is no worse than this one's bound"),
                     ([one, other, ..], _) => {
@@ -258,9 +269,15 @@ pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String
 ///
 /// # Errors
 /// As [`bound_of_plan`].
-pub fn best_plan_entry(label: &str, job: &Job<'_>, evaluation: &DesignEvaluation) -> Result<ComparisonEntry, StepError> {
-    let mut entry =
-        entry_of_chip(ComparisonEntry { chip: describe_chip(job.chip), ..ComparisonEntry::without_design(label) }, job.chip);
+pub fn best_plan_entry(
+    label: &str,
+    job: &Job<'_>,
+    evaluation: &DesignEvaluation,
+) -> Result<ComparisonEntry, StepError> {
+    let mut entry = entry_of_chip(
+        ComparisonEntry { chip: describe_chip(job.chip), ..ComparisonEntry::without_design(label) },
+        job.chip,
+    );
     match &evaluation.outcome {
         Ok(ranked) => {
             let plan = plan_row(job, ranked);
@@ -299,8 +316,9 @@ pub(crate) fn entry_of_chip(mut entry: ComparisonEntry, chip: &Accelerator) -> C
 pub(crate) fn describe_chip(c: &Accelerator) -> String {
     let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| format_bytes(level.capacity));
     let arrays = u64::from(c.tensor.cores) * u64::from(c.tensor.arrays_per_core);
-    let clock =
-        c.lowered.map_or_else(String::new, |lowered| format!(", {:.0} of {:.0} MHz", c.clock.0 / 1e6, lowered.from.0 / 1e6));
+    let clock = c
+        .lowered
+        .map_or_else(String::new, |lowered| format!(", {:.0} of {:.0} MHz", c.clock.0 / 1e6, lowered.from.0 / 1e6));
     format!(
         "{}: {arrays} x {}x{} TC, {} x {} VC, {buffer}, {} HBM{clock}",
         c.name,
@@ -344,8 +362,9 @@ pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) ->
     let sequences = models.first().and_then(|model| model.jobs.first()).map_or(0.0, |job| job.global_batch as f64);
     let throughput = is_step_speed(aim.objective) && models.len() == 1;
     let rate = |step: f64| Some(sequences / step).filter(|r| throughput && r.is_finite());
-    let shown =
-        |value: f64| Some(aim.objective.display_value(value, searched.objective_scale())).filter(|(value, _)| value.is_finite());
+    let shown = |value: f64| {
+        Some(aim.objective.display_value(value, searched.objective_scale())).filter(|(value, _)| value.is_finite())
+    };
     Certificate {
         proof,
         designs: counts.values().sum::<u64>() + (outside.total() * each) as u64,

@@ -211,11 +211,13 @@ impl ExplainedDesign {
     pub fn step_row(&self, of_models: &[&DimensionStep]) -> Option<DimensionStepRow> {
         let step = of_models.first()?;
         let (own, figures) = (self.own_model_rate(), step.built_chip().map(|built| built.figures));
-        let evaluations: Vec<&DesignEvaluation> = of_models.iter().filter_map(|step| step.evaluation_of_step()).collect();
+        let evaluations: Vec<&DesignEvaluation> =
+            of_models.iter().filter_map(|step| step.evaluation_of_step()).collect();
         let rate = self.rate_of_evaluations(&evaluations);
         let single = self.models.len() == 1;
         let area_mm2 = figures.map(|figures| figures.area.0 - self.figures.area.0);
-        let rejected = evaluations.iter().find_map(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
+        let rejected =
+            evaluations.iter().find_map(|evaluation| evaluation.outcome.as_ref().err().map(ToString::to_string));
         let (limits, refusal) = match &step.fate {
             SweptOutcome::NoChip(why) => ("no_chip", Some(why.clone())),
             SweptOutcome::Outside(why, _) => (limit_name(*why), None),
@@ -259,7 +261,13 @@ impl ExplainedDesign {
         let gained = self.rate_of_evaluations(&evaluations)? - self.own_model_rate();
         let has = marginal.has / scale;
         let worth = (self.models.len() == 1).then(|| self.rate_per_device(gained) / (has * (MORE - 1.0)));
-        Some(ResourceValue { resource, has, unit, change: gained / self.own_model_rate(), tokens_per_s_per_unit: worth })
+        Some(ResourceValue {
+            resource,
+            has,
+            unit,
+            change: gained / self.own_model_rate(),
+            tokens_per_s_per_unit: worth,
+        })
     }
 }
 
@@ -340,7 +348,12 @@ fn bottleneck_text(binds: &StepBottleneck) -> String {
     text.push_str(&format!("\nThe kernels of the slowest stage, {}:\n", binds.slowest_stage));
     let mut table = TextTable::new(["share %", "pass", "kernel", "bound by"]).align_column(0, ColumnAlign::Right);
     for held in &binds.kernels {
-        table.add_row([format!("{:.1}", 100.0 * held.share), held.pass.clone(), held.kernel.clone(), held.bound.clone()]);
+        table.add_row([
+            format!("{:.1}", 100.0 * held.share),
+            held.pass.clone(),
+            held.kernel.clone(),
+            held.bound.clone(),
+        ]);
     }
     text.push_str(&table.render());
     text
@@ -372,18 +385,23 @@ fn steps_table(explained: &DesignExplanation) -> String {
     header.extend((!several).then(|| "more tokens/s per mm²".to_owned()));
     let numbers = 3..header.len();
     header.push("limits".to_owned());
-    let mut table = TextTable::new(header).keep_columns(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill_below();
+    let mut table =
+        TextTable::new(header).keep_columns(&["from", "to", "%", "mm²", "W", "USD", "limits"]).spill_below();
     for column in numbers {
         table = table.align_column(column, ColumnAlign::Right);
     }
     for (at, step) in explained.steps.iter().enumerate() {
-        let limits = if step.exceeds.is_empty() { step.limits.to_owned() } else { step.exceeds.join(", ") }.replace('_', " ");
+        let limits =
+            if step.exceeds.is_empty() { step.limits.to_owned() } else { step.exceeds.join(", ") }.replace('_', " ");
         let said = match &step.reason {
             Some(reason) => format!("{limits}: {}", short_reason(reason)),
             None => limits,
         };
         let said = step.lowered_clock_mhz.map_or_else(|| said.clone(), |mhz| format!("{said}, at {mhz:.0} MHz"));
-        let rate = step.tokens_per_s.or(step.times_reference).map_or_else(|| "-".to_owned(), |rate| format_significant(rate, 4));
+        let rate = step
+            .tokens_per_s
+            .or(step.times_reference)
+            .map_or_else(|| "-".to_owned(), |rate| format_significant(rate, 4));
         let percent = |change: Option<f64>| signed_rate(change.map(|change| 100.0 * change), 2);
         let mut row = vec![step.dimension.clone(), step.from.clone(), step.to.clone(), rate, percent(step.change)];
         row.extend(explained.models.iter().map(|of| percent(of.steps.get(at).and_then(|step| step.change))));
@@ -419,8 +437,9 @@ fn resources_table(explained: &DesignExplanation) -> String {
     for worth in &explained.worth {
         let has = format!("{} {}", format_significant(worth.has, 4), worth.unit);
         let mut row = vec![worth.resource.clone(), has, format!("{:+.2}", 100.0 * worth.change)];
-        let own =
-            |of: &ModelExplanation| of.worth.iter().find(|own| own.resource == worth.resource).map(|own| 100.0 * own.change);
+        let own = |of: &ModelExplanation| {
+            of.worth.iter().find(|own| own.resource == worth.resource).map(|own| 100.0 * own.change)
+        };
         row.extend(explained.models.iter().map(|of| signed_rate(own(of), 2)));
         row.extend(worth.tokens_per_s_per_unit.map(|per| format!("{} per {}", format_significant(per, 3), worth.unit)));
         table.add_row(row);
@@ -438,9 +457,10 @@ fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     let DimensionStepRow { dimension, from, to, exceeds, .. } = best;
     let beyond = if exceeds.is_empty() { "" } else { ", beyond the area limit" };
     let design = &explained.best;
-    let average = design.throughput_tokens_per_s.zip(design.devices_used).map_or_else(String::new, |(rate, devices)| {
-        format!("; on average its mm² give {} each", format_significant(rate / devices as f64 / design.area_mm2, 3))
-    });
+    let average =
+        design.throughput_tokens_per_s.zip(design.devices_used).map_or_else(String::new, |(rate, devices)| {
+            format!("; on average its mm² give {} each", format_significant(rate / devices as f64 / design.area_mm2, 3))
+        });
     let per = format_significant(per, 3);
     Some(fold_line(&format!(
         "A mm² more is worth {per} tokens/s of a device where it is used best: {dimension} from {from} to \

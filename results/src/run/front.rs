@@ -85,7 +85,9 @@ impl FrontQuantity {
             (Self::Cost, _) => "USD",
             (Self::Energy, false) => "kJ per step",
             (Self::Throughput, false) => "sequences/s",
-            (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => "times the reference's, mean over the models",
+            (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => {
+                "times the reference's, mean over the models"
+            }
             (Self::StepTime, _) => "s",
             (Self::PerArea, false) => "tokens/s per mm²",
             (Self::PerArea, true) => "times the reference's per mm²",
@@ -283,10 +285,12 @@ impl FrontAxes {
         let mut evaluated = designs.iter().filter(|row| row.outcome == DesignStatus::Evaluated).peekable();
         let nothing = evaluated.peek().is_none();
         let rows: Vec<DesignMeasures> = evaluated.map(DesignMeasures::from).collect();
-        let known = |quantity: &FrontQuantity| nothing || rows.iter().any(|row| quantity.value_of(row, &work).is_some());
+        let known =
+            |quantity: &FrontQuantity| nothing || rows.iter().any(|row| quantity.value_of(row, &work).is_some());
         let y = FrontQuantity::from_name(objective).filter(known).unwrap_or(FrontQuantity::Throughput);
         let asked = study.options.get("front").map_or("", String::as_str);
-        let mut axes = asked.split(',').filter_map(FrontQuantity::from_name).filter(known).filter(|quantity| *quantity != y);
+        let mut axes =
+            asked.split(',').filter_map(FrontQuantity::from_name).filter(known).filter(|quantity| *quantity != y);
         Self { x: axes.next().unwrap_or(FrontQuantity::Area), y, z: axes.next() }
     }
 
@@ -319,7 +323,9 @@ impl FrontAxes {
     /// The values of a design along the axes; less is better. `None` if a value is missing.
     fn minimised_point(self, row: &DesignRow, work: &StepScope) -> Option<Vec<f64>> {
         let measured = DesignMeasures::from(row);
-        self.all_quantities().map(|quantity| Some(quantity.minimised_value(quantity.value_of(&measured, work)?))).collect()
+        self.all_quantities()
+            .map(|quantity| Some(quantity.minimised_value(quantity.value_of(&measured, work)?)))
+            .collect()
     }
 
     /// The designs of a front as points; less is better.
@@ -340,7 +346,12 @@ impl FrontRecord {
 
     /// A front measured with given scales, which may cover further fronts.
     #[must_use]
-    pub fn from_points(axes: FrontAxes, front: &[&DesignRow], points: &[Vec<f64>], scales: &FrontScales) -> Option<Self> {
+    pub fn from_points(
+        axes: FrontAxes,
+        front: &[&DesignRow],
+        points: &[Vec<f64>],
+        scales: &FrontScales,
+    ) -> Option<Self> {
         Some(Self {
             quantities: axes.all_quantities().map(|quantity| quantity.to_string()).collect(),
             designs: front.iter().map(|row| row.index).collect(),
@@ -375,7 +386,8 @@ mod tests {
     #[test]
     fn a_front_of_three_has_what_each_of_two_leaves_out() {
         let designs = designs(&[(100.0, 50.0, 1.0), (100.0, 80.0, 2.0), (200.0, 40.0, 2.0), (200.0, 90.0, 2.0)]);
-        let indices = |axes: FrontAxes| axes.front_designs(&designs, &work()).iter().map(|row| row.index).collect::<Vec<_>>();
+        let indices =
+            |axes: FrontAxes| axes.front_designs(&designs, &work()).iter().map(|row| row.index).collect::<Vec<_>>();
         let area = FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None };
         assert_eq!(indices(area), [1]);
         assert_eq!(indices(FrontAxes { z: Some(FrontQuantity::Power), ..area }), [0, 1, 2]);
@@ -391,14 +403,18 @@ mod tests {
         (row.cost_usd, row.energy_per_step_j) = (Some(8.0), Some(4096.0 * 4096.0 * 2.0));
         let of = |quantity: FrontQuantity| quantity.value_of(&DesignMeasures::from(&row), &work()).unwrap();
         // 4 sequences/s of 4096 tokens on 1024 devices are 16 tokens/s per device.
-        assert_eq!((of(FrontQuantity::PerArea), of(FrontQuantity::PerWatt), of(FrontQuantity::PerDollar)), (0.08, 0.32, 2.0));
+        assert_eq!(
+            (of(FrontQuantity::PerArea), of(FrontQuantity::PerWatt), of(FrontQuantity::PerDollar)),
+            (0.08, 0.32, 2.0)
+        );
         assert_eq!((of(FrontQuantity::EnergyPerToken), of(FrontQuantity::StepTime)), (2.0, 1024.0));
         // One W over four years at 0.1 USD/kWh costs 35.064 x 0.1 USD; a chip draws 32 W.
         let mut study = crate::run::record::example().study;
         let paid = [("years", "4"), ("usd_per_kwh", "0.1"), ("pue", "1"), ("utilisation", "1")];
         study.options.extend(paid.map(|(key, value)| (key.to_owned(), value.to_owned())));
-        let with_energy =
-            FrontQuantity::PerDollar.value_of(&DesignMeasures::from(&row), &StepScope::of_study(&study, false)).unwrap();
+        let with_energy = FrontQuantity::PerDollar
+            .value_of(&DesignMeasures::from(&row), &StepScope::of_study(&study, false))
+            .unwrap();
         let watts = 4096.0 * 4096.0 * 2.0 / 1024.0 / 1024.0;
         assert!((with_energy - 16.0 / (8.0 + 3.5064 * watts)).abs() < 1e-12, "{with_energy}");
         for (name, quantity) in FrontQuantity::NAMES {

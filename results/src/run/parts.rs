@@ -123,7 +123,9 @@ pub fn read_facts(directory: &Path) -> Result<PartFacts, SearchPartsError> {
     let malformed = |why: String| SearchPartsError::Malformed { file: file.clone(), why };
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|why| malformed(why.to_string()))?;
     match value.get("format").and_then(serde_json::Value::as_u64) {
-        Some(format) if format == u64::from(FORMAT) => serde_json::from_str(&text).map_err(|why| malformed(why.to_string())),
+        Some(format) if format == u64::from(FORMAT) => {
+            serde_json::from_str(&text).map_err(|why| malformed(why.to_string()))
+        }
         format => {
             let format = format.map_or_else(|| "missing".to_owned(), |format| format.to_string());
             Err(malformed(format!("its format is {format}, this version of coplace has {FORMAT}")))

@@ -33,7 +33,10 @@ fn parts_are_read_as_they_were_written_and_a_lost_or_damaged_one_is_named() {
     }
     write_part(&at("2"), &facts_of(2), &found()).unwrap();
     let lost = SearchParts::open_all(&all).unwrap_err().to_string();
-    assert!(lost.contains("1 of 2 parts: none of the directories holds 1/2; run it with --shard 1/2, and merge again"), "{lost}");
+    assert!(
+        lost.contains("1 of 2 parts: none of the directories holds 1/2; run it with --shard 1/2, and merge again"),
+        "{lost}"
+    );
     write_part(&at("1"), &PartFacts { seconds: 2.5, ..facts_of(1) }, &found()).unwrap();
     let parts = SearchParts::open_all(&all).unwrap();
     assert_eq!((parts.answers, parts.seconds), (vec![found(), found()], 2.5));

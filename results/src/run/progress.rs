@@ -74,7 +74,8 @@ impl ProgressTable {
     /// Sets the counts of the last line to those of the answer, with the designs of smaller memories. The certificate
     /// has the same counts.
     pub fn finish_with(&mut self, answer: &DesignAnswer) {
-        let mut counts = DecisionCounts { excluded: answer.outside.total() as u64 * self.designs.0, ..DecisionCounts::default() };
+        let mut counts =
+            DecisionCounts { excluded: answer.outside.total() as u64 * self.designs.0, ..DecisionCounts::default() };
         let sets = answer.boxes.iter().map(|of| (&of.outcome, of.region.combination_count(), true));
         for (outcome, size, in_set) in answer.designs.iter().map(|design| (&design.outcome, 1, false)).chain(sets) {
             match outcome {
@@ -153,7 +154,12 @@ impl ProgressTable {
             let counts = [c.valued_candidates(), peaks, mapped, one, other, plans, c.excluded, c.looks, c.infeasible]
                 .map(|n| n.to_string());
             let (best, bound, gap) = (number(row.best), number(row.bound), number(row.gap));
-            text.push_str(&format!("{:.3},{best},{bound},\"{}\",{gap},{}\n", row.seconds, self.unit(), counts.join(",")));
+            text.push_str(&format!(
+                "{:.3},{best},{bound},\"{}\",{gap},{}\n",
+                row.seconds,
+                self.unit(),
+                counts.join(",")
+            ));
         }
         text
     }
@@ -161,7 +167,8 @@ impl ProgressTable {
     /// The comparison as text.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let header = ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "infeasible", "outside"];
+        let header =
+            ["s", "best", "bound", "gap", "evaluated", "discarded in boxes", "one by one", "infeasible", "outside"];
         let mut table = TextTable::new(header);
         for column in 0..header.len() {
             table = table.align_column(column, crate::text::ColumnAlign::Right);
@@ -192,7 +199,8 @@ mod tests {
 
     #[test]
     fn lines_are_where_something_happened_and_the_last_moment() {
-        let mut table = ProgressTable::for_chips(Objective::Throughput, ValueScale::Alone { devices: 1.0, tokens: 100.0 });
+        let mut table =
+            ProgressTable::for_chips(Objective::Throughput, ValueScale::Alone { devices: 1.0, tokens: 100.0 });
         let mut take = |seconds, best, bound, evaluated| {
             table.add_moment(
                 seconds,
@@ -204,7 +212,8 @@ mod tests {
         take(2.0, Some(2.0), 1.05, 9);
         take(3.0, Some(2.0), 1.6, 10);
         take(4.0, Some(2.0), 1.61, 12);
-        let lines: Vec<(f64, Option<f64>, Option<f64>)> = table.rows().map(|row| (row.seconds, row.best, row.bound)).collect();
+        let lines: Vec<(f64, Option<f64>, Option<f64>)> =
+            table.rows().map(|row| (row.seconds, row.best, row.bound)).collect();
         assert_eq!(
             lines,
             [

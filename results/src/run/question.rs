@@ -15,7 +15,9 @@ impl SearchRecord {
         let of = best.models.iter().find(|of| Some(of.model.as_str()) == model).or(best.models.first());
         let (name, devices, batch, tokens, plan) = match of {
             Some(of) => (&of.model, of.devices, of.global_batch_sequences, of.sequence_tokens, &of.step.plan.plan),
-            None => (&study.model, study.devices, study.global_batch_sequences, study.sequence_tokens, &best.step.plan.plan),
+            None => {
+                (&study.model, study.devices, study.global_batch_sequences, study.sequence_tokens, &best.step.plan.plan)
+            }
         };
         let own = directory.join(FABRIC);
         let fabric = if own.is_file() { own.display().to_string() } else { asked.cluster.fabric.clone() };

@@ -124,9 +124,11 @@ fn a_record_of_several_models_reads_back_and_says_each_one_s_plan() {
     let text = several.to_json().unwrap();
     assert_eq!(SearchRecord::parse(Path::new("record.json"), &text).unwrap(), several);
     let said = crate::report::run_report(&several);
-    for part in
-        ["llama2-7b, opt-350m on one chip, each on a cluster", "1.500 times the reference's, over the models", "x reference"]
-    {
+    for part in [
+        "llama2-7b, opt-350m on one chip, each on a cluster",
+        "1.500 times the reference's, over the models",
+        "x reference",
+    ] {
         assert!(said.contains(part), "{part} is missing:\n{said}");
     }
     assert!(said.contains("64 devices, 256 x 2,048 tokens"), "{said}");
@@ -167,7 +169,12 @@ fn what_is_no_record_is_named() {
     assert!(missing.contains("missing field `seed`") && missing.contains("line"), "{missing}");
     let unknown = error(&text.replace("\"seed\": 1,", "\"seed\": 1, \"sede\": 1,"));
     assert!(unknown.contains("unknown field `sede`"), "{unknown}");
-    assert!(SearchRecord::read_from(Path::new("/nonexistent/record.json")).unwrap_err().to_string().contains("cannot be opened"));
+    assert!(
+        SearchRecord::read_from(Path::new("/nonexistent/record.json"))
+            .unwrap_err()
+            .to_string()
+            .contains("cannot be opened")
+    );
 }
 
 #[test]

@@ -185,7 +185,12 @@ impl SearchRun {
     /// The axes of the front: the objective against the requested quantities.
     #[must_use]
     pub fn axes_of_front(&self) -> FrontAxes {
-        FrontAxes::of_search(&self.designs, &self.record.study, &self.record.certificate.objective, self.of_several_models())
+        FrontAxes::of_search(
+            &self.designs,
+            &self.record.study,
+            &self.record.certificate.objective,
+            self.of_several_models(),
+        )
     }
 
     /// The designs on the front.
@@ -271,7 +276,9 @@ impl SearchRun {
             return known;
         }
         match (&self.record.comparison, best) {
-            (Some(comparison), _) => comparison.entries.iter().map(|e| (e.label.clone(), e.node.as_ref(), entry(e))).collect(),
+            (Some(comparison), _) => {
+                comparison.entries.iter().map(|e| (e.label.clone(), e.node.as_ref(), entry(e))).collect()
+            }
             (None, Some(best)) => vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))],
             (None, None) => Vec::new(),
         }
@@ -280,8 +287,11 @@ impl SearchRun {
     /// The means of a baseline over the models, relative to the reference; `None` if it cannot run one of them.
     pub(crate) fn means_of_baseline(&self, best: &BestDesign, label: &str) -> Option<MeanRatios> {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
-        let runs: Vec<(&ModelPlan, &ComparisonEntry)> =
-            best.models.iter().map(|model| Some((model, &model.comparison.entries[entry(model)?]))).collect::<Option<_>>()?;
+        let runs: Vec<(&ModelPlan, &ComparisonEntry)> = best
+            .models
+            .iter()
+            .map(|model| Some((model, &model.comparison.entries[entry(model)?])))
+            .collect::<Option<_>>()?;
         let over = self.scoring_over_models();
         // Per model: the value of the reference, and that of the baseline.
         let value = |pair: Pair<'_>| {
@@ -298,12 +308,15 @@ impl SearchRun {
             Some((tokens(model) / model.reference_tokens_per_s, tokens(model) / entry.throughput_tokens_per_s?))
         };
         let paid = |model: &ModelPlan, entry: &ComparisonEntry| {
-            let ((reference, own), watt) = (seconds(model, entry)?, self.step_scope().usd_per_cluster_watt(model.devices)?);
+            let ((reference, own), watt) =
+                (seconds(model, entry)?, self.step_scope().usd_per_cluster_watt(model.devices)?);
             Some((reference, entry.cost_usd? * own + watt * entry.energy_per_step_j?))
         };
         Some(MeanRatios {
             times_reference: 1.0 / value(&seconds)?,
-            energy_times_reference: value(&|model, entry| Some((model.reference_energy_per_step_j?, entry.energy_per_step_j?))),
+            energy_times_reference: value(&|model, entry| {
+                Some((model.reference_energy_per_step_j?, entry.energy_per_step_j?))
+            }),
             times_reference_per_usd: value(&paid).map(|value| 1.0 / value),
         })
     }
@@ -384,20 +397,29 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
     let unit = |run: &SearchRun, quantity: FrontQuantity| {
         if quantity == FrontQuantity::Throughput && in_tokens(run) { length(run) as f64 * 1e-3 } else { 1.0 }
     };
-    let node =
-        runs.first().and_then(SearchRun::common_node).filter(|node| runs.iter().all(|run| run.common_node() == Some(*node)));
+    let node = runs
+        .first()
+        .and_then(SearchRun::common_node)
+        .filter(|node| runs.iter().all(|run| run.common_node() == Some(*node)));
     let scale = |quantity: FrontQuantity| {
         let unit = match quantity {
-            FrontQuantity::Throughput if !alike && !runs.iter().all(SearchRun::of_several_models) => "thousand tokens/s",
+            FrontQuantity::Throughput if !alike && !runs.iter().all(SearchRun::of_several_models) => {
+                "thousand tokens/s"
+            }
             other => other.unit(runs.iter().all(SearchRun::of_several_models)),
         };
-        let of_node = node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
-        AxisScale { label: format!("{} ({unit}{of_node})", quantity.label()), more_is_better: quantity.more_is_better() }
+        let of_node =
+            node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
+        AxisScale {
+            label: format!("{} ({unit}{of_node})", quantity.label()),
+            more_is_better: quantity.more_is_better(),
+        }
     };
     let series = |run: &SearchRun| {
         let of = |row: &DesignRow| {
             let measured = DesignMeasures::from(row);
-            let of = |quantity: FrontQuantity| Some(quantity.value_of(&measured, &run.step_scope())? * unit(run, quantity));
+            let of =
+                |quantity: FrontQuantity| Some(quantity.value_of(&measured, &run.step_scope())? * unit(run, quantity));
             (of(axes.x), of(axes.y))
         };
         let point = |row: &DesignRow| {
@@ -405,7 +427,8 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
             Some(DesignPoint { x: x?, outcome: row.outcome, y })
         };
         let third = |z: FrontQuantity| {
-            let places = axes.front_designs(&run.designs, &run.step_scope()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
+            let places =
+                axes.front_designs(&run.designs, &run.step_scope()).into_iter().map(of).filter_map(|(x, y)| x.zip(y));
             (z.plain_name().to_owned(), places.collect())
         };
         let nodes = Some(run.node_names()).filter(|nodes| node.is_none() && !nodes.is_empty());

@@ -37,7 +37,8 @@ fn baselines_of_several_models_stand_at_the_mean_of_their_rates() {
             throughput_sequences_per_s: Some(rate / 4096.0),
             ..ComparisonEntry::without_design(label)
         };
-        model.comparison.entries = vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
+        model.comparison.entries =
+            vec![entry("best found", Some(300.0)), entry("tpu_v4", Some(600.0)), entry("tpu_v7", None)];
     }
     let (drawn, left_out) = several.named_chips(several.axes_of_front(), None);
     // Twice as fast with one model, half as fast with the other.
@@ -98,7 +99,8 @@ fn a_run_reads_back_and_writes_the_same_bytes() {
         let other = b.join(path.file_name().unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(other).unwrap(), "{}", path.display());
     }
-    let mut names: Vec<_> = std::fs::read_dir(&a).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(&a).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     let mut files = FILES.to_vec();
     names.sort();
     files.sort_unstable();
@@ -189,10 +191,14 @@ fn what_is_not_proven_or_not_found_says_so_beside_others() {
     let mut open = run("open");
     (open.record.certificate.proof, open.record.certificate.gap) = (Proof::Gap, Some(0.469));
     let mut none = run("none");
-    (none.record.certificate.proof, none.record.certificate.why) = (Proof::Infeasible, Some("stage 0 lacks 3 GiB".into()));
+    (none.record.certificate.proof, none.record.certificate.why) =
+        (Proof::Infeasible, Some("stage 0 lacks 3 GiB".into()));
     (none.record.best, none.record.comparison) = (None, None);
     let entries = compare_best_designs(&[none, open]).entries;
-    assert_eq!((entries[0].label.as_str(), entries[0].note.as_deref()), ("none: nothing found", Some("stage 0 lacks 3 GiB")));
+    assert_eq!(
+        (entries[0].label.as_str(), entries[0].note.as_deref()),
+        ("none: nothing found", Some("stage 0 lacks 3 GiB"))
+    );
     assert_eq!(entries[1].note.as_deref(), Some("not proven the best: another design may be better by up to 46.900 %"));
 }
 

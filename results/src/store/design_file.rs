@@ -194,12 +194,17 @@ fn encode_rows(rows: impl Iterator<Item = DesignRow>) -> Result<Vec<u8>, EncodeE
     Ok(writer.into_inner()?)
 }
 
-pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<StoreCell>, required: bool) -> Result<(), ParquetError> {
+pub(crate) fn write_column(
+    writer: &mut ColumnWriter<'_>,
+    cells: Vec<StoreCell>,
+    required: bool,
+) -> Result<(), ParquetError> {
     let levels: Vec<i16> = cells.iter().map(|cell| i16::from(!matches!(cell, StoreCell::Null))).collect();
     let levels = (!required).then_some(levels.as_slice());
     match writer {
         ColumnWriter::Int64ColumnWriter(w) => {
-            let values: Vec<i64> = cells.iter().filter_map(|c| if let StoreCell::Int(v) = c { Some(*v) } else { None }).collect();
+            let values: Vec<i64> =
+                cells.iter().filter_map(|c| if let StoreCell::Int(v) = c { Some(*v) } else { None }).collect();
             w.write_batch(&values, levels, None)?;
         }
         ColumnWriter::DoubleColumnWriter(w) => {
@@ -208,7 +213,8 @@ pub(crate) fn write_column(writer: &mut ColumnWriter<'_>, cells: Vec<StoreCell>,
             w.write_batch(&values, levels, None)?;
         }
         ColumnWriter::ByteArrayColumnWriter(w) => {
-            let text = |c: StoreCell| if let StoreCell::Text(v) = c { Some(ByteArray::from(v.into_bytes())) } else { None };
+            let text =
+                |c: StoreCell| if let StoreCell::Text(v) = c { Some(ByteArray::from(v.into_bytes())) } else { None };
             let values: Vec<ByteArray> = cells.into_iter().filter_map(text).collect();
             w.write_batch(&values, levels, None)?;
         }

@@ -75,12 +75,15 @@ fn what_is_no_store_is_named() {
     let text = read_designs(&path).unwrap_err().to_string();
     assert!(text.contains("damaged, or no store of coplace (it has no checksum)"), "{text}");
     std::fs::write(&path, "").unwrap();
-    assert!(read_designs(&path).unwrap_err().to_string().contains("damaged, or no store of coplace (it has no checksum)"));
+    assert!(
+        read_designs(&path).unwrap_err().to_string().contains("damaged, or no store of coplace (it has no checksum)")
+    );
 }
 
 /// A Parquet file with one INT64 column `index` and the given format key.
 fn foreign(path: &Path, format: Option<&str>) {
-    let column = Type::primitive_type_builder("index", PhysicalType::INT64).with_repetition(Repetition::REQUIRED).build();
+    let column =
+        Type::primitive_type_builder("index", PhysicalType::INT64).with_repetition(Repetition::REQUIRED).build();
     let schema = Type::group_type_builder("x").with_fields(vec![Arc::new(column.unwrap())]).build().unwrap();
     let mut keys = vec![KeyValue::new(CHECKSUM_KEY.into(), seal::PLACEHOLDER.to_owned())];
     keys.extend(format.map(|f| KeyValue::new(FORMAT_KEY.into(), f.to_owned())));

@@ -60,8 +60,11 @@ pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
 pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
     let done = (|| {
         for (path, contents) in files {
-            let written =
-                if is_special(path) { fs::write(path, contents) } else { stage_file(&resolve_destination(path), contents) };
+            let written = if is_special(path) {
+                fs::write(path, contents)
+            } else {
+                stage_file(&resolve_destination(path), contents)
+            };
             written.map_err(|why| WriteError { file: path.clone(), why })?;
         }
         for (path, _) in files.iter().filter(|(path, _)| !is_special(path)) {

@@ -109,8 +109,9 @@ impl DigestList {
         let file = directory.join(SUMS);
         let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Open { file: file.clone(), why })?;
         let entry = |(at, line): (usize, &str)| {
-            let entry =
-                line.split_once("  ").filter(|(sum, _)| sum.len() == LETTERS && sum.bytes().all(|b| b.is_ascii_hexdigit()));
+            let entry = line
+                .split_once("  ")
+                .filter(|(sum, _)| sum.len() == LETTERS && sum.bytes().all(|b| b.is_ascii_hexdigit()));
             let (sum, name) = entry.ok_or_else(|| DigestError::Malformed {
                 file: file.clone(),
                 why: format!("line {} is no digest of {LETTERS} hexadecimal letters, two blanks and a name", at + 1),
@@ -162,7 +163,9 @@ mod tests {
         }
         assert!(check().unwrap_err().to_string().contains("record.json: its SHA-256 digest is"));
         std::fs::write(dir.path().join(SUMS), "").unwrap();
-        assert!(check().unwrap_err().to_string().contains("SHA256SUMS: has no digest of record.json; run the search again"));
+        assert!(
+            check().unwrap_err().to_string().contains("SHA256SUMS: has no digest of record.json; run the search again")
+        );
         std::fs::write(dir.path().join(SUMS), "abc  record.json\n").unwrap();
         assert!(check().unwrap_err().to_string().contains("SHA256SUMS: line 1 is no digest"));
     }

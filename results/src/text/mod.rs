@@ -4,8 +4,8 @@ mod number;
 mod table;
 
 pub use number::{
-    format_area, format_bytes, format_count, format_gib, format_percent, format_rate, format_seconds, format_seconds_between,
-    format_significant, power_of_ten_rate,
+    format_area, format_bytes, format_count, format_gib, format_percent, format_rate, format_seconds,
+    format_seconds_between, format_significant, power_of_ten_rate,
 };
 pub use table::{
     ColumnAlign, TextTable, fold_line, fold_lines, format_assumptions, format_fields, format_heading, set_screen_width,

@@ -133,15 +133,21 @@ impl TextTable {
         if !left_out.is_empty() {
             left_out.sort_by_key(|head| self.header.iter().position(|of| of == head));
             let names = left_out.join(", ");
-            text.push_str(&fold_line_within(&format!("Columns left out: {names}; use a wider screen or --format json."), widest));
+            text.push_str(&fold_line_within(
+                &format!("Columns left out: {names}; use a wider screen or --format json."),
+                widest,
+            ));
         }
         text
     }
 
     /// The dropped cells of a row, indented.
     fn spilled_lines(&self, row: &[String], left_out: &[String], widest: usize) -> String {
-        let cells =
-            self.header.iter().zip(row).filter(|(head, cell)| left_out.contains(head) && !cell.is_empty() && *cell != "-");
+        let cells = self
+            .header
+            .iter()
+            .zip(row)
+            .filter(|(head, cell)| left_out.contains(head) && !cell.is_empty() && *cell != "-");
         let words: Vec<String> = cells.map(|(head, cell)| format!("{head}: {cell}")).collect();
         if words.is_empty() { String::new() } else { fold_line_within(&format!("    {}", words.join("; ")), widest) }
     }
@@ -167,14 +173,19 @@ impl TextTable {
         let head = |column: usize| self.header[column].chars().count();
         let mut widths: Vec<usize> = (0..self.header.len()).map(|column| cells(column).max(head(column))).collect();
         let excess = |widths: &[usize]| self.excess_width(widths, widest);
-        let mut words: Vec<usize> = (1..widths.len()).filter(|column| self.align[*column] == ColumnAlign::Left).collect();
+        let mut words: Vec<usize> =
+            (1..widths.len()).filter(|column| self.align[*column] == ColumnAlign::Left).collect();
         words.sort_by_key(|column| std::cmp::Reverse(widths[*column]));
         if widest < WIDEST {
             words.push(0);
         }
         for column in words {
-            let longest =
-                self.rows.iter().flat_map(|row| break_pieces(&row[column])).map(|piece| piece.trim_end().chars().count()).max();
+            let longest = self
+                .rows
+                .iter()
+                .flat_map(|row| break_pieces(&row[column]))
+                .map(|piece| piece.trim_end().chars().count())
+                .max();
             let narrowest = longest.unwrap_or(0).max(head(column)).max(NARROWEST).min(widths[column]);
             widths[column] = widths[column].saturating_sub(excess(&widths)).max(narrowest);
         }
@@ -397,16 +408,23 @@ mod tests {
         assert!(widest(&text) <= 92 && !text.contains("Columns left out"), "folding is enough: {text}");
         let text = table.render_within(80);
         assert!(widest(&text) <= 80 && text.contains("sequences/s") && text.contains("542.1"), "{text}");
-        let said: String = text.lines().skip_while(|line| !line.starts_with("Columns left out")).collect::<Vec<_>>().join(" ");
+        let said: String =
+            text.lines().skip_while(|line| !line.starts_with("Columns left out")).collect::<Vec<_>>().join(" ");
         assert!(said.starts_with("Columns left out: bound by; use a wider"), "{said}");
         assert_eq!(table.render_within(170), table.render());
     }
 
     #[test]
     fn what_a_narrow_screen_leaves_out_may_stand_below() {
-        let mut table =
-            TextTable::new(["dimension", "there", "from", "what it is"]).align_column(3, ColumnAlign::Left).spill_below();
-        table.add_row(["area.core_memory.local_buffer.capacity_kib", "16384", "0.5", "a memory on the die, an instance of it"]);
+        let mut table = TextTable::new(["dimension", "there", "from", "what it is"])
+            .align_column(3, ColumnAlign::Left)
+            .spill_below();
+        table.add_row([
+            "area.core_memory.local_buffer.capacity_kib",
+            "16384",
+            "0.5",
+            "a memory on the die, an instance of it",
+        ]);
         table.add_row(["schedule.pairing", "same_index", "", ""]);
         let text = table.render_within(56);
         assert!(widest(&text) <= 56 && !text.contains("Columns left out"), "{text}");

@@ -130,7 +130,9 @@ impl Visitor<'_> for OfKey {
     fn visit_str<E: de::Error>(self, key: &str) -> Result<Self::Value, E> {
         let known = || DECISIONS.iter().map(|decision| decision.file).collect::<Vec<_>>().join(", ");
         let found = DECISIONS.iter().find(|decision| decision.file == key);
-        found.ok_or_else(|| E::custom(format!("unknown field `{key}`: {}", sim::names::hint(key, &known(), "decisions are"))))
+        found.ok_or_else(|| {
+            E::custom(format!("unknown field `{key}`: {}", sim::names::hint(key, &known(), "decisions are")))
+        })
     }
 }
 

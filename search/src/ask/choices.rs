@@ -35,7 +35,7 @@ pub struct PlanSpace {
     pub orders: Option<Vec<RankOrder>>,
     /// Splits of the layers into stages; `None` means [`Splits::Near`].
     pub splits: Option<Splits>,
-    /// Whether tensor-parallel devices split norms, dropout and residual sums along the sequence; `None` means both.
+    /// True if tensor-parallel devices split norms, dropout and residual sums along the sequence; `None` means both.
     pub sequence_parallel: Option<Vec<bool>>,
     /// Sequences per micro-batch.
     pub micro_batch: Option<Vec<u64>>,

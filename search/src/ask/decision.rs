@@ -25,7 +25,11 @@ const ORDERS: [Named<RankOrder>; 2] = [
 
 /// Pipeline schedules.
 pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 4] = [
-    ("1f1b", "One forward, one backward; interleaved where stages hold several chunks", PipelineSchedule::OneForwardOneBackward),
+    (
+        "1f1b",
+        "One forward, one backward; interleaved where stages hold several chunks",
+        PipelineSchedule::OneForwardOneBackward,
+    ),
     ("gpipe", "All forward passes first", PipelineSchedule::GPipe),
     ("zb-h1", "Zero bubble H1", PipelineSchedule::ZbH1),
     ("zb-v", "Zero bubble V", PipelineSchedule::ZbV),
@@ -276,7 +280,9 @@ pub static DECISIONS: [Decision; 15] = [
         open: Some("1f1b"),
         doc: "Pipeline schedules to choose from; plans of one stage run none of them",
         values: DecisionValues::Words(|| words_of(&SCHEDULES)),
-        access: list!(schedules, |plan: &TrainingPlan| { Some(unchunked(plan.schedule)).filter(|_| plan.layout.pipeline > 1) }),
+        access: list!(schedules, |plan: &TrainingPlan| {
+            Some(unchunked(plan.schedule)).filter(|_| plan.layout.pipeline > 1)
+        }),
         degree: None,
     },
     Decision {
@@ -417,7 +423,8 @@ fn set_recompute(space: &mut PlanSpace, words: &[String]) -> Result<(), String> 
             None => text.parse::<ActivationPolicy>().map_err(|e| e.to_string()),
         }
     };
-    let named: Vec<ActivationPolicy> = words.iter().filter(|text| *text != BEST).map(policy).collect::<Result<_, _>>()?;
+    let named: Vec<ActivationPolicy> =
+        words.iter().filter(|text| *text != BEST).map(policy).collect::<Result<_, _>>()?;
     space.activations = Some(named).filter(|list| !list.is_empty());
     space.mixes = Some(if words.iter().any(|text| text == BEST) { MixKind::PerStage } else { MixKind::None });
     Ok(())
@@ -431,7 +438,8 @@ fn complete_recompute(space: &mut PlanSpace, other: &PlanSpace) {
 }
 
 fn fix_recompute(space: &mut PlanSpace, plan: &TrainingPlan) {
-    let kind = if plan.activations.full_recompute_layers_per_chunk().is_some() { MixKind::Block } else { MixKind::PerStage };
+    let kind =
+        if plan.activations.full_recompute_layers_per_chunk().is_some() { MixKind::Block } else { MixKind::PerStage };
     space.activations = plan.activations.uniform_policy().map(|policy| vec![policy.clone()]);
     space.mixes = Some(if space.activations.is_some() { MixKind::None } else { kind });
 }
@@ -475,7 +483,8 @@ impl Decision {
             return Err("at least one value is needed; list the values to try, or leave it out".to_owned());
         }
         if let DecisionValues::Numbers(least, most) = self.values {
-            let within = |word: &String| word.trim().parse::<u32>().is_ok_and(|number| (least..=most).contains(&number));
+            let within =
+                |word: &String| word.trim().parse::<u32>().is_ok_and(|number| (least..=most).contains(&number));
             if let Some(word) = words.iter().find(|word| !within(word)) {
                 return Err(format!("{word}: must be a whole number from {least} to {most}"));
             }
@@ -499,7 +508,9 @@ impl Decision {
             (DecisionValues::Texts(','), BEST) => "as is fastest".to_owned(),
             _ => word,
         };
-        let Some(words) = (self.access.get)(space) else { return self.open.map(|open| format!("{} {open}", self.name)) };
+        let Some(words) = (self.access.get)(space) else {
+            return self.open.map(|open| format!("{} {open}", self.name));
+        };
         let words: Vec<String> = words.into_iter().map(shown).collect();
         let listed = match words.split_last() {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),

@@ -163,7 +163,8 @@ impl Question {
             ChipChoice::One { chip, .. } => named.push(chip),
             ChipChoice::Space(space) => named.extend(space.named_chips()),
         }
-        let is_file = |name: &&str| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir();
+        let is_file =
+            |name: &&str| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir();
         let mut paths: Vec<PathBuf> = named.into_iter().filter(is_file).map(PathBuf::from).collect();
         let models = self.models.iter().map(|of| of.model.as_str()).filter(|name| !model::is_built_in(name));
         paths.extend(models.map(|name| model::config_file(Path::new(name), &self.files)));
@@ -232,7 +233,11 @@ fn first_difference(key: &str, own: &Value, other: &Value) -> Option<String> {
         Value::String(text) if text.contains('\n') => "a file of another text".to_owned(),
         other => {
             let text = other.to_string();
-            if text.chars().count() > SHOWN { format!("{}...", text.chars().take(SHOWN).collect::<String>()) } else { text }
+            if text.chars().count() > SHOWN {
+                format!("{}...", text.chars().take(SHOWN).collect::<String>())
+            } else {
+                text
+            }
         }
     };
     Some(format!("{key} is {} there and {} here", shown(own), shown(other)))

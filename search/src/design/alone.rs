@@ -44,7 +44,8 @@ impl BayesProblem for HardwareOnly<'_> {
             Some(varied) => varied.iter().map(|(_, setting)| number(setting)).collect(),
             None => {
                 let buffer = chip.global_buffer().map_or(0.0, |level| level.capacity.as_f64());
-                let whole = [chip.tensor.cores, chip.vector.cores, chip.tensor.rows, chip.tensor.columns, chip.vector.lanes];
+                let whole =
+                    [chip.tensor.cores, chip.vector.cores, chip.tensor.rows, chip.tensor.columns, chip.vector.lanes];
                 whole.into_iter().map(f64::from).chain([buffer]).collect()
             }
         })

@@ -217,7 +217,8 @@ impl DesignSearch<'_> {
         known: &mut [GroupBounds],
     ) -> Vec<f64> {
         let each = kernels.iter_mut().zip(known).enumerate();
-        each.map(|(model, (kernels, known))| self.least_measure(model, (seen, kernels), (depth, f64::INFINITY), known)).collect()
+        each.map(|(model, (kernels, known))| self.least_measure(model, (seen, kernels), (depth, f64::INFINITY), known))
+            .collect()
     }
 
     /// True if both have the same bounds on values, for any bounds.
@@ -234,7 +235,10 @@ impl DesignSearch<'_> {
     pub(super) fn coarse_lower_bound(&self, seen: &ChipOrBox, depth: BoundDepth, known: &mut Vec<GroupBounds>) -> f64 {
         let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), GroupBounds::default());
-        self.value_of_measures(factor, &self.least_measures((seen, &mut self.bound_kernels(seen)), depth.min(seen.depth), known))
+        self.value_of_measures(
+            factor,
+            &self.least_measures((seen, &mut self.bound_kernels(seen)), depth.min(seen.depth), known),
+        )
     }
 
     /// Lower bound on the values of a chip or box, at the greatest depth that holds. It is only as tight as needed to
@@ -336,7 +340,9 @@ impl DesignSearch<'_> {
                 }
                 Verdict::Beaten(seconds) => {
                     let most = self.aim.max_step.unwrap_or_default();
-                    found.push(infeasible_evaluation(self.step_limit_exclusion(seconds * self.least_step_factor(model), most)));
+                    found.push(infeasible_evaluation(
+                        self.step_limit_exclusion(seconds * self.least_step_factor(model), most),
+                    ));
                     return Verdict::Infeasible(found);
                 }
                 Verdict::Infeasible(evaluation) => {

@@ -41,7 +41,10 @@ struct ClimbedDesign {
 ///
 /// # Errors
 /// An expression without a value, or a field that no chip has.
-pub(super) fn climb_to_good_design(search: &DesignSearch<'_>, stop: &(dyn Fn() -> bool + Sync)) -> Result<Option<usize>, String> {
+pub(super) fn climb_to_good_design(
+    search: &DesignSearch<'_>,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<usize>, String> {
     if search.space.whole_region().is_none() && search.space.chip_count() < WORTH_CLIMBING {
         return Ok(None);
     }
@@ -101,13 +104,19 @@ fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String>
 }
 
 /// Keeps the best of a batch if it is better. The first of equal designs wins.
-fn keep_better(search: &DesignSearch<'_>, batch: &[ClimbPosition], best: &mut Option<ClimbedDesign>) -> Result<(), String> {
+fn keep_better(
+    search: &DesignSearch<'_>,
+    batch: &[ClimbPosition],
+    best: &mut Option<ClimbedDesign>,
+) -> Result<(), String> {
     let cutoff = best.map_or(f64::INFINITY, |best| best.value);
     let value = |&place: &ClimbPosition| match search.space.single_point(place.point)? {
-        SingleCombination::Chip(..) => match search.evaluate_design(search.space.with_largest_memory(place.point), cutoff) {
-            Verdict::Feasible { value, .. } => Ok(Some(ClimbedDesign { place, value })),
-            Verdict::Infeasible(_) | Verdict::Beaten(_) => Ok(None),
-        },
+        SingleCombination::Chip(..) => {
+            match search.evaluate_design(search.space.with_largest_memory(place.point), cutoff) {
+                Verdict::Feasible { value, .. } => Ok(Some(ClimbedDesign { place, value })),
+                Verdict::Infeasible(_) | Verdict::Beaten(_) => Ok(None),
+            }
+        }
         SingleCombination::Outside(_) | SingleCombination::Refused(_) => Ok(None),
     };
     let found: Vec<Result<Option<ClimbedDesign>, String>> = batch.par_iter().with_max_len(1).map(value).collect();

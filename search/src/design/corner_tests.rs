@@ -50,7 +50,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let base = ChipDocument::of_built_in_chip(&spec.base_chip).unwrap().strip_measured(true);
     let reference = base.build_accelerator().unwrap();
     let grid = Grid::new(base, &spec.dimensions, &|key| fabric.field_value(key)).unwrap();
-    let space = Space::from_boxes(grid, &ChipLimits { max_power_w: case.max_power_w, ..ChipLimits::default() }).unwrap();
+    let space =
+        Space::from_boxes(grid, &ChipLimits { max_power_w: case.max_power_w, ..ChipLimits::default() }).unwrap();
     let build = |settings: &Vec<_>| {
         let mut document = fabric.clone();
         settings.iter().for_each(|(key, value): &(String, _)| document.set_field(key, value).unwrap());
@@ -80,7 +81,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         headroom: Bytes::ZERO,
         techniques: workloads::Techniques::none(),
     };
-    let prepared: Vec<PreparedJob<'_>> = fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &plans).unwrap()).collect();
+    let prepared: Vec<PreparedJob<'_>> =
+        fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &plans).unwrap()).collect();
     let operation = OperatingCost { years: case.years, ..OperatingCost::default() };
     let aim = Aim { objective: case.objective, operation, axes: case.axes, ..Aim::default() };
     let search = DesignSearch { workloads: &[Workload::of_one_model(&prepared)], space: &space, aim, robust: None };

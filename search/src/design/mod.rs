@@ -137,7 +137,9 @@ pub fn best_plan_with_kernels(prepared: &PreparedJob<'_>, kernels: &mut ChipKern
 fn best_plan_of(found: Result<FastestPlan, StepError>) -> DesignEvaluation {
     match verdict_of_fastest(found) {
         Verdict::Feasible { evaluation, .. } | Verdict::Infeasible(evaluation) => evaluation,
-        Verdict::Beaten(bound) => infeasible_evaluation(Rejection::Unusable(format!("no plan is below {bound} s per step"))),
+        Verdict::Beaten(bound) => {
+            infeasible_evaluation(Rejection::Unusable(format!("no plan is below {bound} s per step")))
+        }
     }
 }
 
@@ -299,12 +301,17 @@ impl<'a> DesignSearch<'a> {
     }
 
     /// Makes the answer from a finished run.
-    fn finish_answer(&self, answer: runner::RunnerAnswer<Candidates, Vec<DesignEvaluation>>) -> Result<DesignAnswer, String> {
+    fn finish_answer(
+        &self,
+        answer: runner::RunnerAnswer<Candidates, Vec<DesignEvaluation>>,
+    ) -> Result<DesignAnswer, String> {
         let front_chips: Vec<usize> = answer.front.points().iter().map(|p| p.id).collect();
         let best = answer.front.best_point().and_then(|best| front_chips.iter().position(|chip| *chip == best.id));
         let (mut designs, boxes, outside) = self.sort_outcomes(answer.outcomes);
-        if let Some(why) =
-            outside.refusal.as_ref().filter(|_| designs.is_empty() && boxes.is_empty() && outside.refused == outside.total())
+        if let Some(why) = outside
+            .refusal
+            .as_ref()
+            .filter(|_| designs.is_empty() && boxes.is_empty() && outside.refused == outside.total())
         {
             return Err(format!("space.dimensions: no combination is a chip: {why}"));
         }
@@ -342,7 +349,9 @@ impl<'a> DesignSearch<'a> {
         let (mut designs, mut boxes, mut outside) = (Vec::new(), Vec::new(), self.space.outside.clone());
         for (set, outcome) in outcomes {
             match (set, outcome) {
-                (Candidates::One(..), CandidateOutcome::Excluded(Exclusion::Limit(why))) => outside.count_reason(why, 1),
+                (Candidates::One(..), CandidateOutcome::Excluded(Exclusion::Limit(why))) => {
+                    outside.count_reason(why, 1)
+                }
                 (Candidates::Box(region, ..), CandidateOutcome::Excluded(Exclusion::Limit(why))) => {
                     outside.count_reason(why, region.combination_count() as usize)
                 }
@@ -374,11 +383,14 @@ impl<'a> DesignSearch<'a> {
             evaluation.iter().map(|of| of.outcome.as_ref().ok().map(|plan| plan.time.total.0)).collect();
         match seconds {
             // The mean of times, each reduced to its proven part.
-            Some(seconds) if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() => {
+            Some(seconds)
+                if seconds.len() > 1 && self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() =>
+            {
                 let terms = self.aim.objective_terms(self.workloads);
                 let proven: Vec<f64> =
                     seconds.iter().zip(evaluation).map(|(seconds, of)| seconds * of.proven_fraction()).collect();
-                let part = self.aim.over.combine_measures(&terms, &proven) / self.aim.over.combine_measures(&terms, &seconds);
+                let part =
+                    self.aim.over.combine_measures(&terms, &proven) / self.aim.over.combine_measures(&terms, &seconds);
                 (part * (1.0 - 1e-12)).clamp(worst, 1.0)
             }
             _ => worst,
@@ -403,8 +415,9 @@ impl<'a> DesignSearch<'a> {
     /// largest capacity, because less memory is never faster.
     fn decide_smaller_capacities(&self, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
         let capacities = self.space.hbm.iter().rev().skip(1).copied();
-        let todo: Vec<DesignId> =
-            capacities.flat_map(|hbm| (0..largest.len()).map(move |point| DesignId { point, hbm: Some(hbm) })).collect();
+        let todo: Vec<DesignId> = capacities
+            .flat_map(|hbm| (0..largest.len()).map(move |point| DesignId { point, hbm: Some(hbm) }))
+            .collect();
         // One item per task: most are decided at once, and those of the front are planned.
         todo.into_par_iter()
             .with_max_len(1)
@@ -425,7 +438,9 @@ impl<'a> DesignSearch<'a> {
                             shown: runner::BoundSource::Plans,
                         }
                     }
-                    CandidateOutcome::Infeasible { evaluation } if self.may_be_nearer(evaluation) => self.evaluated_outcome(id),
+                    CandidateOutcome::Infeasible { evaluation } if self.may_be_nearer(evaluation) => {
+                        self.evaluated_outcome(id)
+                    }
                     outcome => outcome.clone(),
                 };
                 DesignOutcome { id, outcome }
@@ -444,8 +459,9 @@ impl<'a> DesignSearch<'a> {
 
     /// The chip of the front that costs no more along any axis and is no worse than `chip`.
     fn find_dominator(&self, designs: &[DesignOutcome], front: &[usize], chip: usize, value: f64) -> usize {
-        let cost =
-            |c: usize, axis: FrontAxis| self.space.figures.get(c).and_then(|figures| axis.cost_along(figures)).unwrap_or(0.0);
+        let cost = |c: usize, axis: FrontAxis| {
+            self.space.figures.get(c).and_then(|figures| axis.cost_along(figures)).unwrap_or(0.0)
+        };
         let beats = |&&f: &&usize| {
             let as_good = matches!(designs[f].outcome, CandidateOutcome::Evaluated { value: v, .. } if v <= value);
             as_good && self.aim.axes.named_axes().all(|axis| cost(f, axis) <= cost(chip, axis))
@@ -462,9 +478,12 @@ impl<'a> DesignSearch<'a> {
             }
             _ => None,
         };
-        let nearest = designs.iter().filter_map(|d| Some((rejection(d)?, d.id))).min_by_key(|((lacking, _), _)| *lacking);
-        nearest
-            .map_or_else(|| outside.describe_reasons(), |((_, why), id)| format!("{why} (on {})", self.space.describe_design(id)))
+        let nearest =
+            designs.iter().filter_map(|d| Some((rejection(d)?, d.id))).min_by_key(|((lacking, _), _)| *lacking);
+        nearest.map_or_else(
+            || outside.describe_reasons(),
+            |((_, why), id)| format!("{why} (on {})", self.space.describe_design(id)),
+        )
     }
 }
 
@@ -480,10 +499,14 @@ fn value_of_verdict(outcome: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
 /// `designs`.
 fn preferred_capacity(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize) -> usize {
     let CandidateOutcome::Evaluated { value: best, .. } = designs[chip].outcome else { return chip };
-    let equal =
-        |d: &DesignOutcome| matches!(d.outcome, CandidateOutcome::Evaluated { value, .. } if value <= best * (1.0 + 1e-9));
+    let equal = |d: &DesignOutcome| matches!(d.outcome, CandidateOutcome::Evaluated { value, .. } if value <= best * (1.0 + 1e-9));
     let point = designs[chip].id.point;
-    smaller.iter().enumerate().rev().find(|(_, d)| d.id.point == point && equal(d)).map_or(chip, |(i, _)| designs.len() + i)
+    smaller
+        .iter()
+        .enumerate()
+        .rev()
+        .find(|(_, d)| d.id.point == point && equal(d))
+        .map_or(chip, |(i, _)| designs.len() + i)
 }
 
 #[cfg(test)]

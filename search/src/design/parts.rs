@@ -8,8 +8,8 @@ use super::problem::{Candidates, ChipProblem};
 use super::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch};
 use crate::pareto::{Front, FrontPoint};
 use crate::runner::{
-    self, BoundSource, CandidateOutcome, DecisionCounts, Exclusion, NodeRefinement, RunnerAnswer, SearchNode, SearchProblem,
-    ShardExchange, Verdict,
+    self, BoundSource, CandidateOutcome, DecisionCounts, Exclusion, NodeRefinement, RunnerAnswer, SearchNode,
+    SearchProblem, ShardExchange, Verdict,
 };
 use crate::shard::Shard;
 use crate::space::{OutsideReason, Region};
@@ -96,7 +96,8 @@ impl DesignSearch<'_> {
             _ => &mut SilentPart,
         };
         let answer = runner::run_search_among(&ChipProblem::of_sets(*self, sets), &limits, watch.told, others)?;
-        let decided = answer.outcomes.into_iter().map(|(set, outcome)| (self::decided_designs_of(set), decision_of(outcome)));
+        let decided =
+            answer.outcomes.into_iter().map(|(set, outcome)| (self::decided_designs_of(set), decision_of(outcome)));
         let outside = excluded.into_iter().map(|(set, why)| (self::decided_designs_of(set), self::exclusion_of(why)));
         Ok(PartAnswer {
             decided: decided.chain(outside).collect(),
@@ -123,9 +124,10 @@ impl DesignSearch<'_> {
             parts.iter().flat_map(|part| &part.heard).map(|point| (point.id, *point)).collect();
         // A rival that another part received before its owner was stopped and started again.
         let known = |by: usize| match heard.get(&by).filter(|_| !evaluated.contains(&by)) {
-            Some(point) => {
-                front.best_point_within(&point.costs).filter(|best| best.value <= point.value).map_or(by, |better| better.id)
-            }
+            Some(point) => front
+                .best_point_within(&point.costs)
+                .filter(|best| best.value <= point.value)
+                .map_or(by, |better| better.id),
             None => by,
         };
         let decided: Vec<&(DecidedDesigns, PartDecision)> = parts.iter().flat_map(|part| &part.decided).collect();
@@ -146,7 +148,9 @@ impl DesignSearch<'_> {
         known: &dyn Fn(usize) -> usize,
     ) -> Result<CandidateOutcome<Vec<DesignEvaluation>>, String> {
         let again = |cutoff: f64| match set {
-            DecidedDesigns::One(point) => Some((*point, self.evaluate_design(self.space.with_largest_memory(*point), cutoff))),
+            DecidedDesigns::One(point) => {
+                Some((*point, self.evaluate_design(self.space.with_largest_memory(*point), cutoff)))
+            }
             DecidedDesigns::Box(_) => None,
         };
         let differs = |found: &str| format!("{set:?} is {fate:?} by its part, and now {found}");
@@ -181,8 +185,9 @@ impl DesignSearch<'_> {
         }
         let (mut sets, mut excluded) = (problem.root_nodes(&|| false), Vec::new());
         while sets.len() < BOXES * shard.of as usize && sets.iter().any(|node| !problem.is_single(&node.set)) {
-            let open =
-                |node: &SearchNode<Candidates>| (!problem.is_single(&node.set)).then(|| problem.refine_set(node, f64::INFINITY));
+            let open = |node: &SearchNode<Candidates>| {
+                (!problem.is_single(&node.set)).then(|| problem.refine_set(node, f64::INFINITY))
+            };
             let looked: Vec<Option<Result<NodeRefinement<Candidates>, String>>> =
                 sets.par_iter().with_max_len(1).map(open).collect();
             for (node, look) in std::mem::take(&mut sets).into_iter().zip(looked) {

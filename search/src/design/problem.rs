@@ -63,7 +63,11 @@ impl<'a> ChipProblem<'a> {
     }
 
     /// Nodes of chips that are searched one by one. Each has a bound until `stop` returns true.
-    pub fn single_chip_nodes(&self, points: Vec<usize>, stop: &(dyn Fn() -> bool + Sync)) -> Vec<SearchNode<Candidates>> {
+    pub fn single_chip_nodes(
+        &self,
+        points: Vec<usize>,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<SearchNode<Candidates>> {
         let unknown = |point| SearchNode {
             set: Candidates::One(point, BoundsByModel::default()),
             costs: [0.0; 2],
@@ -83,7 +87,9 @@ impl<'a> ChipProblem<'a> {
         let set = Candidates::One(point, BoundsByModel::default());
         match self.search.space.single_point(point) {
             // A chip that cannot be built stays in; its evaluation gives the reason.
-            Err(_) => BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first: point, shown: BoundSource::Peaks }),
+            Err(_) => {
+                BoxPart::Node(SearchNode { set, costs: [0.0; 2], bound: 0.0, first: point, shown: BoundSource::Peaks })
+            }
             Ok(SingleCombination::Refused(why)) => BoxPart::Excluded(set, Exclusion::NoChip(why)),
             Ok(SingleCombination::Outside(why)) => BoxPart::Excluded(set, Exclusion::Limit(why)),
             Ok(SingleCombination::Chip(chip, figures)) => {
@@ -95,7 +101,8 @@ impl<'a> ChipProblem<'a> {
                 let mut lots = known.to_vec();
                 // Chips that are searched one by one are too many for a better bound.
                 let depth = if known.is_empty() { BoundDepth::Peaks } else { BoundDepth::Buffered };
-                let (costs, bound) = (self.search.least_costs(&seen), self.search.coarse_lower_bound(&seen, depth, &mut lots));
+                let (costs, bound) =
+                    (self.search.least_costs(&seen), self.search.coarse_lower_bound(&seen, depth, &mut lots));
                 let known = if known.is_empty() { BoundsByModel::default() } else { lots.into() };
                 BoxPart::Node(SearchNode {
                     set: Candidates::One(point, known),
@@ -109,7 +116,12 @@ impl<'a> ChipProblem<'a> {
     }
 
     /// A part of the node `of`, whose bounds also hold for the part. `whole` are the corners of `of`, if known.
-    fn part_of_box(&self, region: Region, of: &SearchNode<Candidates>, whole: Option<&ChipOrBox>) -> Result<BoxPart, String> {
+    fn part_of_box(
+        &self,
+        region: Region,
+        of: &SearchNode<Candidates>,
+        whole: Option<&ChipOrBox>,
+    ) -> Result<BoxPart, String> {
         let space = self.search.space;
         let first = space.first_point(&region);
         let known = of.set.known_bounds();
@@ -196,7 +208,8 @@ impl<'a> ChipProblem<'a> {
         let mut splits: Vec<(f64, usize, [BoxPart; 2])> = Vec::with_capacity(tried.len());
         for &dimension in &tried {
             let [lower, upper] = region.split_in_halves(dimension);
-            let parts = [self.part_of_box(lower, node, whole.as_ref())?, self.part_of_box(upper, node, whole.as_ref())?];
+            let parts =
+                [self.part_of_box(lower, node, whole.as_ref())?, self.part_of_box(upper, node, whole.as_ref())?];
             splits.push((self.gain_of_part(&parts[0], node) * self.gain_of_part(&parts[1], node), dimension, parts));
         }
         splits.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -207,7 +220,13 @@ impl<'a> ChipProblem<'a> {
         for part in splits.swap_remove(0).2 {
             match part {
                 BoxPart::Node(SearchNode { set: Candidates::Box(region, _, known), costs, bound, first, shown }) => {
-                    nodes.push(SearchNode { set: Candidates::Box(region, order.clone(), known), costs, bound, first, shown });
+                    nodes.push(SearchNode {
+                        set: Candidates::Box(region, order.clone(), known),
+                        costs,
+                        bound,
+                        first,
+                        shown,
+                    });
                 }
                 BoxPart::Node(node) => nodes.push(node),
                 BoxPart::Excluded(set, why) => excluded.push((set, why)),
@@ -236,7 +255,11 @@ impl runner::SearchProblem for ChipProblem<'_> {
                 }
                 _ => 0.0,
             };
-            let set = if region.is_single() { Candidates::One(first, known) } else { Candidates::Box(region, Vec::new(), known) };
+            let set = if region.is_single() {
+                Candidates::One(first, known)
+            } else {
+                Candidates::Box(region, Vec::new(), known)
+            };
             return vec![SearchNode { set, costs: [0.0; 2], bound, first, shown: BoundSource::Peaks }];
         }
         self.single_chip_nodes((0..space.chip_count()).collect(), stop)
@@ -286,7 +309,8 @@ impl runner::SearchProblem for ChipProblem<'_> {
         match &node.set {
             Candidates::One(point, known) => match space.single_point(*point)? {
                 SingleCombination::Chip(chip, figures) => {
-                    let seen = ChipOrBox::chip(*chip, figures, space.fabric_of_design(space.with_largest_memory(*point)));
+                    let seen =
+                        ChipOrBox::chip(*chip, figures, space.fabric_of_design(space.with_largest_memory(*point)));
                     let bound = self.search.fine_lower_bound(&seen, cutoff, &mut known.to_vec());
                     Ok(NodeRefinement::Bound(bound, Candidates::One(*point, BoundsByModel::default())))
                 }
@@ -299,7 +323,9 @@ impl runner::SearchProblem for ChipProblem<'_> {
             },
             Candidates::Box(region, likely, known) => {
                 let corners = match node.shown {
-                    BoundSource::Peaks if region.combination_count() >= WORTH_BOUNDING => space.enclose_boxes(region)?,
+                    BoundSource::Peaks if region.combination_count() >= WORTH_BOUNDING => {
+                        space.enclose_boxes(region)?
+                    }
                     _ => Enclosed::Open,
                 };
                 if let Enclosed::Within(corners) = corners {
@@ -307,7 +333,10 @@ impl runner::SearchProblem for ChipProblem<'_> {
                     if seen.depth == BoundDepth::Mapped {
                         let mut lots = known.to_vec();
                         let bound = self.search.fine_lower_bound(&seen, cutoff, &mut lots);
-                        return Ok(NodeRefinement::Bound(bound, Candidates::Box(region.clone(), likely.clone(), lots.into())));
+                        return Ok(NodeRefinement::Bound(
+                            bound,
+                            Candidates::Box(region.clone(), likely.clone(), lots.into()),
+                        ));
                     }
                 }
                 self.split_box(node, region, likely)

@@ -59,9 +59,15 @@ impl DesignSearch<'_> {
 
     /// Lower bound on the value of a design whose chip was evaluated with more HBM. Less HBM shortens no step, but
     /// another plan's bad end may be nearer.
-    pub(super) fn least_value_with_less_memory(&self, id: DesignId, with_more: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
+    pub(super) fn least_value_with_less_memory(
+        &self,
+        id: DesignId,
+        with_more: &CandidateOutcome<Vec<DesignEvaluation>>,
+    ) -> f64 {
         let least = self.lower_bound_of_design(with_more);
-        let (CandidateOutcome::Evaluated { evaluation, .. }, true) = (with_more, self.robust.is_some()) else { return least };
+        let (CandidateOutcome::Evaluated { evaluation, .. }, true) = (with_more, self.robust.is_some()) else {
+            return least;
+        };
         let Ok(chip) = self.space.chip_of_design(id) else { return 0.0 };
         let part = |(model, of): (usize, &DesignEvaluation)| {
             let plan = of.outcome.as_ref().ok()?;
@@ -73,7 +79,12 @@ impl DesignSearch<'_> {
 
     /// Index of the best design; `at` is its place on the front. At bad ends a design with less HBM may be better than
     /// its chip with the most, or the only one within the step limit. The best design becomes the front.
-    pub(super) fn best_by_bad_end(&self, designs: &[DesignOutcome], front: &mut Vec<usize>, at: Option<usize>) -> Option<usize> {
+    pub(super) fn best_by_bad_end(
+        &self,
+        designs: &[DesignOutcome],
+        front: &mut Vec<usize>,
+        at: Option<usize>,
+    ) -> Option<usize> {
         let chip = at.map(|at| front[at]);
         if self.robust.is_none() {
             return chip;

@@ -40,7 +40,8 @@ fn case() -> impl Strategy<Value = Case> {
     let objectives = prop::sample::select(Objective::NAMES.map(|(_, objective)| objective).to_vec());
     let axes = axes();
     let hbm = (prop::option::weighted(0.3, 2.0..6.0_f64), prop::option::weighted(0.3, 3.0..9.0_f64));
-    let limits = (prop::option::of(150.0..400.0_f64), prop::option::of(60.0..200.0_f64), prop::option::of(0.01..1.0_f64), hbm);
+    let limits =
+        (prop::option::of(150.0..400.0_f64), prop::option::of(60.0..200.0_f64), prop::option::of(0.01..1.0_f64), hbm);
     // For eight chips: a line, a square or a cube.
     let shapes = prop::sample::select(vec!["", "[\"8x1x1\", [2, 2, 2]]", "[[4, 2], \"2x2x2\", \"1x8\"]"]);
     let stacks = (
@@ -105,8 +106,11 @@ fn brute_force(search: &DesignSearch<'_>) -> Vec<Option<(FrontCosts, f64)>> {
         }
         let mean = |measures: &[f64], reference: fn(&ReferenceStep) -> f64| {
             let [alone] = measures else {
-                let terms: Vec<Term> =
-                    search.workloads.iter().map(|w| Term { share: w.share, reference: reference(&w.reference) }).collect();
+                let terms: Vec<Term> = search
+                    .workloads
+                    .iter()
+                    .map(|w| Term { share: w.share, reference: reference(&w.reference) })
+                    .collect();
                 return search.aim.over.combine_measures(&terms, measures);
             };
             *alone
@@ -179,7 +183,9 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let prepare = |fabrics| models.iter().take(count).map(|model| on_all(fabrics, model)).collect::<Vec<_>>();
     let (prepared, prepared_alone) = (prepare(&fabrics[..]), prepare(&fabrics_alone[..]));
     let of = |prepared| match case.both {
-        true => Workload { prepared, share: 0.5, reference: ReferenceStep { time: Seconds(0.3), energy: Joules(70.0) } },
+        true => {
+            Workload { prepared, share: 0.5, reference: ReferenceStep { time: Seconds(0.3), energy: Joules(70.0) } }
+        }
         false => Workload::of_one_model(prepared),
     };
     let workloads: Vec<Workload<'_>> = prepared.iter().map(|prepared| of(prepared)).collect();
@@ -212,7 +218,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     }
     // The front also has the right one of equal designs.
     let expected: Vec<(usize, f64)> = front.points().iter().map(|p| (p.id, p.value)).collect();
-    let found: Vec<(usize, f64)> = one.front.iter().map(|&at| (one.designs[at].id.point, one.value_of_design(at))).collect();
+    let found: Vec<(usize, f64)> =
+        one.front.iter().map(|&at| (one.designs[at].id.point, one.value_of_design(at))).collect();
     prop_assert_eq!(&found, &expected, "the front");
     let best = one.best.map(|at| one.value_of_design(at));
     prop_assert_eq!(best, front.best_point().map(|p| p.value), "the best");
@@ -233,7 +240,9 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             (CandidateOutcome::Pruned { bound, .. }, Some((_, value))) => {
                 prop_assert!(*bound <= value * (1.0 + 1e-9), "{bound} {value}")
             }
-            (CandidateOutcome::Evaluated { value, .. }, known) => prop_assert_eq!(Some(*value), known.map(|(_, value)| value)),
+            (CandidateOutcome::Evaluated { value, .. }, known) => {
+                prop_assert_eq!(Some(*value), known.map(|(_, value)| value))
+            }
             (CandidateOutcome::Infeasible { .. }, known) => prop_assert_eq!(known, None),
             (CandidateOutcome::Open { .. }, _) => prop_assert!(false, "undecided without a limit"),
             (CandidateOutcome::Pruned { .. }, None) => {}
@@ -257,7 +266,8 @@ fn bad_ends(search: &DesignSearch<'_>) -> Result<(), TestCaseError> {
     let tensor: StepFactor = |_, plan| if plan.plan.layout.tensor > 1 { 1.25 } else { 3.0 };
     // A limit on steps applies to the bad end.
     let later = Aim { max_step: plain.aim.max_step.map(|most| most * 2.0), ..plain.aim };
-    let equal = run(DesignSearch { robust: Some(RobustSearch { factor: twice, least: &[2.0; 2] }), aim: later, ..plain });
+    let equal =
+        run(DesignSearch { robust: Some(RobustSearch { factor: twice, least: &[2.0; 2] }), aim: later, ..plain });
     prop_assert_eq!(best(&equal), by_steps);
     let robust = DesignSearch { robust: Some(RobustSearch { factor: tensor, least: &[1.25; 2] }), ..plain };
     let (found, truth) = (run(robust), brute_force(&robust));
@@ -293,14 +303,18 @@ fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestC
         let others = listens.then_some(&mut listener as &mut dyn runner::ShardExchange);
         DesignWatch::silent(|watch| search.run_design_part(Shard { part, of: PARTS }, watch, others)).unwrap()
     };
-    let front =
-        |of: &DesignAnswer| of.front.iter().map(|&at| (of.designs[at].id, of.designs[at].outcome.clone())).collect::<Vec<_>>();
+    let front = |of: &DesignAnswer| {
+        of.front.iter().map(|&at| (of.designs[at].id, of.designs[at].outcome.clone())).collect::<Vec<_>>()
+    };
     for listens in [true, false] {
         let mut answers: Vec<PartAnswer> = (1..=PARTS).map(|number| part(number, listens)).collect();
         answers[0] = part(1, listens);
         let merged = search.merge_parts(&answers).unwrap();
         prop_assert_eq!(front(&merged), front(whole), "parts show");
-        prop_assert_eq!(merged.best.map(|at| merged.value_of_design(at)), whole.best.map(|at| whole.value_of_design(at)));
+        prop_assert_eq!(
+            merged.best.map(|at| merged.value_of_design(at)),
+            whole.best.map(|at| whole.value_of_design(at))
+        );
         prop_assert_eq!(&merged.status, &whole.status);
         // Excluded designs inside a pruned box are counted with the box. Which boxes are pruned may differ.
         let in_boxes = |of: &DesignAnswer| of.boxes.iter().map(|of| of.region.combination_count()).sum::<u64>();
@@ -322,7 +336,9 @@ fn in_parts(search: &DesignSearch<'_>, whole: &DesignAnswer) -> Result<(), TestC
 fn more_power_is_no_slower(search: &DesignSearch<'_>, wider: &Space) -> Result<(), TestCaseError> {
     for point in (0..search.space.chip_count()).step_by(5) {
         let SingleCombination::Chip(slow, _) = search.space.single_point(point).unwrap() else { continue };
-        let SingleCombination::Chip(fast, figures) = wider.single_point(point).unwrap() else { panic!("{point} is lost") };
+        let SingleCombination::Chip(fast, figures) = wider.single_point(point).unwrap() else {
+            panic!("{point} is lost")
+        };
         prop_assert!(
             fast.clock >= slow.clock
                 && figures.peak_power.0 <= search.space.limits().max_power_w.map_or(f64::INFINITY, |most| most * 1.3)
@@ -331,7 +347,10 @@ fn more_power_is_no_slower(search: &DesignSearch<'_>, wider: &Space) -> Result<(
         let step = |chip: &Accelerator| best_plan(prepared, chip).outcome.ok().map(|plan| plan.time.total.0);
         let (slow, fast) = (step(&slow), step(&fast));
         prop_assert_eq!(slow.is_some(), fast.is_some());
-        prop_assert!(fast <= slow.map(|seconds| seconds * (1.0 + 1e-9)), "{fast:?} with more power, {slow:?} with less");
+        prop_assert!(
+            fast <= slow.map(|seconds| seconds * (1.0 + 1e-9)),
+            "{fast:?} with more power, {slow:?} with less"
+        );
     }
     Ok(())
 }

@@ -83,7 +83,7 @@ impl CopyLinks {
         exposed(self.forward) + exposed(self.backward + rerun)
     }
 
-    /// Of `bytes`, how many can go to storage without making the copies slower than sending all to the host.
+    /// The part of `bytes` that can go to storage without making the copies slower than sending all to the host.
     pub(super) fn storage_bytes_beside_host(&self, bytes: u64) -> u64 {
         match (&self.host, &self.storage) {
             (Some(host), Some(storage)) => storage.bytes_within(host.seconds_of(bytes)).min(bytes),

@@ -93,7 +93,8 @@ pub fn fastest_by_ilp(
     };
     let (host, storage) = (places(links.host.is_some()), places(links.storage.is_some()));
     let [any, any_stored, forward, backward] =
-        [variable().binary(), variable().binary(), variable().min(0.0), variable().min(0.0)].map(|kind| variables.add(kind));
+        [variable().binary(), variable().binary(), variable().min(0.0), variable().min(0.0)]
+            .map(|kind| variables.add(kind));
     // Scales seconds and bytes to about one, for the solver's tolerances.
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN_POSITIVE, f64::max);
     let bytes = |t: usize| layer.tensors[t].bytes.as_f64();
@@ -152,8 +153,9 @@ pub fn fastest_by_ilp(
         Err(::microlp::Error::Infeasible) => return Ok(None),
         Err(source) => return Err(failed(source.into())),
     };
-    let solution =
-        outcome.into_solution().map_err(|_| failed(good_lp::ResolutionError::Other("no choice found within the node limit")))?;
+    let solution = outcome
+        .into_solution()
+        .map_err(|_| failed(good_lp::ResolutionError::Other("no choice found within the node limit")))?;
     // The solver returns values in the order in which the variables were made.
     let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
     let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();
@@ -169,8 +171,10 @@ pub fn fastest_by_ilp(
     let size = |tensors: &[TensorIndex]| tensors.iter().map(|t| layer.tensors[t.0].bytes).sum::<Bytes>();
     let (host, storage) = (size(&offloaded), size(&stored));
     let policy = layer.policy_of_rerun(chosen);
-    let added =
-        Seconds(policy.extra.0 + links.exposed_copy_seconds(OffloadedBytes { host: host.0, storage: storage.0 }, policy.extra.0));
+    let added = Seconds(
+        policy.extra.0
+            + links.exposed_copy_seconds(OffloadedBytes { host: host.0, storage: storage.0 }, policy.extra.0),
+    );
     let bound = solution.stats().best_bound.map_or(0.0, |bound| bound * longest).min(added.0);
     let stash = policy.stash.saturating_sub(host + storage);
     let again = policy.extra;

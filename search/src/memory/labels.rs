@@ -111,7 +111,11 @@ fn operator_steps(layer: &LayerTensors) -> Vec<OperatorStep> {
 }
 
 /// Every decision that no other label dominates. `None` once more than `limit` labels are alive.
-pub(super) fn undominated_labels<C: RerunCost>(layer: &LayerTensors, nothing: C, limit: usize) -> Option<Vec<Label<C>>> {
+pub(super) fn undominated_labels<C: RerunCost>(
+    layer: &LayerTensors,
+    nothing: C,
+    limit: usize,
+) -> Option<Vec<Label<C>>> {
     let is_input = |t: &&super::layer::SavedTensor| t.source == TensorSource::LayerInput && t.needed_by_backward;
     let stash = layer.tensors.iter().filter(is_input).map(|t| t.bytes.0).fold(0, u64::saturating_add);
     let mut labels = vec![Label { at_hand: 0, stash, cost: nothing }];
@@ -139,7 +143,11 @@ fn rerun_operator<C: RerunCost>(label: &Label<C>, operator: OperatorIndex, step:
     let missing = step.reads.iter().filter(|(bit, _)| label.at_hand & bit == 0);
     let stash = missing.fold(label.stash, |stash, (_, bytes)| stash.saturating_add(*bytes));
     let reads = step.reads.iter().fold(0, |mask, (bit, _)| mask | bit);
-    Label { at_hand: (label.at_hand | reads | step.makes) & !step.forget, stash, cost: label.cost.add_rerun(operator.0) }
+    Label {
+        at_hand: (label.at_hand | reads | step.makes) & !step.forget,
+        stash,
+        cost: label.cost.add_rerun(operator.0),
+    }
 }
 
 /// Drops every dominated label; of equal labels the first in (stash, set size, set) order stays.

@@ -18,7 +18,7 @@ pub struct TensorIndex(pub usize);
 #[serde(transparent)]
 pub struct OperatorIndex(pub usize);
 
-/// Where a tensor comes from.
+/// The origin of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorSource {
@@ -182,7 +182,9 @@ pub struct RecomputePolicy {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LayerError {
     /// More operators or tensors than the sets hold.
-    #[error("the layer has {count} {what}, the limit is {MAX_OPERATORS}: fuse operators or describe a part of the layer")]
+    #[error(
+        "the layer has {count} {what}, the limit is {MAX_OPERATORS}: fuse operators or describe a part of the layer"
+    )]
     TooMany {
         /// "operators" or "tensors".
         what: &'static str,
@@ -190,7 +192,9 @@ pub enum LayerError {
         count: usize,
     },
     /// An operator names a tensor that does not exist.
-    #[error("operator `{operator}` names tensor {tensor}, but the layer has {count} tensors (0 to {count}-1): correct the index")]
+    #[error(
+        "operator `{operator}` names tensor {tensor}, but the layer has {count} tensors (0 to {count}-1): correct the index"
+    )]
     UnknownTensor {
         /// The operator's name.
         operator: String,
@@ -208,7 +212,9 @@ pub enum LayerError {
         tensor: String,
     },
     /// A tensor's source and the operators' output lists disagree.
-    #[error("tensor `{tensor}` must be in the outputs of its source and of no other operator; it is listed {found} times")]
+    #[error(
+        "tensor `{tensor}` must be in the outputs of its source and of no other operator; it is listed {found} times"
+    )]
     Source {
         /// The tensor.
         tensor: String,
@@ -283,7 +289,7 @@ impl LayerTensors {
         Ok(())
     }
 
-    /// What happens to each tensor when the backward pass reruns exactly `rerun` and keeps as little as it can.
+    /// The fate of each tensor when the backward pass reruns exactly `rerun` and keeps as little as it can.
     #[must_use]
     pub fn tensor_choices(&self, rerun: OperatorSet) -> Vec<TensorChoice> {
         let mut read: Vec<bool> = self.tensors.iter().map(|t| t.needed_by_backward).collect();

@@ -1,4 +1,4 @@
-//! What a layer keeps, runs again and sends away.
+//! The choice of a layer: the tensors that it keeps, rebuilds and sends away.
 
 use super::layer::{OperatorSet, TensorIndex};
 use sim::units::{Bytes, Seconds};

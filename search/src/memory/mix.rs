@@ -70,7 +70,8 @@ impl MixQuestion<'_> {
 
     /// The distinct working sets that a mix may have as its largest, ascending.
     fn working_set_caps(&self) -> Vec<u64> {
-        let mut caps: Vec<u64> = self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
+        let mut caps: Vec<u64> =
+            self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
         caps.sort_unstable();
         caps.dedup();
         caps
@@ -113,7 +114,9 @@ impl MixQuestion<'_> {
 
     /// True if the bytes that a mix sends away fit, in bytes of one micro-batch.
     fn fits_away(&self, mix: &StageMix, [host, storage]: [f64; 2]) -> bool {
-        let sum = |of: fn(&MixPoint) -> u64| mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>();
+        let sum = |of: fn(&MixPoint) -> u64| {
+            mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>()
+        };
         sum(|p| p.host) <= host && sum(|p| p.storage) <= storage
     }
 
@@ -124,7 +127,8 @@ impl MixQuestion<'_> {
         let sum = |of: fn(&MixPoint) -> u64| {
             (self.depth * mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>()) as u64
         };
-        let less = |limit: u64, used: u64, over: u64| if over > 0 { limit.min(used).saturating_sub(over) } else { limit };
+        let less =
+            |limit: u64, used: u64, over: u64| if over > 0 { limit.min(used).saturating_sub(over) } else { limit };
         let working = mix.counts.iter().map(|(j, _)| self.points[*j].working).max().unwrap_or(0);
         let room = less(self.room, sum(|p| p.kept).saturating_add(working), device);
         Self {
@@ -218,7 +222,8 @@ impl<'a> Rounding<'a> {
             Some(place) if most.kept * n > budget => (hull[place - 1], hull[place]),
             _ => (points.len() - 1, points.len() - 1),
         };
-        let slope = if lo == hi { 0.0 } else { (points[lo].time - points[hi].time) / (points[hi].kept - points[lo].kept) };
+        let slope =
+            if lo == hi { 0.0 } else { (points[lo].time - points[hi].time) / (points[hi].kept - points[lo].kept) };
         let cost = |point: &PricedPolicy| point.time + slope * point.kept;
         let base = cost(&points[lo]);
         let bound = if lo == hi { points[lo].time * n } else { n * base - slope * budget };
@@ -236,7 +241,8 @@ impl<'a> Rounding<'a> {
         }
         let (time, counts) = self.best?;
         let bound = if self.states > 0 { time } else { self.bound.min(time) };
-        let followed = counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(at, n)| (self.points[at].at, *n)).collect();
+        let followed =
+            counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(at, n)| (self.points[at].at, *n)).collect();
         Some(StageMix { counts: followed, time, bound })
     }
 

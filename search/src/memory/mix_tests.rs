@@ -11,13 +11,19 @@ use sim::units::{Bytes, Seconds};
 fn fastest_by_trying(layer: &LayerTensors, links: &CopyLinks, budget: u64) -> Option<f64> {
     let mut best: Option<f64> = None;
     for mask in 0..1_u32 << layer.operators.len() {
-        let set = (0..layer.operators.len()).filter(|o| mask >> o & 1 == 1).fold(OperatorSet::EMPTY, OperatorSet::with_operator);
+        let set = (0..layer.operators.len())
+            .filter(|o| mask >> o & 1 == 1)
+            .fold(OperatorSet::EMPTY, OperatorSet::with_operator);
         if set.iter().any(|o| !layer.operators[o].recomputable) {
             continue;
         }
         let choices = layer.tensor_choices(set);
-        let kept: Vec<u64> =
-            choices.iter().zip(&layer.tensors).filter(|(c, _)| **c == TensorChoice::Keep).map(|(_, t)| t.bytes.0).collect();
+        let kept: Vec<u64> = choices
+            .iter()
+            .zip(&layer.tensors)
+            .filter(|(c, _)| **c == TensorChoice::Keep)
+            .map(|(_, t)| t.bytes.0)
+            .collect();
         let extra = layer.policy_of_rerun(set).extra.0;
         for places in 0..3_u32.pow(kept.len() as u32) {
             let of = |place: u32| {
@@ -35,8 +41,10 @@ fn fastest_by_trying(layer: &LayerTensors, links: &CopyLinks, budget: u64) -> Op
 
 fn links() -> impl Strategy<Value = CopyLinks> {
     let rate = || {
-        (0_u32..3, 0_u32..8)
-            .prop_map(|(latency, per_byte)| CopyRate { latency: f64::from(latency), per_byte: f64::from(per_byte) / 4.0 })
+        (0_u32..3, 0_u32..8).prop_map(|(latency, per_byte)| CopyRate {
+            latency: f64::from(latency),
+            per_byte: f64::from(per_byte) / 4.0,
+        })
     };
     (prop::option::of(rate()), prop::option::of(rate()), 0_u32..3, 0_u32..30, 0_u32..30).prop_map(
         |(host, storage, hidden, forward, backward)| CopyLinks {

@@ -13,7 +13,7 @@
 //! two such points dominates it.
 //!
 //! The choices of the front copy whole tensors, as many bytes as are just enough, and a part of the tokens of one more
-//! tensor. That part is what a pass just hides, or what just leaves a budget on the device.
+//! tensor. This part is as large as a pass just hides, or what just leaves a budget on the device.
 //!
 //! Storage is behind the same link as the host's memory. A copy to storage takes at least the storage's own time, and
 //! shares the link with copies to the host.
@@ -144,7 +144,7 @@ impl RetainedTensors<'_> {
                 let Some((sum, set)) = sums[at] else { continue };
                 let more = sum + bytes;
                 let place = &mut sums[(more / width) as usize];
-                // Of similar sums the larger one leaves less on the device.
+                // The larger one of similar sums leaves less on the device.
                 if place.is_none_or(|(known, _)| known < more) {
                     *place = Some((more, set | 1 << t));
                 }
@@ -224,12 +224,15 @@ fn choices_with_copies(
     let layer = space.layer();
     let choices = layer.tensor_choices(policy.operators);
     let kept = choices.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| t);
-    let mut tensors: Vec<(u64, usize)> = kept.map(|t| (layer.tensors[t].bytes.0, t)).filter(|(bytes, _)| *bytes > 0).collect();
+    let mut tensors: Vec<(u64, usize)> =
+        kept.map(|t| (layer.tensors[t].bytes.0, t)).filter(|(bytes, _)| *bytes > 0).collect();
     tensors.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let name = |t: usize| layer.tensors[t].name.as_str();
     let retained = RetainedTensors { tensors, names: &name };
-    let whole: Vec<(u128, Option<(usize, u64)>)> = retained.distinct_sums().into_iter().map(|set| (set, None)).collect();
-    let budgets = (0..BUDGETS).filter_map(|step| policy.stash.0.checked_sub(most / BUDGETS * step)).filter(|bytes| *bytes > 0);
+    let whole: Vec<(u128, Option<(usize, u64)>)> =
+        retained.distinct_sums().into_iter().map(|set| (set, None)).collect();
+    let budgets =
+        (0..BUDGETS).filter_map(|step| policy.stash.0.checked_sub(most / BUDGETS * step)).filter(|bytes| *bytes > 0);
     let budgets: Vec<u64> = budgets.collect();
     let mut found = Vec::new();
     for (kind, rate) in [
@@ -241,8 +244,9 @@ fn choices_with_copies(
         // The bytes that a pass just hides.
         let hidden = [links.forward, links.backward + policy.extra.0].map(|busy| rate.bytes_within(busy));
         let parts = hidden.into_iter().filter(|_| kind != OffloadDestination::Both).chain(budgets.iter().copied());
-        let parts =
-            parts.filter(|bytes| *bytes > 0 && *bytes <= policy.stash.0).filter_map(|bytes| retained.largest_sum_within(bytes));
+        let parts = parts
+            .filter(|bytes| *bytes > 0 && *bytes <= policy.stash.0)
+            .filter_map(|bytes| retained.largest_sum_within(bytes));
         let all = whole.iter().copied().chain(parts);
         let sent = all.filter_map(|(set, part)| retained.send_tensors(set, part, kind, links));
         found.extend(sent.map(|sent| (sent.layer_choice(policy, Some(links)), kind)));

@@ -83,12 +83,15 @@ impl FrontSegment<'_> {
     fn choices_between(&self) -> Vec<(LayerChoice, OffloadDestination)> {
         let (whole, part) = (self.away_bytes_of(&self.whole), self.away_bytes_of(&self.part));
         let mut found = Vec::new();
-        for (kind, rate) in [(OffloadDestination::Host, self.links.host), (OffloadDestination::Storage, self.links.storage)] {
+        for (kind, rate) in
+            [(OffloadDestination::Host, self.links.host), (OffloadDestination::Storage, self.links.storage)]
+        {
             let Some(rate) = rate.filter(|_| part > 0) else { continue };
             for away in [false, true] {
                 let besides = if away { whole } else { 0 };
                 let eighths = (1..PARTS).map(|eighth| f64::from(eighth) / f64::from(PARTS));
-                let fractions = eighths.chain(self.hidden_fractions(&rate, besides, part)).map(|f| (f * f64::from(WHOLE)) as u32);
+                let fractions =
+                    eighths.chain(self.hidden_fractions(&rate, besides, part)).map(|f| (f * f64::from(WHOLE)) as u32);
                 let fractions = fractions.filter(|millionths| (1..WHOLE).contains(millionths));
                 found.extend(fractions.map(|millionths| (self.choice_at(kind, away, millionths), kind)));
             }
@@ -120,7 +123,8 @@ impl FrontSegment<'_> {
         };
         let rest = 1.0 - f64::from(millionths) / f64::from(WHOLE);
         let again = self.first.extra.0 + rest * (self.rest.extra.0 - self.first.extra.0);
-        let (offloaded, stored) = if kind == OffloadDestination::Storage { (Vec::new(), sent) } else { (sent, Vec::new()) };
+        let (offloaded, stored) =
+            if kind == OffloadDestination::Storage { (Vec::new(), sent) } else { (sent, Vec::new()) };
         LayerChoice {
             stash: Bytes(stays),
             host: Bytes(there.host),
@@ -141,7 +145,11 @@ impl FrontSegment<'_> {
 /// For given rerun seconds a choice retains at least what the front's hull has. Along an edge of the hull the added
 /// time is linear except at three corners: where nothing is left to copy, and where the copies are as long as either
 /// pass.
-pub(super) fn lower_bound_of_rest(exact: &[RecomputePolicy], links: Option<&CopyLinks>, budget: Bytes) -> Option<Seconds> {
+pub(super) fn lower_bound_of_rest(
+    exact: &[RecomputePolicy],
+    links: Option<&CopyLinks>,
+    budget: Bytes,
+) -> Option<Seconds> {
     let alone = exact.iter().filter(|policy| policy.stash <= budget).map(|policy| policy.extra.0);
     let Some(links) = links else { return alone.reduce(f64::min).map(Seconds) };
     let added = |stash: f64, extra: f64| match stash - budget.as_f64() {

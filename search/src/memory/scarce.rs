@@ -42,8 +42,9 @@ impl<'a> PolicyMixProgram<'a> {
         sorted.sort_by(|a, b| points[*a].time.total_cmp(&points[*b].time).then(a.cmp(b)));
         let mut kept: Vec<usize> = Vec::with_capacity(sorted.len());
         for at in sorted {
-            let better =
-                |other: &usize| bytes_of_policy(&points[*other]).iter().zip(bytes_of_policy(&points[at])).all(|(a, b)| *a <= b);
+            let better = |other: &usize| {
+                bytes_of_policy(&points[*other]).iter().zip(bytes_of_policy(&points[at])).all(|(a, b)| *a <= b)
+            };
             if !kept.iter().any(better) {
                 kept.push(at);
             }
@@ -62,15 +63,23 @@ impl<'a> PolicyMixProgram<'a> {
             .iter()
             .map(|at| {
                 let time = self.points[*at].time / longest;
-                if whole { problem.add_integer_var(time, (0, most)) } else { problem.add_var(time, (0.0, self.layers as f64)) }
+                if whole {
+                    problem.add_integer_var(time, (0, most))
+                } else {
+                    problem.add_var(time, (0.0, self.layers as f64))
+                }
             })
             .collect();
         let all: Vec<(Variable, f64)> = counts.iter().map(|n| (*n, 1.0)).collect();
         problem.add_constraint(all.as_slice(), ComparisonOp::Eq, self.layers as f64);
         for (memory, room) in self.room.into_iter().enumerate() {
             let share = |at: &usize| bytes_of_policy(&self.points[*at])[memory] / room.max(1.0);
-            let row: Vec<(Variable, f64)> =
-                counts.iter().zip(&self.allowed).map(|(n, at)| (*n, share(at))).filter(|(_, share)| *share > 0.0).collect();
+            let row: Vec<(Variable, f64)> = counts
+                .iter()
+                .zip(&self.allowed)
+                .map(|(n, at)| (*n, share(at)))
+                .filter(|(_, share)| *share > 0.0)
+                .collect();
             if !row.is_empty() {
                 // Bytes are whole. Gives back what rounding took from the room; half a byte more admits an exact fit.
                 let whole = (room * (1.0 + 1e-12)).floor() + 0.5;
@@ -117,7 +126,10 @@ impl<'a> PolicyMixProgram<'a> {
                 let time: f64 = mix.iter().map(|(at, n)| self.points[*at].time * *n as f64).sum();
                 let mut counts = mix;
                 counts.sort_by_key(|(at, _)| (self.points[*at].kept, *at));
-                return SolvedMix { bound: bound.min(time), mix: Some(StageMix { counts, time, bound: bound.min(time) }) };
+                return SolvedMix {
+                    bound: bound.min(time),
+                    mix: Some(StageMix { counts, time, bound: bound.min(time) }),
+                };
             }
         }
         SolvedMix { mix: None, bound }
@@ -125,7 +137,9 @@ impl<'a> PolicyMixProgram<'a> {
 
     /// True if a mix has all layers and fits, to the byte.
     fn mix_fits(&self, mix: &[(usize, u64)]) -> bool {
-        let sum = |memory: usize| mix.iter().map(|(at, n)| bytes_of_policy(&self.points[*at])[memory] * *n as f64).sum::<f64>();
+        let sum = |memory: usize| {
+            mix.iter().map(|(at, n)| bytes_of_policy(&self.points[*at])[memory] * *n as f64).sum::<f64>()
+        };
         // Gives back what rounding took from the room.
         let held = (0..3).all(|memory| sum(memory) <= self.room[memory] * (1.0 + 1e-12));
         held && mix.iter().map(|(_, n)| *n).sum::<u64>() == self.layers

@@ -11,7 +11,9 @@ impl LayerTensors {
         let tensors = segment.tensors().iter().map(|tensor| SavedTensor {
             name: tensor.name.clone(),
             bytes: tensor.bytes,
-            source: tensor.producer.map_or(TensorSource::LayerInput, |op| TensorSource::Operator(OperatorIndex(op.index()))),
+            source: tensor
+                .producer
+                .map_or(TensorSource::LayerInput, |op| TensorSource::Operator(OperatorIndex(op.index()))),
             needed_by_backward: tensor.saved,
         });
         let indices = |ids: &[TensorId]| ids.iter().map(|id| TensorIndex(id.index())).collect();

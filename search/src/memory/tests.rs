@@ -16,7 +16,13 @@ impl Builder {
     fn input(&mut self, name: &str, bytes: u64, needed: bool) -> TensorIndex {
         self.tensor(name, bytes, needed, TensorSource::LayerInput)
     }
-    fn op(&mut self, name: &str, seconds: f64, inputs: &[TensorIndex], outputs: &[(&str, u64, bool)]) -> Vec<TensorIndex> {
+    fn op(
+        &mut self,
+        name: &str,
+        seconds: f64,
+        inputs: &[TensorIndex],
+        outputs: &[(&str, u64, bool)],
+    ) -> Vec<TensorIndex> {
         let here = TensorSource::Operator(OperatorIndex(self.0.operators.len()));
         let made: Vec<_> = outputs.iter().map(|&(n, bytes, needed)| self.tensor(n, bytes, needed, here)).collect();
         self.0.operators.push(LayerOperator {
@@ -118,7 +124,8 @@ fn brute_force(layer: &LayerTensors) -> Vec<(u64, f64, u64)> {
         })
         .collect();
     all.sort_by(|a, b| a.partial_cmp(b).unwrap());
-    let better = |a: &(u64, f64, u64), b: &(u64, f64, u64)| a.0 <= b.0 && a.1 <= b.1 && (a.0 < b.0 || a.1 < b.1 || a.2 < b.2);
+    let better =
+        |a: &(u64, f64, u64), b: &(u64, f64, u64)| a.0 <= b.0 && a.1 <= b.1 && (a.0 < b.0 || a.1 < b.1 || a.2 < b.2);
     let mut front: Vec<_> = all.iter().filter(|b| !all.iter().any(|a| better(a, b))).copied().collect();
     front.dedup();
     front.reverse();
@@ -222,7 +229,8 @@ fn attention_of_a_gpt_layer_is_the_cheap_part_to_rerun() {
     let front = space.front_for_own_times().unwrap();
     let selective = space.layer().operators.iter().enumerate();
     let selective = selective.filter(|(_, o)| ["scores", "softmax", "softmax_dropout"].contains(&o.name.as_str()));
-    let selective = space.layer().policy_of_rerun(selective.fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o)));
+    let selective =
+        space.layer().policy_of_rerun(selective.fold(OperatorSet::EMPTY, |set, (o, _)| set.with_operator(o)));
     assert_eq!(selective.stash, Bytes(s * h * 34 + heads * s * s));
     let at_least_as_small = front.iter().find(|p| p.stash <= selective.stash).unwrap();
     assert!(at_least_as_small.extra.0 <= selective.extra.0 * (1.0 + 1e-12));
@@ -263,7 +271,7 @@ fn the_verifier_finds_each_fault() {
 
 #[test]
 fn candidate_lists_stay_short() {
-    // Of 2^15 and 2^16 sets of operators.
+    // There are 2^15 and 2^16 sets of operators.
     let count = |layer| RecomputeSpace::new(layer).unwrap().candidate_count();
     assert_eq!(count(llama_layer(4096, 4096, 32)), Some(1024));
     assert_eq!(count(gpt_layer(2048, 12288, 96)), Some(2048));

@@ -107,10 +107,14 @@ impl<'a> Job<'a> {
             return 1.0;
         }
         let batch = Batch { micro_batch: 1, global_batch: 1, sequence_length: self.sequence_length };
-        let plan = self.make_plan(Layout::default(), batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward);
+        let plan =
+            self.make_plan(Layout::default(), batch, ActivationPolicy::None, PipelineSchedule::OneForwardOneBackward);
         let flops = |techniques: &Techniques| {
-            let graph =
-                step::lower_plan(self.model, &TrainingPlan { techniques: techniques.clone(), ..plan.clone() }, self.stack);
+            let graph = step::lower_plan(
+                self.model,
+                &TrainingPlan { techniques: techniques.clone(), ..plan.clone() },
+                self.stack,
+            );
             graph.ok().map(|graph| graph.kernel_flops().as_f64())
         };
         // A model that cannot be lowered has no plan that would use the fraction.
@@ -168,7 +172,14 @@ impl<'a> Job<'a> {
     pub fn plan_timeline(&self, plan: &TrainingPlan) -> Result<Timeline, StepError> {
         let mut chip = ChipTimes::new(self.chip, self.stack)?;
         let shape = self.lower_shape(&mut chip, plan)?;
-        step_timeline(&mut chip, self.model, self.fabric, plan, (&shape.profile, &shape.graph), self.sharding_domain(plan))
+        step_timeline(
+            &mut chip,
+            self.model,
+            self.fabric,
+            plan,
+            (&shape.profile, &shape.graph),
+            self.sharding_domain(plan),
+        )
     }
 
     /// Evaluates a given plan; `None` if it does not fit.
@@ -192,8 +203,14 @@ impl<'a> Job<'a> {
         shape: &LoweredShape,
         plan: &TrainingPlan,
     ) -> Result<PlanAttempt, StepError> {
-        let memory =
-            step_memory_of(self.model, &shape.graph, plan, self.stack, self.device_memory(), self.sharding_domain(plan))?;
+        let memory = step_memory_of(
+            self.model,
+            &shape.graph,
+            plan,
+            self.stack,
+            self.device_memory(),
+            self.sharding_domain(plan),
+        )?;
         if let Err(why) = memory.check_fits() {
             return Ok(PlanAttempt::OverCapacity(why, Box::new(memory)));
         }

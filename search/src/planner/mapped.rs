@@ -47,7 +47,11 @@ pub enum MapRanks {
 ///
 /// # Errors
 /// A plan that cannot be lowered, or a fabric whose links cannot be listed although mapping is requested.
-pub fn map_plans(job: &Job<'_>, answer: &mut PlanAnswer, which: MapRanks) -> Result<Vec<RankMapping>, PlanMappingError> {
+pub fn map_plans(
+    job: &Job<'_>,
+    answer: &mut PlanAnswer,
+    which: MapRanks,
+) -> Result<Vec<RankMapping>, PlanMappingError> {
     if which == MapRanks::WhereLinksDiffer && !job.fabric.links_differ() {
         return Ok(Vec::new());
     }

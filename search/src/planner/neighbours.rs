@@ -96,7 +96,12 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     l.check_model_and_batch(job.model, &plan.batch).ok()?;
     let space = PlanSpace { activations: None, ..PlanSpace::of_plan(plan) };
     let best = search_once(job, &space, 1, PlanWatch::NONE).ok()?.best.into_iter().next();
-    Some(best.map_or_else(|| TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() }, |best| best.plan))
+    Some(
+        best.map_or_else(
+            || TrainingPlan { activations: ActivationPolicy::Full.into(), ..plan.clone() },
+            |best| best.plan,
+        ),
+    )
 }
 
 /// The class that grew most between the fullest stages of two plans, and by how much.
@@ -123,7 +128,8 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
     let degrees: Vec<_> = degrees(layout, space).into_iter().map(of_layout).chain(micro_batches(job, plan)).collect();
     // Other schedules have a fixed number of chunks.
-    let chunks = if plan.schedule == PipelineSchedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
+    let chunks =
+        if plan.schedule == PipelineSchedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
     let layouts = [methods(layout), chunks, other_splits(job, layout), sharding(layout)];
     let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
     let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
@@ -139,7 +145,12 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
 
 /// A plan that gets a pipeline, under a requested schedule: without a pipeline all schedules are equal, and plans have
 /// 1F1B.
-fn with_schedule(space: &PlanSpace, before: &TrainingPlan, change: String, mut plan: TrainingPlan) -> (String, TrainingPlan) {
+fn with_schedule(
+    space: &PlanSpace,
+    before: &TrainingPlan,
+    change: String,
+    mut plan: TrainingPlan,
+) -> (String, TrainingPlan) {
     let asked = space.schedules.as_ref().and_then(|list| list.first().filter(|_| !list.contains(&plan.schedule)));
     let Some(&schedule) = asked.filter(|_| before.layout.pipeline == 1 && plan.layout.pipeline > 1) else {
         return (change, plan);
@@ -161,8 +172,11 @@ fn with_nearest_chunks(job: &Job<'_>, change: String, mut plan: TrainingPlan) ->
     if plan.schedule != PipelineSchedule::OneForwardOneBackward || layout.pipeline == 1 || obeys(&layout) {
         return (change, plan);
     }
-    let others = (1..=job.model.layers.min(MOST_CHUNKS) as u32).map(|v| Layout { virtual_stages: v, ends: None, ..layout });
-    let Some(nearest) = others.filter(obeys).min_by_key(|other| other.virtual_stages.abs_diff(v)) else { return (change, plan) };
+    let others =
+        (1..=job.model.layers.min(MOST_CHUNKS) as u32).map(|v| Layout { virtual_stages: v, ends: None, ..layout });
+    let Some(nearest) = others.filter(obeys).min_by_key(|other| other.virtual_stages.abs_diff(v)) else {
+        return (change, plan);
+    };
     plan.layout = nearest;
     (format!("{change}, v {v} -> {}", nearest.virtual_stages), plan)
 }
@@ -211,7 +225,12 @@ fn methods(layout: &Layout) -> Vec<(String, Layout)> {
         let change = format!("sequence parallelism {}", if on { "on" } else { "off" });
         found.push((change, Layout { sequence_parallel: on, ..*layout }));
     }
-    if layout.pipeline > 1 && layout.data > 1 && layout.context == 1 && layout.expert == 1 && layout.expert_tensor.is_none() {
+    if layout.pipeline > 1
+        && layout.data > 1
+        && layout.context == 1
+        && layout.expert == 1
+        && layout.expert_tensor.is_none()
+    {
         let order = match layout.order {
             RankOrder::DataFirst => RankOrder::PipelineFirst,
             RankOrder::PipelineFirst => RankOrder::DataFirst,
@@ -245,7 +264,8 @@ fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     let LayerEnds { first, last, shorter } = ends;
     let end = |(first, last): (Option<u32>, Option<u32>)| Some(LayerEnds { first: first?, last: last?, ..ends });
     let shifted = [(first.checked_add(1), last.checked_sub(1)), (first.checked_sub(1), last.checked_add(1))].map(end);
-    let row = [shorter.checked_sub(1), shorter.checked_add(1)].map(|shorter| Some(LayerEnds { shorter: shorter?, ..ends }));
+    let row =
+        [shorter.checked_sub(1), shorter.checked_add(1)].map(|shorter| Some(LayerEnds { shorter: shorter?, ..ends }));
     for ends in shifted.into_iter().chain(row).flatten() {
         let moved = Layout { ends: Some(ends), ..*layout };
         if let Ok(other) = moved.chunk_split(job.model.layers) {
@@ -271,7 +291,8 @@ fn sharding(layout: &Layout) -> Vec<(String, Layout)> {
 fn micro_batches(job: &Job<'_>, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
     let b = plan.batch.micro_batch;
     let per_rank = job.global_batch / u64::from(plan.layout.data);
-    let sizes = [(1..b).rev().find(|n| per_rank.is_multiple_of(*n)), (b + 1..=per_rank).find(|n| per_rank.is_multiple_of(*n))];
+    let sizes =
+        [(1..b).rev().find(|n| per_rank.is_multiple_of(*n)), (b + 1..=per_rank).find(|n| per_rank.is_multiple_of(*n))];
     let with = |micro_batch: u64| {
         let mut other = plan.clone();
         other.batch.micro_batch = micro_batch;

@@ -22,7 +22,12 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
 ///
 /// # Errors
 /// As [`search_plans`].
-pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+pub fn search_plans_watched(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    top: usize,
+    watch: PlanWatch<'_>,
+) -> Result<PlanAnswer, StepError> {
     let mut answer = search_one_of_alike(job, space, top, watch)?;
     let runs = |ranked: &RankedPlan| job.framework_refusal(&ranked.plan).is_none();
     if answer.best.first().is_none_or(runs) {
@@ -54,7 +59,12 @@ pub fn search_plans_watched(job: &Job<'_>, space: &PlanSpace, top: usize, watch:
 const LONGER: usize = 4;
 
 /// The fastest plans, one of each set of similar ones.
-fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+fn search_one_of_alike(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    top: usize,
+    watch: PlanWatch<'_>,
+) -> Result<PlanAnswer, StepError> {
     let (mut length, mut shorter) = (top, None);
     loop {
         let mut answer = search_once(job, space, length, watch)?;
@@ -66,7 +76,8 @@ fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: Plan
         }
         // Similar plans leave too little room for others: search for a longer list, until it has enough, holds all
         // plans, or is as long as anyone can read.
-        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some() {
+        if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some()
+        {
             answer.best.truncate(top);
             return Ok(answer);
         }
@@ -76,7 +87,12 @@ fn search_one_of_alike(job: &Job<'_>, space: &PlanSpace, top: usize, watch: Plan
 }
 
 /// The fastest plans, including similar ones.
-pub(crate) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize, watch: PlanWatch<'_>) -> Result<PlanAnswer, StepError> {
+pub(crate) fn search_once(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    top: usize,
+    watch: PlanWatch<'_>,
+) -> Result<PlanAnswer, StepError> {
     let usual = usual_subspace(space).map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
     let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
     let search = PlanSearch { limit, ..PlanSearch::new(job, space, top, watch)? };
@@ -85,7 +101,9 @@ pub(crate) fn search_once(job: &Job<'_>, space: &PlanSpace, top: usize, watch: P
     let (tried, split_tolerance) = match space.splits {
         Some(Splits::Listed(_)) => (SplitStatistics::default(), None),
         Some(Splits::Best) => (search.find_best_splits(&mut found, &loads), Some(0.0)),
-        None | Some(Splits::Near | Splits::NearOf(_)) => (search.find_near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE)),
+        None | Some(Splits::Near | Splits::NearOf(_)) => {
+            (search.find_near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE))
+        }
     };
     let mixed = (search.mixes != MixKind::None).then(|| search.add_mixed_plans(&mut found));
     let bound = search.standing.was_stopped().then(|| search.lower_bound_when_stopped(&found, split_tolerance, mixed));

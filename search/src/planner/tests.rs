@@ -3,8 +3,8 @@
 
 use super::search_plans::search_once;
 use super::{
-    Job, MapRanks, NeighbourOutcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits, default_policies,
-    map_plans, neighbours, search_plans,
+    Job, MapRanks, NeighbourOutcome, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TOLERANCE, Splits,
+    default_policies, map_plans, neighbours, search_plans,
 };
 use crate::rank_mapping::RankMapping;
 use sim::hardware::Accelerator;
@@ -123,14 +123,23 @@ fn every_plan_of_the_list_has_its_best_split() {
         let found: Vec<f64> = answer.best.iter().map(|b| b.time.total.0).collect();
         assert_eq!(found.len(), 5);
         let near = search_once(&job, &narrow, 5, PlanWatch::NONE).unwrap();
-        assert!(near.best[0].time.total.0 <= found[0] / (1.0 - SPLIT_TOLERANCE), "{} {}", near.best[0].time.total, found[0]);
+        assert!(
+            near.best[0].time.total.0 <= found[0] / (1.0 - SPLIT_TOLERANCE),
+            "{} {}",
+            near.best[0].time.total,
+            found[0]
+        );
         assert_eq!(near.splits, splits);
         for (found, best) in found.iter().zip(&steps) {
             assert!((found / best - 1.0).abs() < 1e-9, "{found} {best}");
         }
         assert_eq!(answer.splits, splits);
         assert!(answer.splits_tried < splits / 4, "bounds decide little: {} of {splits}", answer.splits_tried);
-        assert!(answer.best[0].plan.layout.ends.is_some(), "the head is worth several layers: {:?}", answer.best[0].plan);
+        assert!(
+            answer.best[0].plan.layout.ends.is_some(),
+            "the head is worth several layers: {:?}",
+            answer.best[0].plan
+        );
         let even = search_plans(&job, &PlanSpace { splits: Some(Splits::Listed(vec![None])), ..narrow }, 5).unwrap();
         assert!(even.splits == 0 && even.best.first().is_none_or(|b| b.time.total > answer.best[0].time.total));
     }
@@ -202,16 +211,24 @@ fn neighbours_take_the_nearest_number_of_chunks_that_is_allowed() {
     let mut hardware = PlannerHardware::new("llama2-7b");
     hardware.model.layers = 24;
     let job = hardware.job(32, 96, 2048);
-    let layout = Layout { tensor: 4, pipeline: 4, data: 2, virtual_stages: 6, sequence_parallel: true, ..Layout::default() };
+    let layout =
+        Layout { tensor: 4, pipeline: 4, data: 2, virtual_stages: 6, sequence_parallel: true, ..Layout::default() };
     let batch = Batch { micro_batch: 4, global_batch: 96, sequence_length: 2048 };
     let plan = job.make_plan(layout, batch, ActivationPolicy::Full, PipelineSchedule::OneForwardOneBackward);
     let around = neighbours(&job, &PlanSpace::default(), &ranked(&job, &plan)).unwrap();
     let of = |change: &str| around.iter().find(|n| n.change == change).map(|n| &n.outcome);
     // 8 stages hold at most 3 chunks of 24 layers each; one of 12 micro-batches is no multiple of 8.
-    for change in
-        ["p 4 -> 8, t 4 -> 2, v 6 -> 1", "p 4 -> 8, d 2 -> 1, v 6 -> 3", "d 2 -> 4, t 4 -> 2, v 6 -> 1", "d 2 -> 4, p 4 -> 2"]
-    {
-        assert!(of(change).is_some_and(|outcome| !matches!(outcome, NeighbourOutcome::Refused(_))), "{change}: {:?}", of(change));
+    for change in [
+        "p 4 -> 8, t 4 -> 2, v 6 -> 1",
+        "p 4 -> 8, d 2 -> 1, v 6 -> 3",
+        "d 2 -> 4, t 4 -> 2, v 6 -> 1",
+        "d 2 -> 4, p 4 -> 2",
+    ] {
+        assert!(
+            of(change).is_some_and(|outcome| !matches!(outcome, NeighbourOutcome::Refused(_))),
+            "{change}: {:?}",
+            of(change)
+        );
     }
     assert!(around.iter().all(|n| !matches!(n.outcome, NeighbourOutcome::Refused(_))), "{around:?}");
 }
@@ -251,7 +268,8 @@ fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
     let space = PlanSpace { tensor: Some(vec![8]), pipeline: Some(vec![2, 4]), ..PlanSpace::default() };
     let answer = search_plans(&job, &space, 10).unwrap();
     let of_order = |order| PlanSpace { orders: Some(vec![order]), ..space.clone() };
-    let [usual, other] = [RankOrder::DataFirst, RankOrder::PipelineFirst].map(|o| search_plans(&job, &of_order(o), 10).unwrap());
+    let [usual, other] =
+        [RankOrder::DataFirst, RankOrder::PipelineFirst].map(|o| search_plans(&job, &of_order(o), 10).unwrap());
     let steps = |answer: &PlanAnswer| answer.best.iter().map(|b| b.time.total.0).collect::<Vec<_>>();
     assert!(steps(&usual).iter().zip(steps(&other)).any(|(a, b)| (a - b).abs() <= 1e-12 * a), "no plans are alike");
     assert_eq!(answer.best.len(), 10);
@@ -259,7 +277,8 @@ fn plans_that_differ_in_nothing_that_counts_are_listed_once() {
         let rest = &answer.best[i + 1..];
         assert!(rest.iter().all(|two| !one.is_like(two)), "{:?}", one.plan);
         // Nothing is lost: the plan, or a similar one, is in the list of its order.
-        let found = [&usual, &other].iter().any(|list| list.best.iter().any(|two| two.plan == one.plan || one.is_like(two)));
+        let found =
+            [&usual, &other].iter().any(|list| list.best.iter().any(|two| two.plan == one.plan || one.is_like(two)));
         assert!(found || i >= 5, "{:?}", one.plan);
     }
 }
@@ -271,8 +290,11 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
     hardware.model.layers = 14;
     let job = hardware.job(8, 16, 1024);
     let deep = PlanSpace { pipeline: Some(vec![4]), virtual_stages: Some(vec![1, 2]), ..PlanSpace::default() };
-    let kept =
-        PlanSpace { activations: Some(default_policies()), schedules: Some(vec![PipelineSchedule::GPipe]), ..deep.clone() };
+    let kept = PlanSpace {
+        activations: Some(default_policies()),
+        schedules: Some(vec![PipelineSchedule::GPipe]),
+        ..deep.clone()
+    };
     for (asked, uneven) in
         [(PlanSpace { micro_batch: Some(vec![1, 2]), ..PlanSpace::default() }, false), (deep, true), (kept, true)]
     {
@@ -288,7 +310,13 @@ fn everything_holds_the_default_space_and_no_policy_twice() {
         }
         // The fastest plan that the framework runs may follow the requested ones.
         assert!((3..=4).contains(&wide.best.len()) && (!uneven || wide.splits > 0));
-        assert!(wide.plans >= even.plans && wide.plans > narrow.plans, "{} {} {}", wide.plans, even.plans, narrow.plans);
+        assert!(
+            wide.plans >= even.plans && wide.plans > narrow.plans,
+            "{} {} {}",
+            wide.plans,
+            even.plans,
+            narrow.plans
+        );
         assert_eq!(wide.plans, full.plans(&job).len());
         assert_eq!(wide.timed + wide.over_capacity + wide.rejected_by_bound + wide.refused, wide.plans);
         assert_eq!(wide.best[0].plan.layout.ends.is_some(), uneven, "{:?}", wide.best[0].plan);
@@ -332,7 +360,8 @@ fn what_fits_nowhere_says_what_the_nearest_plan_lacks() {
     let least = job.least_devices();
     assert_eq!(
         least,
-        (16.0 * job.model.parameters() as f64 / ((79.15 - job.stack.memory.context_gib) * f64::from(1 << 30))).ceil() as u64
+        (16.0 * job.model.parameters() as f64 / ((79.15 - job.stack.memory.context_gib) * f64::from(1 << 30))).ceil()
+            as u64
     );
     let enough = hardware.job(64, 64, 2048);
     assert!(!search_plans(&enough, &PlanSpace::default(), 1).unwrap().best.is_empty() && (8..=64).contains(&least));
@@ -349,7 +378,12 @@ fn ranked(job: &Job<'_>, plan: &TrainingPlan) -> RankedPlan {
 }
 
 /// The fastest plans on a fabric, as listed and with their ranks mapped.
-fn listed(hardware: &PlannerHardware, devices: u32, space: &PlanSpace, which: MapRanks) -> (PlanAnswer, Vec<RankMapping>) {
+fn listed(
+    hardware: &PlannerHardware,
+    devices: u32,
+    space: &PlanSpace,
+    which: MapRanks,
+) -> (PlanAnswer, Vec<RankMapping>) {
     let job = hardware.job(devices, u64::from(devices) * 2, 1024);
     let orders = (which == MapRanks::Always).then(|| vec![RankOrder::DataFirst]);
     let mut answer = search_plans(&job, &PlanSpace { orders, ..space.clone() }, 2).unwrap();
@@ -382,10 +416,12 @@ fn a_matrix_of_equal_links_gives_the_plans_of_the_switch() {
     for (name, devices, space) in cases {
         let flat = PlannerHardware::new(name);
         let flat = PlannerHardware { fabric: flat.fabric.for_devices(devices).unwrap(), ..flat };
-        let matrix = PlannerHardware { fabric: flat.fabric.with_written_links().unwrap(), ..PlannerHardware::new(name) };
+        let matrix =
+            PlannerHardware { fabric: flat.fabric.with_written_links().unwrap(), ..PlannerHardware::new(name) };
         assert!(flat.fabric.measured_links().is_none() && matrix.fabric.measured_links().is_some());
         for which in [MapRanks::WhereLinksDiffer, MapRanks::Always] {
-            let [(a, on_flat), (b, on_matrix)] = [&flat, &matrix].map(|hardware| listed(hardware, devices, &space, which));
+            let [(a, on_flat), (b, on_matrix)] =
+                [&flat, &matrix].map(|hardware| listed(hardware, devices, &space, which));
             let close = |x: f64, y: f64, what: &str| {
                 assert!(
                     (x / y - 1.0).abs() <= 1e-9,
@@ -433,7 +469,10 @@ fn near_splits_lose_no_more_than_their_tolerance() {
         let [near, best] = [Splits::Near, Splits::Best]
             .map(|splits| search_plans(&job, &PlanSpace { splits: Some(splits), ..piped.clone() }, 1).unwrap());
         let [near_s, best_s] = [&near, &best].map(|answer| answer.best[0].time.total.0);
-        assert!(near_s * (1.0 - SPLIT_TOLERANCE) <= best_s && best_s <= near_s * (1.0 + 1e-9), "{model}: {near_s} {best_s}");
+        assert!(
+            near_s * (1.0 - SPLIT_TOLERANCE) <= best_s && best_s <= near_s * (1.0 + 1e-9),
+            "{model}: {near_s} {best_s}"
+        );
         // The default leaves out numbers of chunks that split the layers less evenly.
         assert!(near.splits <= best.splits, "{} {}", near.splits, best.splits);
         assert_eq!((near.split_tolerance, best.split_tolerance), (Some(SPLIT_TOLERANCE), Some(0.0)));
@@ -445,7 +484,8 @@ fn headroom_is_left_free() {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(16, 64, 2048);
     let all = search_plans(&job, &PlanSpace::default(), 1).unwrap();
-    let peak = |answer: &PlanAnswer| answer.best[0].memory.stages.iter().map(|stage| stage.bytes_needed()).max().unwrap();
+    let peak =
+        |answer: &PlanAnswer| answer.best[0].memory.stages.iter().map(|stage| stage.bytes_needed()).max().unwrap();
     let free = all.best[0].memory.capacity.saturating_sub(peak(&all));
     let job = Job { headroom: free + Bytes::from_gib(1.0), ..job };
     let spared = search_plans(&job, &PlanSpace::default(), 1).unwrap();
@@ -458,10 +498,14 @@ fn plans_are_listed_by_time_and_one_that_the_framework_can_run_is_among_them() {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 32, 4096);
     let offload = "custom:offload(qkv_proj)".parse().unwrap();
-    let space =
-        PlanSpace { activations: Some(vec![offload, ActivationPolicy::Full]), tensor: Some(vec![1, 2]), ..PlanSpace::default() };
+    let space = PlanSpace {
+        activations: Some(vec![offload, ActivationPolicy::Full]),
+        tensor: Some(vec![1, 2]),
+        ..PlanSpace::default()
+    };
     let answer = search_plans(&job, &space, 4).unwrap();
-    let full = search_plans(&job, &PlanSpace { activations: Some(vec![ActivationPolicy::Full]), ..space.clone() }, 1).unwrap();
+    let full =
+        search_plans(&job, &PlanSpace { activations: Some(vec![ActivationPolicy::Full]), ..space.clone() }, 1).unwrap();
     let lacks: Vec<bool> = answer.best.iter().map(|ranked| job.framework_refusal(&ranked.plan).is_some()).collect();
     assert!(lacks[0], "offloading is hidden: {lacks:?}");
     assert!(answer.best.is_sorted_by(|a, b| a.time.total <= b.time.total));

@@ -57,11 +57,18 @@ pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32,
 
 /// Sizes of blocks that move together: single ranks, units, and divisors and multiples of units.
 fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
-    (1..=ranks / 2).filter(|b| ranks.is_multiple_of(*b) && (b.is_multiple_of(unit) || unit.is_multiple_of(*b))).collect()
+    (1..=ranks / 2)
+        .filter(|b| ranks.is_multiple_of(*b) && (b.is_multiple_of(unit) || unit.is_multiple_of(*b)))
+        .collect()
 }
 
 /// New devices for some ranks: two blocks of `order` swapped, or a run of blocks reversed.
-fn propose_move(random: &mut SeededRandom, state: &MappingState<'_>, order: &[usize], sizes: &[u64]) -> Vec<(usize, u32)> {
+fn propose_move(
+    random: &mut SeededRandom,
+    state: &MappingState<'_>,
+    order: &[usize],
+    sizes: &[u64],
+) -> Vec<(usize, u32)> {
     if sizes.is_empty() {
         return Vec::new();
     }

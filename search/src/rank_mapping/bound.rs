@@ -37,8 +37,15 @@ pub(super) fn lower_bound_of_mappings(traffic: &StepTraffic<'_>, fabric: &Fabric
         return traffic.step_seconds_on(&mut chip, &traffic.silent_network());
     };
     let prices = CollectivePrices::new(traffic, fabric);
-    let mut bound =
-        MappingBound { traffic, chip, prices, rates: LinkRates::of_links(links), unit, fabric, crossing: BTreeMap::new() };
+    let mut bound = MappingBound {
+        traffic,
+        chip,
+        prices,
+        rates: LinkRates::of_links(links),
+        unit,
+        fabric,
+        crossing: BTreeMap::new(),
+    };
     if fabric.has_places_inside_units() { bound.lower_bound_of_whole_units(places) } else { bound.least_over_choices() }
 }
 
@@ -69,14 +76,18 @@ impl<'a> MappingBound<'a> {
         let sends = usize::from(traffic.send.is_some());
         // Lines with equal groups have equal placements.
         let same: Vec<usize> = (0..lines)
-            .map(|line| traffic.lines[..line].iter().position(|l| l.groups == traffic.lines[line].groups).unwrap_or(line))
+            .map(|line| {
+                traffic.lines[..line].iter().position(|l| l.groups == traffic.lines[line].groups).unwrap_or(line)
+            })
             .collect();
-        let mut chosen: Vec<usize> = (0..lines).filter(|line| same[*line] == *line).chain(lines..lines + sends).collect();
+        let mut chosen: Vec<usize> =
+            (0..lines).filter(|line| same[*line] == *line).chain(lines..lines + sends).collect();
         chosen.truncate(MAX_LINES);
         let mut least = f64::INFINITY;
         for choice in 0..1_u32 << chosen.len() {
             let of = |line: usize| chosen.iter().position(|c| *c == line).map(|at| choice >> at & 1 == 1);
-            let inside: Vec<Option<bool>> = (0..lines + 1).map(|line| of(same.get(line).copied().unwrap_or(line))).collect();
+            let inside: Vec<Option<bool>> =
+                (0..lines + 1).map(|line| of(same.get(line).copied().unwrap_or(line))).collect();
             let joined = JoinedRanks::of_choice(traffic, &inside);
             if joined.largest <= self.unit {
                 least = least.min(self.least_under_choice(&InsideLines { inside: &inside, joined: &joined }));
@@ -148,11 +159,21 @@ impl<'a> MappingBound<'a> {
 
     /// The cost of a group inside a unit.
     fn cost_inside_unit(&mut self, ask: usize, members: u32) -> Communication {
-        self.prices.price_of(ask, GroupSpread { members, units: 1, most: members, least: members, stride: 1 }, f64::INFINITY)
+        self.prices.price_of(
+            ask,
+            GroupSpread { members, units: 1, most: members, least: members, stride: 1 },
+            f64::INFINITY,
+        )
     }
 
     /// The least cost of a line of which at least one group crosses.
-    fn cost_outside_unit(&mut self, ask: usize, groups: &[Vec<u32>], exchange: bool, joined: &JoinedRanks) -> Communication {
+    fn cost_outside_unit(
+        &mut self,
+        ask: usize,
+        groups: &[Vec<u32>],
+        exchange: bool,
+        joined: &JoinedRanks,
+    ) -> Communication {
         let members = groups[0].len() as u32;
         // Sets lie wholly inside units. This bounds the sets in a unit, and each set's members of a group.
         let (size, most) = joined.tightest_packing(groups);
@@ -191,7 +212,8 @@ impl<'a> MappingBound<'a> {
         for most in 1..=most {
             for units in members.div_ceil(most).max(2)..=members {
                 for least in 1..=most.min(members / units) {
-                    let one = self.prices.price_of(ask, GroupSpread { members, units, most, least, stride: 1 }, fastest);
+                    let one =
+                        self.prices.price_of(ask, GroupSpread { members, units, most, least, stride: 1 }, fastest);
                     cost = Some(cost.map_or(one, |cost| cost.at_least(one)));
                 }
             }
@@ -210,7 +232,8 @@ impl<'a> MappingBound<'a> {
             let mut spreads = |groups: &[Vec<u32>]| {
                 let mut list: Vec<GroupSpread> = Vec::new();
                 for group in groups {
-                    let place = places.place_group(CollectiveKind::AllReduce, group.iter().map(|rank| devices[*rank as usize]));
+                    let place =
+                        places.place_group(CollectiveKind::AllReduce, group.iter().map(|rank| devices[*rank as usize]));
                     if !list.contains(&place.spread) {
                         list.push(place.spread);
                     }
@@ -232,7 +255,8 @@ impl<'a> MappingBound<'a> {
                 table.tiers[at] = tier;
                 let groups: Vec<Vec<u32>> = pairs.iter().map(|pair| pair.to_vec()).collect();
                 for spread in spreads(&groups) {
-                    table.sends[tier] = table.sends[tier].at_most(self.prices.price_of(SEND, spread, self.rates.fastest_link()));
+                    table.sends[tier] =
+                        table.sends[tier].at_most(self.prices.price_of(SEND, spread, self.rates.fastest_link()));
                 }
             }
             least = least.min(traffic.step_seconds_on(&mut self.chip, &table));
@@ -265,7 +289,8 @@ impl JoinedRanks {
         let ranks = traffic.rank_count() as usize;
         let (set, sizes) = joined_sets(ranks, groups.chain(sends));
         let ends = traffic.line_of_ends();
-        let within = (0..lines).filter(|line| chosen(line) && Some(*line) != ends).map(|line| &traffic.lines[line].groups);
+        let within =
+            (0..lines).filter(|line| chosen(line) && Some(*line) != ends).map(|line| &traffic.lines[line].groups);
         let (_, in_stage) = joined_sets(ranks, within);
         let smallest = |sizes: &[u32]| sizes.iter().copied().filter(|size| *size > 0).min().unwrap_or(1);
         let (largest, smallest, smallest_in_stage) =

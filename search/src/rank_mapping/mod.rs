@@ -112,7 +112,7 @@ pub struct RankMapping {
     pub before: Seconds,
     /// Step under the best order of the axes.
     pub ordered: Seconds,
-    /// That order, fastest first; axes of one rank are left out.
+    /// The axes in this order, fastest first; axes of one rank are left out.
     pub order: Vec<TrafficAxis>,
     /// Step as mapped.
     pub after: Seconds,
@@ -135,7 +135,11 @@ pub struct RankMapping {
 ///
 /// # Errors
 /// A fabric without measured links, or of another size; a step without a time.
-pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: RankMappingEffort) -> Result<RankMapping, MappingError> {
+pub fn map_ranks(
+    traffic: &StepTraffic<'_>,
+    fabric: &Fabric,
+    effort: RankMappingEffort,
+) -> Result<RankMapping, MappingError> {
     let unit_devices = check_unit_size(traffic.rank_count(), fabric)?;
     let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
     // The search uses its own order of units, independent of their numbers.
@@ -143,15 +147,20 @@ pub fn map_ranks(traffic: &StepTraffic<'_>, fabric: &Fabric, effort: RankMapping
     let sorted = &fabric.clone().permute_units(&order);
     let mut place = vec![0; order.len()];
     (0..).zip(&order).for_each(|(at, unit)| place[*unit as usize] = at);
-    let through = |units: &[u32], device: u32| units[(device / unit_devices) as usize] * unit_devices + device % unit_devices;
-    let all = |units: &[u32], devices: &[u32]| devices.iter().map(|device| through(units, *device)).collect::<Vec<u32>>();
+    let through =
+        |units: &[u32], device: u32| units[(device / unit_devices) as usize] * unit_devices + device % unit_devices;
+    let all =
+        |units: &[u32], devices: &[u32]| devices.iter().map(|device| through(units, *device)).collect::<Vec<u32>>();
     let identity: Vec<u32> = (0..traffic.rank_count()).collect();
     let mut first = MappingState::new(traffic, sorted, all(&place, &identity)).ok_or_else(no_links)?;
     let before = first.play_step()?;
     let whole = fabric.has_places_inside_units();
     let orders = starting_orders(traffic, unit_devices, whole);
-    let timed = orders.iter().map(|(axes, devices)| (first.with_assignment(&all(&place, devices)).step_seconds(), axes, devices));
-    let best_order = timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, axes, devices)| (axes.clone(), all(&place, devices)));
+    let timed = orders
+        .iter()
+        .map(|(axes, devices)| (first.with_assignment(&all(&place, devices)).step_seconds(), axes, devices));
+    let best_order =
+        timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, axes, devices)| (axes.clone(), all(&place, devices)));
     let (order_of_axes, in_order) = best_order.unwrap_or_else(|| (Vec::new(), first.devices.clone()));
     let ordered = first.with_assignment(&in_order).play_step()?;
     let MappingSearch { found, moves, least } = search_mapping(&mut first, &orders, whole, effort);
@@ -230,7 +239,8 @@ fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
     loop {
         let key = |a: u32| {
             let others = units.iter().filter(|b| **b != a);
-            let mut row: Vec<(usize, u64)> = others.map(|b| (class[*b as usize], links.rate_between(a, *b).to_bits())).collect();
+            let mut row: Vec<(usize, u64)> =
+                others.map(|b| (class[*b as usize], links.rate_between(a, *b).to_bits())).collect();
             row.sort_unstable();
             (class[a as usize], row)
         };
@@ -253,7 +263,11 @@ fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
 /// sends.
 fn axis_times(steps: [&StepTime; 2], without_sends: [StepTime; 2]) -> Vec<AxisTime> {
     let sends = |at: usize| Seconds((steps[at].total - without_sends[at].total).0.max(0.0));
-    let of = |axis: TrafficAxis, part: fn(&StepTime) -> Seconds| AxisTime { axis, before: part(steps[0]), after: part(steps[1]) };
+    let of = |axis: TrafficAxis, part: fn(&StepTime) -> Seconds| AxisTime {
+        axis,
+        before: part(steps[0]),
+        after: part(steps[1]),
+    };
     let all = [
         of(TrafficAxis::Tensor, |step| step.tensor),
         of(TrafficAxis::Context, |step| step.context),

@@ -28,7 +28,8 @@ impl<'a> CollectivePrices<'a> {
     pub fn price_of(&mut self, ask: usize, spread: GroupSpread, link: f64) -> Communication {
         let (fabric, asks, send) = (self.fabric, self.asks, self.send);
         *self.known.entry((ask, spread, link.to_bits())).or_insert_with(|| {
-            let (kind, bytes) = if ask == SEND { (CollectiveKind::SendRecv, send) } else { (asks[ask].kind, asks[ask].bytes) };
+            let (kind, bytes) =
+                if ask == SEND { (CollectiveKind::SendRecv, send) } else { (asks[ask].kind, asks[ask].bytes) };
             communication_of_cost(&fabric.cost_of_spread_collective(kind, bytes, spread, BytesPerSecond(link)))
         })
     }

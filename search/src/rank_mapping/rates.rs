@@ -22,7 +22,8 @@ pub(super) enum GroupShape {
 impl<'a> LinkRates<'a> {
     pub fn of_links(links: &'a LinkMatrix) -> Self {
         let units = links.unit_count();
-        let mut rates: Vec<f64> = (0..units).flat_map(|a| (a + 1..units).map(move |b| links.rate_between(a, b))).collect();
+        let mut rates: Vec<f64> =
+            (0..units).flat_map(|a| (a + 1..units).map(move |b| links.rate_between(a, b))).collect();
         rates.sort_by(|a, b| b.total_cmp(a));
         rates.dedup();
         Self { links, rates }
@@ -66,9 +67,11 @@ impl<'a> LinkRates<'a> {
     /// True if links no slower than `rate` give every unit so many neighbours and connect it to at least `units` units,
     /// itself included.
     fn joins_every_unit(&self, rate: f64, neighbours: usize, units: u32) -> bool {
-        let near = |a: u32| (0..self.links.unit_count()).filter(|b| *b != a && self.links.rate_between(a, *b) >= rate).count();
+        let near =
+            |a: u32| (0..self.links.unit_count()).filter(|b| *b != a && self.links.rate_between(a, *b) >= rate).count();
         let all = 0..self.links.unit_count();
-        all.clone().all(|a| near(a) >= neighbours) && all.into_iter().all(|a| self.reachable_units(rate, a, None) >= units)
+        all.clone().all(|a| near(a) >= neighbours)
+            && all.into_iter().all(|a| self.reachable_units(rate, a, None) >= units)
     }
 
     /// True if links no slower than `rate` connect all units, or all except `without`.

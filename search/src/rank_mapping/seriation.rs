@@ -4,7 +4,7 @@ use kodama::{Method, linkage};
 use sim::network::LinkMatrix;
 
 /// The leaves of a tree of average linkage (Sokal and Michener, 1958), with the time of a byte between units as
-/// distance. Where two branches meet, they are turned so that the ends with the faster link touch.
+/// distance. Two branches that meet are turned so that the ends with the faster link touch.
 pub(super) fn seriate_units(links: &LinkMatrix) -> Vec<u32> {
     let n = links.unit_count() as usize;
     let mut apart: Vec<f64> =
@@ -63,7 +63,10 @@ mod tests {
             units.sort_unstable();
             assert_eq!(units, (0..16).collect::<Vec<u32>>());
             for four in order.chunks(4) {
-                assert!(four.iter().all(|unit| rack(*unit as usize) == rack(four[0] as usize)), "stride {stride}: {order:?}");
+                assert!(
+                    four.iter().all(|unit| rack(*unit as usize) == rack(four[0] as usize)),
+                    "stride {stride}: {order:?}"
+                );
             }
         }
     }

@@ -23,7 +23,7 @@ struct Signature {
 }
 
 impl Signature {
-    /// Adds a place. Of equal spreads the slowest link stays.
+    /// Adds a place. The slowest link of equal spreads stays.
     fn add_place(&mut self, from: usize, line: usize, place: GroupPlacement) {
         let same = self.places[from..].iter_mut().find(|(l, spread, _)| *l == line && *spread == place.spread);
         match same {

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use sim::hardware::ChipTemplate;
 use sim::network::LinkMatrix;
 use sim::pipeline::PipelineSchedule;
-use step::{ChipTimes, PlacedNetwork, SoftwareStack, StepWork, TrainingPlan, lowering_of_plan, step_time, step_time_of};
+use step::{
+    ChipTimes, PlacedNetwork, SoftwareStack, StepWork, TrainingPlan, lowering_of_plan, step_time, step_time_of,
+};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, LayerEnds, Layout, Model, RankOrder, TrainingGraph, ZeroStage};
@@ -343,7 +345,8 @@ fn what_cannot_be_mapped_is_refused() {
 fn on_equal_links_the_rank_order_takes_what_the_step_takes() {
     let machine = Machine::new("llama2-7b", "megatron");
     let even = |t, d, p, v, schedule| (t, d, p, v, schedule, None);
-    let (plain, interleaved) = (PipelineSchedule::OneForwardOneBackward, |chunks| PipelineSchedule::Interleaved { chunks });
+    let (plain, interleaved) =
+        (PipelineSchedule::OneForwardOneBackward, |chunks| PipelineSchedule::Interleaved { chunks });
     let thin = Some(LayerEnds { first: 1, last: 1, shorter: 0 });
     let cases = [
         // Stages of one node and more, of half a node and of a quarter: some of their sends cross nodes.
@@ -418,6 +421,9 @@ fn a_link_a_hundred_times_as_fast_helps_or_does_nothing() {
     };
     let map = |rate: f64| machine.map(&fabric(1, 4, &[50.0, 5.0, rate, 5.0, 6.0, 50.0]), &plan, QUICK);
     let [slow, fast] = [5.0, 500.0].map(map);
-    assert!(fast.after <= slow.after && fast.lower_bound <= slow.lower_bound && fast.before <= slow.before, "{slow:?} {fast:?}");
+    assert!(
+        fast.after <= slow.after && fast.lower_bound <= slow.lower_bound && fast.before <= slow.before,
+        "{slow:?} {fast:?}"
+    );
     assert_eq!(fast.without_links, slow.without_links);
 }

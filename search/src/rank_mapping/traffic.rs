@@ -178,7 +178,12 @@ impl<'a> StepTraffic<'a> {
     ///
     /// # Errors
     /// A plan that breaks a rule of its layout or cannot be lowered.
-    pub fn of_plan(chip: &mut ChipTimes, model: &'a Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Self, StepError> {
+    pub fn of_plan(
+        chip: &mut ChipTimes,
+        model: &'a Model,
+        fabric: &Fabric,
+        plan: &TrainingPlan,
+    ) -> Result<Self, StepError> {
         let layout = plan.layout;
         layout.check_model_and_batch(model, &plan.batch)?;
         let graph = lower_plan(model, plan, chip.stack())?;
@@ -193,7 +198,9 @@ impl<'a> StepTraffic<'a> {
         for (at, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.bytes > Bytes::ZERO) {
             let groups: Vec<Vec<u32>> = match ask.among {
                 CommunicationGroup::Groups(group) => sibling_groups(group, ranks).collect(),
-                CommunicationGroup::Ends => stage_rank_pairs(&layout, 0, layout.pipeline - 1).map(|pair| pair.to_vec()).collect(),
+                CommunicationGroup::Ends => {
+                    stage_rank_pairs(&layout, 0, layout.pipeline - 1).map(|pair| pair.to_vec()).collect()
+                }
             };
             let exchange = ask.kind.is_exchange();
             match lines.iter_mut().find(|line| line.exchange == exchange && line.groups == groups) {
@@ -207,7 +214,18 @@ impl<'a> StepTraffic<'a> {
         let send = recorder.send.into_inner().filter(|bytes| *bytes > Bytes::ZERO);
         let neighbours = (1..layout.pipeline).map(|next| stage_rank_pairs(&layout, next - 1, next).collect());
         let boundaries = neighbours.collect();
-        Ok(Self { chip: chip.clone(), model, plan: plan.clone(), work, fast_domain, launch, asks, lines, send, boundaries })
+        Ok(Self {
+            chip: chip.clone(),
+            model,
+            plan: plan.clone(),
+            work,
+            fast_domain,
+            launch,
+            asks,
+            lines,
+            send,
+            boundaries,
+        })
     }
 
     /// Number of ranks.
@@ -245,7 +263,11 @@ impl<'a> StepTraffic<'a> {
     }
 
     /// The step, as [`step_time_of`] plays it.
-    pub(super) fn step_on_network(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> Result<StepTime, StepError> {
+    pub(super) fn step_on_network(
+        &self,
+        chip: &mut ChipTimes,
+        table: &NetworkTable<'_>,
+    ) -> Result<StepTime, StepError> {
         let profile = self.work.price_on_network(chip, table)?;
         step_time_of(chip, self.model, table, &self.plan, &profile)
     }
@@ -283,7 +305,12 @@ impl<'a> StepTraffic<'a> {
         if uneven && matches!(arrangement.schedule, PipelineSchedule::Interleaved { .. }) {
             return None;
         }
-        Some(assembly.step_in_closed_form(arrangement, chip.stack(), &exchanges, assembly.passes_in_closed_form(arrangement)))
+        Some(assembly.step_in_closed_form(
+            arrangement,
+            chip.stack(),
+            &exchanges,
+            assembly.passes_in_closed_form(arrangement),
+        ))
     }
 
     /// The axes in the order in which ranks count, fastest first, with their degrees.

@@ -48,7 +48,9 @@ pub(super) struct OtherShards<'a, P: SearchProblem> {
 
 impl<'a, P: SearchProblem> OtherShards<'a, P> {
     pub fn new(problem: &P, others: &'a mut dyn ShardExchange, roots: &[SearchNode<P::Set>]) -> Self {
-        let own = |roots: &[SearchNode<P::Set>]| roots.iter().map(|node| problem.strip_decided_set(node.set.clone())).collect();
+        let own = |roots: &[SearchNode<P::Set>]| {
+            roots.iter().map(|node| problem.strip_decided_set(node.set.clone())).collect()
+        };
         let own = if others.is_among_others() { own(roots) } else { Vec::new() };
         Self { others, own, heard: BTreeMap::new() }
     }

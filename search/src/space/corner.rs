@@ -95,7 +95,8 @@ fn lower_corner_clocks(
     (fast, small): (&mut Accelerator, &mut Accelerator),
     Between { least: tightest, most }: Between<Watts>,
 ) -> Option<Watts> {
-    let least = |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
+    let least =
+        |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
     // No chip runs below the lowest clock of the slowest, or at a lower voltage.
     let lowest = lowest_clock(small);
     let deepest = lower_clock(small, lowest);
@@ -107,7 +108,8 @@ fn lower_corner_clocks(
     let falling = Accelerator { clock: fast.clock, ..small.clone() };
     let power = |clock: Hertz| least(&lower_clock(&falling, clock), fast);
     // A chip that is within the limit at its own clock need not run at a whole number of MHz.
-    let highest = highest_clock_within(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
+    let highest =
+        highest_clock_within(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
     if highest < fast.clock {
         lower_fastest_clock(files, fast, small.clock, highest);
     }
@@ -137,7 +139,8 @@ fn lower_fastest_clock(files: &Files, fast: &mut Accelerator, least: Hertz, cloc
     let Some(slow) = document.build_accelerator().ok().filter(|_| set) else { return };
     // Figures per cycle have followed the clock. No rate per cycle in the box is higher by more than the ratio of the
     // highest to the lowest clock.
-    let capped = |rate: BytesPerSecond, slow: BytesPerSecond| slow.min(BytesPerSecond(rate.0 * (clock.0 / least.0).min(1.0)));
+    let capped =
+        |rate: BytesPerSecond, slow: BytesPerSecond| slow.min(BytesPerSecond(rate.0 * (clock.0 / least.0).min(1.0)));
     for (level, slow) in fast.on_chip.iter_mut().zip(&slow.on_chip).filter(|(level, _)| !level.is_dram()) {
         level.read_bandwidth = capped(level.read_bandwidth, slow.read_bandwidth);
         level.write_bandwidth = capped(level.write_bandwidth, slow.write_bandwidth);
@@ -198,7 +201,14 @@ impl Grid {
         let name = self.base_name(0, &fast.name);
         (fast.name, small.name) = (name.clone(), name);
         let Files { buffered, mapped, .. } = files;
-        Ok(Enclosed::Within(Box::new(Corners { fast, small, least, fabrics: self.fabrics_of(&some), buffered, mapped })))
+        Ok(Enclosed::Within(Box::new(Corners {
+            fast,
+            small,
+            least,
+            fabrics: self.fabrics_of(&some),
+            buffered,
+            mapped,
+        })))
     }
 
     fn set_extents(&self, files: &mut Files, extents: &[ValueExtent], of_area: bool) -> bool {

@@ -35,7 +35,9 @@ impl Values {
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listed(values) => write!(f, "[{}]", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+            Self::Listed(values) => {
+                write!(f, "[{}]", values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
             Self::Derived(text) => write!(f, "\"{text}\""),
             Self::LookedUp(look_up) => look_up.fmt(f),
         }
@@ -180,8 +182,9 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
 
 /// Describes a cycle among dimensions that refer to each other.
 pub(super) fn describe_cycle(waiting: &BTreeMap<&str, &Values>) -> String {
-    let next =
-        |key: &str| waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer_to_dimension(name)));
+    let next = |key: &str| {
+        waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer_to_dimension(name)))
+    };
     let mut path: Vec<&str> = waiting.keys().copied().take(1).collect();
     while let Some(key) = path.last().and_then(|key| next(key)) {
         let begin = path.iter().position(|before| *before == key);
@@ -216,13 +219,15 @@ mod tests {
         assert_eq!(numbers("a = { from = 0.1, to = 0.5, step = 0.1 }").len(), 5);
         assert_eq!(numbers("a = { from = 2, to = 64, factor = 2 }"), [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]);
         assert_eq!(numbers("a = 7"), [7.0]);
-        let found = dimensions("tensor.cores = [1, 2]\n\"tensor.rows\" = [8]\nclock_mhz = \"1000 + tensor.cores\"").unwrap();
+        let found =
+            dimensions("tensor.cores = [1, 2]\n\"tensor.rows\" = [8]\nclock_mhz = \"1000 + tensor.cores\"").unwrap();
         let keys: Vec<&str> = found.iter().map(|d| d.key.as_str()).collect();
         assert_eq!(keys, ["clock_mhz", "tensor.cores", "tensor.rows"]);
         assert_eq!(found[0].values, Values::Derived("1000 + tensor.cores".into()));
         let found = dimensions("a = { by = \"b\", values = { n7 = 1, n3 = \"x\" } }").unwrap();
         let values = [("n7", FieldValue::Number(1.0)), ("n3", FieldValue::Word("x".into()))];
-        let mut look_up = LookUp { by: "b".into(), values: values.map(|(key, value)| (key.to_owned(), value)).to_vec() };
+        let mut look_up =
+            LookUp { by: "b".into(), values: values.map(|(key, value)| (key.to_owned(), value)).to_vec() };
         look_up.values.sort_by(|a, b| a.0.cmp(&b.0));
         assert_eq!(found[0].values.to_string(), "{ by = \"b\", values = { n3 = \"x\", n7 = 1 } }");
         assert_eq!(found[0].values, Values::LookedUp(look_up));
@@ -241,7 +246,10 @@ mod tests {
         for (text, why) in [
             ("a = []", "space.dimensions.a = []: needs 1 to 65536 values; list the values to try"),
             ("a = [nan]", "space.dimensions.a = [nan]: has a number that is not finite; correct it"),
-            ("a = [[1]]", "space.dimensions.a = [[1]]: has a value that is no number, word or torus (4x4x8); correct it"),
+            (
+                "a = [[1]]",
+                "space.dimensions.a = [[1]]: has a value that is no number, word or torus (4x4x8); correct it",
+            ),
             ("a = [[4, 0]]", "has a value that is no number, word or torus (4x4x8); correct it"),
             ("a = { from = 4, to = 2, step = 1 }", "the range is empty: `from` is above `to`; swap them"),
             ("a = { from = 1, to = 2 }", "write { from = 16, to = 64, step = 16 }"),
@@ -254,8 +262,14 @@ mod tests {
             ("a = { by = \"b\", values = {} }", "write { by = "),
             ("a = { by = 4, values = { 4 = 1 } }", "write { by = "),
             ("a = { by = \"b\", values = { 4 = 1 }, step = 2 }", "write { by = "),
-            ("a = { by = \"b\", values = { 4 = nan } }", "4 = nan must be a finite number, a word or a flag; correct it"),
-            ("a = { by = \"b\", values = { 4 = [1] } }", "4 = [1] must be a finite number, a word or a flag; correct it"),
+            (
+                "a = { by = \"b\", values = { 4 = nan } }",
+                "4 = nan must be a finite number, a word or a flag; correct it",
+            ),
+            (
+                "a = { by = \"b\", values = { 4 = [1] } }",
+                "4 = [1] must be a finite number, a word or a flag; correct it",
+            ),
             ("tensor.cores = 1\n\"tensor.cores\" = 2", "space.dimensions.tensor.cores: is given twice; keep one"),
         ] {
             let error = dimensions(text).unwrap_err();

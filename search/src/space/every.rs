@@ -99,7 +99,8 @@ impl Space {
         (0..self.combination_count()).filter(is_first).map(move |first| {
             let mut group = vec![first];
             for &(stride, length) in &spread {
-                group = group.iter().flat_map(|&number| (0..length).map(move |place| number + place * stride)).collect();
+                group =
+                    group.iter().flat_map(|&number| (0..length).map(move |place| number + place * stride)).collect();
             }
             group
         })
@@ -118,7 +119,8 @@ impl Space {
                     Err(super::grid::BuildFailure::Fault(why)) => return Err(why),
                 };
                 let fabric = grid.fabrics.iter().position(|fabric| *fabric == settings.fabric);
-                let (figures, exceeded) = self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
+                let (figures, exceeded) =
+                    self.limits.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?;
                 Ok(combination_within(exceeded, CombinationChip { chip, figures, fabric }))
             }
             SpaceKind::Phaze(space, _) => {
@@ -146,7 +148,8 @@ impl Space {
             }
             SpaceKind::Phaze(space, _) => {
                 let wanted = self.phaze_config_at(number);
-                let of_point = |point| PhazeConfig { hbm: wanted.hbm, ..phaze_config_of(space, DesignId { point, hbm: None }) };
+                let of_point =
+                    |point| PhazeConfig { hbm: wanted.hbm, ..phaze_config_of(space, DesignId { point, hbm: None }) };
                 let point = (0..space.points.len()).find(|&point| of_point(point) == wanted)?;
                 Some(DesignId { point, hbm: Some(wanted.hbm) })
             }

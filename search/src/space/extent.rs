@@ -1,4 +1,4 @@
-//! What is known of a dimension's value over a part of the space.
+//! The extent of a dimension's value over a part of the space.
 
 use super::interval::NumberInterval;
 use sim::hardware::FieldValue;

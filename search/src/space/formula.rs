@@ -64,7 +64,8 @@ impl Formulas {
                 listed.push(values.clone());
             }
         }
-        let mut formulas = Self { start: vec![FieldValue::Number(f64::NAN); keys.len()], keys, listed, derived: Vec::new() };
+        let mut formulas =
+            Self { start: vec![FieldValue::Number(f64::NAN); keys.len()], keys, listed, derived: Vec::new() };
         let mut waiting: BTreeMap<&str, &Values> = BTreeMap::new();
         for dimension in dimensions.iter().filter(|dimension| !matches!(dimension.values, Values::Listed(_))) {
             waiting.insert(&dimension.key, &dimension.values);
@@ -89,7 +90,12 @@ impl Formulas {
         Ok(formulas)
     }
 
-    fn add_rule(&mut self, key: &str, values: &Values, base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<(), String> {
+    fn add_rule(
+        &mut self,
+        key: &str,
+        values: &Values,
+        base: &dyn Fn(&str) -> Option<FieldValue>,
+    ) -> Result<(), String> {
         let rule = match values {
             Values::Listed(_) => return Ok(()),
             Values::Derived(text) => self.parse_expression(key, text, base)?,
@@ -126,7 +132,12 @@ impl Formulas {
     }
 
     /// Parses an expression, a name or a word.
-    fn parse_expression(&mut self, key: &str, text: &str, base: &dyn Fn(&str) -> Option<FieldValue>) -> Result<Rule, String> {
+    fn parse_expression(
+        &mut self,
+        key: &str,
+        text: &str,
+        base: &dyn Fn(&str) -> Option<FieldValue>,
+    ) -> Result<Rule, String> {
         let names = names_in_expression(text);
         if let [name] = &names[..]
             && text.trim() == name
@@ -139,7 +150,8 @@ impl Formulas {
             };
         }
         check_functions(text)?;
-        let expression: FlatEx<f64> = exmex::parse(&brace_names(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
+        let expression: FlatEx<f64> =
+            exmex::parse(&brace_names(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
         let mut slots = Vec::new();
         for name in expression.var_names() {
             slots.push(self.slot_of_name(name, base).ok_or_else(|| self.unknown_name(name))?);
@@ -194,7 +206,8 @@ impl Formulas {
     /// the listed ones are included.
     pub fn positions_set(&self, of_area: bool) -> impl Iterator<Item = usize> + '_ {
         let listed = if of_area { 0 } else { self.listed.len() };
-        (0..listed).chain(self.derived.iter().filter(move |derived| derived.of_area == of_area).map(|derived| derived.slot))
+        (0..listed)
+            .chain(self.derived.iter().filter(move |derived| derived.of_area == of_area).map(|derived| derived.slot))
     }
 
     /// The number of combinations of the listed values; `None` if it overflows.
@@ -275,8 +288,11 @@ impl Formulas {
         }
         let value = expression.eval(&numbers).map_err(|why| fault(why.msg().to_owned()))?;
         if !value.is_finite() {
-            let of: Vec<String> =
-                names.iter().zip(&numbers).map(|((name, _), value)| format!("{} = {value}", self.keys[*name])).collect();
+            let of: Vec<String> = names
+                .iter()
+                .zip(&numbers)
+                .map(|((name, _), value)| format!("{} = {value}", self.keys[*name]))
+                .collect();
             let why = format!("is {value} where {}: it divides by zero or has no value", of.join(", "));
             return Err(fault(format!("{why}; correct it, or leave such values out")));
         }
@@ -317,16 +333,24 @@ impl Formulas {
                     look_up.extent_for(&extents[*by]).map_err(|why| self.expression_fault(derived, &why))?
                 }
                 Rule::Computed(expression, names, ends) => {
-                    let fixed: Option<Vec<(usize, &FieldValue)>> = names
-                        .iter()
-                        .map(|&name| if let ValueExtent::Fixed(value) = &extents[name] { Some((name, value)) } else { None })
-                        .collect();
-                    let ranges =
-                        || names.iter().map(|&name| extents[name].interval_if_known()).collect::<Option<Vec<NumberInterval>>>();
+                    let fixed: Option<Vec<(usize, &FieldValue)>> =
+                        names
+                            .iter()
+                            .map(|&name| {
+                                if let ValueExtent::Fixed(value) = &extents[name] { Some((name, value)) } else { None }
+                            })
+                            .collect();
+                    let ranges = || {
+                        names
+                            .iter()
+                            .map(|&name| extents[name].interval_if_known())
+                            .collect::<Option<Vec<NumberInterval>>>()
+                    };
                     match fixed {
                         Some(fixed) => ValueExtent::Fixed(self.evaluate_expression(derived, expression, &fixed)?),
                         None => {
-                            let range = ranges().and_then(|ranges| ends.eval(&ranges).ok()).filter(|range| range.is_finite());
+                            let range =
+                                ranges().and_then(|ranges| ends.eval(&ranges).ok()).filter(|range| range.is_finite());
                             range.map_or(ValueExtent::Unknown, ValueExtent::Between)
                         }
                     }
@@ -425,7 +449,8 @@ mod tests {
         assert_eq!((spare, value(&f, 8, "area.link")), (vec![0.0, 1.5, 1.0], FieldValue::Word("new".into())));
         let slot = |key: &str| f.keys().iter().position(|k| k == key).unwrap();
         assert_eq!(f.roots_of_value(slot("hbm")).unwrap(), [0, 1]);
-        let box_of = |nodes: &[usize], stacks: &[usize]| f.extents_of_region(&[nodes.to_vec(), stacks.to_vec()]).unwrap();
+        let box_of =
+            |nodes: &[usize], stacks: &[usize]| f.extents_of_region(&[nodes.to_vec(), stacks.to_vec()]).unwrap();
         let older = box_of(&[0, 1], &[0, 1]);
         assert_eq!(older[slot("rate")], ValueExtent::Fixed(FieldValue::Number(460.0)));
         assert_eq!(older[slot("hbm")], ValueExtent::Between(NumberInterval::new(920.0, 1840.0)));
@@ -444,7 +469,10 @@ mod tests {
                 "space.dimensions.a = \"b\": it refers to itself (a -> b -> a); give one of them values",
             ),
             ("a = \"a + 1\"", "it refers to itself (a -> a)"),
-            ("a = \"2 * c\"\nb = \"c\"\nc = \"b + 1\"", "space.dimensions.c = \"b + 1\": it refers to itself (c -> b -> c)"),
+            (
+                "a = \"2 * c\"\nb = \"c\"\nc = \"b + 1\"",
+                "space.dimensions.c = \"b + 1\": it refers to itself (c -> b -> c)",
+            ),
             ("a = \"sin(tensor.cores)\"", "write plain numbers, names of dimensions, + - * / ^ and min, max"),
             ("a = \"tensor.colums * 2\"", "tensor.colums is neither a dimension of the study nor a field of the base"),
             ("a = \"2 * (3\"", "space.dimensions.a = \"2 * (3\": "),
@@ -466,14 +494,19 @@ mod tests {
         let zero = formulas("a = [2, 0]\nb = \"clock_mhz / a\"").unwrap();
         let error = zero.values_of_combination(1).unwrap_err();
         assert!(
-            error.starts_with("space.dimensions.b = \"clock_mhz / a\": is inf where a = 0, clock_mhz = 8: it divides by zero"),
+            error.starts_with(
+                "space.dimensions.b = \"clock_mhz / a\": is inf where a = 0, clock_mhz = 8: it divides by zero"
+            ),
             "{error}"
         );
         assert!(zero.values_of_combination(0).is_ok());
         let computed = formulas("a = [1, 2]\nb = \"2 * a\"\nc = { by = \"b\", values = { 2 = 7 } }").unwrap();
         assert_eq!(value(&computed, 0, "c"), FieldValue::Number(7.0));
         assert!(
-            computed.values_of_combination(1).unwrap_err().contains("has no value for b = 4; add one (values = { 4 = ... })")
+            computed
+                .values_of_combination(1)
+                .unwrap_err()
+                .contains("has no value for b = 4; add one (values = { 4 = ... })")
         );
         let word = formulas("b = \"2 * area.node\"").unwrap();
         assert!(word.values_of_combination(0).unwrap_err().contains("area.node = n7 is no number; give it numbers"));

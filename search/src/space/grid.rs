@@ -154,7 +154,8 @@ impl Grid {
             return Err(why);
         }
         let dimensions = self.dimensions_of_fabrics()?;
-        let lists: Vec<usize> = dimensions.iter().map(|&dimension| self.formulas.listed_values()[dimension].len()).collect();
+        let lists: Vec<usize> =
+            dimensions.iter().map(|&dimension| self.formulas.listed_values()[dimension].len()).collect();
         let (mut known, mut table) = (BTreeMap::new(), BTreeMap::new());
         for places in cartesian_products(&lists.iter().map(|&length| (0..length).collect()).collect::<Vec<_>>()) {
             let mut combination = vec![0; self.formulas.listed_values().len()];
@@ -189,7 +190,8 @@ impl Grid {
         for slot in set.filter(|slot| self.places[*slot] == DimensionOwner::Fabric) {
             let key = &self.formulas.keys()[slot];
             let why = "a fabric cannot depend on a chip's area; list its values";
-            dimensions.extend(self.formulas.roots_of_value(slot).ok_or_else(|| format!("space.dimensions.{key}: {why}"))?);
+            dimensions
+                .extend(self.formulas.roots_of_value(slot).ok_or_else(|| format!("space.dimensions.{key}: {why}"))?);
         }
         dimensions.sort_unstable();
         dimensions.dedup();
@@ -198,7 +200,9 @@ impl Grid {
 
     /// The fabrics of combinations whose listed values have these indices.
     pub(super) fn fabrics_of(&self, some: &[Vec<usize>]) -> Vec<usize> {
-        let Some(CombinationFabrics { dimensions, fabrics }) = &self.joined else { return (0..self.fabrics.len()).collect() };
+        let Some(CombinationFabrics { dimensions, fabrics }) = &self.joined else {
+            return (0..self.fabrics.len()).collect();
+        };
         let some: Vec<Vec<usize>> = dimensions.iter().map(|&dimension| some[dimension].clone()).collect();
         let mut found: Vec<usize> =
             cartesian_products(&some).filter_map(|places| fabrics.get(&places)).map(|&at| at as usize).collect();
@@ -215,7 +219,8 @@ impl Grid {
     /// The smallest point of a region.
     pub(super) fn first_point(&self, region: &Region) -> usize {
         let places = self.order.places_of_region(region);
-        self.formulas.combination_of_places(places.into_iter().map(|places| places.into_iter().min().unwrap_or_default()))
+        self.formulas
+            .combination_of_places(places.into_iter().map(|places| places.into_iter().min().unwrap_or_default()))
             as usize
     }
 
@@ -318,8 +323,7 @@ impl Grid {
             self.apply_settings(&mut document, &slots, true)?;
             chip = document.build_accelerator().map_err(|why| self.explain_failure(why, &slots, true))?;
             if area(&chip).is_ok_and(|after| after != before) {
-                let why =
-                    "a field that depends on area_mm2 changes the area; use area_mm2 only for fields such as energy.static_w";
+                let why = "a field that depends on area_mm2 changes the area; use area_mm2 only for fields such as energy.static_w";
                 return Err(BuildFailure::Fault(format!("space.dimensions: {why}")));
             }
         }
@@ -327,10 +331,17 @@ impl Grid {
         Ok((self.file_settings(&slots), chip))
     }
 
-    fn apply_settings(&self, document: &mut ChipDocument, slots: &DesignValues, of_area: bool) -> Result<(), BuildFailure> {
+    fn apply_settings(
+        &self,
+        document: &mut ChipDocument,
+        slots: &DesignValues,
+        of_area: bool,
+    ) -> Result<(), BuildFailure> {
         for slot in self.formulas.positions_set(of_area).filter(|slot| self.places[*slot] == DimensionOwner::Chip) {
             let key = &self.formulas.keys()[slot];
-            document.set_field(key, &slots[slot]).map_err(|fault| BuildFailure::Fault(format!("space.dimensions.{fault}")))?;
+            document
+                .set_field(key, &slots[slot])
+                .map_err(|fault| BuildFailure::Fault(format!("space.dimensions.{fault}")))?;
         }
         Ok(())
     }
@@ -351,7 +362,9 @@ impl Grid {
                 && let Err(HardwareError::Malformed { why, .. }) = alone.build_accelerator()
             {
                 let why = why.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-                return BuildFailure::Fault(format!("space.dimensions.{key} = {value}: {why} (coplace list dimensions)"));
+                return BuildFailure::Fault(format!(
+                    "space.dimensions.{key} = {value}: {why} (coplace list dimensions)"
+                ));
             }
         }
         BuildFailure::Fault(format!("space.dimensions: {why}"))
@@ -371,7 +384,11 @@ impl Grid {
 
     /// The base's name and the combination's number.
     pub(super) fn base_name(&self, combination: u64, base: &str) -> String {
-        if self.formulas.combination_count() == Some(1) { format!("{base}_like") } else { format!("{base}_like_{combination}") }
+        if self.formulas.combination_count() == Some(1) {
+            format!("{base}_like")
+        } else {
+            format!("{base}_like_{combination}")
+        }
     }
 
     pub(super) fn chip_of_point(&self, point: usize) -> Result<Accelerator, String> {
@@ -379,7 +396,9 @@ impl Grid {
     }
 
     pub(super) fn fabric_settings(&self, point: usize) -> usize {
-        let Some(CombinationFabrics { dimensions, fabrics }) = &self.joined else { return self.points[point].fabric as usize };
+        let Some(CombinationFabrics { dimensions, fabrics }) = &self.joined else {
+            return self.points[point].fabric as usize;
+        };
         let places = self.formulas.places_of_combination(point as u64);
         let own: Vec<usize> = dimensions.iter().map(|&dimension| places[dimension]).collect();
         fabrics.get(&own).copied().unwrap_or_default() as usize
@@ -408,8 +427,9 @@ impl Grid {
             let Some(numbers) = values.iter().map(FieldValue::number).collect::<Option<Vec<f64>>>() else { continue };
             let own = fields::find_field(key).and_then(|field| field.range);
             let end = super::limits::is_end_of(&numbers, numbers[place]);
-            let beyond =
-                end.filter(|largest| own.is_none_or(|(least, most)| numbers[place] != if *largest { most } else { least }));
+            let beyond = end.filter(|largest| {
+                own.is_none_or(|(least, most)| numbers[place] != if *largest { most } else { least })
+            });
             found.extend(beyond.map(|largest| (key.clone(), numbers[place], largest)));
         }
         found
@@ -472,12 +492,15 @@ impl BuildFailure {
 /// Refuses fields that are measurements or publications about a built chip.
 fn refuse_measured_fields(key: &str, base: &ChipDocument) -> Result<(), String> {
     let measured = ["calibration", "published", "sources", "aliases"];
-    if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))) {
+    if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    {
         return Err(format!(
             "space.dimensions.{key}: is a measurement or publication about a built chip and cannot vary; remove it"
         ));
     }
     let mut trial = base.clone();
     let value = base.field_value(key).unwrap_or(FieldValue::Number(1.0));
-    trial.set_field(key, &value).map_err(|fault| format!("space.dimensions.{}: {}; {}", fault.key, fault.limit, fault.cure))
+    trial
+        .set_field(key, &value)
+        .map_err(|fault| format!("space.dimensions.{}: {}; {}", fault.key, fault.limit, fault.cure))
 }

@@ -99,12 +99,24 @@ impl MakeOperators<NumberInterval> for Operators {
             Operator::make_bin("^", binary(NumberInterval::raise_to, 4, false)),
             Operator::make_bin("*", binary(|a, b| a.map_corners(b, |a, b| a * b), 2, true)),
             Operator::make_bin("/", binary(NumberInterval::divide_by, 3, false)),
-            Operator::make_bin_unary("+", binary(|a, b| NumberInterval::new(a.low + b.low, a.high + b.high), 0, true), |a| a),
-            Operator::make_bin_unary("-", binary(|a, b| NumberInterval::new(a.low - b.high, a.high - b.low), 1, false), |a| {
-                NumberInterval::new(-a.high, -a.low)
-            }),
-            Operator::make_bin("min", binary(|a, b| NumberInterval::new(a.low.min(b.low), a.high.min(b.high)), 0, false)),
-            Operator::make_bin("max", binary(|a, b| NumberInterval::new(a.low.max(b.low), a.high.max(b.high)), 0, false)),
+            Operator::make_bin_unary(
+                "+",
+                binary(|a, b| NumberInterval::new(a.low + b.low, a.high + b.high), 0, true),
+                |a| a,
+            ),
+            Operator::make_bin_unary(
+                "-",
+                binary(|a, b| NumberInterval::new(a.low - b.high, a.high - b.low), 1, false),
+                |a| NumberInterval::new(-a.high, -a.low),
+            ),
+            Operator::make_bin(
+                "min",
+                binary(|a, b| NumberInterval::new(a.low.min(b.low), a.high.min(b.high)), 0, false),
+            ),
+            Operator::make_bin(
+                "max",
+                binary(|a, b| NumberInterval::new(a.low.max(b.low), a.high.max(b.high)), 0, false),
+            ),
             Operator::make_unary("abs", NumberInterval::abs),
             Operator::make_unary("floor", |a| a.map_growing(f64::floor)),
             Operator::make_unary("round", |a| a.map_growing(f64::round)),

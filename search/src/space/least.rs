@@ -50,7 +50,9 @@ impl PartialOrd for QueuedRegion {
 impl Ord for QueuedRegion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // The smaller region breaks ties: it is nearer to a single chip.
-        self.far.total_cmp(&other.far).then_with(|| self.region.combination_count().cmp(&other.region.combination_count()))
+        self.far
+            .total_cmp(&other.far)
+            .then_with(|| self.region.combination_count().cmp(&other.region.combination_count()))
     }
 }
 
@@ -88,7 +90,7 @@ impl Space {
 const SAMPLED: u64 = 2_000;
 
 impl Space {
-    /// Of chips within the other limits that cannot be built, the nearest to a limit: the least need over what there
+    /// The chip nearest to a limit of building, among those within the other limits: the least need over what there
     /// is, among combinations spread evenly over the space. `None` if there is none.
     ///
     /// # Errors
@@ -118,14 +120,16 @@ impl Space {
 
 impl Grid {
     fn nearest_limit_of_boxes(&self, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
-        let mut waiting = BinaryHeap::from([Reverse(QueuedRegion { far: f64::NEG_INFINITY, region: self.whole_region() })]);
+        let mut waiting =
+            BinaryHeap::from([Reverse(QueuedRegion { far: f64::NEG_INFINITY, region: self.whole_region() })]);
         let mut nearest: Option<f64> = None;
         for _ in 0..BOXES {
             let Some(Reverse(QueuedRegion { far, region })) = waiting.pop() else { return Ok(nearest) };
             if nearest.is_some_and(|known| limit.distance_from_limit(known) <= far) {
                 return Ok(nearest);
             }
-            let Some(dimension) = self.word_dimensions_of(&region).first().copied().or_else(|| region.open_dimensions().next())
+            let Some(dimension) =
+                self.word_dimensions_of(&region).first().copied().or_else(|| region.open_dimensions().next())
             else {
                 if let Some(value) = self.value_of_single_chip(&region, limit, others)?
                     && nearest.is_none_or(|known| limit.distance_from_limit(value) < limit.distance_from_limit(known))
@@ -150,7 +154,12 @@ impl Grid {
     }
 
     /// The limited figure of the single chip of a region, if the chip is within the other limits.
-    fn value_of_single_chip(&self, region: &Region, limit: ChipLimit, others: &ChipLimits) -> Result<Option<f64>, String> {
+    fn value_of_single_chip(
+        &self,
+        region: &Region,
+        limit: ChipLimit,
+        others: &ChipLimits,
+    ) -> Result<Option<f64>, String> {
         match self.build_from_values(self.first_point(region) as u64) {
             Ok((_, mut chip)) => {
                 let exceeds = others.lower_clock_and_check(&mut chip).map_err(|why| why.to_string())?.1;

@@ -173,7 +173,10 @@ impl ChipLimits {
     ///
     /// # Errors
     /// A chip without an area model.
-    pub fn lower_clock_and_check(&self, chip: &mut Accelerator) -> Result<(ChipFigures, Option<OutsideReason>), AreaError> {
+    pub fn lower_clock_and_check(
+        &self,
+        chip: &mut Accelerator,
+    ) -> Result<(ChipFigures, Option<OutsideReason>), AreaError> {
         self.lower_clock(chip);
         let figures = ChipFigures::of_chip(chip)?;
         if let Some(why) = self.first_exceeded(&figures) {
@@ -190,7 +193,11 @@ impl ChipLimits {
     ///
     /// # Errors
     /// A chip without an area model.
-    pub fn find_unbuildable(&self, chip: &Accelerator, figures: &ChipFigures) -> Result<Option<Unbuildable>, AreaError> {
+    pub fn find_unbuildable(
+        &self,
+        chip: &Accelerator,
+        figures: &ChipFigures,
+    ) -> Result<Option<Unbuildable>, AreaError> {
         if self.lift_build_limits {
             return Ok(None);
         }
@@ -204,7 +211,8 @@ impl ChipLimits {
     pub fn find_contradiction(&self, called: impl Fn(ChipLimit) -> String) -> Option<String> {
         let (least, most) = (self.min_hbm_gib?, self.max_hbm_gib?);
         let (below, above) = (called(ChipLimit::LeastHbm), called(ChipLimit::MostHbm));
-        (least > most).then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
+        (least > most)
+            .then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
     }
 
     /// True if the limits allow some memory between two chips: no larger and no faster than that of `most`, no smaller
@@ -286,10 +294,15 @@ impl OutsideCounts {
         let mut parts: Vec<String> =
             kinds.iter().filter(|(count, _)| *count > 0).map(|(count, why)| format!("{count} are {why}")).collect();
         let unbuildable = self.unbuildable.iter();
-        parts.extend(unbuildable.map(|(rule, count)| format!("{count} cannot be built ({}: {})", rule.name(), rule.cure())));
+        parts.extend(
+            unbuildable.map(|(rule, count)| format!("{count} cannot be built ({}: {})", rule.name(), rule.cure())),
+        );
         match &*parts {
             [] => "the space holds no chip within its limits".to_owned(),
-            _ => format!("the space holds no chip within its limits: of its combinations {}; widen the limit", parts.join(", ")),
+            _ => format!(
+                "the space holds no chip within its limits: of its combinations {}; widen the limit",
+                parts.join(", ")
+            ),
         }
     }
 

@@ -51,7 +51,9 @@ impl LookUp {
         let found = self.values.iter().find(|(key, _)| key_matches(key, value));
         found.map(|(_, of)| of).ok_or_else(|| {
             let by = &self.by;
-            format!("has no value for {by} = {value}; add one (values = {{ {value} = ... }}), or leave {value} out of {by}")
+            format!(
+                "has no value for {by} = {value}; add one (values = {{ {value} = ... }}), or leave {value} out of {by}"
+            )
         })
     }
 

@@ -91,7 +91,9 @@ impl Space {
         let mut kept = Vec::with_capacity(space.points.len());
         for point in &space.points {
             // The enumeration has already applied the area limit.
-            match (ChipLimits { max_area_mm2: None, ..*limits }).lower_clock_and_check(&mut design_accelerator(&point.config))? {
+            match (ChipLimits { max_area_mm2: None, ..*limits })
+                .lower_clock_and_check(&mut design_accelerator(&point.config))?
+            {
                 (_, Some(why)) => outside.count_reason(why, 1),
                 (of, None) => {
                     figures.push(of);
@@ -267,7 +269,8 @@ impl Space {
     /// The figures of a design: its chip's, with its own HBM.
     #[must_use]
     pub fn figures_of_design(&self, id: DesignId, chip: &Accelerator) -> ChipFigures {
-        let none = ChipFigures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
+        let none =
+            ChipFigures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
         match self.figures.get(id.point) {
             Some(of_point) if id.hbm.is_none() => *of_point,
             // The cost of a chip includes its HBM, so each of several capacities needs its own figures.
@@ -284,8 +287,11 @@ impl Space {
             SpaceKind::Phaze(space, _) => {
                 let document = design_document(&phaze_config_of(space, id)).map_err(|why| why.to_string())?;
                 let keys = document.list_fields().into_iter().map(|(key, _)| key);
-                let built = |key: &String| key.starts_with("tensor.") || key.starts_with("vector.") || key.starts_with("memory.");
-                let keys = keys.filter(|key| built(key) && !key.ends_with("ports") && !key.contains("macs_per")).collect();
+                let built = |key: &String| {
+                    key.starts_with("tensor.") || key.starts_with("vector.") || key.starts_with("memory.")
+                };
+                let keys =
+                    keys.filter(|key| built(key) && !key.ends_with("ports") && !key.contains("macs_per")).collect();
                 (document, keys)
             }
             SpaceKind::Grid(grid) => grid.chip_document(id.point)?,

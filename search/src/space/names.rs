@@ -1,8 +1,7 @@
 //! The names in an expression of dimensions. They may contain dots and may have the name of a function.
 
 /// The syntax of expressions, for messages.
-pub(super) const FORM: &str =
-    "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
+pub(super) const FORM: &str = "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
 /// The functions of expressions.
 const FUNCTIONS: [&str; 11] = ["min", "max", "ceil", "floor", "round", "sqrt", "ln", "log2", "log10", "exp", "abs"];
 
@@ -49,9 +48,13 @@ pub(super) fn check_functions(text: &str) -> Result<(), String> {
 /// The words that stand before a bracket, as functions do.
 fn called_functions(text: &str) -> Vec<&str> {
     let pieces = split_expression(text);
-    let is_called = |at: usize| pieces[at + 1..].iter().map(|(_, piece)| piece.trim_start()).find(|piece| !piece.is_empty());
+    let is_called =
+        |at: usize| pieces[at + 1..].iter().map(|(_, piece)| piece.trim_start()).find(|piece| !piece.is_empty());
     let called = (0..pieces.len()).filter(|&at| is_called(at).is_some_and(|after| after.starts_with('(')));
-    called.map(|at| pieces[at].1).filter(|piece| piece.starts_with(|letter: char| letter.is_ascii_alphabetic())).collect()
+    called
+        .map(|at| pieces[at].1)
+        .filter(|piece| piece.starts_with(|letter: char| letter.is_ascii_alphabetic()))
+        .collect()
 }
 
 /// True if an expression contains a name.

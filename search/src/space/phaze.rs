@@ -2,7 +2,7 @@
 //!
 //! The space (phaze 1.0, `Estimator/architecture.py`) is a grid of powers of two. A chip is kept if its area is at most
 //! that of a TPUv4-like reference chip and at least a fraction of it. Chips with a single tensor or vector core are
-//! exempt from the lower limit. Of the 75,712 grid points 29,360 remain.
+//! exempt from the lower limit. 29,360 of the 75,712 grid points remain.
 
 use super::limits::ChipLimits;
 use super::spec::PhazeGrid;
@@ -55,7 +55,8 @@ impl HardwareSpace {
         let mut space = Self { points: Vec::new(), hbm, max_area, min_area, outside: 0 };
         // A value listed twice makes no second chip.
         let mut seen = BTreeSet::new();
-        for config in grid_combinations(spec, space.hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c)) {
+        for config in grid_combinations(spec, space.hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c))
+        {
             let area = chip_area(&design_accelerator(&config))?.total_area();
             if space.admits_area(&config, area) {
                 space.points.push(HardwarePoint { config, area });

@@ -39,7 +39,9 @@ impl DimensionOrder {
 
     /// The indices of a region's values in the study's lists, by dimension.
     pub fn places_of_region(&self, region: &Region) -> Vec<Vec<usize>> {
-        let of = |(places, &(first, last)): (&Vec<usize>, &(u16, u16))| places[usize::from(first)..=usize::from(last)].to_vec();
+        let of = |(places, &(first, last)): (&Vec<usize>, &(u16, u16))| {
+            places[usize::from(first)..=usize::from(last)].to_vec()
+        };
         self.places.iter().zip(&region.ranges).map(of).collect()
     }
 }
@@ -84,7 +86,8 @@ mod tests {
     #[test]
     fn halves_share_a_region_among_them_and_leave_nothing_out() {
         let dimensions =
-            read_dimensions(&toml::from_str("a = [4, 1, 2]\nb = [\"x\", \"y\"]\nc = 7\nd = \"a + c\"").unwrap()).unwrap();
+            read_dimensions(&toml::from_str("a = [4, 1, 2]\nb = [\"x\", \"y\"]\nc = 7\nd = \"a + c\"").unwrap())
+                .unwrap();
         let formulas = Formulas::new(&dimensions, &|_| None).unwrap();
         let order = DimensionOrder::new(&formulas);
         let whole = order.whole_region();
@@ -94,8 +97,9 @@ mod tests {
         while let Some(region) = waiting.pop() {
             match region.open_dimensions().next() {
                 Some(dimension) => waiting.extend(region.split_in_halves(dimension)),
-                None => singles
-                    .push(formulas.combination_of_places(order.places_of_region(&region).into_iter().map(|places| places[0]))),
+                None => singles.push(
+                    formulas.combination_of_places(order.places_of_region(&region).into_iter().map(|places| places[0])),
+                ),
             }
         }
         singles.sort_unstable();

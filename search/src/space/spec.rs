@@ -37,7 +37,7 @@ pub struct SpaceDimensions {
     pub dimensions: Vec<Dimension>,
 }
 
-/// What of the base chip's fitted scalars its relatives have.
+/// The fitted scalars of the base chip that its relatives have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationChoice {
@@ -99,10 +99,10 @@ struct SpaceFile {
     /// The chip that all others are made from: a built-in one's name (coplace list chips) or a chip file's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     base_chip: Option<String>,
-    /// What of the base chip's fitted scalars its relatives have; ideal where it is left out.
+    /// The fitted scalars of the base chip that its relatives have; ideal where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration: Option<CalibrationChoice>,
-    /// What varies: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
+    /// The dimensions: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::dimensions_schema")]
     dimensions: Option<toml::Table>,
@@ -156,8 +156,15 @@ impl SpaceSpec {
 
 impl From<SpaceSpec> for SpaceFile {
     fn from(spec: SpaceSpec) -> Self {
-        let ChipLimits { max_area_mm2, max_power_w, max_cost_usd, min_hbm_gib, max_hbm_gib, min_hbm_gb_per_s, lift_build_limits } =
-            spec.limits;
+        let ChipLimits {
+            max_area_mm2,
+            max_power_w,
+            max_cost_usd,
+            min_hbm_gib,
+            max_hbm_gib,
+            min_hbm_gb_per_s,
+            lift_build_limits,
+        } = spec.limits;
         let reference_chip = Some(spec.reference_chip);
         let file = Self {
             constants: spec.constants,
@@ -210,12 +217,15 @@ impl TryFrom<SpaceFile> for SpaceSpec {
         if let Some(base_chip) = file.base_chip {
             if phaze || other || file.min_area_fraction.is_some() {
                 return Err(
-                    "a space has a base_chip and dimensions, or PHAZE's lists (tensor_cores, ...), not both; keep one".into()
+                    "a space has a base_chip and dimensions, or PHAZE's lists (tensor_cores, ...), not both; keep one"
+                        .into(),
                 );
             }
             let dimensions = read_dimensions(&file.dimensions.unwrap_or_default())?;
             if dimensions.is_empty() {
-                return Err("space.dimensions = {}: nothing is varied; list the values of a field of the base chip".into());
+                return Err(
+                    "space.dimensions = {}: nothing is varied; list the values of a field of the base chip".into()
+                );
             }
             let reference_chip = file.reference_chip.unwrap_or_else(|| base_chip.clone());
             let calibration = file.calibration.unwrap_or_default();
@@ -227,7 +237,9 @@ impl TryFrom<SpaceFile> for SpaceSpec {
             });
         }
         if file.dimensions.is_some() || file.calibration.is_some() {
-            return Err("dimensions and calibration need a base_chip: give a built-in chip's name or a chip file's path".into());
+            return Err(
+                "dimensions and calibration need a base_chip: give a built-in chip's name or a chip file's path".into(),
+            );
         }
         fn require_list<T>(value: Option<T>, key: &str) -> Result<T, String> {
             value.ok_or_else(|| format!("missing field `{key}`: add it, or give base_chip and dimensions"))

@@ -8,7 +8,8 @@ use step::MixKind;
 impl Study {
     pub(super) fn check(&self, file: &str) -> Result<(), StudyError> {
         self.check_plans(file)?;
-        let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
+        let fail =
+            |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
         if let Chips::Phaze(grid) = &self.space.chips {
             grid::check(file, grid)?;
         }

@@ -37,7 +37,12 @@ pub(super) fn check(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
     if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
         let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);
         let limit = "an HBM holds at least as much as the global buffer inside it";
-        return fail("space.hbm_gib", value, limit, "remove the smaller HBM or the larger buffer, or search them apart");
+        return fail(
+            "space.hbm_gib",
+            value,
+            limit,
+            "remove the smaller HBM or the larger buffer, or search them apart",
+        );
     }
     if !(0.0..=1.0).contains(&s.min_area_fraction) {
         let value = s.min_area_fraction.to_string();

@@ -105,12 +105,16 @@ impl JsonSchema for PlanSpec {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let word = |doc: &str, words: &[&str]| serde_json::json!({ "type": "string", "enum": words, "description": doc });
+        let word =
+            |doc: &str, words: &[&str]| serde_json::json!({ "type": "string", "enum": words, "description": doc });
         let stack = "The software stack: a built-in one's name or a file's path; ideal where it is left out.";
         let mut properties = serde_json::Map::from_iter([
             ("stack".to_owned(), serde_json::json!({ "type": "string", "default": "ideal", "description": stack })),
             ("attention".to_owned(), word("How attention is computed.", &["fused", "unfused"])),
-            ("optimizer".to_owned(), word("The optimizer.", &["sgd", "momentum", "adam", "adafactor", "adam8bit", "muon"])),
+            (
+                "optimizer".to_owned(),
+                word("The optimizer.", &["sgd", "momentum", "adam", "adafactor", "adam8bit", "muon"]),
+            ),
         ]);
         properties.extend(DECISIONS.iter().map(|decision| (decision.file.to_owned(), schema_of(decision))));
         json_schema!({
@@ -126,7 +130,9 @@ impl JsonSchema for PlanSpec {
 /// The schema of a decision's values: one value or a list.
 fn schema_of(decision: &Decision) -> serde_json::Value {
     let value = match decision.values {
-        DecisionValues::Numbers(least, most) => serde_json::json!({ "type": "integer", "minimum": least, "maximum": most }),
+        DecisionValues::Numbers(least, most) => {
+            serde_json::json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
         DecisionValues::Words(words) => {
             let names: Vec<&str> = words().into_iter().map(|(name, _)| name).collect();
             serde_json::json!({ "type": "string", "enum": names })

@@ -6,7 +6,8 @@ use super::{Study, StudyError};
 pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
     let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
     let c = &study.cluster;
-    let given = [("cluster.devices", "cluster.global_batch_sequences", Some(c.devices), Some(c.global_batch_sequences))];
+    let given =
+        [("cluster.devices", "cluster.global_batch_sequences", Some(c.devices), Some(c.global_batch_sequences))];
     let own = study
         .workloads
         .iter()
@@ -21,7 +22,8 @@ pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
         }
     }
     if let Some(w) = study.workloads.iter().find(|w| !(w.weight > 0.0 && w.weight <= 1e6)) {
-        let (limit, cure) = ("must be above 0 and at most 1e6", "say what the model counts beside the others, or remove it");
+        let (limit, cure) =
+            ("must be above 0 and at most 1e6", "say what the model counts beside the others, or remove it");
         return fail("workload.weight", w.weight.to_string(), limit, cure);
     }
     Ok(())
@@ -39,7 +41,8 @@ mod tests {
     fn models_of_a_study_have_weights_and_clusters_of_their_own() {
         let text = super::super::STUDIES.get_file("smoke.toml").unwrap().contents_utf8().unwrap();
         let study =
-            Study::parse("s.toml", &format!("over = \"mean\"\n{text}\n{WORKLOAD}[[workload]]\nmodel = \"opt-350m\"\n")).unwrap();
+            Study::parse("s.toml", &format!("over = \"mean\"\n{text}\n{WORKLOAD}[[workload]]\nmodel = \"opt-350m\"\n"))
+                .unwrap();
         assert_eq!(study.over, crate::objective::MeasureMean::Mean);
         let [first, second] = &study.workloads[..] else { unreachable!() };
         assert_eq!((first.weight, first.devices, first.global_batch_sequences), (2.5, Some(64), None));

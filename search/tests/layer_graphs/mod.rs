@@ -101,7 +101,8 @@ impl CostedChip {
             let kernel = self.table.intern_kernel(kernel);
             self.cost(kernel).fastest_latency()
         };
-        let times: Vec<_> = segment.operators().iter().map(|op| op.forward.iter().map(|step| time(step.kernel)).sum()).collect();
+        let times: Vec<_> =
+            segment.operators().iter().map(|op| op.forward.iter().map(|step| time(step.kernel)).sum()).collect();
         let front = RecomputeSpace::new(LayerTensors::from_segment(segment)).unwrap().front(&times).unwrap();
         let mut chosen = vec![front[front.len() / 2].operators, front[front.len() - 1].operators];
         chosen.dedup();
@@ -117,7 +118,8 @@ pub fn for_each_pass(chip: &Accelerator, layers: &LayerGraphs, mut each: impl Fn
         for (lowered, graph) in layers.graphs.iter().filter(|(_, g)| number == 0 || g.lowering.tensor_parallel > 1) {
             for segment in &graph.segments {
                 for (pass, problem) in on_chip.passes_of_segment(segment) {
-                    let name = format!("{} on {} by {fabric}, {lowered}: {} {pass}", layers.model, chip.name, segment.name);
+                    let name =
+                        format!("{} on {} by {fabric}, {lowered}: {} {pass}", layers.model, chip.name, segment.name);
                     each(&name, pass, &problem);
                 }
             }

@@ -93,7 +93,11 @@ pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &Fus
             + energy.macs_energy(a.operand, a.flops().0 / 2)
             + energy.vector_energy(operations as u128),
         traffic,
-        utilization: if total > 0.0 { a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * total) } else { 0.0 },
+        utilization: if total > 0.0 {
+            a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * total)
+        } else {
+            0.0
+        },
         bound,
     }
 }
@@ -375,7 +379,10 @@ mod tests {
         let mut chip = Accelerator::built_in("gaudi2").unwrap();
         let mut time = |cores: u32, lanes: u32| {
             (chip.vector.cores, chip.vector.lanes) = (cores, lanes);
-            CostModel::new(chip.clone()).unwrap().latency_of_kernel(&Kernel::FusedAttention(attention), Span::AllCores).0
+            CostModel::new(chip.clone())
+                .unwrap()
+                .latency_of_kernel(&Kernel::FusedAttention(attention), Span::AllCores)
+                .0
         };
         let (many, few) = (time(24, 128), time(2, 12 * 128));
         assert!((many / few - 1.0).abs() < 1e-9, "as many lanes in 24 cores and in 2: {many} and {few}");

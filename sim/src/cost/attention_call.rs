@@ -104,7 +104,8 @@ mod tests {
             let software = AttentionSoftware::find_on_chip(&chip, name).unwrap();
             model.time_alone(&Routine::Attention(call(direction, software))).micros()
         };
-        let (second, fourth) = (time("flash_attention_2", Direction::Forward), time("flash_attention_4", Direction::Forward));
+        let (second, fourth) =
+            (time("flash_attention_2", Direction::Forward), time("flash_attention_4", Direction::Forward));
         assert!((fourth / 380.0 - 1.0).abs() < 0.1, "{fourth}; 380 was measured");
         assert!(second > 1.4 * fourth);
         assert!(time("flash_attention_4", Direction::Backward) < time("flash_attention_2", Direction::Backward));

@@ -22,10 +22,18 @@ impl CostModel {
         // Library products are not mapped: their exact latency is as cheap as a bound.
         match (&view.library, kernel) {
             (Some(_), Kernel::Contraction(c)) => {
-                return Seconds(contraction::latency_of_contraction(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING));
+                return Seconds(
+                    contraction::latency_of_contraction(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING),
+                );
             }
             (Some(_), Kernel::Epilogue(e)) => {
-                let time = contraction::latency_of_contraction(self, view, &e.contraction, Some(&e.elementwise), f64::INFINITY);
+                let time = contraction::latency_of_contraction(
+                    self,
+                    view,
+                    &e.contraction,
+                    Some(&e.elementwise),
+                    f64::INFINITY,
+                );
                 return Seconds(time * (1.0 - ROUNDING));
             }
             _ => {}
@@ -68,14 +76,17 @@ impl CostModel {
 
     /// The resources of the paired cores, for fused kernels on a chip with unequal numbers of tensor and vector cores.
     fn restrict_to_pairs(&self, kernel: &Kernel, span: Span) -> Option<&SpanResources> {
-        let pairs = self.machine.paired_resources().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
+        let pairs =
+            self.machine.paired_resources().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
         pairs.map(|(view, _)| view)
     }
 
     fn unit_lower_bound(&self, kernel: &Kernel, view: &SpanResources) -> f64 {
         match kernel {
             Kernel::Contraction(c) => contraction::lower_bound_of_contraction(self, view, c, None),
-            Kernel::Epilogue(e) => contraction::lower_bound_of_contraction(self, view, &e.contraction, Some(&e.elementwise)),
+            Kernel::Epilogue(e) => {
+                contraction::lower_bound_of_contraction(self, view, &e.contraction, Some(&e.elementwise))
+            }
             Kernel::FusedAttention(a) => attention::lower_bound_of_attention(self, view, a),
             _ => 0.0,
         }
@@ -108,8 +119,9 @@ impl CostModel {
         match kernel {
             Kernel::Contraction(c) => Seconds(contraction::latency_of_contraction(self, view, c, None, f64::INFINITY)),
             Kernel::Epilogue(e) => {
-                let on =
-                    |view, known| contraction::latency_of_contraction(self, view, &e.contraction, Some(&e.elementwise), known);
+                let on = |view, known| {
+                    contraction::latency_of_contraction(self, view, &e.contraction, Some(&e.elementwise), known)
+                };
                 let best = on(view, f64::INFINITY);
                 Seconds(self.restrict_to_pairs(kernel, span).map_or(best, |pairs| on(pairs, best)))
             }
@@ -121,8 +133,13 @@ impl CostModel {
     /// The fastest latency over both spans. All cores come first: they are seldom slower than one core, whose mappings
     /// are then pruned.
     fn fastest_mapping(&self, kernel: &Kernel, c: &Contraction, epilogue: Option<&Elementwise>) -> Seconds {
-        let mut best =
-            contraction::latency_of_contraction(self, self.view_of_span(Span::AllCores, kernel), c, epilogue, f64::INFINITY);
+        let mut best = contraction::latency_of_contraction(
+            self,
+            self.view_of_span(Span::AllCores, kernel),
+            c,
+            epilogue,
+            f64::INFINITY,
+        );
         // If the numbers of tensor and vector cores differ, leaving the unpaired cores idle may be faster.
         if epilogue.is_some()
             && let Some((pairs, _)) = self.machine.paired_resources()

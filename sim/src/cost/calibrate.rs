@@ -203,7 +203,8 @@ pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator
         scalar.set(&mut changed, scalar.get(from));
     }
     let per_core = |chip: &Accelerator| {
-        let rate = [DataType::Bf16, DataType::Fp16].into_iter().find_map(|of| chip.tensor.macs_per_unit_per_cycle.get(of));
+        let rate =
+            [DataType::Bf16, DataType::Fp16].into_iter().find_map(|of| chip.tensor.macs_per_unit_per_cycle.get(of));
         rate.map(|rate| rate * chip.tensor.unit_count() as f64 / f64::from(chip.tensor.cores))
     };
     if let (Some(library), Some(own), Some(others)) = (&mut changed.library, per_core(chip), per_core(from)) {
@@ -219,7 +220,11 @@ pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator
 /// # Errors
 /// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, or
 /// an unknown key.
-pub fn fit_scalars(accelerator: &Accelerator, measurements: &[Measurement], keys: &[&str]) -> Result<ChipFit, CalibrationError> {
+pub fn fit_scalars(
+    accelerator: &Accelerator,
+    measurements: &[Measurement],
+    keys: &[&str],
+) -> Result<ChipFit, CalibrationError> {
     fit_chosen_scalars(accelerator, measurements, keys, true)
 }
 
@@ -244,7 +249,9 @@ fn fit_chosen_scalars(
     if let Some(key) = keys.iter().find(|key| !all.iter().any(|scalar| scalar.is_named(key))) {
         return Err(unknown(key));
     }
-    if let Some((index, m)) = measurements.iter().enumerate().find(|(_, m)| !(m.time.is_finite() && m.time > Seconds::ZERO)) {
+    if let Some((index, m)) =
+        measurements.iter().enumerate().find(|(_, m)| !(m.time.is_finite() && m.time > Seconds::ZERO))
+    {
         return Err(CalibrationError::BadTime { index, group: m.group.clone(), seconds: m.time.0 });
     }
     if measurements.len() < LEAST_ROWS {
@@ -327,7 +334,8 @@ impl ChipFitProblem<'_> {
 
     /// The scalars of similar built-in chips, as starting points.
     fn built_in_starts(&self) -> Vec<Vec<f64>> {
-        let point = |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.to_coordinate(scalar.get(chip))).collect();
+        let point =
+            |chip: &Accelerator| self.scalars.iter().map(|scalar| scalar.to_coordinate(scalar.get(chip))).collect();
         if self.from_others { self.similar_built_in_chips().map(point).collect() } else { Vec::new() }
     }
 

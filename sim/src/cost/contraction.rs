@@ -20,8 +20,9 @@ impl MappingProblem {
         c: &Contraction,
         epilogue: Option<&Elementwise>,
     ) -> Self {
-        let (lane_time, extra_read, extra_written) =
-            epilogue.map_or((0.0, 0.0, 0.0), |e| (lane_cycles(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64()));
+        let (lane_time, extra_read, extra_written) = epilogue.map_or((0.0, 0.0, 0.0), |e| {
+            (lane_cycles(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64())
+        });
         Self {
             batch: c.batch as f64,
             m: c.m as f64,
@@ -160,8 +161,10 @@ pub(super) fn lower_bound_of_contraction(
         return library::latency_of_product(machine, view, library, c, &p);
     }
     let compute = least_array_cycles(machine, view, &p);
-    let crossings =
-        view.local.first().map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk_bytes(machine, p.k), &p));
+    let crossings = view
+        .local
+        .first()
+        .map_or(p.m + p.n, |level| least_crossings(machine, level.capacity, chunk_bytes(machine, p.k), &p));
     let into_cores = p.batch * p.k * p.operand * crossings;
     let on = |route: &Route| least_port_time(view, &p, *route, into_cores);
     let port = view.routes.iter().map(on).fold(f64::INFINITY, f64::min);
@@ -212,8 +215,10 @@ fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem,
     };
     let of = |(i, level): (usize, &LevelRates)| {
         let sums = if i + 1 < view.local.len() { 0.0 } else { sums };
-        let crossings = view.local.get(i + 1).map_or(crossings, |inner| least_crossings(machine, inner.capacity, 0.0, p));
-        let inward = (p.batch * p.k * p.operand * crossings).max(if i + 1 < view.local.len() { into_cores } else { 0.0 });
+        let crossings =
+            view.local.get(i + 1).map_or(crossings, |inner| least_crossings(machine, inner.capacity, 0.0, p));
+        let inward =
+            (p.batch * p.k * p.operand * crossings).max(if i + 1 < view.local.len() { into_cores } else { 0.0 });
         level.busy_seconds(inward + results + sums, into_cores + results + sums) / view.cores
     };
     view.local.iter().enumerate().map(of).fold(0.0, f64::max)

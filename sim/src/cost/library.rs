@@ -221,8 +221,11 @@ fn choose_fastest_tile(
     let core = machine.core_peak(c.operand);
     let vector = load_width_of_product(c);
     let scattered = c.batch > 1 && vector * (VECTOR_BYTES as f64) < BATCH_BYTES;
-    let rate =
-        if scattered { SCATTERED_ISSUE * view.lanes / view.cores * machine.clock } else { core * library.scalars.issue_fraction };
+    let rate = if scattered {
+        SCATTERED_ISSUE * view.lanes / view.cores * machine.clock
+    } else {
+        core * library.scalars.issue_fraction
+    };
     let format = library.scalars.formats.get(c.operand).unwrap_or_default();
     let frame = TileInvariants {
         p,
@@ -269,7 +272,14 @@ impl TileInvariants<'_> {
         let partials = if split > 1.0 { p.batch * p.m * p.n * split * super::tensor_core::ACCUMULATOR } else { 0.0 };
         let sum = if split > 1.0 { partials * self.partial + SPLIT_OVERHEAD } else { 0.0 };
         let loaded = p.batch * tiles * split * steps * step_bytes;
-        TileChoice { time: work.max(moving) + EXPOSED * work.min(moving) + sum, work, moving, fetched, loaded, partials }
+        TileChoice {
+            time: work.max(moving) + EXPOSED * work.min(moving) + sum,
+            work,
+            moving,
+            fetched,
+            loaded,
+            partials,
+        }
     }
 
     /// Operand bytes out of the device's memory. The tiles of a wave form a block that is as square as possible, and
@@ -314,7 +324,8 @@ mod tests {
     fn a_format_that_keeps_more_of_its_peak_is_never_slower() {
         let chip = Accelerator::built_in("b200").unwrap();
         let mut better = chip.clone();
-        better.calibration.achieved_by_format = chip.calibration.achieved_by_format.map_values(|fraction| fraction * 1.3);
+        better.calibration.achieved_by_format =
+            chip.calibration.achieved_by_format.map_values(|fraction| fraction * 1.3);
         for operand in [DataType::Fp8, DataType::Nvfp4] {
             for (m, n, k) in [(1, 4096, 4096), (256, 8192, 7168), (4096, 4096, 4096), (16384, 51200, 16384)] {
                 let routine = Routine::Linear(product(m, n, k, operand));
@@ -339,7 +350,8 @@ mod tests {
     #[test]
     fn an_unaligned_vocabulary_costs_less_than_half_of_the_product() {
         let chip = Accelerator::built_in("a100_80gb_sxm").unwrap();
-        let time = |n: u64| time_on(&chip, &Routine::Kernel(Kernel::Contraction(product(8192, n, 4096, DataType::Bf16))));
+        let time =
+            |n: u64| time_on(&chip, &Routine::Kernel(Kernel::Contraction(product(8192, n, 4096, DataType::Bf16))));
         let slower = time(50257) / time(50304);
         assert!((1.3..1.5).contains(&slower), "{slower}; 1.35 to 1.45 was measured");
     }

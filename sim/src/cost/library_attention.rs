@@ -73,10 +73,19 @@ pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &Libr
 
 /// Seconds of the cores, with the better of the two tile heights of libraries.
 fn time_of_cores(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
-    [128.0, 64.0].into_iter().map(|height| time_of_tiles(model, view, library, call, height)).fold(f64::INFINITY, f64::min)
+    [128.0, 64.0]
+        .into_iter()
+        .map(|height| time_of_tiles(model, view, library, call, height))
+        .fold(f64::INFINITY, f64::min)
 }
 
-fn time_of_tiles(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall, height: f64) -> f64 {
+fn time_of_tiles(
+    model: &CostModel,
+    view: &SpanResources,
+    library: &LibraryModel,
+    call: &AttentionCall,
+    height: f64,
+) -> f64 {
     let machine = &model.machine;
     let rates = rates_of_call(library, call);
     let (products, cycles) = match call.direction {
@@ -87,7 +96,8 @@ fn time_of_tiles(model: &CostModel, view: &SpanResources, library: &LibraryModel
     let units = (call.batch * call.heads) as f64 * rows;
     let (mean, most) = visible_keys(call, height, rows);
     let vector = vector_alignment(call.head_dim, call.operand.bytes());
-    let tensor = products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * rates.issue * vector);
+    let tensor =
+        products * height * KEYS * call.head_dim as f64 / (machine.core_peak(call.operand) * rates.issue * vector);
     let lanes = view.lanes / view.vector_cores * machine.clock * rates.softmax;
     let softmax = height * KEYS * cycles / lanes;
     let step = tensor.max(softmax) + rates.exposed * tensor.min(softmax);
@@ -107,7 +117,9 @@ struct AttentionRates {
 fn rates_of_call(library: &LibraryModel, call: &AttentionCall) -> AttentionRates {
     let (issue, exposed) = match (call.software, call.direction) {
         (AttentionSoftware::Version(own), Direction::Forward) => (own.issue_fraction, own.exposed_fraction),
-        (AttentionSoftware::Version(own), Direction::Backward) => (own.backward_issue_fraction, own.backward_exposed_fraction),
+        (AttentionSoftware::Version(own), Direction::Backward) => {
+            (own.backward_issue_fraction, own.backward_exposed_fraction)
+        }
         (AttentionSoftware::Serving, Direction::Forward) => (ISSUE, EXPOSED),
         (AttentionSoftware::Training, Direction::Forward) => (TRAINING_ISSUE, TRAINING_EXPOSED),
         (_, Direction::Backward) => (BACKWARD_ISSUE, EXPOSED),
@@ -145,7 +157,8 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
     let start = if shared && group > 1 { DECODE_GROUP * (1.0 + width / 128.0) } else { DECODE_HEAD };
     let work = waves * (stream + start);
     let bytes = (call.batch * call.kv_heads) as f64 * keys * per_key;
-    let read = library.scalars.decode.map_or(library.read / DECODE_STREAM, |decode| library.peak / decode.read_fraction);
+    let read =
+        library.scalars.decode.map_or(library.read / DECODE_STREAM, |decode| library.peak / decode.read_fraction);
     let moving = bytes * read;
     let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
     // Cores finish at different times, so where both take equally long neither hides all of the other.

@@ -34,7 +34,7 @@ pub(super) struct UnitTraffic {
     fetched: f64,
     /// Results, or the sums of a part of K, and what the epilogue writes.
     written: f64,
-    /// What the epilogue reads.
+    /// Bytes that the epilogue reads.
     epilogue_read: f64,
 }
 

@@ -112,8 +112,8 @@ impl Machine {
         let pairs = tensor.min(vector);
         let mut rates = [0.0; DataType::ALL.len()];
         for (slot, data_type) in rates.iter_mut().zip(DataType::ALL) {
-            *slot =
-                rate_with_fallback(accelerator, data_type).ok_or_else(|| CostError::NoRate { chip: accelerator.name.clone() })?;
+            *slot = rate_with_fallback(accelerator, data_type)
+                .ok_or_else(|| CostError::NoRate { chip: accelerator.name.clone() })?;
         }
         let lanes = f64::from(accelerator.vector.lanes);
         let view = |cores: f64, vector_cores: f64, share: f64| SpanResources {
@@ -206,8 +206,14 @@ impl Machine {
 
 /// The bytes in which a vector core keeps rows: its own buffer, else the core's outermost memory.
 fn row_buffer(accelerator: &Accelerator) -> Option<f64> {
-    let local =
-        || accelerator.on_chip.iter().rev().find(|level| level.scope == MemoryScope::Core).map(|level| level.capacity.as_f64());
+    let local = || {
+        accelerator
+            .on_chip
+            .iter()
+            .rev()
+            .find(|level| level.scope == MemoryScope::Core)
+            .map(|level| level.capacity.as_f64())
+    };
     let own = accelerator.vector.buffer.map(|bytes| bytes.as_f64());
     own.or_else(local)
 }

@@ -123,7 +123,12 @@ pub(super) fn search_mappings(
 }
 
 /// The largest near-square unit that fits. If only the fastest time is asked for, trying it first prunes most others.
-fn largest_square_unit(ms: &TileSizes, ns: &TileSizes, p: &MappingProblem, fit: impl Fn(f64, f64) -> bool) -> Option<(f64, f64)> {
+fn largest_square_unit(
+    ms: &TileSizes,
+    ns: &TileSizes,
+    p: &MappingProblem,
+    fit: impl Fn(f64, f64) -> bool,
+) -> Option<(f64, f64)> {
     ms.iter(false).find_map(|um| {
         let near = ns.iter(false).find(|&un| un <= 2.0 * um && fit(um, un))?;
         (2.0 * near >= um || near == p.n).then_some((um, near))
@@ -258,7 +263,7 @@ fn try_parks(
                 break;
             }
             let candidate = cost_from_times(machine, view, p, tile, compute, &ports, shared);
-            // Of equally fast routes the one of less energy.
+            // The route of less energy wins among equally fast ones.
             let cost = |m: &MappingCost| (m.time, m.shared_energy);
             if fastest.as_ref().is_none_or(|fastest| cost(&candidate) < cost(fastest)) {
                 fastest = Some(candidate);
@@ -353,7 +358,14 @@ impl UnitTile {
 /// Cycles of waves of units over the workers. Units of one size are dealt before the next smaller size; a wave takes as
 /// long as its largest unit.
 #[inline]
-fn count_waves(p: &MappingProblem, tile: &UnitTile, tm: f64, tn: f64, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> f64 {
+fn count_waves(
+    p: &MappingProblem,
+    tile: &UnitTile,
+    tm: f64,
+    tn: f64,
+    workers: f64,
+    cycles: impl Fn(f64, f64) -> f64,
+) -> f64 {
     let (edge_m, edge_n) = (p.m - (tm - 1.0) * tile.um, p.n - (tn - 1.0) * tile.un);
     let parts = p.batch * tile.split;
     let (whole_m, whole_n) = if edge_m == tile.um { (tm, 0.0) } else { (tm - 1.0, 1.0) };

@@ -52,7 +52,8 @@ pub(super) fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, o
     }
     let least = 2.0 * chunk * operand;
     // One array-sized strip of results at a time, next to the resident operand.
-    m * k * operand + least + chunk * m * ACCUMULATOR <= capacity || k * n * operand + least + chunk * n * ACCUMULATOR <= capacity
+    m * k * operand + least + chunk * m * ACCUMULATOR <= capacity
+        || k * n * operand + least + chunk * n * ACCUMULATOR <= capacity
 }
 
 /// The least operand bytes into a memory of `capacity` for one product. The candidates are tiles (j-th even split of M,
@@ -61,7 +62,10 @@ pub(super) fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, o
 pub(super) fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64) -> f64 {
     let (left, right) = (p.m * p.k * p.operand, p.k * p.n * p.operand);
     let compulsory = left + right;
-    if compulsory <= capacity || left + 2.0 * chunk * p.operand <= capacity || right + 2.0 * chunk * p.operand <= capacity {
+    if compulsory <= capacity
+        || left + 2.0 * chunk * p.operand <= capacity
+        || right + 2.0 * chunk * p.operand <= capacity
+    {
         return compulsory;
     }
     let panel = (capacity - 2.0 * chunk * p.operand) / (p.k * p.operand);

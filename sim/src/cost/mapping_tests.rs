@@ -8,7 +8,8 @@ use super::*;
 use crate::hardware::phaze::{self, PhazeConfig};
 use crate::hardware::{Accelerator, Accumulation, AccumulatorMemory, Dataflow, MemoryKind, MemoryLevel, MemoryScope};
 use crate::kernel::{
-    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction, RowFunction,
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction,
+    RowFunction,
 };
 use crate::units::{Bytes, BytesPerSecond};
 use proptest::prelude::*;
@@ -28,7 +29,8 @@ fn chips() -> impl Strategy<Value = Accelerator> {
                 write_bandwidth: BytesPerSecond(rate),
                 ..chip.hbm.clone()
             };
-            let on_chip = vec![level("local", MemoryScope::Core, local, 1e12), level("shared", MemoryScope::Chip, shared, fast)];
+            let on_chip =
+                vec![level("local", MemoryScope::Core, local, 1e12), level("shared", MemoryScope::Chip, shared, fast)];
             chip.on_chip = on_chip;
             chip.on_chip[1].kind = MemoryKind::Scratchpad { bypass };
             let accumulators = AccumulatorMemory {
@@ -47,7 +49,8 @@ fn chips() -> impl Strategy<Value = Accelerator> {
             chip.tensor.rows = 1 << rows;
             chip.tensor.columns = 1 << columns;
             chip.tensor.preload = preload;
-            chip.tensor.dataflow = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary][flow];
+            chip.tensor.dataflow =
+                [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary][flow];
             chip
         },
     )

@@ -123,7 +123,13 @@ impl KernelCost {
     /// memory.
     #[must_use]
     pub fn on_network(latency: Seconds) -> Self {
-        Self { latency, energy: Joules::ZERO, traffic: Traffic::default(), utilization: 0.0, bound: Bottleneck::Network }
+        Self {
+            latency,
+            energy: Joules::ZERO,
+            traffic: Traffic::default(),
+            utilization: 0.0,
+            bound: Bottleneck::Network,
+        }
     }
 
     /// The same work with another latency; the utilization scales with it.
@@ -148,7 +154,9 @@ pub enum CostError {
         value: f64,
     },
     /// More memory levels than [`Traffic`] can hold.
-    #[error("{chip} has {levels} memory levels, the model holds {MAX_LEVELS}: merge levels that no kernel distinguishes")]
+    #[error(
+        "{chip} has {levels} memory levels, the model holds {MAX_LEVELS}: merge levels that no kernel distinguishes"
+    )]
     TooManyLevels {
         /// The accelerator's name.
         chip: String,
@@ -213,7 +221,9 @@ impl CostModel {
         let cost = self.cost_on_cores(kernel, |cores| self.machine.resources_of(span, cores));
         match (span, kernel, self.machine.paired_resources()) {
             // If the numbers of tensor and vector cores differ, leaving the unpaired cores idle may be faster.
-            (Span::AllCores, Kernel::Epilogue(_), Some((pairs, share))) if cost.latency > self.lower_bound_on(kernel, pairs) => {
+            (Span::AllCores, Kernel::Epilogue(_), Some((pairs, share)))
+                if cost.latency > self.lower_bound_on(kernel, pairs) =>
+            {
                 let paired = self.cost_on_cores(kernel, |_| pairs);
                 if paired.latency < cost.latency {
                     return KernelCost { utilization: paired.utilization * share, ..paired };
@@ -232,7 +242,11 @@ impl CostModel {
         self.cost_on_cores(kernel, |_| self.machine.resources_alone())
     }
 
-    fn cost_on_cores<'v>(&'v self, kernel: &Kernel, view: impl Fn(CoreUse) -> &'v machine::SpanResources) -> KernelCost {
+    fn cost_on_cores<'v>(
+        &'v self,
+        kernel: &Kernel,
+        view: impl Fn(CoreUse) -> &'v machine::SpanResources,
+    ) -> KernelCost {
         let cost = self.cost_without_core_energy(kernel, &view);
         let cores = match kernel {
             Kernel::Contraction(_) => view(CoreUse::Tensor).cores,
@@ -270,11 +284,14 @@ impl CostModel {
         let link = match transfer.link {
             // The device takes no part. If the rate of the host's memory is unknown the transfer is free.
             TransferLink::HostMemory => {
-                let rate = self.accelerator.host.as_ref().and_then(|link| link.memory).map_or(f64::INFINITY, |rate| rate.0);
+                let rate =
+                    self.accelerator.host.as_ref().and_then(|link| link.memory).map_or(f64::INFINITY, |rate| rate.0);
                 return KernelCost::on_network(Seconds(bytes / rate));
             }
             TransferLink::Host => self.accelerator.host.as_ref().map(|link| link.bandwidth.0),
-            TransferLink::Storage => self.accelerator.storage.as_ref().map(|s| s.read_bandwidth.0.min(s.write_bandwidth.0)),
+            TransferLink::Storage => {
+                self.accelerator.storage.as_ref().map(|s| s.read_bandwidth.0.min(s.write_bandwidth.0))
+            }
         };
         let rate = link.unwrap_or(0.0);
         let moving = if bytes == 0.0 { 0.0 } else { bytes / rate };

@@ -15,7 +15,9 @@ pub enum NameError {
         name: String,
     },
     /// An unknown data type.
-    #[error("unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8, mxfp8, nvfp4")]
+    #[error(
+        "unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8, mxfp8, nvfp4"
+    )]
     UnknownType {
         /// The name given.
         name: String,

@@ -131,7 +131,9 @@ impl CostModel {
     fn time_of_group_alone(&self, group: &Contraction) -> Seconds {
         let view = self.machine.resources_alone();
         match &view.library {
-            Some(library) => Seconds(library.scalars.floor.0 + self.time_of_group(view, library, std::slice::from_ref(group))),
+            Some(library) => {
+                Seconds(library.scalars.floor.0 + self.time_of_group(view, library, std::slice::from_ref(group)))
+            }
             None => self.cost_alone(&Kernel::Contraction(*group)).latency,
         }
     }

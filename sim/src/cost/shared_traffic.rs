@@ -73,7 +73,12 @@ pub(super) fn compute_outer_traffic(machine: &Machine, view: &SpanResources, p: 
 
 /// The least time at the shared ports over all routes, with K whole.
 #[inline]
-pub(super) fn least_shared_time(view: &SpanResources, p: &MappingProblem, outer: &OuterTraffic, into_cores: f64) -> f64 {
+pub(super) fn least_shared_time(
+    view: &SpanResources,
+    p: &MappingProblem,
+    outer: &OuterTraffic,
+    into_cores: f64,
+) -> f64 {
     let on = |route: &Route| {
         let shared = SharedTraffic { route: *route, into_cores, partials: 0.0, park: 0 };
         time_shared_ports(view, p, outer, &shared).slowest

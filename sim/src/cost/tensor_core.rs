@@ -126,10 +126,10 @@ pub(super) struct CoreArrays {
     pub(super) sums: SumPlace,
 }
 
-/// Where partial sums wait between folds, as the mapper uses it.
+/// The place of partial sums between folds, as the mapper uses it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SumPlace {
-    /// Where they take no time.
+    /// They take no time.
     Free,
     /// At the ports of the core's innermost memory.
     LocalBuffer,
@@ -235,7 +235,11 @@ impl CoreArrays {
         let mut best = self.cycles_of_folds(ceil_div(folds, workers), t, used);
         let mut split = 2.0;
         while split <= workers {
-            best = best.min(self.cycles_of_folds(ceil_div(folds, floor_nonnegative(workers / split)), ceil_div(t, split), used));
+            best = best.min(self.cycles_of_folds(
+                ceil_div(folds, floor_nonnegative(workers / split)),
+                ceil_div(t, split),
+                used,
+            ));
             split *= 2.0;
         }
         best
@@ -293,9 +297,15 @@ mod tests {
 
     #[test]
     fn absurd_sizes_saturate() {
-        let report =
-            ArrayProblem { rows: 8, columns: 8, dataflow: Dataflow::WeightStationary, m: u64::MAX, n: u64::MAX, k: u64::MAX }
-                .run_stall_free();
+        let report = ArrayProblem {
+            rows: 8,
+            columns: 8,
+            dataflow: Dataflow::WeightStationary,
+            m: u64::MAX,
+            n: u64::MAX,
+            k: u64::MAX,
+        }
+        .run_stall_free();
         assert_eq!(report.cycles, u64::MAX);
     }
 

@@ -85,7 +85,8 @@ impl TileSizes {
         for i in 0..self.count {
             let size = self.values[i];
             let dominated = i + 1 < self.count && {
-                let ((tiles, folds, edge), (fewer_tiles, fewer_folds, fewer_edge)) = (cut(size), cut(self.values[i + 1]));
+                let ((tiles, folds, edge), (fewer_tiles, fewer_folds, fewer_edge)) =
+                    (cut(size), cut(self.values[i + 1]));
                 tiles == fewer_tiles && fewer_folds <= folds && fewer_edge <= edge
             };
             if !dominated {

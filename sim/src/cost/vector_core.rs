@@ -35,8 +35,8 @@ const ROW_STREAM: f64 = 0.766;
 #[must_use]
 pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -> f64 {
     use ElementwiseFunction::{
-        Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu, Momentum, Mul,
-        ParametricRelu, Relu, Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
+        Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu,
+        Momentum, Mul, ParametricRelu, Relu, Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
     };
     match (function, direction) {
         (Copy | Add | Mul | Relu | BinaryStep | Convert | Gather | Scatter, _) => 1.0,
@@ -160,7 +160,15 @@ pub(super) fn stream_pass(
     busy: f64,
     operations: f64,
 ) -> KernelCost {
-    finish_cost(model, view, |_| StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0, slower: 1.0 })
+    finish_cost(model, view, |_| StreamPass {
+        read,
+        written,
+        busy,
+        operations,
+        useful: operations,
+        kernels: 1.0,
+        slower: 1.0,
+    })
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -331,7 +339,10 @@ fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction, route:
     };
     let per_row = match r.function {
         RowFunction::Sum => 0.0,
-        _ => DIVISION + if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm) { SQUARE_ROOT } else { 0.0 },
+        _ => {
+            DIVISION
+                + if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm) { SQUARE_ROOT } else { 0.0 }
+        }
     };
     let row_work = ceil_nonnegative(rows_per_core / lanes) * per_row;
     let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);

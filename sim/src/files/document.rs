@@ -94,7 +94,8 @@ pub fn field_value(table: &toml::Table, key: &str) -> Option<FieldValue> {
 /// No such table, or a field that is a table itself.
 pub fn set_field(table: &mut toml::Table, key: &str, value: &FieldValue, file: &str) -> Result<(), FileFault> {
     let (parents, last) = split_key(key);
-    let Some(table) = parents.iter().try_fold(FieldParent::Table(table), FieldParent::child_of).and_then(FieldParent::into_table)
+    let Some(table) =
+        parents.iter().try_fold(FieldParent::Table(table), FieldParent::child_of).and_then(FieldParent::into_table)
     else {
         let cure = format!("use a field of {}'s file (coplace list dimensions)", file);
         return Err(FileFault::new(key, value, "there is no such table", cure));

@@ -67,7 +67,13 @@ impl JsonReader {
     }
 
     /// Records a fault.
-    pub fn add_fault(&mut self, key: impl Into<String>, value: impl Display, limit: impl Into<String>, cure: impl Into<String>) {
+    pub fn add_fault(
+        &mut self,
+        key: impl Into<String>,
+        value: impl Display,
+        limit: impl Into<String>,
+        cure: impl Into<String>,
+    ) {
         self.faults.push(FileFault::new(key, shorten_value(&value.to_string()), limit, cure));
     }
 
@@ -165,7 +171,8 @@ impl JsonReader {
     pub fn count_under(&mut self, object: &JsonObject<'_>, key: &str, least: u64, most: u64) -> u64 {
         let Some(value) = self.value_of_key(object, key) else { return least };
         // Tools that compute in floats write 8 as 8.0.
-        let whole = value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64));
+        let whole =
+            value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64));
         match whole {
             Some(count) if (least..=most).contains(&count) => count,
             _ => {

@@ -45,7 +45,8 @@ mod tests {
         ] {
             let mut reader = csv::Reader::from_reader(text.as_bytes());
             let mut lines = LineCounter::new(text.as_bytes());
-            let found: Vec<u64> = reader.records().map(|r| lines.line_at_byte(r.unwrap().position().unwrap().byte())).collect();
+            let found: Vec<u64> =
+                reader.records().map(|r| lines.line_at_byte(r.unwrap().position().unwrap().byte())).collect();
             assert_eq!(found, expected, "{text:?}");
         }
     }

@@ -26,7 +26,12 @@ pub struct FileFault {
 
 impl FileFault {
     /// A fault of `value` under `key`.
-    pub fn new(key: impl Into<String>, value: impl fmt::Display, limit: impl Into<String>, cure: impl Into<String>) -> Self {
+    pub fn new(
+        key: impl Into<String>,
+        value: impl fmt::Display,
+        limit: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Self {
         Self { key: key.into(), value: value.to_string(), limit: limit.into(), cure: cure.into() }
     }
 }

@@ -40,7 +40,10 @@ pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
     }
     // UTF-16 has a byte order mark, or a zero byte in its first ASCII character. UTF-8 text has no zero byte.
     if matches!(bytes[..], [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, _, ..] | [_, 0, ..]) {
-        return Err(Error::new(ErrorKind::InvalidData, "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8"));
+        return Err(Error::new(
+            ErrorKind::InvalidData,
+            "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8",
+        ));
     }
     if bytes.starts_with(MARK) {
         bytes.drain(..MARK.len());
@@ -62,14 +65,19 @@ mod tests {
             std::fs::write(&file, bytes).unwrap();
             super::read_text(&file).map_err(|error| error.to_string())
         };
-        for (bytes, text) in [(&b""[..], ""), (b"a,\xc3\xa9\n", "a,\u{e9}\n"), (b"\xef\xbb\xbfa\n", "a\n"), (b"{", "{")] {
+        for (bytes, text) in [(&b""[..], ""), (b"a,\xc3\xa9\n", "a,\u{e9}\n"), (b"\xef\xbb\xbfa\n", "a\n"), (b"{", "{")]
+        {
             assert_eq!(read(bytes).unwrap(), text);
         }
         let wide = "{}\n".encode_utf16();
         let little: Vec<u8> = wide.clone().flat_map(u16::to_le_bytes).collect();
         let big: Vec<u8> = wide.flat_map(u16::to_be_bytes).collect();
         for bytes in [&little, &big, &[&[0xff, 0xfe], &little[..]].concat(), &[&[0xfe, 0xff], &big[..]].concat()] {
-            assert_eq!(read(bytes).unwrap_err(), "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8", "{bytes:?}");
+            assert_eq!(
+                read(bytes).unwrap_err(),
+                "it is not UTF-8 but UTF-16 or no text at all, save it as UTF-8",
+                "{bytes:?}"
+            );
         }
         assert_eq!(read(b"a\nb\n\xe9\n").unwrap_err(), "line 3 is not UTF-8, save it as UTF-8");
         assert_eq!(super::read_text(&dir).unwrap_err().to_string(), "it is a directory, not a file");
@@ -80,6 +88,9 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_file_without_an_end_is_refused() {
-        assert_eq!(super::read_bytes(Path::new("/dev/zero")).unwrap_err().to_string(), "it has more than 256 MiB, cut it down");
+        assert_eq!(
+            super::read_bytes(Path::new("/dev/zero")).unwrap_err().to_string(),
+            "it has more than 256 MiB, cut it down"
+        );
     }
 }

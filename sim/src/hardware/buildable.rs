@@ -1,4 +1,4 @@
-//! What can be built: the reticle, the edge of the dies, the package, and heat (`sim/constants/package.toml`).
+//! Limits of building: the reticle, the edge of the dies, the package, and heat (`sim/constants/package.toml`).
 
 use super::area::{AreaError, Floorplan};
 use super::constants::Constants;
@@ -28,7 +28,8 @@ pub enum BuildRule {
 
 impl BuildRule {
     /// All rules, in the order in which they are checked.
-    pub const ALL: [Self; 6] = [Self::Reticle, Self::HbmSides, Self::HbmRate, Self::Shoreline, Self::Package, Self::PowerDensity];
+    pub const ALL: [Self; 6] =
+        [Self::Reticle, Self::HbmSides, Self::HbmRate, Self::Shoreline, Self::Package, Self::PowerDensity];
 
     /// Its name in answers.
     #[must_use]
@@ -43,7 +44,7 @@ impl BuildRule {
         }
     }
 
-    /// What is limited, with its unit.
+    /// The limited quantity, with its unit.
     #[must_use]
     pub fn subject(self) -> &'static str {
         match self {
@@ -75,9 +76,9 @@ impl BuildRule {
 pub struct Unbuildable {
     /// The rule.
     pub rule: BuildRule,
-    /// What the chip needs.
+    /// The chip's need.
     pub need: f64,
-    /// What there is.
+    /// The amount that there is.
     pub have: f64,
 }
 

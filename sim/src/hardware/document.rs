@@ -76,7 +76,9 @@ impl ChipDocument {
     /// Writes the process and the clock to which stated energies of memories refer, so that they follow a change of
     /// either. Idle power is measured, so a changed chip has the model's.
     fn pin_stated_energies(&mut self) {
-        let states = |memory: &toml::Value| memory.get("read_pj_per_byte").is_some() || memory.get("write_pj_per_byte").is_some();
+        let states = |memory: &toml::Value| {
+            memory.get("read_pj_per_byte").is_some() || memory.get("write_pj_per_byte").is_some()
+        };
         let stated = self.table.get("memory").and_then(toml::Value::as_array).is_some_and(|all| all.iter().any(states));
         let clock = self.table.get("clock_mhz").cloned();
         let disclosed = self.table.contains_key("area");
@@ -160,8 +162,9 @@ impl ChipDocument {
     pub fn to_text(&self, set: &[String], source: &str) -> Result<String, HardwareError> {
         let mut fields = self.list_fields();
         fields.retain(|(key, value)| value.number().is_some() && !is_measured(key));
-        let covers =
-            |source: &str, key: &str| key.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let covers = |source: &str, key: &str| {
+            key.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
         let mut sources = self.sources.clone();
         for (key, _) in fields.iter().filter(|(key, _)| set.contains(key)) {
             sources.insert(key.clone(), source.to_owned());
@@ -176,7 +179,8 @@ impl ChipDocument {
         let mut table = self.table.clone();
         let sources = sources.into_iter().map(|(key, text)| (key, toml::Value::String(text))).collect();
         table.insert("sources".into(), toml::Value::Table(sources));
-        toml::to_string(&table).map_err(|why| HardwareError::Malformed { file: self.file.clone(), why: why.to_string() })
+        toml::to_string(&table)
+            .map_err(|why| HardwareError::Malformed { file: self.file.clone(), why: why.to_string() })
     }
 }
 
@@ -209,14 +213,22 @@ mod tests {
             built.origin.built_in.clone_from(&template.accelerator.origin.built_in);
             assert_eq!(built, template.accelerator, "{name}");
             let again = ChipTemplate::from_toml_str(&document.to_text(&[], "nobody").unwrap(), "again.toml").unwrap();
-            assert_eq!((again.accelerator, again.sources), (template.accelerator.clone(), template.sources.clone()), "{name}");
+            assert_eq!(
+                (again.accelerator, again.sources),
+                (template.accelerator.clone(), template.sources.clone()),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn an_ideal_chip_is_the_built_one_without_what_is_measured_of_it() {
         for template in templates().unwrap() {
-            let ideal = ChipDocument::of_built_in_chip(&template.name).unwrap().strip_measured(true).build_accelerator().unwrap();
+            let ideal = ChipDocument::of_built_in_chip(&template.name)
+                .unwrap()
+                .strip_measured(true)
+                .build_accelerator()
+                .unwrap();
             let mut expected = template.accelerator.clone();
             expected.calibration = super::super::Calibration::default();
             (expected.library, expected.streams) = (None, None);

@@ -157,8 +157,9 @@ pub fn default_static_power(accelerator: &Accelerator) -> Option<Watts> {
     let node = accelerator.process_node()?;
     let leakage = area * constants.process.leakage.at_node(node);
     let AreaModel::UnitAreas(floorplan) = &accelerator.area_model else { return Some(Watts(leakage)) };
-    let base =
-        floorplan.base.map_or(0.0, |base| f64::from(base.count) * base.mm2_each * constants.process.leakage.at_node(base.node));
+    let base = floorplan
+        .base
+        .map_or(0.0, |base| f64::from(base.count) * base.mm2_each * constants.process.leakage.at_node(base.node));
     let stacks = f64::from(floorplan.hbm_stacks) * constants.hbm.of_generation(floorplan.hbm_generation).idle_power;
     let links = f64::from(floorplan.links) * constants.link.of_kind(floorplan.link).watts();
     let die_to_die = floorplan.die_to_die_tb_per_s * 8.0 * constants.link.die_to_die.energy;
@@ -291,7 +292,8 @@ fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPow
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
     let rate = rates.get(data_type).unwrap_or(0.0) * small.clock.0;
     let macs = small.tensor.unit_count() as f64 * rate;
-    let mut on_chip = small.energy.static_power + running_power(small) + Watts(small.energy.macs_energy(data_type, 1).0 * macs);
+    let mut on_chip =
+        small.energy.static_power + running_power(small) + Watts(small.energy.macs_energy(data_type, 1).0 * macs);
     let mut last = Watts::ZERO;
     on_chip += accumulator_power(small, large, macs);
     let (mut read, mut written) = edge_bytes_per_mac(&large.tensor);
@@ -329,7 +331,8 @@ fn element_bytes(level: &MemoryLevel) -> f64 {
 
 /// Running power of all cores.
 fn running_power(accelerator: &Accelerator) -> Watts {
-    let second = accelerator.energy.running_energy(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
+    let second =
+        accelerator.energy.running_energy(f64::from(accelerator.tensor.cores), accelerator.clock, Seconds(1.0));
     Watts(second.0)
 }
 
@@ -364,9 +367,12 @@ mod tests {
         let constants = &Constants::nominal();
         // Published energies are those at the chip.
         let delivered = |energy: Joules| picojoules(energy) * constants.energy.regulator_efficiency;
-        let mac = |node, data_type| delivered(default_energy_model(at(constants, node, 1050.0)).macs_energy(data_type, 1));
+        let mac =
+            |node, data_type| delivered(default_energy_model(at(constants, node, 1050.0)).macs_energy(data_type, 1));
         let byte = |node, bytes| {
-            delivered(default_energy_per_byte(at(constants, node, 1050.0), "buffer", Bytes(bytes), HbmGeneration::Hbm2).0)
+            delivered(
+                default_energy_per_byte(at(constants, node, 1050.0), "buffer", Bytes(bytes), HbmGeneration::Hbm2).0,
+            )
         };
         let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
         close(mac(ProcessNode::N7, DataType::Bf16), 0.21 + 0.38);
@@ -390,14 +396,16 @@ mod tests {
         };
         let (links, stacks) = (with(18, 4) - with(0, 4), with(6, 8) - with(6, 4));
         assert!((80.0..110.0).contains(&links) && (12.0..40.0).contains(&stacks), "{links} {stacks}");
-        // What is modelled of a built chip is near what was measured.
+        // The model of a built chip is near its measured power.
         assert!((with(6, 4) / base.energy.static_power.0 - 1.0).abs() < 0.2, "{}", with(6, 4));
     }
 
     #[test]
     fn a_type_without_a_figure_costs_what_fp32_does() {
-        let energy =
-            EnergyModel { per_mac: PerDataType { fp32: Some(Joules(2.0)), ..PerDataType::default() }, ..EnergyModel::default() };
+        let energy = EnergyModel {
+            per_mac: PerDataType { fp32: Some(Joules(2.0)), ..PerDataType::default() },
+            ..EnergyModel::default()
+        };
         assert_eq!(energy.macs_energy(DataType::Fp8, 3), Joules(6.0));
     }
 

@@ -34,7 +34,12 @@ const READ_ENERGY: &str = "energy of a byte read; default: the node's";
 const WRITE_ENERGY: &str = "energy of a byte written; default: the node's";
 const CAPACITY: &str = "capacity of an instance; 0 removes a scratchpad that has a path around it";
 
-const fn describe_field(key: &'static str, unit: &'static str, range: Option<(f64, f64)>, meaning: &'static str) -> ChipField {
+const fn describe_field(
+    key: &'static str,
+    unit: &'static str,
+    range: Option<(f64, f64)>,
+    meaning: &'static str,
+) -> ChipField {
     ChipField { key, unit, range, meaning }
 }
 
@@ -89,7 +94,12 @@ pub const CHIP: [ChipField; 78] = [
     describe_field("memory.*.bypass", "", None, "true: data can move past a shared scratchpad; its default"),
     describe_field("memory.*.capacity_kib", "KiB", range_from_to(0.0, MEMORY, 1024.0), CAPACITY),
     describe_field("memory.*.capacity_mib", "MiB", range_from_to(0.0, MEMORY, 1_048_576.0), CAPACITY),
-    describe_field("memory.*.capacity_gib", "GiB", range_from_to(1.0, MEMORY, 1_073_741_824.0), "capacity of an instance"),
+    describe_field(
+        "memory.*.capacity_gib",
+        "GiB",
+        range_from_to(1.0, MEMORY, 1_073_741_824.0),
+        "capacity of an instance",
+    ),
     describe_field("memory.*.capacity_gb", "GB", range_from_to(1.0, MEMORY, 1e9), "capacity of an instance"),
     describe_field("memory.*.read_gb_per_s", "GB/s", GB_PER_S, "peak rate out of an instance"),
     describe_field(
@@ -106,15 +116,30 @@ pub const CHIP: [ChipField; 78] = [
         "peak rate into an instance, at the cores' clock",
     ),
     describe_field("memory.*.ports", "", COUNT, "1 where reads and writes share"),
-    describe_field("memory.*.latency_ns", "ns", Some((0.0, limits::LONGEST_LATENCY * 1e9)), "from a request to its first byte"),
+    describe_field(
+        "memory.*.latency_ns",
+        "ns",
+        Some((0.0, limits::LONGEST_LATENCY * 1e9)),
+        "from a request to its first byte",
+    ),
     describe_field("memory.*.read_pj_per_byte", "pJ/B", PICOJOULES, READ_ENERGY),
     describe_field("memory.*.write_pj_per_byte", "pJ/B", PICOJOULES, WRITE_ENERGY),
     describe_field("host.link_gb_per_s", "GB/s", GB_PER_S, "link to the host, each direction"),
     describe_field("host.capacity_gib", "GiB", range_from_to(1.0, MEMORY, 1_073_741_824.0), "host memory per device"),
-    describe_field("host.memory_gb_per_s", "GB/s", GB_PER_S, "a device's part of the host processors' memory bandwidth"),
+    describe_field(
+        "host.memory_gb_per_s",
+        "GB/s",
+        GB_PER_S,
+        "a device's part of the host processors' memory bandwidth",
+    ),
     describe_field("storage.read_gb_per_s", "GB/s", GB_PER_S, "reads from storage"),
     describe_field("storage.write_gb_per_s", "GB/s", GB_PER_S, "writes to storage"),
-    describe_field("storage.capacity_gb", "GB", range_from_to(1.0, limits::LARGEST_STORAGE as f64, 1e9), "storage per device"),
+    describe_field(
+        "storage.capacity_gb",
+        "GB",
+        range_from_to(1.0, limits::LARGEST_STORAGE as f64, 1e9),
+        "storage per device",
+    ),
     describe_field("schedule.pairing", "", None, "pairing of a fused kernel's cores: any_pair or same_index"),
     describe_field("schedule.exclusivity", "", None, "cores that a kernel on all cores blocks: all_cores or own_kind"),
     describe_field("schedule.collectives_overlap", "", None, "true: collectives overlap with kernels"),
@@ -133,7 +158,12 @@ pub const CHIP: [ChipField; 78] = [
     describe_field("area.integer_units", "", COUNT_OR_NONE, "integer units of a core"),
     describe_field("area.control_lanes", "", COUNT_OR_NONE, "lanes of a core with control logic"),
     describe_field("area.scalar_units", "", COUNT_OR_NONE, "scalar units of a core"),
-    describe_field("area.network_port_bytes_per_cycle", "B/cycle", Some((1e-3, 1e9)), "a core's port on the on-chip network"),
+    describe_field(
+        "area.network_port_bytes_per_cycle",
+        "B/cycle",
+        Some((1e-3, 1e9)),
+        "a core's port on the on-chip network",
+    ),
     describe_field("area.hbm_stacks", "", COUNT_OR_NONE, "HBM stacks with a PHY on the die"),
     describe_field("area.hbm_generation", "", None, "generation of the stacks: hbm2, hbm2e, hbm3, hbm3e or hbm4"),
     describe_field("area.gddr_channels", "", COUNT_OR_NONE, "GDDR channels of 32 bits"),
@@ -173,7 +203,12 @@ pub const CHIP: [ChipField; 78] = [
     describe_field("area.*.*.ports", "", COUNT, "ports of its bits"),
     describe_field("area.*.*.kind", "", None, "cache or scratchpad"),
     describe_field("energy.node", "", None, "process of the energies"),
-    describe_field("energy.control", "", None, "wide (few instructions), or simt (schedulers issue every cycle, as in GPUs)"),
+    describe_field(
+        "energy.control",
+        "",
+        None,
+        "wide (few instructions), or simt (schedulers issue every cycle, as in GPUs)",
+    ),
     describe_field(
         "energy.static_w",
         "W",
@@ -214,24 +249,49 @@ pub const FABRIC: [ChipField; 27] = [
         GB_PER_S,
         "bandwidth of a device's port, all links, each direction",
     ),
-    describe_field("fabric.tier.*.achieved_fraction", "", FRACTION, "fraction of the bandwidth that large messages achieve"),
+    describe_field(
+        "fabric.tier.*.achieved_fraction",
+        "",
+        FRACTION,
+        "fraction of the bandwidth that large messages achieve",
+    ),
     describe_field("fabric.tier.*.step_latency_us", "µs", MICROSECONDS, "latency of a step of the bulk protocol"),
     describe_field("fabric.tier.*.chunk_overhead_us", "µs", MICROSECONDS, "time that every pipelined chunk adds"),
     describe_field("fabric.tier.*.ring_step_us", "µs", MICROSECONDS, "least time of a step of a ring across the tier"),
     describe_field("fabric.tier.*.final_copy_gb_per_s", "GB/s", GB_PER_S, "rate of the copy that ends a collective"),
-    describe_field("fabric.tier.*.low_latency_step_us", "µs", MICROSECONDS, "latency of a step of the low-latency protocol"),
+    describe_field(
+        "fabric.tier.*.low_latency_step_us",
+        "µs",
+        MICROSECONDS,
+        "latency of a step of the low-latency protocol",
+    ),
     describe_field("fabric.tier.*.low_latency_fraction", "", FRACTION, "fraction of the bandwidth that it achieves"),
     describe_field("fabric.tier.*.line_step_us", "µs", MICROSECONDS, "latency of a step of the 128-byte-line protocol"),
     describe_field("fabric.tier.*.line_fraction", "", FRACTION, "fraction of the bandwidth that it achieves"),
     describe_field("fabric.tier.*.line_chunk_us", "µs", MICROSECONDS, "time that every chunk of it adds"),
-    describe_field("fabric.tier.*.exchange_step_us", "µs", MICROSECONDS, "time of a bulk all-to-all in addition to its bytes"),
+    describe_field(
+        "fabric.tier.*.exchange_step_us",
+        "µs",
+        MICROSECONDS,
+        "time of a bulk all-to-all in addition to its bytes",
+    ),
     describe_field("fabric.tier.*.exchange_fraction", "", FRACTION, "fraction of the bandwidth that it achieves"),
     describe_field("fabric.tier.*.exchange_chunk_us", "µs", MICROSECONDS, "time that every chunk of it adds"),
-    describe_field("fabric.tier.*.exchange_peer_gb_per_s", "GB/s", GB_PER_S, "rate to each peer of a low-latency all-to-all"),
+    describe_field(
+        "fabric.tier.*.exchange_peer_gb_per_s",
+        "GB/s",
+        GB_PER_S,
+        "rate to each peer of a low-latency all-to-all",
+    ),
     describe_field("fabric.tier.*.in_network_latency_us", "µs", MICROSECONDS, "latency of a reduction in the switch"),
     describe_field("fabric.tier.*.in_network_fraction", "", FRACTION, "fraction of the bandwidth that it achieves"),
     describe_field("fabric.tier.*.in_network_chunk_us", "µs", MICROSECONDS, "time that every chunk of it adds"),
-    describe_field("fabric.tier.*.dims", "", None, "largest sides of a torus, \"4x4x8\" or [4, 4, 8]; clusters are slices of it"),
+    describe_field(
+        "fabric.tier.*.dims",
+        "",
+        None,
+        "largest sides of a torus, \"4x4x8\" or [4, 4, 8]; clusters are slices of it",
+    ),
     describe_field("fabric.tier.*.links_gb_per_s", "GB/s", None, "measured links (a table: no dimension)"),
     describe_field("fabric.tier.*.name", "", None, "the tier's name (no dimension)"),
 ];
@@ -270,7 +330,8 @@ const GROWING_TABLES: [&str; 5] = ["memory.", "tensor.accumulators.", "host.", "
 /// products into tiles. Larger arrays need longer chunks of operands, so buffers hold less of them.
 #[must_use]
 pub fn growth_of_bounds(key: &str) -> BoundGrowth {
-    const UNKNOWN: BoundGrowth = BoundGrowth { more: FieldEffect::Unknown, buffered: false, mapped: false, whole: false };
+    const UNKNOWN: BoundGrowth =
+        BoundGrowth { more: FieldEffect::Unknown, buffered: false, mapped: false, whole: false };
     let Some(field) = find_field(key).filter(|field| field.range.is_some()) else { return UNKNOWN };
     let known = |more, buffered, mapped| {
         let whole = field.range == COUNT || field.range == COUNT_OR_NONE;
@@ -287,9 +348,11 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
         | "memory.*.ports" => known(FieldEffect::Faster, true, false),
         "memory.*.latency_ns" => known(FieldEffect::Slower, true, false),
         // More dies have a better yield. A PCIe generation is not a quantity.
-        "lowered_clock_mhz" | "sustained_clock_fraction" | "area.dies" | "area.pcie_generation" | "energy.stated.clock_mhz" => {
-            UNKNOWN
-        }
+        "lowered_clock_mhz"
+        | "sustained_clock_fraction"
+        | "area.dies"
+        | "area.pcie_generation"
+        | "energy.stated.clock_mhz" => UNKNOWN,
         "clock_mhz" => known(FieldEffect::Faster, true, true),
         key if ["memory.*.", "tensor.accumulators."].iter().any(|table| key.starts_with(table))
             && key.ends_with("pj_per_byte") =>
@@ -313,7 +376,9 @@ pub fn find_field(key: &str) -> Option<&'static ChipField> {
                 (Some(_), Some("*")) => {}
                 (Some(part), Some(like)) if part == like => {}
                 // The last part of a pattern may be a prefix of several keys.
-                (Some(part), Some(like)) if like.strip_suffix('*').is_some_and(|begin| part.starts_with(begin)) => return true,
+                (Some(part), Some(like)) if like.strip_suffix('*').is_some_and(|begin| part.starts_with(begin)) => {
+                    return true;
+                }
                 _ => return false,
             }
         }

@@ -10,12 +10,12 @@ use super::memory_tables::{
 use super::sources;
 use super::verify::find_faults;
 use super::{
-    Accelerator, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel, EnergyModel, Exclusivity,
-    FittedScalar, FormatKernels, HbmGeneration, HostLink, KernelLibrary,
+    Accelerator, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel, EnergyModel,
+    Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostLink, KernelLibrary,
 };
 use super::{
-    Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores, lower_clock,
-    lowest_clock,
+    Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores,
+    lower_clock, lowest_clock,
 };
 use crate::files::FileFault;
 use crate::kernel::DataType;
@@ -370,7 +370,12 @@ fn lower_clock_of_file(designed: Accelerator, mhz: Option<f64>, faults: &mut Vec
         return lower_clock(&designed, Hertz(clock));
     }
     let limit = limits::describe_range(least / 1e6, most / 1e6);
-    faults.push(FileFault::new("lowered_clock_mhz", mhz, limit, "give the clock that the chip is held down to, or leave it out"));
+    faults.push(FileFault::new(
+        "lowered_clock_mhz",
+        mhz,
+        limit,
+        "give the clock that the chip is held down to, or leave it out",
+    ));
     designed
 }
 
@@ -443,13 +448,20 @@ fn read_calibration_scalar(
 fn read_fractions_by_format(path: &str, value: &toml::Value, faults: &mut Vec<FileFault>) -> PerDataType<f64> {
     let mut fractions = PerDataType::default();
     let Some(table) = value.as_table() else {
-        faults.push(FileFault::new(path, value, "a table of formats", format!("write [{path}] with a line per format")));
+        faults.push(FileFault::new(
+            path,
+            value,
+            "a table of formats",
+            format!("write [{path}] with a line per format"),
+        ));
         return fractions;
     };
     for (name, value) in table {
         match (find_format(name), read_number(value)) {
             (None, _) => faults.push(unknown_format(&format!("{path}.{name}"), value)),
-            (Some(_), None) => faults.push(FileFault::new(format!("{path}.{name}"), value, "a number", "write the fitted value")),
+            (Some(_), None) => {
+                faults.push(FileFault::new(format!("{path}.{name}"), value, "a number", "write the fitted value"))
+            }
             (Some(format), Some(number)) => *fractions.value_mut(format) = Some(number),
         }
     }
@@ -490,7 +502,8 @@ impl FittedTables<'_> {
                 (_, None) => self.faults.push(FileFault::new(path, value, "a table of scalars", "write it as a table")),
                 (Some(format), Some(scalars)) => {
                     let scalars = scalars.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-                    *library.formats.value_mut(format) = Some(self.read_scalars(&path, &scalars, &FormatKernels::PARAMETERS));
+                    *library.formats.value_mut(format) =
+                        Some(self.read_scalars(&path, &scalars, &FormatKernels::PARAMETERS));
                 }
             }
         }
@@ -507,7 +520,12 @@ impl FittedTables<'_> {
     }
 
     /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
-    fn read_scalars<T: Default>(&mut self, name: &str, table: &BTreeMap<String, toml::Value>, known: &[FittedScalar<T>]) -> T {
+    fn read_scalars<T: Default>(
+        &mut self,
+        name: &str,
+        table: &BTreeMap<String, toml::Value>,
+        known: &[FittedScalar<T>],
+    ) -> T {
         let mut scalars = T::default();
         let origin = |key: &str| match table.get("fitted_on") {
             Some(toml::Value::Table(origins)) => origins.get(key).and_then(toml::Value::as_str),
@@ -537,7 +555,12 @@ impl FittedTables<'_> {
         let is_known = |key: &str| key == "fitted_on" || known.iter().any(|scalar| scalar.key == key);
         for (key, value) in table.iter().filter(|(key, _)| !is_known(key)) {
             let keys = known.iter().map(|scalar| scalar.key).collect::<Vec<_>>().join(", ");
-            self.faults.push(FileFault::new(format!("{name}.{key}"), value, "no such scalar", format!("use one of {keys}")));
+            self.faults.push(FileFault::new(
+                format!("{name}.{key}"),
+                value,
+                "no such scalar",
+                format!("use one of {keys}"),
+            ));
         }
         scalars
     }

@@ -52,7 +52,13 @@ impl DecodeKernel {
             get: |d| d.launch.micros(),
             set: |d, v| d.launch = Seconds::from_micros(v),
         },
-        FittedScalar { key: "read_fraction", min: 0.01, max: 1.0, get: |d| d.read_fraction, set: |d, v| d.read_fraction = v },
+        FittedScalar {
+            key: "read_fraction",
+            min: 0.01,
+            max: 1.0,
+            get: |d| d.read_fraction,
+            set: |d, v| d.read_fraction = v,
+        },
     ];
 }
 
@@ -124,7 +130,13 @@ pub struct AttentionLibrary {
 impl AttentionLibrary {
     /// All scalars. A file that names the library gives all of them.
     pub const PARAMETERS: [FittedScalar<Self>; 6] = [
-        FittedScalar { key: "issue_fraction", min: 0.01, max: 1.0, get: |a| a.issue_fraction, set: |a, v| a.issue_fraction = v },
+        FittedScalar {
+            key: "issue_fraction",
+            min: 0.01,
+            max: 1.0,
+            get: |a| a.issue_fraction,
+            set: |a, v| a.issue_fraction = v,
+        },
         FittedScalar {
             key: "exposed_fraction",
             min: 0.0,
@@ -205,7 +217,13 @@ impl KernelLibrary {
             get: |l| l.floor.micros(),
             set: |l, v| l.floor = Seconds::from_micros(v),
         },
-        FittedScalar { key: "issue_fraction", min: 0.01, max: 1.0, get: |l| l.issue_fraction, set: |l, v| l.issue_fraction = v },
+        FittedScalar {
+            key: "issue_fraction",
+            min: 0.01,
+            max: 1.0,
+            get: |l| l.issue_fraction,
+            set: |l, v| l.issue_fraction = v,
+        },
         FittedScalar {
             key: "core_read_bytes_per_cycle",
             min: 0.01,
@@ -220,8 +238,20 @@ impl KernelLibrary {
             get: |l| l.tile_overhead.micros(),
             set: |l, v| l.tile_overhead = Seconds::from_micros(v),
         },
-        FittedScalar { key: "read_fraction", min: 0.01, max: 1.0, get: |l| l.read_fraction, set: |l, v| l.read_fraction = v },
-        FittedScalar { key: "write_fraction", min: 0.01, max: 1.0, get: |l| l.write_fraction, set: |l, v| l.write_fraction = v },
+        FittedScalar {
+            key: "read_fraction",
+            min: 0.01,
+            max: 1.0,
+            get: |l| l.read_fraction,
+            set: |l, v| l.read_fraction = v,
+        },
+        FittedScalar {
+            key: "write_fraction",
+            min: 0.01,
+            max: 1.0,
+            get: |l| l.write_fraction,
+            set: |l, v| l.write_fraction = v,
+        },
         FittedScalar {
             key: "softmax_fraction",
             min: 0.01,

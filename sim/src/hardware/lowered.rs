@@ -69,7 +69,12 @@ pub fn lowest_clock(chip: &Accelerator) -> Hertz {
 /// The highest clock at which `power` is within `limit`; `power` must grow with the clock. It is `designed`, or else a
 /// whole number of MHz that is at least `lowest`.
 #[must_use]
-pub fn highest_clock_within(designed: Hertz, lowest: Hertz, limit: Watts, power: impl Fn(Hertz) -> Watts) -> Option<Hertz> {
+pub fn highest_clock_within(
+    designed: Hertz,
+    lowest: Hertz,
+    limit: Watts,
+    power: impl Fn(Hertz) -> Watts,
+) -> Option<Hertz> {
     // NaN is not within the limit.
     let within = |clock: Hertz| power(clock) <= limit;
     if within(designed) {

@@ -21,8 +21,12 @@ fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
     for (node, points) in [(ProcessNode::N7, &mt8192[..]), (ProcessNode::N28, &rk3399), (ProcessNode::N16, &s922x)] {
         let (clock, voltage) = points[0];
         for (f, v) in points {
-            let (modelled, measured) = (constants.voltage_fraction(node, Hertz(clock * 1e6), Hertz(f * 1e6)), v / voltage);
-            assert!((modelled / measured - 1.0).abs() < 0.08, "{node} at {f} MHz: {modelled:.3}, measured {measured:.3}");
+            let (modelled, measured) =
+                (constants.voltage_fraction(node, Hertz(clock * 1e6), Hertz(f * 1e6)), v / voltage);
+            assert!(
+                (modelled / measured - 1.0).abs() < 0.08,
+                "{node} at {f} MHz: {modelled:.3}, measured {measured:.3}"
+            );
         }
     }
 }
@@ -30,8 +34,9 @@ fn the_voltage_is_within_eight_per_cent_of_published_operating_points() {
 #[test]
 fn above_the_floor_power_falls_with_clock_and_voltage_and_below_it_with_the_clock_alone() {
     let chip = chip("tpu_v4");
-    let dynamic =
-        |part: f64| sustained_power(&lower_clock(&chip, Hertz(chip.clock.0 * part))).contraction - chip.energy.static_power;
+    let dynamic = |part: f64| {
+        sustained_power(&lower_clock(&chip, Hertz(chip.clock.0 * part))).contraction - chip.energy.static_power
+    };
     // HBM's power does not follow the clock; it is at most a twentieth of a contraction's.
     let part = |part: f64| dynamic(part).0 / dynamic(1.0).0;
     let square = |clock: f64| clock * clock.powf(2.0 * Constants::nominal().process.voltage_exponent);

@@ -94,7 +94,8 @@ fn cost_with_defects(accelerator: &Accelerator, defects: CoreDefects) -> Result<
     let constants = &accelerator.constants;
     let making = &constants.manufacturing;
     let areas = chip_area(accelerator)?;
-    let floorplan = if let AreaModel::UnitAreas(floorplan) = &accelerator.area_model { Some(&**floorplan) } else { None };
+    let floorplan =
+        if let AreaModel::UnitAreas(floorplan) = &accelerator.area_model { Some(&**floorplan) } else { None };
     let (node, dies) = floorplan.map_or((ProcessNode::N22, 1), |floorplan| (floorplan.node, floorplan.dies.max(1)));
     let die = areas.total_area() / f64::from(dies);
     let dies_per_wafer = dies_per_wafer(die);
@@ -102,7 +103,8 @@ fn cost_with_defects(accelerator: &Accelerator, defects: CoreDefects) -> Result<
         return Ok(None);
     }
     // PHAZE's parts have no spare cores.
-    let cores = floorplan.map_or(SquareMillimeters::ZERO, |plan| areas.core_area() * (f64::from(plan.cores) / f64::from(dies)));
+    let cores =
+        floorplan.map_or(SquareMillimeters::ZERO, |plan| areas.core_area() * (f64::from(plan.cores) / f64::from(dies)));
     let spares = floorplan.map_or(0, |plan| plan.cores.saturating_sub(accelerator.tensor.cores) / dies);
     let yield_fraction = match defects {
         CoreDefects::AllRepaired => yield_fraction(constants, SquareMillimeters((die.0 - cores.0).max(0.0))),
@@ -118,11 +120,20 @@ fn cost_with_defects(accelerator: &Accelerator, defects: CoreDefects) -> Result<
     let dies_usd = compute_usd + base_usd;
     let generation = floorplan.map_or(HbmGeneration::Hbm2, |plan| plan.hbm_generation);
     let memory_usd = accelerator.memory_capacity().as_f64() / 1e9 * constants.hbm.of_generation(generation).price;
-    let interposer_usd = floorplan.map_or(0.0, |plan| plan.package_silicon(constants, areas.total_area()).0 * making.interposer);
+    let interposer_usd =
+        floorplan.map_or(0.0, |plan| plan.package_silicon(constants, areas.total_area()).0 * making.interposer);
     let lost = (dies_usd + memory_usd + interposer_usd) * (1.0 / making.assembly_yield - 1.0);
     let packaging_usd = dies_usd * making.packaging + lost;
     let design_usd = making.design.at_node(node) * 1e6 / making.volume;
-    Ok(Some(ChipCost { dies_per_wafer, yield_fraction, dies_usd, memory_usd, interposer_usd, packaging_usd, design_usd }))
+    Ok(Some(ChipCost {
+        dies_per_wafer,
+        yield_fraction,
+        dies_usd,
+        memory_usd,
+        interposer_usd,
+        packaging_usd,
+        design_usd,
+    }))
 }
 
 fn base_dies_usd(constants: &Constants, base: BaseDies) -> f64 {

@@ -167,8 +167,10 @@ fn build_level(
         ("capacity_gib", raw.capacity_gib, 1_073_741_824.0),
         ("capacity_gb", raw.capacity_gb, 1e9),
     ];
-    let reads = [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
-    let writes = [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
+    let reads =
+        [("read_gb_per_s", raw.read_gb_per_s, 1e9), ("read_bytes_per_cycle", raw.read_bytes_per_cycle, clock.0)];
+    let writes =
+        [("write_gb_per_s", raw.write_gb_per_s, 1e9), ("write_bytes_per_cycle", raw.write_bytes_per_cycle, clock.0)];
     let capacity = read_one_of(&key("capacity"), &capacities, Some(1.0..=limits::LARGEST_MEMORY as f64), faults);
     // With an impossible clock a rate per cycle is not checked; the clock's own fault is reported.
     let rates = limits::CLOCK.contains(&clock.0).then_some(limits::RATE);
@@ -176,7 +178,8 @@ fn build_level(
     let write = read_one_of(&key("write"), &writes, rates, faults);
     let (capacity, read, write) = (capacity?, read?, write?);
     let capacity = to_bytes(capacity, 1.0);
-    let [read_energy, write_energy] = basis.energies_per_byte(&raw.name, capacity, [raw.read_pj_per_byte, raw.write_pj_per_byte]);
+    let [read_energy, write_energy] =
+        basis.energies_per_byte(&raw.name, capacity, [raw.read_pj_per_byte, raw.write_pj_per_byte]);
     Some(MemoryLevel {
         name: raw.name.clone(),
         scope: raw.scope,
@@ -202,7 +205,9 @@ fn read_one_of(
     let present: Vec<_> = given.iter().filter_map(|(name, value, unit)| Some((*name, (*value)?, *unit))).collect();
     let names = given.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
     match present.as_slice() {
-        [(_, value, unit)] if value.is_finite() && *value > 0.0 && outside(value * unit).is_none() => Some(value * unit),
+        [(_, value, unit)] if value.is_finite() && *value > 0.0 && outside(value * unit).is_none() => {
+            Some(value * unit)
+        }
         [(name, value, unit)] => {
             let table = key.rsplit_once('.').map_or("", |(table, _)| table);
             let range = outside(value * unit).filter(|_| value.is_finite() && *value > 0.0);

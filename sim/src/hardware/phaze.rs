@@ -21,10 +21,12 @@
 
 use super::energy::{EnergyPoint, default_energy_model, default_energy_per_byte, default_static_power};
 use super::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryKind, MemoryLevel, MemoryScope, Pairing,
-    PerDataType, ProcessNode, PublishedFigures,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Dataflow, Exclusivity, MemoryKind, MemoryLevel, MemoryScope,
+    Pairing, PerDataType, ProcessNode, PublishedFigures,
 };
-use super::{Accumulation, ChipDocument, Constants, FieldValue, HardwareError, HbmGeneration, TensorCores, VectorCores};
+use super::{
+    Accumulation, ChipDocument, Constants, FieldValue, HardwareError, HbmGeneration, TensorCores, VectorCores,
+};
 use crate::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -159,7 +161,8 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     let feed = ELEMENT_BYTES * (rows + columns);
     let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
     let level = |name: &str, scope, capacity, read, write, ports| {
-        let (read_energy_per_byte, write_energy_per_byte) = default_energy_per_byte(point, name, capacity, HbmGeneration::Hbm2);
+        let (read_energy_per_byte, write_energy_per_byte) =
+            default_energy_per_byte(point, name, capacity, HbmGeneration::Hbm2);
         MemoryLevel {
             name: name.to_owned(),
             scope,
@@ -192,10 +195,28 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
             accumulation: Accumulation::DedicatedPorts,
             macs_per_unit_per_cycle: PerDataType { bf16: Some(1.0), fp16: Some(1.0), ..PerDataType::default() },
         },
-        vector: VectorCores { cores: config.num_vc, lanes: config.width_vc, buffer: Some(config.vector_local_buffer()) },
+        vector: VectorCores {
+            cores: config.num_vc,
+            lanes: config.width_vc,
+            buffer: Some(config.vector_local_buffer()),
+        },
         on_chip: vec![
-            level("local_buffer", MemoryScope::Core, config.tensor_local_buffer(), per_cycle(feed), per_cycle(local_write), 2),
-            level("global_buffer", MemoryScope::Chip, config.global_buffer, per_cycle(global_read), per_cycle(global_write), 2),
+            level(
+                "local_buffer",
+                MemoryScope::Core,
+                config.tensor_local_buffer(),
+                per_cycle(feed),
+                per_cycle(local_write),
+                2,
+            ),
+            level(
+                "global_buffer",
+                MemoryScope::Chip,
+                config.global_buffer,
+                per_cycle(global_read),
+                per_cycle(global_write),
+                2,
+            ),
         ],
         hbm: level("hbm", MemoryScope::Chip, config.hbm, hbm_bandwidth, hbm_bandwidth, 1),
         host: None,
@@ -243,14 +264,16 @@ mod tests {
     }
 
     fn config() -> impl Strategy<Value = PhazeConfig> {
-        (0..=12u32, 0..=12u32, 1..=8u32, 1..=8u32, 1..=7u32, 0..3usize).prop_map(|(tc, vc, w, d, glb, hbm)| PhazeConfig {
-            num_tc: 1 << tc,
-            num_vc: 1 << vc,
-            width: 1 << w,
-            depth: 1 << d,
-            width_vc: 1 << w,
-            global_buffer: Bytes(1 << (20 + glb)),
-            hbm: Bytes::from_gib([32.0, 64.0, 80.0][hbm]),
+        (0..=12u32, 0..=12u32, 1..=8u32, 1..=8u32, 1..=7u32, 0..3usize).prop_map(|(tc, vc, w, d, glb, hbm)| {
+            PhazeConfig {
+                num_tc: 1 << tc,
+                num_vc: 1 << vc,
+                width: 1 << w,
+                depth: 1 << d,
+                width_vc: 1 << w,
+                global_buffer: Bytes(1 << (20 + glb)),
+                hbm: Bytes::from_gib([32.0, 64.0, 80.0][hbm]),
+            }
         })
     }
 

@@ -28,14 +28,14 @@ pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) 
 /// instead; changed constants are an assumption of the file.
 pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<FileFault>) {
     let mut numbers = Vec::new();
-    for (key, value) in file
-        .iter()
-        .filter(|(key, _)| !matches!(key.as_str(), "sources" | "calibration" | "library" | "attention" | "streams" | "constants"))
-    {
+    for (key, value) in file.iter().filter(|(key, _)| {
+        !matches!(key.as_str(), "sources" | "calibration" | "library" | "attention" | "streams" | "constants")
+    }) {
         number_leaves(key.clone(), value, &mut numbers);
     }
-    let covers =
-        |source: &str, number: &str| number.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let covers = |source: &str, number: &str| {
+        number.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
     for (number, value) in &numbers {
         if !sources.keys().any(|source| covers(source, number)) {
             let cure = format!("add \"{number}\" = \"...\" to [sources]");
@@ -65,7 +65,8 @@ fn number_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, Stri
         }
         toml::Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                let name = item.get("name").and_then(toml::Value::as_str).map_or_else(|| index.to_string(), str::to_owned);
+                let name =
+                    item.get("name").and_then(toml::Value::as_str).map_or_else(|| index.to_string(), str::to_owned);
                 number_leaves(format!("{key}.{name}"), item, found);
             }
         }

@@ -29,7 +29,8 @@ pub enum ProcessNode {
 
 impl ProcessNode {
     /// All nodes, oldest first.
-    pub const ALL: [Self; 9] = [Self::N45, Self::N28, Self::N22, Self::N16, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
+    pub const ALL: [Self; 9] =
+        [Self::N45, Self::N28, Self::N22, Self::N16, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
 
     /// The number in the node's name, in nanometres.
     #[must_use]

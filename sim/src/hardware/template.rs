@@ -27,8 +27,9 @@ impl ChipTemplate {
     /// [`HardwareError::Unknown`] lists the names that exist.
     pub fn find_built_in(name: &str) -> Result<&'static Self, HardwareError> {
         let wanted = normalise_name(name);
-        let answers =
-            |t: &&Self| normalise_name(&t.name) == wanted || t.aliases.iter().any(|alias| normalise_name(alias) == wanted);
+        let answers = |t: &&Self| {
+            normalise_name(&t.name) == wanted || t.aliases.iter().any(|alias| normalise_name(alias) == wanted)
+        };
         match all_templates()?.iter().find(answers) {
             Some(template) => Ok(template),
             None => Err(HardwareError::Unknown { name: name.to_owned(), known: template_names().join(", ") }),

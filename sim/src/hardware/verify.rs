@@ -1,8 +1,8 @@
 //! The rules of every accelerator, read from a file or built by a search.
 
 use super::{
-    Accelerator, AccumulatorMemory, AreaModel, AttentionLibrary, Calibration, DecodeKernel, FittedScalar, FormatKernels,
-    KernelLibrary, MemoryLevel, MemoryScope, StreamContention,
+    Accelerator, AccumulatorMemory, AreaModel, AttentionLibrary, Calibration, DecodeKernel, FittedScalar,
+    FormatKernels, KernelLibrary, MemoryLevel, MemoryScope, StreamContention,
 };
 use crate::files::FileFault;
 use crate::limits::{self, LARGEST_COUNT};
@@ -145,11 +145,18 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
         faults.check_positive(&key, rate, "leave out a type that is not supported");
         let peak = accelerator.peak_flops(data_type).map_or(0.0, |peak| peak.0);
         let sound = rate.is_finite() && rate > 0.0 && limits::CLOCK.contains(&accelerator.clock.0);
-        if sound && !limits::PEAK.contains(&peak) && counts.iter().all(|(_, count)| (1..=LARGEST_COUNT).contains(count)) {
+        if sound && !limits::PEAK.contains(&peak) && counts.iter().all(|(_, count)| (1..=LARGEST_COUNT).contains(count))
+        {
             let range = range_in_units(limits::PEAK, 1e12);
             let within = limits::describe_range(*range.start(), *range.end());
-            let limit = format!("arrays x clock x rate give {} TFLOP/s, which {within}", limits::format_number(peak / 1e12));
-            faults.0.push(FileFault::new(key, limits::format_number(rate), limit, "correct the rate, the clock or the arrays"));
+            let limit =
+                format!("arrays x clock x rate give {} TFLOP/s, which {within}", limits::format_number(peak / 1e12));
+            faults.0.push(FileFault::new(
+                key,
+                limits::format_number(rate),
+                limit,
+                "correct the rate, the clock or the arrays",
+            ));
         }
     }
 }
@@ -177,14 +184,29 @@ fn check_memory(level: &MemoryLevel, clock_is_sound: bool, faults: &mut ChipFaul
     }
     if level.capacity == Bytes::ZERO {
         let cure = "give its capacity, or remove the memory";
-        faults.0.push(FileFault::new(key("capacity"), level.capacity, "a memory with a bandwidth has a capacity", cure));
+        faults.0.push(FileFault::new(
+            key("capacity"),
+            level.capacity,
+            "a memory with a bandwidth has a capacity",
+            cure,
+        ));
     }
     if level.capacity.0 > limits::LARGEST_MEMORY {
         faults.0.push(FileFault::new(key("capacity"), level.capacity, "must be at most 1 PiB", "correct it"));
     }
     if clock_is_sound {
-        faults.check_within(&key("read bandwidth in B/s"), level.read_bandwidth.0, limits::RATE, "give its peak read rate");
-        faults.check_within(&key("write bandwidth in B/s"), level.write_bandwidth.0, limits::RATE, "give its peak write rate");
+        faults.check_within(
+            &key("read bandwidth in B/s"),
+            level.read_bandwidth.0,
+            limits::RATE,
+            "give its peak read rate",
+        );
+        faults.check_within(
+            &key("write bandwidth in B/s"),
+            level.write_bandwidth.0,
+            limits::RATE,
+            "give its peak write rate",
+        );
     }
     let ports = "1 where reads and writes share, 2 where they do not";
     faults.check_within(&key("ports"), f64::from(level.ports), 1.0..=f64::from(LARGEST_COUNT), ports);
@@ -207,7 +229,12 @@ fn check_hierarchy(accelerator: &Accelerator, faults: &mut ChipFaults) {
         if level.scope == MemoryScope::Chip && outer.scope == MemoryScope::Core {
             let cure = "list memories innermost first: those of a core before those of the chip";
             let key = format!("memory.{}.scope", outer.name);
-            faults.0.push(FileFault::new(key, "core", format!("lies outside {}, which all cores share", level.name), cure));
+            faults.0.push(FileFault::new(
+                key,
+                "core",
+                format!("lies outside {}, which all cores share", level.name),
+                cure,
+            ));
         }
         // A register file may exceed the first-level cache, but a shared memory that data has to cross is larger than a
         // core's own.
@@ -215,7 +242,12 @@ fn check_hierarchy(accelerator: &Accelerator, faults: &mut ChipFaults) {
         if outer.scope == MemoryScope::Chip && level.capacity > outer.capacity {
             let limit = format!("exceeds the {} of {}, the memory around it", outer.capacity, outer.name);
             let key = format!("memory.{}.capacity", level.name);
-            faults.0.push(FileFault::new(key, level.capacity, limit, "list memories innermost first, or correct one of the two"));
+            faults.0.push(FileFault::new(
+                key,
+                level.capacity,
+                limit,
+                "list memories innermost first, or correct one of the two",
+            ));
         }
     }
     if accelerator.hbm.scope != MemoryScope::Chip {
@@ -292,7 +324,12 @@ fn check_published(accelerator: &Accelerator, faults: &mut ChipFaults) {
         faults.check_within("published.tdp_w", tdp.0, limits::POWER, "leave it out where it is not published");
         if accelerator.energy.static_power >= tdp {
             let limit = format!("reaches the published {} W that the chip draws at work", tdp.0);
-            faults.0.push(FileFault::new("energy.static_w", accelerator.energy.static_power.0, limit, "give the idle power"));
+            faults.0.push(FileFault::new(
+                "energy.static_w",
+                accelerator.energy.static_power.0,
+                limit,
+                "give the idle power",
+            ));
         }
     }
     for (data_type, peak) in accelerator.published.peak.iter() {

@@ -68,8 +68,7 @@ fn contradictions_are_named() {
                     correct the clock, the arrays, the rate or the published peak";
     assert_eq!(text, expected);
     let text = faults_of(&[("static_w = 90", "static_w = 200")]);
-    let expected =
-        "my_chip.toml: energy.static_w = 200: reaches the published 192 W that the chip draws at work; give the idle power";
+    let expected = "my_chip.toml: energy.static_w = 200: reaches the published 192 W that the chip draws at work; give the idle power";
     assert_eq!(text, expected);
 }
 
@@ -101,7 +100,10 @@ fn missing_zero_negative_and_nan_figures_are_named() {
 fn malformed_text_names_line_and_key() {
     let text = faults_of(&[("clock_mhz = 1050", "clock_ghz = 1.05")]);
     assert!(text.starts_with("my_chip.toml: TOML parse error at line 4, column 1"), "{text}");
-    assert!(text.contains("unknown field `clock_ghz`, expected one of `name`, `aliases`, `description`, `clock_mhz`"), "{text}");
+    assert!(
+        text.contains("unknown field `clock_ghz`, expected one of `name`, `aliases`, `description`, `clock_mhz`"),
+        "{text}"
+    );
     let text = faults_of(&[("clock_mhz = 1050\n", "")]);
     assert!(text.contains("missing field `clock_mhz`"), "{text}");
     let text = faults_of(&[("cores = 2", "cores = -2")]);
@@ -115,10 +117,12 @@ fn calibration_scalars_say_what_they_were_fitted_on() {
                     name the data in [calibration.fitted_on] launch_overhead_us";
     assert_eq!(with("launch_overhead_us = 5.0"), expected);
     let text = with("magic = 2\n[calibration.fitted_on]\nmagic = \"nothing\"");
-    assert!(text.starts_with("my_chip.toml: calibration.magic = 2: no such scalar; use one of launch_overhead_us, "), "{text}");
+    assert!(
+        text.starts_with("my_chip.toml: calibration.magic = 2: no such scalar; use one of launch_overhead_us, "),
+        "{text}"
+    );
     let text = with("hbm_achieved_fraction = 1.5\n[calibration.fitted_on]\nhbm_achieved_fraction = \"copies\"");
-    let expected =
-        "my_chip.toml: calibration.hbm_achieved_fraction = 1.5: must lie between 0.01 and 1; fit it anew; 1 is the ideal chip's";
+    let expected = "my_chip.toml: calibration.hbm_achieved_fraction = 1.5: must lie between 0.01 and 1; fit it anew; 1 is the ideal chip's";
     assert_eq!(text, expected);
     assert!(Calibration::PARAMETERS.len() <= 8);
 }
@@ -127,9 +131,11 @@ fn calibration_scalars_say_what_they_were_fitted_on() {
 fn figures_of_unknown_formats_are_refused_with_the_known_ones() {
     let with = |lines: &str| faults_of(&[("[sources]", &format!("{lines}\n[sources]"))]);
     let known = "use one of fp32, bf16, fp16, fp8, int8, mxfp8, nvfp4";
-    let text = with("[calibration]\nachieved_by_format = { fp7 = 0.5 }\nfitted_on = { achieved_by_format = \"products\" }");
+    let text =
+        with("[calibration]\nachieved_by_format = { fp7 = 0.5 }\nfitted_on = { achieved_by_format = \"products\" }");
     assert_eq!(text, format!("my_chip.toml: calibration.achieved_by_format.fp7 = 0.5: no such number format; {known}"));
-    let text = with("[calibration]\nachieved_by_format = { fp8 = 1.5 }\nfitted_on = { achieved_by_format = \"products\" }");
+    let text =
+        with("[calibration]\nachieved_by_format = { fp8 = 1.5 }\nfitted_on = { achieved_by_format = \"products\" }");
     let expected = "my_chip.toml: calibration.achieved_by_format.fp8 = 1.5: must lie between 0.01 and 1; fit it anew; \
                     1 is the ideal chip's";
     assert_eq!(text, expected);
@@ -137,7 +143,8 @@ fn figures_of_unknown_formats_are_refused_with_the_known_ones() {
     assert!(text.contains("a fitted figure must name the data that it was fitted to"), "{text}");
     let text = with("[attention.mine]\nissue_fraction = 0.9\nfitted_on = \"calls\"");
     assert!(text.contains("attention.mine.softmax_fraction = nothing: a number; write the fitted value"), "{text}");
-    let library = include_str!("../../templates/chips/b200.toml").split("[library]").nth(1).unwrap().split("[streams]").next();
+    let library =
+        include_str!("../../templates/chips/b200.toml").split("[library]").nth(1).unwrap().split("[streams]").next();
     let library = library.unwrap().replace("[library.formats.nvfp4]", "[library.formats.fp4]");
     let text = with(&format!("[library]{library}"));
     assert!(text.contains("my_chip.toml: library.formats.fp4 = ") && text.contains(known), "{text}");

@@ -131,7 +131,9 @@ impl CollectiveDraft {
         if next.bound.1 > self.bound.1 {
             self.bound = next.bound;
         }
-        for (mine, theirs) in self.bytes.iter_mut().chain(&mut self.fewest).zip(next.bytes.into_iter().chain(next.fewest)) {
+        for (mine, theirs) in
+            self.bytes.iter_mut().chain(&mut self.fewest).zip(next.bytes.into_iter().chain(next.fewest))
+        {
             *mine += theirs;
         }
         self
@@ -287,7 +289,11 @@ impl CollectivePricer<'_> {
                     return Some(self.price_flat_ring(levels, size, 1.0));
                 }
                 let phases = self.price_gather_phases(levels, size);
-                Some(if flat && levels.len() > 1 { phases.faster_of(self.price_flat_ring(levels, size, 1.0)) } else { phases })
+                Some(if flat && levels.len() > 1 {
+                    phases.faster_of(self.price_flat_ring(levels, size, 1.0))
+                } else {
+                    phases
+                })
             }
             CollectiveKind::AllReduce => self.price_all_reduce(levels, size, flat),
         }
@@ -425,7 +431,11 @@ impl CollectivePricer<'_> {
     /// Steps from the root to the leaves on this level: a chain inside the innermost units, a binary tree between
     /// units. NCCL's src/graph/tuning.cc has `ranks per node - 1` inner and `log2(nodes)` outer steps.
     fn tree_steps_of_level(&self, level: &GroupLevel, innermost: bool) -> f64 {
-        if innermost { f64::from(level.fan_out - 1) } else { f64::from(u32::BITS - (level.fan_out - 1).leading_zeros()) }
+        if innermost {
+            f64::from(level.fan_out - 1)
+        } else {
+            f64::from(u32::BITS - (level.fan_out - 1).leading_zeros())
+        }
     }
 
     fn price_final_copy(&self, levels: &[GroupLevel], size: f64) -> f64 {
@@ -489,7 +499,14 @@ impl CollectivePricer<'_> {
     /// A tier without a protocol keeps its bulk figures under it.
     fn price_pipelined(&self, algorithm: Algorithm, demands: &[TierDemand], copy: f64) -> CollectiveDraft {
         let nothing = [0.0; MAX_TIERS];
-        let empty = CollectiveDraft { algorithm, startup: 0.0, transfer: 0.0, bound: (0, 0.0), bytes: nothing, fewest: nothing };
+        let empty = CollectiveDraft {
+            algorithm,
+            startup: 0.0,
+            transfer: 0.0,
+            bound: (0, 0.0),
+            bytes: nothing,
+            fewest: nothing,
+        };
         let operation = demands.iter().map(|d| self.fabric.tiers[d.tier].operation.0).fold(0.0, f64::max);
         let start = CollectiveDraft { startup: operation, ..empty };
         let (mut bulk, mut low, mut line) = (start, start, start);
@@ -506,10 +523,12 @@ impl CollectivePricer<'_> {
                 continue;
             }
             let gap = tier.low_latency.map_or(0.0, |l| l.step.0) * d.messages.max(0.0);
-            let slow = (d.steps * tier.step.0 + gap, time_of_chunked_transfer(nominal / tier.achieved_fraction, tier.chunk.0));
+            let slow =
+                (d.steps * tier.step.0 + gap, time_of_chunked_transfer(nominal / tier.achieved_fraction, tier.chunk.0));
             let quick = tier.low_latency.map_or(slow, |l| (d.steps * l.step.0 + gap, nominal / l.fraction));
-            let lines =
-                tier.line.map_or(slow, |l| (d.steps * l.step.0 + gap, time_of_chunked_transfer(nominal / l.fraction, l.chunk.0)));
+            let lines = tier.line.map_or(slow, |l| {
+                (d.steps * l.step.0 + gap, time_of_chunked_transfer(nominal / l.fraction, l.chunk.0))
+            });
             has_low |= tier.low_latency.is_some();
             has_line |= tier.line.is_some();
             for (draft, (startup, wire)) in [(&mut bulk, slow), (&mut low, quick), (&mut line, lines)] {

@@ -45,12 +45,14 @@ impl PartChoice {
         let (groups, taken) = (u64::from(self.groups.max(1)), u64::from(self.groups_chosen.max(1)));
         let others = groups.saturating_sub(whole + partial[0] + partial[1]);
         let mut missed = 0.0;
-        for (a, b) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().filter(|(a, b)| *a <= partial[0] && *b <= partial[1]) {
+        for (a, b) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().filter(|(a, b)| *a <= partial[0] && *b <= partial[1])
+        {
             for inside in 0..=whole.min(taken.saturating_sub(a + b)) {
                 let ways = log_choices(whole, inside) + log_choices(others, taken.saturating_sub(a + b + inside))
                     - log_choices(groups, taken);
                 if a + b + inside <= taken && ways.is_finite() {
-                    missed += ways.exp() * self.probability_none_chosen(taken * group, a * first + b * last + inside * group);
+                    missed +=
+                        ways.exp() * self.probability_none_chosen(taken * group, a * first + b * last + inside * group);
                 }
             }
         }
@@ -59,7 +61,9 @@ impl PartChoice {
 
     /// The probability that none of `parts` parts is chosen out of `all`.
     fn probability_none_chosen(&self, all: u64, parts: u64) -> f64 {
-        (0..u64::from(self.chosen)).map(|i| all.saturating_sub(parts + i) as f64 / all.saturating_sub(i).max(1) as f64).product()
+        (0..u64::from(self.chosen))
+            .map(|i| all.saturating_sub(parts + i) as f64 / all.saturating_sub(i).max(1) as f64)
+            .product()
     }
 }
 

@@ -115,7 +115,8 @@ impl FabricDocument {
         let own = tiers
             .filter_map(toml::Value::as_table_mut)
             .find(|table| table.get("name").and_then(toml::Value::as_str) == Some(tier));
-        let own = own.ok_or_else(|| FileFault::new(key, value, format!("the fabric has no tier {tier}"), "correct the name"))?;
+        let own = own
+            .ok_or_else(|| FileFault::new(key, value, format!("the fabric has no tier {tier}"), "correct the name"))?;
         own.insert("dims".into(), toml::Value::Array(sides));
         Ok(())
     }
@@ -147,8 +148,10 @@ impl FabricDocument {
     /// # Errors
     /// An unknown field, a value of the wrong type, or impossible values (all of them are listed).
     pub fn build_fabric(&self) -> Result<Fabric, NetworkError> {
-        let malformed =
-            |e: toml::de::Error| NetworkError::Malformed { file: self.file.clone(), why: e.to_string().trim_end().into() };
+        let malformed = |e: toml::de::Error| NetworkError::Malformed {
+            file: self.file.clone(),
+            why: e.to_string().trim_end().into(),
+        };
         file::build_checked(&self.file, FabricFile::deserialize(self.table.clone()).map_err(malformed)?)
     }
 
@@ -157,7 +160,8 @@ impl FabricDocument {
     /// # Errors
     /// A document that cannot be written as TOML; its reader would have refused it.
     pub fn to_text(&self) -> Result<String, NetworkError> {
-        toml::to_string(&self.table).map_err(|e| NetworkError::Malformed { file: self.file.clone(), why: e.to_string() })
+        toml::to_string(&self.table)
+            .map_err(|e| NetworkError::Malformed { file: self.file.clone(), why: e.to_string() })
     }
 }
 
@@ -221,13 +225,17 @@ mod tests {
         assert!(document.build_fabric().unwrap_err().to_string().contains("unknown field `bandwith_gb_per_s`"));
         assert!(document.set_field("tier.nvlink.devices", &FieldValue::Number(8.0)).is_err());
         let mut document = FabricDocument::load_for("tpu_v4_ici", "tpu_v4").unwrap();
-        let sides =
-            |document: &FabricDocument, devices| match document.build_fabric().unwrap().for_devices(devices).unwrap().tiers[0]
-                .topology
-            {
-                crate::network::Topology::Torus { ref dims, .. } => dims.iter().map(|dim| dim.size).collect::<Vec<_>>(),
-                _ => Vec::new(),
-            };
+        let sides = |document: &FabricDocument, devices| match document
+            .build_fabric()
+            .unwrap()
+            .for_devices(devices)
+            .unwrap()
+            .tiers[0]
+            .topology
+        {
+            crate::network::Topology::Torus { ref dims, .. } => dims.iter().map(|dim| dim.size).collect::<Vec<_>>(),
+            _ => Vec::new(),
+        };
         document.set_field("tier.ici.dims", &FieldValue::Word("4x32".into())).unwrap();
         assert_eq!(sides(&document, 128), [4, 32]);
         document.set_field("tier.ici.dims", &FieldValue::Word("8x4x4".into())).unwrap();

@@ -195,18 +195,25 @@ impl Fabric {
     /// # Errors
     /// More devices than the fabric has, a number that leaves a unit partly filled, or one that no torus slice has.
     pub fn for_devices(&self, devices: u32) -> Result<Self, NetworkError> {
-        let fail =
-            |limit: String, cure: String| Err(NetworkError::DoesNotFit { fabric: self.name.clone(), devices, limit, cure });
+        let fail = |limit: String, cure: String| {
+            Err(NetworkError::DoesNotFit { fabric: self.name.clone(), devices, limit, cure })
+        };
         if devices == 0 {
             return fail("a cluster has at least one device".into(), "give 1 or more".into());
         }
         let Some(outer) = self.tiers.iter().position(|t| t.devices >= devices) else {
-            return fail(format!("it holds at most {}", self.device_count()), "use fewer devices or a larger fabric".into());
+            return fail(
+                format!("it holds at most {}", self.device_count()),
+                "use fewer devices or a larger fabric".into(),
+            );
         };
         let unit = self.unit_devices(outer);
         if !devices.is_multiple_of(unit) {
             let (low, high) = (devices / unit * unit, (devices / unit + 1).saturating_mul(unit));
-            return fail(format!("its {} joins units of {unit}", self.tiers[outer].name), format!("use {low} or {high}"));
+            return fail(
+                format!("its {} joins units of {unit}", self.tiers[outer].name),
+                format!("use {low} or {high}"),
+            );
         }
         let mut fabric = self.clone();
         fabric.tiers.truncate(outer + 1);

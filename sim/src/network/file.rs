@@ -155,7 +155,10 @@ pub(super) fn build_checked(name: &str, file: FabricFile) -> Result<Fabric, Netw
 /// Parses a file, checks every set of figures in it, and applies those of its first chip if it lists chips.
 fn parse_file(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
     let file = toml::from_str(text);
-    check_file(name, file.map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?)
+    check_file(
+        name,
+        file.map_err(|e| NetworkError::Malformed { file: name.into(), why: e.to_string().trim_end().into() })?,
+    )
 }
 
 fn check_file(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkError> {
@@ -168,7 +171,9 @@ fn check_file(name: &str, mut file: FabricFile) -> Result<FabricFile, NetworkErr
         let mut under = file.clone();
         apply_software(&mut under, software);
         // A fault of the file itself is listed once.
-        faults.extend(verify::find_faults(&under).into_iter().filter(|fault| !faults.contains(fault)).collect::<Vec<_>>());
+        faults.extend(
+            verify::find_faults(&under).into_iter().filter(|fault| !faults.contains(fault)).collect::<Vec<_>>(),
+        );
     }
     if faults.is_empty() { Ok(file) } else { Err(NetworkError::Invalid { file: name.into(), faults }) }
 }
@@ -224,7 +229,11 @@ fn build_fabric(file: &FabricFile) -> Result<Fabric, NetworkError> {
         launch: Seconds::from_micros(file.launch_us),
         tiers,
         fitted_on: file.fitted_on.clone(),
-        joins: if file.chips.is_empty() { file.joins.clone() } else { file.chips.iter().map(|chip| chip.name.clone()).collect() },
+        joins: if file.chips.is_empty() {
+            file.joins.clone()
+        } else {
+            file.chips.iter().map(|chip| chip.name.clone()).collect()
+        },
     })
 }
 
@@ -257,7 +266,9 @@ fn build_tier(t: &TierTable, below: u32) -> Tier {
         TopologyName::Torus => torus(t.dims.clone().unwrap_or_default()),
         TopologyName::Matrix => {
             let rows: Vec<Vec<f64>> = t.links_gb_per_s.clone().unwrap_or_default();
-            Topology::Matrix(LinkMatrix::from_rows(&rows.iter().map(|r| r.iter().map(|x| x * 1e9).collect()).collect::<Vec<_>>()))
+            Topology::Matrix(LinkMatrix::from_rows(
+                &rows.iter().map(|r| r.iter().map(|x| x * 1e9).collect()).collect::<Vec<_>>(),
+            ))
         }
     };
     let (units, bandwidth) = match &topology {

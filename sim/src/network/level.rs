@@ -131,7 +131,9 @@ impl Fabric {
                 group.unwrap_or(&tier.bandwidth).0
             }
             Topology::FatTree { oversubscription } => tier.bandwidth.0 / oversubscription,
-            Topology::FullyConnected { units } => tier.bandwidth.0 * count_peers(level.fan_out) / count_peers(*units).max(1.0),
+            Topology::FullyConnected { units } => {
+                tier.bandwidth.0 * count_peers(level.fan_out) / count_peers(*units).max(1.0)
+            }
             Topology::Torus { dims, .. } => {
                 let links: f64 = group_extents(tier, level).iter().map(torus::GroupExtent::links_per_member).sum();
                 tier.bandwidth.0 * links / (2 * dims.len()) as f64
@@ -148,12 +150,16 @@ impl Fabric {
                 let whole = level.fan_out == dims.iter().map(|d| d.size).product::<u32>();
                 let load = match twisted_hops.filter(|_| whole) {
                     Some(hops) => hops / (2 * dims.len()) as f64,
-                    None => group_extents(tier, level).iter().map(torus::GroupExtent::exchange_load).fold(0.0, f64::max),
+                    None => {
+                        group_extents(tier, level).iter().map(torus::GroupExtent::exchange_load).fold(0.0, f64::max)
+                    }
                 };
                 let leaving = 1.0 - 1.0 / f64::from(level.fan_out);
                 leaving * tier.bandwidth.0 / (2 * dims.len()) as f64 / load
             }
-            Topology::Matrix(m) => m.exchange_rate(level.fan_out, level.spacing) / f64::from(self.unit_devices(level.tier)),
+            Topology::Matrix(m) => {
+                m.exchange_rate(level.fan_out, level.spacing) / f64::from(self.unit_devices(level.tier))
+            }
             Topology::Switch | Topology::FatTree { .. } | Topology::FullyConnected { .. } => self.ring_rate(level),
         }
     }

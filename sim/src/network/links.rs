@@ -101,17 +101,23 @@ impl LinkMatrix {
     /// A table of neither form, an ambiguous choice, or impossible links.
     pub fn from_csv(file: &str, text: &str, of: Option<&str>) -> Result<Self, LinksError> {
         let malformed = |why: String| LinksError::Malformed { file: file.into(), why };
-        let mut reader =
-            csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).comment(Some(b'#')).from_reader(text.as_bytes());
+        let mut reader = csv::ReaderBuilder::new()
+            .flexible(true)
+            .trim(csv::Trim::All)
+            .comment(Some(b'#'))
+            .from_reader(text.as_bytes());
         let head = reader.headers().map_err(|e| malformed(e.to_string()))?.clone();
         let mut lines = LineCounter::new(text.as_bytes());
         let mut records = Vec::new();
         for record in reader.records() {
             let cells = record.map_err(|e| malformed(e.to_string()))?;
-            records.push(LinkRecord { line: lines.line_at_byte(cells.position().map_or(0, csv::Position::byte)), cells });
+            records
+                .push(LinkRecord { line: lines.line_at_byte(cells.position().map_or(0, csv::Position::byte)), cells });
         }
         let rows = match (head.get(0), of) {
-            (Some("gb_per_s"), Some(name)) => return Err(LinksError::OneCluster { file: file.into(), name: name.into() }),
+            (Some("gb_per_s"), Some(name)) => {
+                return Err(LinksError::OneCluster { file: file.into(), name: name.into() });
+            }
             (Some("gb_per_s"), None) => read_square(&head, &records),
             _ => read_measured(file, &head, &records, of)?,
         };
@@ -164,9 +170,9 @@ fn read_square(head: &csv::StringRecord, records: &[LinkRecord]) -> LinkRows {
         let entry = |other: usize| match record.get(other + 1) {
             "" if unit == other => Ok(0.0),
             _ => match record.read_number(other + 1, &format!("entry {other}"))? {
-                x if unit == other && x != 0.0 => {
-                    Err(record.wrong_value(format!(", entry {other} = {x}: no link leads from a unit to itself; leave it empty")))
-                }
+                x if unit == other && x != 0.0 => Err(record.wrong_value(format!(
+                    ", entry {other} = {x}: no link leads from a unit to itself; leave it empty"
+                ))),
                 x => Ok(x),
             },
         };
@@ -177,9 +183,15 @@ fn read_square(head: &csv::StringRecord, records: &[LinkRecord]) -> LinkRows {
 
 type LinkRows = Result<Vec<Vec<f64>>, LinkLineFault>;
 
-fn read_measured(file: &str, head: &csv::StringRecord, records: &[LinkRecord], of: Option<&str>) -> Result<LinkRows, LinksError> {
+fn read_measured(
+    file: &str,
+    head: &csv::StringRecord,
+    records: &[LinkRecord],
+    of: Option<&str>,
+) -> Result<LinkRows, LinksError> {
     let column = |name: &str| head.iter().position(|h| h == name);
-    let (Some(from), Some(to), Some(rate)) = (column("src_idx"), column("dst_idx"), column("bandwidth_mbytes_per_s")) else {
+    let (Some(from), Some(to), Some(rate)) = (column("src_idx"), column("dst_idx"), column("bandwidth_mbytes_per_s"))
+    else {
         let why = format!("line 1: the columns are {}", head.iter().collect::<Vec<_>>().join(", "));
         return Err(LinksError::Malformed { file: file.into(), why });
     };
@@ -189,7 +201,9 @@ fn read_measured(file: &str, head: &csv::StringRecord, records: &[LinkRecord], o
     let known = names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     match of {
         None if names.len() > 1 => return Err(LinksError::Several { file: file.into(), known }),
-        Some(of) if !names.contains(of) => return Err(LinksError::NoCluster { file: file.into(), name: of.into(), known }),
+        Some(of) if !names.contains(of) => {
+            return Err(LinksError::NoCluster { file: file.into(), name: of.into(), known });
+        }
         _ => {}
     }
     let chosen = records.iter().filter(|r| of.is_none_or(|of| name(r) == of));
@@ -207,7 +221,10 @@ struct MeasurementColumns {
 }
 
 /// The units and the rate (MB/s) of a measurement; `None` for a line that measures no link.
-fn read_measurement(r: &LinkRecord, columns: &MeasurementColumns) -> Result<Option<(usize, usize, f64)>, LinkLineFault> {
+fn read_measurement(
+    r: &LinkRecord,
+    columns: &MeasurementColumns,
+) -> Result<Option<(usize, usize, f64)>, LinkLineFault> {
     let index = |at: usize, what: &str| match r.get(at).parse::<usize>() {
         Ok(i) if i < 65_536 => Ok(i),
         _ => Err(r.wrong_value(format!(", {what} = `{}`: must be an integer from 0 to 65535; correct it", r.get(at)))),
@@ -219,7 +236,9 @@ fn read_measurement(r: &LinkRecord, columns: &MeasurementColumns) -> Result<Opti
         "1" => true,
         "0" | "" => false,
         other => {
-            return Err(r.wrong_value(format!(", diagonal = `{other}`: must be 0 or 1; 1 marks the lines of a unit with itself")));
+            return Err(r.wrong_value(format!(
+                ", diagonal = `{other}`: must be 0 or 1; 1 marks the lines of a unit with itself"
+            )));
         }
     };
     match (marked, a == b) {
@@ -260,7 +279,8 @@ fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), Link
     if let Some(last) = units.last().copied().filter(|last| *last >= units.len()) {
         let (line, key) = first_line_of(last);
         let (gap, count) = ((0..).find(|unit| !units.contains(unit)).unwrap_or(0), units.len());
-        let limit = format!("the lines name {count} units but not unit {gap}; units must be numbered from 0 to {}", count - 1);
+        let limit =
+            format!("the lines name {count} units but not unit {gap}; units must be numbered from 0 to {}", count - 1);
         return Err(LinkLineFault {
             line,
             what: format!(", {key} = {last}: {limit}; correct it, or add the lines of the missing units"),
@@ -271,7 +291,10 @@ fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), Link
     if let Some((a, b)) = missing {
         let limit = format!("all pairs of the {} units need a measurement, but no line joins {a} and {b}", units.len());
         let line = first_line_of(b).0;
-        return Err(LinkLineFault { line, what: format!(", unit {b}: {limit}; add the line src_idx = {a}, dst_idx = {b}") });
+        return Err(LinkLineFault {
+            line,
+            what: format!(", unit {b}: {limit}; add the line src_idx = {a}, dst_idx = {b}"),
+        });
     }
     Ok(())
 }
@@ -329,11 +352,13 @@ impl Fabric {
             0
         } else {
             let at = self.tiers.iter().position(|t| t.devices == unit_devices);
-            at.ok_or_else(|| fail(&format!("no tier of it has units of {unit_devices} devices"), "give links between its nodes"))?
-                + 1
+            at.ok_or_else(|| {
+                fail(&format!("no tier of it has units of {unit_devices} devices"), "give links between its nodes")
+            })? + 1
         };
         let template = if unit_devices == 1 { self.tiers.last() } else { self.tiers.get(inner) };
-        let template = template.ok_or_else(|| fail("it has no network between its nodes", "choose a fabric of several nodes"))?;
+        let template =
+            template.ok_or_else(|| fail("it has no network between its nodes", "choose a fabric of several nodes"))?;
         let slowest = links.slowest_rate();
         let tier = Tier {
             devices: links.unit_count().saturating_mul(unit_devices),
@@ -417,7 +442,9 @@ mod tests {
             fabric_fault(&TABLE.replace("b,20", "b,21")),
             "x.csv: links_gb_per_s[0][1] = 20 but 21 back: must be symmetric; average the two directions"
         );
-        assert!(fabric_fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be from 1e-6 to 1e6; give GB/s"));
+        assert!(
+            fabric_fault(&TABLE.replace("20", "-20")).contains("[0][1] = -20: must be from 1e-6 to 1e6; give GB/s")
+        );
         assert!(fabric_fault(&TABLE.replace("20", "nan")).contains("NaN: must be from 1e-6 to 1e6"));
         assert!(fabric_fault(&TABLE.replace("20", "fast")).contains("line 2, entry 1 = `fast`: must be a number"));
         assert!(fabric_fault("gb_per_s,a\na,\n").contains("1 rows: needs 2 to 65536 rows"));
@@ -435,20 +462,25 @@ mod tests {
                 .contains("line 3, entry 1 = -1: no link leads from a unit to itself; leave it empty")
         );
         assert!(
-            fabric_fault(&TABLE.replace("b,20,0", "b,20,7")).contains("line 3, entry 1 = 7: no link leads from a unit to itself")
+            fabric_fault(&TABLE.replace("b,20,0", "b,20,7"))
+                .contains("line 3, entry 1 = 7: no link leads from a unit to itself")
         );
         assert!(
-            fabric_fault(&TABLE.replace("\nb,20", "\nd,20")).contains("line 3, name = `d`: must be `b`, as in the first line")
+            fabric_fault(&TABLE.replace("\nb,20", "\nd,20"))
+                .contains("line 3, name = `d`: must be `b`, as in the first line")
         );
         assert!(
-            fabric_fault(&TABLE.replace("s,a,b,c", "s,a,b,a")).contains("line 1, column 4 = `a`: another column has this name")
+            fabric_fault(&TABLE.replace("s,a,b,c", "s,a,b,a"))
+                .contains("line 1, column 4 = `a`: another column has this name")
         );
         assert!(fabric_fault(&TABLE.replace("20", "1e30")).contains("must be from 1e-6 to 1e6"));
         let chosen = LinkMatrix::from_csv("x.csv", TABLE, Some("x")).unwrap_err().to_string();
         assert_eq!(chosen, "x.csv: --links-of x: a table of links holds one cluster; leave the option out");
         let head = "src_idx,dst_idx,bandwidth_mbytes_per_s\r\n";
         let rows = |rows: &str| fabric_fault(&format!("{head}{rows}"));
-        assert!(rows("0,1,1e30\r\n").contains("line 2, bandwidth_mbytes_per_s = 1000000000000000000000000000000: must be"));
+        assert!(
+            rows("0,1,1e30\r\n").contains("line 2, bandwidth_mbytes_per_s = 1000000000000000000000000000000: must be")
+        );
         assert_eq!(
             rows("0,1,5\r\n1,0,5\r\n0,1,6\r\n"),
             "x.csv: line 4, src_idx = 0, dst_idx = 1: line 2 already measures this pair; keep one of them or their mean, \
@@ -463,7 +495,10 @@ mod tests {
             "x.csv: line 3, src_idx = 1, dst_idx = 1: no link leads from a unit to itself; remove the line, or mark it with diagonal = 1"
         );
         let marked = fabric_fault("src_idx,dst_idx,bandwidth_mbytes_per_s,diagonal\n0,1,5,0\n0,2,5,1\n");
-        assert_eq!(marked, "x.csv: line 3, diagonal = 1: src_idx = 0, dst_idx = 2 are two units; write 0, or correct them");
+        assert_eq!(
+            marked,
+            "x.csv: line 3, diagonal = 1: src_idx = 0, dst_idx = 2 are two units; write 0, or correct them"
+        );
     }
 
     #[test]
@@ -493,7 +528,10 @@ mod tests {
         let links = LinkMatrix::from_csv("x.csv", &format!("{head}{both_ends}"), None).unwrap();
         assert_eq!((links.rate_between(0, 1), links.rate_between(1, 0)), (2.5e9, 2.5e9));
         let again = fabric_fault(&format!("{head}{both_ends}sent,1,0,2000\n"));
-        assert!(again.starts_with("x.csv: line 6, src_idx = 1, dst_idx = 0: line 3 already measures this pair; "), "{again}");
+        assert!(
+            again.starts_with("x.csv: line 6, src_idx = 1, dst_idx = 0: line 3 already measures this pair; "),
+            "{again}"
+        );
     }
 
     #[test]

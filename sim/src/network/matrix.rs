@@ -139,7 +139,8 @@ impl LinkMatrix {
         let mut slowest = f64::INFINITY;
         for group in self.sibling_groups(fan_out, spacing) {
             for &from in &group {
-                let time: f64 = group.iter().filter(|&&to| to != from).map(|&to| 1.0 / self.rate_between(from, to)).sum();
+                let time: f64 =
+                    group.iter().filter(|&&to| to != from).map(|&to| 1.0 / self.rate_between(from, to)).sum();
                 slowest = slowest.min((group.len() - 1) as f64 / time);
             }
         }

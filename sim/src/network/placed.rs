@@ -74,14 +74,18 @@ impl<'a> PlacementFinder<'a> {
             least: counts.min().unwrap_or(1),
             stride: stride.unwrap_or(1),
         };
-        GroupPlacement { spread, link: BytesPerSecond(if spread.units > 1 { self.place_on_links(kind) } else { f64::INFINITY }) }
+        GroupPlacement {
+            spread,
+            link: BytesPerSecond(if spread.units > 1 { self.place_on_links(kind) } else { f64::INFINITY }),
+        }
     }
 
     fn place_on_links(&self, kind: CollectiveKind) -> f64 {
         let (units, links) = (&self.seen, self.links);
         if kind.is_exchange() {
             let mean = |from: u32| {
-                let times = units.iter().filter(|(to, _)| *to != from).map(|(to, _)| 1.0 / links.rate_between(from, *to));
+                let times =
+                    units.iter().filter(|(to, _)| *to != from).map(|(to, _)| 1.0 / links.rate_between(from, *to));
                 (units.len() - 1) as f64 / times.sum::<f64>()
             };
             return units.iter().map(|(from, _)| mean(*from)).fold(f64::INFINITY, f64::min);
@@ -128,7 +132,8 @@ impl Fabric {
             let known = slowest.entry(spread).or_insert(f64::INFINITY);
             *known = known.min(link.0);
         }
-        let costs = slowest.into_iter().map(|(spread, link)| self.cost_of_spread_sharing(kind, bytes, spread, link, flows));
+        let costs =
+            slowest.into_iter().map(|(spread, link)| self.cost_of_spread_sharing(kind, bytes, spread, link, flows));
         costs.reduce(CollectiveCost::slower_of)
     }
 

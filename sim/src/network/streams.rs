@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn a_slowdown_lasts_as_long_as_the_other_stream() {
         // The collective takes 1 s, slowed to 1.5. Meanwhile the kernels finish 0.75 of their 4 s; then they run alone.
-        let contention = StreamContention { kernel_by_collective: 1.0, collective_by_kernel: 0.5, ..StreamContention::default() };
+        let contention =
+            StreamContention { kernel_by_collective: 1.0, collective_by_kernel: 0.5, ..StreamContention::default() };
         let together = streams().time_together(&contention).0;
         assert!((together - (1.5 + 3.25)).abs() < 1e-9, "{together}");
     }
@@ -95,8 +96,12 @@ mod tests {
     #[test]
     fn the_network_and_copies_share_the_host() {
         let contention = StreamContention { network_by_copy: 2.0, ..StreamContention::default() };
-        let between =
-            StreamTimes { collective: Seconds(1.0), copy_in: Seconds(1.0), between_nodes: true, ..StreamTimes::default() };
+        let between = StreamTimes {
+            collective: Seconds(1.0),
+            copy_in: Seconds(1.0),
+            between_nodes: true,
+            ..StreamTimes::default()
+        };
         assert!((between.time_together(&contention).0 - (1.0 + 2.0 / 3.0)).abs() < 1e-9);
         let inside = StreamTimes { between_nodes: false, ..between };
         assert_eq!(inside.time_together(&contention), Seconds(1.0));

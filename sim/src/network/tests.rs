@@ -50,7 +50,8 @@ fn flat_switch() -> Fabric {
 }
 
 fn matrix_text(mut entry: impl FnMut(usize, usize) -> f64) -> String {
-    let rows: Vec<Vec<f64>> = (0..8).map(|i| (0..8).map(|j| if i == j { 0.0 } else { entry(i, j) }).collect()).collect();
+    let rows: Vec<Vec<f64>> =
+        (0..8).map(|i| (0..8).map(|j| if i == j { 0.0 } else { entry(i, j) }).collect()).collect();
     two_tier(&format!("topology = \"matrix\"\nlinks_gb_per_s = {rows:?}"))
 }
 
@@ -98,7 +99,8 @@ fn phaze_flat_is_phazes_formula() {
 fn nothing_to_do_costs_nothing() {
     let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     for kind in KINDS {
-        for cost in [fabric.cost_of_collective(&op(kind, 1 << 20, 1, 8)), fabric.cost_of_collective(&op(kind, 0, 8, 1))] {
+        for cost in [fabric.cost_of_collective(&op(kind, 1 << 20, 1, 8)), fabric.cost_of_collective(&op(kind, 0, 8, 1))]
+        {
             assert_eq!((cost.latency, cost.algorithm), (Seconds::ZERO, Algorithm::None));
         }
     }
@@ -186,8 +188,9 @@ fn torus_all_to_all_is_bound_by_the_bisection() {
 #[test]
 fn an_all_to_all_of_sends_side_by_side_starts_once_whatever_the_peers() {
     let fabric = Fabric::built_in("nvlink4_node").unwrap();
-    let time =
-        |bytes: u64, ranks: u32| fabric.cost_of_collective(&op(CollectiveKind::AllToAll, bytes, ranks, 1)).latency.micros();
+    let time = |bytes: u64, ranks: u32| {
+        fabric.cost_of_collective(&op(CollectiveKind::AllToAll, bytes, ranks, 1)).latency.micros()
+    };
     // The same size to each peer: 64 KiB take the start of bulk, 8 KiB that of a low-latency message.
     let [two, eight] = [2, 8].map(|ranks| time((64 << 10) * u64::from(ranks), ranks));
     assert!((eight / two - 1.0).abs() < 0.25, "{two} {eight}");
@@ -235,11 +238,15 @@ fn only_tori_with_room_for_a_twisted_slice_are_twisted() {
     let twist = |dims: &str| file_with("dims = [16, 16, 16]", &format!("twisted = true\ndims = {dims}")).unwrap_err();
     for dims in ["[16, 16]", "[4, 4, 4]", "[16, 16, 2]"] {
         let error = twist(dims);
-        assert!(error.contains("twisted = true: needs room for closed sides of n x n x 2n or n x 2n x 2n in dims"), "{error}");
+        assert!(
+            error.contains("twisted = true: needs room for closed sides of n x n x 2n or n x 2n x 2n in dims"),
+            "{error}"
+        );
     }
     assert!(file_with("dims = [16, 16, 16]", "twisted = true\ndims = [4, 8, 4]").is_ok());
     let error =
-        file_with("topology = \"torus\"\ndims = [16, 16, 16]", "topology = \"ring\"\ndevices = 8\ntwisted = false").unwrap_err();
+        file_with("topology = \"torus\"\ndims = [16, 16, 16]", "topology = \"ring\"\ndevices = 8\ntwisted = false")
+            .unwrap_err();
     assert!(error.contains("twisted"), "{error}");
 }
 
@@ -259,7 +266,10 @@ fn slices_are_compact_and_wrap_where_they_can() {
         "fabric `tpu_v4_ici` cannot hold 4097 devices: it holds at most 4096; use fewer devices or a larger fabric"
     );
     let error = fabric.for_devices(19).unwrap_err().to_string();
-    assert_eq!(error, "fabric `tpu_v4_ici` cannot hold 19 devices: no slice of its ici torus has that many; use 18 or 20");
+    assert_eq!(
+        error,
+        "fabric `tpu_v4_ici` cannot hold 19 devices: no slice of its ici torus has that many; use 18 or 20"
+    );
 }
 
 #[test]
@@ -290,7 +300,10 @@ fn chips_that_share_a_fabric_have_their_own_figures() {
 fn a_fabric_by_path_has_the_same_figures_per_chip_as_by_name() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/templates/fabrics/ici_3d_torus.toml");
     for chip in ["tpu_v4", "tpu_v5p", "tpu_v7"] {
-        assert_eq!(Fabric::load_for_chip(path, chip).unwrap(), Fabric::built_in_for_chip("ici_3d_torus", chip).unwrap());
+        assert_eq!(
+            Fabric::load_for_chip(path, chip).unwrap(),
+            Fabric::built_in_for_chip("ici_3d_torus", chip).unwrap()
+        );
     }
     let error = Fabric::load_for_chip(path, "tpu_v5e").unwrap_err();
     assert!(matches!(error, NetworkError::NoChip { .. }), "{error}");
@@ -426,5 +439,8 @@ fn every_figure_has_both_limits() {
     let outer = "topology = \"switch\"\ndevices = 32\nbandwidth_gb_per_s = 5.0";
     let slow = two_tier(outer).replace("launch_us = 2.0", "launch_us = 1e308");
     let error = Fabric::from_toml_str("f.toml", &slow).unwrap_err().to_string();
-    assert!(error.starts_with("f.toml: launch_us = 1e308: must be at most 1000000, a second; give microseconds"), "{error}");
+    assert!(
+        error.starts_with("f.toml: launch_us = 1e308: must be at most 1000000, a second; give microseconds"),
+        "{error}"
+    );
 }

@@ -28,7 +28,9 @@ impl TierChecker {
         let cure = "give GB/s of one device, one direction";
         match value {
             Some(v) if !(v.is_finite() && v > 0.0) => self.add_fault(key, v, "must be a finite number above 0", cure),
-            Some(v) if !limits::RATE.contains(&(v * 1e9)) => self.add_fault(key, limits::format_number(v), GB_PER_S, cure),
+            Some(v) if !limits::RATE.contains(&(v * 1e9)) => {
+                self.add_fault(key, limits::format_number(v), GB_PER_S, cure)
+            }
             _ => {}
         }
     }
@@ -123,7 +125,12 @@ fn check_figures(c: &mut TierChecker, t: &TierTable) {
     c.check_rate("exchange_peer_gb_per_s", t.exchange_peer_gb_per_s);
     let exchange = [t.exchange_step_us, t.exchange_fraction, t.exchange_peer_gb_per_s].map(|figure| figure.is_some());
     if exchange.contains(&true) && exchange.contains(&false) {
-        c.add_fault("exchange_*", "some of three", "step_us, fraction and peer_gb_per_s belong together", "give all or none");
+        c.add_fault(
+            "exchange_*",
+            "some of three",
+            "step_us, fraction and peer_gb_per_s belong together",
+            "give all or none",
+        );
     }
     for rate in t.group_gb_per_s.iter().flatten() {
         c.check_rate("group_gb_per_s", Some(*rate));
@@ -224,7 +231,12 @@ fn check_devices(c: &mut TierChecker, t: &TierTable, below: Option<u32>, outermo
         Some(d) => {
             let inner = below.unwrap_or(1).max(1);
             if d < 2 || d <= inner && inner > 1 {
-                c.add_fault("devices", d, "must be at least 2 and above the inner tier's", "give the devices of one unit");
+                c.add_fault(
+                    "devices",
+                    d,
+                    "must be at least 2 and above the inner tier's",
+                    "give the devices of one unit",
+                );
             } else if d % inner != 0 {
                 c.add_fault("devices", d, "must be a multiple of the inner tier's devices", "give whole units");
             }
@@ -236,7 +248,12 @@ fn check_dims(c: &mut TierChecker, sides: &[u32]) {
     let product = sides.iter().try_fold(1_u32, |a, &b| a.checked_mul(b));
     if sides.is_empty() || sides.len() > 3 || sides.contains(&0) || product.is_none_or(|p| p > 1 << 24) {
         let value = format!("{sides:?}");
-        c.add_fault("dims", value, "needs 1 to 3 sides of at least 1, 2^24 devices at most", "list the sides, first fastest");
+        c.add_fault(
+            "dims",
+            value,
+            "needs 1 to 3 sides of at least 1, 2^24 devices at most",
+            "list the sides, first fastest",
+        );
     }
 }
 

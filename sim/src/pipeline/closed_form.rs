@@ -198,7 +198,8 @@ impl Pipeline {
         let mut devices = vec![DeviceWork::default(); self.device_count() as usize];
         let (mut head, mut tail) = (Seconds::ZERO, Seconds::ZERO);
         for (i, stage) in self.stages.iter().enumerate() {
-            let back = stage.recompute + stage.backward_input + if split { Seconds::ZERO } else { stage.backward_weight };
+            let back =
+                stage.recompute + stage.backward_input + if split { Seconds::ZERO } else { stage.backward_weight };
             if let Some(device) = devices.get_mut(self.device_of(i)) {
                 if device.stages == 0 {
                     (device.head, device.tail) = (head, tail);

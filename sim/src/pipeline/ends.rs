@@ -142,7 +142,10 @@ impl UnequalEndsPipeline {
         };
         let round = largest(|c| c.forward.0) + largest(|c| c.backward.0);
         let more = f64::from(self.micro_batches.saturating_sub(1));
-        PassesTime::exact_if(true, self.time_of_whole_way(f64::from(self.devices)) + 2.0 * self.farther.0 + round * more)
+        PassesTime::exact_if(
+            true,
+            self.time_of_whole_way(f64::from(self.devices)) + 2.0 * self.farther.0 + round * more,
+        )
     }
 
     fn time_of_one_f_one_b(&self) -> PassesTime {
@@ -211,8 +214,9 @@ impl UnequalEndsPipeline {
             last + back + self.inner.weight.0 * left(device)
         };
         let mut time = way + self.last.total_seconds() * m;
-        time =
-            time.max(at(1.0) - self.inner.weight.0 * left(1.0) + self.send.0 + self.first.input_seconds() + self.first.weight.0);
+        time = time.max(
+            at(1.0) - self.inner.weight.0 * left(1.0) + self.send.0 + self.first.input_seconds() + self.first.weight.0,
+        );
         if self.devices > 2 {
             time = time.max(at(1.0)).max(at(p - 2.0)).max(at((m - 1.0).clamp(1.0, p - 2.0)));
         }

@@ -50,8 +50,12 @@ fn holds_with(p: &UnequalEndsPipeline, farther: &[f64], schedule: PipelineSchedu
     let (expected, found) = (simulated_with(p, farther, schedule), p.time_of_passes(schedule));
     let difference = (found.seconds().0 - expected) / expected.max(f64::MIN_POSITIVE);
     match found {
-        PassesTime::Exact(_) => prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
-        PassesTime::AtLeast(_) => prop_assert!(difference <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
+        PassesTime::Exact(_) => {
+            prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}")
+        }
+        PassesTime::AtLeast(_) => {
+            prop_assert!(difference <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}")
+        }
     }
     Ok(matches!(found, PassesTime::Exact(_)))
 }
@@ -83,7 +87,8 @@ fn pipelines() -> impl Strategy<Value = UnequalEndsPipeline> {
 /// Like the layers of a transformer: backward twice the forward or more, heavier ends (or one layer lighter), short
 /// sends.
 fn models() -> impl Strategy<Value = UnequalEndsPipeline> {
-    let layers = (1_u32..12, any::<bool>()).prop_map(|(n, fewer)| (f64::from(n), f64::from(n - u32::from(fewer && n > 1))));
+    let layers =
+        (1_u32..12, any::<bool>()).prop_map(|(n, fewer)| (f64::from(n), f64::from(n - u32::from(fewer && n > 1))));
     let size = (2_u32..12, 1_u32..100);
     (layers, 2.0_f64..4.0, 0.0_f64..0.1, 0.1_f64..1.5, 0.0_f64..0.5, size).prop_map(
         |((inner, ends), back, embedding, head, send, (devices, micro_batches))| UnequalEndsPipeline {

@@ -246,7 +246,9 @@ pub enum PipelineError {
         micro_batch: usize,
     },
     /// An invalid duration.
-    #[error("stage {stage}: {what} = {value}: must be a finite number of seconds, at least 0; check the cost model's input")]
+    #[error(
+        "stage {stage}: {what} = {value}: must be a finite number of seconds, at least 0; check the cost model's input"
+    )]
     Duration {
         /// The virtual stage.
         stage: usize,
@@ -260,7 +262,12 @@ pub enum PipelineError {
 impl Pipeline {
     /// A pipeline of equal stages without sends and once-per-step work, for closed forms, tests and examples.
     #[must_use]
-    pub fn with_uniform_stages(stage: PipelineStage, stages: usize, micro_batches: u32, schedule: PipelineSchedule) -> Self {
+    pub fn with_uniform_stages(
+        stage: PipelineStage,
+        stages: usize,
+        micro_batches: u32,
+        schedule: PipelineSchedule,
+    ) -> Self {
         Self {
             stages: vec![stage; stages],
             sends: vec![Seconds::ZERO; stages.saturating_sub(1)],
@@ -337,7 +344,12 @@ impl Pipeline {
         let (m, p) = (self.micro_batches, self.device_count());
         if matches!(self.schedule, PipelineSchedule::Interleaved { .. }) && m % p != 0 {
             let low = (m / p * p).max(p);
-            return Err(PipelineError::Rounds { micro_batches: m, devices: p, low, high: (m / p + 1).saturating_mul(p) });
+            return Err(PipelineError::Rounds {
+                micro_batches: m,
+                devices: p,
+                low,
+                high: (m / p + 1).saturating_mul(p),
+            });
         }
         Ok(())
     }

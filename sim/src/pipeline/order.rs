@@ -26,9 +26,12 @@ pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32) -> Option<Vec<OrderSt
     let (p, m) = (pipeline.device_count(), pipeline.micro_batches);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
     match pipeline.schedule {
-        PipelineSchedule::GPipe => {
-            Some((0..m).map(|i| step(PipelinePass::Forward, i)).chain((0..m).map(|i| step(PipelinePass::Backward, i))).collect())
-        }
+        PipelineSchedule::GPipe => Some(
+            (0..m)
+                .map(|i| step(PipelinePass::Forward, i))
+                .chain((0..m).map(|i| step(PipelinePass::Backward, i)))
+                .collect(),
+        ),
         PipelineSchedule::OneForwardOneBackward => {
             let warm_up = m.min(p - k - 1);
             let forward = |i| step(PipelinePass::Forward, i);

@@ -88,7 +88,8 @@ impl LongerRunPipeline {
         let p = &self.pipeline;
         let (place, stages) = (u64::from(device), u64::from(p.devices * schedule.chunks_per_device()));
         let way = if device == 0 { 0.0 } else { self.time_before(place, FORWARD) + p.send.0 * f64::from(device) };
-        let later = if schedule == PipelineSchedule::ZbV { self.total_seconds(stages - 1 - place, stages) } else { 0.0 };
+        let later =
+            if schedule == PipelineSchedule::ZbV { self.total_seconds(stages - 1 - place, stages) } else { 0.0 };
         way + (self.total_seconds(place, stages) + later) * f64::from(p.micro_batches)
     }
 
@@ -117,7 +118,13 @@ impl LongerRunPipeline {
     /// The largest extra time of one micro-batch's way over the device's passes that it replaces. The first value is
     /// for its way to the device's chunks, in the first of the two directions. The second is for its way to the last
     /// chunk and back to the device.
-    fn extra_time_of_ways(&self, device: u32, chunks: u64, ahead: u64, [pass, other]: [StagePassSeconds; 2]) -> [f64; 2] {
+    fn extra_time_of_ways(
+        &self,
+        device: u32,
+        chunks: u64,
+        ahead: u64,
+        [pass, other]: [StagePassSeconds; 2],
+    ) -> [f64; 2] {
         let (p, send) = (u64::from(self.pipeline.devices), self.pipeline.send.0);
         let (device, stages) = (u64::from(device), p * chunks);
         let (mut first, mut left_out, mut passes) = (0.0_f64, 0.0, 0.0);
@@ -132,7 +139,8 @@ impl LongerRunPipeline {
             passes += own * (rounds * p + rest.saturating_sub(chunk * p).min(p)) as f64;
         }
         let last = &self.pipeline.last;
-        let all = self.time_before(stages - 1, pass) + pass(last) + send * (stages - 1) as f64 + self.pipeline.farther.0;
+        let all =
+            self.time_before(stages - 1, pass) + pass(last) + send * (stages - 1) as f64 + self.pipeline.farther.0;
         let place = stages - p + device;
         let back = self.time_before(stages - 1, other) + other(last) - self.time_before(place + 1, other);
         let back = if place + 1 < stages { back + send * (stages - 1 - place) as f64 } else { 0.0 };

@@ -11,7 +11,12 @@ fn simulated(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule)
     let stage = |i: u64| {
         let work = p.work_of_stage(i, stages);
         let backward_input = work.backward - work.weight;
-        PipelineStage { forward: work.forward, backward_input, backward_weight: work.weight, ..PipelineStage::default() }
+        PipelineStage {
+            forward: work.forward,
+            backward_input,
+            backward_weight: work.weight,
+            ..PipelineStage::default()
+        }
     };
     let devices = p.pipeline.devices as usize;
     // ZB-V turns at the last device and comes back the same way.
@@ -61,7 +66,10 @@ fn pipelines() -> impl Strategy<Value = (UnequalEndsPipeline, ChunkWork, f64, f6
 }
 
 /// The pipeline with its run fitted to this many chunks per device, if there is a place for one.
-fn fitted((pipeline, longer, from, count): (UnequalEndsPipeline, ChunkWork, f64, f64), chunks: u32) -> Option<LongerRunPipeline> {
+fn fitted(
+    (pipeline, longer, from, count): (UnequalEndsPipeline, ChunkWork, f64, f64),
+    chunks: u32,
+) -> Option<LongerRunPipeline> {
     let between = u64::from(pipeline.devices * chunks) - 2;
     let count = 1 + (count * between.saturating_sub(2) as f64) as u64;
     let from = 1 + (from * (between.checked_sub(count)? + 1) as f64) as u64;
@@ -72,8 +80,12 @@ fn holds(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule) -> 
     let (expected, found) = (simulated(p, farther, schedule), p.time_of_passes(schedule));
     let difference = found.seconds().0 / expected - 1.0;
     match found {
-        PassesTime::Exact(_) => prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
-        PassesTime::AtLeast(_) => prop_assert!(difference <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}"),
+        PassesTime::Exact(_) => {
+            prop_assert!(difference.abs() <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}")
+        }
+        PassesTime::AtLeast(_) => {
+            prop_assert!(difference <= 1e-9, "{p:?} {schedule:?}: {found:?}, simulated {expected}")
+        }
     }
     Ok(-difference)
 }
@@ -118,8 +130,8 @@ proptest! {
 #[test]
 fn bounds_are_tight_for_models_of_layers() {
     let (mut sum, mut meet, mut all) = (0.0, 0, 0);
-    for (p, v, rounds, head) in
-        (2..7_u32).flat_map(|p| [1, 2, 3].into_iter().flat_map(move |v| [2, 5].map(|r| (p, v, r, 0.5 * f64::from(p % 3)))))
+    for (p, v, rounds, head) in (2..7_u32)
+        .flat_map(|p| [1, 2, 3].into_iter().flat_map(move |v| [2, 5].map(|r| (p, v, r, 0.5 * f64::from(p % 3)))))
     {
         let layers = |n: f64| work(n, 2.0 * n, 0.5);
         let pipeline = UnequalEndsPipeline {
@@ -131,10 +143,12 @@ fn bounds_are_tight_for_models_of_layers() {
             devices: p,
             micro_batches: p * rounds,
         };
-        let schedule = if v == 1 { PipelineSchedule::OneForwardOneBackward } else { PipelineSchedule::Interleaved { chunks: v } };
+        let schedule =
+            if v == 1 { PipelineSchedule::OneForwardOneBackward } else { PipelineSchedule::Interleaved { chunks: v } };
         let between = u64::from(p * v) - 2;
         for (count, from) in (1..between).flat_map(|count| (1..=between - count + 1).map(move |from| (count, from))) {
-            let short = holds(&LongerRunPipeline { pipeline, longer: layers(2.0), from, count }, &[], schedule).unwrap();
+            let short =
+                holds(&LongerRunPipeline { pipeline, longer: layers(2.0), from, count }, &[], schedule).unwrap();
             sum += short;
             meet += u32::from(short < 1e-9);
             all += 1;

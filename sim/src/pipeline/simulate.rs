@@ -299,7 +299,8 @@ impl<'a> PipelinePlayer<'a> {
     fn record_event(&mut self, k: usize, step: OrderStep, kind: PipelineEventKind, start: f64, end: f64) {
         if self.trace {
             let (start, end) = (Seconds(start), Seconds(end));
-            let event = PipelineEvent { device: k as u32, stage: step.stage, micro_batch: step.micro_batch, kind, start, end };
+            let event =
+                PipelineEvent { device: k as u32, stage: step.stage, micro_batch: step.micro_batch, kind, start, end };
             self.devices[k].events.push(event);
         }
     }

@@ -92,8 +92,12 @@ fn a_trace_says_who_did_what_when() {
 #[test]
 fn interleaving_shrinks_the_bubble_by_the_chunks() {
     for (p, chunks, m) in [(2_u32, 2_u32, 4_u32), (4, 2, 8), (4, 3, 8), (4, 4, 4), (8, 2, 16), (1, 2, 3)] {
-        let pipeline =
-            Pipeline::with_uniform_stages(stage(1.0, 2.0), (p * chunks) as usize, m, PipelineSchedule::Interleaved { chunks });
+        let pipeline = Pipeline::with_uniform_stages(
+            stage(1.0, 2.0),
+            (p * chunks) as usize,
+            m,
+            PipelineSchedule::Interleaved { chunks },
+        );
         let expected = interleaved_time(Seconds(3.0), p, chunks, m).0;
         assert!(close(time(&pipeline), expected), "p {p} v {chunks} m {m}: {} {expected}", time(&pipeline));
     }
@@ -101,7 +105,12 @@ fn interleaving_shrinks_the_bubble_by_the_chunks() {
 
 #[test]
 fn zero_bubble_h1_fills_a_third_of_the_bubble_at_the_memory_of_the_first_stage() {
-    let pass = PipelineStage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
+    let pass = PipelineStage {
+        backward_weight: Seconds(1.0),
+        stash: Bytes(10),
+        stash_for_weights: Bytes(10),
+        ..stage(1.0, 1.0)
+    };
     for (p, m) in [(2_u32, 4_u32), (4, 8), (8, 16), (4, 4)] {
         let split = Pipeline::with_uniform_stages(pass, p as usize, m, PipelineSchedule::ZbH1);
         let timeline = split.simulate_without_records().unwrap();
@@ -117,13 +126,31 @@ fn zero_bubble_h1_fills_a_third_of_the_bubble_at_the_memory_of_the_first_stage()
 
 #[test]
 fn zero_bubble_v_beats_h1_within_its_memory() {
-    let pass = PipelineStage { backward_weight: Seconds(1.0), stash: Bytes(10), stash_for_weights: Bytes(10), ..stage(1.0, 1.0) };
+    let pass = PipelineStage {
+        backward_weight: Seconds(1.0),
+        stash: Bytes(10),
+        stash_for_weights: Bytes(10),
+        ..stage(1.0, 1.0)
+    };
     for (p, m) in [(2_u32, 8_u32), (4, 16), (8, 32)] {
-        let v = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::ZbV).simulate_without_records().unwrap();
-        let whole = PipelineStage { forward: Seconds(2.0), backward_input: Seconds(2.0), backward_weight: Seconds(2.0), ..pass };
-        let h1 = Pipeline::with_uniform_stages(whole, p as usize, m, PipelineSchedule::ZbH1).simulate_without_records().unwrap();
+        let v = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::ZbV)
+            .simulate_without_records()
+            .unwrap();
+        let whole = PipelineStage {
+            forward: Seconds(2.0),
+            backward_input: Seconds(2.0),
+            backward_weight: Seconds(2.0),
+            ..pass
+        };
+        let h1 = Pipeline::with_uniform_stages(whole, p as usize, m, PipelineSchedule::ZbH1)
+            .simulate_without_records()
+            .unwrap();
         assert!(v.total < h1.total, "p {p}: {} {}", v.total, h1.total);
-        assert!(v.devices.iter().all(|d| d.peak_memory.0 <= 10 * u64::from(passes_in_flight(PipelineSchedule::ZbV, p, 0, m))));
+        assert!(
+            v.devices
+                .iter()
+                .all(|d| d.peak_memory.0 <= 10 * u64::from(passes_in_flight(PipelineSchedule::ZbV, p, 0, m)))
+        );
     }
 }
 

@@ -76,7 +76,8 @@ pub(super) fn zb_v_orders(devices: usize, micro_batches: usize) -> Arc<[PassOrde
     if let Some(orders) = known().get(&(devices, micro_batches)) {
         return Arc::clone(orders);
     }
-    let orders: Arc<[PassOrder]> = NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches)).collect();
+    let orders: Arc<[PassOrder]> =
+        NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches)).collect();
     let mut known = known();
     let turns = |orders: &Arc<[PassOrder]>| orders.iter().map(Vec::len).sum::<usize>();
     if known.values().chain([&orders]).map(turns).sum::<usize>() > KEPT {
@@ -134,7 +135,14 @@ struct GreedyScheduler<'a> {
 impl<'a> GreedyScheduler<'a> {
     fn new(nominal: &'a NominalWork, devices: usize, micro_batches: usize) -> Self {
         let none = || vec![Vec::with_capacity(micro_batches); 2 * devices];
-        Self { nominal, devices, micro_batches, ends: [none(), none()], weights: vec![0; 2 * devices], free: vec![0; devices] }
+        Self {
+            nominal,
+            devices,
+            micro_batches,
+            ends: [none(), none()],
+            weights: vec![0; 2 * devices],
+            free: vec![0; devices],
+        }
     }
 
     /// Number of passes of a stage that have run.
@@ -163,7 +171,9 @@ impl<'a> GreedyScheduler<'a> {
 
     fn most_urgent_pass(&self, k: usize) -> Option<NextPass> {
         let (early, late) = (k, 2 * self.devices - 1 - k);
-        let held = |stage: usize| self.passes_done(stage, PipelinePass::Forward) - self.passes_done(stage, PipelinePass::Weight);
+        let held = |stage: usize| {
+            self.passes_done(stage, PipelinePass::Forward) - self.passes_done(stage, PipelinePass::Weight)
+        };
         let (held, limit) = (held(early) + held(late), 2 * self.devices);
         let mut best: Option<NextPass> = None;
         // In order of urgency: a later entry wins only if it can start strictly earlier.
@@ -255,7 +265,9 @@ impl Pipeline {
         }
         let stages = |device: usize| [device, last - device];
         let reduced = |k: usize| {
-            times_of_reductions(self, &stages(k), free[k], &gradients).last().map_or(free[k], |(.., end)| end.max(free[k]))
+            times_of_reductions(self, &stages(k), free[k], &gradients)
+                .last()
+                .map_or(free[k], |(.., end)| end.max(free[k]))
         };
         let reduced: Vec<f64> = (0..devices).map(reduced).collect();
         let all = reduced.iter().copied().fold(0.0, f64::max);
@@ -335,12 +347,18 @@ mod tests {
                     }
                     let other = 2 * p - 1 - stage;
                     let (early, late) = (held[stage.min(other)], held[stage.max(other)]);
-                    assert!(early + late <= 2 * p && late <= early && early <= (2 * p - 1).min(m), "p {p} m {m}: {early} {late}");
+                    assert!(
+                        early + late <= 2 * p && late <= early && early <= (2 * p - 1).min(m),
+                        "p {p} m {m}: {early} {late}"
+                    );
                     // Never more than at one of the corners, whichever chunk keeps more.
                     let corners = zb_v_in_flight(p as u32, m as u32);
                     for [one, other] in [[0, 1], [1, 1], [1, 0], [3, 1], [1, 3]] {
                         let most = corners.map(|[early, late]| early as usize * one + late as usize * other);
-                        assert!(early * one + late * other <= most[0].max(most[1]), "p {p} m {m}: {early} {late}, {corners:?}");
+                        assert!(
+                            early * one + late * other <= most[0].max(most[1]),
+                            "p {p} m {m}: {early} {late}, {corners:?}"
+                        );
                     }
                 }
                 assert!(held.iter().all(|held| *held == 0));

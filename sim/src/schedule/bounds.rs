@@ -311,8 +311,8 @@ impl WeightGame<'_> {
             let mut weight = if counted { (1.0 - self.exclusive[i]) * self.piece.lat[i] as f64 } else { 0.0 };
             if self.piece.exc[i] != NEVER {
                 let across = self.exclusive[i] * self.piece.exc[i] as f64;
-                let blocks_all =
-                    class.blocked_through > 0 && (!self.piece.own_kind || self.piece.kind[i] & class.blocked_through > 0);
+                let blocks_all = class.blocked_through > 0
+                    && (!self.piece.own_kind || self.piece.kind[i] & class.blocked_through > 0);
                 if blocks_all {
                     stopped += across;
                     stops |= 1 << i;
@@ -353,8 +353,8 @@ pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> Oper
     loop {
         let before = found;
         for i in (0..n).filter(|&i| piece.exc[i] != NEVER) {
-            let beside =
-                set_members(relation.all_operators() & !related[i]).filter(|&j| found >> j & 1 == 0 || !piece.excludes(j, i));
+            let beside = set_members(relation.all_operators() & !related[i])
+                .filter(|&j| found >> j & 1 == 0 || !piece.excludes(j, i));
             if piece.exc[i] + beside.map(|j| piece.shortest_latency(j)).sum::<u64>() < piece.lat[i] {
                 found |= 1 << i;
             }
@@ -371,7 +371,8 @@ pub(super) fn successors_and_tails(piece: &Piece) -> Vec<u64> {
     let (offsets, succs) = successor_lists(piece);
     let mut tail = vec![0u64; piece.operator_count()];
     for i in (0..piece.operator_count()).rev() {
-        let below = succs[offsets[i] as usize..offsets[i + 1] as usize].iter().map(|&s| tail[s as usize]).max().unwrap_or(0);
+        let below =
+            succs[offsets[i] as usize..offsets[i + 1] as usize].iter().map(|&s| tail[s as usize]).max().unwrap_or(0);
         tail[i] = below + piece.lat[i];
     }
     tail

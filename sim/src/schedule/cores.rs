@@ -21,7 +21,8 @@ fn order_by_start(piece: &Piece, found: &PieceSchedule) -> Vec<usize> {
 /// slots.
 pub(super) fn assign_cores(piece: &Piece, found: &PieceSchedule) -> Vec<CoreAssignment> {
     let mut cores = vec![CoreAssignment::default(); piece.operator_count()];
-    let mut free_at = [vec![0u64; piece.m[0] as usize], vec![0u64; piece.m[1] as usize], vec![0u64; piece.m[2] as usize]];
+    let mut free_at =
+        [vec![0u64; piece.m[0] as usize], vec![0u64; piece.m[1] as usize], vec![0u64; piece.m[2] as usize]];
     for i in order_by_start(piece, found) {
         let (start, end) = (found.starts[i], found.starts[i] + length_in_mode(piece, found, i));
         let slot = found.slots.get(i).copied().filter(|&s| s != u32::MAX && piece.paired && piece.kind[i] != LINK);

@@ -62,13 +62,17 @@ pub struct IlpOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IlpError {
     /// A piece has too many operators for the program.
-    #[error("a piece of {operators} operators is above the limit of {SEARCHABLE} for the integer program; use `solve_problem`")]
+    #[error(
+        "a piece of {operators} operators is above the limit of {SEARCHABLE} for the integer program; use `solve_problem`"
+    )]
     TooLarge {
         /// Operators of the piece.
         operators: usize,
     },
     /// The solver failed.
-    #[error("the solver failed on a piece of {operators} operators: {message}; use `solve_problem`, or the other solver")]
+    #[error(
+        "the solver failed on a piece of {operators} operators: {message}; use `solve_problem`, or the other solver"
+    )]
     Solver {
         /// Operators of the piece.
         operators: usize,
@@ -94,9 +98,12 @@ pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, Il
         Formulation::Tight => piece::cut_into_pieces(problem),
         Formulation::Plain => piece::as_one_piece(problem),
     };
-    let answers: Vec<PieceAnswer> = cuts.iter().map(|cut| solve_piece_by_ilp(&cut.piece, options)).collect::<Result<_, _>>()?;
+    let answers: Vec<PieceAnswer> =
+        cuts.iter().map(|cut| solve_piece_by_ilp(&cut.piece, options)).collect::<Result<_, _>>()?;
     let mut answers = answers.into_iter();
-    Ok(solve_cut_pieces(problem, &cuts, |piece| (answers.next().unwrap_or_else(|| answer_single_operator(piece)), false)))
+    Ok(solve_cut_pieces(problem, &cuts, |piece| {
+        (answers.next().unwrap_or_else(|| answer_single_operator(piece)), false)
+    }))
 }
 
 /// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces that of the answer; a program
@@ -127,7 +134,12 @@ fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer
 
 /// Solves the program of a piece of 2 to [`SEARCHABLE`] operators, given a schedule and a lower bound. Core numbers are added
 /// for the kinds of core that a solution without them overloads.
-fn solve_from_schedule(piece: &Piece, options: &IlpOptions, start: &PieceSchedule, lower: u64) -> Result<PieceAnswer, IlpError> {
+fn solve_from_schedule(
+    piece: &Piece,
+    options: &IlpOptions,
+    start: &PieceSchedule,
+    lower: u64,
+) -> Result<PieceAnswer, IlpError> {
     let operators = piece.operator_count();
     let begun = Instant::now();
     let mut groups = [false; 3];
@@ -173,7 +185,9 @@ fn proven_bound(makespan: u64) -> u64 {
 }
 
 fn end_times(piece: &Piece, found: &PieceSchedule) -> Vec<u64> {
-    (0..piece.operator_count()).map(|i| found.starts[i] + if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] }).collect()
+    (0..piece.operator_count())
+        .map(|i| found.starts[i] + if found.exclusive[i] { piece.exc[i] } else { piece.lat[i] })
+        .collect()
 }
 
 /// True if precedence holds and nothing blocked runs in parallel with an operator across all cores.
@@ -182,7 +196,8 @@ fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
     let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
     (0..piece.operator_count()).all(|j| {
         piece.predecessors(j).iter().all(|&p| ends[p as usize] <= found.starts[j])
-            && (!found.exclusive[j] || (0..piece.operator_count()).all(|i| i == j || !piece.excludes(j, i) || apart(i, j)))
+            && (!found.exclusive[j]
+                || (0..piece.operator_count()).all(|i| i == j || !piece.excludes(j, i) || apart(i, j)))
     })
 }
 
@@ -193,7 +208,8 @@ fn overloaded_kinds(piece: &Piece, found: &PieceSchedule) -> [bool; 3] {
     for at in 0..piece.operator_count() {
         let now = found.starts[at];
         for (k, bit) in [TENSOR, VECTOR, LINK].into_iter().enumerate() {
-            let runs = |i: usize| piece.kind[i] & bit > 0 && !found.exclusive[i] && found.starts[i] <= now && now < ends[i];
+            let runs =
+                |i: usize| piece.kind[i] & bit > 0 && !found.exclusive[i] && found.starts[i] <= now && now < ends[i];
             over[k] |= (0..piece.operator_count()).filter(|&i| runs(i)).count() > piece.m[k] as usize;
         }
     }
@@ -225,19 +241,34 @@ impl<'a> PieceProgram<'a> {
         let heads: Vec<u64> = (0..n).map(|i| reversed[n - 1 - i] - piece.shortest_latency(i)).collect();
         let lower = if tight { quick_lower_bound(piece, &tails) } else { 0 };
         let longest = |v: &[u64]| v.iter().fold(0u64, |a, &b| a.saturating_add(b));
-        let across: Vec<u64> = (0..n).map(|i| if piece.exc[i] == NEVER { piece.lat[i] } else { piece.exc[i] }).collect();
+        let across: Vec<u64> =
+            (0..n).map(|i| if piece.exc[i] == NEVER { piece.lat[i] } else { piece.exc[i] }).collect();
         let upper = if tight { start.makespan } else { longest(&piece.lat).min(longest(&across)) };
         let makespan = variables.add(variable().clamp(lower as f64, upper as f64));
-        let window = |i: usize| if tight { (heads[i], upper.saturating_sub(tails[i]).max(heads[i])) } else { (0, upper) };
+        let window =
+            |i: usize| if tight { (heads[i], upper.saturating_sub(tails[i]).max(heads[i])) } else { (0, upper) };
         let starts = (0..n).map(|i| variables.add(variable().clamp(window(i).0 as f64, window(i).1 as f64))).collect();
         let exclusive = (0..n).map(|i| (piece.exc[i] != NEVER).then(|| variables.add(variable().binary()))).collect();
         let relation = PrecedenceSets::of_piece(piece);
-        let comparable = |i: usize, j: usize| relation.descendants[i] >> j & 1 == 1 || relation.descendants[j] >> i & 1 == 1;
+        let comparable =
+            |i: usize, j: usize| relation.descendants[i] >> j & 1 == 1 || relation.descendants[j] >> i & 1 == 1;
         let order = (0..n)
-            .map(|i| (0..n).map(|j| (i != j && !comparable(i, j)).then(|| variables.add(variable().binary()))).collect())
+            .map(|i| {
+                (0..n).map(|j| (i != j && !comparable(i, j)).then(|| variables.add(variable().binary()))).collect()
+            })
             .collect();
-        let mut program =
-            Self { piece, relation, tight, variables, rows: Vec::new(), start: Vec::new(), makespan, starts, exclusive, order };
+        let mut program = Self {
+            piece,
+            relation,
+            tight,
+            variables,
+            rows: Vec::new(),
+            start: Vec::new(),
+            makespan,
+            starts,
+            exclusive,
+            order,
+        };
         program.add_precedence_constraints(upper, &heads, &tails);
         program.add_exclusivity_constraints();
         if tight {
@@ -335,7 +366,8 @@ impl<'a> PieceProgram<'a> {
     fn add_transitivity_constraints(&mut self) {
         let n = self.piece.operator_count();
         let known = |i: usize, j: usize| if self.relation.descendants[i] >> j & 1 == 1 { 1.0 } else { 0.0 };
-        let term = |i: usize, j: usize| self.order[i][j].map_or_else(|| Expression::from(known(i, j)), Expression::from);
+        let term =
+            |i: usize, j: usize| self.order[i][j].map_or_else(|| Expression::from(known(i, j)), Expression::from);
         for i in 0..n {
             for j in (0..n).filter(|&j| j != i) {
                 for k in (0..n).filter(|&k| k != i && k != j) {
@@ -429,7 +461,9 @@ impl<'a> PieceProgram<'a> {
         };
         match outcome {
             Ok(answer) => Ok(Some(answer)),
-            Err(ResolutionError::Other("Time limit reached before finding a feasible solution" | "NoSolutionFound")) => Ok(None),
+            Err(ResolutionError::Other(
+                "Time limit reached before finding a feasible solution" | "NoSolutionFound",
+            )) => Ok(None),
             Err(error) => Err(IlpError::Solver { operators, message: error.to_string() }),
         }
     }

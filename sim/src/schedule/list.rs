@@ -124,7 +124,8 @@ impl ListScheduler<'_> {
         self.run_across_idle_cores();
         let mut blocked = [false; CLASSES];
         loop {
-            let best = (0..CLASSES).filter(|&c| !blocked[c]).filter_map(|c| self.ready[c].peek().map(|top| (*top, c))).max();
+            let best =
+                (0..CLASSES).filter(|&c| !blocked[c]).filter_map(|c| self.ready[c].peek().map(|top| (*top, c))).max();
             let Some(((_, Reverse(i)), class)) = best else { break };
             let i = i as usize;
             if self.fits_free_cores(i, class == ALL) {

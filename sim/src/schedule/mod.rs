@@ -49,7 +49,9 @@ mod wave_tests;
 pub use ilp::{Backend, Formulation, IlpError, IlpOptions, solve_ilp};
 pub use memo::{Memo, MemoStatistics};
 pub use outline::{OperatorLeastTimes, Outline};
-pub use problem::{Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError};
+pub use problem::{
+    Cores, Exclusivity, MAX_OPERATORS, MAX_TOTAL_TICKS, Operator, OperatorKind, Pairing, Problem, ScheduleError,
+};
 pub use sharing::{PortSharing, PortUse};
 pub use verify::{ScheduleFault, verify_schedule};
 
@@ -245,7 +247,8 @@ fn solve_cut_pieces(
     }
     place_instant_operators(problem, &mut schedule);
     if schedule.lower_bound < schedule.makespan {
-        schedule.status = SolveStatus::Gap { lower_bound: schedule.lower_bound as f64, upper_bound: schedule.makespan as f64 };
+        schedule.status =
+            SolveStatus::Gap { lower_bound: schedule.lower_bound as f64, upper_bound: schedule.makespan as f64 };
     }
     debug_assert_eq!(verify_schedule(problem, &schedule), Vec::new());
     schedule
@@ -290,7 +293,8 @@ fn place_instant_operators(problem: &Problem, schedule: &mut Schedule) {
         }
         let end = |p: u32| {
             let operator = &operators[p as usize];
-            let length = if schedule.exclusive[p as usize] { operator.exclusive_latency.unwrap_or(0) } else { operator.latency };
+            let length =
+                if schedule.exclusive[p as usize] { operator.exclusive_latency.unwrap_or(0) } else { operator.latency };
             schedule.starts[p as usize] + length
         };
         schedule.starts[i] = sources[offsets[i]..offsets[i + 1]].iter().map(|&p| end(p)).max().unwrap_or(0);

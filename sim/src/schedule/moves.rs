@@ -87,7 +87,12 @@ impl Searcher<'_> {
     }
 
     /// The time from which an operator has to wait until a twin starts.
-    fn start_after_twins(&self, i: usize, running: OperatorBitset, (node, runs): (&SearchState, &[RunningOperator])) -> u64 {
+    fn start_after_twins(
+        &self,
+        i: usize,
+        running: OperatorBitset,
+        (node, runs): (&SearchState, &[RunningOperator]),
+    ) -> u64 {
         let twins = set_members(self.twins[i] & !node.set)
             .filter(|&j| self.relation.preds[j] & !node.set == 0 && (node.settled >> j ^ node.settled >> i) & 1 == 0);
         twins.map(|j| self.ready_time(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)

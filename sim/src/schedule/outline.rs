@@ -164,7 +164,11 @@ impl Ancestors {
     fn count_chains(&self, members: impl Iterator<Item = usize>) -> u32 {
         let mut last: Vec<usize> = Vec::new();
         for i in members {
-            match last.iter_mut().filter(|last| self.is_ancestor(i, **last)).max_by_key(|last| self.count_ancestors(**last)) {
+            match last
+                .iter_mut()
+                .filter(|last| self.is_ancestor(i, **last))
+                .max_by_key(|last| self.count_ancestors(**last))
+            {
                 Some(end) => *end = i,
                 None => last.push(i),
             }

@@ -3,21 +3,24 @@ use super::super::{Operator, Pairing, Problem, SolveLimits, solve_problem};
 use super::*;
 use proptest::prelude::*;
 
-const KINDS: [OperatorKind; 4] = [OperatorKind::Tensor, OperatorKind::Vector, OperatorKind::TensorVector, OperatorKind::Network];
+const KINDS: [OperatorKind; 4] =
+    [OperatorKind::Tensor, OperatorKind::Vector, OperatorKind::TensorVector, OperatorKind::Network];
 
 /// Operators with their times on one core and across all cores, edges, and cores.
 fn case() -> impl Strategy<Value = (Vec<Operator>, Vec<(u32, u32)>, Cores)> {
-    let operator = (prop::sample::select(KINDS.to_vec()), 1_u64..60, 1_u64..30).prop_map(|(kind, one, all)| match kind {
-        OperatorKind::Network => Operator::new(kind, one),
-        _ => Operator::with_exclusive(kind, one, all),
-    });
-    let cores = (1_u32..5, 1_u32..5, any::<bool>(), any::<bool>()).prop_map(|(tensor_cores, vector_cores, same, own)| Cores {
-        tensor_cores,
-        vector_cores,
-        network_links: 1,
-        pairing: if same { Pairing::SameIndex } else { Pairing::AnyPair },
-        exclusivity: if own { Exclusivity::OwnKind } else { Exclusivity::AllCores },
-    });
+    let operator =
+        (prop::sample::select(KINDS.to_vec()), 1_u64..60, 1_u64..30).prop_map(|(kind, one, all)| match kind {
+            OperatorKind::Network => Operator::new(kind, one),
+            _ => Operator::with_exclusive(kind, one, all),
+        });
+    let cores =
+        (1_u32..5, 1_u32..5, any::<bool>(), any::<bool>()).prop_map(|(tensor_cores, vector_cores, same, own)| Cores {
+            tensor_cores,
+            vector_cores,
+            network_links: 1,
+            pairing: if same { Pairing::SameIndex } else { Pairing::AnyPair },
+            exclusivity: if own { Exclusivity::OwnKind } else { Exclusivity::AllCores },
+        });
     (prop::collection::vec(operator, 1..9), prop::collection::vec(any::<bool>(), 36), cores).prop_map(
         |(operators, has, cores)| {
             let n = operators.len() as u32;
@@ -92,7 +95,8 @@ fn across_many_cores_nothing_runs_beside_anything() {
         pairing: Pairing::AnyPair,
         exclusivity: Exclusivity::AllCores,
     };
-    let [tensor, vector] = [OperatorKind::Tensor, OperatorKind::Vector].map(|kind| Operator::with_exclusive(kind, 640, 10));
+    let [tensor, vector] =
+        [OperatorKind::Tensor, OperatorKind::Vector].map(|kind| Operator::with_exclusive(kind, 640, 10));
     let operators = [tensor, vector, tensor, vector];
     assert_eq!(least(&operators, &[], &cores, true), 40.0);
     // Each kind alone has half of that work.

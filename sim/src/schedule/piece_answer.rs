@@ -43,7 +43,10 @@ pub(super) fn bound_without_search(piece: &Piece) -> (u64, PieceSchedule) {
         keep_better(&mut best, list_schedule(piece, &tails, ExclusivePolicy::Flagged(&flags)));
     }
     if best.makespan > lower {
-        keep_better(&mut best, list_schedule(piece, &tails, ExclusivePolicy::Flagged(&vec![true; piece.operator_count()])));
+        keep_better(
+            &mut best,
+            list_schedule(piece, &tails, ExclusivePolicy::Flagged(&vec![true; piece.operator_count()])),
+        );
     }
     (lower, best)
 }
@@ -58,6 +61,7 @@ pub(super) fn keep_better(best: &mut PieceSchedule, other: PieceSchedule) {
 pub(super) fn answer_single_operator(piece: &Piece) -> PieceAnswer {
     let exclusive = piece.exc[0] < piece.lat[0];
     let slots = if piece.paired { vec![if exclusive { u32::MAX } else { 0 }] } else { Vec::new() };
-    let found = PieceSchedule { makespan: piece.shortest_latency(0), starts: vec![0], exclusive: vec![exclusive], slots };
+    let found =
+        PieceSchedule { makespan: piece.shortest_latency(0), starts: vec![0], exclusive: vec![exclusive], slots };
     PieceAnswer { lower_bound: found.makespan, found, method: ProofMethod::Decomposition, steps: 0 }
 }

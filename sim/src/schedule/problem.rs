@@ -126,7 +126,9 @@ pub enum ScheduleError {
         operators: usize,
     },
     /// An operator needs a kind of core that the chip lacks.
-    #[error("operator {operator} is a {kind} operator, but the chip has 0 {resource}; give it at least 1 or remove the operator")]
+    #[error(
+        "operator {operator} is a {kind} operator, but the chip has 0 {resource}; give it at least 1 or remove the operator"
+    )]
     NoCores {
         /// The operator.
         operator: u64,
@@ -162,7 +164,9 @@ pub enum ScheduleError {
         latency: u64,
     },
     /// Too many operators.
-    #[error("{operators} operators are more than the {MAX_OPERATORS} that can be scheduled at once; split the graph by layer")]
+    #[error(
+        "{operators} operators are more than the {MAX_OPERATORS} that can be scheduled at once; split the graph by layer"
+    )]
     TooManyOperators {
         /// Operators of the problem.
         operators: usize,
@@ -286,7 +290,10 @@ fn check_operators(cores: &Cores, operators: &[Operator]) -> Result<(), Schedule
             return Err(ScheduleError::ExclusiveNetwork { operator: index, latency });
         }
         let longest = operator.latency.max(operator.exclusive_latency.unwrap_or(0));
-        total = total.checked_add(longest).filter(|&t| t <= MAX_TOTAL_TICKS).ok_or(ScheduleError::TooLong { operator: index })?;
+        total = total
+            .checked_add(longest)
+            .filter(|&t| t <= MAX_TOTAL_TICKS)
+            .ok_or(ScheduleError::TooLong { operator: index })?;
     }
     Ok(())
 }

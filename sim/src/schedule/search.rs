@@ -25,8 +25,8 @@
 //! - One of them has not been dropped. A dominating state has all completions of the dropped one, without any operator
 //!   that it has already started, so it is one of them too. It existed when it dropped the other; if it is dropped
 //!   itself, that happens later.
-//! - That state has not been extended. Otherwise one of its extensions has such a completion (see `moves`), or the
-//!   state that dominates this extension has, with one more operator.
+//! - The kept state has not been extended. Otherwise one of its extensions has such a completion (see `moves`), or
+//!   the state that dominates this extension has, with one more operator.
 
 use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::layer::{DEAD, NONE, ScheduleMove, SearchState, StateLayer, StateSummary, TrailStep};
@@ -142,8 +142,16 @@ impl<'s, 'a> Exploration<'s, 'a> {
             }
         }
         let best = self.best;
-        let open = self.layers.iter().filter_map(|layer| layer.open.iter().map(|&at| layer.nodes[at as usize].bound).min()).min();
-        WaveOutcome { lower_bound: self.dropped.min(open.unwrap_or(best)).min(best), found: self.found.take(), steps: self.steps }
+        let open = self
+            .layers
+            .iter()
+            .filter_map(|layer| layer.open.iter().map(|&at| layer.nodes[at as usize].bound).min())
+            .min();
+        WaveOutcome {
+            lower_bound: self.dropped.min(open.unwrap_or(best)).min(best),
+            found: self.found.take(),
+            steps: self.steps,
+        }
     }
 
     /// Extends the best unextended states of a layer.
@@ -242,8 +250,13 @@ impl<'s, 'a> Exploration<'s, 'a> {
             return;
         }
         let adds = self.searcher.increments_without(&left.adds, step.op as usize);
-        let (bound, guide, next) =
-            self.searcher.lower_bound_of_state((set, left, step.op), (time, runs), (since, &adds), self.best, &mut self.ends);
+        let (bound, guide, next) = self.searcher.lower_bound_of_state(
+            (set, left, step.op),
+            (time, runs),
+            (since, &adds),
+            self.best,
+            &mut self.ends,
+        );
         let bound = bound.max(node.bound);
         if bound < self.best {
             // Nothing starts before `next`, so operators that end until then count as ended.
@@ -258,12 +271,21 @@ impl<'s, 'a> Exploration<'s, 'a> {
                     (idle, since) = (set, SinceIdle { idle: from, work: 0 });
                 }
             }
-            self.insert_state(SearchState { set, time, bound, guide, runs: (0, 0), idle, since, settled, step, parent }, runs);
+            self.insert_state(
+                SearchState { set, time, bound, guide, runs: (0, 0), idle, since, settled, step, parent },
+                runs,
+            );
         }
     }
 
     /// Writes the operators that run at `time`, after `step` has started, into `runs`.
-    fn runs_after_start(&self, before: &[RunningOperator], step: ScheduleMove, time: u64, runs: &mut Vec<RunningOperator>) {
+    fn runs_after_start(
+        &self,
+        before: &[RunningOperator],
+        step: ScheduleMove,
+        time: u64,
+        runs: &mut Vec<RunningOperator>,
+    ) {
         let piece = self.searcher.piece;
         let shortest = piece.shortest_latency(step.op as usize);
         let mut beside = 0;
@@ -274,8 +296,14 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
         if step.finish > time {
             let need = self.searcher.needs[step.op as usize][usize::from(step.exclusive)];
-            let run =
-                RunningOperator { finish: step.finish, op: step.op, exclusive: step.exclusive, slot: step.slot, need, beside };
+            let run = RunningOperator {
+                finish: step.finish,
+                op: step.op,
+                exclusive: step.exclusive,
+                slot: step.slot,
+                need,
+                beside,
+            };
             let at = runs.partition_point(|r| *r < run);
             runs.insert(at, run);
         }

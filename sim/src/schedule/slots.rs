@@ -67,8 +67,12 @@ impl CoreAccounting {
     ) {
         let kind = piece.kind[i];
         if !self.by_index || kind == LINK {
-            let start =
-                [TENSOR, VECTOR, LINK].iter().zip(earliest.single).filter(|&(bit, _)| kind & bit > 0).map(|(_, t)| t).max();
+            let start = [TENSOR, VECTOR, LINK]
+                .iter()
+                .zip(earliest.single)
+                .filter(|&(bit, _)| kind & bit > 0)
+                .map(|(_, t)| t)
+                .max();
             each(NO_SLOT, ready.max(start.unwrap_or(0)));
             return;
         }

@@ -1,7 +1,8 @@
 //! States of the exact search: lower bounds on their completions, and dominance between them.
 
 use super::bounds::{
-    MixedBound, OperatorBitset, PrecedenceSets, first_operators, least_core_ticks, round_down_safely, set_members, strong_tails,
+    MixedBound, OperatorBitset, PrecedenceSets, first_operators, least_core_ticks, round_down_safely, set_members,
+    strong_tails,
 };
 use super::demand::CoreDemand;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
@@ -63,7 +64,11 @@ impl<'a> Searcher<'a> {
     pub fn new(piece: &'a Piece, only_across: OperatorBitset) -> Self {
         let relation = PrecedenceSets::of_piece(piece);
         let exclusive = piece.has_exclusive();
-        let after = strong_tails(piece, &relation, if exclusive && piece.operator_count() > SMALL { MIXED_ROUNDS[1] } else { 0 });
+        let after = strong_tails(
+            piece,
+            &relation,
+            if exclusive && piece.operator_count() > SMALL { MIXED_ROUNDS[1] } else { 0 },
+        );
         let mut by_tail: [Vec<(u8, u64)>; 3] = Default::default();
         for (k, list) in by_tail.iter_mut().enumerate() {
             *list = (0..piece.operator_count())
@@ -81,12 +86,15 @@ impl<'a> Searcher<'a> {
             after,
             by_tail,
             shortest: (0..n).map(|i| piece.shortest_latency(i)).collect(),
-            needs: (0..n).map(|i| [false, true].map(|across| CoreDemand::from_counts(piece.need_in_mode(i, across)))).collect(),
+            needs: (0..n)
+                .map(|i| [false, true].map(|across| CoreDemand::from_counts(piece.need_in_mode(i, across))))
+                .collect(),
             mixed_adds: Vec::new(),
             mixed_on: Vec::new(),
             mixed_stops: Vec::new(),
             rounding: 0.0,
-            users: [TENSOR, VECTOR, LINK].map(|bit| (0..n).filter(|&i| piece.kind[i] & bit > 0).fold(0, |set, i| set | 1 << i)),
+            users: [TENSOR, VECTOR, LINK]
+                .map(|bit| (0..n).filter(|&i| piece.kind[i] & bit > 0).fold(0, |set, i| set | 1 << i)),
             slots: CoreAccounting::new(piece),
             only_across,
             apart: (0..n)
@@ -109,8 +117,12 @@ impl<'a> Searcher<'a> {
         let (lanes, rounds) = if n > SMALL { (LANES, MIXED_ROUNDS[0]) } else { (1, SMALL_ROUNDS * n) };
         for lane in 0..lanes {
             let set = self.relation.all_operators() & !first_operators(lane * n / LANES);
-            let mixed =
-                MixedBound::search_weights(self.piece, &self.relation, set, if lane == 0 { rounds } else { MIXED_ROUNDS[1] });
+            let mixed = MixedBound::search_weights(
+                self.piece,
+                &self.relation,
+                set,
+                if lane == 0 { rounds } else { MIXED_ROUNDS[1] },
+            );
             for i in set_members(set) {
                 self.mixed_adds[i][lane] = mixed.adds[i];
                 self.mixed_on[i][lane] = mixed.on[i];
@@ -125,7 +137,14 @@ impl<'a> Searcher<'a> {
         let mut left = RemainingOperators::default();
         self.compute_remaining(0, &mut left);
         let known = (SinceIdle::default(), &left.adds);
-        self.lower_bound_of_state((0, &left, NOTHING), (0, &[]), known, u64::MAX, &mut vec![0; self.piece.operator_count()]).0
+        self.lower_bound_of_state(
+            (0, &left, NOTHING),
+            (0, &[]),
+            known,
+            u64::MAX,
+            &mut vec![0; self.piece.operator_count()],
+        )
+        .0
     }
 
     /// The contribution of a set of operators to each mixed bound.
@@ -335,7 +354,12 @@ impl<'a> Searcher<'a> {
     /// True if state `a` dominates state `b` of the same down-set: everything that can follow `b` can follow `a`, no
     /// later. `b` starts nothing before its time, nor before it has cores. By then, in `a`, the predecessors have ended
     /// and as many cores are free.
-    pub fn dominates_state(&self, a: (u64, &[RunningOperator]), b: (u64, &[RunningOperator]), set: OperatorBitset) -> bool {
+    pub fn dominates_state(
+        &self,
+        a: (u64, &[RunningOperator]),
+        b: (u64, &[RunningOperator]),
+        set: OperatorBitset,
+    ) -> bool {
         if a.0 > b.0 || !self.slots.frees_no_later(self.piece, a.1, b) {
             return false;
         }

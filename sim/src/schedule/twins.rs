@@ -4,7 +4,11 @@ use super::bounds::{OperatorBitset, PrecedenceSets};
 use super::piece::Piece;
 
 /// Per operator, the lower-numbered operators that can replace it in any schedule in which they start later.
-pub(super) fn earlier_twins(piece: &Piece, relation: &PrecedenceSets, only_across: OperatorBitset) -> Vec<OperatorBitset> {
+pub(super) fn earlier_twins(
+    piece: &Piece,
+    relation: &PrecedenceSets,
+    only_across: OperatorBitset,
+) -> Vec<OperatorBitset> {
     let alike = |i: usize, j: usize| {
         (piece.kind[i], piece.lat[i], piece.exc[i], only_across >> i & 1)
             == (piece.kind[j], piece.lat[j], piece.exc[j], only_across >> j & 1)

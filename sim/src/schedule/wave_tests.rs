@@ -64,7 +64,11 @@ fn narrow_waves_end_where_one_wide_wave_does() {
                 let wave = narrow.search_wave(best, width, budget);
                 best = wave.found.map_or(best, |found| found.makespan);
                 waves += 1;
-                assert!(wave.lower_bound <= optimum && optimum <= best, "seed {seed}: {} {optimum} {best}", wave.lower_bound);
+                assert!(
+                    wave.lower_bound <= optimum && optimum <= best,
+                    "seed {seed}: {} {optimum} {best}",
+                    wave.lower_bound
+                );
                 if wave.lower_bound >= best {
                     break;
                 }

@@ -104,9 +104,10 @@ pub fn generate(spec: &Spec, seed: u64) -> Problem {
         Style::Layered => layered_edges(spec.operators, &mut random),
         Style::Attention => attention_edges(spec.operators),
         Style::SeriesParallel => series_parallel_edges(spec.operators, &mut random),
-        Style::Backward => {
-            (0..spec.operators.saturating_sub(2) as u32).filter(|i| i % 2 == 0).flat_map(|i| [(i, i + 1), (i, i + 2)]).collect()
-        }
+        Style::Backward => (0..spec.operators.saturating_sub(2) as u32)
+            .filter(|i| i % 2 == 0)
+            .flat_map(|i| [(i, i + 1), (i, i + 2)])
+            .collect(),
         Style::Independent => Vec::new(),
     };
     edges.sort_unstable();
@@ -205,7 +206,13 @@ fn attention_edges(n: usize) -> Vec<(u32, u32)> {
 
 fn series_parallel_edges(n: usize, random: &mut Random) -> Vec<(u32, u32)> {
     /// Builds operators `from..to`; returns the first and last ones.
-    fn build(from: u32, to: u32, series: bool, random: &mut Random, edges: &mut Vec<(u32, u32)>) -> (Vec<u32>, Vec<u32>) {
+    fn build(
+        from: u32,
+        to: u32,
+        series: bool,
+        random: &mut Random,
+        edges: &mut Vec<(u32, u32)>,
+    ) -> (Vec<u32>, Vec<u32>) {
         if to - from <= 1 {
             return (vec![from], vec![from]);
         }
@@ -279,13 +286,16 @@ impl Brute<'_> {
 
     fn key(&self, started: u64, busy: &[Busy]) -> Key {
         let cores = self.problem.cores();
-        let mut runs: Vec<u128> = busy.iter().map(|b| u128::from(b.0) << 8 | u128::from(b.1) << 7 | u128::from(b.2)).collect();
+        let mut runs: Vec<u128> =
+            busy.iter().map(|b| u128::from(b.0) << 8 | u128::from(b.1) << 7 | u128::from(b.2)).collect();
         let mut shared: Vec<u128> = Vec::new();
         if cores.pairing == Pairing::SameIndex {
             // Per busy core index: the operators on its tensor core and on its vector core (14: none, 15: no such
             // core).
             for index in 0..cores.tensor_cores.max(cores.vector_cores) {
-                let on = |busy: Option<&Busy>, have: u32| busy.map_or(if index < have { 14 } else { 15 }, |b| u128::from(b.0));
+                let on = |busy: Option<&Busy>, have: u32| {
+                    busy.map_or(if index < have { 14 } else { 15 }, |b| u128::from(b.0))
+                };
                 let tensor = on(busy.iter().find(|b| b.3 == index), cores.tensor_cores);
                 let vector = on(busy.iter().find(|b| b.4 == index), cores.vector_cores);
                 if tensor < 14 || vector < 14 {
@@ -300,7 +310,11 @@ impl Brute<'_> {
     }
 
     fn ready(&self, i: u32, started: u64, busy: &[Busy]) -> bool {
-        self.problem.edges().iter().filter(|e| e.1 == i).all(|e| started >> e.0 & 1 == 1 && busy.iter().all(|b| b.0 != e.0))
+        self.problem
+            .edges()
+            .iter()
+            .filter(|e| e.1 == i)
+            .all(|e| started >> e.0 & 1 == 1 && busy.iter().all(|b| b.0 != e.0))
     }
 
     /// Every way to start operator `i` now.
@@ -335,15 +349,18 @@ impl Brute<'_> {
         let free_vector: Vec<u32> = (0..cores.vector_cores).filter(|&c| busy.iter().all(|b| b.4 != c)).collect();
         let any = cores.pairing == Pairing::AnyPair;
         match operator.kind {
-            OperatorKind::Tensor => choices
-                .extend(free_tensor.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, c, NO_CORE))),
-            OperatorKind::Vector => choices
-                .extend(free_vector.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, NO_CORE, c))),
-            _ if any => {
-                choices.extend(free_tensor.first().zip(free_vector.first()).map(|(&t, &v)| (i, false, operator.latency, t, v)))
-            }
-            _ => choices
-                .extend(free_tensor.iter().filter(|c| free_vector.contains(c)).map(|&c| (i, false, operator.latency, c, c))),
+            OperatorKind::Tensor => choices.extend(
+                free_tensor.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, c, NO_CORE)),
+            ),
+            OperatorKind::Vector => choices.extend(
+                free_vector.iter().take(if any { 1 } else { 99 }).map(|&c| (i, false, operator.latency, NO_CORE, c)),
+            ),
+            _ if any => choices.extend(
+                free_tensor.first().zip(free_vector.first()).map(|(&t, &v)| (i, false, operator.latency, t, v)),
+            ),
+            _ => choices.extend(
+                free_tensor.iter().filter(|c| free_vector.contains(c)).map(|&c| (i, false, operator.latency, c, c)),
+            ),
         }
         choices
     }

@@ -3,7 +3,8 @@
 use super::record::CalculonAnswer;
 use results::report::{memory_text, time_parts_text};
 use results::text::{
-    ColumnAlign, TextTable, format_count, format_fields, format_heading, format_rate, format_seconds, format_significant,
+    ColumnAlign, TextTable, format_count, format_fields, format_heading, format_rate, format_seconds,
+    format_significant,
 };
 use sim::units::Seconds;
 

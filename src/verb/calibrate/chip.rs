@@ -48,7 +48,8 @@ pub fn calibrate_chip(arguments: &CalibrateArguments) -> Result<(), Failure> {
     if data.rows.is_empty() {
         return Err(failure::input_failure(nothing_to_fit(arguments, &template.name, &data)));
     }
-    let fit = progress::run_with_progress("fitting", || fit_scalars(&template.accelerator, &data.rows, &keys)).or_input()?;
+    let fit =
+        progress::run_with_progress("fitting", || fit_scalars(&template.accelerator, &data.rows, &keys)).or_input()?;
     let answer = fit_answer(arguments, &template.name, data, fit);
     if let Some(out) = &arguments.out {
         write_chip(arguments, out, &answer)?;
@@ -64,7 +65,9 @@ fn read_chip(arguments: &CalibrateArguments) -> Result<ChipTemplate, Failure> {
     let stacks = SoftwareStack::built_in_names();
     let other = match () {
         () if is(&Fabric::names()) => "a fabric, which is fitted to collectives",
-        () if is(&stacks.iter().map(String::as_str).collect::<Vec<_>>()) => "a software stack, which is fitted to training runs",
+        () if is(&stacks.iter().map(String::as_str).collect::<Vec<_>>()) => {
+            "a software stack, which is fitted to training runs"
+        }
         () => return input::read_chip(name, &Files::default()),
     };
     let data = arguments.data.display();
@@ -109,7 +112,12 @@ fn nothing_to_fit(arguments: &CalibrateArguments, chip: &str, data: &ChipMeasure
     why.join("\nerror: ")
 }
 
-fn fit_answer(arguments: &CalibrateArguments, chip: &str, data: ChipMeasurements, fit: ChipFit) -> CalibratedChipAnswer {
+fn fit_answer(
+    arguments: &CalibrateArguments,
+    chip: &str,
+    data: ChipMeasurements,
+    fit: ChipFit,
+) -> CalibratedChipAnswer {
     let kernels = fit.groups.into_iter().map(|group| KernelError {
         group: group.group,
         n: group.count,

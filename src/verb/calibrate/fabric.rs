@@ -34,7 +34,8 @@ pub fn run_calibrate_fabric(arguments: &CalibrateArguments) -> Result<(), Failur
         document.set_fitted_on(&source);
         results::store::files::write_file(out, document.to_text().or_other()?.as_bytes()).or_unwritable()?;
     }
-    let answer = CalibratedFabricAnswer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };
+    let answer =
+        CalibratedFabricAnswer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };
     answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
     super::report_wrong_rows(&arguments.data)
 }

@@ -33,9 +33,10 @@ pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure
         ))
     })?;
     let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), output_stem);
-    let CalibratedStack { stack, rows, parts } =
-        progress::run_with_progress("fitting", || calibrate_stack(&arguments.data, &base, &name, &ValidateOptions::default()))
-            .or_input()?;
+    let CalibratedStack { stack, rows, parts } = progress::run_with_progress("fitting", || {
+        calibrate_stack(&arguments.data, &base, &name, &ValidateOptions::default())
+    })
+    .or_input()?;
     if let Some(out) = &arguments.out {
         let text = stack.to_toml_string().or_other()?;
         results::store::files::write_file(out, text.as_bytes()).or_unwritable()?;

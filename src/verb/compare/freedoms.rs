@@ -61,7 +61,9 @@ fn parse_degrees(text: &str) -> Result<ExpertDegrees, Failure> {
     let numbers: Vec<Option<u32>> =
         text.split(',').map(|part| part.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
     match numbers.as_slice() {
-        [Some(pipeline), Some(tensor), Some(data)] => Ok(ExpertDegrees { pipeline: *pipeline, tensor: *tensor, data: *data }),
+        [Some(pipeline), Some(tensor), Some(data)] => {
+            Ok(ExpertDegrees { pipeline: *pipeline, tensor: *tensor, data: *data })
+        }
         _ => Err(failure::input_failure(format!(
             "--expert {text}: must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to \
             1048576; write it like 8,1,128"
@@ -69,9 +71,17 @@ fn parse_degrees(text: &str) -> Result<ExpertDegrees, Failure> {
     }
 }
 
-fn freedoms_of_model(asked: &FreedomsRequest<'_>, model: &str, given: Option<ExpertDegrees>) -> Result<ModelFreedoms, Failure> {
-    let question =
-        SearchQuestion::read_of_one_model(&SearchRequest::of_model(model, asked.study, asked.stack, asked.sequence_length))?;
+fn freedoms_of_model(
+    asked: &FreedomsRequest<'_>,
+    model: &str,
+    given: Option<ExpertDegrees>,
+) -> Result<ModelFreedoms, Failure> {
+    let question = SearchQuestion::read_of_one_model(&SearchRequest::of_model(
+        model,
+        asked.study,
+        asked.stack,
+        asked.sequence_length,
+    ))?;
     let published = expert_placement(&question.model.name);
     let (degrees, source) = match (given, published) {
         (Some(degrees), _) => (degrees, "--expert".to_owned()),
@@ -113,9 +123,8 @@ fn freedoms_of_model(asked: &FreedomsRequest<'_>, model: &str, given: Option<Exp
     let measured = Accelerator::built_in(MEASURED).or_other()?;
     let [first, third, fourth, sixth] = match &expert {
         Ok(side) => side.comparison_entries(&question, &measured, (evaluations, asked.seed))?,
-        Err(why) => {
-            [0, 2, 3, 5].map(|at| ComparisonEntry { note: Some(why.clone()), ..ComparisonEntry::without_design(FREEDOMS[at]) })
-        }
+        Err(why) => [0, 2, 3, 5]
+            .map(|at| ComparisonEntry { note: Some(why.clone()), ..ComparisonEntry::without_design(FREEDOMS[at]) }),
     };
     let planned = |at: usize, chip: &Accelerator| {
         conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..own }, &best_plan(&ours_on_own, chip)).or_other()
@@ -150,7 +159,9 @@ fn chips_note(question: &SearchQuestion) -> String {
     let reference = &question.reference.name;
     match keeps_calibration(question) {
         true => format!("the chips of the space have the calibration of their base, {reference} its own; {measured}"),
-        false => format!("the chips of the space and the reference, {reference}, are ideal: every peak is reached; {measured}"),
+        false => format!(
+            "the chips of the space and the reference, {reference}, are ideal: every peak is reached; {measured}"
+        ),
     }
 }
 
@@ -175,7 +186,8 @@ impl ExpertSide {
         let prepared: Vec<PreparedJob<'_>> =
             jobs.iter().map(|job| PreparedJob::new(*job, &self.plans).or_input()).collect::<Result<_, _>>()?;
         let standing = |at: usize, chip: &Accelerator| {
-            conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip)).or_other()
+            conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip))
+                .or_other()
         };
         let hardware = HardwareOnly { space: &question.space, prepared: &prepared };
         let tried = bayes::minimise_value(&hardware, usize::try_from(evaluations).unwrap_or(usize::MAX), seed);
@@ -186,9 +198,9 @@ impl ExpertSide {
             },
             Some((design, _)) => {
                 let id = question.space.with_largest_memory(design);
-                let chip = hardware
-                    .chip_of_design(id)
-                    .ok_or_else(|| Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.describe_design(id))))?;
+                let chip = hardware.chip_of_design(id).ok_or_else(|| {
+                    Failure::Other(anyhow::anyhow!("{}: is no chip", question.space.describe_design(id)))
+                })?;
                 let at = question.space.fabric_of_design(id);
                 design_entry(FREEDOMS[2], question, (id, &chip), &jobs[at], &best_plan(&prepared[at], &chip))?
             }
@@ -206,7 +218,8 @@ impl ExpertSide {
 /// Searches the best chip of the space, without a front.
 fn search_chips<'a>(question: &'a SearchQuestion, prepared: &'a [PreparedJob<'a>]) -> Result<DesignAnswer, Failure> {
     let aim = search::design::Aim { axes: CostAxes::single(FrontAxis::None), ..question.aim };
-    let search = DesignSearch { workloads: &[Workload::of_one_model(prepared)], space: &question.space, aim, robust: None };
+    let search =
+        DesignSearch { workloads: &[Workload::of_one_model(prepared)], space: &question.space, aim, robust: None };
     DesignWatch::silent(|watch| search.run_design_search(watch))
         .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
 }
@@ -219,7 +232,8 @@ fn best_design(
     jobs: &[Job<'_>],
 ) -> Result<ComparisonEntry, Failure> {
     let found = answer.best.map(|index| &answer.designs[index]);
-    let Some((id, CandidateOutcome::Evaluated { evaluation, .. })) = found.map(|design| (design.id, &design.outcome)) else {
+    let Some((id, CandidateOutcome::Evaluated { evaluation, .. })) = found.map(|design| (design.id, &design.outcome))
+    else {
         return Ok(ComparisonEntry { note: Some(answer.status.to_string()), ..ComparisonEntry::without_design(label) });
     };
     let chip = question.space.chip_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;

@@ -45,7 +45,8 @@ fn search_line(now: PlanProgress, seconds: f64) -> String {
         PlanPart::Splits => format!("other splits of the layers, {done} of {all} groups"),
         PlanPart::Mixes => format!("what stages keep, {done} of at most {all} layouts"),
     };
-    let best = now.best.map_or_else(String::new, |best| format!(", best {} s", results::text::format_significant(best.0, 4)));
+    let best =
+        now.best.map_or_else(String::new, |best| format!(", best {} s", results::text::format_significant(best.0, 4)));
     format!("{part}{best}")
 }
 

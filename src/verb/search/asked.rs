@@ -110,13 +110,19 @@ impl StudyOverrides {
             }
         }
         limits.lift_build_limits |= self.no_build_limits;
-        limits.find_contradiction(|limit| self.name_of_limit(name, limit)).map_or(Ok(()), |why| Err(failure::input_failure(why)))
+        limits
+            .find_contradiction(|limit| self.name_of_limit(name, limit))
+            .map_or(Ok(()), |why| Err(failure::input_failure(why)))
     }
 
     /// Fails if the values for years and energy are out of range or have no effect.
     fn check_operation(&self, operation: &OperatingCost) -> Result<(), Failure> {
-        let flags =
-            [("--years", self.years), ("--kwh-price", self.kwh_price), ("--pue", self.pue), ("--utilisation", self.utilisation)];
+        let flags = [
+            ("--years", self.years),
+            ("--kwh-price", self.kwh_price),
+            ("--pue", self.pue),
+            ("--utilisation", self.utilisation),
+        ];
         let Some((flag, value)) = flags.iter().find_map(|(flag, value)| Some((flag, (*value)?))) else { return Ok(()) };
         if let Some((key, value, limit)) = operation.first_invalid_figure() {
             let flag = flags.iter().find(|(flag, _)| flag.ends_with(if key == "usd_per_kwh" { "price" } else { key }));
@@ -155,8 +161,11 @@ impl StudyOverrides {
     fn fix_dimensions(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         let mut fixed: Vec<(String, String, FieldValue)> = Vec::new();
         for text in &self.set {
-            let wrong =
-                || failure::input_failure(format!("--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"));
+            let wrong = || {
+                failure::input_failure(format!(
+                    "--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"
+                ))
+            };
             let (key, value) = text.split_once('=').ok_or_else(wrong)?;
             if let Some((before, ..)) = fixed.iter().find(|(_, known, _)| known == key.trim()) {
                 return Err(failure::input_failure(format!(
@@ -201,7 +210,9 @@ impl StudyOverrides {
                 None => {
                     let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
                     let known = known.join(", ");
-                    return Err(failure::input_failure(format!("{flag}: study {name} has no dimension {key}; it has {known}")));
+                    return Err(failure::input_failure(format!(
+                        "{flag}: study {name} has no dimension {key}; it has {known}"
+                    )));
                 }
             }
         }
@@ -233,7 +244,7 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
     )))
 }
 
-/// What is asked of the search over chips; `study` holds the limits.
+/// The aim of the search over chips; `study` holds the limits.
 pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
     let AimSpec { objective, over, operation, front, max_step_s, robust } = question.aim;
     // The best by its bad end has no front.
@@ -250,7 +261,11 @@ pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
 }
 
 /// Refuses a value of a dimension for which a look-up of another has nothing.
-fn check_looked_up(dimensions: &[Dimension], study: &str, (flag, key, value): (&str, &str, &FieldValue)) -> Result<(), Failure> {
+fn check_looked_up(
+    dimensions: &[Dimension],
+    study: &str,
+    (flag, key, value): (&str, &str, &FieldValue),
+) -> Result<(), Failure> {
     for of in dimensions {
         let Values::LookedUp(looked) = &of.values else { continue };
         if looked.by == key && !looked.has_value_for(value) {

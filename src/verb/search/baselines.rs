@@ -35,7 +35,8 @@ pub fn compare_with_baselines(
     let mut entries = found;
     let (job, reference) = (question.reference_job(&question.fabric), &question.reference);
     let name = chip_label(reference);
-    if let Some(expert) = expert_placement(&question.model.name).filter(|expert| is_near_expert_cluster(question, expert.degrees))
+    if let Some(expert) =
+        expert_placement(&question.model.name).filter(|expert| is_near_expert_cluster(question, expert.degrees))
     {
         let d = expert.degrees;
         let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
@@ -106,7 +107,10 @@ fn chip_label(chip: &Accelerator) -> String {
 
 /// The devices, the fabric and the plans of an expert's degrees with an even layer split; or the reason why there are
 /// none.
-pub fn search_expert_plan(question: &SearchQuestion, degrees: ExpertDegrees) -> Result<(u32, Fabric, PlanSpace), String> {
+pub fn search_expert_plan(
+    question: &SearchQuestion,
+    degrees: ExpertDegrees,
+) -> Result<(u32, Fabric, PlanSpace), String> {
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
     let space = PlanSpace {

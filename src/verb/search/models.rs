@@ -26,7 +26,10 @@ pub fn jobs_of_models(question: &SearchQuestion) -> Vec<Vec<Job<'_>>> {
 }
 
 /// The same jobs, prepared for chips.
-pub fn prepare_models<'a>(question: &SearchQuestion, jobs: &[Vec<Job<'a>>]) -> Result<Vec<Vec<PreparedJob<'a>>>, Failure> {
+pub fn prepare_models<'a>(
+    question: &SearchQuestion,
+    jobs: &[Vec<Job<'a>>],
+) -> Result<Vec<Vec<PreparedJob<'a>>>, Failure> {
     let of = |(of, jobs): (&SearchQuestion, &Vec<Job<'a>>)| jobs.iter().map(|job| prepare_job(of, job)).collect();
     question.all_models().zip(jobs).map(of).collect()
 }
@@ -61,7 +64,8 @@ pub fn search_workloads<'a>(
     references: &[ReferenceStep],
 ) -> Vec<Workload<'a>> {
     let all = question.all_models().zip(prepared).zip(references);
-    all.map(|((of, prepared), &reference)| Workload { prepared, share: question.share_of_model(of), reference }).collect()
+    all.map(|((of, prepared), &reference)| Workload { prepared, share: question.share_of_model(of), reference })
+        .collect()
 }
 
 /// The models for converting the answer.
@@ -71,8 +75,13 @@ pub fn searched_models<'a>(
     references: &[ReferenceStep],
 ) -> Vec<SearchedModel<'a>> {
     let all = question.all_models().zip(jobs).zip(references);
-    all.map(|((of, jobs), &reference)| SearchedModel { name: &of.called, jobs, share: question.share_of_model(of), reference })
-        .collect()
+    all.map(|((of, jobs), &reference)| SearchedModel {
+        name: &of.called,
+        jobs,
+        share: question.share_of_model(of),
+        reference,
+    })
+    .collect()
 }
 
 /// Per model, a lower bound of the factor from a predicted step to the bad end of its interval. It covers all plans on
@@ -80,9 +89,11 @@ pub fn searched_models<'a>(
 pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJob<'_>>]) -> Result<Vec<f64>, Failure> {
     let space = &question.space;
     let chip = (0..space.chip_count()).find_map(|point| space.chip_of_design(space.with_largest_memory(point)).ok());
-    let chip = chip.ok_or_else(|| failure::input_failure(format!("{}: no chip of the space can be built", question.name)))?;
-    let least =
-        |on: &Vec<PreparedJob<'_>>| on.iter().map(|prepared| least_bad_end_factor(prepared, &chip)).fold(f64::INFINITY, f64::min);
+    let chip =
+        chip.ok_or_else(|| failure::input_failure(format!("{}: no chip of the space can be built", question.name)))?;
+    let least = |on: &Vec<PreparedJob<'_>>| {
+        on.iter().map(|prepared| least_bad_end_factor(prepared, &chip)).fold(f64::INFINITY, f64::min)
+    };
     // Slightly less, for rounding.
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
@@ -150,5 +161,9 @@ pub fn compare_best_designs(
     if let Some(index) = answer.smallest_on_front_within(NEARLY).filter(|i| Some(*i) != answer.best) {
         entries.push(ComparisonEntry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
     }
-    baselines::compare_with_baselines(question, &prepare_job(question, &question.reference_job(&question.fabric))?, entries)
+    baselines::compare_with_baselines(
+        question,
+        &prepare_job(question, &question.reference_job(&question.fabric))?,
+        entries,
+    )
 }

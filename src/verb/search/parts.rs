@@ -56,7 +56,7 @@ pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     }
 }
 
-/// Of what a part is.
+/// The whole that a part belongs to.
 fn part_facts(question: &SearchQuestion, digest: &str, seed: u64, shard: Shard) -> PartFacts {
     PartFacts::for_part(digest.to_owned(), question.asked.clone(), seed, shard)
 }
@@ -69,7 +69,8 @@ fn submit_parts(
     let out = run_path(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (question, digest))?;
     let share = slurm::parts_directory(&out).join(BEST).display().to_string();
     let words = vec!["--seed".to_owned(), arguments.seed.to_string(), "--share".to_owned(), share];
-    let state = |shard: Shard, directory: &Path| state_of_part(directory, &part_facts(question, digest, arguments.seed, shard));
+    let state =
+        |shard: Shard, directory: &Path| state_of_part(directory, &part_facts(question, digest, arguments.seed, shard));
     let batch = SlurmBatch {
         verb: "search",
         question: &question.asked,
@@ -115,7 +116,11 @@ fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFact
     )))
 }
 
-fn part_answer(arguments: &SearchArguments, (question, digest): (&SearchQuestion, String), shard: Shard) -> Result<(), Failure> {
+fn part_answer(
+    arguments: &SearchArguments,
+    (question, digest): (&SearchQuestion, String),
+    shard: Shard,
+) -> Result<(), Failure> {
     let path = arguments.out.clone().unwrap_or_else(|| {
         let name = question.directory_name(&arguments.posed);
         PathBuf::from("runs").join(format!("search-{name}-{digest}-{}-of-{}", shard.part, shard.of))
@@ -123,7 +128,9 @@ fn part_answer(arguments: &SearchArguments, (question, digest): (&SearchQuestion
     let asked = part_facts(question, &digest, arguments.seed, shard);
     let claim = DirectoryClaim::for_part(&path).map_err(|error| {
         let why = match error {
-            DirectoryClaimError::Busy => "another process searches it; wait for its end, or give another directory".to_owned(),
+            DirectoryClaimError::Busy => {
+                "another process searches it; wait for its end, or give another directory".to_owned()
+            }
             DirectoryClaimError::Foreign => {
                 "holds files that are no part of a search; give an empty or a new directory".to_owned()
             }
@@ -150,7 +157,8 @@ fn search_part(
 ) -> Result<PartFacts, Failure> {
     let start = Instant::now();
     let progress = progress::ProgressDisplay::begin_phase("preparing plans");
-    let mut shared = arguments.share.as_deref().map(|share| BestKnown::new(share, &asked)).transpose().or_unwritable()?;
+    let mut shared =
+        arguments.share.as_deref().map(|share| BestKnown::new(share, &asked)).transpose().or_unwritable()?;
     let answer = prepare_and_search(question, |searched, search| {
         progress.next_phase("searching");
         let mut told = |now: RunnerProgress, _: SearchMoment| {
@@ -158,8 +166,11 @@ fn search_part(
             progress.say_progress(search_line(now, gap, question.aim.objective, searched.objective_scale()), None);
         };
         let others = shared.as_mut().map(|shared| -> &mut dyn ShardExchange { shared });
-        let (shard, watch) = (Shard { part: asked.part, of: asked.parts }, DesignWatch { stop: &|| false, told: &mut told });
-        search.run_design_part(shard, watch, others).map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
+        let (shard, watch) =
+            (Shard { part: asked.part, of: asked.parts }, DesignWatch { stop: &|| false, told: &mut told });
+        search
+            .run_design_part(shard, watch, others)
+            .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
     })?;
     drop(progress);
     if let Some(why) = shared.and_then(|shared| shared.failed) {
@@ -195,7 +206,9 @@ pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Resul
     let question = SearchQuestion::load_again(asked)?;
     if question.digest_of_question(seed) != digest {
         let cure = "built-in files that it names have changed; search again";
-        return Err(failure::input_failure(format!("the parts answer a question that means something else by now: {cure}")));
+        return Err(failure::input_failure(format!(
+            "the parts answer a question that means something else by now: {cure}"
+        )));
     }
     let claim = claim_run_directory(Some(out), (&SearchRequest::default(), seed), (&question, &digest))?;
     let times = BTreeMap::from([("parts".to_owned(), parts.seconds)]);

@@ -76,7 +76,9 @@ impl SearchQuestion {
     fn load(asked: Question, request: &SearchRequest) -> Result<Self, Failure> {
         let name = asked.study.clone().unwrap_or_else(|| "the question".to_owned());
         let Some(study) = Study::of_question(&asked) else {
-            return Err(failure::input_failure(format!("{name}: asks about one chip; search and sweep take a space of chips")));
+            return Err(failure::input_failure(format!(
+                "{name}: asks about one chip; search and sweep take a space of chips"
+            )));
         };
         let mut questions = study.workloads.iter().map(|work| {
             let mut study = study.clone();
@@ -120,7 +122,11 @@ impl SearchQuestion {
         let model = model.with_further_token_modules(question.mtp_layers.unwrap_or(0)).or_input()?;
         let of = |key: &str| place_in_study(&name, key);
         let stack = input::read_stack(&study.plan.stack, &question.software.stack_options, files).map_err(|e| {
-            if request.stack.is_some() { e.with_context("--stack".to_owned()) } else { e.with_context(of("plan.stack")) }
+            if request.stack.is_some() {
+                e.with_context("--stack".to_owned())
+            } else {
+                e.with_context(of("plan.stack"))
+            }
         })?;
         let narrowed = study
             .plan
@@ -250,7 +256,9 @@ impl SearchQuestion {
             ("utilisation", operation.utilisation),
         ];
         options.extend(self.robust.then(|| ("robust".to_owned(), "true".to_owned())));
-        options.extend(paid.iter().filter(|_| aim.pays_energy()).map(|(key, value)| ((*key).to_owned(), value.to_string())));
+        options.extend(
+            paid.iter().filter(|_| aim.pays_energy()).map(|(key, value)| ((*key).to_owned(), value.to_string())),
+        );
         options.extend(limits.into_iter().filter_map(|(key, limit)| Some((key.to_owned(), limit?.to_string()))));
         StudyRecord {
             name: self.name.clone(),
@@ -277,7 +285,8 @@ impl SearchQuestion {
     /// A digest of the question and of the built-in files that it names. However paths are spelled, it is the same.
     pub fn digest_of_question(&self, seed: u64) -> String {
         let Self { stack, reference, cluster, .. } = self;
-        let models: Vec<Model> = self.all_models().map(|of| Model { name: String::new(), ..of.model.clone() }).collect();
+        let models: Vec<Model> =
+            self.all_models().map(|of| Model { name: String::new(), ..of.model.clone() }).collect();
         let named = (models, stack, reference, cluster, seed);
         results::store::sums::short_digest(&format!("{} {named:?}", self.asked.canonical()))
     }
@@ -348,7 +357,10 @@ impl SearchRequest {
     fn recorded_question(&self, file: &Path) -> Result<Question, Failure> {
         if !self.models.is_empty() || self.study.is_some() || self.changes_other_than_question() {
             let cure = "leave models, study and their options out, or ask without it";
-            return Err(failure::input_failure(format!("--question {}: is the whole question; {cure}", file.display())));
+            return Err(failure::input_failure(format!(
+                "--question {}: is the whole question; {cure}",
+                file.display()
+            )));
         }
         let text = input::read_text(file, "a question (question.json)")?;
         Question::parse(&file.display().to_string(), &text).map_err(failure::input_failure)
@@ -400,7 +412,8 @@ fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<Work
         }
     }
     let known = |model: &String| study.workloads.iter().find(|work| work.model == *model).cloned();
-    let chosen: Vec<WorkloadSpec> = named.iter().map(|model| known(model).unwrap_or_else(|| WorkloadSpec::of(model))).collect();
+    let chosen: Vec<WorkloadSpec> =
+        named.iter().map(|model| known(model).unwrap_or_else(|| WorkloadSpec::of(model))).collect();
     Ok(if chosen.is_empty() { study.workloads.clone() } else { chosen })
 }
 
@@ -421,8 +434,9 @@ fn reference_key(study: &Study) -> &'static str {
 /// as one.
 fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
-    let dollars =
-        aim.objective == Objective::PerDollar || aim.axes.contains(FrontAxis::Cost) || study.space.limits.max_cost_usd.is_some();
+    let dollars = aim.objective == Objective::PerDollar
+        || aim.axes.contains(FrontAxis::Cost)
+        || study.space.limits.max_cost_usd.is_some();
     if !dollars || grid.hbm_gib.len() < 2 {
         return Ok(());
     }
@@ -468,13 +482,15 @@ fn design_space(
         }
         Chips::Grid(spec) => spec,
     };
-    let document = chip_document(&spec.base_chip, files).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
+    let document =
+        chip_document(&spec.base_chip, files).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
     let mut document = document.strip_measured(spec.calibration == CalibrationChoice::Ideal);
     document.set_constants(&study.space.constants);
     let fabric = FabricDocument::load_from(&study.cluster.fabric, base, files).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.field_value(key));
-    let fault =
-        |why: String| failure::input_failure(asked.name_dimension_fault(&why).unwrap_or_else(|| place_in_study(name, &why)));
+    let fault = |why: String| {
+        failure::input_failure(asked.name_dimension_fault(&why).unwrap_or_else(|| place_in_study(name, &why)))
+    };
     Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
@@ -494,7 +510,8 @@ pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, 
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
         let text = SearchRun::read_chip(directory).or_input()?;
-        return ChipDocument::parse_chip_file(&text, &directory.join(search_run::CHIP).display().to_string()).or_input();
+        return ChipDocument::parse_chip_file(&text, &directory.join(search_run::CHIP).display().to_string())
+            .or_input();
     }
     if name_or_path.ends_with(".toml") {
         let text = input::read_text_from(name_or_path.as_ref(), "a chip file (.toml)", files)?;
@@ -517,7 +534,8 @@ fn space_fabrics(
         }
         let document = set_fabric((&study.cluster.fabric, files), base, &settings)
             .map_err(|why| format!("{}: {why}", Study::place(name, &why)))?;
-        let words = || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
+        let words =
+            || settings.iter().map(|(key, value)| format!("{FABRIC}{key} = {value}")).collect::<Vec<_>>().join(", ");
         let cut = document.build_fabric().and_then(|fabric| fabric.for_devices(study.cluster.devices));
         cut.map_err(|why| {
             let why = format!("space.dimensions: with {}: {why}", words());
@@ -528,8 +546,13 @@ fn space_fabrics(
 }
 
 /// A fabric's file with fields set.
-fn set_fabric((fabric, files): (&str, &Files), base: &str, settings: &[(String, FieldValue)]) -> Result<FabricDocument, String> {
-    let mut document = FabricDocument::load_from(fabric, base, files).map_err(|why| format!("cluster.fabric: {why}"))?;
+fn set_fabric(
+    (fabric, files): (&str, &Files),
+    base: &str,
+    settings: &[(String, FieldValue)],
+) -> Result<FabricDocument, String> {
+    let mut document =
+        FabricDocument::load_from(fabric, base, files).map_err(|why| format!("cluster.fabric: {why}"))?;
     for (key, value) in settings {
         document.set_field(key, value).map_err(|fault| format!("space.dimensions.{FABRIC}{fault}"))?;
     }

@@ -30,8 +30,10 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
         Ok(said) => said,
         Err(why) => return failure::input_failure(format!("{}: {why}", Study::place(name, &why))),
     };
-    let given = given_limits(space.limits()).filter(|(limit, _)| cures.is_empty() || cures.iter().any(|(of, _)| of == limit));
-    let given: Vec<String> = given.map(|(limit, value)| format!("{}{value}", asked.name_of_limit(name, limit))).collect();
+    let given =
+        given_limits(space.limits()).filter(|(limit, _)| cures.is_empty() || cures.iter().any(|(of, _)| of == limit));
+    let given: Vec<String> =
+        given.map(|(limit, value)| format!("{}{value}", asked.name_of_limit(name, limit))).collect();
     let words: Vec<String> = cures.iter().map(|(limit, nearest)| cure_text(*limit, *nearest)).collect();
     let cure = match &words[..] {
         [] => "widen several of them".to_owned(),
@@ -62,7 +64,8 @@ fn cures_of_limits(space: &Space, others: &ChipLimits) -> Result<Vec<(ChipLimit,
 
 /// The suggested limit in words.
 fn cure_text(limit: ChipLimit, nearest: f64) -> String {
-    let (end, value) = (if limit.is_lower_limit() { "most" } else { "least" }, round_outwards(nearest, !limit.is_lower_limit()));
+    let (end, value) =
+        (if limit.is_lower_limit() { "most" } else { "least" }, round_outwards(nearest, !limit.is_lower_limit()));
     format!("{} {value}{} at {end}", quantity_of_limit(limit), unit_of_limit(limit))
 }
 

@@ -90,7 +90,11 @@ impl Add for Communication {
 
     /// One after the other; both have the larger slowdown.
     fn add(self, other: Self) -> Self {
-        Self { time: self.time + other.time, ports: self.ports + other.ports, slowing: self.slowing.max_of_each(other.slowing) }
+        Self {
+            time: self.time + other.time,
+            ports: self.ports + other.ports,
+            slowing: self.slowing.max_of_each(other.slowing),
+        }
     }
 }
 
@@ -168,7 +172,11 @@ mod tests {
     #[test]
     fn a_free_port_hides_up_to_the_window_and_a_busy_one_what_is_left() {
         let reduction = Communication { time: Seconds(4.0), ports: ports(0.0, 4.0), ..Communication::default() };
-        let window = |inner, outer| OverlapWindow { time: Seconds(10.0), ports: ports(inner, outer), ..OverlapWindow::default() };
+        let window = |inner, outer| OverlapWindow {
+            time: Seconds(10.0),
+            ports: ports(inner, outer),
+            ..OverlapWindow::default()
+        };
         assert_eq!(window(9.0, 0.0).time_saved(&reduction), Seconds(4.0), "another tier is busy");
         assert_eq!(window(0.0, 6.0).time_saved(&reduction), Seconds(4.0), "the port just suffices");
         assert_eq!(window(0.0, 7.0).time_saved(&reduction), Seconds(3.0), "the port has 3 of 10 seconds left");

@@ -83,7 +83,12 @@ impl<'a> PlacedNetwork<'a> {
         Self::new(fabric, (0..fabric.device_count()).collect())
     }
 
-    fn devices_of_group(&self, kind: CollectiveKind, bytes: Bytes, groups: impl Iterator<Item = Vec<u32>>) -> Communication {
+    fn devices_of_group(
+        &self,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        groups: impl Iterator<Item = Vec<u32>>,
+    ) -> Communication {
         let devices = |group: Vec<u32>| group.into_iter().map(|rank| self.devices[rank as usize]).collect();
         self.fabric
             .collective_among(kind, bytes, groups.map(devices))
@@ -93,7 +98,10 @@ impl<'a> PlacedNetwork<'a> {
     /// Returns the outermost tier that a pair of neighbouring stages crosses.
     fn outermost_tier(&self, layout: &Layout, lower: u32) -> usize {
         let at = |rank: u32| self.devices[rank as usize];
-        stage_rank_pairs(layout, lower, lower + 1).map(|[a, b]| self.fabric.meeting_tier(at(a), at(b))).max().unwrap_or(0)
+        stage_rank_pairs(layout, lower, lower + 1)
+            .map(|[a, b]| self.fabric.meeting_tier(at(a), at(b)))
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -107,7 +115,11 @@ impl StepNetwork for PlacedNetwork<'_> {
     }
 
     fn cost_of_collective(&self, collective: &Collective) -> Communication {
-        self.devices_of_group(collective.kind, collective.bytes, sibling_groups(collective.group, self.devices.len() as u32))
+        self.devices_of_group(
+            collective.kind,
+            collective.bytes,
+            sibling_groups(collective.group, self.devices.len() as u32),
+        )
     }
 
     fn cost_of_send(&self, layout: &Layout, tier: usize, bytes: Bytes) -> Communication {
@@ -146,7 +158,11 @@ pub fn stage_rank_pairs(layout: &Layout, a: u32, b: u32) -> impl Iterator<Item =
 /// Returns the network's own part of a collective's cost.
 #[must_use]
 pub fn communication_of_cost(cost: &CollectiveCost) -> Communication {
-    Communication { time: cost.startup + cost.transfer, ports: PortTimes::of_collective(cost), ..Communication::default() }
+    Communication {
+        time: cost.startup + cost.transfer,
+        ports: PortTimes::of_collective(cost),
+        ..Communication::default()
+    }
 }
 
 impl Communication {

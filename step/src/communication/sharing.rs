@@ -48,7 +48,9 @@ pub(crate) fn ranks_inside(devices: u32, stride: u32) -> u32 {
 /// `domain` ranks that divides them, so that every domain holds a copy.
 pub(crate) fn shard_groups(ranks: u32, domain: Option<u32>) -> u32 {
     match domain {
-        Some(inside) if inside < ranks => (1..=inside.max(1)).rev().find(|shards| ranks.is_multiple_of(*shards)).unwrap_or(1),
+        Some(inside) if inside < ranks => {
+            (1..=inside.max(1)).rev().find(|shards| ranks.is_multiple_of(*shards)).unwrap_or(1)
+        }
         _ => ranks.max(1),
     }
 }
@@ -60,7 +62,8 @@ mod tests {
     #[test]
     fn a_domain_holds_a_copy() {
         assert_eq!(
-            [(16, Some(8)), (12, Some(8)), (6, Some(8)), (7, Some(4)), (8, None), (0, None)].map(|(r, d)| shard_groups(r, d)),
+            [(16, Some(8)), (12, Some(8)), (6, Some(8)), (7, Some(4)), (8, None), (0, None)]
+                .map(|(r, d)| shard_groups(r, d)),
             [8, 6, 6, 1, 8, 1]
         );
     }

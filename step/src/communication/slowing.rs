@@ -30,7 +30,12 @@ impl MutualSlowdown {
     pub fn of_collective(streams: &StreamContention, between_nodes: bool) -> Self {
         if between_nodes {
             let copies_out = streams.copy_out_by_network;
-            return Self { kernels: streams.kernel_by_network, by_kernels: 0.0, by_copies: streams.network_by_copy, copies_out };
+            return Self {
+                kernels: streams.kernel_by_network,
+                by_kernels: 0.0,
+                by_copies: streams.network_by_copy,
+                copies_out,
+            };
         }
         Self { kernels: streams.kernel_by_collective, by_kernels: streams.collective_by_kernel, ..Self::default() }
     }

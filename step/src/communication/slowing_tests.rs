@@ -23,7 +23,8 @@ fn step(layout: Layout, stack: &str, change: impl Fn(&mut Accelerator, &mut Soft
         techniques: workloads::Techniques::default(),
     };
     let mut chip = ChipTimes::new(&chip, &stack).unwrap();
-    step_time(&mut chip, &Model::load("llama2-7b").unwrap(), &Fabric::built_in("selene_hdr200x8").unwrap(), &plan).unwrap()
+    step_time(&mut chip, &Model::load("llama2-7b").unwrap(), &Fabric::built_in("selene_hdr200x8").unwrap(), &plan)
+        .unwrap()
 }
 
 #[test]
@@ -41,11 +42,15 @@ fn what_overlaps_in_a_step_is_slowed_and_nothing_else() {
         });
         assert!(slowed.total < exposed.total, "{data} devices: {slowed:?} {exposed:?}");
         // Without overlap there is no slowdown.
-        assert_eq!(step(sharded(data), "megatron", |_, _| {}), step(sharded(data), "megatron", |chip, _| chip.streams = None));
+        assert_eq!(
+            step(sharded(data), "megatron", |_, _| {}),
+            step(sharded(data), "megatron", |chip, _| chip.streams = None)
+        );
     }
     // Gradient sums within a node slow kernels ten times as much as sums between nodes.
     let lost = |layout: Layout| {
-        let [slowed, alone] = [true, false].map(|on| step(layout, "torchtitan", |_, stack| stack.overlap.contended = on));
+        let [slowed, alone] =
+            [true, false].map(|on| step(layout, "torchtitan", |_, stack| stack.overlap.contended = on));
         (slowed.total - alone.total).0 / alone.total.0
     };
     assert!(lost(sharded(8)) > lost(sharded(64)), "{} {}", lost(sharded(8)), lost(sharded(64)));

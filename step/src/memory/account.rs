@@ -75,7 +75,8 @@ impl MemoryProfile {
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
         let ends = [embedding, head]
             .map(|end| EndKeeps::of_treatment(&ActivationPolicy::None.treatment_of_segment(&end.graph), &end.graph));
-        let logits = head.graph.find_tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
+        let logits =
+            head.graph.find_tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
         Self {
             parameters: PieceParameters {
                 embedding: embedding.parameters,
@@ -129,16 +130,20 @@ impl MemoryProfile {
         let Some(layer) = training.segment(SegmentKind::Layer) else { return self.clone() };
         // Eager execution caches results before it knows their readers; a compiler does not.
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
-        let replay =
-            if caches || stack.kernels.recompute_whole_layer { ReplayExtent::WholeRegion } else { ReplayExtent::NeededOnly };
+        let replay = if caches || stack.kernels.recompute_whole_layer {
+            ReplayExtent::WholeRegion
+        } else {
+            ReplayExtent::NeededOnly
+        };
         let treatment = policy.treatment_with_extent(&layer.graph, replay);
         let transient = TransientBytes::new(stack, |release| {
             working_set_of_layer(&treatment, &layer.graph, self.changed.as_deref(), stack, release)
         });
         // Without layers, embedding and head keep the same under every policy.
         let end = |kind, known| {
-            let of =
-                |segment: &Segment| EndKeeps::of_treatment(&policy.treatment_with_extent(&segment.graph, replay), &segment.graph);
+            let of = |segment: &Segment| {
+                EndKeeps::of_treatment(&policy.treatment_with_extent(&segment.graph, replay), &segment.graph)
+            };
             training.segment(kind).map_or(known, of)
         };
         Self {
@@ -215,10 +220,13 @@ impl<'a> MemoryAccount<'a> {
         let sharding = ZeroSharding::new(layout, self.stack, self.domain);
         let (mut resident, away) = match &self.profile.changed {
             None => (sharding.resident_bytes(all, &pieces.per), OffloadedModelBytes::default()),
-            Some(changed) => changed.resident_bytes(&sharding, layers, [embedding, head], self.stack.memory.stored_master),
+            Some(changed) => {
+                changed.resident_bytes(&sharding, layers, [embedding, head], self.stack.memory.stored_master)
+            }
         };
         resident.gradients += self.placeholder_gradients(layers);
-        let at_once = if sharding.keeps_gathered() { layers } else { layers.min(u64::from(self.stack.memory.gathered_layers)) };
+        let at_once =
+            if sharding.keeps_gathered() { layers } else { layers.min(u64::from(self.stack.memory.gathered_layers)) };
         let window = pieces.one_layer.times_pieces(at_once);
         let root = self.root_parameters(embedding, head);
         let gathered = sharding.gathered_bytes(window.plus(root), &pieces.per, &resident);
@@ -244,8 +252,9 @@ impl<'a> MemoryAccount<'a> {
     /// Returns the bytes that a stage holds at its moments: gathered, activations, transients, logits, gradients.
     fn stage_moments(&self, stage: u32, held: &StageHolding) -> impl Iterator<Item = (PeakMoment, [Bytes; 5])> + use<> {
         let layers = (PeakMoment::Layers, self.bytes_in_layers(stage, held, self.kept_activations(stage, held, false)));
-        let loss =
-            held.head.then(|| (PeakMoment::Loss, self.bytes_in_loss(stage, held, self.kept_activations(stage, held, true))));
+        let loss = held
+            .head
+            .then(|| (PeakMoment::Loss, self.bytes_in_loss(stage, held, self.kept_activations(stage, held, true))));
         let update = (PeakMoment::Update, self.bytes_in_update(held));
         [Some(layers), loss, Some(update)].into_iter().flatten()
     }
@@ -331,9 +340,12 @@ impl<'a> MemoryAccount<'a> {
         let ResidentBytes { weights, gradients, masters, states, .. } = held.resident;
         let always = framework + collectives + workspace + weights + masters + states + gradients;
         let [in_layers, in_loss] = [false, true].map(|loss| self.kept_activations(stage, held, loss));
-        let layers =
-            self.bytes_needed_at(stage, held, self.bytes_in_layers(stage, held, in_layers)).saturating_sub(always + in_layers);
-        let loss = self.bytes_needed_at(stage, held, self.bytes_in_loss(stage, held, in_loss)).saturating_sub(always + in_loss);
+        let layers = self
+            .bytes_needed_at(stage, held, self.bytes_in_layers(stage, held, in_layers))
+            .saturating_sub(always + in_layers);
+        let loss = self
+            .bytes_needed_at(stage, held, self.bytes_in_loss(stage, held, in_loss))
+            .saturating_sub(always + in_loss);
         [always, layers, if held.head { loss } else { Bytes::ZERO }]
     }
 
@@ -366,8 +378,8 @@ impl<'a> MemoryAccount<'a> {
             return layers;
         }
         let pieces = &self.profile.parameters;
-        let held =
-            ZeroSharding::new(layout, self.stack, self.domain).resident_bytes(pieces.layer.times_pieces(layers), &pieces.per);
+        let held = ZeroSharding::new(layout, self.stack, self.domain)
+            .resident_bytes(pieces.layer.times_pieces(layers), &pieces.per);
         let always = (held.weights + held.gradients + held.states).as_f64() / layers.max(1) as f64;
         let [framework, collectives, _] = self.fixed;
         let free = capacity.saturating_sub(framework + collectives).as_f64();
@@ -375,8 +387,8 @@ impl<'a> MemoryAccount<'a> {
         let of_stage = |stage: u32| {
             let passes = self.passes_in_flight(stage);
             let interleaved = matches!(schedule, PipelineSchedule::Interleaved { .. });
-            let round =
-                micro_batches / self.micro_batch_group() * self.micro_batch_group() * v >= passes + self.micro_batch_group() * v;
+            let round = micro_batches / self.micro_batch_group() * self.micro_batch_group() * v
+                >= passes + self.micro_batch_group() * v;
             let (fewest, spread) = match (interleaved, stage == 0 || stage + 1 == p) {
                 (false, _) => (passes as f64 / v as f64, 0.0),
                 (true, _) if !round => (0.0, 0.0),
@@ -397,8 +409,8 @@ impl<'a> MemoryAccount<'a> {
             let held = self.stage_holding(stage);
             let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
             let embedding = self.profile.embedding.kept;
-            let turns =
-                matches!(self.arrangement.schedule, PipelineSchedule::Interleaved { .. }) && self.arrangement.split.longer > 0;
+            let turns = matches!(self.arrangement.schedule, PipelineSchedule::Interleaved { .. })
+                && self.arrangement.split.longer > 0;
             let kept = if turns {
                 self.kept_at_first_peak(stage, self.profile.kept, embedding)
             } else {
@@ -420,7 +432,8 @@ impl<'a> MemoryAccount<'a> {
 
     /// Returns the micro-batches (passes through one chunk) in flight at the peak.
     pub(crate) fn passes_in_flight(&self, stage: u32) -> u64 {
-        let (m, p) = (u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX), self.arrangement.layout.pipeline);
+        let (m, p) =
+            (u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX), self.arrangement.layout.pipeline);
         let schedule = self.arrangement.schedule;
         let depth = u64::from(passes_in_flight(schedule, p, stage, m));
         match schedule {
@@ -452,7 +465,8 @@ impl<'a> MemoryAccount<'a> {
         let pieces = &self.profile.parameters;
         let first = (self.head_gradient_bytes(held) + pieces.per.gradient * pieces.layer.per_device_count()).min(all);
         let last = Bytes(activations.0 / held.layers.max(1));
-        let (activations, gradients) = if activations + first > last + all { (activations, first) } else { (last, all) };
+        let (activations, gradients) =
+            if activations + first > last + all { (activations, first) } else { (last, all) };
         [held.open, activations, at_work, Bytes::ZERO, gradients]
     }
 

@@ -81,8 +81,10 @@ fn place_best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
     let mut offsets: Vec<Option<u64>> = vec![None; requests.len()];
     for &i in order {
         let placed = offsets.iter().zip(requests).filter_map(|(offset, r)| offset.map(|offset| (offset, r)));
-        let mut taken: Vec<(u64, u64)> =
-            placed.filter(|(_, r)| lifetimes_overlap(r, &requests[i])).map(|(offset, r)| (offset, offset + r.bytes.0)).collect();
+        let mut taken: Vec<(u64, u64)> = placed
+            .filter(|(_, r)| lifetimes_overlap(r, &requests[i]))
+            .map(|(offset, r)| (offset, offset + r.bytes.0))
+            .collect();
         taken.sort_unstable();
         let (mut ground, mut chosen) = (0, None);
         for (start, end) in taken {
@@ -148,7 +150,9 @@ mod tests {
         let mut best = u64::MAX;
         for offset in 0..=limit - requests[at].bytes.0 {
             let clash = offsets.iter().zip(requests).any(|(other, r)| {
-                lifetimes_overlap(r, &requests[at]) && *other < offset + requests[at].bytes.0 && offset < other + r.bytes.0
+                lifetimes_overlap(r, &requests[at])
+                    && *other < offset + requests[at].bytes.0
+                    && offset < other + r.bytes.0
             });
             if !clash {
                 offsets.push(offset);

@@ -25,7 +25,9 @@ impl OverCapacity {
             MemoryClass::Framework | MemoryClass::Collectives => return "use a chip with more memory".to_owned(),
             MemoryClass::Weights => vec![shares(ZeroStage::Parameters), wider],
             MemoryClass::Gradients => vec![shares(ZeroStage::Gradients), wider],
-            MemoryClass::MasterWeights | MemoryClass::OptimizerStates => vec![shares(ZeroStage::OptimizerStates), wider],
+            MemoryClass::MasterWeights | MemoryClass::OptimizerStates => {
+                vec![shares(ZeroStage::OptimizerStates), wider]
+            }
             MemoryClass::Gathered => vec![(copied, "more tensor-parallel devices in place of copies")],
             MemoryClass::Activations => vec![(recomputes, "more recomputation or offloading"), smaller, wider],
             MemoryClass::Transient | MemoryClass::Logits | MemoryClass::Allocator => {

@@ -77,8 +77,9 @@ fn layer_keeps(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &Softwar
         let partly = treatment.partly.as_ref().filter(|partly| !partly.recomputed && partly.tensors.contains(id))?;
         graph.tensors.get(id.index()).map(|t| t.bytes.saturating_sub(partly.offloaded_bytes(t.bytes)))
     };
-    let named =
-        |id: &TensorId, less: Bytes| graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes.saturating_sub(less)));
+    let named = |id: &TensorId, less: Bytes| {
+        graph.tensors.get(id.index()).map(|t| (short(&t.name), t.bytes.saturating_sub(less)))
+    };
     let whole = |id: &TensorId| named(id, Bytes::ZERO);
     let partial = |id: &TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(id))?;
@@ -86,7 +87,8 @@ fn layer_keeps(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &Softwar
     };
     let moved = |id: &TensorId| named(id, partial(id).unwrap_or_default());
     // The part of a partly offloaded tensor that is recomputed.
-    let again_rest = |id: &TensorId| partial(id).filter(|_| staying(id).is_none()).and_then(|rest| Some((whole(id)?.0, rest)));
+    let again_rest =
+        |id: &TensorId| partial(id).filter(|_| staying(id).is_none()).and_then(|rest| Some((whole(id)?.0, rest)));
     let rest = |id: &TensorId| Some((whole(id)?.0, staying(id)?));
     let hosted = treatment.offloaded.difference(&treatment.stored);
     let elsewhere = |id: &TensorId| treatment.kept.contains(id) || treatment.offloaded.contains(id);
@@ -98,7 +100,10 @@ fn layer_keeps(graph: &OperatorGraph, policy: &ActivationPolicy, stack: &Softwar
         device: treatment.kept.iter().filter_map(whole).chain(treatment.offloaded.iter().filter_map(rest)).collect(),
         host: hosted.filter_map(moved).collect(),
         storage: treatment.stored.iter().filter_map(moved).collect(),
-        rebuilt: rebuilt.map(|t| (short(&t.name), t.bytes)).chain(treatment.offloaded.iter().filter_map(again_rest)).collect(),
+        rebuilt: rebuilt
+            .map(|t| (short(&t.name), t.bytes))
+            .chain(treatment.offloaded.iter().filter_map(again_rest))
+            .collect(),
         again: again.map(|op| short(&op.name)).collect(),
     }
 }

@@ -17,7 +17,11 @@ const STACKS: [&str; 4] = ["maxtext", "megatron", "pytorch_fsdp", "torchtitan"];
 fn plan(layout: Layout, micro_batch: u64, micro_batches: u64) -> TrainingPlan {
     TrainingPlan {
         layout,
-        batch: Batch { micro_batch, global_batch: micro_batch * micro_batches * u64::from(layout.data), sequence_length: 1024 },
+        batch: Batch {
+            micro_batch,
+            global_batch: micro_batch * micro_batches * u64::from(layout.data),
+            sequence_length: 1024,
+        },
         activations: ActivationPolicy::None.into(),
         attention: Attention::Fused,
         precision: Precision::MIXED_BF16,
@@ -115,8 +119,9 @@ fn more_recomputation_never_keeps_more() {
 #[test]
 fn offloading_moves_activations_to_the_host() {
     let layout = Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() };
-    let run =
-        |text: &str| memory(&model(), &TrainingPlan { activations: text.parse().unwrap(), ..plan(layout, 4, 1) }, "maxtext");
+    let run = |text: &str| {
+        memory(&model(), &TrainingPlan { activations: text.parse().unwrap(), ..plan(layout, 4, 1) }, "maxtext")
+    };
     let (kept, moved) = (run("minimal"), run("minimal_offloaded"));
     let difference = |class| kept.stages[0].class_bytes(class).0 - moved.stages[0].class_bytes(class).0;
     assert_eq!(difference(MemoryClass::Activations), moved.stages[0].host.0);
@@ -162,7 +167,11 @@ fn activations_are_those_of_the_simulated_timeline() {
             let activations = stage.class_bytes(MemoryClass::Activations);
             assert!(activations >= device.peak_memory, "{schedule:?} stage {}", stage.stage);
             if !ends && stage.moment == PeakMoment::Layers {
-                assert_eq!(activations, device.peak_memory, "{schedule:?} p {pipeline} v {virtual_stages} stage {}", stage.stage);
+                assert_eq!(
+                    activations, device.peak_memory,
+                    "{schedule:?} p {pipeline} v {virtual_stages} stage {}",
+                    stage.stage
+                );
             }
         }
     }
@@ -184,7 +193,11 @@ fn rounds_of_micro_batches_fill_the_end_chunks_as_their_turns_do() {
         for (stage, chunk) in [(0, 0), (p - 1, v - 1)] {
             let passes = account.passes_in_flight(stage);
             let place = format!("p {p} v {v} rounds {rounds} stage {stage}");
-            assert_eq!(account.passes_in_end_chunk(passes, chunk), account.passes_in_chunk_by_turns(passes, chunk), "{place}");
+            assert_eq!(
+                account.passes_in_end_chunk(passes, chunk),
+                account.passes_in_chunk_by_turns(passes, chunk),
+                "{place}"
+            );
         }
     }
 }
@@ -244,7 +257,8 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let offload = "custom:offload(decoder_layer_input,qkv_proj)".parse().unwrap();
     let plan = TrainingPlan { activations: offload, ..plan(layout, 2, 8) };
     let with = |host| {
-        step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(80 << 30), host, storage: Bytes::ZERO }, None).unwrap()
+        step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(80 << 30), host, storage: Bytes::ZERO }, None)
+            .unwrap()
     };
     // Stage k of p keeps min(m, p - k) micro-batches: 4 layers, 2 sequences, a hidden state and its projections in 2
     // bytes.
@@ -255,11 +269,19 @@ fn offloading_is_limited_by_the_hosts_memory() {
     let error = with(Bytes(1 << 28)).check_fits().unwrap_err();
     assert_eq!((error.stage, error.class, error.need, error.have), (0, MemoryClass::Host, needs[0], Bytes(1 << 28)));
     let text = error.to_string();
-    assert!(text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"), "{text}");
+    assert!(
+        text.starts_with("stage 0 needs 0.44 GiB of 0.25 GiB of host memory per device: offloaded activations"),
+        "{text}"
+    );
     // If both are too small, the error names device memory first.
-    let none =
-        step_memory(&model, &plan, &stack, DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO, storage: Bytes::ZERO }, None)
-            .unwrap();
+    let none = step_memory(
+        &model,
+        &plan,
+        &stack,
+        DeviceMemory { hbm: Bytes(1 << 30), host: Bytes::ZERO, storage: Bytes::ZERO },
+        None,
+    )
+    .unwrap();
     assert_ne!(none.check_fits().unwrap_err().class, MemoryClass::Host);
     assert!(with(Bytes::ZERO).check_fits().unwrap_err().to_string().ends_with("give the chip's file its [host]"));
 }
@@ -340,7 +362,8 @@ fn uneven_routing_fills_the_fullest_device() {
     };
     assert!(kept(&sparse, 1) < kept(&sparse, 2) && kept(&sparse, 2) < kept(&sparse, 8));
     // With a stated capacity every expert takes that much, for any number of devices.
-    let limited = Model { experts: experts.map(|e| workloads::model::Experts { capacity_factor: Some(1.25), ..e }), ..sparse };
+    let limited =
+        Model { experts: experts.map(|e| workloads::model::Experts { capacity_factor: Some(1.25), ..e }), ..sparse };
     assert_eq!(kept(&limited, 2), kept(&limited, 8));
 }
 
@@ -395,8 +418,14 @@ fn in_a_pipeline_fsdp_keeps_weights_and_gradients_whole() {
 fn gradients_that_products_add_up_leave_placeholders() {
     let of = |pipeline, placed| {
         let layout = Layout { tensor: 2, pipeline, sequence_parallel: true, ..Layout::default() };
-        let found = under(&model(), &plan(layout, 1, 8), "megatron_core_exposed", |memory| memory.placeholder_gradients = placed);
-        found.stages.iter().map(|stage| (stage.moment, stage.reading_of(MemoryReading::Allocated).0)).collect::<Vec<_>>()
+        let found = under(&model(), &plan(layout, 1, 8), "megatron_core_exposed", |memory| {
+            memory.placeholder_gradients = placed
+        });
+        found
+            .stages
+            .iter()
+            .map(|stage| (stage.moment, stage.reading_of(MemoryReading::Allocated).0))
+            .collect::<Vec<_>>()
     };
     let layer: u64 = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14_336) / 2 + 2 * 4096;
     let [with, without] = [true, false].map(|placed| of(2, placed));
@@ -415,7 +444,8 @@ fn large_buffers_of_the_update_are_reserved_beside_activations() {
     let stage = &with.stages[0];
     assert_ne!(stage.moment, PeakMoment::Update);
     let shared = stage.class_bytes(MemoryClass::OptimizerStates).0 / 8;
-    let more = stage.reading_of(MemoryReading::Reserved).saturating_sub(without.stages[0].reading_of(MemoryReading::Reserved));
+    let more =
+        stage.reading_of(MemoryReading::Reserved).saturating_sub(without.stages[0].reading_of(MemoryReading::Reserved));
     assert_eq!(more, Bytes(6 * shared));
     assert_eq!(stage.bytes_needed(), without.stages[0].bytes_needed(), "under pressure the cache goes first");
 }

@@ -267,7 +267,14 @@ impl StageMemory {
             return Ok(());
         }
         let (largest, read_only) = (self.storage, self.read_only[1]);
-        Err(OverCapacity { stage: self.stage, class: MemoryClass::Storage, largest, read_only, need: self.storage, have })
+        Err(OverCapacity {
+            stage: self.stage,
+            class: MemoryClass::Storage,
+            largest,
+            read_only,
+            need: self.storage,
+            have,
+        })
     }
 
     /// Returns the largest class of device memory.
@@ -285,6 +292,13 @@ impl StageMemory {
         if need <= have {
             return Ok(());
         }
-        Err(OverCapacity { stage: self.stage, class, largest: self.class_bytes(class), read_only: Bytes::ZERO, need, have })
+        Err(OverCapacity {
+            stage: self.stage,
+            class,
+            largest: self.class_bytes(class),
+            read_only: Bytes::ZERO,
+            need,
+            have,
+        })
     }
 }

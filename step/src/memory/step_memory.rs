@@ -37,7 +37,11 @@ impl StepMemory {
     /// Returns the largest reading of any stage.
     #[must_use]
     pub fn peak_reading(&self, reading: MemoryReading) -> Bytes {
-        self.stages.iter().map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading))).max().unwrap_or_default()
+        self.stages
+            .iter()
+            .map(|s| s.reading_of(reading).min(self.limit_to_capacity(s, reading)))
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns the reading of the first stage; some frameworks log memory there.
@@ -58,7 +62,9 @@ impl StepMemory {
         let outside = stage.class_bytes(MemoryClass::Framework) + stage.class_bytes(MemoryClass::Collectives);
         match reading {
             MemoryReading::Allocated => Bytes(u64::MAX),
-            MemoryReading::Reserved => self.capacity.saturating_sub(outside).max(stage.reading_of(MemoryReading::Allocated)),
+            MemoryReading::Reserved => {
+                self.capacity.saturating_sub(outside).max(stage.reading_of(MemoryReading::Allocated))
+            }
             MemoryReading::Device => self.capacity.max(stage.reading_of(MemoryReading::Allocated) + outside),
         }
     }
@@ -111,7 +117,8 @@ pub fn step_memory_of(
     let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
     let profile = MemoryProfile::new(training, &plan.activations, stack);
     let account = MemoryAccount::new(&profile, &arrangement, stack, domain);
-    let stages = (0..plan.layout.pipeline).map(|stage| account.peak_of_stage(stage, &account.stage_holding(stage))).collect();
+    let stages =
+        (0..plan.layout.pipeline).map(|stage| account.peak_of_stage(stage, &account.stage_holding(stage))).collect();
     Ok(StepMemory {
         stages,
         capacity: usable_hbm(stack, memory.hbm),

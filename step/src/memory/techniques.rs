@@ -90,7 +90,9 @@ impl TechniqueMemory {
                 + of(&all.stock).per_device_count()
         };
         let read_only = [all.stock.host, all.stock.nvme].map(|stock| Bytes(stock.per_device_count()));
-        let stored = |placed: &BytesByPlace, class: usize| sharding.share_of(placed.nvme, sharding.zero_sharded_classes()[class]);
+        let stored = |placed: &BytesByPlace, class: usize| {
+            sharding.share_of(placed.nvme, sharding.zero_sharded_classes()[class])
+        };
         let away = OffloadedModelBytes {
             host: Bytes(sum(|p| p.host)),
             storage: Bytes(sum(|p| p.nvme)),

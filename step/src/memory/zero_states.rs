@@ -101,7 +101,8 @@ impl ZeroSharding {
         let masters = self.share_of_parameters(all.masters.device, states);
         let stored_master = stored_master && masters > 0;
         // If the stored weights are the master copy, frozen weights have none. They are stored as products read them.
-        let held = self.share_of_parameters(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
+        let held =
+            self.share_of_parameters(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
         let stored = held + if stored_master { masters } else { 0 };
         let missing = copy.saturating_sub(held);
         let others = if stored_master { 0 } else { masters };
@@ -109,7 +110,9 @@ impl ZeroSharding {
         let spread = self.whole.map_or(0, |chunks| whole.div_ceil(chunks.max(1)));
         let held = (gradient(self.share_of_parameters(all.gradients.device, gradients)) + spread).min(whole);
         ResidentBytes {
-            weights: Bytes(stored + self.share_of_parameters(all.copies.device, weights) + all.stock.device.per_device_count()),
+            weights: Bytes(
+                stored + self.share_of_parameters(all.copies.device, weights) + all.stock.device.per_device_count(),
+            ),
             gradients: Bytes(held + gradient(all.largest_gradient)),
             masters: Bytes(others),
             states: Bytes(self.share_of_parameters(all.states.device, states)),
@@ -130,8 +133,11 @@ impl ZeroSharding {
 
     pub(crate) fn resident_bytes(&self, parameters: Parameters, per: &BytesPerParameter) -> ResidentBytes {
         let count = |shared| self.share_of_parameters(parameters, shared);
-        let (states, gradients, weights) =
-            (self.zero >= ZeroStage::OptimizerStates, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::Parameters);
+        let (states, gradients, weights) = (
+            self.zero >= ZeroStage::OptimizerStates,
+            self.zero >= ZeroStage::Gradients,
+            self.zero >= ZeroStage::Parameters,
+        );
         let all = parameters.per_device_count();
         let master = self.stored_master && per.master > Bytes::ZERO;
         let gradient = if master { per.gradient.max(per.master) } else { per.gradient };

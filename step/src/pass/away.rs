@@ -17,7 +17,9 @@ impl OffloadedParameters {
     }
 
     fn is_any(&self) -> bool {
-        [self.weights, self.gradients].iter().any(|placed| placed.host.per_device_count() + placed.nvme.per_device_count() > 0)
+        [self.weights, self.gradients]
+            .iter()
+            .any(|placed| placed.host.per_device_count() + placed.nvme.per_device_count() > 0)
     }
 }
 

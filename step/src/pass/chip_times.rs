@@ -90,11 +90,16 @@ impl ChipTimes {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_shared_schedules(chip: &Accelerator, stack: &SoftwareStack, schedules: Arc<Memo>) -> Result<Self, StepError> {
+    pub fn with_shared_schedules(
+        chip: &Accelerator,
+        stack: &SoftwareStack,
+        schedules: Arc<Memo>,
+    ) -> Result<Self, StepError> {
         let mut chip = chip.clone();
         let clock = if stack.sustained.throttled { chip.sustained_clock_fraction } else { 1.0 };
         let mut calibration = chip.calibration.scale_tensor_rates(stack.sustained.tensor_fraction * clock);
-        calibration.hbm_achieved_fraction = (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
+        calibration.hbm_achieved_fraction =
+            (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
         chip.calibration = calibration;
         chip.library = match stack.kernels.execution {
             // A compiler's schedule runs its own kernels.
@@ -180,7 +185,12 @@ impl ChipTimes {
     /// Returns a kernel's least time in a schedule, on one core and across all, at `fidelity`. The unit is ticks, as in
     /// schedules.
     #[must_use]
-    pub fn least_in_schedule(&self, kernel: &Kernel, network: &impl StepNetwork, fidelity: Fidelity) -> OperatorLeastTimes {
+    pub fn least_in_schedule(
+        &self,
+        kernel: &Kernel,
+        network: &impl StepNetwork,
+        fidelity: Fidelity,
+    ) -> OperatorLeastTimes {
         if let Kernel::Collective(collective) = kernel {
             return self.least_of_collective(kernel, collective_latency(network, collective));
         }

@@ -21,9 +21,9 @@ pub fn lower_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> 
         .into_iter()
         .try_for_each(|policy| plan.techniques.check_policy(policy, &graph, stack.replay_extent()))?;
     if let Some(applied) = &mut graph.applied {
-        applied
-            .notes
-            .extend(plan.techniques.describe_replica_limits(&TrainingQuantities::new(model, &lowering), plan.layout.data)?);
+        applied.notes.extend(
+            plan.techniques.describe_replica_limits(&TrainingQuantities::new(model, &lowering), plan.layout.data)?,
+        );
     }
     Ok(graph)
 }

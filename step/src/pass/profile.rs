@@ -257,7 +257,11 @@ pub(crate) struct LayerProfile {
 
 impl StepProfile {
     /// Returns the profile with other pieces.
-    pub(crate) fn with_pieces(&self, [embedding, layer, head]: [PieceProfile; 3], by_policy: Vec<LayerProfile>) -> Self {
+    pub(crate) fn with_pieces(
+        &self,
+        [embedding, layer, head]: [PieceProfile; 3],
+        by_policy: Vec<LayerProfile>,
+    ) -> Self {
         Self { embedding, layer, head, by_policy, ..self.clone() }
     }
 

@@ -53,7 +53,10 @@ impl KernelTable {
             graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
         // Lowering adds a node after all that it waits for, so node order is topological.
         edges.sort_unstable_by_key(|&(before, after)| (after, before));
-        debug_assert!(edges.iter().all(|(before, after)| before < after), "kernels are added after those they wait for");
+        debug_assert!(
+            edges.iter().all(|(before, after)| before < after),
+            "kernels are added after those they wait for"
+        );
         let index = self.programs.len() as ProgramIndex;
         let Self { kernels: all, programs, .. } = self;
         let program = programs.entry((kernels, edges)).or_insert_with_key(|(kernels, edges)| {
@@ -79,7 +82,12 @@ pub struct KernelProgram {
 impl KernelProgram {
     /// Returns a lower bound over all schedules, with each kernel taking `least` ticks; see [`Outline::lower_bound`].
     #[must_use]
-    pub fn least_ticks(&self, cores: &Cores, chains: bool, mut least: impl FnMut(KernelIndex) -> OperatorLeastTimes) -> Seconds {
+    pub fn least_ticks(
+        &self,
+        cores: &Cores,
+        chains: bool,
+        mut least: impl FnMut(KernelIndex) -> OperatorLeastTimes,
+    ) -> Seconds {
         Seconds(self.outline.lower_bound(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
     }
 

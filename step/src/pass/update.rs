@@ -9,12 +9,18 @@ impl ChipTimes {
     /// Returns the time of the optimizer's update of `parameters` on one device, with the stack's passes over the
     /// gradients.
     pub fn time_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
-        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.time_of_kernel(kernel) * *times).sum()
+        self.update_kernels(profile, parameters)
+            .iter()
+            .map(|(kernel, times)| self.time_of_kernel(kernel) * *times)
+            .sum()
     }
 
     /// Returns the energy of [`Self::time_of_update`], without static power.
     pub(crate) fn energy_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Joules {
-        self.update_kernels(profile, parameters).iter().map(|(kernel, times)| self.energy_of_kernel(kernel) * *times).sum()
+        self.update_kernels(profile, parameters)
+            .iter()
+            .map(|(kernel, times)| self.energy_of_kernel(kernel) * *times)
+            .sum()
     }
 
     /// Returns the kernels of an update, and how often a step runs each.

@@ -36,7 +36,8 @@ impl StepWork {
                 SegmentKind::Layer => 1,
                 SegmentKind::Head => 2,
             };
-            pieces[slot] = Some(chip.work_of_segment(segment, &first.treatment_with_extent(&segment.graph, replay), None));
+            pieces[slot] =
+                Some(chip.work_of_segment(segment, &first.treatment_with_extent(&segment.graph, replay), None));
             if segment.kind == SegmentKind::Layer && plan.activations.uniform_policy().is_none() {
                 let under = |policy: &ActivationPolicy| {
                     let treatment = policy.treatment_with_extent(&segment.graph, replay);
@@ -79,14 +80,20 @@ pub(crate) struct PieceWork {
 }
 
 impl PieceWork {
-    pub(crate) fn price_piece(&self, chip: &mut ChipTimes, network: &impl StepNetwork) -> Result<PieceProfile, StepError> {
+    pub(crate) fn price_piece(
+        &self,
+        chip: &mut ChipTimes,
+        network: &impl StepNetwork,
+    ) -> Result<PieceProfile, StepError> {
         let [forward, recompute, backward] = match &self.passes {
             PassesWork::Streamed(passes) => passes.each_ref().map(|pass| pass.price_pass(chip, network)),
             PassesWork::Scheduled(passes) => passes.price_passes(chip, network)?,
         };
         let (parameters, expert_parameters, frozen) = (self.parameters, self.expert_parameters, self.frozen);
-        let [recompute, backward] = [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
-        let mut piece = PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen, bounded: false };
+        let [recompute, backward] =
+            [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
+        let mut piece =
+            PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen, bounded: false };
         piece.forward.copies = LinkTimes::out_of_device(self.copy);
         piece.backward.copies = LinkTimes::into_device(self.copy);
         piece.add_exposed_copies(chip.stack());
@@ -173,12 +180,16 @@ impl PassWork {
                     pass.tensor += time;
                     // Userbuffers need one NVLink domain (Transformer Engine, issue 1071; pull request 1470 for domains
                     // of several nodes).
-                    let inside = collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain_size();
+                    let inside =
+                        collective.group.ranks.saturating_mul(collective.group.stride) <= network.fast_domain_size();
                     if inside && *hides {
                         beside = beside + alone;
-                    } else if inside && matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter) {
+                    } else if inside
+                        && matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter)
+                    {
                         // With one part per rank, the first to arrive or the last to leave has no product beside it.
-                        inside_products = inside_products + alone * (1.0 - 1.0 / f64::from(collective.group.ranks.max(1)));
+                        inside_products =
+                            inside_products + alone * (1.0 - 1.0 / f64::from(collective.group.ranks.max(1)));
                     }
                 }
             }
@@ -221,7 +232,9 @@ impl ScheduledWork {
         let backward = segment.backward_graph(&RecomputeSet::none());
         let whole = (!recompute.is_empty()).then(|| segment.backward_graph(recompute));
         let mut collectives = Vec::new();
-        for node in forward.as_ref().err().into_iter().chain([&backward]).chain(&whole).flat_map(KernelGraph::node_weights) {
+        for node in
+            forward.as_ref().err().into_iter().chain([&backward]).chain(&whole).flat_map(KernelGraph::node_weights)
+        {
             match node.kernel {
                 Kernel::Collective(collective) if !collectives.contains(&collective) => collectives.push(collective),
                 _ => {}
@@ -332,19 +345,26 @@ impl ChipTimes {
     ///
     /// # Errors
     /// A graph without layers.
-    pub fn work_of_lowered(&mut self, model: &Model, graph: &TrainingGraph, plan: &TrainingPlan) -> Result<StepWork, StepError> {
+    pub fn work_of_lowered(
+        &mut self,
+        model: &Model,
+        graph: &TrainingGraph,
+        plan: &TrainingPlan,
+    ) -> Result<StepWork, StepError> {
         let missing = || StepError::Hardware(format!("{}: has no layers", model.name));
         let layer_segment = Arc::new(graph.segment(SegmentKind::Layer).cloned().ok_or_else(missing)?);
         let per = layer_segment.bytes_per_parameter();
         let [embedding, layer, head] = [PieceProfile::default(); 3];
-        let with_layers = |kind, without: bool| graph.segment(kind).filter(|_| !without).map(|segment| Arc::new(segment.clone()));
+        let with_layers =
+            |kind, without: bool| graph.segment(kind).filter(|_| !without).map(|segment| Arc::new(segment.clone()));
         let rest = StepProfile {
             embedding,
             layer,
             head,
             units: [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
                 // An end is a unit of its own, besides the layers beside it.
-                let ends = u64::from(kind != SegmentKind::Layer && graph.segment(kind).is_some_and(Segment::has_layers));
+                let ends =
+                    u64::from(kind != SegmentKind::Layer && graph.segment(kind).is_some_and(Segment::has_layers));
                 graph.segment(kind).map_or(0, Segment::layers_per_piece) + ends
             }),
             tied_parameters: graph.segment(SegmentKind::Head).map_or(0, |s| s.tied_parameters),
@@ -405,7 +425,9 @@ impl ChipTimes {
         forward: Option<PassProfile>,
     ) -> PieceWork {
         let passes = match self.stack().kernels.execution {
-            ExecutionMode::Stream => PassesWork::Streamed(Box::new(self.stream_passes(segment, &treatment.recompute, forward))),
+            ExecutionMode::Stream => {
+                PassesWork::Streamed(Box::new(self.stream_passes(segment, &treatment.recompute, forward)))
+            }
             ExecutionMode::Scheduled => {
                 PassesWork::Scheduled(Box::new(ScheduledWork::new(segment, &treatment.recompute, forward)))
             }
@@ -436,20 +458,30 @@ impl ChipTimes {
         for (id, share) in shares {
             let Some(operator) = segment.graph.operators.get(id.index()) else { continue };
             let kernels = operator.forward.iter().map(|step| &step.kernel);
-            let time: f64 = kernels.filter(|k| !matches!(k, Kernel::Collective(_))).map(|k| self.cost_of_kernel(k).time.0).sum();
+            let time: f64 =
+                kernels.filter(|k| !matches!(k, Kernel::Collective(_))).map(|k| self.cost_of_kernel(k).time.0).sum();
             (all, again) = (all + time, again + share * time);
         }
         if all > 0.0 { again / all } else { 1.0 }
     }
 
-    fn stream_passes(&mut self, segment: &Segment, recompute: &RecomputeSet, forward: Option<PassProfile>) -> [PassWork; 3] {
+    fn stream_passes(
+        &mut self,
+        segment: &Segment,
+        recompute: &RecomputeSet,
+        forward: Option<PassProfile>,
+    ) -> [PassWork; 3] {
         let backward = segment.backward_graph(recompute);
         let again = |pass: Pass| pass == Pass::Recompute;
         let forward = match forward {
             Some(pass) => PassWork::with_known_times(pass),
             None => self.stream_pass(segment, &segment.forward_graph(), |_| true),
         };
-        [forward, self.stream_pass(segment, &backward, again), self.stream_pass(segment, &backward, |pass| !again(pass))]
+        [
+            forward,
+            self.stream_pass(segment, &backward, again),
+            self.stream_pass(segment, &backward, |pass| !again(pass)),
+        ]
     }
 
     /// Returns the host's extra time to launch a product of several experts. The library launches them one by one, and

@@ -61,8 +61,12 @@ impl Arrangement {
         let (p, [one, other, end]) = (self.layout.pipeline, self.kind_boundaries());
         let last = p > 1 && self.schedule != PipelineSchedule::ZbV;
         let kinds = [(0, 0, 1), (1, 1, one), (2, p - 1, if last { p } else { 0 }), (3, one, other), (4, other, end)];
-        let alike =
-            move |(kind, from, end)| DeviceGroup { kind, from, to: end - 1, counts: arrangement.chunk_counts(kind, from) };
+        let alike = move |(kind, from, end)| DeviceGroup {
+            kind,
+            from,
+            to: end - 1,
+            counts: arrangement.chunk_counts(kind, from),
+        };
         kinds.into_iter().filter(|(_, from, end)| from < end).map(alike)
     }
 
@@ -106,7 +110,10 @@ impl Arrangement {
     fn longer_chunks_on(&self, device: u32) -> u64 {
         let (p, device) = (u64::from(self.layout.pipeline), u64::from(device));
         if self.schedule == PipelineSchedule::ZbV {
-            return [device, 2 * p - 1 - device].into_iter().map(|place| u64::from(self.split.is_longer_chunk(place))).sum();
+            return [device, 2 * p - 1 - device]
+                .into_iter()
+                .map(|place| u64::from(self.split.is_longer_chunk(place)))
+                .sum();
         }
         let before = |place: u64| (place + p - 1 - device) / p;
         before(self.split.longer_from + self.split.longer) - before(self.split.longer_from)
@@ -180,7 +187,8 @@ impl Arrangement {
         }
         let mut last = profile.layer.times(self.split.last).plus(profile.head);
         last.parameters += profile.tied_parameters;
-        let longer = if self.split.longer > 0 { profile.layer.times(self.split.inner + 1) } else { PieceProfile::default() };
+        let longer =
+            if self.split.longer > 0 { profile.layer.times(self.split.inner + 1) } else { PieceProfile::default() };
         [first, profile.layer.times(self.split.inner), last, longer]
     }
 

@@ -38,7 +38,8 @@ impl Chunk {
         let busy = [f.busy_time(), r.busy_time() + b.busy_time()];
         let [forward, backward] = pass_windows(stack, &piece).map(|window| window.time);
         let waiting = (forward - busy[0]) + (backward - busy[1]);
-        let exchange = if layout.pipeline > 1 { stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO };
+        let exchange =
+            if layout.pipeline > 1 { stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO };
         let (forward, backward) = (forward + exchange + gathers, backward + exchange + scatters);
         let host = waiting + exchange * 2.0;
         let [input, weight] = split_backward_times(stack, &piece);
@@ -71,7 +72,8 @@ impl Chunk {
         let exposed = exposed_gathers(stack, &longest, units, exchange);
         let long = Self::with_exposed_gathers(stack, layout, (layers, longest), exposed);
         let chunk = Self::with_exposed_gathers(stack, layout, (layers, piece), exposed);
-        let overhead = if layout.pipeline > 1 { stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO };
+        let overhead =
+            if layout.pipeline > 1 { stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO };
         let [[_, input_host], [_, weight_host]] = split_backward_parts(stack, &piece);
         let (again, [inputs, weights]) = (piece.recompute.parts[0], piece.backward.parts);
         let input = (again + inputs).max(input_host) - chunk.recompute;
@@ -134,7 +136,8 @@ pub fn exposed_gathers(
     let [input, weight] = split_backward_times(stack, piece);
     let split = OverlapWindow { time: input + weight, ..backward };
     let all = exposed(scatter, split);
-    let inputs = if piece.bounded { exposed(scatter, OverlapWindow { time: Seconds(f64::INFINITY), ..split }) } else { all };
+    let inputs =
+        if piece.bounded { exposed(scatter, OverlapWindow { time: Seconds(f64::INFINITY), ..split }) } else { all };
     let apart = [inputs, all - inputs];
     ExposedGathers { forward: exposed(Communication::default(), forward), backward: exposed(scatter, backward), apart }
 }
@@ -149,7 +152,8 @@ fn hidden_beside_same_work(
 ) -> Seconds {
     let (prefetch, reduction) = (stack.overlap.parameter_prefetch, stack.overlap.data_reduction);
     let more = if prefetch > reduction { gather } else { scatter };
-    window.time_saved(&(gather + scatter)) * prefetch.min(reduction) + window.time_saved(&more) * (prefetch - reduction).abs()
+    window.time_saved(&(gather + scatter)) * prefetch.min(reduction)
+        + window.time_saved(&more) * (prefetch - reduction).abs()
 }
 
 /// Returns a piece's forward pass, and its backward pass with recomputation, as windows that hide communication. Their

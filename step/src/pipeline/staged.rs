@@ -29,7 +29,9 @@ impl StagedChunks {
         let mut staged = Self { chunks: Vec::new(), of: vec![0; mixes.len()], on: Vec::new() };
         for kind in 0..KINDS {
             let mut known: Vec<(&LayerMix, usize)> = Vec::new();
-            for (place, mix) in mixes.iter().enumerate().filter(|(place, _)| arrangement.chunk_kind(*place as u64) == kind) {
+            for (place, mix) in
+                mixes.iter().enumerate().filter(|(place, _)| arrangement.chunk_kind(*place as u64) == kind)
+            {
                 let same = known.iter().find(|(other, _)| *other == mix).map(|(_, at)| *at);
                 staged.of[place] = same.unwrap_or_else(|| {
                     known.push((mix, staged.chunks.len()));
@@ -72,7 +74,8 @@ impl StagedChunks {
 
 /// Returns the profile of a chunk: its layers under their policies, and its end.
 fn piece_of_chunk(arrangement: &Arrangement, profile: &StepProfile, place: u64, mix: &LayerMix) -> PieceProfile {
-    let layers = mix.iter().map(|run| profile.layer_with_policy(&run.policy).times(run.layers)).reduce(PieceProfile::plus);
+    let layers =
+        mix.iter().map(|run| profile.layer_with_policy(&run.policy).times(run.layers)).reduce(PieceProfile::plus);
     let mut piece = layers.unwrap_or_default();
     if place == 0 {
         piece = profile.embedding.plus(piece);

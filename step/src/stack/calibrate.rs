@@ -112,10 +112,12 @@ impl StackPrior {
     /// A built-in stack's file that cannot be read.
     pub fn from_other_stacks(scalars: &[StackScalar], without: &[&str]) -> Result<Self, StackError> {
         let stacks = Self::load_other_stacks(without)?;
-        let of = |stack: &SoftwareStack| scalars.iter().map(|scalar| scalar.coordinate_of(scalar.value_in(stack))).collect();
+        let of =
+            |stack: &SoftwareStack| scalars.iter().map(|scalar| scalar.coordinate_of(scalar.value_in(stack))).collect();
         let others = stacks.iter().map(of).collect();
         let beliefs = scalars.iter().map(|scalar| {
-            let mut values: Vec<f64> = stacks.iter().map(|stack| scalar.coordinate_of(scalar.value_in(stack))).collect();
+            let mut values: Vec<f64> =
+                stacks.iter().map(|stack| scalar.coordinate_of(scalar.value_in(stack))).collect();
             values.sort_by(f64::total_cmp);
             let middle = values.get(values.len() / 2).copied().unwrap_or_default();
             LogNormalBelief { centre: middle, spread: standard_deviation(&values).max(scalar.spread) }
@@ -210,9 +212,11 @@ impl StackCalibration<'_> {
     pub fn fit_with_ranges(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
         let beliefs = self.coordinate_beliefs();
         let fit = ScalarFit { beliefs: &beliefs, starts: &self.prior.others };
-        let (point, ranges) = fit.fit_with_ranges(&mut |point| errors(&with_scalar_values(self.scalars, self.stacks, point)));
-        let value =
-            |scalar: &StackScalar, at: f64| self.stacks.first().map_or(f64::NAN, |stack| clamp_coordinate(scalar, stack, at));
+        let (point, ranges) =
+            fit.fit_with_ranges(&mut |point| errors(&with_scalar_values(self.scalars, self.stacks, point)));
+        let value = |scalar: &StackScalar, at: f64| {
+            self.stacks.first().map_or(f64::NAN, |stack| clamp_coordinate(scalar, stack, at))
+        };
         let fitted = self.scalars.iter().zip(&ranges).enumerate().map(|(i, (scalar, range))| FittedOption {
             key: scalar.key,
             prior: value(scalar, self.prior.beliefs[i].centre),
@@ -293,8 +297,13 @@ mod tests {
         assert!((tensor.value - 0.7).abs() < 0.02 && tensor.determined, "{tensor:?}");
         assert!((wait.value / 3000.0 - 1.0).abs() < 0.1 && wait.determined, "{wait:?}");
         assert!(wait.range.0 < 3000.0 && wait.range.1 > 3000.0, "{wait:?}");
-        for scalar in fit.scalars.iter().filter(|s| !["sustained.tensor_fraction", "launch.pipeline_pass_us"].contains(&s.key)) {
-            assert!(!scalar.determined && (scalar.value - scalar.prior).abs() <= 1e-3 * scalar.prior.abs() + 1e-9, "{scalar:?}");
+        for scalar in
+            fit.scalars.iter().filter(|s| !["sustained.tensor_fraction", "launch.pipeline_pass_us"].contains(&s.key))
+        {
+            assert!(
+                !scalar.determined && (scalar.value - scalar.prior).abs() <= 1e-3 * scalar.prior.abs() + 1e-9,
+                "{scalar:?}"
+            );
         }
         assert!(fit.after < 0.02 && fit.after < fit.before, "{} {}", fit.before, fit.after);
     }

@@ -55,13 +55,18 @@ impl SoftwareStack {
     /// Text of another form, an unknown option, a value of another type or out of range.
     pub fn with_option(&self, assignment: &str) -> Result<Self, OptionError> {
         let form = || OptionError::Form { text: assignment.to_owned() };
-        let (key, value) = assignment.split_once('=').map(|(key, value)| (key.trim(), value.trim())).ok_or_else(form)?;
+        let (key, value) =
+            assignment.split_once('=').map(|(key, value)| (key.trim(), value.trim())).ok_or_else(form)?;
         let (table, option) = key.split_once('.').ok_or_else(form)?;
         let mut file = toml::Table::try_from(self).map_err(|error| OptionError::Value(error.to_string()))?;
         let known = TABLES.contains(&table).then(|| file.get_mut(table)?.as_table_mut()?.get_mut(option)).flatten();
         let Some(known) = known else {
             let options = all_options(&file);
-            return Err(OptionError::Unknown { key: key.to_owned(), stack: self.name.clone(), known: options.join(", ") });
+            return Err(OptionError::Unknown {
+                key: key.to_owned(),
+                stack: self.name.clone(),
+                known: options.join(", "),
+            });
         };
         let asked = parse_like(known, value).map_err(|form| OptionError::Type {
             key: key.to_owned(),
@@ -74,7 +79,8 @@ impl SoftwareStack {
             return Ok(self.clone());
         }
         *known = asked;
-        let mut stack: Self = file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
+        let mut stack: Self =
+            file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
         stack.name = format!("{} with {key}={value}", self.name);
         stack.sources.insert(key.to_owned(), "given in the call".to_owned());
         stack.check_values(&self.name).map_err(|error| OptionError::Value(error.to_string()))?;
@@ -109,7 +115,11 @@ mod tests {
     fn options_of_all_types_are_set_and_nothing_else_changes() {
         let stack = SoftwareStack::load("megatron").unwrap();
         let set = stack.with_option("overlap.tensor=0.5").unwrap();
-        let set = set.with_option("kernels.shard_within_domain = true").unwrap().with_option("memory.gathered_layers=3").unwrap();
+        let set = set
+            .with_option("kernels.shard_within_domain = true")
+            .unwrap()
+            .with_option("memory.gathered_layers=3")
+            .unwrap();
         assert_eq!((set.overlap.tensor, set.kernels.shard_within_domain, set.memory.gathered_layers), (0.5, true, 3));
         assert!(set.name.starts_with("megatron with overlap.tensor=0.5 with kernels."), "{}", set.name);
         let mut back = set;
@@ -145,7 +155,10 @@ mod tests {
             "kernels.shard_within_domain = 1: must be true or false; megatron has false"
         );
         assert_eq!(error("overlap.tensor=nan"), "overlap.tensor = nan: must be a number; megatron has 0.0");
-        assert_eq!(error("overlap.tensor=2"), "megatron: overlap.tensor = 2: must be from 0 to 1; give a value in that range");
+        assert_eq!(
+            error("overlap.tensor=2"),
+            "megatron: overlap.tensor = 2: must be from 0 to 1; give a value in that range"
+        );
         let layers = error("memory.gathered_layers=99999999999");
         assert!(layers.contains("must be a whole number from 0 to 4294967295"), "{layers}");
     }

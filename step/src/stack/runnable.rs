@@ -33,15 +33,22 @@ impl SoftwareStack {
                 false => format!("schedule {kind}: it runs {}", join_names(&framework.schedules)),
             });
         }
-        if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy)) {
-            return Some(format!("recompute {}: it has {}", PolicyKind::of_policy(policy), join_names(&framework.recompute)));
+        if let Some(policy) = plan.activations.distinct_policies().into_iter().find(|policy| !self.runs_policy(policy))
+        {
+            return Some(format!(
+                "recompute {}: it has {}",
+                PolicyKind::of_policy(policy),
+                join_names(&framework.recompute)
+            ));
         }
         match framework.mixes {
             MixKind::None if plan.activations.uniform_policy().is_none() => {
                 return Some("recompute by stage: it has one policy for all layers".to_owned());
             }
             MixKind::Block if plan.activations.full_recompute_layers_per_chunk().is_none() => {
-                return Some("recompute by stage: it recomputes the same number of first layers in every chunk".to_owned());
+                return Some(
+                    "recompute by stage: it recomputes the same number of first layers in every chunk".to_owned(),
+                );
             }
             _ => {}
         }

@@ -252,7 +252,7 @@ pub struct MemoryOptions {
     /// True if gradients occupy memory permanently. Otherwise only from their first micro-batch's backward pass to the
     /// update.
     pub gradients_persist: bool,
-    /// Whether, in a step of one micro-batch, gradients arrive layer by layer while their activations are freed (eager
+    /// True if gradients of a step of one micro-batch arrive layer by layer while their activations are freed (eager
     /// PyTorch with `zero_grad(set_to_none=True)`). Otherwise all gradients exist beside all activations.
     #[serde(default)]
     pub gradients_by_layer: bool,
@@ -358,7 +358,9 @@ impl SoftwareStack {
             .map(|name| format!("{name}.toml"));
         match own.and_then(|file| Some((STACKS.get_file(&file)?.contents_utf8()?, file))) {
             Some((text, file)) => Self::from_toml_str(&file, text),
-            None => Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", ") }),
+            None => {
+                Err(StackError::Unknown { name: name_or_path.to_owned(), known: Self::built_in_names().join(", ") })
+            }
         }
     }
 

@@ -58,7 +58,11 @@ impl PieceCopies {
 
 impl StepExchanges {
     /// Returns the profile with the copies of offloaded weights and gradients.
-    pub(crate) fn add_copies_to_profile<'p>(&self, profile: &'p StepProfile, stack: &SoftwareStack) -> Cow<'p, StepProfile> {
+    pub(crate) fn add_copies_to_profile<'p>(
+        &self,
+        profile: &'p StepProfile,
+        stack: &SoftwareStack,
+    ) -> Cow<'p, StepProfile> {
         let Some(ParameterCopies { pieces: [embedding, layer, head], bounded }) = &self.copies else {
             return Cow::Borrowed(profile);
         };
@@ -73,7 +77,11 @@ impl StepExchanges {
 
 /// Returns the exposed part of the exchange once per step. The last micro-batch's backward pass hides part of the
 /// reduction, and the first one's forward pass part of the gathering, besides their own collectives.
-pub fn exposed_exchange(stack: &SoftwareStack, exchange: &ParameterExchange, [forward, backward]: [OverlapWindow; 2]) -> Seconds {
+pub fn exposed_exchange(
+    stack: &SoftwareStack,
+    exchange: &ParameterExchange,
+    [forward, backward]: [OverlapWindow; 2],
+) -> Seconds {
     let ParameterExchange { reduce, gather, .. } = exchange;
     let overlap = &stack.overlap;
     let late = reduce.time - backward.time_saved(reduce) * overlap.data_reduction;
@@ -194,7 +202,8 @@ impl Assembly {
             let of = (arrangement.layers_in_chunk(kind), piece);
             chunks[kind] = chunk(stack, &arrangement.layout, of, (units[kind], exchanges.units[kind]));
         }
-        let sends = exposed_sends(&arrangement, stack, arrangement.chunk_kinds().iter().map(|&kind| &chunks[kind]), sends);
+        let sends =
+            exposed_sends(&arrangement, stack, arrangement.chunk_kinds().iter().map(|&kind| &chunks[kind]), sends);
         Self { arrangement, chunks, staged: None, sends }
     }
 
@@ -207,7 +216,9 @@ impl Assembly {
         exchanges: &StepExchanges,
         sends: &PipelineSends,
     ) -> Self {
-        let Some(mixes) = policies.chunk_mixes() else { return Self::new(arrangement, stack, profile, exchanges, sends) };
+        let Some(mixes) = policies.chunk_mixes() else {
+            return Self::new(arrangement, stack, profile, exchanges, sends);
+        };
         let profile = &exchanges.add_copies_to_profile(profile, stack);
         let units = arrangement.gather_units(profile);
         let chunk = |kind: usize, piece: PieceProfile| {
@@ -260,9 +271,10 @@ impl Assembly {
             let OncePerDevice { data, tied, update } = self.once_per_device(&alike, stack, exchanges);
             let lead = match leads {
                 PassEndLeads::Closed => self.lead_of_device(arrangement, alike.kind, alike.from),
-                PassEndLeads::Played(leads) => {
-                    leads[alike.from as usize..=alike.to as usize].iter().copied().fold(Seconds(f64::INFINITY), Seconds::min)
-                }
+                PassEndLeads::Played(leads) => leads[alike.from as usize..=alike.to as usize]
+                    .iter()
+                    .copied()
+                    .fold(Seconds(f64::INFINITY), Seconds::min),
             };
             let end = data + tied - lead;
             if end > once.data + once.tied {
@@ -287,7 +299,13 @@ impl Assembly {
 
     /// Returns a lower bound on a micro-batch's time between the first device and another: its passes in the first
     /// round's chunks, and the sends between them.
-    fn time_to_device(&self, arrangement: &Arrangement, kind: usize, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
+    fn time_to_device(
+        &self,
+        arrangement: &Arrangement,
+        kind: usize,
+        device: u32,
+        pass: impl Fn(&Chunk) -> Seconds,
+    ) -> Seconds {
         if device == 0 {
             return Seconds::ZERO;
         }
@@ -333,7 +351,9 @@ impl Assembly {
             let OncePerDevice { data, tied, update } = self.once_per_device(&alike, stack, exchanges);
             let work = self.sum_over_chunks(&alike, Chunk::busy_time) * arrangement.micro_batches as f64;
             least = least.min(data + tied);
-            ends = ends.max(self.time_to_device(arrangement, alike.kind, alike.to, |chunk| chunk.forward) + work + data + tied);
+            ends = ends.max(
+                self.time_to_device(arrangement, alike.kind, alike.to, |chunk| chunk.forward) + work + data + tied,
+            );
             most = most.max(update);
         }
         let overhead = Seconds(stack.launch.per_step_ms * 1e-3);
@@ -341,7 +361,12 @@ impl Assembly {
     }
 
     /// Returns the exposed exchange and the update that a kind of device does once per step.
-    pub fn once_per_device(&self, alike: &DeviceGroup, stack: &SoftwareStack, exchanges: &StepExchanges) -> OncePerDevice {
+    pub fn once_per_device(
+        &self,
+        alike: &DeviceGroup,
+        stack: &SoftwareStack,
+        exchanges: &StepExchanges,
+    ) -> OncePerDevice {
         let (exchange, counts) = (&exchanges.devices[alike.kind], alike.counts);
         let ends = counts[0] + counts[2] > 0;
         OncePerDevice {
@@ -358,7 +383,8 @@ impl Assembly {
             let (f, r, b) = (&chunk.piece.forward, &chunk.piece.recompute, &chunk.piece.backward);
             let [time, time_back] = chunk.hides;
             let forward = OverlapWindow { time, ports: f.ports, copies: f.copies.times_each_way() };
-            let backward = OverlapWindow { time: time_back, ports: r.ports + b.ports, copies: b.copies.times_each_way() };
+            let backward =
+                OverlapWindow { time: time_back, ports: r.ports + b.ports, copies: b.copies.times_each_way() };
             for (window, one) in windows.iter_mut().zip([forward, backward]) {
                 *window = *window + one * count;
             }
@@ -406,7 +432,8 @@ impl Assembly {
         if split.longer == 0 {
             return pipeline.time_of_passes(arrangement.schedule);
         }
-        LongerRunPipeline { pipeline, longer, from: split.longer_from, count: split.longer }.time_of_passes(arrangement.schedule)
+        LongerRunPipeline { pipeline, longer, from: split.longer_from, count: split.longer }
+            .time_of_passes(arrangement.schedule)
     }
 
     /// Returns the group of devices that is busy longest with a micro-batch; the first of several.
@@ -425,8 +452,9 @@ impl Assembly {
     pub fn account_step(&self, passes: Seconds, once: &OncePerStep) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
         let slowest = self.busiest_devices();
-        let on_slowest =
-            |part: &dyn Fn(&Chunk) -> Seconds| slowest.as_ref().map_or(Seconds::ZERO, |alike| self.sum_over_chunks(alike, part));
+        let on_slowest = |part: &dyn Fn(&Chunk) -> Seconds| {
+            slowest.as_ref().map_or(Seconds::ZERO, |alike| self.sum_over_chunks(alike, part))
+        };
         let gathered = on_slowest(&|c| c.data);
         let sum = |part: &dyn Fn(&Chunk) -> Seconds| on_slowest(part) * m;
         let passes_of = |part: fn(&PassProfile) -> Seconds| {
@@ -448,7 +476,8 @@ impl Assembly {
             optimizer: once.update,
             overhead: once.overhead,
         };
-        let work = [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
+        let work =
+            [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
         let bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;
         // Differences of equal sums: a dozen roundings of 1e-16 each.
         step.bubble = if bubble.0.abs() <= 1e-12 * step.total.0 { Seconds::ZERO } else { bubble };

@@ -50,7 +50,8 @@ pub fn step_energy_of(
     // Devices of one stage, and of all stages.
     let side_by_side = f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data);
     let devices = side_by_side * f64::from(layout.pipeline);
-    let runs: Vec<(&ActivationPolicy, u64)> = match (plan.activations.uniform_policy(), plan.activations.chunk_mixes()) {
+    let runs: Vec<(&ActivationPolicy, u64)> = match (plan.activations.uniform_policy(), plan.activations.chunk_mixes())
+    {
         (Some(policy), _) => vec![(policy, model.layers)],
         (None, chunks) => chunks.into_iter().flatten().flatten().map(|run| (&run.policy, run.layers)).collect(),
     };

@@ -50,12 +50,15 @@ fn every_kernel_of_every_micro_batch_is_counted_once() {
         kernel => costs.cost_of_kernel(kernel, Span::AllCores).energy.0,
     };
     let of = |graph: &KernelGraph| graph.node_weights().map(|node| joules(&node.kernel)).sum::<f64>();
-    for (policy, zero) in [("none", ZeroStage::None), ("full", ZeroStage::OptimizerStates), ("selective", ZeroStage::None)] {
+    for (policy, zero) in
+        [("none", ZeroStage::None), ("full", ZeroStage::OptimizerStates), ("selective", ZeroStage::None)]
+    {
         let plan = plan(zero, policy);
         let graph = TrainingGraph::new(&model, &lowering_of_plan(&model, &plan, &stack())).unwrap();
         let (mut passes, mut parameters) = (0.0, 0);
         for segment in &graph.segments {
-            let treatment = plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, stack().replay_extent());
+            let treatment =
+                plan.activations.first_layer_policy().treatment_with_extent(&segment.graph, stack().replay_extent());
             let times = if segment.kind == SegmentKind::Layer { model.layers } else { 1 };
             passes += (of(&segment.forward_graph()) + of(&segment.backward_graph(&treatment.recompute))) * times as f64;
             parameters += (segment.parameters.sharded + segment.parameters.replicated) * times;

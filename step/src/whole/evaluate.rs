@@ -15,7 +15,8 @@ use crate::{SoftwareStack, StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
 use sim::network::Fabric;
 use sim::pipeline::{
-    GradientReduction, Pipeline, PipelineSchedule, PipelineStage, StageWork, interleaved_exact_time, one_f_one_b_exact_time,
+    GradientReduction, Pipeline, PipelineSchedule, PipelineStage, StageWork, interleaved_exact_time,
+    one_f_one_b_exact_time,
 };
 use sim::units::{Bytes, Seconds};
 use workloads::{LayoutError, Model, ZeroStage};
@@ -96,8 +97,11 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     /// Returns the plan's demands on the network and the optimizer.
     pub fn step_exchanges(&self, chip: &mut ChipTimes, arrangement: &Arrangement) -> StepExchanges {
         let (pieces, units) = (arrangement.chunk_pieces(self.profile), arrangement.gather_units(self.profile));
-        let mut exchanges =
-            StepExchanges { tied: self.tied_gradient_sum(chip), copies: self.parameter_copies(chip), ..StepExchanges::default() };
+        let mut exchanges = StepExchanges {
+            tied: self.tied_gradient_sum(chip),
+            copies: self.parameter_copies(chip),
+            ..StepExchanges::default()
+        };
         for DeviceGroup { kind, counts, .. } in arrangement.device_groups() {
             let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();
             let (parameters, experts) = (sum(|p| p.parameters), sum(|p| p.expert_parameters));
@@ -121,7 +125,12 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
 
     /// Returns the per-micro-batch exchange of one of a piece's `units`. ZeRO-3 gathers its weights. ZeRO-2 and -3
     /// scatter its gradients and keep a shard.
-    pub fn gathers_per_unit(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Communication, Communication) {
+    pub fn gathers_per_unit(
+        &self,
+        chip: &ChipTimes,
+        piece: &PieceProfile,
+        units: u64,
+    ) -> (Communication, Communication) {
         let (mut gather, mut scatter) = (Communication::default(), Communication::default());
         let zero = self.plan.layout.zero;
         if !self.plan.layout.reduces_every_micro_batch() {
@@ -131,8 +140,9 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         let mut still = piece.frozen;
         for (parameters, group) in self.holders_of_parameters(piece.parameters, piece.expert_parameters) {
             let shards = self.sharding_groups(chip, group).0;
-            let collective =
-                |kind, bytes: Bytes, count: u64| self.collective_cost(chip, kind, bytes * (count / units.max(1)), shards);
+            let collective = |kind, bytes: Bytes, count: u64| {
+                self.collective_cost(chip, kind, bytes * (count / units.max(1)), shards)
+            };
             if zero == ZeroStage::Parameters {
                 gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes, parameters + still);
             }
@@ -158,7 +168,13 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     }
 
     /// Returns the cost of a collective of a group; zero for a group of one.
-    pub fn collective_cost(&self, chip: &ChipTimes, kind: CollectiveKind, bytes: Bytes, group: RankGroup) -> Communication {
+    pub fn collective_cost(
+        &self,
+        chip: &ChipTimes,
+        kind: CollectiveKind,
+        bytes: Bytes,
+        group: RankGroup,
+    ) -> Communication {
         if group.ranks < 2 || bytes == Bytes::ZERO {
             return Communication::default();
         }
@@ -265,7 +281,8 @@ pub fn time_passes(
     }
     let m = u32::try_from(micro_batches).unwrap_or(u32::MAX);
     let chunks = (0..split.chunks).map(|place| assembly.chunk_at(place));
-    let work = || chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect::<Vec<_>>();
+    let work =
+        || chunks.map(|c| StageWork { forward: c.forward, backward: c.recompute + c.backward }).collect::<Vec<_>>();
     match schedule {
         PipelineSchedule::OneForwardOneBackward => {
             return Ok((
@@ -303,9 +320,16 @@ pub fn simulated_pipeline(
     let arrangement = &assembly.arrangement;
     let stage = |c: &Chunk| {
         let [backward_input, backward_weight] = c.gradient_times(arrangement.schedule);
-        PipelineStage { forward: c.forward, recompute: c.recompute, backward_input, backward_weight, ..PipelineStage::default() }
+        PipelineStage {
+            forward: c.forward,
+            recompute: c.recompute,
+            backward_input,
+            backward_weight,
+            ..PipelineStage::default()
+        }
     };
-    let mut stages: Vec<PipelineStage> = (0..arrangement.split.chunks).map(|place| stage(assembly.chunk_at(place))).collect();
+    let mut stages: Vec<PipelineStage> =
+        (0..arrangement.split.chunks).map(|place| stage(assembly.chunk_at(place))).collect();
     let mut alike = assembly.group_of_device(0);
     for (device, stage) in (0..arrangement.layout.pipeline).zip(&mut stages) {
         if alike.is_none_or(|alike| alike.to < device) {

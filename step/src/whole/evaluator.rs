@@ -57,11 +57,15 @@ impl PlanShape {
         };
         let first = of(policies.first_layer_policy())?;
         let Some(mixes) = policies.chunk_mixes() else { return Ok(first.clone()) };
-        let layer = |policy: &ActivationPolicy| Ok(LayerProfile { policy: policy.clone(), layer: of(policy)?.profile.layer });
+        let layer =
+            |policy: &ActivationPolicy| Ok(LayerProfile { policy: policy.clone(), layer: of(policy)?.profile.layer });
         let by_policy = policies.distinct_policies().into_iter().map(layer).collect::<Result<_, StepError>>()?;
         let memories: Vec<(&ActivationPolicy, &MemoryProfile)> =
             known.iter().map(|(policy, shape)| (*policy, &shape.memory)).collect();
-        Ok(Self { profile: first.profile.with_layer_policies(by_policy), memory: first.memory.with_mixes(&memories, mixes) })
+        Ok(Self {
+            profile: first.profile.with_layer_policies(by_policy),
+            memory: first.memory.with_mixes(&memories, mixes),
+        })
     }
 
     /// Returns a layer's cost: kept bytes per micro-batch on the device and the host, working bytes while it runs, and
@@ -78,7 +82,8 @@ impl PlanShape {
     #[must_use]
     pub fn layer_cost_with_copies(&self, degrees: &DegreeCosts, stack: &SoftwareStack) -> Option<Seconds> {
         degrees.exchanges.copies?;
-        let [_, layer, _] = piece_loads_of_profile(&degrees.exchanges.add_copies_to_profile(&self.profile, stack), stack);
+        let [_, layer, _] =
+            piece_loads_of_profile(&degrees.exchanges.add_copies_to_profile(&self.profile, stack), stack);
         Some(layer.forward + layer.backward)
     }
 
@@ -91,7 +96,9 @@ impl PlanShape {
     /// Returns whether no order of kernels makes its passes faster.
     #[must_use]
     pub fn is_proven(&self) -> bool {
-        [&self.profile.embedding, &self.profile.layer, &self.profile.head].into_iter().all(crate::PieceProfile::is_proven)
+        [&self.profile.embedding, &self.profile.layer, &self.profile.head]
+            .into_iter()
+            .all(crate::PieceProfile::is_proven)
     }
 
     /// Returns the shape of a plan.
@@ -148,7 +155,12 @@ impl<'a> LoweredModel<'a> {
     ///
     /// # Errors
     /// A graph without layers.
-    pub fn plan_shape(&mut self, chip: &mut ChipTimes, fabric: &Fabric, plan: &TrainingPlan) -> Result<PlanShape, StepError> {
+    pub fn plan_shape(
+        &mut self,
+        chip: &mut ChipTimes,
+        fabric: &Fabric,
+        plan: &TrainingPlan,
+    ) -> Result<PlanShape, StepError> {
         let sized = self.fullest.as_ref().unwrap_or(&self.graph);
         if let Some(known) = &self.known {
             let memory = known.memory.with_policies(sized, &plan.activations, chip.stack());
@@ -256,7 +268,13 @@ impl<'a> Evaluator<'a> {
     /// Sufficient test: a plan does not fit under this split of its layers. Much faster than [`Self::prepare_degrees`]
     /// and [`Self::memory_need`].
     #[must_use]
-    pub fn exceeds_capacity(&self, shape: &PlanShape, plan: &TrainingPlan, split: ChunkSplit, domain: Option<u32>) -> bool {
+    pub fn exceeds_capacity(
+        &self,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        split: ChunkSplit,
+        domain: Option<u32>,
+    ) -> bool {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
         MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain).surely_exceeds(self.capacity.device)
     }
@@ -390,7 +408,8 @@ impl<'a> Evaluator<'a> {
         micro_batches: u64,
     ) -> PassesTime {
         let arrangement = degrees.arrangement_with(schedule, micro_batches);
-        let known = recent.assembly.as_ref().filter(|known| degrees.makes_same_chunks(&known.arrangement, recent.gathers));
+        let known =
+            recent.assembly.as_ref().filter(|known| degrees.makes_same_chunks(&known.arrangement, recent.gathers));
         if known.is_none() || recent.sends != *sends {
             let fresh = Assembly::new(arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
             *recent = RecentChunks {
@@ -458,7 +477,8 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Seconds, StepError> {
         let arrangement = degrees.arrangement_with(schedule, micro_batches);
         policies.check_layer_counts(&arrangement.split)?;
-        let assembly = Assembly::with_policies(policies, arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
+        let assembly =
+            Assembly::with_policies(policies, arrangement, self.stack, &shape.profile, &degrees.exchanges, sends);
         let (passes, leads) = time_passes(&assembly, self.fabric, self.stack, &degrees.exchanges)?;
         Ok(passes + assembly.once_per_step(&arrangement, self.stack, &degrees.exchanges, &leads).total_time())
     }

@@ -5,7 +5,9 @@
 use super::*;
 use crate::lowering_of_plan;
 use crate::memory::stage::PeakMoment;
-use crate::{DeviceHolding, Fidelity, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline};
+use crate::{
+    DeviceHolding, Fidelity, MemoryClass, StageMemory, StepMemory, StepTime, step_memory, step_time, step_timeline,
+};
 use proptest::prelude::*;
 use sim::hardware::Accelerator;
 use sim::pipeline::Timeline;
@@ -23,8 +25,14 @@ fn models() -> Vec<Model> {
 }
 
 fn policies() -> Vec<ActivationPolicy> {
-    let names =
-        ["none", "selective", "selective_per_operator", "full", "minimal_offloaded", "custom:offload(qkv_proj)+device(context)"];
+    let names = [
+        "none",
+        "selective",
+        "selective_per_operator",
+        "full",
+        "minimal_offloaded",
+        "custom:offload(qkv_proj)+device(context)",
+    ];
     names.iter().map(|name| name.parse().unwrap()).collect()
 }
 
@@ -66,7 +74,8 @@ fn plans() -> impl Strategy<Value = (usize, TrainingPlan)> {
             let ends = split.and_then(|i| splits.get(i % splits.len().max(1))).and_then(|split| split.layer_ends());
             let layout = Layout { ends, ..layout };
             let m = if virtual_stages > 1 { rounds * (1 << p) } else { rounds };
-            let batch = Batch { micro_batch: 1 << b, global_batch: (m << b) * u64::from(layout.data), sequence_length: 1024 };
+            let batch =
+                Batch { micro_batch: 1 << b, global_batch: (m << b) * u64::from(layout.data), sequence_length: 1024 };
             let plan = TrainingPlan {
                 layout,
                 batch,
@@ -113,7 +122,11 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let fullest = |of: fn(&StageMemory) -> Bytes| memory.stages.iter().map(of).max().unwrap();
     prop_assert_eq!(
         found.need,
-        MemoryNeed { device: fullest(StageMemory::bytes_needed), host: fullest(|s| s.host), storage: fullest(|s| s.storage) },
+        MemoryNeed {
+            device: fullest(StageMemory::bytes_needed),
+            host: fullest(|s| s.host),
+            storage: fullest(|s| s.storage)
+        },
         "{:?}",
         plan
     );
@@ -122,14 +135,22 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
         MemoryNeed { device: memory.capacity, host: memory.host_capacity, storage: memory.storage_capacity }
     );
     // A plan that fits must be found to fit under some split.
-    let exactly =
-        Evaluator::new(model, &fabric, &stack, DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34)), ..room(1 << 50) });
+    let exactly = Evaluator::new(
+        model,
+        &fabric,
+        &stack,
+        DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34)), ..room(1 << 50) },
+    );
     let spare = exactly.capacity().device.saturating_sub(found.need.device);
     let exactly = DeviceMemory { hbm: Bytes(found.need.device.0 + (1 << 34) - spare.0), ..room(1 << 50) };
     let exactly = Evaluator::new(model, &fabric, &stack, exactly);
     prop_assert_eq!(exactly.capacity().device, found.need.device);
     let split = plan.layout.chunk_split(model.layers).unwrap();
-    prop_assert!(exactly.may_fit(&shape, plan, domain) && !exactly.exceeds_capacity(&shape, plan, split, domain), "{:?}", plan);
+    prop_assert!(
+        exactly.may_fit(&shape, plan, domain) && !exactly.exceeds_capacity(&shape, plan, split, domain),
+        "{:?}",
+        plan
+    );
     host_line((model, plan), &stack, &fabric, (found.need, domain))?;
     let graph = TrainingGraph::new(model, &lowering_of_plan(model, plan, &stack)).unwrap();
     let filled = with_fullest_experts(model, plan, &stack);
@@ -141,12 +162,14 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let simulated = evaluator.simulate_step(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
     prop_assert!((simulated.0 / slow.total.0 - 1.0).abs() <= 1e-9, "{plan:?}: {simulated}, {}", slow.total);
     if plan.layout.pipeline > 1 {
-        let first: u64 = plan.layout.chunk_layers(model.layers).unwrap().into_iter().step_by(plan.layout.pipeline as usize).sum();
+        let first: u64 =
+            plan.layout.chunk_layers(model.layers).unwrap().into_iter().step_by(plan.layout.pipeline as usize).sum();
         let held = DeviceHolding::first_device(first);
         // If weight gradients run separately, the first device may end long before the last.
         let last = !plan.schedule.splits_backward();
         let exchange = if last { evaluator.least_exposed_exchange(&chip, &from, plan, held) } else { Seconds::ZERO };
-        let least = exchange + evaluator.time_of_least_update(&mut chip, &from, plan, held) + evaluator.overhead_per_step();
+        let least =
+            exchange + evaluator.time_of_least_update(&mut chip, &from, plan, held) + evaluator.overhead_per_step();
         let once = slow.total - timeline.passes_end;
         let mine = if plan.schedule == PipelineSchedule::ZbV { Seconds::ZERO } else { least };
         prop_assert!(mine.0 <= once.0 + 1e-9 * slow.total.0, "{plan:?}: {mine} of {once}");
@@ -197,8 +220,9 @@ fn played(
         // keep, even if the two do not coincide. ZB-V does not always reach its limit of passes in flight. The first
         // stage does, if its first chunk keeps at least as much as its last one.
         let apart = plan.layout.virtual_stages > 1 && stage.stage + 1 == plan.layout.pipeline;
-        let full =
-            stage.stage == 0 && split.first >= split.last && plan.micro_batches() >= u64::from(2 * plan.layout.pipeline - 1);
+        let full = stage.stage == 0
+            && split.first >= split.last
+            && plan.micro_batches() >= u64::from(2 * plan.layout.pipeline - 1);
         let limit = plan.schedule == PipelineSchedule::ZbV && !full;
         let bounded = apart || stage.moment == PeakMoment::Update || limit;
         prop_assert!(bounded || played >= need * (1.0 - 1e-9), "{}", place);
@@ -235,11 +259,15 @@ fn bounded(model: &Model, plan: &TrainingPlan, chip: &str, fabric: &str) -> Resu
         let found = evaluator.evaluate_plan(&shape, &degrees, &sends, plan.schedule, plan.micro_batches());
         let (schedule, m) = (plan.schedule, plan.micro_batches());
         let played = match (fidelity, schedule.splits_backward()) {
-            (Fidelity::Exact, _) | (_, false) => evaluator.simulate_step(&shape, &degrees, &sends, schedule, m).unwrap(),
+            (Fidelity::Exact, _) | (_, false) => {
+                evaluator.simulate_step(&shape, &degrees, &sends, schedule, m).unwrap()
+            }
             (Fidelity::Scheduled, true) if shape.is_proven() => {
                 evaluator.simulate_step(&shape, &degrees, &sends, schedule, m).unwrap()
             }
-            (Fidelity::Scheduled, true) => evaluator.simulate_lower_bound(&shape, &degrees, &sends, schedule, m).unwrap(),
+            (Fidelity::Scheduled, true) => {
+                evaluator.simulate_lower_bound(&shape, &degrees, &sends, schedule, m).unwrap()
+            }
             _ => Seconds::ZERO,
         };
         let now = [found.time.seconds().0, played.0];
@@ -297,8 +325,15 @@ fn plans_of_a_large_model_are_timed_exactly() {
 fn a_last_chunk_of_many_layers_may_fit() {
     // Interleaved, a third of the layers are in the last chunk, which holds one micro-batch at a time.
     let ends = Some(workloads::LayerEnds { first: 0, last: 8, shorter: 11 });
-    let layout =
-        Layout { tensor: 8, pipeline: 8, data: 8, virtual_stages: 2, zero: ZeroStage::Gradients, ends, ..Layout::default() };
+    let layout = Layout {
+        tensor: 8,
+        pipeline: 8,
+        data: 8,
+        virtual_stages: 2,
+        zero: ZeroStage::Gradients,
+        ends,
+        ..Layout::default()
+    };
     let plan = TrainingPlan {
         layout,
         batch: Batch { micro_batch: 2, global_batch: 384, sequence_length: 1024 },
@@ -360,7 +395,11 @@ fn joined(plan: &TrainingPlan) -> TrainingPlan {
 }
 
 /// Returns a plan's time, memory, energy and timeline.
-fn everything(model: &Model, plan: &TrainingPlan, stack: &str) -> Result<(StepTime, StepMemory, f64, Timeline), StepError> {
+fn everything(
+    model: &Model,
+    plan: &TrainingPlan,
+    stack: &str,
+) -> Result<(StepTime, StepMemory, f64, Timeline), StepError> {
     let stack = SoftwareStack::load(stack).unwrap();
     let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
     let accelerator = Accelerator::built_in("a100_80gb_sxm").unwrap();

@@ -98,7 +98,12 @@ pub fn kernel_class(kernel: &Kernel, bound: Bottleneck, chip: &Accelerator) -> S
 ///
 /// # Errors
 /// As [`crate::step_time`].
-pub fn explain_plan(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: &TrainingPlan) -> Result<Explanation, StepError> {
+pub fn explain_plan(
+    chip: &mut ChipTimes,
+    model: &Model,
+    fabric: &Fabric,
+    plan: &TrainingPlan,
+) -> Result<Explanation, StepError> {
     let graph = lower_plan(model, plan, chip.stack())?;
     let profile = chip.profile_lowered(model, &graph, fabric, plan)?;
     let time = step_time_of(chip, model, fabric, plan, &profile)?;
@@ -117,7 +122,11 @@ pub fn explain_plan(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: 
             SegmentKind::Embedding => vec![(&profile.embedding, held[0], first)],
             SegmentKind::Layer => {
                 let under = |policy| {
-                    (profile.layer_with_policy(policy), count_layers_with_policy(plan, arrangement, stage, policy), policy)
+                    (
+                        profile.layer_with_policy(policy),
+                        count_layers_with_policy(plan, arrangement, stage, policy),
+                        policy,
+                    )
                 };
                 plan.activations.distinct_policies().into_iter().map(under).collect()
             }
@@ -133,8 +142,12 @@ pub fn explain_plan(chip: &mut ChipTimes, model: &Model, fabric: &Fabric, plan: 
     let by_class = [StepPart::Total, StepPart::Forward, StepPart::Backward];
     let whole = time.all_parts().into_iter().filter(|(part, _)| !by_class.contains(part));
     let whole = whole.map(|(part, time)| (part.name().to_owned(), time));
-    let mut parts: Vec<TimePart> =
-        classes.into_iter().chain(whole).filter(|(_, time)| time.0 > 0.0).map(|(name, time)| TimePart { name, time }).collect();
+    let mut parts: Vec<TimePart> = classes
+        .into_iter()
+        .chain(whole)
+        .filter(|(_, time)| time.0 > 0.0)
+        .map(|(name, time)| TimePart { name, time })
+        .collect();
     parts.sort_by(|a, b| b.time.0.total_cmp(&a.time.0));
     Ok(Explanation { time, parts, slowest_stage: stage, passes })
 }
@@ -159,7 +172,8 @@ impl SegmentRun<'_> {
         let copied = CopiedBytes::of_treatment(&treatment, &segment.graph);
         let PieceCopies { weights, gradients, .. } = self.moved;
         let again = &treatment.recompute;
-        let backward = self.pass_detail(chip, again, &piece.recompute.plus(piece.backward), copied + weights + gradients)?;
+        let backward =
+            self.pass_detail(chip, again, &piece.recompute.plus(piece.backward), copied + weights + gradients)?;
         let forward = chip.kernel_details(&segment.forward_graph(), self.fabric, &piece.forward, copied + weights)?;
         Ok([self.time_of_pass("forward".to_owned(), &piece.forward, forward), backward])
     }
@@ -220,7 +234,8 @@ fn backward_name(segment: &Segment, again: &RecomputeSet) -> String {
         return "backward, recomputing all".to_owned();
     }
     let short = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
-    let names: Vec<String> = again.iter().filter_map(|op| operators.get(op.index())).map(|op| short(&op.name)).collect();
+    let names: Vec<String> =
+        again.iter().filter_map(|op| operators.get(op.index())).map(|op| short(&op.name)).collect();
     format!("backward, recomputing {}", names.join(" "))
 }
 

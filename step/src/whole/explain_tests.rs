@@ -3,7 +3,8 @@
 
 use super::{Explanation, explain_plan};
 use crate::{
-    ChipTimes, ExecutionMode, KernelDetail, KernelPlace, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of, step_time,
+    ChipTimes, ExecutionMode, KernelDetail, KernelPlace, SoftwareStack, StepEnergy, TrainingPlan, step_energy_of,
+    step_time,
 };
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
@@ -76,9 +77,16 @@ fn the_parts_are_the_step() {
             let sum: Seconds = why.parts.iter().map(|part| part.time).sum();
             assert_eq!(why.time.total, total);
             assert!((sum.0 / total.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {sum} of {total}", stack.name);
-            let kernels: Seconds = why.parts.iter().filter(|part| part.name.contains(", bound by ")).map(|part| part.time).sum();
-            assert!((kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9, "{}: {plan:?}", stack.name);
-            assert!(why.parts.is_sorted_by(|a, b| a.time.0 >= b.time.0) && why.parts.iter().all(|part| part.time.0 > 0.0));
+            let kernels: Seconds =
+                why.parts.iter().filter(|part| part.name.contains(", bound by ")).map(|part| part.time).sum();
+            assert!(
+                (kernels.0 / (why.time.forward + why.time.backward).0 - 1.0).abs() < 1e-9,
+                "{}: {plan:?}",
+                stack.name
+            );
+            assert!(
+                why.parts.is_sorted_by(|a, b| a.time.0 >= b.time.0) && why.parts.iter().all(|part| part.time.0 > 0.0)
+            );
         }
     }
 }
@@ -107,13 +115,22 @@ fn the_kernels_of_a_pass_end_with_it() {
                 let slack = 1e-9 * pass.time.0 + 1e-12;
                 let context = format!("{}, {plan:?}, {} {}", stack.name, pass.segment, pass.pass);
                 // Hidden communication may run beyond the pass, into the next one.
-                assert!(if hides { end >= pass.time.0 - slack } else { (end - pass.time.0).abs() <= slack }, "{context}: {end}");
+                assert!(
+                    if hides { end >= pass.time.0 - slack } else { (end - pass.time.0).abs() <= slack },
+                    "{context}: {end}"
+                );
                 let computing: Vec<_> = pass.kernels.iter().filter(|kernel| kernel.runs_on_cores()).collect();
                 assert!(computing.iter().all(|kernel| kernel.end_time().0 <= pass.time.0 + slack), "{context}");
-                assert!(pass.kernels.is_sorted_by(|a, b| a.start.0 <= b.start.0 || b.place == KernelPlace::Host), "{context}");
+                assert!(
+                    pass.kernels.is_sorted_by(|a, b| a.start.0 <= b.start.0 || b.place == KernelPlace::Host),
+                    "{context}"
+                );
                 if stack.kernels.execution == ExecutionMode::Stream {
                     let one_by_one = computing.windows(2).all(|pair| pair[0].end_time().0 <= pair[1].start.0 + slack);
-                    assert!(one_by_one && computing.iter().all(|kernel| kernel.place == KernelPlace::AllCores), "{context}");
+                    assert!(
+                        one_by_one && computing.iter().all(|kernel| kernel.place == KernelPlace::AllCores),
+                        "{context}"
+                    );
                 }
             }
         }
@@ -130,7 +147,12 @@ fn without_a_pipeline_the_passes_have_the_steps_energy() {
             let micro_batch: Joules = why.passes.iter().map(|pass| pass.energy * pass.count as f64).sum();
             let devices = f64::from(plan.layout.tensor * plan.layout.context * plan.layout.data);
             let all = micro_batch * plan.micro_batches() as f64 * devices;
-            assert!((all.0 / energy.passes.0 - 1.0).abs() < 1e-9, "{}: {plan:?}: {all} of {}", stack.name, energy.passes);
+            assert!(
+                (all.0 / energy.passes.0 - 1.0).abs() < 1e-9,
+                "{}: {plan:?}: {all} of {}",
+                stack.name,
+                energy.passes
+            );
         }
     }
 }
@@ -156,17 +178,24 @@ fn kernels_side_by_side_share_the_device_memory() {
         assert!(memory.hbm.ports == 1 && memory.hbm.read_bandwidth == memory.hbm.write_bandwidth, "{chip}");
         for Case { plan, why, .. } in cases(chip, &ideal) {
             for pass in &why.passes {
-                let kernels = || pass.kernels.iter().filter(|kernel| kernel.runs_on_cores() && kernel.latency > Seconds::ZERO);
+                let kernels =
+                    || pass.kernels.iter().filter(|kernel| kernel.runs_on_cores() && kernel.latency > Seconds::ZERO);
                 // Kernels that run within a span move all their bytes within it.
-                for (from, to) in
-                    kernels().flat_map(|a| kernels().map(|b| (a.start.0, b.end_time().0))).filter(|(from, to)| from < to)
+                for (from, to) in kernels()
+                    .flat_map(|a| kernels().map(|b| (a.start.0, b.end_time().0)))
+                    .filter(|(from, to)| from < to)
                 {
                     let inside = |kernel: &&KernelDetail| kernel.start.0 >= from && kernel.end_time().0 <= to;
                     let moved: f64 = kernels().filter(inside).map(|kernel| kernel.hbm.as_f64()).sum();
                     let rate = moved / (to - from);
-                    assert!(rate <= gives * 1.001, "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to {to}", pass.pass);
+                    assert!(
+                        rate <= gives * 1.001,
+                        "{chip}, {plan:?}, {}: {rate} of {gives} from {from} to {to}",
+                        pass.pass
+                    );
                     beside += usize::from(
-                        kernels().any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end_time().0 > to),
+                        kernels()
+                            .any(|kernel| kernel.start.0 > from && kernel.start.0 < to && kernel.end_time().0 > to),
                     );
                 }
             }

@@ -32,14 +32,20 @@ impl Evaluator<'_> {
     /// Returns a lower bound on the exposed gathers and scatters of a chunk per micro-batch: those of one unit, the
     /// layer or end with the fewest parameters.
     #[must_use]
-    pub fn least_exposed_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> ExposedGatherTimes {
+    pub fn least_exposed_gathers(
+        &self,
+        chip: &ChipTimes,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+    ) -> ExposedGatherTimes {
         let profile = &shape.profile;
         let pieces = [&profile.embedding, &profile.layer, &profile.head].into_iter().zip(profile.units);
         let each = |(piece, units): &(&PieceProfile, u64)| (piece.parameters / units.max(&1), piece.expert_parameters);
         let Some((least, units)) = pieces.min_by_key(each) else { return ExposedGatherTimes::default() };
         // Only layers have experts.
         let dense = PieceProfile { expert_parameters: 0, ..*least };
-        let (gather, scatter) = PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &dense, units);
+        let (gather, scatter) =
+            PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &dense, units);
         [gather.time, gather.time + scatter.time]
     }
 
@@ -80,9 +86,10 @@ impl Evaluator<'_> {
     ) -> Seconds {
         let (step, profile) = (PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
         let all = held.sum_pieces(profile);
-        let (exchange, overlap) = (step.exchange_of_parameters(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
-        let late =
-            exchange.reduce.time * (1.0 - overlap.data_reduction) + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
+        let (exchange, overlap) =
+            (step.exchange_of_parameters(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
+        let late = exchange.reduce.time * (1.0 - overlap.data_reduction)
+            + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
         if held.ends == [false; 2] { late } else { late + step.tied_gradient_sum(chip) }
     }
 

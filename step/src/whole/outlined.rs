@@ -69,7 +69,9 @@ impl LoweredModel<'_> {
         let keeps = ActivationPolicy::None;
         let mut copies = false;
         let again = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
-            let Some(segment) = self.graph().segment(kind) else { return RecomputedBackward { whole: None, repeats: [1.0; 2] } };
+            let Some(segment) = self.graph().segment(kind) else {
+                return RecomputedBackward { whole: None, repeats: [1.0; 2] };
+            };
             let policy = if shape.follows_policy(kind) { plan.activations.first_layer_policy() } else { &keeps };
             let treatment = policy.treatment_with_extent(&segment.graph, chip.stack().replay_extent());
             copies |= treatment.offloaded_bytes(&segment.graph) > Bytes::ZERO;
@@ -103,7 +105,11 @@ impl OutlinedShape {
     /// Returns the shape with passes that take `least`. It equals [`LoweredModel::plan_shape`] on a chip with such
     /// kernel bounds. `passes` are those of the lowered model without recomputation.
     #[must_use]
-    pub fn shape_with_least(&self, passes: &[SegmentPasses; 3], mut least: impl FnMut(&KernelProgram) -> Seconds) -> PlanShape {
+    pub fn shape_with_least(
+        &self,
+        passes: &[SegmentPasses; 3],
+        mut least: impl FnMut(&KernelProgram) -> Seconds,
+    ) -> PlanShape {
         let mut shape = self.shape.clone();
         for ((piece, again), passes) in shape.pieces_mut().into_iter().zip(&self.again).zip(passes) {
             let once = least(&passes.backward);

@@ -24,8 +24,11 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     pub(crate) fn parameter_copies(&self, chip: &mut ChipTimes) -> Option<ParameterCopies> {
         let away = self.profile.away?;
         let layout = &self.plan.layout;
-        let sharding =
-            ZeroSharding::new(layout, chip.stack(), sharing_domain(chip.stack(), self.fabric.fast_domain_size(), layout));
+        let sharding = ZeroSharding::new(
+            layout,
+            chip.stack(),
+            sharing_domain(chip.stack(), self.fabric.fast_domain_size(), layout),
+        );
         let [weights, gradients, _] = sharding.zero_sharded_classes();
         let copied = |placed: &BytesByPlace, shared: bool| {
             let [host, stored] = [placed.host, placed.nvme].map(|bytes| Bytes(sharding.share_of(bytes, shared)));

@@ -57,10 +57,17 @@ fn copies(model: &Model, plan: &TrainingPlan) -> Option<ParameterCopies> {
 
 /// Plans with offloaded weights or gradients, under several schedules.
 fn plans() -> impl Strategy<Value = TrainingPlan> {
-    let zero =
-        proptest::sample::select(vec![ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters]);
-    let schedule =
-        proptest::sample::select(vec![PipelineSchedule::OneForwardOneBackward, PipelineSchedule::GPipe, PipelineSchedule::ZbH1]);
+    let zero = proptest::sample::select(vec![
+        ZeroStage::None,
+        ZeroStage::OptimizerStates,
+        ZeroStage::Gradients,
+        ZeroStage::Parameters,
+    ]);
+    let schedule = proptest::sample::select(vec![
+        PipelineSchedule::OneForwardOneBackward,
+        PipelineSchedule::GPipe,
+        PipelineSchedule::ZbH1,
+    ]);
     let technique = proptest::sample::select(vec![INFINITY, STORED, OFFLOAD, "zero-infinity memo,fraction=0.5"]);
     (0_u32..3, 0_u32..3, 1_u64..9, zero, schedule, technique, any::<bool>()).prop_map(
         |(p, d, m, zero, schedule, technique, full)| {
@@ -129,14 +136,19 @@ fn passes_by_the_operator_schedule_are_bounded_too() {
         (4, ZeroStage::Parameters, PipelineSchedule::ZbH1),
     ] {
         for links in [[0.5, 0.5], [20.0, 5.0]] {
-            is_bounded(&TrainingPlan { schedule, ..technique_plan(layout(pipeline, 2, zero), 4, STORED) }, links, "ideal");
+            is_bounded(
+                &TrainingPlan { schedule, ..technique_plan(layout(pipeline, 2, zero), 4, STORED) },
+                links,
+                "ideal",
+            );
         }
     }
 }
 
 #[test]
 fn over_links_without_bounds_a_step_is_the_plain_one() {
-    for (technique, zero) in [(INFINITY, ZeroStage::Parameters), (STORED, ZeroStage::Parameters), (OFFLOAD, ZeroStage::Gradients)]
+    for (technique, zero) in
+        [(INFINITY, ZeroStage::Parameters), (STORED, ZeroStage::Parameters), (OFFLOAD, ZeroStage::Gradients)]
     {
         let [with, plain] =
             [technique, ""].map(|technique| time([BOUNDLESS; 2], &technique_plan(layout(1, 2, zero), 4, technique)));
@@ -146,13 +158,18 @@ fn over_links_without_bounds_a_step_is_the_plain_one() {
             (plain.forward, plain.backward, plain.recompute),
             "{technique}"
         );
-        assert!(time([2.0; 2], &technique_plan(layout(1, 2, zero), 4, technique)).offload.0 > 0.1 * with.total.0, "{technique}");
+        assert!(
+            time([2.0; 2], &technique_plan(layout(1, 2, zero), 4, technique)).offload.0 > 0.1 * with.total.0,
+            "{technique}"
+        );
     }
 }
 
 #[test]
 fn every_micro_batch_copies_as_much() {
-    for (technique, zero) in [(INFINITY, ZeroStage::Parameters), (STORED, ZeroStage::None), (OFFLOAD, ZeroStage::Gradients)] {
+    for (technique, zero) in
+        [(INFINITY, ZeroStage::Parameters), (STORED, ZeroStage::None), (OFFLOAD, ZeroStage::Gradients)]
+    {
         let [one, seven] = [1, 7].map(|m| time([1.0; 2], &technique_plan(layout(1, 2, zero), m, technique)));
         assert!((seven.offload.0 / one.offload.0 - 7.0).abs() < 1e-9, "{technique}: {} {}", one.offload, seven.offload);
         assert!((seven.optimizer.0 / one.optimizer.0 - 1.0).abs() < 1e-9, "{technique}");
@@ -226,7 +243,8 @@ fn what_ranks_share_they_copy_their_share_of_and_the_rest_whole() {
 fn a_tied_head_fetches_its_weights_only_where_it_is_apart_from_the_embedding() {
     let model = Model { tied_head: true, ..model() };
     let [beside, apart] = [1, 2].map(|p| {
-        let [embedding, _, head] = copies(&model, &technique_plan(layout(p, 1, ZeroStage::None), 1, INFINITY)).unwrap().pieces;
+        let [embedding, _, head] =
+            copies(&model, &technique_plan(layout(p, 1, ZeroStage::None), 1, INFINITY)).unwrap().pieces;
         (embedding.weights.all, head.weights.all)
     });
     assert!(beside.1 < Bytes(beside.0.0 / 100) && beside.0 == apart.0, "{beside:?} {apart:?}");
@@ -236,7 +254,11 @@ fn a_tied_head_fetches_its_weights_only_where_it_is_apart_from_the_embedding() {
 #[test]
 fn without_such_a_technique_nothing_is_copied() {
     for technique in ["", "adam8bit", "ssdtrain,fraction=0.5", "proximal-anchor,on_host=1"] {
-        assert_eq!(copies(&model(), &technique_plan(layout(1, 2, ZeroStage::Parameters), 1, technique)), None, "{technique}");
+        assert_eq!(
+            copies(&model(), &technique_plan(layout(1, 2, ZeroStage::Parameters), 1, technique)),
+            None,
+            "{technique}"
+        );
     }
 }
 

@@ -45,7 +45,8 @@ fn bounded(exact: &PieceProfile, shares: &Shares) -> PieceProfile {
     if r.busy_time() > Seconds::ZERO {
         let again = (whole - backward_found).max(Seconds::ZERO);
         let device = (whole - backward).max(Seconds::ZERO);
-        piece.recompute = PassProfile { device, unproven: whole_found - whole, parts: [again, Seconds::ZERO], ..alone(r) };
+        piece.recompute =
+            PassProfile { device, unproven: whole_found - whole, parts: [again, Seconds::ZERO], ..alone(r) };
     }
     piece.mark_bounded_but_for_inputs();
     piece

@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 /// Keys of JSON answers that may change, with reasons.
 const LEFT_OUT: [(&str, &[&str]); 4] = [
     ("times of computing", &["seconds", "solve_seconds", "times", "this_run", "threads"]),
-    ("versions, features and digests", &["highs", "version", "coplace", "format", "question", "digest", "sha256", "bytes"]),
+    (
+        "versions, features and digests",
+        &["highs", "version", "coplace", "format", "question", "digest", "sha256", "bytes"],
+    ),
     ("command lines and the files of questions", &["asked", "asked_with", "evaluate_with", "inputs"]),
     (
         "prose",

@@ -43,7 +43,7 @@ pub enum TensorRole {
     WideCopy,
     /// One factor per row, of a norm.
     RowFactor,
-    /// What a technique keeps instead of another tensor.
+    /// A technique keeps it instead of another tensor.
     StandIn(StandInKind),
 }
 
@@ -58,7 +58,7 @@ impl TensorRole {
     }
 }
 
-/// The form of what a technique keeps instead of a tensor.
+/// The form in which a technique keeps a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandInKind {

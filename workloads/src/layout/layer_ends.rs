@@ -33,7 +33,9 @@ impl FromStr for LayerEnds {
 
     fn from_str(text: &str) -> Result<Self, LayoutError> {
         let (ends, shorter) = text.split_once('@').unwrap_or((text, "0"));
-        let parts = ends.split_once(':').map(|(first, last)| (first.trim().parse(), last.trim().parse(), shorter.trim().parse()));
+        let parts = ends
+            .split_once(':')
+            .map(|(first, last)| (first.trim().parse(), last.trim().parse(), shorter.trim().parse()));
         match parts {
             Some((Ok(first), Ok(last), Ok(shorter))) => Ok(Self { first, last, shorter }),
             _ => Err(LayoutError {
@@ -277,7 +279,8 @@ mod tests {
 
     #[test]
     fn splits_are_all_lists_whose_chunks_between_differ_by_a_layer_in_one_row() {
-        for (pipeline, virtual_stages, layers) in [(2, 1, 7), (3, 1, 9), (4, 1, 10), (6, 1, 6), (2, 2, 11), (3, 2, 11), (9, 1, 7)]
+        for (pipeline, virtual_stages, layers) in
+            [(2, 1, 7), (3, 1, 9), (4, 1, 10), (6, 1, 6), (2, 2, 11), (3, 2, 11), (9, 1, 7)]
         {
             let layout = layout(pipeline, virtual_stages, None);
             let chunks = layout.chunk_count();
@@ -313,8 +316,11 @@ mod tests {
     fn the_nearest_ends_are_named() {
         for (pipeline, layers) in [(2, 7), (3, 9), (4, 10), (5, 13), (9, 7), (10, 7)] {
             let layout = layout(pipeline, 1, None);
-            let allowed: Vec<LayerEnds> =
-                layout.chunk_splits(layers).filter_map(|split| split.layer_ends()).filter(|ends| ends.shorter == 0).collect();
+            let allowed: Vec<LayerEnds> = layout
+                .chunk_splits(layers)
+                .filter_map(|split| split.layer_ends())
+                .filter(|ends| ends.shorter == 0)
+                .collect();
             for (first, last) in (0..15).flat_map(|first| (0..15).map(move |last| (first, last))) {
                 let ends = LayerEnds { first, last, shorter: 0 };
                 if allowed.contains(&ends) {
@@ -342,7 +348,10 @@ mod tests {
     #[test]
     fn ends_are_read_and_written() {
         let split = layout(4, 1, Some((8, 6))).chunk_split(32).unwrap();
-        assert_eq!((split.to_string(), split.layer_ends().unwrap().to_string()), ("8+9x2+6".to_owned(), "8:6".to_owned()));
+        assert_eq!(
+            (split.to_string(), split.layer_ends().unwrap().to_string()),
+            ("8+9x2+6".to_owned(), "8:6".to_owned())
+        );
         assert_eq!("8:6".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6, shorter: 0 });
         assert_eq!("8:6@2".parse::<LayerEnds>().unwrap(), LayerEnds { first: 8, last: 6, shorter: 2 });
         assert!("8,6".parse::<LayerEnds>().unwrap_err().to_string().contains("use a value such as 7:8"));

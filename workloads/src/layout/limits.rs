@@ -15,7 +15,8 @@ pub(crate) fn check_limits(layout: &Layout, model: &Model, batch: &Batch) -> Res
     };
     let weights = model.weight_count();
     if weights > MAX_WEIGHTS {
-        let limit = format!("such that the model's matrices have at most {MAX_WEIGHTS} weights (they would have {weights})");
+        let limit =
+            format!("such that the model's matrices have at most {MAX_WEIGHTS} weights (they would have {weights})");
         return beyond("layers", model.layers, limit, "correct it, or the widths, heads, experts or vocabulary");
     }
     let Batch { micro_batch, global_batch, sequence_length } = *batch;

@@ -36,7 +36,9 @@ impl ZeroStage {
     /// Returns the stage with this number; `None` above 3.
     #[must_use]
     pub fn from_number(stage: u64) -> Option<Self> {
-        [Self::None, Self::OptimizerStates, Self::Gradients, Self::Parameters].get(usize::try_from(stage).ok()?).copied()
+        [Self::None, Self::OptimizerStates, Self::Gradients, Self::Parameters]
+            .get(usize::try_from(stage).ok()?)
+            .copied()
     }
 }
 
@@ -255,7 +257,8 @@ impl Layout {
             return self.expert_tensor;
         }
         let outside = self.data.saturating_mul(self.context);
-        (!outside.is_multiple_of(self.expert.max(1))).then(|| (outside.saturating_mul(self.tensor) / self.expert.max(1)).max(1))
+        (!outside.is_multiple_of(self.expert.max(1)))
+            .then(|| (outside.saturating_mul(self.tensor) / self.expert.max(1)).max(1))
     }
 
     /// Returns the number of micro-batches per step and pipeline.
@@ -299,7 +302,9 @@ impl Layout {
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t{} p{} d{}", self.tensor, self.pipeline, self.data)?;
-        for (letter, degree) in [(self.context_axis_letter(), self.context), ("e", self.expert), ("v", self.virtual_stages)] {
+        for (letter, degree) in
+            [(self.context_axis_letter(), self.context), ("e", self.expert), ("v", self.virtual_stages)]
+        {
             if degree > 1 {
                 write!(f, " {letter}{degree}")?;
             }

@@ -71,7 +71,10 @@ impl Layout {
                 key: "cp",
                 value: c.to_string(),
                 limit: ulysses_degree_rule(model, t),
-                cure: format!("{}, or the ring method", nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))),
+                cure: format!(
+                    "{}, or the ring method",
+                    nearest_valid_values(c, heads, "cp", |c| heads.is_multiple_of(c))
+                ),
             });
         }
         if self.virtual_stages > 1 && self.pipeline == 1 {
@@ -91,7 +94,8 @@ impl Layout {
     /// Checks stated shards: every copy has as many, and there is something to shard.
     fn check_shards(&self) -> Result<(), LayoutError> {
         let Some(shards) = self.shards.map(u64::from) else { return Ok(()) };
-        let broken = |limit: String, cure: String| Err(LayoutError { key: "shards", value: shards.to_string(), limit, cure });
+        let broken =
+            |limit: String, cure: String| Err(LayoutError { key: "shards", value: shards.to_string(), limit, cure });
         if self.zero == ZeroStage::None {
             return broken("left out under ZeRO-0, which shards nothing".to_owned(), "use zero = 1, 2 or 3".to_owned());
         }
@@ -110,13 +114,15 @@ impl Layout {
     /// several devices; Megatron-LM refuses that with experts.
     fn check_expert_tensor(&self, model: &Model) -> Result<(), LayoutError> {
         let Some(width) = self.expert_tensor.map(u64::from) else { return Ok(()) };
-        let broken = |limit: String, cure: String| Err(LayoutError { key: "etp", value: width.to_string(), limit, cure });
+        let broken =
+            |limit: String, cure: String| Err(LayoutError { key: "etp", value: width.to_string(), limit, cure });
         if model.experts.is_none() {
             return broken("left out for a model without experts".to_owned(), "leave it out".to_owned());
         }
         let ranks = self.ranks_per_stage() / u64::from(self.expert.max(1));
-        let obeys =
-            |n: u64| n > 0 && ranks.is_multiple_of(n) && model.ffn.is_multiple_of(n) && divides_either_way(n, self.tensor.into());
+        let obeys = |n: u64| {
+            n > 0 && ranks.is_multiple_of(n) && model.ffn.is_multiple_of(n) && divides_either_way(n, self.tensor.into())
+        };
         if !obeys(width) {
             let limit = format!(
                 "a divisor of the {ranks} ranks that ep = {} leaves of a stage and of the experts' width {}, and a \
@@ -151,9 +157,12 @@ impl Layout {
             ("seq", batch.sequence_length),
         ];
         match degrees.into_iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => {
-                Err(LayoutError { key, value: "0".to_owned(), limit: "at least 1".to_owned(), cure: "use 1 or more".to_owned() })
-            }
+            Some((key, _)) => Err(LayoutError {
+                key,
+                value: "0".to_owned(),
+                limit: "at least 1".to_owned(),
+                cure: "use 1 or more".to_owned(),
+            }),
             None => Ok(()),
         }
     }

@@ -5,8 +5,8 @@ use super::error::TechniqueError;
 use super::policy::{Adapter, AdapterTraining, BackwardReader, ProjectionBasis, Representation, TechniqueRule};
 use super::slices::contracted_tokens;
 use crate::graph::{
-    BackwardChain, Gradient, KernelStep, NARROW, OpId, OperatorGraph, OperatorNode, OperatorRole, StandInKind, TensorId,
-    TensorInfo, TensorRole,
+    BackwardChain, Gradient, KernelStep, NARROW, OpId, OperatorGraph, OperatorNode, OperatorRole, StandInKind,
+    TensorId, TensorInfo, TensorRole,
 };
 use sim::kernel::{Contraction, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
@@ -15,8 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Returns the kind of backward pass that a chain is.
 pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain) -> BackwardReader {
     let any = |steps: &[KernelStep], wanted: fn(&Kernel) -> bool| steps.iter().any(|s| wanted(&s.kernel));
-    let norm =
-        |k: &Kernel| matches!(k, Kernel::Reduction(r) if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm));
+    let norm = |k: &Kernel| matches!(k, Kernel::Reduction(r) if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm));
     if chain.gradient == Gradient::Weights {
         return match () {
             () if any(&chain.steps, |k| matches!(k, Kernel::Contraction(_))) => BackwardReader::Product,
@@ -116,7 +115,11 @@ impl<'a> TechniqueRewriter<'a> {
     ///
     /// # Errors
     /// A backward pass that cannot work with the form, or a second form for one tensor.
-    pub(crate) fn change_representation(&mut self, rule: &TechniqueRule, form: &Representation) -> Result<bool, TechniqueError> {
+    pub(crate) fn change_representation(
+        &mut self,
+        rule: &TechniqueRule,
+        form: &Representation,
+    ) -> Result<bool, TechniqueError> {
         let mut found = false;
         for at in 0..self.graph.operators.len() {
             if !rule.at.selects_operator(&self.graph.operators[at].name) {
@@ -125,7 +128,9 @@ impl<'a> TechniqueRewriter<'a> {
             for chain in 0..self.graph.operators[at].backward.len() {
                 let op = &self.graph.operators[at];
                 let kind = backward_reader_of_chain(op, &op.backward[chain]);
-                if rule.read_by.is_some_and(|wanted| wanted != kind) || rule.read_by.is_none() && !kind.accepts_form(form) {
+                if rule.read_by.is_some_and(|wanted| wanted != kind)
+                    || rule.read_by.is_none() && !kind.accepts_form(form)
+                {
                     continue;
                 }
                 if !kind.accepts_form(form) {
@@ -233,8 +238,11 @@ impl<'a> TechniqueRewriter<'a> {
             shrink_gradient_kernels(&mut chain.steps, rows, tokens);
         }
         let suffix = stand_in.kind.word();
-        let before =
-            stand_in.backward.into_iter().map(|kernel| KernelStep { label: format!("backward.{suffix}"), kernel, axis: None });
+        let before = stand_in.backward.into_iter().map(|kernel| KernelStep {
+            label: format!("backward.{suffix}"),
+            kernel,
+            axis: None,
+        });
         chain.steps.splice(0..0, before);
         Ok(())
     }
@@ -312,10 +320,22 @@ impl<'a> TechniqueRewriter<'a> {
         let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand_bytes() };
         let elements = tensor.bytes.0 / each.max(1);
         let convert = |direction, read, written| {
-            Kernel::Elementwise(Elementwise { function: ElementwiseFunction::Convert, direction, elements, read, written })
+            Kernel::Elementwise(Elementwise {
+                function: ElementwiseFunction::Convert,
+                direction,
+                elements,
+                read,
+                written,
+            })
         };
-        let plain =
-            |kind, bytes| StandIn { kind, bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None };
+        let plain = |kind, bytes| StandIn {
+            kind,
+            bytes,
+            forward: vec![],
+            backward: vec![],
+            workspace: Bytes::ZERO,
+            gradient: None,
+        };
         match form {
             Representation::Quantised { bits, group, meta_bytes, .. } => {
                 let groups = if *group == 0.0 { self.heads as f64 } else { (elements as f64 / group).ceil() };
@@ -330,9 +350,10 @@ impl<'a> TechniqueRewriter<'a> {
             Representation::DerivativeBits { bits } => {
                 Ok(plain(StandInKind::Bits, Bytes((elements as f64 * bits / 8.0).ceil() as u64)))
             }
-            Representation::Absent | Representation::Factored | Representation::SharedWithOutput => {
-                Err(self.refusal(format!("{}: an activation cannot have this form", tensor.name), "choose another in the preset"))
-            }
+            Representation::Absent | Representation::Factored | Representation::SharedWithOutput => Err(self.refusal(
+                format!("{}: an activation cannot have this form", tensor.name),
+                "choose another in the preset",
+            )),
             _ => self.stand_in_for_rows((op, chain), tensor, form),
         }
     }
@@ -357,9 +378,22 @@ impl<'a> TechniqueRewriter<'a> {
         let (kind, size, forward, backward, workspace, gradient) = match form {
             Representation::Projected { rank, .. } => {
                 let rank = self.rank_within_width(op, *rank, width)?;
-                let draw = pass(ElementwiseFunction::Dropout, Direction::Forward, width * rank, Bytes::ZERO, bytes(width * rank));
+                let draw = pass(
+                    ElementwiseFunction::Dropout,
+                    Direction::Forward,
+                    width * rank,
+                    Bytes::ZERO,
+                    bytes(width * rank),
+                );
                 let project = Kernel::Contraction(Contraction { batch: 1, m: rows, n: rank, k: width, ..c });
-                (StandInKind::Projected, bytes(rows * rank), vec![draw, project], vec![], Bytes::ZERO, Some((rank, c.m)))
+                (
+                    StandInKind::Projected,
+                    bytes(rows * rank),
+                    vec![draw, project],
+                    vec![],
+                    Bytes::ZERO,
+                    Some((rank, c.m)),
+                )
             }
             Representation::SampledRows { fraction, index_bytes } => {
                 let sampled = ((rows as f64 * fraction).ceil() as u64).clamp(1, rows.max(1));
@@ -380,12 +414,20 @@ impl<'a> TechniqueRewriter<'a> {
                     pass(ElementwiseFunction::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
                 let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
                 let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
-                (StandInKind::Sampled, kept + index, vec![norms, gather], vec![gather_gradient], of_gradient, Some((c.k, tokens)))
+                (
+                    StandInKind::Sampled,
+                    kept + index,
+                    vec![norms, gather],
+                    vec![gather_gradient],
+                    of_gradient,
+                    Some((c.k, tokens)),
+                )
             }
             Representation::GroupScalars { groups } => {
                 let groups = self.rank_within_width(op, *groups, width)?;
                 if width % groups != 0 {
-                    let why = format!("{groups} groups do not divide the dimension of {}, {width} on one device", op.name);
+                    let why =
+                        format!("{groups} groups do not divide the dimension of {}, {width} on one device", op.name);
                     let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
                     return Err(self.refusal(why, &format!("use {below}, or another divisor of {width}")));
                 }
@@ -395,7 +437,9 @@ impl<'a> TechniqueRewriter<'a> {
                 (StandInKind::GroupScalars, size, vec![reduce], vec![expand], tensor.bytes, None)
             }
             _ => {
-                return Err(self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset"));
+                return Err(
+                    self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset")
+                );
             }
         };
         Ok(StandIn { kind, bytes: size, forward, backward, workspace, gradient })
@@ -433,7 +477,8 @@ impl<'a> TechniqueRewriter<'a> {
     }
 
     fn add_adapter_to(&mut self, at: usize, c: Contraction, rank: u64, trained: AdapterTraining) {
-        let of = |m, n, k, result| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, operand: c.operand, result });
+        let of =
+            |m, n, k, result| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, operand: c.operand, result });
         let step = |label: &str, kernel| KernelStep { label: label.to_owned(), kernel, axis: None };
         let add = |direction, width: u64| {
             let elements = c.batch * c.m * width;
@@ -457,8 +502,9 @@ impl<'a> TechniqueRewriter<'a> {
         };
         let inner = self.add_side_output(at, input, &inner);
         let op = &mut self.graph.operators[at];
-        let gradient =
-            own_weight_chain(op).and_then(|chain| chain.steps.iter().find_map(contracts_tokens)).map_or(c.result, |g| g.result);
+        let gradient = own_weight_chain(op)
+            .and_then(|chain| chain.steps.iter().find_map(contracts_tokens))
+            .map_or(c.result, |g| g.result);
         op.backward.retain(|chain| chain.gradient != Gradient::Weights);
         for chain in &mut op.backward {
             chain.steps.push(step("backward_input.adapter_up", of(c.m, rank, c.n, c.result)));
@@ -480,7 +526,8 @@ impl<'a> TechniqueRewriter<'a> {
     /// theirs.
     pub(crate) fn freeze_weights(&mut self, rule: &TechniqueRule) {
         let of_adapters = |t: &&TensorInfo| t.role == TensorRole::StandIn(StandInKind::Adapted);
-        let adapted: BTreeSet<OpId> = self.graph.tensors.iter().filter(of_adapters).filter_map(|t| t.producer).collect();
+        let adapted: BTreeSet<OpId> =
+            self.graph.tensors.iter().filter(of_adapters).filter_map(|t| t.producer).collect();
         let frozen = |op: &&mut OperatorNode| rule.at.selects_operator(&op.name) && !adapted.contains(&op.id);
         for op in self.graph.operators.iter_mut().filter(frozen) {
             op.backward.retain(|chain| chain.gradient != Gradient::Weights);

@@ -87,8 +87,9 @@ mod tests {
 
     #[test]
     fn quotients_round_up_and_unknown_names_are_named() {
-        let named =
-            |name: &str| [("vocabulary", 32_001.0), ("hidden", 4096.0)].into_iter().find(|(n, _)| *n == name).map(|(_, v)| v);
+        let named = |name: &str| {
+            [("vocabulary", 32_001.0), ("hidden", 4096.0)].into_iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+        };
         let of = |text: &str| PresetAmount::Name(text.to_owned()).evaluate_with(&named);
         assert_eq!(of("vocabulary / hidden").unwrap(), 8.0);
         assert_eq!(of("hidden * 0.25").unwrap(), 1024.0);

@@ -45,7 +45,8 @@ pub(crate) fn is_operator_name(name: &str) -> bool {
 
 /// Suggests the operator that a misspelt `name` probably means; otherwise lists the first words of operator names.
 fn suggest_operator(name: &str) -> String {
-    let begins = |known: &'static str| known.match_indices('.').map(|(at, _)| &known[..at]).chain([known]).collect::<Vec<_>>();
+    let begins =
+        |known: &'static str| known.match_indices('.').map(|(at, _)| &known[..at]).chain([known]).collect::<Vec<_>>();
     let all: Vec<&str> = OPERATORS.split_whitespace().flat_map(begins).collect();
     let name = name_within_layer(name).unwrap_or(name);
     // Edit distance counts two swapped letters as two changes, too many for a short word. So anagrams are tried first.
@@ -78,7 +79,9 @@ fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
 /// Returns the key of a rule that changes the result of training.
 fn training_effect_of_rule<N, P>(rule: &TechniqueRule<N, P>) -> Option<String> {
     match rule {
-        TechniqueRule { representation: Some(form), .. } => lossy_form_name(form).map(|form| format!("representation = {form}")),
+        TechniqueRule { representation: Some(form), .. } => {
+            lossy_form_name(form).map(|form| format!("representation = {form}"))
+        }
         TechniqueRule { adapter: Some(_), .. } => Some("adapter".into()),
         TechniqueRule { frozen: true, .. } => Some("frozen = true".into()),
         TechniqueRule { copy_bytes: Some(_), .. } => Some("copy_bytes".into()),
@@ -128,7 +131,9 @@ impl Preset {
             }
             if let Some(what) = training_effect_of_rule(rule).filter(|_| self.gate == TrainingEffect::Exact) {
                 let cure = "write gate = \"unbiased\" if gradients are right on average, otherwise gate = \"biased\"";
-                return Err(self.rule_error(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}")));
+                return Err(
+                    self.rule_error(format!("gate = exact: rule {at} changes what is computed ({what}): {cure}"))
+                );
             }
         }
         Ok(())
@@ -144,12 +149,15 @@ impl Preset {
         rule: &TechniqueRule,
         bits_of: impl Fn(TensorClass) -> u64,
     ) -> Result<(), TechniqueError> {
-        let wrong =
-            |key: &str, value: f64, limit: &str| Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")));
+        let wrong = |key: &str, value: f64, limit: &str| {
+            Err(self.rule_error(format!("rule {at}: {key} = {value}: must be {limit}")))
+        };
         if let Some(place) = rule.place.as_ref().filter(|place| !(0.0..=1.0).contains(&place.fraction)) {
             return wrong("place.fraction", place.fraction, "from 0 to 1: the offloaded fraction");
         }
-        if let Some(count) = rule.slice.as_ref().and_then(|s| s.count).filter(|n| !(1.0..=1e12).contains(n) || n.fract() != 0.0) {
+        if let Some(count) =
+            rule.slice.as_ref().and_then(|s| s.count).filter(|n| !(1.0..=1e12).contains(n) || n.fract() != 0.0)
+        {
             return wrong("slice.count", count, "a whole number of at least 1");
         }
         if let Some(rank) =
@@ -167,7 +175,8 @@ impl Preset {
             Some(Representation::Quantised { bits, .. } | Representation::DerivativeBits { bits })
                 if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) =>
             {
-                let limit = format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
+                let limit =
+                    format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
                 wrong("representation.bits", *bits, &limit)
             }
             Some(Representation::Quantised { group, .. }) if !(0.0..=1e12).contains(group) => {

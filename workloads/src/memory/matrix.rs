@@ -100,19 +100,28 @@ mod tests {
             for by_rows in [false, true] {
                 let [rows, columns] = if by_rows { [h / ranks, h] } else { [h, h / ranks] };
                 let square = Matrix { copies: 2, rows, columns, ranks, by_rows };
-                assert_eq!(square.projected_numbers(r, ProjectionBasis::SingularVectors), [2 * r * h / ranks, 2 * r * h]);
+                assert_eq!(
+                    square.projected_numbers(r, ProjectionBasis::SingularVectors),
+                    [2 * r * h / ranks, 2 * r * h]
+                );
                 assert_eq!(square.projected_side(ProjectionBasis::SingularVectors), h);
             }
             // Keys of few heads: the shorter side is the split one, so devices share projection and basis.
             let key = Matrix { copies: 1, rows: h, columns: 1024 / ranks, ranks, by_rows: false };
-            assert_eq!(key.projected_numbers(512, ProjectionBasis::SingularVectors), [512 * h / ranks, 512 * 1024 / ranks]);
+            assert_eq!(
+                key.projected_numbers(512, ProjectionBasis::SingularVectors),
+                [512 * h / ranks, 512 * 1024 / ranks]
+            );
             assert_eq!(key.projected_side(ProjectionBasis::SingularVectors), 1024);
             // Singular vectors cap such a rank at their number. A seed's basis has the requested rank or none.
             assert_eq!(key.rank_within_sides(1792.0, ProjectionBasis::SingularVectors), Some(1024));
             assert_eq!(key.rank_within_sides(0.25, ProjectionBasis::SingularVectors), Some(256));
             assert_eq!(key.rank_within_sides(0.0, ProjectionBasis::SingularVectors), None);
             assert_eq!(
-                (key.rank_within_sides(4096.0, ProjectionBasis::Seed), key.rank_within_sides(4097.0, ProjectionBasis::Seed)),
+                (
+                    key.rank_within_sides(4096.0, ProjectionBasis::Seed),
+                    key.rank_within_sides(4097.0, ProjectionBasis::Seed)
+                ),
                 (Some(4096), None)
             );
         }

@@ -13,10 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const S: u64 = 1024;
 
-fn lowered(model: &str, techniques: &str, change: impl Fn(Lowering) -> Lowering) -> Result<TrainingGraph, TechniqueError> {
+fn lowered(
+    model: &str,
+    techniques: &str,
+    change: impl Fn(Lowering) -> Lowering,
+) -> Result<TrainingGraph, TechniqueError> {
     let model = Model::load(model).unwrap();
-    let lowering =
-        Lowering { sequence_length: S, precision: Precision::PURE_BF16, separate_projections: true, ..Lowering::new(&model) };
+    let lowering = Lowering {
+        sequence_length: S,
+        precision: Precision::PURE_BF16,
+        separate_projections: true,
+        ..Lowering::new(&model)
+    };
     let graph = TrainingGraph::new(&model, &change(lowering)).unwrap();
     let list: Result<Techniques, _> = techniques.split_whitespace().map(str::parse::<Technique>).collect();
     list?.apply_to_graph(&model, graph, 1)
@@ -31,7 +39,8 @@ fn layer(training: &TrainingGraph) -> &OperatorGraph {
 fn changed(graph: &OperatorGraph) -> BTreeMap<&str, BTreeSet<&str>> {
     let settled = &graph.settled;
     let partly = settled.partly.iter().flat_map(|partly| &partly.tensors);
-    let known: BTreeSet<_> = settled.rebuilt.iter().chain(&settled.away).chain(settled.slices.keys()).chain(partly).collect();
+    let known: BTreeSet<_> =
+        settled.rebuilt.iter().chain(&settled.away).chain(settled.slices.keys()).chain(partly).collect();
     let mut found = BTreeMap::new();
     for tensor in graph.tensors.iter().filter(|t| known.contains(&t.id) || t.name.contains('~')) {
         // No operator here makes the first layer's input, and none here reads the last layer's result.
@@ -105,7 +114,9 @@ fn every_operator_has_a_name_that_rules_may_use() {
         let mut model = Model::load(&name).unwrap();
         model.dropout = crate::model::Dropout { embedding: 0.1, attention: 0.1, residual: 0.1, activation: 0.1 };
         let attention = [crate::training::Attention::Fused, crate::training::Attention::Unfused];
-        for (whole, attention) in [false, true].into_iter().flat_map(|whole| attention.map(|attention| (whole, attention))) {
+        for (whole, attention) in
+            [false, true].into_iter().flat_map(|whole| attention.map(|attention| (whole, attention)))
+        {
             let lowering = Lowering {
                 sequence_length: model.max_sequence.min(256),
                 separate_projections: !whole,
@@ -143,7 +154,10 @@ fn files_say_what_is_wrong_with_them() {
         ),
         (rule("exact", "representation = { kind = \"absent\" }"), "(representation = absent)"),
         (rule("exact", "representation = { kind = \"derivative_bits\", bits = 2 }"), "gate = exact"),
-        (rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"), "gate = exact"),
+        (
+            rule("exact", "representation = { kind = \"sampled_rows\", fraction = 0.5, index_bytes = 4 }"),
+            "gate = exact",
+        ),
         (rule("exact", "representation = { kind = \"projected\", rank = 4, basis = \"seed\" }"), "gate = exact"),
         (rule("exact", "frozen = true"), "gate = exact"),
         (

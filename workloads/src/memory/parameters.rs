@@ -253,8 +253,11 @@ impl ParameterTensors {
                     let why = format!("the {} of {} are {} already", rule.class, tensor.operator, describe_form(other));
                     return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
                 }
-                if matches!(form, Representation::Projected { basis: ProjectionBasis::SingularVectors, .. }) && tensor.adapter {
-                    let why = format!("the trained part of {} is an adapter, which has a low rank already", tensor.operator);
+                if matches!(form, Representation::Projected { basis: ProjectionBasis::SingularVectors, .. })
+                    && tensor.adapter
+                {
+                    let why =
+                        format!("the trained part of {} is an adapter, which has a low rank already", tensor.operator);
                     return Err(TechniqueError::refuse(technique, why, "leave one of the techniques out"));
                 }
                 form_fits_tensor(form, tensor.matrix, &tensor.operator, technique)?;
@@ -270,13 +273,21 @@ impl ParameterTensors {
 
     /// Returns whether `rule` gives a form only to frozen parameters.
     pub(crate) fn are_frozen_at(&self, rule: &TechniqueRule) -> bool {
-        let mut at =
-            self.tensors.iter().filter(|t| rule.representation.is_some() && rule.at.selects_operator(&t.operator)).peekable();
+        let mut at = self
+            .tensors
+            .iter()
+            .filter(|t| rule.representation.is_some() && rule.at.selects_operator(&t.operator))
+            .peekable();
         at.peek().is_some() && at.all(|t| !t.trained)
     }
 
     /// Projects gradients and states of the selected products to `rank`, because their inputs are kept projected.
-    pub(crate) fn project_gradients(&mut self, rule: &TechniqueRule, rank: f64, technique: &str) -> Result<(), TechniqueError> {
+    pub(crate) fn project_gradients(
+        &mut self,
+        rule: &TechniqueRule,
+        rank: f64,
+        technique: &str,
+    ) -> Result<(), TechniqueError> {
         let form = Representation::Projected { rank, basis: ProjectionBasis::Seed };
         for class in [TensorClass::Gradients, TensorClass::OptimizerStates] {
             let mut of_products = rule.clone();
@@ -383,7 +394,13 @@ impl ParameterTensors {
     }
 }
 
-fn new_tensor(op: &OperatorNode, matrix: Option<Matrix>, numbers: u64, kind: ParameterSplit, counted: bool) -> ParameterTensor {
+fn new_tensor(
+    op: &OperatorNode,
+    matrix: Option<Matrix>,
+    numbers: u64,
+    kind: ParameterSplit,
+    counted: bool,
+) -> ParameterTensor {
     ParameterTensor {
         operator: op.name.clone(),
         adapter: false,
@@ -464,7 +481,12 @@ fn form_fits_tensor(
 }
 
 /// Returns the bytes of `arrays` arrays of a tensor's numbers, with all `forms` applied.
-fn bytes_of_arrays(tensor: &ParameterTensor, forms: &[Representation], (each, arrays): (u64, u64), operand: u64) -> u64 {
+fn bytes_of_arrays(
+    tensor: &ParameterTensor,
+    forms: &[Representation],
+    (each, arrays): (u64, u64),
+    operand: u64,
+) -> u64 {
     let (mut numbers, mut bits, mut beside, mut scales) = (tensor.numbers, each as f64 * 8.0, 0, 0.0);
     // The projection applies first, whatever the order of the techniques.
     let ranked = |form: &&Representation| matches!(form, Representation::Projected { .. });

@@ -270,9 +270,9 @@ impl BackwardReader {
     pub fn accepts_form<N>(self, form: &Representation<N>) -> bool {
         match form {
             Representation::Quantised { .. } => self != Self::Other,
-            Representation::Projected { .. } | Representation::SampledRows { .. } | Representation::GroupScalars { .. } => {
-                self == Self::Product
-            }
+            Representation::Projected { .. }
+            | Representation::SampledRows { .. }
+            | Representation::GroupScalars { .. } => self == Self::Product,
             Representation::DerivativeBits { .. } => self == Self::Activation,
             Representation::SharedWithOutput => self == Self::Norm,
             Representation::Absent | Representation::Factored => false,
@@ -300,7 +300,9 @@ impl OperatorSelector {
     pub fn selects_operator(&self, name: &str) -> bool {
         let inner = name_within_layer(name);
         let matches = |wanted: &String| {
-            let is = |name: &str| name.strip_prefix(wanted.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            let is = |name: &str| {
+                name.strip_prefix(wanted.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
             is(name) || inner.is_some_and(is)
         };
         (self.operators.is_empty() || self.operators.iter().any(matches)) && !self.except.iter().any(matches)
@@ -397,7 +399,10 @@ mod tests {
         assert!(!of(&["mlp.down"], &[]).selects_operator("layer.mlp.down_scale"));
         assert!(!of(&["attention"], &["attention.output"]).selects_operator("layer.attention.output"));
         assert!(of(&["head.logits"], &[]).selects_operator("head.logits"));
-        assert!(of(&[], &["head"]).selects_operator("layer.attention.core") && !of(&[], &["head"]).selects_operator("head.loss"));
+        assert!(
+            of(&[], &["head"]).selects_operator("layer.attention.core")
+                && !of(&[], &["head"]).selects_operator("head.loss")
+        );
     }
 
     #[test]

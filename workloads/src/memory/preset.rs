@@ -4,7 +4,8 @@
 use super::amount::{PresetAmount, TrainingQuantities};
 use super::error::TechniqueError;
 use super::policy::{
-    Adapter, BlockSlices, OffloadPlace, OffloadTarget, ReadOnlyData, Representation, TechniqueRule, TensorClass, TrainingEffect,
+    Adapter, BlockSlices, OffloadPlace, OffloadTarget, ReadOnlyData, Representation, TechniqueRule, TensorClass,
+    TrainingEffect,
 };
 use crate::footprint::Optimizer;
 use include_dir::{Dir, include_dir};
@@ -159,8 +160,10 @@ impl Preset {
     }
 
     fn parse_preset(file: &str, text: &str) -> Result<Self, TechniqueError> {
-        let why =
-            |e: toml::de::Error| TechniqueError::Malformed { file: file.to_owned(), why: e.to_string().trim_end().to_owned() };
+        let why = |e: toml::de::Error| TechniqueError::Malformed {
+            file: file.to_owned(),
+            why: e.to_string().trim_end().to_owned(),
+        };
         let preset = Self { file: file.to_owned(), ..toml::from_str(text).map_err(why)? };
         preset.check_rules()?;
         Ok(preset)
@@ -217,7 +220,9 @@ impl Preset {
         while values.len() < self.parameters.len() {
             let before = values.len();
             let mut unknown = None;
-            for (key, parameter) in self.parameters.iter().filter(|(key, _)| !values.contains_key(*key)).collect::<Vec<_>>() {
+            for (key, parameter) in
+                self.parameters.iter().filter(|(key, _)| !values.contains_key(*key)).collect::<Vec<_>>()
+            {
                 match self.parameter_value(key, parameter, (given, &values), facts) {
                     Ok(value) => {
                         values.insert(key.clone(), value);
@@ -244,7 +249,8 @@ impl Preset {
         let value = match given.get(key) {
             Some(value) => *value,
             None => {
-                let value = self.resolve_amount(&parameter.default, known, facts)?.clamp(parameter.min, max.max(parameter.min));
+                let value =
+                    self.resolve_amount(&parameter.default, known, facts)?.clamp(parameter.min, max.max(parameter.min));
                 if parameter.whole { value.floor() } else { value }
             }
         };
@@ -312,7 +318,9 @@ impl Preset {
             None => None,
         };
         let slice = match &rule.slice {
-            Some(slice) => Some(BlockSlices { along: slice.along, count: slice.count.as_ref().map(&number).transpose()? }),
+            Some(slice) => {
+                Some(BlockSlices { along: slice.along, count: slice.count.as_ref().map(&number).transpose()? })
+            }
             None => None,
         };
         let adapter = match &rule.adapter {

@@ -53,7 +53,8 @@ impl Treatment {
     /// Returns a tensor whose random row sample would be drawn again. It is drawn again if the sample is not kept from
     /// the forward pass, or not for all tokens.
     pub(crate) fn find_redrawn_sample<'g>(&self, graph: &'g OperatorGraph) -> Option<&'g str> {
-        let in_part = |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
+        let in_part =
+            |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
         let held = |t: &TensorId| self.kept.contains(t) || self.offloaded.contains(t) && !in_part(t);
         let drawn = graph.tensors.iter().filter(|t| t.saved && !held(&t.id));
         drawn.into_iter().find_map(name_of_sampled)
@@ -62,7 +63,9 @@ impl Treatment {
     /// Returns the bytes of a tensor that a backward pass must fetch or rebuild: all except the resident part.
     pub(crate) fn absent_bytes(&self, tensor: &TensorInfo) -> Bytes {
         match &self.partly {
-            Some(partly) if !partly.recomputed && partly.tensors.contains(&tensor.id) => partly.offloaded_bytes(tensor.bytes),
+            Some(partly) if !partly.recomputed && partly.tensors.contains(&tensor.id) => {
+                partly.offloaded_bytes(tensor.bytes)
+            }
             _ => tensor.bytes,
         }
     }

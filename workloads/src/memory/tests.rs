@@ -75,8 +75,8 @@ fn every_preset_is_read_and_runs_on_llama() {
         assert!(preset.source.len() > 20 && !preset.formula.is_empty() && !preset.description.is_empty(), "{name}");
         // Approx-BP replaces nonlinearities that have kernels of their own, as in its paper.
         let own_kernels = name == "approx-bp";
-        let training =
-            lowered(&name, |l| Lowering { elementwise_fusion: !own_kernels, ..l }).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let training = lowered(&name, |l| Lowering { elementwise_fusion: !own_kernels, ..l })
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let applied = training.applied.unwrap();
         let moe = [
             "recompute-moe",
@@ -247,8 +247,9 @@ fn optimizers_keep_what_their_papers_say() {
     assert_eq!(of("galore,rank=1024"), (2 * P, 2 * P, 0, projected + 4 * rest));
     assert_eq!(of("galore,rank=1024,per_layer=1"), (2 * P, 0, 2 * V * H, projected + 4 * rest));
     let block = |numbers: u64| 2 * (numbers + numbers.div_ceil(2048) * 4);
-    let narrow =
-        L * (4 * (2 * H * r + block(r * H)) + 3 * (2 * H * r + block(r * I))) + 2 * block(V * H) + (2 * L + 1) * block(H);
+    let narrow = L * (4 * (2 * H * r + block(r * H)) + 3 * (2 * H * r + block(r * I)))
+        + 2 * block(V * H)
+        + (2 * L + 1) * block(H);
     assert_eq!(of("galore-8bit,rank=1024"), (2 * P, 0, 2 * V * H, narrow));
     assert_eq!(of("adam8bit").3, L * (4 * block(H * H) + 3 * block(H * I)) + 2 * block(V * H) + (2 * L + 1) * block(H));
     assert_eq!(of("adafactor").3, 4 * (L * (4 * 2 * H + 3 * (H + I)) + 2 * (V + H) + (2 * L + 1) * H));
@@ -274,7 +275,9 @@ fn an_anchor_is_of_what_is_trained_and_the_update_reads_it() {
     let [(Kernel::Elementwise(pass), once)] = extra("proximal-anchor")[..] else { panic!("one kernel") };
     // The pass reads weights, gradients and the anchor, 2 bytes each, and writes gradients.
     assert_eq!((pass.elements, pass.read.0, pass.written.0, once), (3 * n, 6 * n, 2 * n, 1.0));
-    let [_, (Kernel::Transfer(copy), _)] = extra("proximal-anchor,on_host=1")[..] else { panic!("a kernel and a copy") };
+    let [_, (Kernel::Transfer(copy), _)] = extra("proximal-anchor,on_host=1")[..] else {
+        panic!("a kernel and a copy")
+    };
     assert_eq!((copy.link, copy.bytes.0), (TransferLink::Host, 2 * n));
 }
 
@@ -307,8 +310,9 @@ fn offloaded_states_are_all_somewhere() {
         [device(statics.weights), device(statics.gradients), device(statics.states), device(statics.masters)],
         [2 * P, 0, 0, 0]
     );
-    let host =
-        |s: &StaticBytes| [s.weights, s.gradients, s.states, s.masters].map(|p| p.host.per_device_count()).iter().sum::<u64>();
+    let host = |s: &StaticBytes| {
+        [s.weights, s.gradients, s.states, s.masters].map(|p| p.host.per_device_count()).iter().sum::<u64>()
+    };
     assert_eq!((host(&statics), statics.largest_gradient), (14 * P, 2 * V * H));
     let (_, _, statics) = layer_of("zero-infinity,to_nvme=1", mixed);
     let stored = [statics.weights, statics.gradients, statics.states, statics.masters]
@@ -330,8 +334,8 @@ fn read_only_data_changes_nothing_else() {
         is_plain(&statics);
         assert_eq!((kept, away), (FUSED, 0));
         let stock = std::mem::take(&mut statics.stock);
-        let found =
-            [("device", stock.device), ("host", stock.host), ("nvme", stock.nvme)].map(|(name, p)| (name, p.per_device_count()));
+        let found = [("device", stock.device), ("host", stock.host), ("nvme", stock.nvme)]
+            .map(|(name, p)| (name, p.per_device_count()));
         for (name, count) in found {
             assert_eq!(count, if name == place { bytes } else { 0 }, "{techniques} {name}");
         }
@@ -347,12 +351,17 @@ fn what_cannot_be_is_refused_with_its_reason() {
         list.and_then(|list| list.apply_to_graph(&model, graph, micro_batches)).unwrap_err().to_string()
     };
     assert!(
-        refused("lomo", 4).contains("a gradient is freed before the next micro-batch can add to it (a step has 4 micro-batches)")
+        refused("lomo", 4)
+            .contains("a gradient is freed before the next micro-batch can add to it (a step has 4 micro-batches)")
     );
     assert!(refused("galore,per_layer=1", 2).contains("with updates per layer"));
     assert!(refused("galore,rank=5000", 1).contains("must be a whole number from 1 to 4096"));
     assert!(refused("velora,groups=3", 1).contains("3 groups do not divide the dimension of"));
-    assert!(refused("velora,groups=3", 1).ends_with("use 2, or another divisor of 4096"), "{}", refused("velora,groups=3", 1));
+    assert!(
+        refused("velora,groups=3", 1).ends_with("use 2, or another divisor of 4096"),
+        "{}",
+        refused("velora,groups=3", 1)
+    );
     assert!(refused("lomo galore", 1).contains("LOMO keeps no states"));
     assert!(refused("galore compact", 1).contains("projected already"));
     for low_rank in ["lora galore,rank=1024", "galore lora", "lora-fa galore-8bit,rank=4"] {
@@ -418,7 +427,10 @@ fn what_the_authors_code_cannot_is_said_of_replicas() {
         let list: Techniques = [text.parse::<Technique>().unwrap()].into_iter().collect();
         list.describe_replica_limits(&TrainingQuantities::new(&llama(), &lowering(&llama())), replicas).unwrap()
     };
-    assert!(said("galore,per_layer=1", 8)[0].contains("without DistributedDataParallel") && said("galore-8bit", 2).len() == 1);
+    assert!(
+        said("galore,per_layer=1", 8)[0].contains("without DistributedDataParallel")
+            && said("galore-8bit", 2).len() == 1
+    );
     assert!(said("galore,per_layer=1", 1).is_empty() && said("galore", 8).is_empty() && said("lomo", 8).is_empty());
 }
 
@@ -436,7 +448,9 @@ fn what_changes_training_is_allowed_by_name() {
     assert!(allowing(&["galore,steps=2"]).unwrap_err().to_string().contains("`steps=2` is not a parameter"));
     assert_eq!(list.lossy_techniques().count(), 1);
     let refused = |texts: &[&str]| allowing(texts).unwrap_err().to_string();
-    assert!(refused(&["galore,step_multiplier=0.5"]).contains("step_multiplier = 0.5: must be a number from 1 to 1000"));
+    assert!(
+        refused(&["galore,step_multiplier=0.5"]).contains("step_multiplier = 0.5: must be a number from 1 to 1000")
+    );
     assert!(refused(&["galore", "ms-bp,step_multiplier=2"]).contains("ms-bp: it is exact"));
     assert!(refused(&["galore", "GaLore,step_multiplier=2"]).contains("it is allowed twice"));
     let twice = "galore,rank=512,rank=256".parse::<Technique>().unwrap_err().to_string();

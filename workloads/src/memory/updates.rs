@@ -8,7 +8,12 @@ use sim::units::Bytes;
 
 impl ParameterTensors {
     /// Returns the extra kernels and how often a step runs each. A decomposition runs once in `period` steps.
-    pub(crate) fn extra_update_kernels(&self, widths: &NumberWidths, operand: DataType, period: u64) -> Vec<(Kernel, f64)> {
+    pub(crate) fn extra_update_kernels(
+        &self,
+        widths: &NumberWidths,
+        operand: DataType,
+        period: u64,
+    ) -> Vec<(Kernel, f64)> {
         let mut extra: Vec<(Kernel, f64)> = Vec::new();
         let mut add = |kernel: Kernel, times: f64| match extra.iter_mut().find(|(known, _)| *known == kernel) {
             Some((_, sum)) => *sum += times,
@@ -18,7 +23,8 @@ impl ParameterTensors {
             let [side, other] = matrix.projected_and_other_side();
             let [rows, columns] = matrix.undivided_sides();
             let (small, large) = (rows.min(columns), rows.max(columns));
-            let product = |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
+            let product =
+                |m, n, k| Kernel::Contraction(Contraction { batch: matrix.copies, m, n, k, operand, result: operand });
             for form in forms {
                 let Representation::Projected { rank, basis } = form else { continue };
                 let rank = matrix.rank_within_sides(*rank, *basis).unwrap_or(0);
@@ -64,8 +70,10 @@ impl ParameterTensors {
         {
             add(Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) }), 1.0);
         }
-        for (link, bytes) in
-            self.update_link_bytes(widths).into_iter().chain([(TransferLink::HostMemory, self.host_update_bytes(widths))])
+        for (link, bytes) in self
+            .update_link_bytes(widths)
+            .into_iter()
+            .chain([(TransferLink::HostMemory, self.host_update_bytes(widths))])
         {
             if bytes > Bytes::ZERO {
                 add(Kernel::Transfer(Transfer { link, bytes }), 1.0);
@@ -94,7 +102,9 @@ impl ParameterTensors {
     fn update_link_bytes(&self, widths: &NumberWidths) -> [(TransferLink, Bytes); 2] {
         let all = self.static_bytes(widths).own;
         let (weight, gradient) = (widths.per.weight.0, widths.per.gradient.0);
-        let total = |p: &super::BytesByPlace| p.device.per_device_count() + p.host.per_device_count() + p.nvme.per_device_count();
+        let total = |p: &super::BytesByPlace| {
+            p.device.per_device_count() + p.host.per_device_count() + p.nvme.per_device_count()
+        };
         let hosted = |p: &super::BytesByPlace| p.host.per_device_count() as f64 / total(p).max(1) as f64;
         // Gradients that are used up one after the other do not count as resident on the device.
         let made = (all.exchanged.per_device_count() * gradient).max(1) as f64;
@@ -110,7 +120,8 @@ impl ParameterTensors {
             }
             let share = states as f64 / (total(&all.states) + total(&all.masters)).max(1) as f64;
             let numbers = all.updated.per_device_count() as f64 * share;
-            let copied = numbers * (weight as f64 * (1.0 - hosted(&all.weights)) + gradient as f64 * (1.0 - hosted_gradients));
+            let copied =
+                numbers * (weight as f64 * (1.0 - hosted(&all.weights)) + gradient as f64 * (1.0 - hosted_gradients));
             let twice = if away == OffloadTarget::Nvme { 2 * states } else { 0 };
             Bytes(copied as u64 + twice)
         };

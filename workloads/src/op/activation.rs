@@ -23,7 +23,8 @@ pub(crate) fn add_activation(
         _ => &[input],
     };
     let forward = kernel_step("forward", elementwise_kernel(function, Direction::Forward, elements, size, size));
-    let backward = kernel_step("backward_input", elementwise_kernel(function, Direction::Backward, elements, size * 2, size));
+    let backward =
+        kernel_step("backward_input", elementwise_kernel(function, Direction::Backward, elements, size * 2, size));
     let (forward, backward) =
         if function == ElementwiseFunction::Copy { (vec![], vec![]) } else { (vec![forward], vec![backward]) };
     graph.add_operator(NewOperator {

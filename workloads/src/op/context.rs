@@ -28,7 +28,11 @@ pub(crate) fn add_context_product(
                 &[value],
                 vec![kernel_step("backward_probabilities", kernel((rows, keys, heads.value)))],
             ),
-            input_chain(&[value], &[probabilities], vec![kernel_step("backward_value", kernel((keys, heads.value, rows)))]),
+            input_chain(
+                &[value],
+                &[probabilities],
+                vec![kernel_step("backward_value", kernel((keys, heads.value, rows)))],
+            ),
         ],
         role: OperatorRole::AttentionCore,
         ..NewOperator::default()

@@ -18,7 +18,8 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     let (model, shape) = (plan.model, &plan.shape);
     let heads = plan.slice.attention_heads(model);
     let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-    let query = plan.add_column_split_products(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
+    let query =
+        plan.add_column_split_products(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
     let encoded = add_encoder_result(graph, shape, model.hidden);
     let [key, value] = [("key", true), ("value", false)].map(|(name, first)| {
         let (name, outputs) = (format!("layer.cross.{name}"), &[("out", kv_width)]);
@@ -40,7 +41,13 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
         }
         Attention::Unfused => plan.add_unfused_core(graph, shape, "layer.cross", (heads, false), [query, key, value]),
     };
-    plan.add_row_split_product(graph, "layer.cross.output", heads.query * heads.value, model.attention_output_bias, mixed)
+    plan.add_row_split_product(
+        graph,
+        "layer.cross.output",
+        heads.query * heads.value,
+        model.attention_output_bias,
+        mixed,
+    )
 }
 
 /// Adds the encoder's result as a layer reads it. It is kept elsewhere and takes no bytes here; its gradient joins the

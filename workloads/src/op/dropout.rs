@@ -16,8 +16,10 @@ pub(crate) fn add_dropout(
     let output = graph.add_activation(&format!("{name}.out"), elements);
     let mask = graph.add_constant(&format!("{name}.mask"), Bytes(elements));
     let (size, mask_size) = (shape.activation_bytes(elements), Bytes(elements));
-    let forward = elementwise_kernel(ElementwiseFunction::Dropout, Direction::Forward, elements, size, size + mask_size);
-    let backward = elementwise_kernel(ElementwiseFunction::Dropout, Direction::Backward, elements, size + mask_size, size);
+    let forward =
+        elementwise_kernel(ElementwiseFunction::Dropout, Direction::Forward, elements, size, size + mask_size);
+    let backward =
+        elementwise_kernel(ElementwiseFunction::Dropout, Direction::Backward, elements, size + mask_size, size);
     graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],

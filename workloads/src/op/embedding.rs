@@ -61,8 +61,13 @@ pub(crate) fn add_learned_table(
     let output = graph.add_activation(&format!("{name}.out"), elements);
     let size = shape.activation_bytes(elements);
     let touched = rows_used.saturating_mul(width);
-    let forward =
-        elementwise_kernel(ElementwiseFunction::Add, Direction::Forward, elements, size + shape.activation_bytes(touched), size);
+    let forward = elementwise_kernel(
+        ElementwiseFunction::Add,
+        Direction::Forward,
+        elements,
+        size + shape.activation_bytes(touched),
+        size,
+    );
     let sum = reduction_kernel(
         RowFunction::Sum,
         Direction::Backward,
@@ -75,7 +80,10 @@ pub(crate) fn add_learned_table(
         inputs: vec![input],
         outputs: vec![output],
         forward: vec![kernel_step("forward", forward)],
-        backward: vec![input_chain(&[input], &[], vec![]), weight_chain(&[], vec![kernel_step("backward_weight", sum)])],
+        backward: vec![
+            input_chain(&[input], &[], vec![]),
+            weight_chain(&[], vec![kernel_step("backward_weight", sum)]),
+        ],
         parameters: Parameters { replicated: rows.saturating_mul(width), ..Parameters::default() },
         role: OperatorRole::Lookup,
         ..NewOperator::default()

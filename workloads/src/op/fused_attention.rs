@@ -62,7 +62,8 @@ pub(crate) fn add_fused_attention(
     };
     let mut forward: Vec<KernelStep> = ring("forward.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
     forward.push(kernel_step("forward", kernel(Direction::Forward)));
-    let mut backward: Vec<KernelStep> = ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
+    let mut backward: Vec<KernelStep> =
+        ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
     backward.push(kernel_step("backward_input", kernel(Direction::Backward)));
     backward.extend(ring("backward_input.ring_reduce_scatter", CollectiveKind::ReduceScatter));
     let mut chains = vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)];

@@ -53,7 +53,10 @@ fn gated_product(
     let size = shape.activation_bytes(elements);
     let output = graph.add_activation(&format!("{name}.out"), elements);
     let backward = |label: &str| {
-        vec![kernel_step(label, elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, elements, size * 2, size))]
+        vec![kernel_step(
+            label,
+            elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, elements, size * 2, size),
+        )]
     };
     graph.add_operator(NewOperator {
         name: name.to_owned(),

@@ -40,12 +40,21 @@ pub(crate) struct Linear<'a> {
 
 impl Linear<'_> {
     /// Adds the operator; returns the parts of the result.
-    pub(crate) fn add_linear(self, graph: &mut GraphBuilder, shape: &OperatorContext, input: TensorId) -> Vec<TensorId> {
+    pub(crate) fn add_linear(
+        self,
+        graph: &mut GraphBuilder,
+        shape: &OperatorContext,
+        input: TensorId,
+    ) -> Vec<TensorId> {
         let width = self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w));
         let tokens = if self.split == WeightSplit::Replicated { shape.local_tokens() } else { shape.tokens() };
         let result_tokens = if self.split == WeightSplit::Columns { tokens } else { shape.local_tokens() };
         // If the conversion is kept, the weights' gradient reads the converted input.
-        let copy = if self.narrow { add_kept_conversion(graph, shape, tokens.saturating_mul(self.input), input) } else { None };
+        let copy = if self.narrow {
+            add_kept_conversion(graph, shape, tokens.saturating_mul(self.input), input)
+        } else {
+            None
+        };
         let outputs = self.add_results(graph, result_tokens);
         let full_input = shape.activation_bytes(tokens.saturating_mul(self.input));
         let full_output = shape.activation_bytes(tokens.saturating_mul(width));
@@ -97,7 +106,10 @@ impl Linear<'_> {
             outputs: outputs.clone(),
             forward: forward_steps,
             backward_prepare: prepare,
-            backward: vec![input_chain(&[input], &[], input_steps), weight_chain(&[copy.unwrap_or(input)], weight_steps)],
+            backward: vec![
+                input_chain(&[input], &[], input_steps),
+                weight_chain(&[copy.unwrap_or(input)], weight_steps),
+            ],
             parameters: parameters_of_linear(self.split, weights, if self.bias { width } else { 0 }),
             workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
             ..NewOperator::default()
@@ -107,8 +119,9 @@ impl Linear<'_> {
 
     /// Adds the parts of the result as tensors.
     fn add_results(&self, graph: &mut GraphBuilder, tokens: u64) -> Vec<TensorId> {
-        let result =
-            |(part, width): &(&str, u64)| graph.add_activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width));
+        let result = |(part, width): &(&str, u64)| {
+            graph.add_activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width))
+        };
         self.outputs.iter().map(result).collect()
     }
 }
@@ -174,7 +187,10 @@ pub(crate) fn accumulate_weight_gradient(shape: &OperatorContext, weights: u64) 
 pub(crate) fn reduce_bias_gradient(shape: &OperatorContext, width: u64, tokens: u64) -> KernelStep {
     let read = shape.activation_bytes(tokens.saturating_mul(width));
     let written = shape.gradient_bytes(width);
-    kernel_step("backward_weight.bias", reduction_kernel(RowFunction::Sum, Direction::Backward, (width, tokens), read, written))
+    kernel_step(
+        "backward_weight.bias",
+        reduction_kernel(RowFunction::Sum, Direction::Backward, (width, tokens), read, written),
+    )
 }
 
 /// Returns `batch` independent products of activations (queries and keys, probabilities and values).

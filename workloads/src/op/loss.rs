@@ -29,17 +29,28 @@ pub(crate) fn add_loss(
     let mut steps = Vec::new();
     let mut backward_steps = Vec::new();
     if shape.fused_loss {
-        let forward =
-            reduction_kernel(RowFunction::CrossEntropy, Direction::Forward, rows, size + labels, wide + Bytes(4) * tokens);
+        let forward = reduction_kernel(
+            RowFunction::CrossEntropy,
+            Direction::Forward,
+            rows,
+            size + labels,
+            wide + Bytes(4) * tokens,
+        );
         let backward = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide + labels, size);
         steps.push(kernel_step("forward", forward));
         backward_steps.push(kernel_step("backward_input", backward));
     } else {
         outputs.push(graph.add_wide_copy(&format!("{name}.fp32"), elements));
-        let convert =
-            |direction, read, written| elementwise_kernel(ElementwiseFunction::Convert, direction, elements, read, written);
-        let forward =
-            reduction_kernel(RowFunction::CrossEntropy, Direction::Forward, rows, wide * 2 + labels, wide + Bytes(4) * tokens);
+        let convert = |direction, read, written| {
+            elementwise_kernel(ElementwiseFunction::Convert, direction, elements, read, written)
+        };
+        let forward = reduction_kernel(
+            RowFunction::CrossEntropy,
+            Direction::Forward,
+            rows,
+            wide * 2 + labels,
+            wide + Bytes(4) * tokens,
+        );
         let backward = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide * 2 + labels, wide);
         steps.push(kernel_step("forward.upcast", convert(Direction::Forward, size, wide)));
         steps.push(kernel_step("forward", forward));

@@ -15,14 +15,14 @@ use super::linear::{
 };
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, collective_step, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel,
-    shared_expert, weight_chain,
+    OperatorContext, activation, collective_step, elementwise_kernel, gated, input_chain, kernel_step,
+    reduction_kernel, shared_expert, weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::{ExpertGroups, Experts};
 use sim::kernel::{
-    Collective, CollectiveKind, Contraction, Direction, ElementwiseFunction, Kernel, ParallelAxis, PartChoice, RankGroup,
-    RowFunction,
+    Collective, CollectiveKind, Contraction, Direction, ElementwiseFunction, Kernel, ParallelAxis, PartChoice,
+    RankGroup, RowFunction,
 };
 use sim::units::Bytes;
 
@@ -66,7 +66,10 @@ impl ExpertDispatch {
             local: experts.count / u64::from(ranks),
             slots: experts.expert_slots(plan.shape.local_tokens()),
             once: plan.lowering.expert_deduplicated,
-            gathered: plan.lowering.expert_all_gather.then(|| plan.shape.local_tokens().saturating_mul(u64::from(ranks))),
+            gathered: plan
+                .lowering
+                .expert_all_gather
+                .then(|| plan.shape.local_tokens().saturating_mul(u64::from(ranks))),
         }
     }
 
@@ -127,31 +130,30 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let slots = OperatorContext { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
     let width = model.ffn / u64::from(ranks.max(1));
     let bias = model.mlp_bias;
-    let expert = |name: &'static str, sizes, split| GroupedProduct { name, experts: dispatch.local, sizes, split, bias };
-    let y = if model.gated {
-        let parts = expert("layer.moe.gate_up", (model.hidden, 2 * width), WeightSplit::Columns).add_grouped_product(
-            graph,
-            &slots,
-            tokens,
-            &["gate", "up"],
-        );
-        let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
-        gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
-    } else {
-        let parts = expert("layer.moe.fc1", (model.hidden, width), WeightSplit::Columns).add_grouped_product(
-            graph,
-            &slots,
-            tokens,
-            &["out"],
-        );
-        activation::add_activation(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
-    };
+    let expert =
+        |name: &'static str, sizes, split| GroupedProduct { name, experts: dispatch.local, sizes, split, bias };
+    let y =
+        if model.gated {
+            let parts = expert("layer.moe.gate_up", (model.hidden, 2 * width), WeightSplit::Columns)
+                .add_grouped_product(graph, &slots, tokens, &["gate", "up"]);
+            let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
+            gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
+        } else {
+            let parts = expert("layer.moe.fc1", (model.hidden, width), WeightSplit::Columns).add_grouped_product(
+                graph,
+                &slots,
+                tokens,
+                &["out"],
+            );
+            activation::add_activation(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
+        };
     let early = plan.lowering.weighted_experts;
     if early {
         graph.scale_rows_of_last(weights);
     }
     let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
-    let results = expert(last, (width, model.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
+    let results =
+        expert(last, (width, model.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
     let routed = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
     match experts.shared {
         Some(shared) => shared_expert::add_shared_expert(graph, plan, shared, (x, routed)),
@@ -178,7 +180,11 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
         inputs: vec![logits],
         outputs: vec![weights, probabilities, indices],
         forward: vec![kernel_step("forward", forward)],
-        backward: vec![input_chain(&[logits], &[probabilities, indices], vec![kernel_step("backward_input", backward)])],
+        backward: vec![input_chain(
+            &[logits],
+            &[probabilities, indices],
+            vec![kernel_step("backward_input", backward)],
+        )],
         ..NewOperator::default()
     });
     weights
@@ -219,7 +225,8 @@ fn add_combine(
     let tokens = shape.local_tokens();
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
     let returned = graph.add_activation("layer.moe.return.out", elements);
-    let (size, row) = (shape.activation_bytes(elements), weights.map_or(Bytes::ZERO, |weights| graph.tensor_bytes(weights)));
+    let (size, row) =
+        (shape.activation_bytes(elements), weights.map_or(Bytes::ZERO, |weights| graph.tensor_bytes(weights)));
     let exchange = |label: &str, back| dispatch.exchange_slots(shape, label, back).into_iter().collect::<Vec<_>>();
     graph.add_operator(NewOperator {
         name: "layer.moe.return".to_owned(),
@@ -234,10 +241,13 @@ fn add_combine(
     let sum = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Forward, elements, size + row, written);
     let spread = elementwise_kernel(ElementwiseFunction::Gather, Direction::Backward, elements, written + row, size);
     let choices = tokens.saturating_mul(dispatch.experts.top_k);
-    let weigh = reduction_kernel(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
+    let weigh =
+        reduction_kernel(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
     let read: Vec<TensorId> = weights.into_iter().collect();
     let mut backward = vec![input_chain(&[returned], &read, vec![kernel_step("backward_input", spread)])];
-    backward.extend(weights.map(|weights| input_chain(&[weights], &[returned], vec![kernel_step("backward_routing", weigh)])));
+    backward.extend(
+        weights.map(|weights| input_chain(&[weights], &[returned], vec![kernel_step("backward_routing", weigh)])),
+    );
     graph.add_operator(NewOperator {
         name: "layer.moe.combine".to_owned(),
         inputs: std::iter::once(returned).chain(weights).collect(),
@@ -276,11 +286,13 @@ impl GroupedProduct {
         let outputs: Vec<TensorId> =
             parts.iter().map(|name| graph.add_activation(&format!("{}.{name}", self.name), part)).collect();
         let weights = self.experts.saturating_mul(from).saturating_mul(to);
-        let product =
-            |m, n, k, result| Kernel::Contraction(Contraction { batch: self.experts, m, n, k, operand: shape.product, result });
+        let product = |m, n, k, result| {
+            Kernel::Contraction(Contraction { batch: self.experts, m, n, k, operand: shape.product, result })
+        };
         let (full_input, full_output) =
             (shape.activation_bytes(slots.saturating_mul(from)), shape.activation_bytes(slots.saturating_mul(to)));
-        let convert = |elements: u64, label: &str| convert_operands(shape, elements).map(|kernel| kernel_step(label, kernel));
+        let convert =
+            |elements: u64, label: &str| convert_operands(shape, elements).map(|kernel| kernel_step(label, kernel));
         let columns = self.split == WeightSplit::Columns;
         let mut forward: Vec<KernelStep> =
             columns.then(|| shape.gather_sequence("forward", full_input)).flatten().into_iter().collect();

@@ -95,7 +95,8 @@ impl NormOperator {
         let wide = graph.add_wide_copy(&format!("{}.fp32", self.name), elements);
         let factor = graph.add_row_factor(&format!("{}.rstd", self.name), rows);
         let normalised = graph.add_activation(&format!("{}.normalised", self.name), elements);
-        let (small, large, row) = (shape.activation_bytes(elements), graph.tensor_bytes(wide), graph.tensor_bytes(factor));
+        let (small, large, row) =
+            (shape.activation_bytes(elements), graph.tensor_bytes(wide), graph.tensor_bytes(factor));
         let gain = shape.activation_bytes(self.width);
         let forward: Vec<KernelStep> = vec![
             kernel_step(
@@ -118,7 +119,13 @@ impl NormOperator {
             ),
             kernel_step(
                 "backward_input",
-                reduction_kernel(RowFunction::RmsNorm, Direction::Backward, (rows, self.width), small + large + row, small),
+                reduction_kernel(
+                    RowFunction::RmsNorm,
+                    Direction::Backward,
+                    (rows, self.width),
+                    small + large + row,
+                    small,
+                ),
             ),
         ];
         let mut chains = vec![input_chain(&[input], &[wide, factor], backward)];

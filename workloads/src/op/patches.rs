@@ -22,7 +22,8 @@ pub(crate) fn add_patch_product(
     let numbers = made.saturating_mul(patches.numbers);
     let images = graph.add_constant(&format!("{name}.images"), shape.activation_bytes(numbers));
     let output = graph.add_activation(&format!("{name}.out"), tokens.saturating_mul(hidden));
-    let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand: shape.operand, result });
+    let product =
+        |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand: shape.operand, result });
     let weights = patches.numbers.saturating_mul(hidden);
     let mut gradient = vec![kernel_step("backward_weight", product(patches.numbers, hidden, made, shape.gradient))];
     if shape.separate_accumulation {

@@ -18,13 +18,21 @@ pub(crate) fn add_token_choice(
     let all = shape.local_tokens().saturating_mul(width);
     let output = graph.add_activation(&format!("{name}.out"), chosen);
     let (small, large) = (shape.activation_bytes(chosen), shape.activation_bytes(all));
-    let mut forward =
-        vec![kernel_step("forward", elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, chosen, small, small))];
+    let mut forward = vec![kernel_step(
+        "forward",
+        elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, chosen, small, small),
+    )];
     if shape.sequence_parallel && shape.is_tensor_parallel() {
         forward.push(shape.tensor_collective_step("forward.all_reduce", CollectiveKind::AllReduce, small));
     }
     // Zeros are written without any read.
-    let zeros = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, all, small.min(large), large.max(Bytes(1)));
+    let zeros = elementwise_kernel(
+        ElementwiseFunction::Scatter,
+        Direction::Backward,
+        all,
+        small.min(large),
+        large.max(Bytes(1)),
+    );
     graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],

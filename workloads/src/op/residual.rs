@@ -19,8 +19,10 @@ pub(crate) fn add_residual_sum(
         let mask_size = Bytes(elements);
         let output = graph.add_activation(&format!("{name}.out"), elements);
         let mask = graph.add_constant(&format!("{name}.mask"), mask_size);
-        let forward = elementwise_kernel(ElementwiseFunction::Dropout, Direction::Forward, elements, size * 2, size + mask_size);
-        let backward = elementwise_kernel(ElementwiseFunction::Dropout, Direction::Backward, elements, size + mask_size, size);
+        let forward =
+            elementwise_kernel(ElementwiseFunction::Dropout, Direction::Forward, elements, size * 2, size + mask_size);
+        let backward =
+            elementwise_kernel(ElementwiseFunction::Dropout, Direction::Backward, elements, size + mask_size, size);
         graph.add_operator(NewOperator {
             name: name.to_owned(),
             inputs: vec![branch, residual],
@@ -34,7 +36,8 @@ pub(crate) fn add_residual_sum(
         });
         return output;
     }
-    let branch = if drops { dropout::add_dropout(graph, shape, &format!("{name}.dropout"), elements, branch) } else { branch };
+    let branch =
+        if drops { dropout::add_dropout(graph, shape, &format!("{name}.dropout"), elements, branch) } else { branch };
     let output = graph.add_activation(&format!("{name}.out"), elements);
     graph.add_operator(NewOperator {
         name: name.to_owned(),

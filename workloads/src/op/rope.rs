@@ -30,7 +30,11 @@ pub(crate) fn add_rotation(
         inputs: vec![query, key],
         outputs: vec![rotated_query, rotated_key],
         forward: vec![kernel_step("forward", kernel(Direction::Forward))],
-        backward: vec![input_chain(&[query, key], &[], vec![kernel_step("backward_input", kernel(Direction::Backward))])],
+        backward: vec![input_chain(
+            &[query, key],
+            &[],
+            vec![kernel_step("backward_input", kernel(Direction::Backward))],
+        )],
         ..NewOperator::default()
     });
     (rotated_query, rotated_key)

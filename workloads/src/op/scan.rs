@@ -25,7 +25,12 @@ use sim::units::Bytes;
 const WIDE: u64 = 4;
 
 /// Adds the branch; returns its result.
-pub(crate) fn add_scan_branch(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, whole: StateSpace, x: TensorId) -> TensorId {
+pub(crate) fn add_scan_branch(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    whole: StateSpace,
+    x: TensorId,
+) -> TensorId {
     let shape = &plan.shape;
     let ranks = u64::from(shape.ranks.max(1));
     let own = StateSpace { heads: whole.heads / ranks, groups: (whole.groups / ranks).max(1), ..whole };
@@ -35,7 +40,8 @@ pub(crate) fn add_scan_branch(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, 
     let [gate, input, steps] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
     let mixed = add_convolution(graph, shape, &own, input);
     let scanned = add_scan_core(graph, plan, &own, (mixed, steps));
-    let unit = gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+    let unit =
+        gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
     let rows = OperatorContext { ranks: 1, sequence_parallel: false, ..*shape };
     let norm = NormOperator {
         name: "layer.scan.gated_norm".to_owned(),
@@ -68,7 +74,10 @@ fn add_convolution(graph: &mut GraphBuilder, shape: &OperatorContext, own: &Stat
         name: "layer.scan.convolution".to_owned(),
         inputs: vec![input],
         outputs: vec![output],
-        forward: vec![kernel_step("forward", elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, size))],
+        forward: vec![kernel_step(
+            "forward",
+            elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, size),
+        )],
         backward: vec![
             input_chain(
                 &[input],
@@ -113,7 +122,8 @@ fn add_scan_core(
     let state_numbers = of_heads.saturating_mul(own.head_dim * own.state);
     let states_size = Bytes(WIDE) * state_numbers;
     let per_head = shape.tokens().saturating_mul(own.heads);
-    let pass = |function, elements, read, written| elementwise_kernel(function, Direction::Forward, elements, read, written);
+    let pass =
+        |function, elements, read, written| elementwise_kernel(function, Direction::Forward, elements, read, written);
     let (n, p) = (own.state, own.head_dim);
     let forward = ScanProducts {
         decays: pass(ElementwiseFunction::Exp, per_head, shape.activation_bytes(per_head), Bytes(WIDE) * per_head),
@@ -126,7 +136,10 @@ fn add_scan_core(
     let kept = plan.lowering.attention == Attention::Unfused;
     let scores_bytes = shape.activation_bytes(of_groups.saturating_mul(q * q));
     let between = kept.then(|| {
-        [graph.add_constant("layer.scan.core.scores", scores_bytes), graph.add_constant("layer.scan.core.states", states_size)]
+        [
+            graph.add_constant("layer.scan.core.scores", scores_bytes),
+            graph.add_constant("layer.scan.core.states", states_size),
+        ]
     });
     let made = [
         kernel_step("states", forward.states),
@@ -139,7 +152,10 @@ fn add_scan_core(
     run.push(kernel_step("forward", forward.across));
     let mut back: Vec<KernelStep> = Vec::new();
     if !kept {
-        back.extend(made.iter().map(|made| KernelStep { label: format!("backward_input.again_{}", made.label), ..made.clone() }));
+        back.extend(
+            made.iter()
+                .map(|made| KernelStep { label: format!("backward_input.again_{}", made.label), ..made.clone() }),
+        );
     }
     // The gradients of both factors of every product.
     let both = |label: &str, batch: u64, [m, n, k]: [u64; 3]| {
@@ -150,8 +166,9 @@ fn add_scan_core(
     };
     back.extend(both("across", of_heads, [q, p, n]));
     back.extend(both("within", of_heads, [q, p, q]));
-    let size =
-        |read: Bytes| elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, state_numbers, read * 2, states_size);
+    let size = |read: Bytes| {
+        elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, state_numbers, read * 2, states_size)
+    };
     back.push(kernel_step("backward_input.recurrence", size(states_size)));
     back.extend(both("states", of_heads, [p, n, q]));
     back.extend(both("scores", of_groups, [q, q, n]));

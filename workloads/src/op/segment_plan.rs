@@ -1,4 +1,4 @@
-//! What building any segment needs: the model, its slice on this device, and how it is lowered.
+//! The inputs of building any segment: the model, its slice on this device, and how it is lowered.
 
 use super::OperatorContext;
 use crate::lowering::Lowering;

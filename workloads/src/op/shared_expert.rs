@@ -32,8 +32,14 @@ pub(crate) fn add_shared_expert(
             narrow: false,
         };
         let score = score.add_linear(graph, &shape, x)[0];
-        let weight =
-            activation::add_activation(graph, &shape, "layer.moe.shared.sigmoid", ElementwiseFunction::Sigmoid, 1, score);
+        let weight = activation::add_activation(
+            graph,
+            &shape,
+            "layer.moe.shared.sigmoid",
+            ElementwiseFunction::Sigmoid,
+            1,
+            score,
+        );
         result = add_row_weights(graph, &shape, plan.model.hidden, (result, weight));
     }
     graph.mark_shared_expert(false);

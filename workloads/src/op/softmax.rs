@@ -20,8 +20,10 @@ pub(crate) fn add_softmax(
     let size = shape.activation_bytes(scores);
     let rows = (scores / shape.sequence.max(1), shape.sequence);
     let mut forward = Vec::new();
-    let mut backward =
-        vec![kernel_step("backward_input", reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, size * 2, size))];
+    let mut backward = vec![kernel_step(
+        "backward_input",
+        reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, size * 2, size),
+    )];
     if !shape.fused {
         let mask = shape.activation_bytes(shape.sequence.saturating_mul(shape.sequence));
         forward.push(kernel_step(

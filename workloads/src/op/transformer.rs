@@ -5,8 +5,8 @@ use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss, moe, patches,
-    pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
+    OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss,
+    moe, patches, pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
@@ -51,7 +51,13 @@ impl SegmentPlan<'_> {
             }
         };
         if model.embedding_width != model.hidden {
-            x = self.add_replicated_product(graph, &called("projection"), (model.embedding_width, model.hidden), false, x);
+            x = self.add_replicated_product(
+                graph,
+                &called("projection"),
+                (model.embedding_width, model.hidden),
+                false,
+                x,
+            );
         }
         if let PositionEncoding::Learned { rows } = model.position {
             let table = (rows, shape.local_sequence(), model.hidden);
@@ -119,7 +125,9 @@ impl SegmentPlan<'_> {
         if variations.without_mlp {
             return x;
         }
-        self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| self.add_mlp_or_experts(graph, x))
+        self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| {
+            self.add_mlp_or_experts(graph, x)
+        })
     }
 
     fn name_of_second_branch(&self) -> &'static str {
@@ -144,7 +152,8 @@ impl SegmentPlan<'_> {
             }
         };
         let attention = self.add_attention(graph, first);
-        let sum = residual::add_residual_sum(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
+        let sum =
+            residual::add_residual_sum(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
         let mlp = self.add_mlp_or_experts(graph, second);
         residual::add_residual_sum(
             graph,
@@ -175,8 +184,13 @@ impl SegmentPlan<'_> {
             result = self.add_norm_operator(graph, &format!("{name}.output_norm"), width, result);
         }
         let drops = self.model.dropout.residual > 0.0;
-        let sum = residual::add_residual_sum(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
-        if placement == NormPlacement::Post { self.add_norm_operator(graph, &format!("{name}.norm"), width, sum) } else { sum }
+        let sum =
+            residual::add_residual_sum(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
+        if placement == NormPlacement::Post {
+            self.add_norm_operator(graph, &format!("{name}.norm"), width, sum)
+        } else {
+            sum
+        }
     }
 
     fn add_attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
@@ -199,7 +213,13 @@ impl SegmentPlan<'_> {
         if exchange.is_some() {
             mixed = ulysses::gather_heads(graph, shape, "layer.attention.exchange_back", heads, mixed);
         }
-        self.add_row_split_product(graph, "layer.attention.output", heads.query * heads.value, model.attention_output_bias, mixed)
+        self.add_row_split_product(
+            graph,
+            "layer.attention.output",
+            heads.query * heads.value,
+            model.attention_output_bias,
+            mixed,
+        )
     }
 
     /// Adds the products of queries, keys and values, their norms and the rotation.
@@ -231,7 +251,8 @@ impl SegmentPlan<'_> {
         let Variations { sinks, window, .. } = self.model.variations;
         match self.lowering.attention {
             Attention::Fused => {
-                let core = AttentionCore { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
+                let core =
+                    AttentionCore { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
                 fused_attention::add_fused_attention(graph, shape, "layer.attention.core", core, qkv)
             }
             Attention::Unfused => self.add_unfused_core(graph, shape, "layer.attention", (heads, sinks), qkv),
@@ -260,13 +281,23 @@ impl SegmentPlan<'_> {
     pub(crate) fn add_mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
-            self.add_column_split_products(graph, (name, "gate_up"), &[("gate", width), ("up", width)], model.mlp_bias, x)
+            self.add_column_split_products(
+                graph,
+                (name, "gate_up"),
+                &[("gate", width), ("up", width)],
+                model.mlp_bias,
+                x,
+            )
         } else {
             self.add_column_split_products(graph, (name, "fc1"), &[("out", width)], model.mlp_bias, x)
         };
         let mut y = match parts[..] {
-            [gate, up] => gated::add_gated_unit(graph, shape, &format!("{name}.gated"), model.activation, width, (gate, up)),
-            [out, ..] => activation::add_activation(graph, shape, &format!("{name}.activation"), model.activation, width, out),
+            [gate, up] => {
+                gated::add_gated_unit(graph, shape, &format!("{name}.gated"), model.activation, width, (gate, up))
+            }
+            [out, ..] => {
+                activation::add_activation(graph, shape, &format!("{name}.activation"), model.activation, width, out)
+            }
             [] => x,
         };
         if model.dropout.activation > 0.0 {
@@ -305,7 +336,13 @@ impl SegmentPlan<'_> {
             x = self.add_norm_operator(&mut graph, "head.transform_norm", model.hidden, x);
         }
         if model.embedding_width != model.hidden {
-            x = self.add_replicated_product(&mut graph, "head.projection", (model.hidden, model.embedding_width), false, x);
+            x = self.add_replicated_product(
+                &mut graph,
+                "head.projection",
+                (model.hidden, model.embedding_width),
+                false,
+                x,
+            );
         }
         if let Some(head) = model.variations.pooled_head {
             return self.build_pooled_head(graph, head, x);
@@ -333,8 +370,15 @@ impl SegmentPlan<'_> {
         let x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
         let outputs = &[("out", head.outputs)];
         let (name, split) = ("head.logits".to_owned(), WeightSplit::Replicated);
-        let product =
-            Linear { name, input: self.model.hidden, outputs, bias: head.bias, split, shares_input: false, narrow: false };
+        let product = Linear {
+            name,
+            input: self.model.hidden,
+            outputs,
+            bias: head.bias,
+            split,
+            shares_input: false,
+            narrow: false,
+        };
         let logits = product.add_linear(&mut graph, &shape, x)[0];
         graph.set_role_of_last(OperatorRole::Logits);
         let loss = loss::add_loss(&mut graph, &shape, "head.loss", head.outputs, logits);
@@ -350,7 +394,14 @@ impl SegmentPlan<'_> {
     pub(crate) fn add_norm_operator(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let model = self.model;
         let bias = !model.variations.norm_without_bias;
-        let norm = NormOperator { name: name.to_owned(), norm: model.norm, width, affine: model.norm_affine, bias, split: false };
+        let norm = NormOperator {
+            name: name.to_owned(),
+            norm: model.norm,
+            width,
+            affine: model.norm_affine,
+            bias,
+            split: false,
+        };
         norm.add_norm(graph, &self.shape, x)
     }
 
@@ -364,8 +415,15 @@ impl SegmentPlan<'_> {
         x: TensorId,
     ) -> TensorId {
         let outputs = &[("out", self.model.hidden)];
-        let product =
-            Linear { name: name.to_owned(), input, outputs, bias, split: WeightSplit::Rows, shares_input: false, narrow: true };
+        let product = Linear {
+            name: name.to_owned(),
+            input,
+            outputs,
+            bias,
+            split: WeightSplit::Rows,
+            shares_input: false,
+            narrow: true,
+        };
         product.add_linear(graph, &self.shape, x)[0]
     }
 
@@ -395,7 +453,8 @@ impl SegmentPlan<'_> {
     ) -> Vec<TensorId> {
         let product = |name: &str, outputs: &[(&str, u64)], shares_input: bool, graph: &mut GraphBuilder| {
             let (name, input) = (format!("{prefix}.{name}"), self.model.hidden);
-            let product = Linear { name, input, outputs, bias, split: WeightSplit::Columns, shares_input, narrow: true };
+            let product =
+                Linear { name, input, outputs, bias, split: WeightSplit::Columns, shares_input, narrow: true };
             product.add_linear(graph, &self.shape, x)
         };
         if !self.lowering.separate_projections || parts.len() == 1 {

@@ -34,7 +34,9 @@ impl ActivationPolicy {
             Self::Named { policy, .. } => policy.kept_tensor_names().to_vec(),
             Self::Custom { host, device } => host.union(device).copied().collect(),
             Self::Tensors(places) => {
-                device.extend(tensors_by_name(graph, &places.device).union(&tensors_by_name(graph, &places.offloaded_names())));
+                device.extend(
+                    tensors_by_name(graph, &places.device).union(&tensors_by_name(graph, &places.offloaded_names())),
+                );
                 Vec::new()
             }
         };

@@ -144,10 +144,13 @@ impl NamedTensor {
                 &["mlp.gate.out", "mlp.gate_up.gate", "mlp.fc1.out", "moe.gate_up.gate", "moe.fc1.out"],
                 &["moe.shared.gate.out", "moe.shared.gate_up.gate", "moe.shared.fc1.out"],
             ),
-            Self::Mlpwi1 => {
-                both(&["mlp.up.out", "mlp.gate_up.up", "moe.gate_up.up"], &["moe.shared.up.out", "moe.shared.gate_up.up"])
+            Self::Mlpwi1 => both(
+                &["mlp.up.out", "mlp.gate_up.up", "moe.gate_up.up"],
+                &["moe.shared.up.out", "moe.shared.gate_up.up"],
+            ),
+            Self::Mlpwi => {
+                [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve_in_layer(graph, layer)).collect()
             }
-            Self::Mlpwi => [Self::Mlpwi0, Self::Mlpwi1].into_iter().flat_map(|t| t.resolve_in_layer(graph, layer)).collect(),
             Self::Mlpwo => both(
                 &["mlp.down.out", "mlp.fc2.out", "moe.down.out", "moe.fc2.out"],
                 &["moe.shared.down.out", "moe.shared.fc2.out"],
@@ -319,8 +322,9 @@ impl ActivationPolicy {
             return self.treatment_of_leading_layers(graph, replay);
         }
         let handed = block_boundary_tensors(graph);
-        let resolve =
-            |names: &BTreeSet<NamedTensor>| names.iter().flat_map(|t| t.resolve_tensors(graph)).collect::<BTreeSet<_>>();
+        let resolve = |names: &BTreeSet<NamedTensor>| {
+            names.iter().flat_map(|t| t.resolve_tensors(graph)).collect::<BTreeSet<_>>()
+        };
         // Tensors that the layers of a block pass to each other stay in the same memory as the layer's input.
         let with_inputs = |device: BTreeSet<TensorId>, mut host: BTreeSet<TensorId>| {
             let input = graph.find_tensor("layer.input");
@@ -378,7 +382,8 @@ pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, h
             op.inputs.iter().for_each(|t| needed[t.index()] = true);
         }
     }
-    let kept = graph.tensors.iter().filter(|t| needed[t.id.index()] && (t.is_segment_input || named(&t.id))).map(|t| t.id);
+    let kept =
+        graph.tensors.iter().filter(|t| needed[t.id.index()] && (t.is_segment_input || named(&t.id))).map(|t| t.id);
     let (offloaded, kept) = kept.partition(|t| host.contains(t));
     Treatment { recompute, kept, offloaded, ..Treatment::default() }
 }
@@ -386,9 +391,11 @@ pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, h
 /// Recomputes the attention core: scores to context, or the fused kernel. The context's result is kept as the input of
 /// the output projection. So only a whole-region replay recomputes the last product.
 pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
-    let core =
-        |op: &OperatorNode| op.layer.is_some() && matches!(op.role, OperatorRole::AttentionCore | OperatorRole::AttentionScores);
-    let inside: BTreeSet<TensorId> = graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
+    let core = |op: &OperatorNode| {
+        op.layer.is_some() && matches!(op.role, OperatorRole::AttentionCore | OperatorRole::AttentionScores)
+    };
+    let inside: BTreeSet<TensorId> =
+        graph.operators.iter().filter(|op| core(op)).flat_map(|op| &op.outputs).copied().collect();
     let read_outside: BTreeSet<TensorId> =
         graph.operators.iter().filter(|op| !core(op)).flat_map(|op| &op.inputs).copied().collect();
     let kept = keep_everything(graph).into_iter().filter(|t| !inside.contains(t) || read_outside.contains(t)).collect();
@@ -407,8 +414,11 @@ pub(crate) fn keep_per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let weighs = |op: &OperatorNode| op.backward.iter().any(|chain| chain.gradient == Gradient::Weights);
     for layer in layer_prefixes(graph) {
         let own = |op: &&OperatorNode| op.layer.as_deref() == Some(&layer);
-        let products =
-            graph.operators.iter().filter(own).filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
+        let products = graph
+            .operators
+            .iter()
+            .filter(own)
+            .filter(|op| has(op, |k| matches!(k, Kernel::Contraction(_))) && weighs(op));
         for (i, op) in products.enumerate() {
             let scattered = has(op, |k| matches!(k, Kernel::Collective(c) if c.kind == CollectiveKind::ReduceScatter));
             if i % 2 == 0 || scattered {
@@ -435,7 +445,8 @@ impl fmt::Display for ActivationPolicy {
                     let names: Vec<String> = tensors.iter().map(ToString::to_string).collect();
                     (!names.is_empty()).then(|| format!("{place}({})", names.join(",")))
                 };
-                let mut parts: Vec<String> = [list("offload", host), list("device", device)].into_iter().flatten().collect();
+                let mut parts: Vec<String> =
+                    [list("offload", host), list("device", device)].into_iter().flatten().collect();
                 if parts.is_empty() {
                     parts.push(format!("device({})", NamedTensor::DecoderLayerInput));
                 }
@@ -491,7 +502,8 @@ impl FromStr for ActivationPolicy {
 
 /// Parses `offload(a,b)+device(c)`; either part may be missing.
 fn parse_custom_policy(text: &str, parts: &str) -> Result<ActivationPolicy, WorkloadError> {
-    let [host, mut device] = tensor_names::parse_place_lists(text, parts, ["offload", "device"], NamedTensor::parse_name)?;
+    let [host, mut device] =
+        tensor_names::parse_place_lists(text, parts, ["offload", "device"], NamedTensor::parse_name)?;
     device.remove(&NamedTensor::DecoderLayerInput);
     Ok(ActivationPolicy::Custom { host, device })
 }

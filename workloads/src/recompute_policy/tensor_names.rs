@@ -48,7 +48,8 @@ impl TokenShare {
     /// Returns the offloaded part of a tensor's bytes.
     #[must_use]
     pub fn offloaded_bytes(&self, bytes: Bytes) -> Bytes {
-        PartialOffload { tensors: BTreeSet::new(), millionths: self.millionths, recomputed: false }.offloaded_bytes(bytes)
+        PartialOffload { tensors: BTreeSet::new(), millionths: self.millionths, recomputed: false }
+            .offloaded_bytes(bytes)
     }
 }
 
@@ -64,7 +65,8 @@ impl TensorPlaces {
                 let device = tensors_by_name(graph, &self.device).union(&treatment.kept).copied().collect();
                 let away: BTreeSet<TensorId> =
                     tensors_by_name(graph, &self.offloaded_names()).union(&treatment.offloaded).copied().collect();
-                treatment = treatment.recompute_remainder(graph, &device, &away.difference(&named).copied().collect(), partly);
+                treatment =
+                    treatment.recompute_remainder(graph, &device, &away.difference(&named).copied().collect(), partly);
             } else {
                 treatment.partly = Some(partly).filter(|partly| !partly.tensors.is_empty());
             }
@@ -90,8 +92,9 @@ pub(crate) fn tensors_by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -
     let mut layers = layer_prefixes(graph);
     // In a block of layers, a plain name means all layers; a name with a layer's number means that layer.
     layers.push("layer".to_owned());
-    let of_layer =
-        |layer: &String| names.iter().filter_map(|name| graph.find_tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>();
+    let of_layer = |layer: &String| {
+        names.iter().filter_map(|name| graph.find_tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>()
+    };
     layers.iter().flat_map(of_layer).collect()
 }
 
@@ -130,28 +133,38 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
     }
     let recomputed = !rest.is_empty();
     let mut share: Option<TokenShare> = None;
-    let [host, mut device, storage] = parse_place_lists(text, &lists_of.join("+"), ["offload", "device", "nvme"], |written| {
-        let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
-        let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
-        let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
-            bad(format!("`{written}`: the offloaded share of the tokens must be above 0 and below 1: write `{name}*0.5`"))
+    let [host, mut device, storage] =
+        parse_place_lists(text, &lists_of.join("+"), ["offload", "device", "nvme"], |written| {
+            let Some((name, part)) = written.split_once('*') else { return Ok(written.to_owned()) };
+            let millionths = part.trim().parse::<f64>().ok().map(|part| (part * WHOLE as f64).round());
+            let millionths = millionths.filter(|m| (1.0..WHOLE as f64).contains(m)).ok_or_else(|| {
+                bad(format!(
+                    "`{written}`: the offloaded share of the tokens must be above 0 and below 1: write `{name}*0.5`"
+                ))
+            })?;
+            let known = share.get_or_insert_with(|| TokenShare {
+                tensors: BTreeSet::new(),
+                millionths: millionths as u32,
+                recomputed,
+            });
+            if known.millionths != millionths as u32 {
+                let first = f64::from(known.millionths) / WHOLE as f64;
+                return Err(bad(format!(
+                    "`{written}`: all partly offloaded tensors have the same share, and the first one has {first}"
+                )));
+            }
+            known.tensors.insert(name.trim().to_owned());
+            Ok(name.trim().to_owned())
         })?;
-        let known =
-            share.get_or_insert_with(|| TokenShare { tensors: BTreeSet::new(), millionths: millionths as u32, recomputed });
-        if known.millionths != millionths as u32 {
-            let first = f64::from(known.millionths) / WHOLE as f64;
-            return Err(bad(format!(
-                "`{written}`: all partly offloaded tensors have the same share, and the first one has {first}"
-            )));
-        }
-        known.tensors.insert(name.trim().to_owned());
-        Ok(name.trim().to_owned())
-    })?;
     if let Some(name) = share.iter().flat_map(|share| &share.tensors).find(|name| device.contains(*name)) {
-        return Err(bad(format!("`{name}` stays on the device whole: only offloaded tensors have a share (offload, nvme)")));
+        return Err(bad(format!(
+            "`{name}` stays on the device whole: only offloaded tensors have a share (offload, nvme)"
+        )));
     }
     if recomputed && share.is_none() {
-        return Err(bad(format!("`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave it out")));
+        return Err(bad(format!(
+            "`{REST}` needs a partly offloaded tensor: write `offload(NAME*0.5)+{REST}`, or leave it out"
+        )));
     }
     device.remove(INPUT);
     Ok(TensorPlaces { host, storage, device, share })
@@ -168,7 +181,10 @@ pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
     for part in parts.split('+') {
         let list = part.split_once('(').and_then(|(place, rest)| Some((place, rest.strip_suffix(')')?)));
         let (place, names) = list.ok_or_else(|| malformed_list_error(text, part))?;
-        let at = places.iter().position(|known| *known == place).ok_or_else(|| unknown_policy_error("place", place, &places))?;
+        let at = places
+            .iter()
+            .position(|known| *known == place)
+            .ok_or_else(|| unknown_policy_error("place", place, &places))?;
         if names.trim().is_empty() {
             return Err(malformed_list_error(text, part));
         }
@@ -194,8 +210,9 @@ pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
 }
 
 fn malformed_list_error(text: &str, part: &str) -> WorkloadError {
-    let cure =
-        format!("`{part}` is not a list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`");
+    let cure = format!(
+        "`{part}` is not a list of tensors: write `custom:offload(decoder_layer_input,query_proj)+device(out_proj)`"
+    );
     WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure }
 }
 
@@ -208,11 +225,15 @@ impl ActivationPolicy {
         let Self::Tensors(places) = self else { return Ok(()) };
         let known: Vec<&str> = layer.tensors.iter().filter_map(|t| t.name.strip_prefix("layer.")).collect();
         let of_all = |name: &str| {
-            known
-                .iter()
-                .any(|known| known.split_once('.').is_some_and(|(number, rest)| rest == name && number.parse::<u32>().is_ok()))
+            known.iter().any(|known| {
+                known.split_once('.').is_some_and(|(number, rest)| rest == name && number.parse::<u32>().is_ok())
+            })
         };
-        match places.offloaded_names().union(&places.device).find(|name| !known.contains(&name.as_str()) && !of_all(name)) {
+        match places
+            .offloaded_names()
+            .union(&places.device)
+            .find(|name| !known.contains(&name.as_str()) && !of_all(name))
+        {
             Some(name) => Err(unknown_policy_error("tensor", name, &known)),
             None => Ok(()),
         }
@@ -222,11 +243,13 @@ impl ActivationPolicy {
     #[must_use]
     pub fn from_treatment(layer: &OperatorGraph, treatment: &Treatment) -> Self {
         let names = |tensors: &BTreeSet<TensorId>| {
-            let named =
-                tensors.iter().filter_map(|t| layer.tensors.get(t.index())?.name.strip_prefix("layer.").map(str::to_owned));
+            let named = tensors
+                .iter()
+                .filter_map(|t| layer.tensors.get(t.index())?.name.strip_prefix("layer.").map(str::to_owned));
             named.collect::<BTreeSet<_>>()
         };
-        let (mut away, mut device, mut storage) = (names(&treatment.offloaded), names(&treatment.kept), names(&treatment.stored));
+        let (mut away, mut device, mut storage) =
+            (names(&treatment.offloaded), names(&treatment.kept), names(&treatment.stored));
         device.remove(INPUT);
         let share = treatment.partly.as_ref().map(|partly| TokenShare {
             tensors: names(&partly.tensors),

@@ -53,7 +53,9 @@ impl Treatment {
     #[must_use]
     pub fn recomputed_token_fraction(&self, operator: OpId) -> f64 {
         match &self.partly {
-            Some(partly) if partly.recomputed && !self.throughout.contains(operator) => 1.0 - partly.offloaded_fraction(),
+            Some(partly) if partly.recomputed && !self.throughout.contains(operator) => {
+                1.0 - partly.offloaded_fraction()
+            }
             _ => 1.0,
         }
     }
@@ -61,7 +63,8 @@ impl Treatment {
     /// Returns the bytes kept on the device per piece and micro-batch in flight.
     #[must_use]
     pub fn kept_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        Self::sum_bytes(graph, &self.kept) + self.partly.as_ref().map_or(Bytes::ZERO, |partly| partly.resident_bytes(graph))
+        Self::sum_bytes(graph, &self.kept)
+            + self.partly.as_ref().map_or(Bytes::ZERO, |partly| partly.resident_bytes(graph))
     }
 
     /// Returns the bytes moved to host memory and storage, and back, per piece and micro-batch.
@@ -88,9 +91,13 @@ impl Treatment {
     /// rebuilding it, or after fetching it from the host.
     #[must_use]
     pub fn rebuilt_bytes(&self, graph: &OperatorGraph) -> Bytes {
-        let rebuilt = graph.tensors.iter().filter(|t| t.saved && !self.kept.contains(&t.id) && !self.offloaded.contains(&t.id));
-        let rest =
-            self.partly.as_ref().filter(|partly| partly.recomputed).map_or(Bytes::ZERO, |partly| partly.remaining_bytes(graph));
+        let rebuilt =
+            graph.tensors.iter().filter(|t| t.saved && !self.kept.contains(&t.id) && !self.offloaded.contains(&t.id));
+        let rest = self
+            .partly
+            .as_ref()
+            .filter(|partly| partly.recomputed)
+            .map_or(Bytes::ZERO, |partly| partly.remaining_bytes(graph));
         rebuilt.map(|t| t.bytes).sum::<Bytes>() + self.offloaded_bytes(graph) + rest
     }
 }

@@ -6,7 +6,9 @@ use crate::layer_names::{block_boundary_tensors, layer_input_tensors, name_withi
 use crate::memory::activations::{TechniqueRewriter, hands_on_rank, name_of_sampled};
 use crate::memory::error::TechniqueError;
 use crate::memory::parameters::{BytesByPlace, NumberWidths, ParameterTensors, SegmentStatics};
-use crate::memory::policy::{OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, SliceAxis, TechniqueRule, TensorClass};
+use crate::memory::policy::{
+    OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, SliceAxis, TechniqueRule, TensorClass,
+};
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +58,8 @@ pub(crate) fn change_segment(
                 let mut formed = RuleMatch::Nothing;
                 if let Some(form) = &rule.representation {
                     let any = rewriting.change_representation(rule, form)?;
-                    formed = something(any, if rewriting.kept_whole { RuleMatch::KeptWhole } else { RuleMatch::Nothing });
+                    formed =
+                        something(any, if rewriting.kept_whole { RuleMatch::KeptWhole } else { RuleMatch::Nothing });
                     if let Some(rank) = hands_on_rank(form).filter(|_| any) {
                         parameters.project_gradients(rule, rank, name)?;
                     }
@@ -83,14 +86,21 @@ pub(crate) fn change_segment(
         *found = here.max(*found);
     }
     let per = segment.bytes_per_parameter();
-    let widths =
-        NumberWidths { per, states: segment.lowering.optimizer.states(), operand: segment.lowering.precision.operand.bytes() };
+    let widths = NumberWidths {
+        per,
+        states: segment.lowering.optimizer.states(),
+        operand: segment.lowering.precision.operand.bytes(),
+    };
     segment.update_extra = parameters.extra_update_kernels(&widths, segment.lowering.precision.operand, period);
     Ok(parameters.static_bytes(&widths))
 }
 
 /// Applies a rule's rebuild and placement.
-fn merge_placements(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: &str) -> Result<RuleMatch, TechniqueError> {
+fn merge_placements(
+    graph: &mut OperatorGraph,
+    rule: &TechniqueRule,
+    technique: &str,
+) -> Result<RuleMatch, TechniqueError> {
     let rebuilt = match rule.rebuild {
         Some(rebuild) => drop_rebuilt(graph, rule, rebuild, technique)?,
         None => RuleMatch::Nothing,
@@ -122,7 +132,8 @@ fn drop_rebuilt(
         graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
     // Tensors that the layers of a segment pass to each other are kept like a layer's input.
     let handed = block_boundary_tensors(graph);
-    let made = graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
+    let made =
+        graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
     let dropped: Vec<TensorId> = match rebuild {
         Rebuild::Outputs => made.collect(),
         Rebuild::Inside => made.filter(|t| !read_outside.contains(t)).collect(),
@@ -168,18 +179,26 @@ fn offload_tensors(
     if place.fraction >= 1.0 {
         settled.away.extend(reads);
     } else if settled.partly.is_some() {
-        return Err(TechniqueError::refuse(technique, "two techniques offload a fraction of the activations", "use one of them"));
+        return Err(TechniqueError::refuse(
+            technique,
+            "two techniques offload a fraction of the activations",
+            "use one of them",
+        ));
     } else {
         settled.partly = Some(PartialOffload::new(reads, place.fraction, place.rest));
     }
-    settled.buffered_layers = settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
+    settled.buffered_layers =
+        settled.buffered_layers.max(rule.slice.as_ref().and_then(|s| s.count).unwrap_or(0.0) as u64);
     Ok(found)
 }
 
 /// Slices the tensors that the selected operators pass to each other.
 fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
-    let Some(count) = rule.slice.as_ref().filter(|s| s.along == SliceAxis::Sequence).and_then(|s| s.count) else { return false };
-    let chosen: BTreeSet<_> = graph.operators.iter().filter(|op| rule.at.selects_operator(&op.name)).map(|op| op.id).collect();
+    let Some(count) = rule.slice.as_ref().filter(|s| s.along == SliceAxis::Sequence).and_then(|s| s.count) else {
+        return false;
+    };
+    let chosen: BTreeSet<_> =
+        graph.operators.iter().filter(|op| rule.at.selects_operator(&op.name)).map(|op| op.id).collect();
     let outside = |t: TensorId| graph.operators.iter().any(|op| !chosen.contains(&op.id) && op.inputs.contains(&t));
     let inner: Vec<TensorId> = graph
         .tensors
@@ -198,7 +217,8 @@ fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
 pub(crate) fn read_only_bytes(model: &Model, training: &TrainingGraph, rules: &[NamedRule]) -> BytesByPlace {
     let ranks = u64::from(training.lowering.tensor_parallel.max(1));
     let operand = training.lowering.precision.operand.bytes();
-    let key_values = (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.layer_count();
+    let key_values =
+        (model.kv_heads / ranks).max(1) * (model.head_dim + model.value_dim()) * operand * model.layer_count();
     let mut sum = BytesByPlace::default();
     for NamedRule { rule, .. } in rules {
         let Some(stock) = &rule.stock else { continue };

@@ -3,8 +3,8 @@
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use sim::files::FileError;
 use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, EnergyModel, Exclusivity, HostLink, MemoryKind,
-    MemoryLevel, Pairing,
+    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, EnergyModel, Exclusivity, HostLink,
+    MemoryKind, MemoryLevel, Pairing,
 };
 use sim::hardware::{
     Accumulation, ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
@@ -60,7 +60,13 @@ impl CalculonSystem {
                 macs_per_unit_per_cycle: rates,
             },
             vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
-            on_chip: vec![memory_level("operands", MemoryScope::Core, self.memory.capacity, BytesPerSecond(NEVER_LIMITS), 2)],
+            on_chip: vec![memory_level(
+                "operands",
+                MemoryScope::Core,
+                self.memory.capacity,
+                BytesPerSecond(NEVER_LIMITS),
+                2,
+            )],
             hbm: memory_level("mem1", MemoryScope::Chip, self.memory.capacity, self.memory.bandwidth, 1),
             host: self.host.as_ref().map(host_link),
             storage: None,
@@ -138,7 +144,9 @@ impl CalculonSystem {
             curve("mem2 efficiency by bytes".to_owned(), &host.efficiency.0);
         }
         if !self.roofline {
-            lines.push("processing_mode no_overlap: in a step the next kernel's data moves while one computes".to_owned());
+            lines.push(
+                "processing_mode no_overlap: in a step the next kernel's data moves while one computes".to_owned(),
+            );
         }
         lines
     }

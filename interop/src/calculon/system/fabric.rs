@@ -70,8 +70,9 @@ impl CalculonSystem {
                 continue;
             }
             if axis.network < last {
-                let limit =
-                    format!("lies inside network {last}, on which a faster axis lies; ranks are numbered tensor, data, pipeline");
+                let limit = format!(
+                    "lies inside network {last}, on which a faster axis lies; ranks are numbered tensor, data, pipeline"
+                );
                 return fault(
                     axis.network_key,
                     axis.network.to_string(),
@@ -82,8 +83,16 @@ impl CalculonSystem {
             on_network[axis.network] *= u64::from(axis.degree);
             let used = on_network[axis.network];
             if used > u64::from(network.size) {
-                let limit = format!("the axes on network {} have {used} ranks, it has {} endpoints", axis.network, network.size);
-                return fault(axis.key, axis.degree.to_string(), limit, "lower the degree, or put the axis on a wider network");
+                let limit = format!(
+                    "the axes on network {} have {used} ranks, it has {} endpoints",
+                    axis.network, network.size
+                );
+                return fault(
+                    axis.key,
+                    axis.degree.to_string(),
+                    limit,
+                    "lower the degree, or put the axis on a wider network",
+                );
             }
             ranks = ranks.saturating_mul(axis.degree);
             if tiers.is_empty() || axis.network > last {
@@ -95,8 +104,10 @@ impl CalculonSystem {
         }
         for (i, (network, used)) in self.networks.iter().zip(on_network).enumerate() {
             if network.must_be_filled && used > 1 && !u64::from(network.size).is_multiple_of(used) {
-                let limit =
-                    format!("must be filled: the {used} ranks of the axes on it must divide its {} endpoints", network.size);
+                let limit = format!(
+                    "must be filled: the {used} ranks of the axes on it must divide its {} endpoints",
+                    network.size
+                );
                 return fault(&format!("network {i}"), used.to_string(), limit, "choose degrees that divide it");
             }
         }

@@ -1,6 +1,8 @@
 //! Parses text into a [`CalculonSystem`].
 
-use super::{CalculonEngine, CalculonMemory, CalculonNetwork, CalculonOperation, CalculonSystem, EfficiencyCurve, OPERATIONS};
+use super::{
+    CalculonEngine, CalculonMemory, CalculonNetwork, CalculonOperation, CalculonSystem, EfficiencyCurve, OPERATIONS,
+};
 use sim::files::FileError;
 use sim::files::json::{JsonObject, JsonReader};
 use sim::kernel::DataType;
@@ -32,7 +34,9 @@ pub(super) fn read_system(text: &str, file: &str) -> Result<CalculonSystem, File
     let json = reading.parse_value(text, "a system description of Calculon (.json)")?;
     let root = reading.root_object(&json);
     let system = root.map(|root| read_fields(&mut reading, &root, file));
-    reading.finish_reading(()).and_then(|()| system.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
+    reading
+        .finish_reading(())
+        .and_then(|()| system.ok_or_else(|| FileError { file: file.to_owned(), faults: Vec::new() }))
 }
 
 fn read_fields(r: &mut JsonReader, root: &JsonObject<'_>, file: &str) -> CalculonSystem {
@@ -51,7 +55,9 @@ fn read_fields(r: &mut JsonReader, root: &JsonObject<'_>, file: &str) -> Calculo
             efficiency: EfficiencyCurve(Vec::new()),
         }),
         host: read_memory(r, root, "mem2", false),
-        roofline: r.choice_under(root, "processing_mode", &[("roofline", true), ("no_overlap", false)]).unwrap_or_default(),
+        roofline: r
+            .choice_under(root, "processing_mode", &[("roofline", true), ("no_overlap", false)])
+            .unwrap_or_default(),
         networks: networks
             .iter()
             .enumerate()
@@ -73,7 +79,11 @@ fn read_engine(r: &mut JsonReader, root: &JsonObject<'_>, key: &str) -> Vec<Calc
         let Some(curves) = r.object_under(&object, "gflops_efficiency") else { return Vec::new() };
         r.refuse_unknown_keys(&curves, &TYPES.map(|(name, _)| name));
         for (name, data_type) in TYPES.into_iter().filter(|(name, _)| curves.contains_key(name)) {
-            engines.push(CalculonEngine { data_type, peak: read_tera(peak), efficiency: read_curve(r, &curves, name, 1e9) });
+            engines.push(CalculonEngine {
+                data_type,
+                peak: read_tera(peak),
+                efficiency: read_curve(r, &curves, name, 1e9),
+            });
         }
     } else {
         r.refuse_unknown_keys(&object, &TYPES.map(|(name, _)| name));
@@ -116,7 +126,12 @@ fn read_curve(r: &mut JsonReader, object: &JsonObject<'_>, key: &str, unit: f64)
             r.add_fault(format!("{at}[1]"), fraction, limit, "an operation that achieves nothing never ends");
         }
         if points.last().is_some_and(|(above, _)| *above <= least) {
-            r.add_fault(format!("{at}[0]"), size, "must be below the size before it", "list sizes from the largest to 0");
+            r.add_fault(
+                format!("{at}[0]"),
+                size,
+                "must be below the size before it",
+                "list sizes from the largest to 0",
+            );
         }
         points.push((least, share));
     }
@@ -141,7 +156,11 @@ fn read_memory(r: &mut JsonReader, root: &JsonObject<'_>, key: &str, needed: boo
     }
     let efficiency = read_curve(r, &object, "MB_efficiency", 1e6);
     if gib > 0.0 && rate > 0.0 {
-        return Some(CalculonMemory { capacity: Bytes::from_gib(gib), bandwidth: BytesPerSecond(rate * 1e9), efficiency });
+        return Some(CalculonMemory {
+            capacity: Bytes::from_gib(gib),
+            bandwidth: BytesPerSecond(rate * 1e9),
+            efficiency,
+        });
     }
     if needed && r.is_sound() {
         let (name, value) = if gib > 0.0 { ("GBps", rate) } else { ("GiB", gib) };

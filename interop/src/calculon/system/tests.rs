@@ -25,7 +25,10 @@ fn peaks_fractions_and_memories_are_read_in_their_units() {
     assert_eq!((chip.memory_capacity(), chip.hbm.read_bandwidth), (Bytes(64 << 30), BytesPerSecond(1.5e12)));
     let c = chip.calibration;
     assert_eq!((c.tensor_achieved_fraction, c.vector_achieved_fraction, c.hbm_achieved_fraction), (0.9, 0.8, 0.85));
-    assert_eq!(chip.host.map(|host| (host.capacity, host.bandwidth)), Some((Bytes(256 << 30), BytesPerSecond(20e9 * 0.9))));
+    assert_eq!(
+        chip.host.map(|host| (host.capacity, host.bandwidth)),
+        Some((Bytes(256 << 30), BytesPerSecond(20e9 * 0.9)))
+    );
 }
 
 #[test]
@@ -57,7 +60,10 @@ fn operations_on_a_network_take_its_latency_once_and_a_ring_s_bytes() {
     let fabric = system().to_fabric().unwrap();
     assert_eq!(fabric.tiers.iter().map(|tier| tier.devices).collect::<Vec<_>>(), [8, 1024]);
     let time = |kind, ranks, stride| {
-        fabric.cost_of_collective(&Collective { kind, bytes: Bytes(800_000_000), group: RankGroup { ranks, stride } }).latency.0
+        fabric
+            .cost_of_collective(&Collective { kind, bytes: Bytes(800_000_000), group: RankGroup { ranks, stride } })
+            .latency
+            .0
     };
     let near = |got: f64, expected: f64| assert!((got / expected - 1.0).abs() < 1e-9, "{got} {expected}");
     near(time(CollectiveKind::AllReduce, 8, 1), 3e-6 + 2.0 * 0.8 * 7.0 / 8.0 / (250.0 * 0.7));
@@ -93,15 +99,22 @@ fn axes_choose_the_tiers() {
          divide it"
     );
     assert!(fault((2, 1), (2, 0), (1, 0)).starts_with("run.json: net = 0: lies inside network 1"));
-    assert_eq!(fault((2, 5), (1, 0), (1, 0)), "run.json: net = 5: dir/system.json has networks 0 to 1; name one of them");
+    assert_eq!(
+        fault((2, 5), (1, 0), (1, 0)),
+        "run.json: net = 5: dir/system.json has networks 0 to 1; name one of them"
+    );
 }
 
 #[test]
 fn what_is_left_out_is_listed() {
     let lines = [system().list_unmodelled_of_chip(), system().list_unmodelled_of_fabric()].concat();
-    for part in
-        ["matrix fp16 efficiency", "mem1 efficiency", "no_overlap", "networks[1].ops.all_reduce [1, 0]", "processor_usage 0.1"]
-    {
+    for part in [
+        "matrix fp16 efficiency",
+        "mem1 efficiency",
+        "no_overlap",
+        "networks[1].ops.all_reduce [1, 0]",
+        "processor_usage 0.1",
+    ] {
         assert!(lines.iter().any(|line| line.contains(part)), "{part}: {lines:#?}");
     }
     assert_eq!(system().to_fabric().unwrap().tiers[0].step, Seconds::ZERO);
@@ -131,9 +144,13 @@ fn faults_name_key_value_limit_and_cure() {
         error("\"size\": 8,", "\"size\": \"eight\","),
         "s.json: networks[0].size = \"eight\": must be a whole number between 1 and 1048576; correct it"
     );
-    assert_eq!(error("[1.0, null]", "[1.0, 0]"), "s.json: networks[0].ops.p2p[1] = 0: a send has no offset; write null");
+    assert_eq!(
+        error("[1.0, null]", "[1.0, 0]"),
+        "s.json: networks[0].ops.p2p[1] = 0: a send has no offset; write null"
+    );
     assert!(
-        error("\"no_overlap\"", "\"overlap\"").contains("processing_mode = \"overlap\": must be one of roofline, no_overlap")
+        error("\"no_overlap\"", "\"overlap\"")
+            .contains("processing_mode = \"overlap\": must be one of roofline, no_overlap")
     );
     assert!(
         CalculonSystem::from_json_str("{", "s.json")
@@ -148,7 +165,10 @@ fn faults_name_key_value_limit_and_cure() {
     );
     let flat = SYSTEM.replacen("\"size\": 1024", "\"size\": 12", 1);
     let nested = CalculonSystem::from_json_str(&flat, "s.json").unwrap().to_fabric().unwrap_err().to_string();
-    assert!(nested.starts_with("s.json: networks[1].size = 12: must be a larger multiple of the 8 endpoints"), "{nested}");
+    assert!(
+        nested.starts_with("s.json: networks[1].size = 12: must be a larger multiple of the 8 endpoints"),
+        "{nested}"
+    );
 }
 
 #[test]
@@ -159,5 +179,7 @@ fn the_two_tools_files_are_told_apart() {
             && CalculonSystem::recognises(r#"{"networks": 3}"#)
     );
     let theirs = include_str!("../../../tests/llm_compass/a100_like.json");
-    assert!(!CalculonSystem::recognises(theirs) && !CalculonSystem::recognises("{") && !CalculonSystem::recognises("[]"));
+    assert!(
+        !CalculonSystem::recognises(theirs) && !CalculonSystem::recognises("{") && !CalculonSystem::recognises("[]")
+    );
 }

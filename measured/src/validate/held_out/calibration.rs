@@ -85,7 +85,8 @@ pub fn calibrate_stack(
         }
         let members: Vec<&MeasuredStep> = measured.iter().collect();
         let unit = StackUnit { rows: &rows, quantity, members, stacks: vec![base.clone()], scalars };
-        let prior = StackPrior::around_stack(scalars, base).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+        let prior =
+            StackPrior::around_stack(scalars, base).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
         let part = unit.fit_quantity(&prior, &mut found.stack, &mut prepared);
         for scalar in part.scalars.iter().filter(|s| s.determined) {
             found.stack.sources.insert(scalar.key.clone(), source_text(path, &part, scalar));
@@ -115,7 +116,12 @@ fn source_text(path: &Path, part: &QuantityFit, scalar: &FittedScalarRange) -> S
 
 impl StackUnit<'_> {
     /// Fits the scalars, and computes the errors on held-out rows.
-    fn fit_quantity(&self, prior: &StackPrior, stack: &mut SoftwareStack, prepared: &mut PreparedInputs) -> QuantityFit {
+    fn fit_quantity(
+        &self,
+        prior: &StackPrior,
+        stack: &mut SoftwareStack,
+        prepared: &mut PreparedInputs,
+    ) -> QuantityFit {
         let all: Vec<usize> = (0..self.members.len()).collect();
         let question = StackCalibration { stacks: &self.stacks, scalars: self.scalars, prior };
         let fit = question.fit_with_ranges(&mut |stacks| self.errors_under(&all, stacks, prepared));
@@ -142,7 +148,11 @@ impl StackUnit<'_> {
 
     /// The mean absolute error in percent on folds that are held out in turn.
     fn error_left_out(&self, question: &StackCalibration<'_>, folds: &RowFolds, prepared: &PreparedInputs) -> f64 {
-        mean_percent(&self.held_out_errors(&FoldJob::jobs_of_scheme(0, folds), question, (prepared, self.members.len())).concat())
+        mean_percent(
+            &self
+                .held_out_errors(&FoldJob::jobs_of_scheme(0, folds), question, (prepared, self.members.len()))
+                .concat(),
+        )
     }
 }
 
@@ -195,8 +205,8 @@ pub fn fit_from_few(path: &Path, options: &ValidateOptions) -> Result<Vec<FewRun
         let (count, scalars) = (of_set.len(), &TIME[..]);
         let unit = StackUnit { rows: &rows, quantity: "iteration_s", members: of_set, stacks: stacks.clone(), scalars };
         let shared: Vec<StackScalar> = unit.shared_scalars();
-        let prior =
-            StackPrior::from_other_stacks(&shared, &names).map_err(|why| ValidateError::Stack { why: why.to_string() })?;
+        let prior = StackPrior::from_other_stacks(&shared, &names)
+            .map_err(|why| ValidateError::Stack { why: why.to_string() })?;
         let question = StackCalibration { stacks: &stacks, scalars: &shared, prior: &prior };
         let (few, rest): (Vec<usize>, Vec<usize>) = (0..count).partition(|m| (m * FEW) % count < FEW);
         let fit = question.fit_scalars(&mut |stacks| unit.errors_under(&few, stacks, &mut prepared));

@@ -104,7 +104,11 @@ struct FabricUnit<'a> {
 /// # Errors
 /// A file that cannot be read or has no collectives; a fabric that does not exist; fewer than five rows that can be
 /// predicted.
-pub fn calibrate_fabric(path: &Path, fabric: &str, options: &ValidateOptions) -> Result<CalibratedFabric, ValidateError> {
+pub fn calibrate_fabric(
+    path: &Path,
+    fabric: &str,
+    options: &ValidateOptions,
+) -> Result<CalibratedFabric, ValidateError> {
     let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Collectives)?;
     let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
     let unknown = |e| wrong(&format!("{}: these are collectives, which a fabric is fitted to: {e}", path.display()));
@@ -122,7 +126,8 @@ pub fn calibrate_fabric(path: &Path, fabric: &str, options: &ValidateOptions) ->
     }
     let (point, fit) = unit.fit_fields(&mut prepared);
     let document = unit.document_at(&point);
-    let determined: Vec<&str> = fit.scalars.iter().filter(|scalar| scalar.determined).map(|scalar| scalar.key.as_str()).collect();
+    let determined: Vec<&str> =
+        fit.scalars.iter().filter(|scalar| scalar.determined).map(|scalar| scalar.key.as_str()).collect();
     let source = format!(
         "{}: {} collectives of {} (coplace calibrate), {:.1} % off on held-out rows",
         determined.join(", "),
@@ -149,8 +154,9 @@ pub fn collective_residuals(path: &Path, options: &ValidateOptions) -> Result<Ve
         }
         taken[at] = true;
         let Some(fabric) = rows.row_at(at).cell("fabric").map(str::to_owned) else { continue };
-        let left =
-            |other: &usize| (*other == at || !taken[*other]) && rows.row_at(*other).cell("fabric") == Some(fabric.as_str());
+        let left = |other: &usize| {
+            (*other == at || !taken[*other]) && rows.row_at(*other).cell("fabric") == Some(fabric.as_str())
+        };
         let Ok(unit) = FabricUnit::from_rows(&rows, &fabric, &left, &mut prepared) else { continue };
         all.extend(unit.collective_residuals(&mut prepared));
         unit.members.iter().for_each(|(member, _)| taken[*member] = true);
@@ -191,10 +197,12 @@ impl<'a> FabricUnit<'a> {
     ) -> Result<Self, ValidateError> {
         let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
         let first = (0..rows.records.len()).find(named);
-        let of_first = |column: &str| first.and_then(|at| rows.row_at(at).cell(column).map(str::to_owned)).unwrap_or_default();
+        let of_first =
+            |column: &str| first.and_then(|at| rows.row_at(at).cell(column).map(str::to_owned)).unwrap_or_default();
         let (chip, algorithm) = (of_first("chip"), of_first("algo"));
         let document = FabricDocument::load_for(fabric, &chip).map_err(|e| wrong(&e))?;
-        let software = |algorithm: Option<&str>| document.software_with_figures(algorithm.unwrap_or_default()).map(str::to_owned);
+        let software =
+            |algorithm: Option<&str>| document.software_with_figures(algorithm.unwrap_or_default()).map(str::to_owned);
         let of_one_software = |at: &usize| software(rows.row_at(*at).cell("algo")) == software(Some(&algorithm));
         let same: Vec<usize> = (0..rows.records.len()).filter(named).filter(of_one_software).collect();
         let own = software(Some(&algorithm));
@@ -210,14 +218,21 @@ impl<'a> FabricUnit<'a> {
     }
 
     /// The measured time of a row with the fabric's chip, in microseconds.
-    fn measured_time(&self, at: usize, chip: &str, fabric: &Fabric, prepared: &mut PreparedInputs) -> Result<f64, RowFailure> {
+    fn measured_time(
+        &self,
+        at: usize,
+        chip: &str,
+        fabric: &Fabric,
+        prepared: &mut PreparedInputs,
+    ) -> Result<f64, RowFailure> {
         let row = self.rows.row_at(at);
         let none = || RowFailure::Unpredictable("nothing is measured".into());
         row.check_width()?;
         if row.cell("chip") != Some(chip) {
             return Err(none());
         }
-        let target = self.rows.dataset.target_columns().iter().find(|target| target.column == "measured_us").ok_or_else(none)?;
+        let target =
+            self.rows.dataset.target_columns().iter().find(|target| target.column == "measured_us").ok_or_else(none)?;
         let measured = row.measured_value(target)?.ok_or_else(none)?;
         time_on_fabric(prepared, &row, fabric.clone())?;
         Ok(measured)
@@ -238,8 +253,8 @@ impl<'a> FabricUnit<'a> {
         let Ok(fabric) = self.document_at(point).build_fabric() else { return vec![super::LOST; members.len()] };
         let one = |m: &usize| {
             let (at, measured) = self.members[*m];
-            let error =
-                time_on_fabric(prepared, &self.rows.row_at(at), fabric.clone()).map_or(f64::NAN, |us| (us / measured).ln());
+            let error = time_on_fabric(prepared, &self.rows.row_at(at), fabric.clone())
+                .map_or(f64::NAN, |us| (us / measured).ln());
             if error.is_finite() { error } else { super::LOST }
         };
         members.iter().map(one).collect()
@@ -300,13 +315,14 @@ impl<'a> FabricUnit<'a> {
         let rows: Vec<usize> = all.iter().map(|m| m % parts).collect();
         let kinds = self.kinds_of_members();
         let several = kinds.iter().any(|kind| *kind != 0);
-        let scalars = self.fields.iter().zip(&ranges).zip(&point).map(|((field, range), coordinate)| FittedScalarRange {
-            key: field.key.clone(),
-            before: field.before,
-            after: if range.determined { field.read_value(*coordinate) } else { field.before },
-            range: (field.read_value(range.low), field.read_value(range.high)),
-            determined: range.determined,
-        });
+        let scalars =
+            self.fields.iter().zip(&ranges).zip(&point).map(|((field, range), coordinate)| FittedScalarRange {
+                key: field.key.clone(),
+                before: field.before,
+                after: if range.determined { field.read_value(*coordinate) } else { field.before },
+                range: (field.read_value(range.low), field.read_value(range.high)),
+                determined: range.determined,
+            });
         let found = FabricFit {
             rows: all.len(),
             others: self.rows.records.len() - all.len(),
@@ -348,9 +364,15 @@ mod tests {
         for (name, kind) in kinds {
             // The launch cost is the same for groups of two and of eight, but the cost of steps is not. Together they
             // determine both.
-            for (ranks, bytes) in [2, 4, 8].into_iter().flat_map(|ranks| (12..31).step_by(2).map(move |e| (ranks, 1_u64 << e))) {
+            for (ranks, bytes) in
+                [2, 4, 8].into_iter().flat_map(|ranks| (12..31).step_by(2).map(move |e| (ranks, 1_u64 << e)))
+            {
                 let us = truth
-                    .cost_of_collective(&Collective { kind, bytes: Bytes(bytes), group: RankGroup { ranks, stride: 1 } })
+                    .cost_of_collective(&Collective {
+                        kind,
+                        bytes: Bytes(bytes),
+                        group: RankGroup { ranks, stride: 1 },
+                    })
                     .latency
                     .micros();
                 text.push_str(&format!(
@@ -377,7 +399,11 @@ mod tests {
             document.set_field(key, &FieldValue::Number(value)).unwrap();
         }
         let found = fitted(&measured(&document.build_fabric().unwrap())).unwrap();
-        assert!(found.fit.before_pct > 10.0 && found.fit.after_pct < 2.0 && found.fit.left_out_pct < 4.0, "{:?}", found.fit);
+        assert!(
+            found.fit.before_pct > 10.0 && found.fit.after_pct < 2.0 && found.fit.left_out_pct < 4.0,
+            "{:?}",
+            found.fit
+        );
         for (key, value) in set {
             let scalar = found.fit.scalars.iter().find(|scalar| scalar.key == key).unwrap();
             assert!(scalar.determined && (scalar.after / value - 1.0).abs() < 0.1, "{scalar:?}");

@@ -40,6 +40,9 @@ mod tests {
         assert_eq!(folds.count, 6);
         assert_eq!(folds.of, [1, 0, 1, 2, 3, 2, 0, 1, 3, 4, 4, 5]);
         assert_eq!(RowFolds::by_size(vec![5, 5]), RowFolds { of: vec![0, 0], count: 1 });
-        assert_eq!(RowFolds::by_name(vec!["b".into(), "a".into(), "b".into()]), RowFolds { of: vec![1, 0, 1], count: 2 });
+        assert_eq!(
+            RowFolds::by_name(vec!["b".into(), "a".into(), "b".into()]),
+            RowFolds { of: vec![1, 0, 1], count: 2 }
+        );
     }
 }

@@ -55,7 +55,8 @@ fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<Measure
     let mut chips: BTreeMap<String, MeasuredChip> = BTreeMap::new();
     let read = |row: &MeasuredRow<'_>| -> Result<(Accelerator, MeasuredKernel), RowFailure> {
         row.check_width()?;
-        let chip = predict::find_accelerator(options.chips.as_deref(), row.text("chip")?).map_err(RowFailure::Unpredictable)?;
+        let chip = predict::find_accelerator(options.chips.as_deref(), row.text("chip")?)
+            .map_err(RowFailure::Unpredictable)?;
         let measurement = predict::kernels::read_measurement(row, &chip, Dataset::Kernels.group_of(row))?;
         let facts = predict::kernels::facts_on_chip(row, &chip.name)?;
         let dataset = row.cell("dataset").unwrap_or("?").to_owned();
@@ -77,7 +78,8 @@ impl MeasuredChip {
     fn kernel_residuals(&self, from: Option<&Self>) -> Result<Vec<AloneResidual>, ValidateError> {
         let all: Vec<usize> = (0..self.rows.len()).collect();
         let in_sample = self.errors_on_chip(&self.chip, &all)?;
-        let (mut by_chip, mut by_rows, mut by_kinds) = (vec![None; all.len()], vec![None; all.len()], vec![None; all.len()]);
+        let (mut by_chip, mut by_rows, mut by_kinds) =
+            (vec![None; all.len()], vec![None; all.len()], vec![None; all.len()]);
         if let Some(from) = from {
             let apart = carry_scalars_over(&from.chip, &self.chip);
             by_chip = self.errors_on_chip(&apart, &all)?.into_iter().map(Some).collect();

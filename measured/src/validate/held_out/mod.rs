@@ -15,7 +15,9 @@ mod kernels;
 
 pub use alone::{AloneResidual, alone_csv};
 pub use alone_files::alone_residuals;
-pub use calibration::{CalibratedStack, FewRunsFit, FittedScalarRange, QuantityFit, calibrate_stack, fit_from_few, mean_percent};
+pub use calibration::{
+    CalibratedStack, FewRunsFit, FittedScalarRange, QuantityFit, calibrate_stack, fit_from_few, mean_percent,
+};
 pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric, collective_residuals};
 pub use kernels::kernel_residuals;
 
@@ -115,8 +117,16 @@ pub fn run_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<RunRe
         let measured = measured_members(&rows, quantity, &mut prepared);
         for stacks in units_of_stacks(&measured, options)? {
             let of_unit = |m: &&MeasuredStep| stacks.iter().any(|stack| stack.name == m.facts.stack.name);
-            let unit = StackUnit { rows: &rows, quantity, members: measured.iter().filter(of_unit).collect(), stacks, scalars };
-            all.extend(unit.unit_residuals(&mut prepared).map_err(|why| ValidateError::Stack { why: why.to_string() })?);
+            let unit = StackUnit {
+                rows: &rows,
+                quantity,
+                members: measured.iter().filter(of_unit).collect(),
+                stacks,
+                scalars,
+            };
+            all.extend(
+                unit.unit_residuals(&mut prepared).map_err(|why| ValidateError::Stack { why: why.to_string() })?,
+            );
         }
     }
     Ok(all)
@@ -124,7 +134,9 @@ pub fn run_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<RunRe
 
 /// The rows with a measured value of the quantity that can be predicted. Failed runs have none.
 fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut PreparedInputs) -> Vec<MeasuredStep> {
-    let Some(target) = rows.dataset.target_columns().iter().find(|target| target.column == quantity) else { return Vec::new() };
+    let Some(target) = rows.dataset.target_columns().iter().find(|target| target.column == quantity) else {
+        return Vec::new();
+    };
     let predict = rows.dataset.predictor();
     let one = |at: usize| -> Result<MeasuredStep, RowFailure> {
         let row = rows.row_at(at);
@@ -139,7 +151,10 @@ fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut 
 }
 
 /// The stacks of the rows. Stacks that share all fitted scalars are in one list.
-fn units_of_stacks(measured: &[MeasuredStep], options: &ValidateOptions) -> Result<Vec<Vec<SoftwareStack>>, ValidateError> {
+fn units_of_stacks(
+    measured: &[MeasuredStep],
+    options: &ValidateOptions,
+) -> Result<Vec<Vec<SoftwareStack>>, ValidateError> {
     let mut units: Vec<Vec<SoftwareStack>> = Vec::new();
     for stack in stacks_of_rows(measured.iter(), options)? {
         match units.iter_mut().find(|unit| unit.first().is_some_and(|first| share_fitted_scalars(first, &stack))) {
@@ -159,8 +174,10 @@ fn stacks_of_rows<'a>(
     names.sort_unstable();
     names.dedup();
     let load = |name: &str| {
-        let file = options.stacks.as_ref().map(|directory| directory.join(format!("{name}.toml")).display().to_string());
-        SoftwareStack::load(file.as_deref().unwrap_or(name)).map_err(|why| ValidateError::Stack { why: why.to_string() })
+        let file =
+            options.stacks.as_ref().map(|directory| directory.join(format!("{name}.toml")).display().to_string());
+        SoftwareStack::load(file.as_deref().unwrap_or(name))
+            .map_err(|why| ValidateError::Stack { why: why.to_string() })
     };
     names.into_iter().map(load).collect()
 }
@@ -193,7 +210,10 @@ impl FoldJob {
 
     /// The folds that leave enough rows.
     fn with_enough_rest(scheme: usize, folds: &RowFolds) -> Vec<Self> {
-        Self::jobs_of_scheme(scheme, folds).into_iter().filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS).collect()
+        Self::jobs_of_scheme(scheme, folds)
+            .into_iter()
+            .filter(|job| folds.count > 1 && job.rest.len() >= LEAST_ROWS)
+            .collect()
     }
 }
 
@@ -223,9 +243,11 @@ impl StackUnit<'_> {
             // A peak needs no step, unless the source leaves the number of chunks open: then the fastest number is
             // chosen.
             let stated = row.cell("virtual_stages").is_some() || row.cell("pp").is_none_or(|pp| pp == "1");
-            let predict = if self.quantity == "peak_gib" && stated { Dataset::MemoryPeaks.predictor() } else { predict };
+            let predict =
+                if self.quantity == "peak_gib" && stated { Dataset::MemoryPeaks.predictor() } else { predict };
             let values = predict(prepared, &row).unwrap_or_default();
-            let value = values.iter().find(|(column, _)| *column == self.quantity).map_or(f64::NAN, |(_, value)| *value);
+            let value =
+                values.iter().find(|(column, _)| *column == self.quantity).map_or(f64::NAN, |(_, value)| *value);
             let error = (value / member.value).ln();
             if error.is_finite() { error } else { LOST }
         };
@@ -236,8 +258,9 @@ impl StackUnit<'_> {
 
     /// The scalars that the stacks of the unit share.
     fn shared_scalars(&self) -> Vec<StackScalar> {
-        let alike =
-            |scalar: &&StackScalar| self.stacks.iter().all(|stack| scalar.value_in(stack) == scalar.value_in(&self.stacks[0]));
+        let alike = |scalar: &&StackScalar| {
+            self.stacks.iter().all(|stack| scalar.value_in(stack) == scalar.value_in(&self.stacks[0]))
+        };
         self.scalars.iter().filter(alike).copied().collect()
     }
 
@@ -284,7 +307,9 @@ impl StackUnit<'_> {
         let mut all: Vec<(usize, Vec<f64>)> = std::thread::scope(|scope| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             let workers: Vec<_> = (0..cores.min(jobs.len())).map(|_| scope.spawn(work)).collect();
-            let joined = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let joined = workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             joined.flatten().collect()
         });
         all.sort_by_key(|(at, _)| *at);
@@ -344,7 +369,9 @@ pub fn residuals_csv(residuals: &[RunResidual]) -> String {
         let mechanisms: Vec<&str> = facts.mechanisms.iter().map(Mechanism::name).collect();
         let ranking = r.ranking.clone().unwrap_or_default();
         let mut cells = vec![r.quantity.to_owned(), r.dataset.clone(), r.id.clone(), ranking, r.measured.to_string()];
-        cells.extend([&facts.chip, &facts.fabric, &facts.stack].into_iter().flat_map(|k| [k.name.clone(), k.kind.clone()]));
+        cells.extend(
+            [&facts.chip, &facts.fabric, &facts.stack].into_iter().flat_map(|k| [k.name.clone(), k.kind.clone()]),
+        );
         cells.extend([mechanisms.join("+"), facts.chips.to_string(), format!("{:.4}", r.in_sample)]);
         cells.extend(r.held_out.iter().map(|error| error.map_or_else(String::new, |error| format!("{error:.4}"))));
         cells.extend(r.fold.iter().take(2).map(ToString::to_string));

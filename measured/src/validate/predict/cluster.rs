@@ -32,7 +32,8 @@ struct StatedNetwork<'a> {
 
 impl<'a> StatedNetwork<'a> {
     fn read_row(row: &MeasuredRow<'a>, layout: &Layout) -> Result<Self, RowFailure> {
-        let small = |key: &str, n: u64| u32::try_from(n).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"));
+        let small =
+            |key: &str, n: u64| u32::try_from(n).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"));
         let between = row.number(BETWEEN)?;
         if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
             let cure = "give GB/s of one chip, one direction; an empty cell means unknown";
@@ -41,8 +42,9 @@ impl<'a> StatedNetwork<'a> {
         let named = row.cell("fabric");
         Ok(Self {
             fabric: named.filter(|name| Fabric::names().contains(name)),
-            unknown: named
-                .map_or("no fabric is named".to_owned(), |name| format!("fabric `{}` is not built in", name.escape_debug())),
+            unknown: named.map_or("no fabric is named".to_owned(), |name| {
+                format!("fabric `{}` is not built in", name.escape_debug())
+            }),
             chips: small("chips", layout.device_count())?,
             layout: *layout,
             per_node: row.optional_count(PER_NODE)?.map(|n| small(PER_NODE, n)).transpose()?,
@@ -67,7 +69,9 @@ impl<'a> StatedNetwork<'a> {
         };
         let spans = [("tp", tensor), ("cp", inner), ("ep", experts), ("dp", inner.saturating_mul(data))];
         let chips = u64::from(self.chips);
-        spans.into_iter().find(|(_, span)| !per_node.is_multiple_of(*span) && !span.is_multiple_of(per_node) && *span != chips)
+        spans
+            .into_iter()
+            .find(|(_, span)| !per_node.is_multiple_of(*span) && !span.is_multiple_of(per_node) && *span != chips)
     }
 }
 
@@ -126,7 +130,10 @@ fn fabric_with_nodes(
         let limit = format!("{} joins at most {most} chips, the run has {chips}", fabric.name);
         return Err(match stated.fabric {
             Some(_) => row.row_fault("fabric", &limit, "name the fabric that joins its nodes"),
-            None => RowFailure::Unpredictable(format!("{} and the usual node does not hold the run: {limit}", stated.unknown)),
+            None => RowFailure::Unpredictable(format!(
+                "{} and the usual node does not hold the run: {limit}",
+                stated.unknown
+            )),
         });
     }
     if fabric.tiers.len() == 1 {
@@ -168,7 +175,9 @@ fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, f
     }
     let fits = |part: &u32| chips.is_multiple_of(*part) && stated.chips_off_node(*part).is_none();
     let Some(part) = (RACK / 2..per_node).rev().find(fits) else { return per_node };
-    prepared.note_assumption(format!("the {chips} chips of the run are no whole racks of {per_node}, taken as {part} of each"));
+    prepared.note_assumption(format!(
+        "the {chips} chips of the run are no whole racks of {per_node}, taken as {part} of each"
+    ));
     part
 }
 
@@ -213,10 +222,12 @@ fn fabric_with_bandwidth(prepared: &mut PreparedInputs, stated: &StatedNetwork<'
 }
 
 /// The fabric with its figures for the chip. A fabric may describe slices of this chip but not the network between
-/// them. That network is then taken from the chip that the fabric describes, and the second value is true.
+/// them; that network is then taken from the chip that the fabric describes, and the second value is true.
 fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -> Result<(Fabric, bool), RowFailure> {
     let fabric = prepared.fabric_of_chip(name, chip).cloned();
-    let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else { return fabric.map(|fabric| (fabric, false)) };
+    let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else {
+        return fabric.map(|fabric| (fabric, false));
+    };
     let slice = prepared.fabric_of_chip(slice, chip)?.clone();
     let mut joined = Fabric::built_in(name).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     if let (Some(tier), Some(inner)) = (joined.tiers.first_mut(), slice.tiers.into_iter().next()) {

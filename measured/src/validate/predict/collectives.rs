@@ -90,7 +90,9 @@ fn check_nodes(
     (ranks, nodes): (u32, u32),
 ) -> Result<(), RowFailure> {
     let (name, own, per_node) = (&fabric.name, fabric.fast_domain_devices(), ranks / nodes);
-    if let Some((links, unit)) = fabric.measured_links().filter(|(links, unit)| nodes > links.unit_count() || per_node > *unit) {
+    if let Some((links, unit)) =
+        fabric.measured_links().filter(|(links, unit)| nodes > links.unit_count() || per_node > *unit)
+    {
         let limit = format!("{name} has measured links between {} nodes of {unit}", links.unit_count());
         return Err(row.row_fault("nodes", &limit, "give ranks and nodes that it has"));
     }
@@ -115,7 +117,8 @@ fn occupied_fabric(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, Ro
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));
     let per_node = ranks / nodes;
     if torus {
-        let slices = if nodes > 1 && fabric.tiers.len() > 1 { fabric.with_fast_domain(per_node) } else { Ok(fabric.clone()) };
+        let slices =
+            if nodes > 1 && fabric.tiers.len() > 1 { fabric.with_fast_domain(per_node) } else { Ok(fabric.clone()) };
         return slices.and_then(|f| f.for_devices(ranks)).map_err(unpredictable);
     }
     if nodes > 1 && per_node != fabric.fast_domain_devices() {

@@ -48,7 +48,8 @@ pub(in crate::validate) fn predict_kernel(
     let timing = timing_of_row(row)?;
     let model = prepared.cost_model(row.text("chip")?)?;
     let routine = routine_of_row(row, model.accelerator(), timing)?;
-    let (us, facts) = (calibrate::predict_time(model, &routine, timing).micros(), facts_on_chip(row, &model.accelerator().name)?);
+    let (us, facts) =
+        (calibrate::predict_time(model, &routine, timing).micros(), facts_on_chip(row, &model.accelerator().name)?);
     prepared.alone = Some(facts);
     Ok(vec![("measured_us", us)])
 }
@@ -114,13 +115,19 @@ fn name_routine(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<Routine, Ro
         _ => {
             let size = |key: &str| row.optional_count(key).map(|value| value.unwrap_or(0));
             let side = |key: &str| row.optional_side(key).map(|value| value.unwrap_or(0));
-            let shape =
-                KernelShape { m: side("m")?, n: side("n")?, k: side("k")?, batch: size("batch")?, elements: size("elements")? };
+            let shape = KernelShape {
+                m: side("m")?,
+                n: side("n")?,
+                k: side("k")?,
+                batch: size("batch")?,
+                elements: size("elements")?,
+            };
             let kernel = kernel_from_name(name, shape, operand).map_err(|e| parse_name(row, &e))?;
             Ok(match kernel {
                 Kernel::Contraction(c) if operand.bytes() == 1 => {
                     let product = Contraction { result: result_type(operand), ..c };
-                    let converts = operand != DataType::Int8 && KernelSoftware::of_row(row).is_none_or(|own| own.converts);
+                    let converts =
+                        operand != DataType::Int8 && KernelSoftware::of_row(row).is_none_or(|own| own.converts);
                     if converts { Routine::Linear(product) } else { Routine::Kernel(Kernel::Contraction(product)) }
                 }
                 kernel => Routine::Kernel(kernel),

@@ -29,8 +29,10 @@ pub(in crate::validate) fn memory_of_run(
     let memory = recompute::memory_of_run(prepared, run)?;
     let peak = peak_of_instrument(row, run, &memory)?;
     let mut values = vec![("peak_gib", peak), ("fits", f64::from(u8::from(memory.check_fits().is_ok())))];
-    values
-        .extend(row.cell("peak_reserved_gib").map(|_| ("peak_reserved_gib", memory.peak_reading(MemoryReading::Reserved).gib())));
+    values.extend(
+        row.cell("peak_reserved_gib")
+            .map(|_| ("peak_reserved_gib", memory.peak_reading(MemoryReading::Reserved).gib())),
+    );
     Ok(values)
 }
 

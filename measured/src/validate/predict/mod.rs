@@ -59,7 +59,12 @@ impl PreparedInputs {
 
     /// A value for the same files and the same forced stack, with nothing read yet.
     pub(super) fn with_nothing_read(&self) -> Self {
-        Self { stacks: self.stacks.clone(), hardware: self.hardware.clone(), stack: self.stack.clone(), ..Self::default() }
+        Self {
+            stacks: self.stacks.clone(),
+            hardware: self.hardware.clone(),
+            stack: self.stack.clone(),
+            ..Self::default()
+        }
     }
 
     /// Forces this stack for every row, whatever the row says.

@@ -10,7 +10,9 @@ pub(super) const MODULES: &str = "recompute_modules";
 /// Notes the parts of the column that no plan can express.
 pub(super) fn note_unsupported(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>) {
     let Some(text) = row.cell(MODULES) else { return };
-    if !["full_layers:", "cpu_offload_layers:"].iter().any(|known| text.starts_with(known)) && parse_modules(text).is_none() {
+    if !["full_layers:", "cpu_offload_layers:"].iter().any(|known| text.starts_with(known))
+        && parse_modules(text).is_none()
+    {
         let text = text.escape_debug();
         prepared.note_assumption(format!("{MODULES} `{text}` is not modelled, taken as the policy of `recompute`"));
     }

@@ -20,10 +20,19 @@ pub(super) fn run_with_policy(
 /// Applies `recompute_modules` to the run: `full_layers:N` recomputes the first layers of every chunk,
 /// `cpu_offload_layers:N` offloads everything that the first layers keep to host memory, and other entries name
 /// recomputed modules. Unknown entries change nothing.
-fn run_as_stated(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: MeasuredRun) -> Result<MeasuredRun, RowFailure> {
+fn run_as_stated(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    run: MeasuredRun,
+) -> Result<MeasuredRun, RowFailure> {
     let Some(text) = row.cell(MODULES) else { return Ok(run) };
-    let wrong =
-        || row.row_fault(MODULES, "must be a number of layers after the colon", "write full_layers:5 or cpu_offload_layers:20");
+    let wrong = || {
+        row.row_fault(
+            MODULES,
+            "must be a number of layers after the colon",
+            "write full_layers:5 or cpu_offload_layers:20",
+        )
+    };
     let count = |digits: &str| digits.trim().parse::<u64>().map_err(|_| wrong());
     let split = run.plan.layout.chunk_split(run.model.layers).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     let policies = match text.split_once(':') {
@@ -69,7 +78,11 @@ const CHEAPEST: &str = "recompute-layernorm";
 /// Chooses the recomputation of a run whose row leaves it open and that does not fit if it keeps everything. The norms
 /// are recomputed first; if that is not enough, the smallest number of layers per chunk that fits. The owners of the
 /// run will have chosen the same. If nothing fits, the run stays unchanged.
-fn choose_policy(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: MeasuredRun) -> Result<MeasuredRun, RowFailure> {
+fn choose_policy(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    run: MeasuredRun,
+) -> Result<MeasuredRun, RowFailure> {
     let open = row.cell("recompute").is_none() && row.cell(MODULES).is_none();
     if !open || memory_of_run(prepared, &run)?.check_fits().is_ok() {
         return Ok(run);

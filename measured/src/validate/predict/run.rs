@@ -30,7 +30,10 @@ pub(in crate::validate) struct MeasuredRun {
 
 impl MeasuredRun {
     /// Reads a row.
-    pub(in crate::validate) fn read_row(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>) -> Result<Self, RowFailure> {
+    pub(in crate::validate) fn read_row(
+        prepared: &mut PreparedInputs,
+        row: &MeasuredRow<'_>,
+    ) -> Result<Self, RowFailure> {
         let chip = row.text("chip")?.to_owned();
         let layout = read_layout(row)?;
         let chips = row.count("chips")?;
@@ -137,12 +140,21 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
     let heads = row.dimension("heads", MAX_HEADS)?;
     let sequence = row.count("seq")?;
     if sequence > MAX_SEQUENCE {
-        return Err(row.row_fault("seq", &format!("must be at most {MAX_SEQUENCE}"), "give the tokens of one sequence"));
+        return Err(row.row_fault(
+            "seq",
+            &format!("must be at most {MAX_SEQUENCE}"),
+            "give the tokens of one sequence",
+        ));
     }
     let latent = read_latent_attention(row)?;
-    let kv_heads = if latent.is_some() { None } else { row.optional_dimension("kv_heads", MAX_HEADS)? }.unwrap_or(heads);
+    let kv_heads =
+        if latent.is_some() { None } else { row.optional_dimension("kv_heads", MAX_HEADS)? }.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
-        return Err(row.row_fault("kv_heads", &format!("must be a divisor of heads = {heads}"), "an empty cell means as many"));
+        return Err(row.row_fault(
+            "kv_heads",
+            &format!("must be a divisor of heads = {heads}"),
+            "an empty cell means as many",
+        ));
     }
     let hidden = row.dimension("hidden", MAX_WIDTH)?;
     let rate = if megatron { 0.1 } else { 0.0 };
@@ -215,9 +227,9 @@ fn read_latent_attention(row: &MeasuredRow<'_>) -> Result<Option<LatentAttention
 fn with_prediction_modules(row: &MeasuredRow<'_>, model: Model) -> Result<Model, RowFailure> {
     match row.number("mtp_layers")? {
         None | Some(0.0) => Ok(model),
-        Some(layers) if layers.fract() == 0.0 && (1.0..=MAX_FURTHER_TOKENS as f64).contains(&layers) => {
-            model.with_further_token_modules(layers as u64).map_err(|error| RowFailure::Unpredictable(error.to_string()))
-        }
+        Some(layers) if layers.fract() == 0.0 && (1.0..=MAX_FURTHER_TOKENS as f64).contains(&layers) => model
+            .with_further_token_modules(layers as u64)
+            .map_err(|error| RowFailure::Unpredictable(error.to_string())),
         Some(_) => Err(row.row_fault(
             "mtp_layers",
             &format!("must be a whole number up to {MAX_FURTHER_TOKENS}"),
@@ -229,7 +241,9 @@ fn with_prediction_modules(row: &MeasuredRow<'_>, model: Model) -> Result<Model,
 /// The experts, if the row has any, without a capacity limit unless it states one. Shared experts together count as one
 /// of their total width.
 fn read_experts(row: &MeasuredRow<'_>) -> Result<Option<Experts>, RowFailure> {
-    let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else { return Ok(None) };
+    let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else {
+        return Ok(None);
+    };
     let top_k = row.optional_dimension("top_k", MAX_EXPERTS)?.unwrap_or(1);
     if top_k > count {
         return Err(row.row_fault("top_k", &format!("must be at most the {count} experts"), "correct it"));
@@ -271,9 +285,11 @@ fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precis
         Some("nvfp4") => Ok(mixed.with_product_type(DataType::Nvfp4)),
         Some("fp16") => Ok(Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 }),
         Some("fp32") => Ok(Precision::FP32),
-        Some(_) => {
-            Err(row.row_fault("precision", "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4", "an empty cell means bf16"))
-        }
+        Some(_) => Err(row.row_fault(
+            "precision",
+            "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4",
+            "an empty cell means bf16",
+        )),
     }
 }
 
@@ -284,7 +300,9 @@ fn read_optimizer(row: &MeasuredRow<'_>) -> Result<Optimizer, RowFailure> {
         // Lion keeps one momentum.
         Some("momentum" | "lion") => Ok(Optimizer::Momentum),
         Some("adafactor") => Ok(Optimizer::Adafactor),
-        Some("adam8bit" | "adamw8bit" | "adam_8bit" | "adamw_8bit" | "8bit_adam" | "8bit_adamw") => Ok(Optimizer::Adam8bit),
+        Some("adam8bit" | "adamw8bit" | "adam_8bit" | "adamw_8bit" | "8bit_adam" | "8bit_adamw") => {
+            Ok(Optimizer::Adam8bit)
+        }
         Some("muon") => Ok(Optimizer::Muon),
         Some(other) => {
             let known = "adam, adamw, sgd, momentum, lion, adafactor, adam8bit, muon";

@@ -128,7 +128,12 @@ fn stack_of_framework(
 
 /// The usual stack of the chip. A GPU run with sharded parameters is one of FSDP, which Megatron-LM's stacks do not
 /// model. Either is noted.
-fn usual_stack(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, chip: &str, zero: ZeroStage) -> Result<String, RowFailure> {
+fn usual_stack(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    chip: &str,
+    zero: ZeroStage,
+) -> Result<String, RowFailure> {
     let usual = prepared.usual_stack_of_chip(row, chip)?;
     let fsdp = Framework::PytorchFsdp.default_stack_name();
     match fsdp.filter(|_| zero == ZeroStage::Parameters && usual.framework.name.takes_megatron_arguments()) {

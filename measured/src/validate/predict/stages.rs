@@ -67,11 +67,14 @@ pub(super) fn ends_of_row(
         ));
     }
     let mut stages = stages;
-    stages[0] = stages[0].checked_sub(leading).ok_or_else(|| wrong("must hold the leading dense layers in the first stage"))?;
+    stages[0] =
+        stages[0].checked_sub(leading).ok_or_else(|| wrong("must hold the leading dense layers in the first stage"))?;
     let near = nearest_split(&stages, layout);
     match near {
         Some((_, 0)) => {}
-        Some((ends, _)) => prepared.note_assumption(format!("{STAGES} of another form than first:last@shorter, taken as {ends}")),
+        Some((ends, _)) => {
+            prepared.note_assumption(format!("{STAGES} of another form than first:last@shorter, taken as {ends}"))
+        }
         None => prepared.note_assumption(format!("{STAGES} cannot be told, taken as an even split")),
     }
     Ok(near.map(|(ends, _)| ends))

@@ -39,7 +39,11 @@ impl PredictedRun {
     }
 }
 
-fn predict_run(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, run: MeasuredRun) -> Result<PredictedRun, RowFailure> {
+fn predict_run(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+    run: MeasuredRun,
+) -> Result<PredictedRun, RowFailure> {
     let run = recompute::run_with_policy(prepared, row, run)?;
     let time = predict_step(prepared, &run)?;
     let memory = super::memory::memory_of_run(prepared, row, &run)?;

@@ -11,7 +11,11 @@ pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<
         (Some((plan, why)), _) => {
             let least = answer.enough.map_or_else(String::new, |need| sufficient_memory_text(job, need));
             let cure = cure_for_shortfall(job, plan, why);
-            format!("no plan fits; the nearest, {}, lacks: {why}{least}{cure}{}", one_line(plan), addressing_note(job, answer))
+            format!(
+                "no plan fits; the nearest, {}, lacks: {why}{least}{cure}{}",
+                one_line(plan),
+                addressing_note(job, answer)
+            )
         }
         (None, Some(error)) => error.to_string(),
         (None, None) => "the space holds no plan".to_owned(),

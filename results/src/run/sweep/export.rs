@@ -75,7 +75,11 @@ impl ExportColumns {
         let taken = |key: &str| DesignRow::COLUMNS.iter().any(|column| column.name == key);
         for swept in facts.dimensions.iter().filter(|swept| swept.column) {
             let name = if taken(&swept.key) { format!("dimension.{}", swept.key) } else { swept.key.clone() };
-            let kind = if swept.values.iter().all(serde_json::Value::is_number) { ColumnKind::Float } else { ColumnKind::Text };
+            let kind = if swept.values.iter().all(serde_json::Value::is_number) {
+                ColumnKind::Float
+            } else {
+                ColumnKind::Text
+            };
             all.push((name, kind, true));
         }
         all.extend(design_columns().map(|(_, column)| (column.name.to_owned(), column.kind, false)));
@@ -87,7 +91,9 @@ impl ExportColumns {
         let reason = row.reason.clone().or_else(|| row.design.as_ref().and_then(|design| design.reason.clone()));
         let mut cells = vec![StoreCell::Int(row.number as i64), StoreCell::Text(row.fate.name().to_owned())];
         cells.push(reason.map_or(StoreCell::Null, StoreCell::Text));
-        for ((dial, place), shown) in self.dials.iter().zip(places_of_combination(&self.dials, row.number)).zip(&self.shown) {
+        for ((dial, place), shown) in
+            self.dials.iter().zip(places_of_combination(&self.dials, row.number)).zip(&self.shown)
+        {
             if *shown {
                 cells.push(match (&dial.values[place], has_only_numbers(dial)) {
                     (FieldValue::Number(number), true) => StoreCell::Float(*number),
@@ -217,7 +223,8 @@ pub fn write_exports(store: &SweepStore, directory: &Path, aim: Aim) -> Result<S
         let of_parquet = |why: ParquetError| of(io_error_of_parquet(why));
         let properties = Arc::new(writer_properties(store.facts()));
         let schema = columns.parquet_schema().map_err(&of_parquet)?;
-        let mut writer = SerializedFileWriter::new(BufWriter::new(parquet.file()), schema, properties).map_err(&of_parquet)?;
+        let mut writer =
+            SerializedFileWriter::new(BufWriter::new(parquet.file()), schema, properties).map_err(&of_parquet)?;
         let mut lines = csv::Writer::from_writer(BufWriter::new(csv.file()));
         let of_line = |why: csv::Error| unwritable(CSV)(io_error_of_csv(why));
         lines.write_record(columns.all.iter().map(|(name, ..)| name)).map_err(of_line)?;
@@ -274,7 +281,8 @@ fn write_row_group<W: io::Write + Send>(
 }
 
 fn check_finite(number: u64, columns: &ExportColumns, cells: &[StoreCell]) -> Result<(), SweepStoreError> {
-    let wild = cells.iter().zip(&columns.all).find(|(cell, _)| matches!(cell, StoreCell::Float(value) if !value.is_finite()));
+    let wild =
+        cells.iter().zip(&columns.all).find(|(cell, _)| matches!(cell, StoreCell::Float(value) if !value.is_finite()));
     match wild {
         Some((StoreCell::Float(value), (name, ..))) => {
             Err(SweepStoreError::Row { number, why: format!("{name} = {value} is not finite") })

@@ -86,7 +86,8 @@ impl SweepParts {
         let mut seen = BTreeSet::new();
         let mut absent = None;
         // Ignores a directory that is given twice.
-        let new = |directory: &&PathBuf| seen.insert(directory.canonicalize().unwrap_or_else(|_| PathBuf::clone(directory)));
+        let new =
+            |directory: &&PathBuf| seen.insert(directory.canonicalize().unwrap_or_else(|_| PathBuf::clone(directory)));
         for directory in directories.iter().filter(new) {
             if !directory.join(STORE).exists() {
                 // An empty directory is a part that never ran. The other parts tell its number.
@@ -155,5 +156,9 @@ impl SweepParts {
 /// # Errors
 /// A store that is damaged or of another sweep; an error of the system.
 pub fn open_whole(directory: &Path, facts: &SweepFacts) -> Result<SweepStore, SweepStoreError> {
-    if directory.join(STORE).exists() { SweepStore::open_for(directory, facts) } else { SweepStore::create_in(directory, facts) }
+    if directory.join(STORE).exists() {
+        SweepStore::open_for(directory, facts)
+    } else {
+        SweepStore::create_in(directory, facts)
+    }
 }

@@ -80,7 +80,8 @@ impl SweptRow {
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
     pub fn new(number: u64, fate: &sweep::SweptOutcome, jobs: &[Job<'_>]) -> Result<Self, StepError> {
-        let kept = |fate, design: DesignRow| Self { number, fate, reason: None, design: Some(Box::new(design)), proven: 1.0 };
+        let kept =
+            |fate, design: DesignRow| Self { number, fate, reason: None, design: Some(Box::new(design)), proven: 1.0 };
         Ok(match fate {
             sweep::SweptOutcome::NoChip(why) => {
                 Self { number, fate: CombinationOutcome::NoChip, reason: Some(why.clone()), design: None, proven: 1.0 }

@@ -175,7 +175,8 @@ impl SweepStore {
     pub fn create_in(directory: &Path, facts: &SweepFacts) -> Result<Self, SweepStoreError> {
         let file = directory.join(STORE);
         let staged = files::temporary_path(&file);
-        let text = serde_json::to_string(facts).map_err(|why| SweepStoreError::Row { number: 0, why: why.to_string() })?;
+        let text =
+            serde_json::to_string(facts).map_err(|why| SweepStoreError::Row { number: 0, why: why.to_string() })?;
         let made = create_database(&staged, &text).map_err(|why| write_error_of(&file, &why)).and_then(|()| {
             let renamed = std::fs::rename(&staged, &file);
             renamed.map_err(|why| SweepStoreError::Export(WriteError { file: file.clone(), why }))
@@ -208,10 +209,15 @@ impl SweepStore {
             return Err(damaged("it is another program's database".into()));
         }
         if format != FORMAT {
-            return Err(SweepStoreError::Version { file, found: format!("store {format}"), expected: format!("store {FORMAT}") });
+            return Err(SweepStoreError::Version {
+                file,
+                found: format!("store {format}"),
+                expected: format!("store {FORMAT}"),
+            });
         }
-        let sound: String =
-            connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(|why| read_error(&file, &why))?;
+        let sound: String = connection
+            .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
+            .map_err(|why| read_error(&file, &why))?;
         if sound != "ok" {
             return Err(damaged(sound));
         }
@@ -317,8 +323,8 @@ impl SweepStore {
         let (mut tally, mut present) = (self.tally, Vec::with_capacity(rows.len()));
         let mut encoded = Vec::with_capacity(rows.len());
         for row in rows.iter().filter(|row| !self.present.contains_combination(row.number)) {
-            let bytes =
-                postcard::to_allocvec(row).map_err(|why| SweepStoreError::Row { number: row.number, why: why.to_string() })?;
+            let bytes = postcard::to_allocvec(row)
+                .map_err(|why| SweepStoreError::Row { number: row.number, why: why.to_string() })?;
             let sum = row_checksum(row.number, &bytes);
             tally.add_checksum(sum);
             present.push(row.number);
@@ -354,9 +360,13 @@ impl SweepStore {
     ///
     /// # Errors
     /// A row that cannot be read, or an error of `take`.
-    pub fn for_each_row<E: From<SweepStoreError>>(&self, mut take: impl FnMut(SweptRow) -> Result<(), E>) -> Result<(), E> {
+    pub fn for_each_row<E: From<SweepStoreError>>(
+        &self,
+        mut take: impl FnMut(SweptRow) -> Result<(), E>,
+    ) -> Result<(), E> {
         let of = |why: rusqlite::Error| E::from(read_error(&self.file, &why));
-        let mut statement = self.connection.prepare("SELECT number, row, checksum FROM design ORDER BY number").map_err(of)?;
+        let mut statement =
+            self.connection.prepare("SELECT number, row, checksum FROM design ORDER BY number").map_err(of)?;
         let mut cursor = statement.query([]).map_err(of)?;
         while let Some(row) = cursor.next().map_err(of)? {
             let number = row.get::<_, i64>(0).map_err(of)? as u64;
@@ -398,7 +408,8 @@ fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
 fn is_truncated(file: &Path) -> bool {
     let journal = std::fs::metadata(file.with_file_name(BESIDE[0])).map_or(0, |found| found.len());
     let mut header = [0; 18];
-    let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut header).and_then(|()| file.metadata()));
+    let read =
+        std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut header).and_then(|()| file.metadata()));
     // Bytes 16 and 17 hold the page size, where 1 means 65,536 (SQLite, database file format, 1.3.2). A shorter file is
     // no database.
     let page = u64::from(u16::from_be_bytes([header[16], header[17]]));
@@ -409,8 +420,9 @@ fn is_truncated(file: &Path) -> bool {
 /// Opens a database exclusively.
 fn connect_exclusively(file: &Path) -> Result<Connection, SweepStoreError> {
     let open = |why: &rusqlite::Error| SweepStoreError::Open { file: file.into(), why: why.to_string() };
-    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-        .map_err(|why| open(&why))?;
+    let connection =
+        Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+            .map_err(|why| open(&why))?;
     let set = (|| {
         // The lock is exclusive before the log is first used. SQLite then needs no shared memory, and works on network
         // file systems.
@@ -451,7 +463,9 @@ fn write_error_of(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     match why.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => SweepStoreError::Busy { file: file.into() },
         Some(ErrorCode::DiskFull) => write(io::ErrorKind::StorageFull),
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => write(io::ErrorKind::PermissionDenied),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            write(io::ErrorKind::PermissionDenied)
+        }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             SweepStoreError::Damaged { file: file.into(), why: why.to_string() }
         }

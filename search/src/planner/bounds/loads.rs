@@ -70,14 +70,16 @@ impl PassLoads {
         let arrangement = Arrangement::new(*layout, *split, schedule, micro_batches);
         let back = if schedule.splits_backward() { 0.0 } else { 1.0 };
         let between = |layers: u64| if layers > 0 { self.overhead_of_chunk(layers) } else { self.chunk };
-        let besides = [self.chunk, between(split.inner), self.chunk, between(split.inner + 1)].map(|[up, down]| up + down);
+        let besides =
+            [self.chunk, between(split.inner), self.chunk, between(split.inner + 1)].map(|[up, down]| up + down);
         let (mut passes, mut ends, mut first) = (0.0_f64, 0.0_f64, 0.0);
         for DeviceGroup { from, to, counts, .. } in arrangement.device_groups() {
-            let held = DeviceHolding { layers: arrangement.layers_on_device(from), ends: [counts[0] > 0, counts[2] > 0] };
+            let held =
+                DeviceHolding { layers: arrangement.layers_on_device(from), ends: [counts[0] > 0, counts[2] > 0] };
             let [embedding, head] = held.ends.map(|held| f64::from(u8::from(held)));
             let chunks: f64 = counts.iter().zip(besides).map(|(&count, each)| count as f64 * each).sum();
             let work = self.seconds_of_layers(held.layers) + embedding * self.embedding + head * self.head + chunks;
-            // Of devices that hold the same, the last has the longest way.
+            // The last of several devices that hold the same has the longest way.
             let before = if to > 0 { Some(split.layers_before_chunk(to.into()) as f64) } else { None };
             let way = |end: f64, layer: f64| before.map_or(0.0, |layers| end + layer * layers);
             let up = way(self.apart[0].forward, self.apart[1].forward);
@@ -107,8 +109,11 @@ impl PassLoads {
         let (first, last) = (*firsts.start(), ends - firsts.end());
         let split = ChunkSplit { chunks: plan.layout.chunk_count(), first, inner, last, ..ChunkSplit::default() };
         let passes = self.lower_bound_by_paths(&split, &plan.layout, plan.schedule, plan.micro_batches());
-        let late =
-            if plan.schedule.splits_backward() { 0.0 } else { rest.late_exchange_seconds(DeviceHolding::first_device(first)) };
+        let late = if plan.schedule.splits_backward() {
+            0.0
+        } else {
+            rest.late_exchange_seconds(DeviceHolding::first_device(first))
+        };
         passes + late
     }
 
@@ -123,14 +128,18 @@ impl PassLoads {
         let work = |layers: u64, ends: [f64; 2], besides: [f64; 2]| match schedule.splits_backward() {
             true => self.chunk_with_separate_gradients(layers, ends, besides),
             false => {
-                let all =
-                    ends[0] * self.embedding + self.seconds_of_layers(layers) + ends[1] * self.head + besides[0] + besides[1];
+                let all = ends[0] * self.embedding
+                    + self.seconds_of_layers(layers)
+                    + ends[1] * self.head
+                    + besides[0]
+                    + besides[1];
                 // Bounds ([`LongerRunPipeline`]) of GPipe and 1F1B are sums of whole chunks' passes, forward and backward, or
                 // means of two such sums. So each direction may have half.
                 ChunkWork { forward: Seconds(all / 2.0), backward: Seconds(all / 2.0), ..ChunkWork::default() }
             }
         };
-        let inner = |layers: u64| work(layers, [0.0; 2], if layers > 0 { self.overhead_of_chunk(layers) } else { self.chunk });
+        let inner =
+            |layers: u64| work(layers, [0.0; 2], if layers > 0 { self.overhead_of_chunk(layers) } else { self.chunk });
         let pipeline = UnequalEndsPipeline {
             first: work(split.first, [1.0, 0.0], self.chunk),
             inner: inner(split.inner),
@@ -140,7 +149,12 @@ impl PassLoads {
             devices: layout.pipeline,
             micro_batches: u32::try_from(micro_batches).unwrap_or(u32::MAX),
         };
-        let row = LongerRunPipeline { pipeline, longer: inner(split.inner + 1), from: split.longer_from, count: split.longer };
+        let row = LongerRunPipeline {
+            pipeline,
+            longer: inner(split.inner + 1),
+            from: split.longer_from,
+            count: split.longer,
+        };
         row.time_of_passes(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
     }
 
@@ -171,19 +185,29 @@ impl PassLoads {
 
     /// All splits of a plan's layers whose bound may be below a limit, ascending by bound. The bound covers the passes,
     /// and the least exchange after them for the layers of the first device.
-    pub fn splits_by_bound(&self, layers: u64, plan: &TrainingPlan, limit: f64, rest: &mut impl SplitCosts) -> SplitsByBound {
+    pub fn splits_by_bound(
+        &self,
+        layers: u64,
+        plan: &TrainingPlan,
+        limit: f64,
+        rest: &mut impl SplitCosts,
+    ) -> SplitsByBound {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let v = u64::from(layout.virtual_stages);
         let each = limit / m as f64;
         let (mut splits, mut known) = (Vec::new(), None);
         for between in layout.inner_chunk_choices(layers) {
             // The least layers of an inner device, and those of the ends' devices besides their end chunks.
-            let inner = if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
+            let inner =
+                if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
             if self.seconds_of_layers(inner) > each {
                 continue;
             }
-            let others =
-                if plan.schedule == PipelineSchedule::ZbV { 0.0 } else { self.seconds_of_layers(between.inner * (v - 1)) };
+            let others = if plan.schedule == PipelineSchedule::ZbV {
+                0.0
+            } else {
+                self.seconds_of_layers(between.inner * (v - 1))
+            };
             // Gives back what rounding took from a whole number.
             let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
             let (first, last) = (most(self.embedding), most(self.head));
@@ -209,7 +233,7 @@ impl PassLoads {
         SplitsByBound { waiting: splits.into() }
     }
 
-    /// Of the splits near the even one ([`near_splits`]), a few with the least bounds below a limit.
+    /// A few of the splits near the even one ([`near_splits`]), with the least bounds below a limit.
     pub fn near_splits_by_bound(
         &self,
         layers: u64,
@@ -217,12 +241,15 @@ impl PassLoads {
         limit: f64,
         rest: &mut impl SplitCosts,
     ) -> SplitsByBound {
-        let waiting =
-            near_splits(&plan.layout, layers).into_iter().filter_map(|split| self.bound_coarsely(split, plan, limit, rest));
+        let waiting = near_splits(&plan.layout, layers)
+            .into_iter()
+            .filter_map(|split| self.bound_coarsely(split, plan, limit, rest));
         let mut all = SplitsByBound { waiting: waiting.collect() };
         let least = std::iter::from_fn(|| all.next_below(self, plan, limit, rest)).take(NEAR_TRIED);
         SplitsByBound {
-            waiting: least.map(|(bound, split)| Reverse(BoundedSplit { bound, fine: true, split, once: 0.0 })).collect(),
+            waiting: least
+                .map(|(bound, split)| Reverse(BoundedSplit { bound, fine: true, split, once: 0.0 }))
+                .collect(),
         }
     }
 
@@ -237,8 +264,9 @@ impl PassLoads {
         let (layout, m) = (&plan.layout, plan.micro_batches());
         let first = DeviceHolding::first_device(Arrangement::new(*layout, split, plan.schedule, m).layers_on_device(0));
         let update = rest.update_seconds(first);
-        let bound =
-            self.lower_bound_of_split(&split, (layout, plan.schedule, m), |held| rest.late_exchange_seconds(held)) + update;
+        let bound = self
+            .lower_bound_of_split(&split, (layout, plan.schedule, m), |held| rest.late_exchange_seconds(held))
+            + update;
         if bound >= limit {
             return None;
         }
@@ -251,7 +279,8 @@ impl PassLoads {
         if !rest.may_fit(coarse.split) {
             return None;
         }
-        let paths = self.lower_bound_by_paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once;
+        let paths =
+            self.lower_bound_by_paths(&coarse.split, &plan.layout, plan.schedule, plan.micro_batches()) + coarse.once;
         Some(BoundedSplit { bound: coarse.bound.max(paths), fine: true, ..coarse })
     }
 }
@@ -298,7 +327,7 @@ struct BoundedSplit {
 }
 
 impl Ord for BoundedSplit {
-    /// Of equal bounds, a coarse one comes first, because it may rise. The split breaks further ties.
+    /// A coarse one of equal bounds comes first, because it may rise. The split breaks further ties.
     fn cmp(&self, other: &Self) -> Ordering {
         self.bound.total_cmp(&other.bound).then(self.fine.cmp(&other.fine)).then(self.split.cmp(&other.split))
     }

@@ -52,7 +52,10 @@ mod tests {
             let layout = Layout { pipeline, virtual_stages, ..Layout::default() };
             let (near, all): (Vec<ChunkSplit>, Vec<ChunkSplit>) =
                 (near_splits(&layout, layers), layout.chunk_splits(layers).collect());
-            assert!(!near.is_empty() && near.iter().all(|split| all.contains(split)), "{pipeline} {virtual_stages} {layers}");
+            assert!(
+                !near.is_empty() && near.iter().all(|split| all.contains(split)),
+                "{pipeline} {virtual_stages} {layers}"
+            );
             let mut once = near.clone();
             once.sort();
             once.dedup();

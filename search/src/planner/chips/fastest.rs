@@ -50,7 +50,12 @@ impl PreparedJob<'_> {
     /// as tight as needed to decide whether it is below `cutoff`. Jobs that are not [`Self::differs_in_fabric_only`]
     /// are bounded one by one.
     #[must_use]
-    pub fn lower_bound_over_fabrics(all: &[&Self], kernels: &mut ChipKernels<'_>, cutoff: f64, fidelity: Fidelity) -> Seconds {
+    pub fn lower_bound_over_fabrics(
+        all: &[&Self],
+        kernels: &mut ChipKernels<'_>,
+        cutoff: f64,
+        fidelity: Fidelity,
+    ) -> Seconds {
         Self::lower_bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut GroupBounds::default())
     }
 
@@ -73,8 +78,9 @@ impl PreparedJob<'_> {
         if all.windows(2).all(|pair| pair[0].differs_in_fabric_only(pair[1])) {
             return Self::lower_bound_to(all, kernels, (cutoff, deepest), known);
         }
-        let each =
-            all.iter().map(|prepared| Self::lower_bound_to(&[prepared], kernels, (cutoff, deepest), &mut GroupBounds::default()));
+        let each = all
+            .iter()
+            .map(|prepared| Self::lower_bound_to(&[prepared], kernels, (cutoff, deepest), &mut GroupBounds::default()));
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
@@ -119,7 +125,11 @@ impl PreparedJob<'_> {
     ///
     /// # Errors
     /// As [`Self::fastest_plan`].
-    pub fn fastest_plan_with_kernels(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Result<FastestPlan, StepError> {
+    pub fn fastest_plan_with_kernels(
+        &self,
+        kernels: &mut ChipKernels<'_>,
+        cutoff: f64,
+    ) -> Result<FastestPlan, StepError> {
         let mut exact = kernels.exact.clone();
         let found = self.search_fastest_plan(kernels, &mut exact, cutoff);
         kernels.exact = exact;
@@ -148,7 +158,12 @@ impl PreparedJob<'_> {
             }
             if look == self.deepest_refinement() {
                 let bounds = on.fitting.get(&lot).map(Vec::as_slice);
-                let looked = on.search_in_own_memory().find_fastest_of_group(exact, &self.lots[lot], (limit, bounds), &mut found);
+                let looked = on.search_in_own_memory().find_fastest_of_group(
+                    exact,
+                    &self.lots[lot],
+                    (limit, bounds),
+                    &mut found,
+                );
                 gap = gap.max(looked.gap);
                 if !looked.open.is_empty() {
                     open.push((lot, looked.open));
@@ -174,7 +189,8 @@ impl PreparedJob<'_> {
         // Plans that differ only by rounding are compared by their final times.
         found.best.retain(|candidate| candidate.time <= first.time * (1.0 + 2.0 * ROUNDING));
         found.nearest = None;
-        let answer = search.finish_answer_on(exact, found, (0, crate::planner::search::found::SplitStatistics::default()), 1)?;
+        let answer =
+            search.finish_answer_on(exact, found, (0, crate::planner::search::found::SplitStatistics::default()), 1)?;
         match answer.best.into_iter().next() {
             Some(best) if best.time.total.0 < cutoff => {
                 let seconds = best.time.total.0;

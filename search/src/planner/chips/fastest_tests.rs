@@ -28,14 +28,16 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let chip =
-        (1_u32..=4, 1_u32..=4, 3_u32..=7, 3_u32..=7, 1_u64..=32, 2_u64..=48).prop_map(|(tc, vc, w, d, glb, hbm)| PhazeConfig {
-            num_tc: tc * tc,
-            num_vc: vc,
-            width: 1 << w,
-            width_vc: 1 << w,
-            depth: 1 << d,
-            global_buffer: Bytes(glb << 20),
-            hbm: Bytes::from_gib(hbm as f64 / 4.0),
+        (1_u32..=4, 1_u32..=4, 3_u32..=7, 3_u32..=7, 1_u64..=32, 2_u64..=48).prop_map(|(tc, vc, w, d, glb, hbm)| {
+            PhazeConfig {
+                num_tc: tc * tc,
+                num_vc: vc,
+                width: 1 << w,
+                width_vc: 1 << w,
+                depth: 1 << d,
+                global_buffer: Bytes(glb << 20),
+                hbm: Bytes::from_gib(hbm as f64 / 4.0),
+            }
         });
     let names = (
         prop::sample::select(vec!["opt-350m", "bert-large", "gpt2-xl"]),
@@ -132,7 +134,8 @@ proptest! {
 fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
     let model = Model::load("mixtral-8x7b").unwrap();
     let stack = SoftwareStack::load("ideal").unwrap();
-    let fabrics = ["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap().for_devices(64).unwrap());
+    let fabrics =
+        ["tpu_v4_ici", "selene_hdr200x8"].map(|name| Fabric::built_in(name).unwrap().for_devices(64).unwrap());
     let chip = Accelerator::built_in("tpu_v4").unwrap();
     let job = |fabric| Job {
         model: &model,
@@ -158,7 +161,8 @@ fn on_fabrics(test: impl Fn(&[PreparedJob<'_>], &Accelerator)) {
         splits: Some(Splits::Listed(vec![None])),
         ..PlanSpace::default()
     };
-    let prepared: Vec<PreparedJob<'_>> = fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &space).unwrap()).collect();
+    let prepared: Vec<PreparedJob<'_>> =
+        fabrics.iter().map(|fabric| PreparedJob::new(job(fabric), &space).unwrap()).collect();
     test(&prepared, &chip);
 }
 
@@ -180,10 +184,13 @@ fn shapes_prepared_once_are_those_that_are_lowered_for_the_chip() {
             for (policy, outlined) in lot.outlined.iter().enumerate() {
                 let outlined = outlined.as_ref().unwrap();
                 let shape = kernels.shape_of_group(outlined, lot, prepared);
-                let slow = lowered.plan_shape(&mut mapped, prepared.job.fabric, &search.plan_under_policy(lot, policy)).unwrap();
+                let slow = lowered
+                    .plan_shape(&mut mapped, prepared.job.fabric, &search.plan_under_policy(lot, policy))
+                    .unwrap();
                 assert_eq!(shape, slow);
-                again +=
-                    usize::from(shape != *outlined.shape_without_times() && search.policies[policy] != ActivationPolicy::None);
+                again += usize::from(
+                    shape != *outlined.shape_without_times() && search.policies[policy] != ActivationPolicy::None,
+                );
             }
         }
         assert!(again > 0);
@@ -198,8 +205,9 @@ fn a_bound_over_fabrics_is_below_that_of_each_and_is_it_where_there_is_one() {
         let mut shared = ChipKernels::new(all[0], chip).unwrap();
         for fidelity in [Fidelity::Peak, Fidelity::Buffered, Fidelity::Mapped] {
             let over = PreparedJob::lower_bound_over_fabrics(&all, &mut shared, f64::INFINITY, fidelity).0;
-            let each =
-                all.iter().map(|one| PreparedJob::lower_bound_over_fabrics(&[one], &mut shared, f64::INFINITY, fidelity).0);
+            let each = all
+                .iter()
+                .map(|one| PreparedJob::lower_bound_over_fabrics(&[one], &mut shared, f64::INFINITY, fidelity).0);
             let each: Vec<f64> = each.collect();
             let alone = all.iter().map(|one| {
                 let mut kernels = ChipKernels::new(one, chip).unwrap();

@@ -94,13 +94,20 @@ impl PlanSearch<'_> {
             }
             loads[policy] = known;
             let most = known.map_or(f64::INFINITY, |known| (limit - overhead) / known.all_loads(layers));
-            self.evaluate_policy(chip, &shape, plan, (PlanCandidate { policy: policy as u32, ..first }, &shares, most), found);
+            self.evaluate_policy(
+                chip,
+                &shape,
+                plan,
+                (PlanCandidate { policy: policy as u32, ..first }, &shares, most),
+                found,
+            );
         }
         found.prune_beaten(self.length);
         self.settle_group(found, chip, &lowered);
         if self.uneven {
             let limit = limit.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
-            let here: Vec<PlanCandidate> = found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
+            let here: Vec<PlanCandidate> =
+                found.best.iter().filter(|c| (c.family, c.lot) == (family, place)).copied().collect();
             let (more, _) = self.best_splits_of_group(chip, (family as usize, place as usize), (&here, &loads), limit);
             more.best.into_iter().for_each(|candidate| found.insert_with_split(candidate, self.length));
         }
@@ -129,7 +136,13 @@ impl PlanSearch<'_> {
         let first = PlanCandidate { policy: policy as u32, ..self.any_plan_of_group(lot.family, lot.lot) };
         let shares = self.least_shares_of_group(lot.family, lot.lot);
         let mut found = FoundPlans::default();
-        self.evaluate_policy(&self.chip, shape, self.plan_under_policy(lot, policy), (first, &shares, most), &mut found);
+        self.evaluate_policy(
+            &self.chip,
+            shape,
+            self.plan_under_policy(lot, policy),
+            (first, &shares, most),
+            &mut found,
+        );
         if let Some((lack, candidate)) = found.nearest {
             lacking.note_shortfall(lack, candidate);
         }
@@ -142,7 +155,10 @@ impl PlanSearch<'_> {
     }
 
     /// The plan with the smallest shortfall among those that do not fit.
-    pub(crate) fn find_nearest_miss(&self, found: FoundPlans) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
+    pub(crate) fn find_nearest_miss(
+        &self,
+        found: FoundPlans,
+    ) -> Result<Option<(TrainingPlan, OverCapacity)>, StepError> {
         Ok(self.finish_answer(found, 0, crate::planner::search::found::SplitStatistics::default(), 1)?.nearest)
     }
 }

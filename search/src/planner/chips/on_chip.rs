@@ -64,7 +64,7 @@ impl Eq for QueuedGroup {}
 /// Bounds on a job's groups that hold for some chips and fabrics, and so for any subset of these.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupBounds {
-    /// What the job is lowered like ([`PreparedJobKey::alike`]).
+    /// The job's key of equal lowerings ([`PreparedJobKey::alike`]).
     alike: u64,
     /// Seconds by group, rounded down; zero if nothing is known.
     seconds: Vec<f32>,
@@ -113,7 +113,8 @@ impl<'c> ChipKernels<'c> {
     /// A chip that the cost model cannot use.
     pub fn new(prepared: &PreparedJob<'_>, chip: &'c Accelerator) -> Result<Self, StepError> {
         let times = ChipTimes::with_shared_schedules(chip, prepared.job.stack, Arc::clone(&prepared.schedules))?;
-        let (mapped, cores, table) = (times.with_fidelity(Fidelity::Mapped), times.schedule_cores(), Arc::clone(&prepared.table));
+        let (mapped, cores, table) =
+            (times.with_fidelity(Fidelity::Mapped), times.schedule_cores(), Arc::clone(&prepared.table));
         let (of, streamed, scheduled, passes) = Default::default();
         Ok(Self { chip, exact: times.clone(), times, mapped, cores, table, of, streamed, scheduled, passes })
     }
@@ -122,7 +123,11 @@ impl<'c> ChipKernels<'c> {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn for_other_chip<'d>(self, prepared: &PreparedJob<'_>, chip: &'d Accelerator) -> Result<ChipKernels<'d>, StepError> {
+    pub fn for_other_chip<'d>(
+        self,
+        prepared: &PreparedJob<'_>,
+        chip: &'d Accelerator,
+    ) -> Result<ChipKernels<'d>, StepError> {
         if !self.chip.runs_like(chip) {
             return ChipKernels::new(prepared, chip);
         }
@@ -163,11 +168,18 @@ impl<'c> ChipKernels<'c> {
     /// Least time of a kernel in a stream; not for collectives.
     fn least_streamed_seconds(&mut self, fabric: &Fabric, kernel: u32, fidelity: Fidelity) -> Seconds {
         let known = slot_of_kernel(&mut self.streamed[slot_of_fidelity(fidelity)], kernel, &self.table);
-        *known.get_or_insert_with(|| self.times.lower_bound_of_kernel(&self.table.kernels()[kernel as usize], fabric, fidelity))
+        *known.get_or_insert_with(|| {
+            self.times.lower_bound_of_kernel(&self.table.kernels()[kernel as usize], fabric, fidelity)
+        })
     }
 
     /// Least time of a kernel in a schedule. A collective counts on its fastest fabric.
-    fn least_scheduled_seconds(&mut self, all: &[&PreparedJob<'_>], kernel: u32, fidelity: Fidelity) -> OperatorLeastTimes {
+    fn least_scheduled_seconds(
+        &mut self,
+        all: &[&PreparedJob<'_>],
+        kernel: u32,
+        fidelity: Fidelity,
+    ) -> OperatorLeastTimes {
         let known = slot_of_kernel(&mut self.scheduled[slot_of_fidelity(fidelity)], kernel, &self.table);
         *known.get_or_insert_with(|| {
             let of = &self.table.kernels()[kernel as usize];
@@ -195,7 +207,8 @@ impl<'c> ChipKernels<'c> {
         prepared: &PreparedJob<'_>,
     ) -> PlanShape {
         self.switch_to_job(&[prepared]);
-        outlined.shape_with_least(&lot.passes, |program| self.least_pass_seconds(&[prepared], program, Fidelity::Mapped))
+        outlined
+            .shape_with_least(&lot.passes, |program| self.least_pass_seconds(&[prepared], program, Fidelity::Mapped))
     }
 
     /// Least time of a pass, cached.
@@ -213,7 +226,12 @@ impl<'c> ChipKernels<'c> {
     }
 
     /// Lower bound on the time of a pass: over all schedules of its kernels, or their sum in a stream.
-    fn least_kernel_seconds(&mut self, all: &[&PreparedJob<'_>], program: &KernelProgram, fidelity: Fidelity) -> Seconds {
+    fn least_kernel_seconds(
+        &mut self,
+        all: &[&PreparedJob<'_>],
+        program: &KernelProgram,
+        fidelity: Fidelity,
+    ) -> Seconds {
         let Some(first) = all.first() else { return Seconds::ZERO };
         if first.is_scheduled() {
             let cores = self.cores;
@@ -276,7 +294,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     ) -> Self {
         kernels.switch_to_job(all);
         let (endless, own, fitting, lacking) = Default::default();
-        let waiting = |lot| QueuedGroup { bound: known.bounds_of(prepared.mark.alike, lot), lot, look: GroupRefinement::Known };
+        let waiting =
+            |lot| QueuedGroup { bound: known.bounds_of(prepared.mark.alike, lot), lot, look: GroupRefinement::Known };
         let waiting = (0..prepared.lots.len()).map(waiting).collect();
         Self { prepared, all, job, kernels, waiting, endless, own, fitting, lacking }
     }
@@ -289,7 +308,9 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
     /// Tightens the bound of a group.
     pub fn refine_bound(&mut self, QueuedGroup { bound, lot, look }: QueuedGroup, limit: f64) {
         let (better, look) = match look {
-            GroupRefinement::Known => (self.lower_bound_of_group(lot, Fidelity::Peak), GroupRefinement::Bound(Fidelity::Peak)),
+            GroupRefinement::Known => {
+                (self.lower_bound_of_group(lot, Fidelity::Peak), GroupRefinement::Bound(Fidelity::Peak))
+            }
             GroupRefinement::Bound(Fidelity::Peak) => {
                 (self.lower_bound_of_group(lot, Fidelity::Buffered), GroupRefinement::Bound(Fidelity::Buffered))
             }
@@ -310,7 +331,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         let mut pass = |program: &KernelProgram| self.kernels.least_pass_seconds(self.all, program, fidelity).0;
         let [embedding, layer, head] = passes.each_ref().map(|passes| pass(&passes.forward) + pass(&passes.backward));
         let work = embedding + layer * self.job.model.layers as f64 + head;
-        self.all.iter().map(|on| on.lots[lot].lower_bound_seconds(work, layer)).fold(f64::INFINITY, f64::min) * (1.0 - ROUNDING)
+        self.all.iter().map(|on| on.lots[lot].lower_bound_seconds(work, layer)).fold(f64::INFINITY, f64::min)
+            * (1.0 - ROUNDING)
     }
 
     /// The fastest plan of a group, in seconds, with kernels at their fastest and no memory limit. At least `limit` if
@@ -343,7 +365,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             let (mut found, known) = (FoundPlans::default(), self.fitting.get(lot));
             let mut bounds = vec![f64::INFINITY; search.policies.len()];
             open.iter().for_each(|&policy| bounds[policy] = known.map_or(0.0, |known| known[policy]));
-            let looked = search.find_fastest_of_group(&mut times, &self.prepared.lots[*lot], (limit, Some(&bounds)), &mut found);
+            let looked =
+                search.find_fastest_of_group(&mut times, &self.prepared.lots[*lot], (limit, Some(&bounds)), &mut found);
             // Plans above the limit may not have been timed. If any were, the fastest is among them.
             limit.min(found.cutoff_for_count(1) * (1.0 - looked.gap) * (1.0 - ROUNDING))
         })
@@ -368,9 +391,9 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         let policies = 0..search.policies.len();
         let bound = |policy: usize| {
             let shape = match of.outlined.get(policy) {
-                Some(Some(known)) => {
-                    Ok(known.shape_with_least(&of.passes, |program| kernels.least_pass_seconds(all, program, Fidelity::Mapped)))
-                }
+                Some(Some(known)) => Ok(known.shape_with_least(&of.passes, |program| {
+                    kernels.least_pass_seconds(all, program, Fidelity::Mapped)
+                })),
                 _ => lowered.plan_shape(&mut kernels.mapped, job.fabric, &search.plan_under_policy(of, policy)),
             };
             search.bound_fitting_plans(of, (policy, &shape), beyond, &mut self.lacking) * (1.0 - ROUNDING)

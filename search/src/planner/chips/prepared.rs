@@ -93,7 +93,10 @@ impl StepTimeLine {
     }
 
     fn is_below(&self, other: &Self) -> bool {
-        self.share <= other.share && self.besides <= other.besides && self.layers <= other.layers && self.busiest <= other.busiest
+        self.share <= other.share
+            && self.besides <= other.besides
+            && self.layers <= other.layers
+            && self.busiest <= other.busiest
     }
 }
 
@@ -113,7 +116,8 @@ impl<'a> PreparedJob<'a> {
     pub fn new(job: Job<'a>, space: &PlanSpace) -> Result<Self, StepError> {
         let (families, policies) = (space.families(&job), space.policies_under_techniques(&job));
         let open = space.open_policies(&policies);
-        let schedules = Arc::new(Memo::new(SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() }, MEMO_CAPACITY));
+        let schedules =
+            Arc::new(Memo::new(SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() }, MEMO_CAPACITY));
         let chip = ChipTimes::new(job.chip, job.stack)?.with_fidelity(Fidelity::Peak);
         let places: Vec<(u32, u32)> = families
             .iter()
@@ -126,7 +130,10 @@ impl<'a> PreparedJob<'a> {
         let apart: &[ActivationPolicy] = if uneven || mixes != MixKind::None { &[] } else { &policies };
         let lowered: Vec<Result<LoweredGroup<'a>, StepError>> = places
             .par_iter()
-            .map_init(|| chip.clone(), |chip, &(f, l)| lower_group(&job, chip, (&families[f as usize], l as usize), apart))
+            .map_init(
+                || chip.clone(),
+                |chip, &(f, l)| lower_group(&job, chip, (&families[f as usize], l as usize), apart),
+            )
             .collect();
         let (mut table, mut lots, mut refused) = (KernelTable::default(), Vec::new(), None);
         for (&(family, lot), lowered) in places.iter().zip(lowered) {
@@ -144,7 +151,10 @@ impl<'a> PreparedJob<'a> {
             Some(error) if lots.is_empty() => Err(error),
             _ => Ok(Self {
                 latencies: table.kernels().iter().map(|_| OnceLock::new()).collect(),
-                mark: PreparedJobKey { own: PREPARED.fetch_add(1, Ordering::Relaxed), alike: digest_job(&lots, &table, &job) },
+                mark: PreparedJobKey {
+                    own: PREPARED.fetch_add(1, Ordering::Relaxed),
+                    alike: digest_job(&lots, &table, &job),
+                },
                 job,
                 families: Arc::new(families),
                 policies: Arc::new(policies),
@@ -182,7 +192,8 @@ impl<'a> PreparedJob<'a> {
     /// [`Self::policies`].
     pub fn one_plan_per_layout(&self) -> impl Iterator<Item = TrainingPlan> + '_ {
         self.families.iter().flat_map(move |family| {
-            let first = |division: usize| family.lots.iter().find(|lot| lot.pairs.iter().any(|pair| pair.0 == division));
+            let first =
+                |division: usize| family.lots.iter().find(|lot| lot.pairs.iter().any(|pair| pair.0 == division));
             let lots = (0..family.divisions.len()).filter_map(move |division| Some((division, first(division)?)));
             lots.flat_map(move |(division, lot)| {
                 let schedules = family.divisions[division].schedules.iter();

@@ -65,9 +65,22 @@ fn case() -> impl Strategy<Value = Case> {
         1.0..200.0,
         (prop::option::of(0.5..20.0), pair(1.0, 400.0)),
     )
-        .prop_map(|(model, stack, pipeline, batch, sequence, headroom, host_gib, host_rate, (storage_rate, storage_gb))| {
-            Case { model, stack, pipeline, batch, sequence, headroom, host_gib, host_rate, storage_rate, storage_gb }
-        })
+        .prop_map(
+            |(model, stack, pipeline, batch, sequence, headroom, host_gib, host_rate, (storage_rate, storage_gb))| {
+                Case {
+                    model,
+                    stack,
+                    pipeline,
+                    batch,
+                    sequence,
+                    headroom,
+                    host_gib,
+                    host_rate,
+                    storage_rate,
+                    storage_gb,
+                }
+            },
+        )
 }
 
 impl Case {

@@ -59,7 +59,8 @@ pub(crate) fn policy_of_choice(layer: &LayerTensors, choice: &LayerChoice) -> Ac
     let kept = layer.tensor_choices(choice.operators);
     // A layer's input is kept without being named.
     let made = |t: &usize| layer.tensors[*t].source != TensorSource::LayerInput;
-    let device = kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| t).filter(made);
+    let device =
+        kept.iter().enumerate().filter(|(_, choice)| **choice == TensorChoice::Keep).map(|(t, _)| t).filter(made);
     let device = device.map(name).filter(|name| !host.contains(name) && !storage.contains(name)).collect();
     let share = choice.share.as_ref().map(|(of, share)| TokenShare { tensors: names(of), ..share.clone() });
     ActivationPolicy::Tensors(TensorPlaces { host, storage, device, share })

@@ -84,13 +84,18 @@ impl PlanSearch<'_> {
                 break;
             }
             for candidate in round {
-                known
-                    .entry((candidate.family, candidate.lot))
-                    .or_insert_with(|| self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok());
+                known.entry((candidate.family, candidate.lot)).or_insert_with(|| {
+                    self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok()
+                });
             }
             let listed = found.cutoff_for_count(self.length - SPARE);
             let staged = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
-                self.plan_with_stage_policies(chip, known.get(&(candidate.family, candidate.lot))?.as_ref()?, candidate, listed)
+                self.plan_with_stage_policies(
+                    chip,
+                    known.get(&(candidate.family, candidate.lot))?.as_ref()?,
+                    candidate,
+                    listed,
+                )
             };
             let staged: Vec<Option<StagedPlan>> = round.par_iter().map_init(|| self.chip.clone(), staged).collect();
             for (candidate, staged) in round.iter().zip(staged) {
@@ -116,13 +121,14 @@ impl PlanSearch<'_> {
     fn note_least_shortfall(&self, open: &[PlanCandidate], known: &LayersByGroup, found: &mut FoundPlans) {
         let lacking = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
             let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
-            let least = self.stages_of_plan(chip, layers, (candidate, f64::INFINITY), |stages| stages.least_memory_policies())?;
+            let least =
+                self.stages_of_plan(chip, layers, (candidate, f64::INFINITY), |stages| stages.least_memory_policies())?;
             Some((least.0, *candidate, least.1))
         };
         let all = open.par_iter().map_init(|| self.chip.clone(), lacking).flatten();
-        if let Some((lack, candidate, policies)) = all
-            .min_by_key(|(lack, candidate, _)| (*lack, candidate.family, candidate.lot, candidate.division, candidate.schedule))
-        {
+        if let Some((lack, candidate, policies)) = all.min_by_key(|(lack, candidate, _)| {
+            (*lack, candidate.family, candidate.lot, candidate.division, candidate.schedule)
+        }) {
             let policy = self.remember_policies(policies);
             found.note_shortfall(lack, PlanCandidate { policy, ..candidate });
         }
@@ -150,7 +156,8 @@ impl PlanSearch<'_> {
             }
             let layers = layers.get_or_insert_with(|| self.layers_of_group(chip, &candidate, TimingThreads::One).ok());
             let listed = found.cutoff_for_count(self.length - SPARE);
-            let staged = layers.as_ref().and_then(|layers| self.plan_with_stage_policies(chip, layers, &candidate, listed));
+            let staged =
+                layers.as_ref().and_then(|layers| self.plan_with_stage_policies(chip, layers, &candidate, listed));
             let Some(staged) = staged else { continue };
             gap = gap.max(staged.gap);
             if !found.beats_bound(staged.time, self.length) {
@@ -193,12 +200,14 @@ impl PlanSearch<'_> {
                     places(other) == places(&candidate) && other.ends.is_some()
                 });
                 let near = self.ends_for_mixes(chip, &shape, &candidate, limit);
-                let mut ends: Vec<_> = listed.map(|other| other.ends).chain([None]).chain(near.into_iter().map(Some)).collect();
+                let mut ends: Vec<_> =
+                    listed.map(|other| other.ends).chain([None]).chain(near.into_iter().map(Some)).collect();
                 ends.sort();
                 ends.dedup();
                 open.extend(ends.into_iter().filter_map(|ends| {
                     let candidate = PlanCandidate { ends, ..candidate };
-                    let time = self.lower_bound_keeping_everything(chip, &shape, &candidate).filter(|time| *time < limit)?;
+                    let time =
+                        self.lower_bound_keeping_everything(chip, &shape, &candidate).filter(|time| *time < limit)?;
                     Some(PlanCandidate { time, ..candidate })
                 }));
             }
@@ -207,7 +216,12 @@ impl PlanSearch<'_> {
     }
 
     /// Lower bound in seconds on a plan that keeps everything; `None` if the plan fits.
-    fn lower_bound_keeping_everything(&self, chip: &mut ChipTimes, shape: &PlanShape, candidate: &PlanCandidate) -> Option<f64> {
+    fn lower_bound_keeping_everything(
+        &self,
+        chip: &mut ChipTimes,
+        shape: &PlanShape,
+        candidate: &PlanCandidate,
+    ) -> Option<f64> {
         let plan = self.plan_of(*candidate);
         let (kind, m) = (plan.schedule, plan.micro_batches());
         let degrees = self.degrees_of_plan(chip, shape, candidate, &plan)?;
@@ -286,16 +300,26 @@ impl PlanSearch<'_> {
                 vec![ActivationPolicy::Full]
             }
             // If there are very many, the front has the better ones.
-            _ => self.policies.iter().filter(|_| self.policies.len() <= NAMED).cloned().chain(default_policies()).collect(),
+            _ => self
+                .policies
+                .iter()
+                .filter(|_| self.policies.len() <= NAMED)
+                .cloned()
+                .chain(default_policies())
+                .collect(),
         };
         let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
             // For a block of different layers the named policies suffice: the choices for all its tensors together are
             // too many.
-            (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => self.policies_of_front(chip, layer, &none),
+            (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => {
+                self.policies_of_front(chip, layer, &none)
+            }
             _ => Vec::new(),
         };
         let presets = match self.mixes {
-            MixKind::PerStage => preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity()),
+            MixKind::PerStage => {
+                preset_policies(self.job.model, lowered.graph(), self.job.stack, self.evaluator.capacity())
+            }
             _ => Vec::new(),
         };
         let others = named.into_iter().chain(chosen).chain(presets).filter(|policy| *policy != ActivationPolicy::None);
@@ -306,13 +330,21 @@ impl PlanSearch<'_> {
         });
         let mut layers = GroupLayers { policies: Vec::new(), shapes: Vec::new(), points: Vec::new(), none };
         let shape = |chip: &mut ChipTimes, lowered: &mut LoweredModel<'_>, policy: &ActivationPolicy| {
-            lowered.plan_shape(chip, self.job.fabric, &TrainingPlan { activations: policy.clone().into(), ..plan.clone() })
+            lowered.plan_shape(
+                chip,
+                self.job.fabric,
+                &TrainingPlan { activations: policy.clone().into(), ..plan.clone() },
+            )
         };
         let shapes: Result<Vec<PlanShape>, StepError> = match cores {
             TimingThreads::One => policies.iter().map(|policy| shape(chip, &mut lowered, policy)).collect(),
             TimingThreads::All => {
                 let own = || (chip.clone(), lowered.clone());
-                policies.par_iter().with_max_len(1).map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy)).collect()
+                policies
+                    .par_iter()
+                    .with_max_len(1)
+                    .map_init(own, |own, policy| shape(&mut own.0, &mut own.1, policy))
+                    .collect()
             }
         };
         for (policy, shape) in policies.into_iter().zip(shapes?) {
@@ -344,7 +376,8 @@ impl PlanSearch<'_> {
         let [forward_busy, backward_busy] = none.layer_busy_times();
         let have = self.evaluator.capacity();
         let mut rate = |link: TransferLink, there: Bytes| {
-            let mut copy = |bytes: u64| chip.time_of_kernel(&Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) })).0;
+            let mut copy =
+                |bytes: u64| chip.time_of_kernel(&Kernel::Transfer(Transfer { link, bytes: Bytes(bytes) })).0;
             let (one, many) = (copy(1), copy(1 << 30));
             let rate = CopyRate { latency: one, per_byte: (many - one) / (1_u64 << 30) as f64 };
             (there > Bytes::ZERO && many.is_finite()).then_some(rate)

@@ -79,8 +79,10 @@ pub(crate) fn one(pipeline: u32, virtual_stages: u32, schedule: PipelineSchedule
 pub(crate) fn hold(job: &Job<'_>, best: &RankedPlan) {
     let mut chip = step::ChipTimes::new(job.chip, job.stack).unwrap();
     assert_eq!(step_time(&mut chip, job.model, job.fabric, &best.plan).unwrap().total, best.time.total);
-    let memory =
-        DeviceMemory { hbm: DeviceMemory::of_chip(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of_chip(job.chip) };
+    let memory = DeviceMemory {
+        hbm: DeviceMemory::of_chip(job.chip).hbm.saturating_sub(job.headroom),
+        ..DeviceMemory::of_chip(job.chip)
+    };
     let sized = step_memory(job.model, &best.plan, job.stack, memory, job.sharding_domain(&best.plan)).unwrap();
     assert_eq!(sized, best.memory);
     sized.check_fits().unwrap();
@@ -94,7 +96,8 @@ fn long_sequences_run_faster_with_policies_by_stage() {
     let job = hardware.job(64, 32_768, 0.0);
     let space = PlanSpace { context: Some(vec![1]), ..one(8, 1, PipelineSchedule::OneForwardOneBackward) };
     let best = search_plans(&job, &PlanSpace { schedules: None, ..mixed(&space) }, 4).unwrap();
-    let staged = best.best.iter().find(|plan| plan.plan.activations.uniform_policy().is_none()).expect("policies by stage");
+    let staged =
+        best.best.iter().find(|plan| plan.plan.activations.uniform_policy().is_none()).expect("policies by stage");
     hold(&job, staged);
     for policy in [ActivationPolicy::Selective, ActivationPolicy::Full] {
         let named = seconds(&search_plans(&job, &under(&space, policy.clone()), 1).unwrap());
@@ -112,8 +115,11 @@ fn long_sequences_run_faster_with_policies_by_stage() {
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
     let saved: u64 = layer.tensors.iter().filter(|t| t.saved).map(|t| t.bytes.0).sum();
     for keeps in keeps.iter().flatten() {
-        let is_saved = |name: &str| layer.find_tensor(&format!("layer.{name}")).is_some_and(|t| layer.tensors[t.index()].saved);
-        let sum = |tensors: &[step::NamedBytes]| tensors.iter().filter(|(name, _)| is_saved(name)).map(|(_, b)| b.0).sum::<u64>();
+        let is_saved =
+            |name: &str| layer.find_tensor(&format!("layer.{name}")).is_some_and(|t| layer.tensors[t.index()].saved);
+        let sum = |tensors: &[step::NamedBytes]| {
+            tensors.iter().filter(|(name, _)| is_saved(name)).map(|(_, b)| b.0).sum::<u64>()
+        };
         assert_eq!(sum(&keeps.device) + sum(&keeps.host) + sum(&keeps.rebuilt), saved);
     }
 }
@@ -140,7 +146,10 @@ fn mixes_are_no_slower_than_policies_and_more_memory_is_never_slower() {
                 let named = seconds(&search_once(&job, &under(&space, policy.clone()), 1, PlanWatch::NONE).unwrap());
                 assert!(best <= named * (1.0 + 1e-9), "{schedule:?} p {pipeline} {headroom} {policy}: {best} {named}");
             }
-            assert!(best <= before * (1.0 + 1e-9), "{schedule:?} p {pipeline} v {chunks} {headroom} GiB free: {best} {before}");
+            assert!(
+                best <= before * (1.0 + 1e-9),
+                "{schedule:?} p {pipeline} v {chunks} {headroom} GiB free: {best} {before}"
+            );
             before = best;
             answer.best.iter().for_each(|best| hold(&job, best));
         }
@@ -166,8 +175,10 @@ fn layers_are_moved_between_chunks_that_keep_different_things() {
         .layout
         .chunk_splits(job.model.layers)
         .filter(|split| near(split.first, now.first) && near(split.last, now.last));
-    let ends: Vec<_> =
-        of.filter(|split| split.longer_from <= 1 && split.first * split.last > 0).map(|split| split.layer_ends()).collect();
+    let ends: Vec<_> = of
+        .filter(|split| split.longer_from <= 1 && split.first * split.last > 0)
+        .map(|split| split.layer_ends())
+        .collect();
     assert!(ends.len() > 8, "{ends:?}");
     let listed = search_once(&job, &space(Some(Splits::Listed(ends))), 1, PlanWatch::NONE).unwrap();
     assert!(seconds(&found) <= seconds(&listed) * (1.0 + 1e-9), "{} {}: {now}", seconds(&found), seconds(&listed));
@@ -186,7 +197,8 @@ fn the_link_to_the_host_decides_what_is_offloaded() {
         // Copies overlap with the passes as the stack does it; nothing else changes.
         seconds(&search_once(&hardware.job(32, 16_384, 45.0), &mixed(&space), 1, PlanWatch::NONE).unwrap())
     };
-    let endless = sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20), memory: None };
+    let endless =
+        sim::hardware::HostLink { bandwidth: BytesPerSecond(1e30), capacity: Bytes(u64::MAX >> 20), memory: None };
     let [free, real] = [endless, host].map(|host| with(Some(host)));
     let still = with(Some(sim::hardware::HostLink { bandwidth: BytesPerSecond(1.0), ..host }));
     let none = with(None);
@@ -216,8 +228,10 @@ fn blocks_recompute_as_few_layers_as_fit() {
         activations: workloads::StagePolicies::from_full_recompute_layers(count - 1, &split),
         ..best.plan.clone()
     };
-    let memory =
-        DeviceMemory { hbm: DeviceMemory::of_chip(job.chip).hbm.saturating_sub(job.headroom), ..DeviceMemory::of_chip(job.chip) };
+    let memory = DeviceMemory {
+        hbm: DeviceMemory::of_chip(job.chip).hbm.saturating_sub(job.headroom),
+        ..DeviceMemory::of_chip(job.chip)
+    };
     step_memory(job.model, &fewer, job.stack, memory, None).unwrap().check_fits().unwrap_err();
     let full = search_plans(&job, &under(&space, ActivationPolicy::Full), 1).unwrap();
     assert!(seconds(&answer) < seconds(&full));

@@ -33,7 +33,7 @@ fn presets() -> Vec<Technique> {
         .collect()
 }
 
-/// What `best` is combined with: planned addresses if the preset has them, and all parts of a preset that go beyond
+/// Partners of `best`: planned addresses if the preset has them, and all parts of a preset that go beyond
 /// placement.
 fn beside(preset: &Technique) -> Techniques {
     let planned = preset.preset().planned_addresses.then(|| "planned-addresses".parse().unwrap());

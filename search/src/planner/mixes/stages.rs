@@ -43,7 +43,8 @@ pub(crate) struct PlanStages<'s, 'a> {
 impl PlanStages<'_, '_> {
     /// The shape with these policies by stage.
     fn shape_with_policies(&self, policies: &StagePolicies) -> Option<PlanShape> {
-        let known: Vec<(&ActivationPolicy, &PlanShape)> = self.layers.policies.iter().zip(&self.layers.shapes).collect();
+        let known: Vec<(&ActivationPolicy, &PlanShape)> =
+            self.layers.policies.iter().zip(&self.layers.shapes).collect();
         PlanShape::mix_policies(policies, &known).ok()
     }
 
@@ -73,7 +74,8 @@ impl PlanStages<'_, '_> {
         if best.is_some() && !apart || staying == capacity {
             return best;
         }
-        let best = keep_faster_plan(keep_faster_plan(best, self.mix_within_away(staying)), self.fastest_uniform_policy());
+        let best =
+            keep_faster_plan(keep_faster_plan(best, self.mix_within_away(staying)), self.fastest_uniform_policy());
         best.or_else(|| {
             // The plan with the least need may just fit.
             let (_, policies) = self.least_memory_policies().filter(|(lack, _)| *lack == Bytes::ZERO)?;
@@ -125,7 +127,8 @@ impl PlanStages<'_, '_> {
             let run = |layers: u64| vec![LayerRun { layers, policy: self.layers.policies[at].clone() }];
             let policies = StagePolicies::from_chunk_mixes(chunks.iter().map(|(layers, _)| run(*layers)).collect());
             let shape = self.shape_with_policies(&policies)?;
-            let fits = evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
+            let fits =
+                evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
             // The possible gain of a better mix is not known here.
             fits.then(|| self.simulate_policies(policies, &shape, 0.0)).flatten()
         })
@@ -160,7 +163,12 @@ impl PlanStages<'_, '_> {
 
     /// The mix question of every stage, with limits on the bytes away; `None` if some stage has too little room for any
     /// policy.
-    fn mix_questions<'p>(&self, points: &'p [MixPoint], chunks: &[(u64, u32)], away: MemoryNeed) -> Option<Vec<MixQuestion<'p>>> {
+    fn mix_questions<'p>(
+        &self,
+        points: &'p [MixPoint],
+        chunks: &[(u64, u32)],
+        away: MemoryNeed,
+    ) -> Option<Vec<MixQuestion<'p>>> {
         let (schedule, m) = self.run;
         let rooms = self.search.evaluator.stage_rooms(&self.layers.none, self.degrees, schedule, m)?;
         let of_stage = rooms.iter().enumerate().map(|(device, room)| MixQuestion {
@@ -198,7 +206,8 @@ impl PlanStages<'_, '_> {
                     fits = false;
                     let mix = mixes[device].take()?;
                     let over = evaluator.shortfall(need);
-                    questions[device] = questions[device].tighten_budgets(&mix, over.device.0, [over.host.0, over.storage.0]);
+                    questions[device] =
+                        questions[device].tighten_budgets(&mix, over.device.0, [over.host.0, over.storage.0]);
                 }
             }
             if fits {

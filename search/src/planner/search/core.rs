@@ -11,8 +11,8 @@ use sim::units::Bytes;
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use step::{
-    ChipTimes, DegreeCosts, DeviceHolding, Evaluator, Fidelity, LoweredModel, MixKind, PipelineSends, PlanShape, RecentChunks,
-    StepError, TrainingPlan,
+    ChipTimes, DegreeCosts, DeviceHolding, Evaluator, Fidelity, LoweredModel, MixKind, PipelineSends, PlanShape,
+    RecentChunks, StepError, TrainingPlan,
 };
 use workloads::{ActivationPolicy, StagePolicies};
 
@@ -60,7 +60,12 @@ pub(crate) struct DivisionBounds {
 }
 
 impl<'a> PlanSearch<'a> {
-    pub(crate) fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
+    pub(crate) fn new(
+        job: &'a Job<'a>,
+        space: &PlanSpace,
+        top: usize,
+        watch: PlanWatch<'a>,
+    ) -> Result<Self, StepError> {
         let (families, policies) = (space.families(job), space.policies_under_techniques(job));
         let open = space.open_policies(&policies);
         let chip = ChipTimes::new(job.chip, job.stack)?;
@@ -99,15 +104,25 @@ impl<'a> PlanSearch<'a> {
             family.plan(self.job, lot, division, &ActivationPolicy::None, schedule)
         };
         let mut chip = self.chip.clone();
-        let new =
-            || PlanShape::new(&mut chip.with_fidelity(Fidelity::Peak), self.job.model, self.job.fabric, &plan(lot.pairs[0].0));
+        let new = || {
+            PlanShape::new(
+                &mut chip.with_fidelity(Fidelity::Peak),
+                self.job.model,
+                self.job.fabric,
+                &plan(lot.pairs[0].0),
+            )
+        };
         match known.map_or_else(|| new().map(Cow::Owned), |shape| Ok(Cow::Borrowed(shape))) {
             Ok(shape) => (0..family.divisions.len())
                 .map(|division| {
                     let plan = plan(division);
                     let most = self.job.model.layers.div_ceil(plan.layout.pipeline.into());
-                    let late = self.evaluator.least_exposed_exchange(&chip, &shape, &plan, DeviceHolding::inner_device(most)).0;
-                    let degrees = self.evaluator.prepare_degrees(&mut chip, &shape, &plan, self.job.sharding_domain(&plan));
+                    let late = self
+                        .evaluator
+                        .least_exposed_exchange(&chip, &shape, &plan, DeviceHolding::inner_device(most))
+                        .0;
+                    let degrees =
+                        self.evaluator.prepare_degrees(&mut chip, &shape, &plan, self.job.sharding_domain(&plan));
                     DivisionBounds { degrees, busiest: (most, late) }
                 })
                 .collect(),

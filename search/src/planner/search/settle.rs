@@ -84,8 +84,10 @@ impl PlanSearch<'_> {
             if round.is_empty() {
                 break;
             }
-            let times: Vec<Result<f64, StepError>> =
-                round.par_iter().map_init(&shapes, |shapes, candidate| self.simulate_pipeline(shapes, candidate)).collect();
+            let times: Vec<Result<f64, StepError>> = round
+                .par_iter()
+                .map_init(&shapes, |shapes, candidate| self.simulate_pipeline(shapes, candidate))
+                .collect();
             for (candidate, time) in round.iter().zip(times) {
                 match time {
                     Ok(time) => {
@@ -145,7 +147,8 @@ impl PlanSearch<'_> {
         if self.timing_method(&shape, plan.schedule) == TimingMethod::Closed {
             return Ok(closed.0);
         }
-        let degrees = self.divisions_of(candidate.family)[candidate.division as usize].degrees.as_ref().map_err(Clone::clone)?;
+        let degrees =
+            self.divisions_of(candidate.family)[candidate.division as usize].degrees.as_ref().map_err(Clone::clone)?;
         let sends = self.evaluator.pipeline_sends(&shapes.chip, &shape, &plan);
         Ok(self.simulate_plan(&shape, degrees, &sends, (plan.schedule, plan.micro_batches()), closed)?.0)
     }

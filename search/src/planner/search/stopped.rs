@@ -32,9 +32,10 @@ impl PlanSearch<'_> {
                 let kept = TrainingPlan { activations: StagePolicies::default(), ..first };
                 let lowered = LoweredModel::new(self.job.model, &kept, self.job.stack);
                 let shape = lowered.and_then(|mut lowered| lowered.plan_shape(chip, self.job.fabric, &kept));
-                let work =
-                    shape.map_or(0.0, |shape| PassLoads::of_shape(&shape, self.job.stack).all_loads(self.job.model.layers));
-                let share = self.least_shares_of_group(family as u32, lot as u32).into_iter().fold(f64::INFINITY, f64::min);
+                let work = shape
+                    .map_or(0.0, |shape| PassLoads::of_shape(&shape, self.job.stack).all_loads(self.job.model.layers));
+                let share =
+                    self.least_shares_of_group(family as u32, lot as u32).into_iter().fold(f64::INFINITY, f64::min);
                 (work * share + self.evaluator.overhead_per_step().0) * (1.0 - ROUNDING)
             };
             self.group_places().par_iter().map_init(|| peak.clone(), least).collect()

@@ -3,7 +3,9 @@
 
 use crate::planner::search_plans::usual_subspace;
 use crate::planner::tests::PlannerHardware;
-use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, Splits, default_policies, search_plans, search_plans_watched};
+use crate::planner::{
+    Job, PlanAnswer, PlanSpace, PlanWatch, Splits, default_policies, search_plans, search_plans_watched,
+};
 use sim::pipeline::PipelineSchedule;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use step::MixKind;
@@ -54,7 +56,8 @@ fn a_bound_and_the_best_so_far_hold_wherever_a_search_stops() {
 fn a_space_within_the_space_gives_its_plans_where_the_rest_is_stopped() {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 16, 4096);
-    let asked = PlanSpace { micro_batch: Some(vec![1]), zero: Some(vec![ZeroStage::OptimizerStates]), ..PlanSpace::default() };
+    let asked =
+        PlanSpace { micro_batch: Some(vec![1]), zero: Some(vec![ZeroStage::OptimizerStates]), ..PlanSpace::default() };
     let full = PlanSpace::full(&job, &asked, default_policies());
     assert!(matches!(full.splits, Some(Splits::NearOf(_))));
     let small = PlanSpace { splits: Some(Splits::Listed(vec![None])), ..usual_subspace(&full).unwrap() };

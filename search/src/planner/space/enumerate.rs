@@ -25,7 +25,7 @@ pub(crate) struct BrokenRule {
 /// The broken rule of the choice that obeys most rules before it.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    /// That rule, where one was broken.
+    /// The nearest broken rule, if one was broken.
     pub nearest: Option<BrokenRule>,
     /// True if rules are of no interest: none is put into words.
     ignored: bool,
@@ -34,12 +34,12 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Notes nothing. Where `running` is a schedule, only plans that run it count.
+    /// Notes nothing. If `running` is a schedule, only plans that run it count.
     pub fn ignored(running: Option<PipelineSchedule>) -> Self {
         Self { nearest: None, ignored: true, running }
     }
 
-    /// Notes rules. Where `running` is a schedule, only plans that run it count.
+    /// Notes rules. If `running` is a schedule, only plans that run it count.
     pub fn noted(running: Option<PipelineSchedule>) -> Self {
         Self { nearest: None, ignored: false, running }
     }
@@ -71,7 +71,7 @@ fn counted(devices: u32) -> String {
     if devices == 1 { "one device".to_owned() } else { format!("{devices} devices") }
 }
 
-/// What degrees leave of the devices, in words.
+/// The devices that degrees leave, in words.
 fn left(job: &Job<'_>, rest: u64, degrees: &str, product: u64) -> String {
     if product == 1 {
         format!("{rest} devices")
@@ -147,7 +147,10 @@ impl PlanSpace {
                         let copy = job.devices / data;
                         let limit = || {
                             let copy = counted(copy);
-                            format!("a multiple of dp = {data}, the copies of {copy} (tp x cp x pp) among {}", job.devices)
+                            format!(
+                                "a multiple of dp = {data}, the copies of {copy} (tp x cp x pp) among {}",
+                                job.devices
+                            )
                         };
                         refusals.rule(5, layout, "global_batch", sequences, limit);
                     } else {
@@ -191,8 +194,11 @@ impl PlanSpace {
                 if left.is_multiple_of(expert.into()) {
                     layouts.push(Layout { expert, ..layout }.with_expert_tensor_degree(width));
                 } else {
-                    let limit =
-                        || format!("a divisor of the {left} ranks that etp = {width} leaves of a stage (tp x cp x dp / etp)");
+                    let limit = || {
+                        format!(
+                            "a divisor of the {left} ranks that etp = {width} leaves of a stage (tp x cp x dp / etp)"
+                        )
+                    };
                     refusals.rule(6, layout, "ep", expert.into(), limit);
                 }
             }
@@ -213,7 +219,10 @@ impl PlanSpace {
         }
         if u64::from(layout.pipeline) > layers + 2 {
             let limit = || {
-                format!("at most {}: the {layers} layers, one for every stage, and the embedding's and the head's", layers + 2)
+                format!(
+                    "at most {}: the {layers} layers, one for every stage, and the embedding's and the head's",
+                    layers + 2
+                )
             };
             // Fewer rules than those of chunks and schedules: the values asked for may break one of these at fewer stages.
             refusals.rule(6, layout, "pp", layout.pipeline.into(), limit);
@@ -336,7 +345,8 @@ fn micro_batches(job: &Job<'_>, division: &LayoutSchedules, size: u64, refusals:
         return None;
     }
     if !each.is_multiple_of(size) {
-        let limit = || format!("a divisor of the {each} sequences of each of dp = {copies} copies ({sequences} per step)");
+        let limit =
+            || format!("a divisor of the {each} sequences of each of dp = {copies} copies ({sequences} per step)");
         refusals.note(11, at, || broken("micro_batch", size, limit(), String::new()));
         return None;
     }

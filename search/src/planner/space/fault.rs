@@ -100,14 +100,16 @@ impl PlanSpace {
             };
             spaces.extend(list.iter().map(|ends| alone(*ends)));
         }
-        spaces.extend(self.micro_batch.iter().flatten().map(|b| Self { micro_batch: Some(vec![*b]), ..Self::open(job) }));
+        spaces
+            .extend(self.micro_batch.iter().flatten().map(|b| Self { micro_batch: Some(vec![*b]), ..Self::open(job) }));
         spaces
     }
 
     /// The requested schedules that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is
     /// requested.
     fn idle_of(&self, question: &Question<'_>) -> Vec<(&'static str, LayoutError)> {
-        let asked = self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
+        let asked =
+            self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
         let idle = asked.copied().filter_map(|schedule| {
             let context = self.context.clone().or(Self::open(question.job).context);
             let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
@@ -152,7 +154,8 @@ impl Question<'_> {
 
     /// For a space without plans: the values that rule them out, and the rule that the nearest plan breaks.
     fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
-        let mut space = PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
+        let mut space =
+            PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
         if let Some(Splits::NearOf(usual)) = &mut space.splits {
             usual.zero.clone_from(&space.zero);
         }
@@ -223,9 +226,11 @@ impl Question<'_> {
         space.schedules.as_ref()?;
         let relaxed = PlanSpace { schedules: PlanSpace::open(self.job).schedules, ..space.clone() };
         let families = relaxed.families(self.job);
-        let runs =
-            |schedule: &PipelineSchedule| families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule));
-        let names: Vec<&str> = SCHEDULES.iter().filter(|(.., schedule)| runs(schedule)).map(|(name, ..)| *name).collect();
+        let runs = |schedule: &PipelineSchedule| {
+            families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule))
+        };
+        let names: Vec<&str> =
+            SCHEDULES.iter().filter(|(.., schedule)| runs(schedule)).map(|(name, ..)| *name).collect();
         (!names.is_empty()).then(|| names.join(" or "))
     }
 
@@ -235,7 +240,8 @@ impl Question<'_> {
         let copies = u64::from(l.data);
         let steps = [copies, copies * nearest.micro_batch, copies * nearest.micro_batch * u64::from(l.pipeline)];
         // If a copy of the model takes more devices than there are, no batch helps.
-        let around = steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
+        let around =
+            steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
         let has_plans = |batch: &u64| {
             let job = Job { global_batch: *batch, ..*self.job };
             *batch > 0 && !Question { job: &job, ..*self }.families(space).is_empty()
@@ -279,7 +285,8 @@ fn products(space: &PlanSpace, job: &Job<'_>) -> BTreeSet<u64> {
 
 /// The layouts that families have plans of.
 fn layouts(families: &[DegreeClass]) -> impl Iterator<Item = &Layout> {
-    let pairs = families.iter().flat_map(|f| f.lots.iter().flat_map(move |lot| lot.pairs.iter().map(move |(at, _)| (f, *at))));
+    let pairs =
+        families.iter().flat_map(|f| f.lots.iter().flat_map(move |lot| lot.pairs.iter().map(move |(at, _)| (f, *at))));
     pairs.map(|(family, at)| &family.divisions[at].layout)
 }
 

@@ -108,7 +108,8 @@ fn a_larger_space_is_refused_exactly_where_it_has_no_plans() {
         let job = gpt.job(devices, batch, 1024);
         let asked = spaces().into_iter().filter(|space| space.expert == Some(vec![1]));
         // The request without the schedule and with one policy: neither decides whether a schedule has plans.
-        let asked = asked.map(|space| PlanSpace { schedules: None, activations: Some(vec![ActivationPolicy::None]), ..space });
+        let asked =
+            asked.map(|space| PlanSpace { schedules: None, activations: Some(vec![ActivationPolicy::None]), ..space });
         for asked in asked.step_by(3) {
             let larger = PlanSpace::full(&job, &asked, default_policies());
             let plans = !larger.plans(&job).is_empty();
@@ -189,9 +190,11 @@ fn a_schedule_that_no_plan_runs_is_refused() {
         for pipeline in [None, Some(vec![1]), Some(vec![1, 2]), Some(vec![4])] {
             for virtual_stages in [None, Some(vec![1]), Some(vec![2]), Some(vec![1, 2])] {
                 let (pipeline, virtual_stages) = (pipeline.clone(), virtual_stages);
-                let space = PlanSpace { pipeline, virtual_stages, schedules: Some(vec![schedule]), ..PlanSpace::default() };
+                let space =
+                    PlanSpace { pipeline, virtual_stages, schedules: Some(vec![schedule]), ..PlanSpace::default() };
                 let beside = PlanSpace { schedules: Some(vec![PLAIN, schedule]), ..space.clone() };
-                let (fault, left_out) = (space.fault(&space, &job, job.fabric), beside.idle_schedules(&job, job.fabric));
+                let (fault, left_out) =
+                    (space.fault(&space, &job, job.fabric), beside.idle_schedules(&job, job.fabric));
                 if runs(&space, &job, schedule) {
                     assert_eq!(left_out, Vec::new(), "{space:?}");
                     run += 1;
@@ -207,14 +210,16 @@ fn a_schedule_that_no_plan_runs_is_refused() {
         }
     }
     assert!(idle > 10 && run > 10, "{idle} {run}");
-    let one = PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
+    let one =
+        PlanSpace { pipeline: Some(vec![1]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
     assert_eq!(
         message(&job, &one),
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or pp = 2"
     );
     assert!(runs(&PlanSpace { pipeline: Some(vec![2]), ..one.clone() }, &job, PipelineSchedule::ZbV));
     // Other degrees may leave one stage as well.
-    let wide = PlanSpace { context: Some(vec![8]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
+    let wide =
+        PlanSpace { context: Some(vec![8]), schedules: Some(vec![PipelineSchedule::ZbV]), ..PlanSpace::default() };
     assert_eq!(
         message(&job, &wide),
         "schedule = zb-v: must be left out without a pipeline: one stage has nothing to schedule; use the schedule 1f1b, or cp = 4"
@@ -242,9 +247,12 @@ fn devices_that_no_plan_divides_are_named_with_the_nearest_that_one_does() {
     // The nearest of all multiples of a node, by trying each.
     let plans = |devices: u32| {
         let job = gpt.job(devices, 512, 1024);
-        !PlanSpace { context: PlanSpace::full(&job, &PlanSpace::default(), default_policies()).context, ..PlanSpace::default() }
-            .plans(&job)
-            .is_empty()
+        !PlanSpace {
+            context: PlanSpace::full(&job, &PlanSpace::default(), default_policies()).context,
+            ..PlanSpace::default()
+        }
+        .plans(&job)
+        .is_empty()
     };
     let nodes = |from: u32, to: u32| (from..=to).filter(|n| n % 8 == 0 && plans(*n)).collect::<Vec<u32>>();
     assert_eq!(nodes(1033, 1063), [1040, 1056]);
@@ -263,7 +271,7 @@ fn the_cures_cure() {
         let cured = PlanSpace { pipeline: Some(vec![pipeline]), ..PlanSpace::default() };
         assert!(fault(&cured, &large).is_none() && !cured.plans(&large).is_empty(), "{error}");
     }
-    // Where no other value of a decision helps, the cluster may.
+    // If no other value of a decision helps, the cluster may.
     let odd = gpt.job(53, 8, 1024);
     let error = fault(&PlanSpace::default(), &odd).unwrap();
     assert!(error.cure.contains("devices") || error.cure.contains("global_batch"), "{error}");

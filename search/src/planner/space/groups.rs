@@ -56,7 +56,11 @@ impl DegreeClass {
         schedule: PipelineSchedule,
     ) -> TrainingPlan {
         let layout = lot.layout(self.divisions[division].layout);
-        let batch = Batch { micro_batch: lot.micro_batch, global_batch: job.global_batch, sequence_length: job.sequence_length };
+        let batch = Batch {
+            micro_batch: lot.micro_batch,
+            global_batch: job.global_batch,
+            sequence_length: job.sequence_length,
+        };
         job.make_plan(layout, batch, policy.clone(), schedule)
     }
 }

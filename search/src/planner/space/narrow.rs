@@ -6,7 +6,8 @@ use step::{MixKind, SoftwareStack};
 use workloads::ActivationPolicy;
 
 impl PlanSpace {
-    /// Leaves out the schedules and policies that a stack's framework does not run. Where it runs none of the schedules, its own take their place.
+    /// Leaves out the schedules and policies that a stack's framework does not run. If it
+    /// runs none of the schedules, its own take their place.
     /// Returns what changed, in a few words.
     ///
     /// # Errors
@@ -32,7 +33,8 @@ impl PlanSpace {
         if run == asked {
             return None;
         }
-        let names = |list: &[PipelineSchedule]| list.iter().map(|one| schedule_name(*one)).collect::<Vec<_>>().join(", ");
+        let names =
+            |list: &[PipelineSchedule]| list.iter().map(|one| schedule_name(*one)).collect::<Vec<_>>().join(", ");
         let change = format!("schedules {} in place of {}", names(&run), names(&asked));
         self.schedules = Some(run);
         Some(change)
@@ -40,7 +42,7 @@ impl PlanSpace {
 
     fn narrow_policies(&mut self, stack: &SoftwareStack) -> Result<Option<String>, String> {
         let mixed = self.mixes == Some(MixKind::PerStage);
-        // Where nothing but stages of their own is asked for, no policy is.
+        // If only stages of their own are asked for, no policy is.
         let asked = if mixed { self.activations.clone().unwrap_or_default() } else { self.policies() };
         let (kept, left_out): (Vec<ActivationPolicy>, Vec<ActivationPolicy>) =
             asked.into_iter().partition(|policy| stack.runs_policy(policy));

@@ -89,7 +89,9 @@ impl PlanSpace {
         for family in self.families(job) {
             for lot in &family.lots {
                 for (policy, open) in policies.iter().zip(&open) {
-                    for &(division, _) in lot.pairs.iter().filter(|(division, _)| *open || family.divisions[*division].even) {
+                    for &(division, _) in
+                        lot.pairs.iter().filter(|(division, _)| *open || family.divisions[*division].even)
+                    {
                         for &schedule in &family.divisions[division].schedules {
                             plans.push(family.plan(job, lot, division, policy, schedule));
                         }
@@ -131,13 +133,17 @@ impl PlanSpace {
             Some(Splits::NearOf(space)) => {
                 let rest = job.devices / layout.tensor;
                 let contexts = space.contexts(job, rest.into());
-                contexts.contains(&layout.context) && space.zeros(layout).contains(&layout.zero) && space.allows(schedule)
+                contexts.contains(&layout.context)
+                    && space.zeros(layout).contains(&layout.zero)
+                    && space.allows(schedule)
             }
         }
     }
 
     fn allows(&self, schedule: PipelineSchedule) -> bool {
-        self.schedules.as_ref().map_or(schedule == PipelineSchedule::OneForwardOneBackward, |list| list.contains(&schedule))
+        self.schedules
+            .as_ref()
+            .map_or(schedule == PipelineSchedule::OneForwardOneBackward, |list| list.contains(&schedule))
     }
 
     /// The context-parallel widths for the devices that the tensor-parallel one leaves.
@@ -155,8 +161,8 @@ impl PlanSpace {
         }
     }
 
-    /// A layout with the splits of the layers asked for that its chunks allow. Where none is: evenly; where that cannot be, as evenly as layers that
-    /// do not divide can.
+    /// A layout with the splits of the layers asked for that its chunks allow. Without one, layers are
+    /// split evenly, or as evenly as layers that do not divide can be.
     pub(crate) fn divided(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
         let layers = job.model.layers;
         let with = |ends| Layout { ends, ..layout };
@@ -170,7 +176,8 @@ impl PlanSpace {
     }
 
     pub(super) fn orders(&self, job: &Job<'_>, layout: &Layout) -> Vec<RankOrder> {
-        let alike = layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links_differ();
+        let alike =
+            layout.pipeline == 1 || layout.data == 1 || job.fabric.tiers.len() == 1 || job.fabric.links_differ();
         if alike || layout.context > 1 || layout.expert > 1 || layout.expert_tensor.is_some() {
             return vec![RankOrder::DataFirst];
         }
@@ -199,10 +206,16 @@ impl PlanSpace {
             list.iter().flatten().copied().find(|value| job.model.experts.is_none() && *value >= least)
         };
         let ep = no_experts(&self.expert, 2).map(|value| ("ep", value, "1 for a model without experts"));
-        let etp = || no_experts(&self.expert_tensor, 0).map(|value| ("etp", value, "left out for a model without experts"));
+        let etp =
+            || no_experts(&self.expert_tensor, 0).map(|value| ("etp", value, "left out for a model without experts"));
         let copies = self.zero.as_deref() == Some(&[ZeroStage::None]);
         if let Some(shards) = self.shards.iter().flatten().find(|_| copies) {
-            return Some(broken("shards", *shards, "left out under ZeRO-0, which shards nothing", "use zero = 1, 2 or 3".into()));
+            return Some(broken(
+                "shards",
+                *shards,
+                "left out under ZeRO-0, which shards nothing",
+                "use zero = 1, 2 or 3".into(),
+            ));
         }
         let (key, value, limit) = ep.or_else(etp)?;
         Some(broken(key, value, limit, "leave it out".to_owned()))
@@ -248,8 +261,11 @@ impl PlanSpace {
     /// How sequences may be split over context- and over tensor-parallel devices.
     pub(crate) fn sequences(&self, layout: &Layout) -> Vec<(ContextMethod, bool)> {
         let both = || vec![ContextMethod::Ring, ContextMethod::Ulysses];
-        let methods =
-            if layout.context > 1 { self.context_methods.clone().unwrap_or_else(both) } else { vec![ContextMethod::Ring] };
+        let methods = if layout.context > 1 {
+            self.context_methods.clone().unwrap_or_else(both)
+        } else {
+            vec![ContextMethod::Ring]
+        };
         let splits = if layout.tensor > 1 { among(&self.sequence_parallel, vec![true, false]) } else { vec![false] };
         methods.into_iter().flat_map(|method| splits.iter().map(move |split| (method, *split))).collect()
     }

@@ -49,7 +49,7 @@ impl PlanSpace {
         self.activations.clone().unwrap_or_else(default_policies)
     }
 
-    /// The policies of the space that a job's techniques allow. Of policies that techniques make equal, the one that
+    /// The policies of the space that a job's techniques allow. If techniques make policies equal, the one that
     /// already names the result stands for all, otherwise the first. If none is allowed, returns all of them: every
     /// plan is then refused, with the reason.
     pub(crate) fn policies_under_techniques(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
@@ -59,16 +59,20 @@ impl PlanSpace {
         }
         // With tensor parallelism a layer has more operators.
         let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
-        let graphs: Vec<TrainingGraph> = layouts.into_iter().filter_map(|layout| graph_of_layout(job, layout).ok()).collect();
+        let graphs: Vec<TrainingGraph> =
+            layouts.into_iter().filter_map(|layout| graph_of_layout(job, layout).ok()).collect();
         let mut open = graphs.clone();
-        open.iter_mut().flat_map(|graph| &mut graph.segments).for_each(|segment| segment.graph.settled = Default::default());
+        open.iter_mut()
+            .flat_map(|graph| &mut graph.segments)
+            .for_each(|segment| segment.graph.settled = Default::default());
         let replay = job.stack.replay_extent();
         let treats = |graphs: &[TrainingGraph], policy: &ActivationPolicy| -> Vec<Treatment> {
             let segments = graphs.iter().flat_map(|graph| &graph.segments);
             segments.map(|segment| policy.treatment_with_extent(&segment.graph, replay)).collect()
         };
-        let allowed =
-            |policy: &&ActivationPolicy| graphs.iter().all(|graph| job.techniques.check_policy(policy, graph, replay).is_ok());
+        let allowed = |policy: &&ActivationPolicy| {
+            graphs.iter().all(|graph| job.techniques.check_policy(policy, graph, replay).is_ok())
+        };
         let mut found: Vec<PolicyGroup> = Vec::new();
         for policy in policies.iter().filter(allowed) {
             let treatments = treats(&graphs, policy);
@@ -99,12 +103,19 @@ fn graph_of_layout(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepE
 
 /// No reruns, the attention core, TorchTitan's choice and full recomputation, and all placements of a layer's tensors.
 pub(crate) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
-    let tensors = [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
-    let mut policies =
-        vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::SelectivePerOperator, ActivationPolicy::Full];
+    let tensors =
+        [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
+    let mut policies = vec![
+        ActivationPolicy::None,
+        ActivationPolicy::Selective,
+        ActivationPolicy::SelectivePerOperator,
+        ActivationPolicy::Full,
+    ];
     for choice in 0..3_u32.pow(tensors.len() as u32) {
         let place = |i: usize| choice / 3_u32.pow(i as u32) % 3;
-        let at = |wanted: u32| (0..tensors.len()).filter(|i| place(*i) == wanted).map(|i| tensors[i]).collect::<BTreeSet<_>>();
+        let at = |wanted: u32| {
+            (0..tensors.len()).filter(|i| place(*i) == wanted).map(|i| tensors[i]).collect::<BTreeSet<_>>()
+        };
         policies.push(ActivationPolicy::Custom { host: at(1), device: at(2) });
     }
     policies
@@ -117,7 +128,9 @@ pub(crate) fn distinct_policies(job: &Job<'_>, policies: Vec<ActivationPolicy>) 
         return policies;
     }
     let training = graph_of_layout(job, Layout::default()).ok();
-    let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else { return policies };
+    let Some(layer) = training.as_ref().and_then(|training| training.segment(SegmentKind::Layer)) else {
+        return policies;
+    };
     let mut seen = Vec::new();
     let mut new = |policy: &ActivationPolicy| {
         let treatment = policy.treatment_with_extent(&layer.graph, job.stack.replay_extent());

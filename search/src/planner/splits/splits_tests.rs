@@ -42,7 +42,7 @@ fn compositions(n: u64, p: u32) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// What each device holds if its chunks hold these layers. It exchanges that after its own passes.
+/// The holding of each device if its chunks hold these layers. It exchanges that after its own passes.
 fn held_by_devices(layers: &[u64], devices: u32, schedule: PipelineSchedule) -> Vec<DeviceHolding> {
     let chunks = layers.len() as u32;
     let device = |place: u32| match (schedule, place < devices) {

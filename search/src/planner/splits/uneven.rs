@@ -337,7 +337,13 @@ impl PlanSearch<'_> {
     }
 
     /// The time of a plan as it has been evaluated; infinite if it does not fit.
-    fn known_time_of(&self, shape: &PlanShape, plan: &TrainingPlan, candidate: PlanCandidate, sends: &PipelineSends) -> f64 {
+    fn known_time_of(
+        &self,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        candidate: PlanCandidate,
+        sends: &PipelineSends,
+    ) -> f64 {
         let degrees = &self.divisions_of(candidate.family)[candidate.division as usize].degrees;
         let (Ok(degrees), m) = (degrees, plan.micro_batches()) else { return f64::INFINITY };
         if self.evaluator.total_shortfall(self.evaluator.memory_need(shape, degrees, plan.schedule, m)) > Bytes::ZERO {
@@ -345,9 +351,9 @@ impl PlanSearch<'_> {
         }
         match self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, degrees, sends, plan.schedule, m) {
             PassesTime::Exact(time) => time.0,
-            PassesTime::AtLeast(closed) => {
-                self.simulate_plan(shape, degrees, sends, (plan.schedule, m), closed).map_or(f64::INFINITY, |time| time.0)
-            }
+            PassesTime::AtLeast(closed) => self
+                .simulate_plan(shape, degrees, sends, (plan.schedule, m), closed)
+                .map_or(f64::INFINITY, |time| time.0),
         }
     }
 
@@ -396,8 +402,10 @@ impl PlanSearch<'_> {
             SplitReach::All => loads.splits_by_bound(layers, plan, limit - overhead, &mut rest),
             SplitReach::Near => loads.near_splits_by_bound(layers, plan, limit - overhead, &mut rest),
         };
-        let mut trial = SplitTrial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
-        let (mut open, mut lowest, mut tried): (Vec<(Seconds, Option<LayerEnds>)>, f64, u64) = (Vec::new(), f64::INFINITY, 0);
+        let mut trial =
+            SplitTrial { search: self, shape, plan: plan.clone(), candidate, sends, domain, limit, best: None };
+        let (mut open, mut lowest, mut tried): (Vec<(Seconds, Option<LayerEnds>)>, f64, u64) =
+            (Vec::new(), f64::INFINITY, 0);
         while let Some((bound, split)) = splits.next_below(&loads, plan, trial.cutoff_seconds() - overhead, &rest) {
             if Some(split) == even {
                 continue;
@@ -428,7 +436,10 @@ impl PlanSearch<'_> {
                 Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
                     lowest = at_least.0;
                     let played = trial.play_split(rest.shared, split.layer_ends(), at_least);
-                    debug_assert!(played.is_none_or(|time| bounds(time.0)), "{split}: {bound} and {overhead} above {played:?}");
+                    debug_assert!(
+                        played.is_none_or(|time| bounds(time.0)),
+                        "{split}: {bound} and {overhead} above {played:?}"
+                    );
                 }
                 Some(PassesTime::AtLeast(bound)) => open.push((bound, split.layer_ends())),
                 None => {}
@@ -469,8 +480,10 @@ impl SplitTrial<'_> {
     fn time_of_split(&mut self, shared: &mut GroupDegrees<'_>, ends: Option<LayerEnds>) -> Option<PassesTime> {
         self.plan.layout.ends = ends;
         let (evaluator, schedule, m) = (&self.search.evaluator, self.plan.schedule, self.plan.micro_batches());
-        let degrees = shared.degrees_with_split(self.search, self.shape, &self.plan, self.candidate.division, self.domain)?;
-        let time = evaluator.time_of_passes(&mut RecentChunks::default(), self.shape, degrees, &self.sends, schedule, m);
+        let degrees =
+            shared.degrees_with_split(self.search, self.shape, &self.plan, self.candidate.division, self.domain)?;
+        let time =
+            evaluator.time_of_passes(&mut RecentChunks::default(), self.shape, degrees, &self.sends, schedule, m);
         let fits = || evaluator.total_shortfall(evaluator.memory_need(self.shape, degrees, schedule, m)) == Bytes::ZERO;
         (time.seconds().0 < self.cutoff_seconds() && fits()).then_some(time)
     }
@@ -491,10 +504,16 @@ impl SplitTrial<'_> {
     }
 
     /// Plays the schedule under a split that fits and returns its time; `closed` is a lower bound.
-    fn play_split(&mut self, shared: &mut GroupDegrees<'_>, ends: Option<LayerEnds>, closed: Seconds) -> Option<Seconds> {
+    fn play_split(
+        &mut self,
+        shared: &mut GroupDegrees<'_>,
+        ends: Option<LayerEnds>,
+        closed: Seconds,
+    ) -> Option<Seconds> {
         self.plan.layout.ends = ends;
         let (schedule, m) = (self.plan.schedule, self.plan.micro_batches());
-        let degrees = shared.degrees_with_split(self.search, self.shape, &self.plan, self.candidate.division, self.domain);
+        let degrees =
+            shared.degrees_with_split(self.search, self.shape, &self.plan, self.candidate.division, self.domain);
         let played = |degrees| self.search.simulate_plan(self.shape, degrees, &self.sends, (schedule, m), closed).ok();
         let time = degrees.and_then(played)?;
         self.take_time(time);

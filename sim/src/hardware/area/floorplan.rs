@@ -222,7 +222,12 @@ impl Floorplan {
         let tensor = accelerator.tensor.cores;
         if self.cores < tensor {
             let limit = format!("fewer than the {tensor} cores in use");
-            faults.push(FileFault::new("area.cores", self.cores, limit, "count the cores on the die, disabled ones included"));
+            faults.push(FileFault::new(
+                "area.cores",
+                self.cores,
+                limit,
+                "count the cores on the die, disabled ones included",
+            ));
         }
         if self.dies == 0 {
             faults.push(FileFault::new("area.dies", 0, "a chip has at least one", "count the compute dies"));
@@ -237,11 +242,21 @@ impl Floorplan {
         if !(0.0..=MOST_DIE_TO_DIE).contains(&self.die_to_die_tb_per_s) {
             let limit = limits::describe_range(0.0, MOST_DIE_TO_DIE);
             let (key, value) = ("area.die_to_die_tb_per_s", limits::format_number(self.die_to_die_tb_per_s));
-            faults.push(FileFault::new(key, value, limit, "give TB/s of both directions, summed over the pairs of dies"));
+            faults.push(FileFault::new(
+                key,
+                value,
+                limit,
+                "give TB/s of both directions, summed over the pairs of dies",
+            ));
         }
         if let Some(base) = self.base.filter(|base| base.count == 0 || !limits::AREA.contains(&base.mm2_each)) {
             let value = format!("{} of {} mm^2", base.count, base.mm2_each);
-            faults.push(FileFault::new("area.base", value, "at least one die with an area", "correct it, or leave it out"));
+            faults.push(FileFault::new(
+                "area.base",
+                value,
+                "at least one die with an area",
+                "correct it, or leave it out",
+            ));
         }
         if !(0.0..0.5).contains(&self.other_blocks_fraction) {
             let cure = "give the fraction of the die that other blocks take, 0 where unknown";
@@ -273,8 +288,10 @@ impl Floorplan {
         // Each figure is possible, but their total may not be.
         let total = if faults.is_empty() { self.die_areas(accelerator).total_area().0 } else { *limits::AREA.start() };
         if !limits::AREA.contains(&total) {
-            let limit =
-                format!("all dies together, which {}", limits::describe_range(*limits::AREA.start(), *limits::AREA.end()));
+            let limit = format!(
+                "all dies together, which {}",
+                limits::describe_range(*limits::AREA.start(), *limits::AREA.end())
+            );
             faults.push(FileFault::new(
                 "area",
                 format!("{} mm^2", limits::format_number(total)),
@@ -288,8 +305,8 @@ impl Floorplan {
     /// Adds counts that exceed the limit.
     fn count_faults(&self, faults: &mut Vec<FileFault>) {
         let memories = self.core_memory.iter().chain(&self.chip_memory);
-        let of_memories =
-            memories.flat_map(|m| [(format!("area.{}.count", m.name), m.count), (format!("area.{}.ports", m.name), m.ports)]);
+        let of_memories = memories
+            .flat_map(|m| [(format!("area.{}.count", m.name), m.count), (format!("area.{}.ports", m.name), m.ports)]);
         let counts = [
             ("dies", self.dies),
             ("cores", self.cores),

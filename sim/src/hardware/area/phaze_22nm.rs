@@ -55,7 +55,8 @@ pub(super) fn phaze_area(accelerator: &Accelerator) -> Result<AreaBreakdown, Are
     let square = |um2: f64| SquareMillimeters(um2 * 1e-6);
     let tensor = &accelerator.tensor;
     let cores = f64::from(tensor.cores);
-    let macs = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns) * table.tensor_mac_um2;
+    let macs =
+        f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns) * table.tensor_mac_um2;
     let memories = |scope| accelerator.on_chip.iter().filter(move |level| level.scope == scope);
     let local: f64 = memories(MemoryScope::Core).map(|level| table.sram_area(level.capacity)).sum();
     let global: f64 = memories(MemoryScope::Chip).map(|level| table.sram_area(level.capacity)).sum();
@@ -94,7 +95,8 @@ mod tests {
 
     #[test]
     fn the_published_points_are_exact() {
-        let close = |config, expected: f64| assert!((um2(config) / expected - 1.0).abs() < 1e-9, "{} {expected}", um2(config));
+        let close =
+            |config, expected: f64| assert!((um2(config) / expected - 1.0).abs() < 1e-9, "{} {expected}", um2(config));
         close(config(8, 2, 128, 128, 128), 278_826_676.31);
         close(config(8, 2, 128, 128, 64), 192_009_376.31);
         close(config(8, 2, 128, 128, 2), 106_741_896.31);

@@ -28,7 +28,9 @@ pub fn sram_area(constants: &Constants, node: ProcessNode, capacity: Bytes, port
     let (bits, kib) = (capacity.as_f64() * 8.0, capacity.as_f64() / 1024.0);
     let side = 1.0 + area.port_growth * f64::from(ports.saturating_sub(1));
     let periphery = 1.0 + area.sram_periphery / kib.sqrt();
-    SquareMillimeters(bits * area.sram_bit * periphery * side * side * constants.process.sram_scale.at_node(node) * 1e-6)
+    SquareMillimeters(
+        bits * area.sram_bit * periphery * side * side * constants.process.sram_scale.at_node(node) * 1e-6,
+    )
 }
 
 /// Significand bits of a type, hidden bit included; an integer's bits.
@@ -43,7 +45,12 @@ fn significand_bits(data_type: DataType) -> f64 {
 }
 
 /// Transistors of a multiply-accumulate unit: the multiplier's squared bits, the accumulator's bits, registers.
-fn multiply_accumulate_transistors(constants: &Constants, squared_bits: f64, accumulator_bits: f64, registers: f64) -> f64 {
+fn multiply_accumulate_transistors(
+    constants: &Constants,
+    squared_bits: f64,
+    accumulator_bits: f64,
+    registers: f64,
+) -> f64 {
     let area = &constants.area;
     let accumulator = area.accumulator * accumulator_bits / significand_bits(DataType::Fp32);
     (area.multiplier_bit * squared_bits + accumulator + registers * area.register_bit) * area.datapath_overhead
@@ -83,7 +90,7 @@ fn vector_transistors(constants: &Constants, plan: &Floorplan) -> f64 {
 }
 
 impl Floorplan {
-    /// The area of the dies by component, under the names of annotated die photographs. Where base dies hold the PHYs,
+    /// The area of the dies by component, under the names of annotated die photographs. If base dies hold the PHYs,
     /// the compute dies have none.
     #[must_use]
     pub fn die_areas(&self, accelerator: &Accelerator) -> AreaBreakdown {
@@ -114,7 +121,8 @@ impl Floorplan {
     fn interface_areas(&self, constants: &Constants) -> ([AreaPart; 3], SquareMillimeters) {
         let (area, hbm, link) = (&constants.area, &constants.hbm, constants.link.of_kind(self.link));
         let shrunk = |mm2_at_7nm: f64| SquareMillimeters(mm2_at_7nm * constants.process.sram_scale.at_node(self.node));
-        let (stacks, channels, links) = (f64::from(self.hbm_stacks), f64::from(self.gddr_channels), f64::from(self.links));
+        let (stacks, channels, links) =
+            (f64::from(self.hbm_stacks), f64::from(self.gddr_channels), f64::from(self.links));
         let phys = [
             AreaPart { name: "mem_phy", area: SquareMillimeters(stacks * hbm.phy + channels * area.gddr_phy) },
             AreaPart { name: "mem_ctrl", area: shrunk(stacks * hbm.controller + channels * area.gddr_controller) },
@@ -141,7 +149,9 @@ impl Floorplan {
             let bits = memory.area_at_node(constants, self.node);
             match memory.kind {
                 SramKind::Scratchpad => bits,
-                SramKind::Cache => bits + self.logic_area(constants, f64::from(memory.count) * constants.area.cache_slice),
+                SramKind::Cache => {
+                    bits + self.logic_area(constants, f64::from(memory.count) * constants.area.cache_slice)
+                }
             }
         };
         self.chip_memory.iter().map(of).sum()
@@ -152,9 +162,15 @@ impl Floorplan {
         let area = &constants.area;
         let scalar = f64::from(self.scalar_units) * (area.scalar_unit + area.sequencer);
         let mut parts = vec![
-            AreaPart { name: "tensor_arrays", area: self.logic_area(constants, array_transistors(constants, accelerator)) },
+            AreaPart {
+                name: "tensor_arrays",
+                area: self.logic_area(constants, array_transistors(constants, accelerator)),
+            },
             AreaPart { name: "vector_units", area: self.logic_area(constants, vector_transistors(constants, self)) },
-            AreaPart { name: "control", area: self.logic_area(constants, f64::from(self.control_lanes) * area.control_lane) },
+            AreaPart {
+                name: "control",
+                area: self.logic_area(constants, f64::from(self.control_lanes) * area.control_lane),
+            },
             AreaPart { name: "scalar_unit", area: self.shrunk_logic_area(constants, scalar) },
         ];
         if self.ray_tracing_cores > 0 {

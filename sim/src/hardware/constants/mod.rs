@@ -17,7 +17,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-/// Where the keys are listed.
+/// The command that lists the keys.
 const LIST: &str = "`coplace list constants` lists them";
 
 /// Values of all constants. They are nominal, except those that a file changed.
@@ -104,7 +104,8 @@ impl Constants {
             }
         }
         let mut constants = Self::deserialize(table).map_err(|why| why.to_string())?;
-        let nominal = |key: &String| constant_definitions().iter().find(|known| known.key == *key).map(|known| known.nominal);
+        let nominal =
+            |key: &String| constant_definitions().iter().find(|known| known.key == *key).map(|known| known.nominal);
         constants.changed =
             changes.iter().filter(|(key, value)| nominal(key) != Some(**value)).map(|(k, v)| (k.clone(), *v)).collect();
         Ok(constants)
@@ -117,7 +118,12 @@ fn find_fault(key: &str, value: f64) -> Option<FileFault> {
     let Some(definition) = known.iter().find(|known| known.key == key) else {
         let near = crate::names::find_nearest(key, known.iter().map(|known| known.key.as_str()));
         let cure = near.map_or_else(|| LIST.to_owned(), |near| format!("did you mean `{near}`? {LIST}"));
-        return Some(FileFault::new(format!("constants.{key}"), limits::format_number(value), "no such constant", cure));
+        return Some(FileFault::new(
+            format!("constants.{key}"),
+            limits::format_number(value),
+            "no such constant",
+            cure,
+        ));
     };
     let within = (definition.low..=definition.high).contains(&value);
     (!within).then(|| {
@@ -180,9 +186,16 @@ mod tests {
         let changes = BTreeMap::from([("hbm.phy".to_owned(), 1000.0), ("hbm.fie".to_owned(), 1.0)]);
         let faults = Constants::with_changes(&changes).unwrap_err();
         let text = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-        assert!(text.contains("constants.hbm.phy = 1000: must be from 8 to 13") && text.contains("LLMCompass"), "{text}");
-        assert!(text.contains("constants.hbm.fie") && text.contains("no such constant") && text.contains("hbm.phy"), "{text}");
-        let table: toml::Table = toml::from_str("hbm.phy = 11\n\"hbm.controller\" = 4e8\nlink.nvlink3.phy = \"x\"").unwrap();
+        assert!(
+            text.contains("constants.hbm.phy = 1000: must be from 8 to 13") && text.contains("LLMCompass"),
+            "{text}"
+        );
+        assert!(
+            text.contains("constants.hbm.fie") && text.contains("no such constant") && text.contains("hbm.phy"),
+            "{text}"
+        );
+        let table: toml::Table =
+            toml::from_str("hbm.phy = 11\n\"hbm.controller\" = 4e8\nlink.nvlink3.phy = \"x\"").unwrap();
         assert!(read_changes(&table).unwrap_err()[0].to_string().contains("constants.link.nvlink3.phy"));
     }
 }

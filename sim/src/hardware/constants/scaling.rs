@@ -31,7 +31,9 @@ impl Constants {
         match node {
             ProcessNode::N45 | ProcessNode::N28 | ProcessNode::N22 => None,
             ProcessNode::N16 => Some(Hertz(clock / self.energy.speed_of_n7_over_n16)),
-            ProcessNode::N7 | ProcessNode::N6 | ProcessNode::N5 | ProcessNode::N4 | ProcessNode::N3 => Some(Hertz(clock)),
+            ProcessNode::N7 | ProcessNode::N6 | ProcessNode::N5 | ProcessNode::N4 | ProcessNode::N3 => {
+                Some(Hertz(clock))
+            }
         }
     }
 
@@ -41,7 +43,10 @@ impl Constants {
     #[must_use]
     pub fn energy_at_clock(&self, node: ProcessNode, clock: Hertz) -> f64 {
         let Some(reference) = self.reference_clock(node) else { return 1.0 };
-        (clock.0 / reference.0).powf(self.process.voltage_exponent).max(self.process.voltage_floor.at_node(node)).powi(2)
+        (clock.0 / reference.0)
+            .powf(self.process.voltage_exponent)
+            .max(self.process.voltage_floor.at_node(node))
+            .powi(2)
     }
 
     /// The voltage at a lower clock as a fraction of the voltage at the designed one.

@@ -6,7 +6,8 @@
 //! member's share for itself is copied in parallel. A tier with measured exchanges has its own scalars for them.
 
 use super::{
-    Algorithm, CollectiveDraft, CollectivePricer, GroupLevel, MAX_TIERS, TierDemand, group_members, time_of_chunked_transfer,
+    Algorithm, CollectiveDraft, CollectivePricer, GroupLevel, MAX_TIERS, TierDemand, group_members,
+    time_of_chunked_transfer,
 };
 use crate::kernel::PartChoice;
 use crate::network::Fabric;
@@ -15,7 +16,12 @@ use crate::network::fabric::ExchangeProtocol;
 
 impl CollectivePricer<'_> {
     /// The cost of an exchange; the shares for all tiers travel at once.
-    pub(super) fn price_direct_exchange(&self, levels: &[GroupLevel], size: f64, choice: Option<PartChoice>) -> CollectiveDraft {
+    pub(super) fn price_direct_exchange(
+        &self,
+        levels: &[GroupLevel],
+        size: f64,
+        choice: Option<PartChoice>,
+    ) -> CollectiveDraft {
         let n = group_members(levels);
         let mut demands = [TierDemand::NONE; MAX_TIERS];
         for (demand, level) in demands.iter_mut().zip(levels) {
@@ -34,6 +40,9 @@ impl CollectivePricer<'_> {
         let injection = self.fabric.tiers[demand.tier].low_latency.map_or(own.step.0, |low| low.step.0);
         let (nominal, peers) = (demand.bytes * self.flows / demand.rate, demand.messages.max(0.0) + 1.0);
         let to_one = demand.bytes * self.flows / peers / own.peer_rate.0;
-        [(own.step.0, time_of_chunked_transfer(nominal / own.fraction, own.chunk.0)), (injection * peers, to_one.max(nominal))]
+        [
+            (own.step.0, time_of_chunked_transfer(nominal / own.fraction, own.chunk.0)),
+            (injection * peers, to_one.max(nominal)),
+        ]
     }
 }

@@ -98,7 +98,8 @@ impl<'s> OperatorModes<'s> {
             if operator.shortest_latency() == 0 {
                 continue;
             }
-            let uses = [operator.kind.uses_tensor(), operator.kind.uses_vector(), operator.kind == OperatorKind::Network];
+            let uses =
+                [operator.kind.uses_tensor(), operator.kind.uses_vector(), operator.kind == OperatorKind::Network];
             for across in [false, true] {
                 if across && !sharing.gains_across_cores(op) {
                     continue;
@@ -120,8 +121,9 @@ impl<'s> OperatorModes<'s> {
             let ordered = a.op == b.op || ancestors[a.op] >> b.op & 1 == 1 || ancestors[b.op] >> a.op & 1 == 1;
             !ordered && (0..3).all(|k| a.need[k] + b.need[k] <= counts[k])
         };
-        let beside =
-            list.iter().map(|a| (0..list.len()).filter(|&k| may(a, &list[k])).fold(0, |set: OperatorBitset, k| set | 1 << k));
+        let beside = list
+            .iter()
+            .map(|a| (0..list.len()).filter(|&k| may(a, &list[k])).fold(0, |set: OperatorBitset, k| set | 1 << k));
         Some(Self { beside: beside.collect(), list, cores: counts, ports: sharing.port_count() })
     }
 
@@ -210,7 +212,9 @@ fn solve_covering_program(rows: usize, columns: &[Vec<ColumnEntry>]) -> Option<f
             continue;
         }
         let does = |column: &Vec<ColumnEntry>| column.iter().map(|entry| pays[entry.row] * entry.per).sum::<f64>();
-        let Some((most, dearest)) = columns.iter().map(|column| (does(column), column)).max_by(|a, b| a.0.total_cmp(&b.0)) else {
+        let Some((most, dearest)) =
+            columns.iter().map(|column| (does(column), column)).max_by(|a, b| a.0.total_cmp(&b.0))
+        else {
             break;
         };
         let value = pays.iter().sum::<f64>() / most.max(1.0);

@@ -77,7 +77,8 @@ impl<'p> PortSharing<'p> {
     #[must_use]
     pub fn spans_of_schedule(&self, schedule: &Schedule) -> Vec<[f64; 2]> {
         let ends = schedule.end_times(self.problem);
-        let alone: Vec<[f64; 2]> = schedule.starts.iter().zip(&ends).map(|(&start, &end)| [start as f64, end as f64]).collect();
+        let alone: Vec<[f64; 2]> =
+            schedule.starts.iter().zip(&ends).map(|(&start, &end)| [start as f64, end as f64]).collect();
         if !self.exceeds_ports(&alone, &schedule.exclusive) {
             return alone;
         }
@@ -118,9 +119,12 @@ impl<'p> PortSharing<'p> {
                     release_successors(&after[i], &mut waits, &mut ready);
                 }
             }
-            let together = sum_port_demand(self.port_count(), running.iter().map(|&(i, _)| self.port_demand(i, exclusive[i])));
-            let speeds: Vec<f64> =
-                running.iter().map(|&(i, _)| speed_under_contention(self.port_demand(i, exclusive[i]), &together)).collect();
+            let together =
+                sum_port_demand(self.port_count(), running.iter().map(|&(i, _)| self.port_demand(i, exclusive[i])));
+            let speeds: Vec<f64> = running
+                .iter()
+                .map(|&(i, _)| speed_under_contention(self.port_demand(i, exclusive[i]), &together))
+                .collect();
             let Some(step) = running.iter().zip(&speeds).map(|((_, left), speed)| left / speed).reduce(f64::min) else {
                 return spans;
             };
@@ -160,14 +164,17 @@ fn find_predecessors(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Ve
     for &(earlier, later) in problem.edges() {
         before[later as usize].push(earlier as usize);
     }
-    let on_cores =
-        |i: usize| schedule.exclusive[i] || schedule.cores[i].tensor_core.is_some() || schedule.cores[i].vector_core.is_some();
+    let on_cores = |i: usize| {
+        schedule.exclusive[i] || schedule.cores[i].tensor_core.is_some() || schedule.cores[i].vector_core.is_some()
+    };
     let shares = |i: usize, j: usize| {
         let across = schedule.exclusive[i] && on_cores(j) || schedule.exclusive[j] && on_cores(i);
         across || share_a_core(schedule.cores[i], schedule.cores[j])
     };
     for (later, before) in before.iter_mut().enumerate() {
-        before.extend((0..ends.len()).filter(|&i| i != later && comes_before(schedule, ends, i, later) && shares(i, later)));
+        before.extend(
+            (0..ends.len()).filter(|&i| i != later && comes_before(schedule, ends, i, later) && shares(i, later)),
+        );
     }
     before
 }

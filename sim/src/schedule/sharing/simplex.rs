@@ -58,7 +58,8 @@ impl CoveringProgram {
         for r in (0..n).filter(|&r| change[r] > PIVOT) {
             let ratio = self.values[r].max(0.0) / change[r];
             // Among rows that leave at the same value take the largest pivot, for numerical stability.
-            let better = leaving.is_none_or(|(least, l)| ratio < least - 1e-12 || ratio < least + 1e-12 && change[r] > change[l]);
+            let better = leaving
+                .is_none_or(|(least, l)| ratio < least - 1e-12 || ratio < least + 1e-12 && change[r] > change[l]);
             if better {
                 leaving = Some((ratio, r));
             }

@@ -19,7 +19,8 @@ impl TransientBytes {
     /// Returns the transient bytes, given the bytes alive under each way to free kept tensors.
     pub fn new(stack: &SoftwareStack, alive: impl Fn(Release) -> Bytes) -> Self {
         let apart = alive(Release::AtTheEnd);
-        let in_one_go = if stack.release_of_layer() == Release::AtTheEnd { apart } else { alive(stack.release_of_layer()) };
+        let in_one_go =
+            if stack.release_of_layer() == Release::AtTheEnd { apart } else { alive(stack.release_of_layer()) };
         Self { in_one_go, apart }
     }
 

@@ -51,8 +51,9 @@ impl MemoryAccount<'_> {
 
     /// Returns the most bytes that any stage keeps in host memory and in storage.
     pub(crate) fn fullest_offloaded(&self, holdings: &[StageHolding; DEVICE_KINDS]) -> [Bytes; 2] {
-        let of =
-            |DeviceGroup { kind, from, .. }| [self.host_bytes(from, &holdings[kind]), self.storage_bytes(from, &holdings[kind])];
+        let of = |DeviceGroup { kind, from, .. }| {
+            [self.host_bytes(from, &holdings[kind]), self.storage_bytes(from, &holdings[kind])]
+        };
         let most = |[host, storage]: [Bytes; 2], [h, s]: [Bytes; 2]| [host.max(h), storage.max(s)];
         if self.has_stage_policies() {
             return (0..self.arrangement.layout.pipeline)

@@ -65,9 +65,10 @@ pub(super) fn whole_hidden_states(training: &TrainingGraph, boundary: Bytes) -> 
 /// Returns the number of communicators of a device: one per parallel axis, two for the pipeline (both directions), and
 /// the world's.
 pub(super) fn count_communicators(l: &Layout) -> u64 {
-    let axes =
-        [l.tensor, l.data, l.context, l.expert, l.expert_tensor.unwrap_or(1)].into_iter().filter(|degree| *degree > 1).count()
-            as u64;
+    let axes = [l.tensor, l.data, l.context, l.expert, l.expert_tensor.unwrap_or(1)]
+        .into_iter()
+        .filter(|degree| *degree > 1)
+        .count() as u64;
     let pipeline = if l.pipeline > 1 { 2 } else { 0 };
     let all = axes + pipeline;
     if all == 0 { 0 } else { all + 1 }

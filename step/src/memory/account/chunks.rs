@@ -95,8 +95,9 @@ impl MemoryAccount<'_> {
             return self.transient_bytes() + self.profile.offloaded;
         }
         let schedule = self.arrangement.schedule;
-        let most =
-            |of: &dyn Fn(&ChunkMemory) -> Bytes| self.chunk_places(stage).map(|place| of(&self.profile.chunks[place])).max();
+        let most = |of: &dyn Fn(&ChunkMemory) -> Bytes| {
+            self.chunk_places(stage).map(|place| of(&self.profile.chunks[place])).max()
+        };
         most(&|chunk| chunk.transient.under_schedule(schedule)).unwrap_or_default()
             + most(&|chunk| chunk.returning).unwrap_or_default()
     }
@@ -107,9 +108,11 @@ impl MemoryAccount<'_> {
         let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
         let ends = self.kept_by_stage(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head;
         let [framework, collectives, workspace] = self.fixed;
-        let free = capacity.0.checked_sub((framework + collectives + workspace + self.bytes_ahead_of_device(stage)).0)?;
+        let free =
+            capacity.0.checked_sub((framework + collectives + workspace + self.bytes_ahead_of_device(stage)).0)?;
         // The part of the live bytes that fragmentation wastes; rounding is compensated.
-        let live = Bytes((free as f64 / (1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack))) as u64);
+        let live =
+            Bytes((free as f64 / (1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack))) as u64);
         let left = |moment: [Bytes; 5]| {
             let ResidentBytes { weights, masters, states, .. } = held.resident;
             let others = weights + masters + states + moment.into_iter().sum::<Bytes>();
@@ -118,8 +121,8 @@ impl MemoryAccount<'_> {
         left(self.bytes_in_update(held))?;
         let layers = left([held.open, ends, Bytes::ZERO, Bytes::ZERO, held.resident.gradients])?;
         let loss = if held.head { Some(left(self.bytes_in_loss(stage, held, ends))?) } else { None };
-        let depth =
-            self.kept_by_stage(stage, held, Bytes(MARK), Bytes::ZERO, false).as_f64() / (MARK * held.layers.max(1)) as f64;
+        let depth = self.kept_by_stage(stage, held, Bytes(MARK), Bytes::ZERO, false).as_f64()
+            / (MARK * held.layers.max(1)) as f64;
         Some(StageRoom { layers, loss, depth })
     }
 }

@@ -11,13 +11,21 @@ impl MemoryAccount<'_> {
     pub(super) fn kept_activations(&self, stage: u32, held: &StageHolding, in_loss: bool) -> Bytes {
         let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
         if self.has_stage_policies() {
-            return self.kept_in_chunks(stage, |chunk| chunk.kept, self.profile.embedding.kept, in_loss && held.head) + head;
+            return self.kept_in_chunks(stage, |chunk| chunk.kept, self.profile.embedding.kept, in_loss && held.head)
+                + head;
         }
         self.kept_by_stage(stage, held, self.profile.kept, self.profile.embedding.kept, in_loss) + head
     }
 
     /// Returns the bytes that a stage's layers and its embedding keep at the peak.
-    pub(super) fn kept_by_stage(&self, stage: u32, held: &StageHolding, layer: Bytes, embedding: Bytes, in_loss: bool) -> Bytes {
+    pub(super) fn kept_by_stage(
+        &self,
+        stage: u32,
+        held: &StageHolding,
+        layer: Bytes,
+        embedding: Bytes,
+        in_loss: bool,
+    ) -> Bytes {
         let passes = self.passes_in_flight(stage);
         let split = &self.arrangement.split;
         let chunks = match self.arrangement.schedule {
@@ -52,7 +60,8 @@ impl MemoryAccount<'_> {
     /// Returns the most bytes that a stage's two chunks under ZB-V, and its embedding, keep.
     pub(super) fn kept_in_both_chunks(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         let split = &self.arrangement.split;
-        let held = [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers_of_chunk(place));
+        let held =
+            [u64::from(stage), split.chunks - 1 - u64::from(stage)].map(|place| layer * split.layers_of_chunk(place));
         self.most_in_both_chunks(stage, held, embedding)
     }
 

@@ -37,7 +37,11 @@ impl MemoryAccount<'_> {
             return turns.filter_map(sum).max().unwrap_or_default();
         }
         let last = self.arrangement.micro_batches * self.chunks_per_device();
-        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
+        turns
+            .flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)])
+            .filter_map(sum)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns [`Self::kept_by_turns`] of a device whose chunks keep `held`.
@@ -53,7 +57,11 @@ impl MemoryAccount<'_> {
             return turns.filter_map(sum).max().unwrap_or_default();
         }
         let last = self.arrangement.micro_batches * v;
-        turns.flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)]).filter_map(sum).max().unwrap_or_default()
+        turns
+            .flat_map(|n| [n.saturating_sub(1).max(passes), n, (n + 1).min(last)])
+            .filter_map(sum)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns the bytes kept when a device first reaches its largest number of passes in flight; at most the peak.
@@ -75,8 +83,10 @@ impl MemoryAccount<'_> {
         move |n: u64| {
             let flying = self.passes_in_chunk_range(n, passes);
             let count = |from, to| i128::from(flying(from, to));
-            let kept =
-                inner * i128::from(passes) + signed(layer) * count(row[0], row[1]) + first * count(0, 1) + last * count(v - 1, v);
+            let kept = inner * i128::from(passes)
+                + signed(layer) * count(row[0], row[1])
+                + first * count(0, 1)
+                + last * count(v - 1, v);
             (Bytes(u64::try_from(kept).unwrap_or(0)), count(v - 1, v) > 0)
         }
     }

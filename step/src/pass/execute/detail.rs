@@ -55,7 +55,11 @@ impl KernelDetail {
         Self {
             name: node.name.clone(),
             kernel: node.kernel,
-            place: if matches!(node.kernel, Kernel::Collective(_)) { KernelPlace::Network } else { KernelPlace::AllCores },
+            place: if matches!(node.kernel, Kernel::Collective(_)) {
+                KernelPlace::Network
+            } else {
+                KernelPlace::AllCores
+            },
             start: Seconds::ZERO,
             latency: cost.latency,
             energy: cost.energy,
@@ -105,7 +109,11 @@ impl ChipTimes {
             let node = KernelNode { name: name.to_owned(), kernel, role };
             // The copy runs beside the pass's other work, as far as that hides it.
             let start = (pass.busy_time() - cost.latency).max(Seconds::ZERO);
-            kernels.push(KernelDetail { place: KernelPlace::Host, start, ..KernelDetail::new(&node, &cost, self.hbm_level()) });
+            kernels.push(KernelDetail {
+                place: KernelPlace::Host,
+                start,
+                ..KernelDetail::new(&node, &cost, self.hbm_level())
+            });
         }
         Ok(kernels)
     }
@@ -137,11 +145,13 @@ impl ChipTimes {
             };
             if all > Seconds::ZERO { exposed / all } else { 0.0 }
         };
-        let shares = [ParallelAxis::Tensor, ParallelAxis::Context, ParallelAxis::Expert].map(|axis| (axis, exposed(axis)));
+        let shares =
+            [ParallelAxis::Tensor, ParallelAxis::Context, ParallelAxis::Expert].map(|axis| (axis, exposed(axis)));
         let mut clock = Seconds::ZERO;
         let place = |(row, axis): (KernelDetail, Option<ParallelAxis>)| {
             let start = clock;
-            let share = axis.map_or(1.0, |axis| shares.iter().find(|(a, _)| *a == axis).map_or(1.0, |(_, share)| *share));
+            let share =
+                axis.map_or(1.0, |axis| shares.iter().find(|(a, _)| *a == axis).map_or(1.0, |(_, share)| *share));
             clock += row.latency * share;
             KernelDetail { start, ..row }
         };
@@ -159,7 +169,9 @@ impl ChipTimes {
             let [start, end] = scheduled.spans[i].map(Seconds);
             let row = KernelDetail { start, ..KernelDetail::new(node, &cost.stretched_to(end - start), hbm) };
             let place = match row.place {
-                KernelPlace::AllCores if !exclusive => KernelPlace::OneCore { tensor: on.tensor_core, vector: on.vector_core },
+                KernelPlace::AllCores if !exclusive => {
+                    KernelPlace::OneCore { tensor: on.tensor_core, vector: on.vector_core }
+                }
                 place => place,
             };
             KernelDetail { place, ..row }

@@ -58,7 +58,8 @@ impl ScheduledPass<'_> {
             if work.iter().any(|i| runs(&i)) {
                 continue;
             }
-            if let Some(&last) = network.iter().filter(|i| runs(i)).max_by(|a, b| span(**a)[1].total_cmp(&span(**b)[1])) {
+            if let Some(&last) = network.iter().filter(|i| runs(i)).max_by(|a, b| span(**a)[1].total_cmp(&span(**b)[1]))
+            {
                 let axis = match self.kernels[last].role.axis {
                     Some(ParallelAxis::Tensor) | None => 0,
                     Some(ParallelAxis::Context) => 1,
@@ -97,8 +98,9 @@ impl ChipTimes {
             let kernels = part.kernel_nodes(graph);
             let outline = Outline::new(kernels.len(), &part.edges, |i| occupies_cores(&kernels[i].kernel));
             let chains = self.fidelity() == Fidelity::Mapped;
-            let ticks = outline
-                .lower_bound(&self.schedule_cores(), chains, |i| self.cached_least_in_schedule(&kernels[i].kernel, network));
+            let ticks = outline.lower_bound(&self.schedule_cores(), chains, |i| {
+                self.cached_least_in_schedule(&kernels[i].kernel, network)
+            });
             return Ok(PassProfile { device: Seconds(ticks / TICKS_PER_SECOND), ..launched_pass(&kernels, network) });
         }
         let scheduled = self.schedule_graph(graph, network, left_out)?;
@@ -202,8 +204,11 @@ impl GraphPart {
             all.dedup();
             waits[node] = all;
         }
-        let edges =
-            nodes.iter().enumerate().flat_map(|(at, &node)| waits[node as usize].iter().map(move |&w| (w, at as u32))).collect();
+        let edges = nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(at, &node)| waits[node as usize].iter().map(move |&w| (w, at as u32)))
+            .collect();
         Self { nodes, edges }
     }
 

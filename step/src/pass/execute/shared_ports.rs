@@ -23,16 +23,20 @@ struct MemoryPorts {
 impl MemoryPorts {
     fn of_chip(chip: &Accelerator) -> impl Iterator<Item = Self> {
         let outermost = chip.level_count() - 1;
-        chip.memory_levels().enumerate().filter(|(_, memory)| memory.scope == MemoryScope::Chip).map(move |(level, memory)| {
-            let achieved = if level == outermost { chip.calibration.hbm_achieved_fraction } else { 1.0 };
-            let [read, write] = [memory.read_bandwidth, memory.write_bandwidth].map(|bandwidth| bandwidth.0 * achieved);
-            Self { level, read, write, single: memory.ports <= 1 }
-        })
+        chip.memory_levels().enumerate().filter(|(_, memory)| memory.scope == MemoryScope::Chip).map(
+            move |(level, memory)| {
+                let achieved = if level == outermost { chip.calibration.hbm_achieved_fraction } else { 1.0 };
+                let [read, write] =
+                    [memory.read_bandwidth, memory.write_bandwidth].map(|bandwidth| bandwidth.0 * achieved);
+                Self { level, read, write, single: memory.ports <= 1 }
+            },
+        )
     }
 
     /// Returns how long a kernel keeps each port busy, in seconds.
     fn busy_times(&self, kernel: &KernelCost) -> Vec<f64> {
-        let (read, written) = (kernel.traffic.read[self.level] / self.read, kernel.traffic.written[self.level] / self.write);
+        let (read, written) =
+            (kernel.traffic.read[self.level] / self.read, kernel.traffic.written[self.level] / self.write);
         if self.single { vec![read + written] } else { vec![read, written] }
     }
 }
@@ -40,7 +44,10 @@ impl MemoryPorts {
 /// Returns how long a kernel keeps each port busy, in ticks.
 pub(super) fn port_use(chip: &Accelerator, costs: &CostsBySpan) -> PortUse {
     let busy = |kernel: &KernelCost| -> Vec<f64> {
-        MemoryPorts::of_chip(chip).flat_map(|ports| ports.busy_times(kernel)).map(|seconds| seconds * TICKS_PER_SECOND).collect()
+        MemoryPorts::of_chip(chip)
+            .flat_map(|ports| ports.busy_times(kernel))
+            .map(|seconds| seconds * TICKS_PER_SECOND)
+            .collect()
     };
     PortUse { one: busy(&costs.one_core), all: busy(&costs.all_cores) }
 }

@@ -50,7 +50,11 @@ fn read_bloom(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         embedding_norm: true,
         qkv_bias: true,
         attention_output_bias: true,
-        dropout: Dropout { attention: reader.read_probability("attention_dropout", 0.0)?, residual, ..Dropout::default() },
+        dropout: Dropout {
+            attention: reader.read_probability("attention_dropout", 0.0)?,
+            residual,
+            ..Dropout::default()
+        },
         tied_head: reader.read_flag("tie_word_embeddings", true)?,
         ..neox_like_model(reader, hidden)
     })

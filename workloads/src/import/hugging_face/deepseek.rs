@@ -69,7 +69,8 @@ pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
     read: |reader| {
         let glm = reader.model_type == "glm4_moe";
         let rotated = if glm { 0.5 } else { 1.0 };
-        let model = add_experts(reader, read_with_defaults(reader, LlamaDefaults { rotated, ..LlamaDefaults::LLAMA })?)?;
+        let model =
+            add_experts(reader, read_with_defaults(reader, LlamaDefaults { rotated, ..LlamaDefaults::LLAMA })?)?;
         let norms = reader.read_flag("use_qk_norm", false)?.then_some(QueryKeyNorm::Head);
         let attention_output_bias = model.attention_output_bias && !glm;
         Ok(with_variations(Model { attention_output_bias, ..model }, |v| v.query_key_norm = norms))
@@ -86,7 +87,8 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     let shared = reader.read_count("n_shared_experts", MAX_EXPERTS, 0)?;
     let together = width.saturating_mul(shared);
     if together > MAX_FFN {
-        let limit = format!("such that all experts of `moe_intermediate_size` ({width}) together are at most {MAX_FFN} wide");
+        let limit =
+            format!("such that all experts of `moe_intermediate_size` ({width}) together are at most {MAX_FFN} wide");
         return Err(reader.value_error("n_shared_experts", shared, &limit, "correct one of the two"));
     }
     let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
@@ -135,8 +137,11 @@ fn read_expert_groups(reader: &ConfigReader<'_>, experts: &Experts) -> Result<Op
     reader.check_divides(("n_group", count), ("n_routed_experts", experts.count))?;
     let within = chosen.saturating_mul(experts.count / count);
     if experts.top_k > within {
-        let limit =
-            format!("such that its groups of {} experts hold `num_experts_per_tok` ({})", experts.count / count, experts.top_k);
+        let limit = format!(
+            "such that its groups of {} experts hold `num_experts_per_tok` ({})",
+            experts.count / count,
+            experts.top_k
+        );
         return Err(reader.value_error("topk_group", chosen, &limit, "correct one of the two"));
     }
     Ok((chosen < count).then_some(ExpertGroups { count, chosen }))

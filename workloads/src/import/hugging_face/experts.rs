@@ -12,8 +12,11 @@ use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_POSITIONS};
 use crate::model::{Experts, Model, SharedExpert};
 use crate::variations::QueryKeyNorm;
 
-const EXPERT_SYNONYMS: &[(&str, &str)] =
-    &[("num_experts", "num_local_experts"), ("moe_top_k", "num_experts_per_tok"), ("expert_capacity_factor", "capacity_factor")];
+const EXPERT_SYNONYMS: &[(&str, &str)] = &[
+    ("num_experts", "num_local_experts"),
+    ("moe_top_k", "num_experts_per_tok"),
+    ("expert_capacity_factor", "capacity_factor"),
+];
 
 /// Mixtral: experts with the MLP's width.
 pub(super) const MIXTRAL: ModelFamily = ModelFamily {
@@ -70,9 +73,16 @@ pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
 pub(super) const QWEN3_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen3_moe", "qwen3_vl_moe_text"],
     keys: &[llama::KEYS, QWEN_KEYS],
-    defaults: &[("moe_intermediate_size", 768), ("num_experts", 128), ("num_experts_per_tok", 8), ("num_key_value_heads", 4)],
+    defaults: &[
+        ("moe_intermediate_size", 768),
+        ("num_experts", 128),
+        ("num_experts_per_tok", 8),
+        ("num_key_value_heads", 4),
+    ],
     synonyms: SYNONYMS,
-    read: |reader| Ok(with_variations(read_qwen_experts(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head))),
+    read: |reader| {
+        Ok(with_variations(read_qwen_experts(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
+    },
 };
 
 fn read_qwen_experts(reader: &ConfigReader<'_>, shared: Option<SharedExpert>) -> Result<Model, WorkloadError> {
@@ -82,7 +92,8 @@ fn read_qwen_experts(reader: &ConfigReader<'_>, shared: Option<SharedExpert>) ->
     let mixed = step > 1 || !dense.is_empty();
     let (layers, wide) = (model.layers, model.ffn);
     let ffn = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
-    let model = Model { ffn, experts: Some(Experts { shared, ..read_routed_experts(reader, "num_experts")? }), ..model };
+    let model =
+        Model { ffn, experts: Some(Experts { shared, ..read_routed_experts(reader, "num_experts")? }), ..model };
     if !mixed {
         return read_upper_windows(reader, model);
     }
@@ -102,9 +113,14 @@ pub(super) fn alternate_experts(model: Model, layers: u64, wide: u64, sparse: im
 }
 
 /// Reads a list of layer numbers, counted from 0.
-fn read_layer_list(reader: &ConfigReader<'_>, key: &'static str, layers: u64) -> Result<Option<Vec<u64>>, WorkloadError> {
+fn read_layer_list(
+    reader: &ConfigReader<'_>,
+    key: &'static str,
+    layers: u64,
+) -> Result<Option<Vec<u64>>, WorkloadError> {
     let Some(value) = reader.get(key) else { return Ok(None) };
-    let numbers = value.as_array().and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<u64>>>());
+    let numbers =
+        value.as_array().and_then(|list| list.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<u64>>>());
     match numbers.filter(|list| list.iter().all(|layer| *layer < layers)) {
         Some(list) => Ok(Some(list)),
         None => {
@@ -132,9 +148,21 @@ pub(super) const GPT_OSS: ModelFamily = ModelFamily {
     model_types: &["gpt_oss"],
     keys: &[
         llama::KEYS,
-        &["capacity_factor", "experts_per_token", "layer_types", "num_experts_per_tok", "num_local_experts", "sliding_window"],
+        &[
+            "capacity_factor",
+            "experts_per_token",
+            "layer_types",
+            "num_experts_per_tok",
+            "num_local_experts",
+            "sliding_window",
+        ],
     ],
-    defaults: &[("head_dim", 64), ("max_position_embeddings", 131_072), ("num_key_value_heads", 8), ("sliding_window", 128)],
+    defaults: &[
+        ("head_dim", 64),
+        ("max_position_embeddings", 131_072),
+        ("num_key_value_heads", 8),
+        ("sliding_window", 128),
+    ],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let mut model = read_with_defaults(reader, LlamaDefaults { attention_bias: true, ..LlamaDefaults::LLAMA })?;
@@ -171,12 +199,14 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
         let wide = reader.read_optional_dimension("intermediate_size_mlp", MAX_FFN)?.unwrap_or(model.ffn);
         if reader.read_flag("use_qk_norm", true)? {
             reader.note_assumption(
-                "`use_qk_norm` = true: norms of queries and keys without parameters count as part of the rotation".to_owned(),
+                "`use_qk_norm` = true: norms of queries and keys without parameters count as part of the rotation"
+                    .to_owned(),
             );
         }
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
         let layers = model.layers;
-        let model = Model { experts: Some(Experts { shared, ..read_routed_experts(reader, "num_local_experts")? }), ..model };
+        let model =
+            Model { experts: Some(Experts { shared, ..read_routed_experts(reader, "num_local_experts")? }), ..model };
         Ok(alternate_experts(model, layers, wide, |layer| match &sparse {
             Some(sparse) => sparse.contains(&layer),
             None => (layer + 1).is_multiple_of(step),

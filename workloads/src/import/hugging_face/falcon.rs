@@ -34,7 +34,11 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "vocab_size",
     ]],
     defaults: &[("max_position_embeddings", 2048)],
-    synonyms: &[("n_embd", "hidden_size"), ("intermediate_size", "ffn_hidden_size"), ("num_key_value_heads", "num_kv_heads")],
+    synonyms: &[
+        ("n_embd", "hidden_size"),
+        ("intermediate_size", "ffn_hidden_size"),
+        ("num_key_value_heads", "num_kv_heads"),
+    ],
     read: read_falcon,
 };
 
@@ -65,7 +69,11 @@ fn read_falcon(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         qkv_bias: bias,
         attention_output_bias: bias,
         mlp_bias: bias,
-        dropout: Dropout { attention: reader.read_probability("attention_dropout", 0.0)?, residual, ..Dropout::default() },
+        dropout: Dropout {
+            attention: reader.read_probability("attention_dropout", 0.0)?,
+            residual,
+            ..Dropout::default()
+        },
         tied_head: reader.read_flag("tie_word_embeddings", true)?,
         variations: Variations {
             parallel: (new || reader.read_flag("parallel_attn", true)?).then_some(branches),

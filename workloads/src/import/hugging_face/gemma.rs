@@ -53,14 +53,17 @@ pub(super) const GEMMA3: ModelFamily = ModelFamily {
     read: |reader| {
         let model = Model { norm_placement: NormPlacement::Sandwich, ..read_gemma(reader)? };
         let word = reader.first_given_key(&["sliding_window_pattern", "_sliding_window_pattern"]);
-        let model = add_gemma_windows(reader, model, reader.read_optional_dimension(word, MAX_POSITIONS)?.unwrap_or(6))?;
+        let model =
+            add_gemma_windows(reader, model, reader.read_optional_dimension(word, MAX_POSITIONS)?.unwrap_or(6))?;
         Ok(with_variations(model, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
     },
 };
 
 fn read_gemma(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
-    let model =
-        read_with_defaults(reader, LlamaDefaults { tied: true, activation: ElementwiseFunction::Gelu, ..LlamaDefaults::LLAMA })?;
+    let model = read_with_defaults(
+        reader,
+        LlamaDefaults { tied: true, activation: ElementwiseFunction::Gelu, ..LlamaDefaults::LLAMA },
+    )?;
     // If both are given, transformers uses `hidden_activation`.
     let activation = reader.read_activation("hidden_activation", ElementwiseFunction::Gelu)?;
     Ok(Model { activation, ..model })

@@ -60,7 +60,11 @@ fn read_neox(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
             activation: 0.0,
         },
         tied_head: reader.read_flag("tie_word_embeddings", false)?,
-        variations: Variations { parallel, rotated: read_rotated_fraction(hidden / heads, part), ..Variations::default() },
+        variations: Variations {
+            parallel,
+            rotated: read_rotated_fraction(hidden / heads, part),
+            ..Variations::default()
+        },
         ..neox_like_model(reader, hidden)
     })
 }

@@ -71,7 +71,9 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("vision_config", LEFT_OUT),
     (
         "num_nextn_predict_layers",
-        KeyEffect::Assumed("the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them"),
+        KeyEffect::Assumed(
+            "the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them",
+        ),
     ),
     ("residual_in_fp32", KeyEffect::Assumed("the residual stream has the activations' own type")),
     ("router_jitter_noise", KeyEffect::Assumed("noise on the router's input is left out")),

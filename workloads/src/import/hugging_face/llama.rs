@@ -98,7 +98,11 @@ pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefau
 }
 
 /// Reads the key/value heads; by default as many as `heads`.
-pub(super) fn read_kv_heads(reader: &ConfigReader<'_>, key: &'static str, heads: (&str, u64)) -> Result<u64, WorkloadError> {
+pub(super) fn read_kv_heads(
+    reader: &ConfigReader<'_>,
+    key: &'static str,
+    heads: (&str, u64),
+) -> Result<u64, WorkloadError> {
     let kv_heads = reader.read_optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.1);
     reader.check_divides((key, kv_heads), heads)?;
     Ok(kv_heads)

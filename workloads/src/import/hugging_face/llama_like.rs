@@ -64,7 +64,8 @@ pub(super) const PHI3: ModelFamily = ModelFamily {
         if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
             model = windows::with_window(model, window, |_| true);
         }
-        let (embedding, residual) = (reader.read_probability("embd_pdrop", 0.0)?, reader.read_probability("resid_pdrop", 0.0)?);
+        let (embedding, residual) =
+            (reader.read_probability("embd_pdrop", 0.0)?, reader.read_probability("resid_pdrop", 0.0)?);
         let dropout = Dropout { embedding, residual, ..model.dropout };
         Ok(Model { dropout, ..model })
     },
@@ -90,7 +91,9 @@ pub(super) const OLMO: ModelFamily = ModelFamily {
     keys: &[llama::KEYS],
     defaults: &[],
     synonyms: SYNONYMS,
-    read: |reader| Ok(Model { norm: Norm::LayerNorm, norm_affine: false, ..read_with_defaults(reader, LlamaDefaults::LLAMA)? }),
+    read: |reader| {
+        Ok(Model { norm: Norm::LayerNorm, norm_affine: false, ..read_with_defaults(reader, LlamaDefaults::LLAMA)? })
+    },
 };
 
 /// OLMo 2 and 3: norms of whole queries and keys, norms on results; OLMo 3 has windows in three layers of four.
@@ -161,7 +164,15 @@ pub(super) const STARCODER2: ModelFamily = ModelFamily {
     model_types: &["starcoder2"],
     keys: &[
         llama::KEYS,
-        &["embedding_dropout", "layer_types", "mlp_type", "norm_type", "residual_dropout", "sliding_window", "use_bias"],
+        &[
+            "embedding_dropout",
+            "layer_types",
+            "mlp_type",
+            "norm_type",
+            "residual_dropout",
+            "sliding_window",
+            "use_bias",
+        ],
     ],
     defaults: &[("num_key_value_heads", 2)],
     synonyms: SYNONYMS,

@@ -61,8 +61,10 @@ pub(super) const MAMBA2: ModelFamily = ModelFamily {
         };
         let expanded = hidden.saturating_mul(reader.read_dimension("expand", MAX_WIDTH)?);
         if expanded != scan.scan_width() {
-            let limit =
-                format!("such that `num_heads` x `head_dim` ({}) is `hidden_size` x `expand` ({expanded})", scan.scan_width());
+            let limit = format!(
+                "such that `num_heads` x `head_dim` ({}) is `hidden_size` x `expand` ({expanded})",
+                scan.scan_width()
+            );
             return Err(reader.value_error("num_heads", scan.heads, &limit, "correct one of the four"));
         }
         check_groups(reader, &scan, "num_heads")?;

@@ -128,8 +128,11 @@ pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, Workloa
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
     let mut model = read_model(name, &format!("{file}, `{part}`"), &entries.flatten_object(object, INHERITED))?;
-    let whole = reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
-    model.assumptions.insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
+    let whole =
+        reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
+    model
+        .assumptions
+        .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
     Ok(model)
 }
 
@@ -145,7 +148,10 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         let cure = "T5 and mT5 are the only covered encoder-decoders: give a decoder's or an encoder's configuration";
         reader.forbid_flag("is_encoder_decoder", cure)?;
     }
-    reader.forbid_flag("add_cross_attention", "cross-attention is not supported: set it to false or give a model without it")?;
+    reader.forbid_flag(
+        "add_cross_attention",
+        "cross-attention is not supported: set it to false or give a model without it",
+    )?;
     let mut model = (family.read)(&reader)?;
     model.assumptions = reader.assumptions();
     model.assumptions.extend(model.block_assumption());

@@ -49,7 +49,8 @@ impl ConfigEntries {
     /// Returns the entries of a nested object, and the outer entries named in `inherited` that it lacks.
     pub(super) fn flatten_object(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
         let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));
-        let outer = self.0.iter().filter(|(key, _)| inherited.contains(&key.as_str()) && !object.contains_key(key)).cloned();
+        let outer =
+            self.0.iter().filter(|(key, _)| inherited.contains(&key.as_str()) && !object.contains_key(key)).cloned();
         Self(own.chain(outer).collect())
     }
 }
@@ -81,7 +82,8 @@ fn replace_infinities(text: &str) -> Cow<'_, str> {
             continue;
         }
         // The character after an escape in a string is skipped.
-        let taken = if quoted && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
+        let taken =
+            if quoted && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
         quoted ^= c == '"';
         finite.push_str(&rest[..taken]);
         rest = &rest[taken..];
@@ -131,13 +133,21 @@ pub(super) fn unknown_type_error(
 ) -> WorkloadError {
     let known: Vec<&str> = known.collect();
     let cure = match (missing, find_mistyped(model_type, known.iter().copied())) {
-        (Some(missing), _) => format!("it needs {missing}, which is not covered yet: give a model of one of these families"),
+        (Some(missing), _) => {
+            format!("it needs {missing}, which is not covered yet: give a model of one of these families")
+        }
         (None, Some(near)) => format!("did you mean \"{near}\"?"),
         (None, None) => "give a model of one of these families".to_owned(),
     };
     // The text part of a multimodal model goes by its family's name.
     let families: Vec<&str> = known.into_iter().filter(|name| !name.ends_with("_text")).collect();
-    bad_value_error(file, "model_type", &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
+    bad_value_error(
+        file,
+        "model_type",
+        &Value::String(model_type.to_owned()),
+        &format!("one of {}", families.join(", ")),
+        &cure,
+    )
 }
 
 fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
@@ -179,13 +189,16 @@ impl<'a> ConfigReader<'a> {
         family: &ModelFamily,
         entries: &'a ConfigEntries,
     ) -> Result<Self, WorkloadError> {
-        let reader = Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
+        let reader =
+            Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
         let mut unknown = Vec::new();
         let read = |key: &str| keys::COMMON.contains(&key) || family.keys.iter().any(|keys| keys.contains(&key));
         for (key, value) in entries.0.iter().filter(|(key, _)| !read(key)) {
             match keys::effect_of_key(key, value) {
                 KeyEffect::None => {}
-                KeyEffect::Assumed(what) => reader.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value))),
+                KeyEffect::Assumed(what) => {
+                    reader.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value)))
+                }
                 KeyEffect::Missing(what) => {
                     let cure = format!("{what} are not covered yet: give a model without");
                     return Err(bad_value_error(file, key, value, "absent or null", &cure));
@@ -207,7 +220,8 @@ impl<'a> ConfigReader<'a> {
     /// Refuses a misspelling, or another family's name, of a key that the family reads and does not find.
     fn refuse_misspelling(&self, key: &str, value: &Value, family: &ModelFamily) -> Result<(), WorkloadError> {
         let absent = |meant: &str| self.entries.raw_value(meant).is_none();
-        let synonym = family.synonyms.iter().find(|(word, meant)| *word == key && absent(meant)).map(|(_, meant)| *meant);
+        let synonym =
+            family.synonyms.iter().find(|(word, meant)| *word == key && absent(meant)).map(|(_, meant)| *meant);
         let words = keys::COMMON.iter().chain(family.keys.iter().copied().flatten()).copied();
         match synonym.or_else(|| find_mistyped(key, words.filter(|word| absent(word)))) {
             None => Ok(()),
@@ -306,16 +320,24 @@ impl<'a> ConfigReader<'a> {
     /// Reads a fraction above 0 and at most 1, at the top level or in one of the objects `within`, or the default.
     pub(super) fn read_fraction(&self, key: &str, within: &[&str], default: f64) -> Result<f64, WorkloadError> {
         let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
-        let found =
-            self.get(key).map(|value| (key.to_owned(), value)).into_iter().chain(inner).find(|(_, value)| !value.is_null());
+        let found = self
+            .get(key)
+            .map(|value| (key.to_owned(), value))
+            .into_iter()
+            .chain(inner)
+            .find(|(_, value)| !value.is_null());
         match found {
             None => Ok(default),
             Some((_, value)) if value.as_f64().is_some_and(|part| part > 0.0 && part <= 1.0) => {
                 Ok(value.as_f64().unwrap_or(default))
             }
-            Some((key, value)) => {
-                Err(bad_value_error(self.file, &key, value, "a fraction above 0.0 and up to 1.0", "write for instance 0.5"))
-            }
+            Some((key, value)) => Err(bad_value_error(
+                self.file,
+                &key,
+                value,
+                "a fraction above 0.0 and up to 1.0",
+                "write for instance 0.5",
+            )),
         }
     }
 
@@ -341,14 +363,20 @@ impl<'a> ConfigReader<'a> {
     pub(super) fn read_flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(value) => Err(bad_value_error(self.file, key, value, "true or false", "write true or false, without quotes")),
+            Some(value) => {
+                Err(bad_value_error(self.file, key, value, "true or false", "write true or false, without quotes"))
+            }
             None => Ok(default),
         }
     }
 
     /// Returns an error if the flag is set.
     pub(super) fn forbid_flag(&self, key: &str, cure: &str) -> Result<(), WorkloadError> {
-        if self.read_flag(key, false)? { Err(bad_value_error(self.file, key, &Value::Bool(true), "false", cure)) } else { Ok(()) }
+        if self.read_flag(key, false)? {
+            Err(bad_value_error(self.file, key, &Value::Bool(true), "false", cure))
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns an error if the text is present and not `only`.
@@ -362,12 +390,15 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Reads a nonlinearity by Hugging Face's name, or the default.
-    pub(super) fn read_activation(&self, key: &str, default: ElementwiseFunction) -> Result<ElementwiseFunction, WorkloadError> {
+    pub(super) fn read_activation(
+        &self,
+        key: &str,
+        default: ElementwiseFunction,
+    ) -> Result<ElementwiseFunction, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         let function = match value.as_str().unwrap_or_default() {
-            "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate" | "quick_gelu" => {
-                ElementwiseFunction::Gelu
-            }
+            "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate"
+            | "quick_gelu" => ElementwiseFunction::Gelu,
             "relu" => ElementwiseFunction::Relu,
             "silu" | "swish" => ElementwiseFunction::Silu,
             "sigmoid" => ElementwiseFunction::Sigmoid,
@@ -423,7 +454,8 @@ mod tests {
 
     #[test]
     fn infinity_is_read_as_python_writes_it() {
-        let text = r#"{"time_step_limit": [0.0, Infinity], "low": -Infinity, "name": "To \"Infinity\" and \\", "n": 3}"#;
+        let text =
+            r#"{"time_step_limit": [0.0, Infinity], "low": -Infinity, "name": "To \"Infinity\" and \\", "n": 3}"#;
         let ConfigEntries(read) = parse_entries("config.json", text).unwrap();
         let value = |key: &str| read.iter().find(|(known, _)| known == key).unwrap().1.clone();
         assert_eq!(value("time_step_limit"), serde_json::json!([0.0, f64::MAX]));

@@ -10,14 +10,24 @@ use crate::model::{Dropout, Model, Norm, PositionEncoding};
 use crate::variations::{Patches, PooledHead, Variations};
 use sim::kernel::ElementwiseFunction;
 
-const LAYERS: &[&str] =
-    &["attention_dropout", "hidden_act", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"];
+const LAYERS: &[&str] = &[
+    "attention_dropout",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+];
 
 const IMAGES: &[&str] = &["image_size", "num_channels", "patch_size"];
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["vit"],
-    keys: &[LAYERS, IMAGES, &["attention_probs_dropout_prob", "hidden_dropout_prob", "id2label", "num_labels", "qkv_bias"]],
+    keys: &[
+        LAYERS,
+        IMAGES,
+        &["attention_probs_dropout_prob", "hidden_dropout_prob", "id2label", "num_labels", "qkv_bias"],
+    ],
     defaults: &[
         ("hidden_size", 768),
         ("image_size", 224),
@@ -94,7 +104,8 @@ fn read_contrastive_head(reader: &ConfigReader<'_>) {
 
 /// Returns a model of images; the product of patches may have a bias.
 fn read_image_model(reader: &ConfigReader<'_>, head: PooledHead, bias: bool) -> Result<Model, WorkloadError> {
-    let (image, patch) = (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);
+    let (image, patch) =
+        (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);
     reader.check_divides(("patch_size", patch), ("image_size", image))?;
     let numbers = patch.saturating_mul(patch).saturating_mul(reader.read_dimension("num_channels", MAX_WIDTH)?);
     let side = image / patch;

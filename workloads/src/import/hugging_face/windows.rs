@@ -33,7 +33,10 @@ pub(super) fn add_windows_by_type(
 }
 
 /// Reads the file's list of attention kinds per layer.
-pub(super) fn read_layer_types<'r>(reader: &ConfigReader<'r>, layers: u64) -> Result<Option<Vec<&'r str>>, WorkloadError> {
+pub(super) fn read_layer_types<'r>(
+    reader: &ConfigReader<'r>,
+    layers: u64,
+) -> Result<Option<Vec<&'r str>>, WorkloadError> {
     let Some(value) = reader.get("layer_types") else { return Ok(None) };
     let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     let known = ["full_attention", "sliding_attention", "chunked_attention"];
