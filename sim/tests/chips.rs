@@ -85,8 +85,8 @@ fn tpu_v4_is_as_published() {
     assert!(peak.abs() < 1.0, "{peak} %");
 }
 
-/// This test uses no measurement. Every name is predicted on every chip with a finite time, and a large product lies
-/// between a third of the peak and the peak.
+/// Every name is predicted on every chip with a finite time, and a large product lies between 0.3 of the peak and the
+/// peak. The lowest fraction is the MI300X's in fp8, where 820 of 2,615 TFLOP/s were measured.
 #[test]
 fn every_kernel_is_predicted_on_every_chip() {
     let types = DataType::ALL;
@@ -118,7 +118,7 @@ fn every_kernel_is_predicted_on_every_chip() {
             let achieved =
                 (kernel.flops() / peak).0 / predict_time(&model, &Routine::Kernel(kernel), MeasurementClock::Device).0;
             assert!(
-                (0.33..=1.03).contains(&achieved),
+                (0.3..=1.03).contains(&achieved),
                 "{} {data_type}: {achieved} of the published peak",
                 template.name
             );
