@@ -306,7 +306,7 @@ fn list_constants() -> ListFunction {
     let mut entries = Vec::new();
     for constant in constant_definitions() {
         let ConstantDefinition { key, low, nominal, high, unit, source, year } = constant;
-        let shown = |value: &f64| report::format_significant(*value, 4);
+        let shown = |value: &f64| format_significant(*value, 4);
         let (year, low_text) = (year.to_string(), shown(low));
         table.add_row([key.clone(), low_text, shown(nominal), shown(high), year, unit.clone(), source.clone()]);
         entries.push(json!({
