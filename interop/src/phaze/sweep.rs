@@ -1,5 +1,5 @@
-//! The exact search over tensor widths without a table. Probes replace the recurrence, for chains that are tensor
-//! parallel except at their two ends.
+//! The exact search over tensor widths of chains that are tensor parallel except at their two ends. It probes limits of
+//! the slowest stage with greedy splits, and needs no table.
 //!
 //! A *candidate* is a width, a number of stages `s` and a least number of narrow stages, with the degrees that so many
 //! devices allow. (Degrees that fewer narrow stages allow belong to the candidates with fewer.) None of its plans takes

@@ -45,7 +45,7 @@ pub enum ValidateError {
         /// Message of the system.
         why: io::Error,
     },
-    /// It is no CSV file with a header line.
+    /// The file is no CSV file with a header line.
     #[error("{}: {why}; give a comma-separated file with one header line", file.display())]
     Malformed {
         /// The file.

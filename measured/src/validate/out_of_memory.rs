@@ -29,7 +29,7 @@ pub struct OutOfMemoryScore {
     pub wrong: Vec<String>,
 }
 
-/// The groups with rows whose outcome is known and predicted.
+/// One score for each group that has rows with a measured and a predicted outcome.
 pub(super) fn score_groups(predictions: &[ValuePrediction]) -> Vec<OutOfMemoryScore> {
     let mut members: BTreeMap<&str, Vec<(&str, bool, bool)>> = BTreeMap::new();
     for p in predictions.iter().filter(|p| p.quantity == FITS) {

@@ -49,9 +49,9 @@ pub(super) enum BoundDepth {
 
 /// A chip, or the corners of a box of chips.
 pub(super) struct ChipOrBox {
-    /// The fastest kernels.
+    /// The corner with the fastest kernels.
     fast: Accelerator,
-    /// The least energy; `None`: the same chip as `fast`.
+    /// The corner with the least energy; `None` if it is `fast`.
     small: Option<Accelerator>,
     /// The least of each figure.
     pub figures: ChipFigures,

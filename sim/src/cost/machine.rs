@@ -171,7 +171,7 @@ impl Machine {
         self.pairs.as_ref().map(|(view, share)| (view, *share))
     }
 
-    /// The whole chip as a framework uses it for one kernel alone.
+    /// The resources of the whole chip for a kernel that a framework runs alone.
     pub(super) fn resources_alone(&self) -> &SpanResources {
         &self.alone
     }

@@ -1,4 +1,4 @@
-//! A contraction as the mapper sees it, and the least operand bytes into a memory of a capacity.
+//! The mapper's view of a contraction, and the least operand bytes into a memory of given capacity.
 
 use super::machine::Machine;
 use super::tensor_core::{ACCUMULATOR, ceil_div, ceil_nonnegative};

@@ -36,9 +36,9 @@
 //!
 //! **GPipe** is two flow shops, always exact. **ZB-H1** and **ZB-V** only have lower bounds.
 //!
-//! **Unequal sends.** Every path above crosses each pair of neighbouring devices at least once on its way up and,
-//! except for the zero-bubble ones, once on its way back. The extra time of the slower pairs is added there. The walks
-//! between use the fastest pair's time, so only GPipe, which has no such walks, stays exact.
+//! **Unequal sends.** Every path above crosses each pair of neighbouring devices at least once on its way up. Paths of
+//! schedules with bubbles also cross each pair on their way back. The extra time of the slower pairs is added at these
+//! crossings. The walks between use the fastest pair's time. GPipe has no such walks and stays exact.
 
 use super::PipelineSchedule;
 use crate::units::Seconds;

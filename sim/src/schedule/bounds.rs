@@ -339,8 +339,9 @@ impl WeightGame<'_> {
     }
 }
 
-/// Operators that every optimal schedule runs across all cores. Such an operator and everything that can run in
-/// parallel with it take less time one after another than the operator alone takes on one core.
+/// Operators that every optimal schedule runs across all cores. The test runs the operator across all cores, and then
+/// everything that can run in parallel with it, one after another. An operator is found if this takes less time than
+/// the operator alone on one core.
 pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> OperatorBitset {
     let n = piece.operator_count();
     let mut related: Vec<OperatorBitset> = (0..n).map(|i| relation.descendants[i] | 1 << i).collect();

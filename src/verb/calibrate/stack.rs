@@ -18,7 +18,7 @@ struct CalibratedStackAnswer {
     parts: Vec<QuantityFit>,
 }
 
-/// Fits, writes and prints.
+/// Fits a stack's scalars to measured runs, writes the stack, and prints its errors.
 pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::input_failure(

@@ -102,7 +102,7 @@ pub struct KernelOptions {
     pub weighted_experts: bool,
     /// True if the loss is one kernel per direction.
     pub fused_loss: bool,
-    /// True if query, key and value, and gate and up, are separate products.
+    /// True if the projections to query, key and value are separate products, and so are gate and up.
     pub separate_projections: bool,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,

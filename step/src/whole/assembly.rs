@@ -29,7 +29,7 @@ pub struct ParameterExchange {
     pub update: Seconds,
 }
 
-/// A plan's demands on the network and the optimizer, for all micro-batches, activation policies and schedules.
+/// A plan's demands on the network and the optimizer. They hold for every micro-batch, policy and schedule.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepExchanges {
     /// Per micro-batch: gathered weights (ZeRO-3) and scattered gradients (ZeRO-2 and -3) of one unit (a layer or an

@@ -35,7 +35,7 @@ impl PlanSpace {
         if let Some(rule) = self.broken_without_layout(job) {
             return Some(rule);
         }
-        let question = Question { job, cluster, running: None };
+        let question = SpaceProbe { job, cluster, running: None };
         let alone = self.values_alone(space, job).iter().find_map(|alone| question.emptiness(alone));
         let idle = || {
             let asked = self.schedules.as_ref()?.len();
@@ -49,21 +49,21 @@ impl PlanSpace {
     /// explanation of the whole space has the last.
     #[must_use]
     pub fn idle_schedules(&self, job: &Job<'_>, cluster: &Fabric) -> Vec<(&'static str, LayoutError)> {
-        self.idle_of(&Question { job, cluster, running: None })
+        self.idle_of(&SpaceProbe { job, cluster, running: None })
     }
 
     /// Why the space has no plans: the broken rule with its number, and the nearest values with which there are plans.
     /// `None` if it has plans.
     #[must_use]
     pub fn emptiness(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
-        Question { job, cluster, running: None }.emptiness(self)
+        SpaceProbe { job, cluster, running: None }.emptiness(self)
     }
 
     /// As [`Self::emptiness`], for a space that is given whole, as in a study. The cure is another batch or another
     /// number of devices, as flags.
     #[must_use]
     pub fn unfit_cluster(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
-        let question = Question { job, cluster, running: None };
+        let question = SpaceProbe { job, cluster, running: None };
         let (space, nearest) = question.nearest(self)?;
         let batch = question.batches(&space, &nearest).map(|values| format!("--global-batch {values}"));
         let devices = question.clusters(&space).map(|values| format!("--devices {values}"));
@@ -107,13 +107,13 @@ impl PlanSpace {
 
     /// The requested schedules that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is
     /// requested.
-    fn idle_of(&self, question: &Question<'_>) -> Vec<(&'static str, LayoutError)> {
+    fn idle_of(&self, question: &SpaceProbe<'_>) -> Vec<(&'static str, LayoutError)> {
         let asked =
             self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
         let idle = asked.copied().filter_map(|schedule| {
             let context = self.context.clone().or(Self::open(question.job).context);
             let alone = Self { schedules: Some(vec![schedule]), context, ..self.clone() };
-            let rule = Question { running: Some(schedule), ..*question }.emptiness(&alone)?;
+            let rule = SpaceProbe { running: Some(schedule), ..*question }.emptiness(&alone)?;
             Some((schedule_name(schedule), rule))
         });
         idle.collect()
@@ -130,9 +130,9 @@ impl PlanSpace {
     }
 }
 
-/// The question whether there are plans for a job, and why not.
+/// Asks whether a space has plans for a job, and why not.
 #[derive(Clone, Copy)]
-struct Question<'a> {
+struct SpaceProbe<'a> {
     job: &'a Job<'a>,
     /// The job's fabric with all devices that it can join.
     cluster: &'a Fabric,
@@ -140,7 +140,7 @@ struct Question<'a> {
     running: Option<PipelineSchedule>,
 }
 
-impl Question<'_> {
+impl SpaceProbe<'_> {
     /// The plans of a space that count.
     fn families(&self, space: &PlanSpace) -> Vec<DegreeClass> {
         space.enumerate(self.job, &mut Refusals::ignored(self.running))
@@ -244,7 +244,7 @@ impl Question<'_> {
             steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
         let has_plans = |batch: &u64| {
             let job = Job { global_batch: *batch, ..*self.job };
-            *batch > 0 && !Question { job: &job, ..*self }.families(space).is_empty()
+            *batch > 0 && !SpaceProbe { job: &job, ..*self }.families(space).is_empty()
         };
         near(now, &around.collect::<BTreeSet<u64>>().into_iter().filter(has_plans).collect())
     }
@@ -255,7 +255,8 @@ impl Question<'_> {
         let has_plans = |devices: &u64| {
             u32::try_from(*devices).is_ok_and(|devices| {
                 let job = Job { devices, ..*job };
-                self.cluster.for_devices(devices).is_ok() && !Question { job: &job, ..*self }.families(space).is_empty()
+                self.cluster.for_devices(devices).is_ok()
+                    && !SpaceProbe { job: &job, ..*self }.families(space).is_empty()
             })
         };
         let (now, products) = (u64::from(job.devices), products(space, job));

@@ -35,8 +35,8 @@ impl SplitCosts for KeepAllSplitCosts<'_, '_> {
 }
 
 impl PlanSearch<'_> {
-    /// End chunks for which mixes are made, of a plan's other splits that may be below `limit` if everything is kept.
-    /// `shape` keeps everything.
+    /// The end chunks of a plan's uneven splits whose lower bound is below `limit`. Mixes are made for each. `shape`
+    /// keeps every activation.
     pub(crate) fn ends_for_mixes(
         &self,
         chip: &mut ChipTimes,
