@@ -19,7 +19,7 @@ const BANNED: [&str; 5] = ["Of", "What", "Whether", "That", "Where"];
 /// The rules and their ceilings.
 const CEILINGS: [(&str, usize); 5] = [
     ("lines of Rust wider than 120 columns", 379),
-    ("lines of Markdown wider than 120 columns, tables apart", 41),
+    ("lines of Markdown wider than 120 columns, tables apart", 40),
     ("rows of Markdown tables wider than 120 columns", 206),
     ("types that are not private and share their name", 0),
     ("sentences of comments with a banned opening", 1),

@@ -266,8 +266,8 @@ proptest! {
     #[test]
     fn a_path_around_a_memory_is_never_slower(accelerator in accelerators(), kernel in kernels(), which in 0_usize..3) {
         let mut freer = accelerator.clone();
-        let shared = freer.on_chip.iter_mut().filter(|level| level.scope == MemoryScope::Chip);
-        if let Some(level) = shared.skip(which).next() {
+        let mut shared = freer.on_chip.iter_mut().filter(|level| level.scope == MemoryScope::Chip);
+        if let Some(level) = shared.nth(which) {
             level.kind = MemoryKind::Scratchpad { bypass: true };
         }
         for span in SPANS {

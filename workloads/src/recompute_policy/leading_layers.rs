@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// that leading layers pass to each other.
 fn tensors_outside_layers(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
-    let unlayered = graph.tensors.iter().map(|t| t.id).filter(|t| made_by(t).is_some_and(|op| !op.layer.is_some()));
+    let unlayered = graph.tensors.iter().map(|t| t.id).filter(|t| made_by(t).is_some_and(|op| op.layer.is_none()));
     unlayered.chain(block_boundary_tensors(graph)).collect()
 }
 
