@@ -93,7 +93,8 @@ struct SpaceFile {
     /// PHAZE's chips: HBM capacities in GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     hbm_gib: Option<Vec<f64>>,
-    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1; chips with one tensor or one vector core are exempt.
+    /// PHAZE's chips: smallest area as a fraction of the reference chip's, 0 to 1. Chips with one tensor or one vector
+    /// core are exempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_area_fraction: Option<f64>,
     /// The chip that all others are made from: a built-in one's name (coplace list chips) or a chip file's path.
@@ -102,7 +103,8 @@ struct SpaceFile {
     /// The fitted scalars of the base chip that its relatives have; ideal where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration: Option<CalibrationChoice>,
-    /// The dimensions: fields of the base chip's file and, behind `fabric.`, of the fabric's (coplace list dimensions), or names of one's own.
+    /// The dimensions: fields of the base chip's file, fields of the fabric's behind `fabric.` (coplace list dimensions),
+    /// or names of the study's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::schema::dimensions_schema")]
     dimensions: Option<toml::Table>,
@@ -127,7 +129,7 @@ struct SpaceFile {
     /// Least rate at which a chip's HBM is read, in GB/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     min_hbm_gb_per_s: Option<f64>,
-    /// false: chips need not obey the limits of what can be built (reticle, die edge, package, heat); true where it is left out.
+    /// False lifts the limits of building (reticle, die edge, package, heat). Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     build_limits: Option<bool>,
     /// Constants of the model by key, as in the study's table `constants`.

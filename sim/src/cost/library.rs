@@ -103,8 +103,8 @@ fn power_fraction(machine: &Machine, operand: DataType) -> f64 {
 }
 
 /// Load width of single products with rows that do not start at multiples of a full vector, as a fraction of a full
-/// vector. Libraries have kernels with smaller loads, whose cores load 0.7 times as fast. Measured on A100: such products
-/// of the output layer take 1.35 to 1.45 times as long as those with a padded vocabulary.
+/// vector. Libraries have kernels with smaller loads, whose cores load 0.69 to 0.74 times as fast. The value was chosen
+/// after the measurement: on A100 such products of the output layer take 1.35 to 1.45 times as long as padded ones.
 const UNALIGNED_LOADS: f64 = 0.7;
 
 /// Load width of a product's operands, as a fraction of a full vector.

@@ -37,8 +37,8 @@ const CONTEXT: f64 = 12.4e-6;
 /// Times that queries, keys, values and results cross the device's memory in context attention. Fitted: 2.1 on A100,
 /// 1.9 on H100.
 const CONTEXT_PASSES: f64 = 2.0;
-/// Seconds to launch one decoding step, where the chip's library has no figure: one kernel with its embedding. Fitted to 400 calls on H100, like the constants
-/// below.
+/// Seconds to launch one decoding step if the chip's library has no figure: one kernel with its embedding. Fitted to
+/// 400 calls on H100, like the constants below.
 const DECODE: f64 = 6.5e-6;
 /// Seconds to sum the parts where keys are split over cores.
 const DECODE_SPLIT: f64 = 5.3e-6;

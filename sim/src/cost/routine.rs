@@ -41,8 +41,9 @@ pub enum Routine {
     Grouped(Contraction),
 }
 
-/// Seconds to quantise an input to 8 bits in a framework's linear layer, where the chip's library has no figure of the
-/// format: launches of the scale's reduction, the scale and the conversion. Fitted to 1,200 fp8 products on H100 (TensorRT-LLM), whose floor is 12.0 us.
+/// Seconds to quantise an input to 8 bits in a framework's linear layer if the chip's library has no figure of the
+/// format: launches of the scale's reduction, the scale and the conversion. Fitted to 1,200 fp8 products on H100
+/// (TensorRT-LLM), whose floor is 12.0 us.
 const QUANTISE: f64 = 10.0e-6;
 /// Bytes that quantising moves per number: both passes read 16 bits and one writes 8, plus 8 for staging the scale.
 /// Fitted to the same products.

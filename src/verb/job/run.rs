@@ -1,4 +1,5 @@
-//! The values that a run directory brings along if it is given as a chip: its cluster, its software, its files and, of the same model, its plan.
+//! The values that a run directory brings along if it is given as a chip: its cluster, software and files. Its plan
+//! comes along for the same model.
 
 use crate::failure::{Failure, OrInput};
 use results::run::record::RECORD;

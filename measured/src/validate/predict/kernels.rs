@@ -13,10 +13,7 @@ use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
 use std::sync::LazyLock;
 
-/// The text in a row's source for attention from a serving library.
-const SERVING: &str = "trtllm";
-
-/// The kernel libraries of data sets. The first line whose beginning of a name matches holds.
+/// The kernel libraries of data sets.
 static SOFTWARE: LazyLock<Vec<KernelSoftware>> = LazyLock::new(|| {
     let text = include_str!("../../../reference/kernel_software.csv");
     csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
@@ -25,7 +22,7 @@ static SOFTWARE: LazyLock<Vec<KernelSoftware>> = LazyLock::new(|| {
 /// The kernel library that a data set measured.
 #[derive(Debug, Clone, Deserialize)]
 struct KernelSoftware {
-    /// The beginning of the data set's name.
+    /// The data set.
     dataset: String,
     /// The library.
     library: String,
@@ -36,7 +33,7 @@ struct KernelSoftware {
 impl KernelSoftware {
     fn of_row(row: &MeasuredRow<'_>) -> Option<&'static Self> {
         let dataset = row.cell("dataset")?;
-        SOFTWARE.iter().find(|software| dataset.starts_with(&software.dataset))
+        SOFTWARE.iter().find(|software| dataset == software.dataset)
     }
 }
 
@@ -163,15 +160,13 @@ fn attention_of_row(
     })
 }
 
-/// The attention library of the row: its column `library`, else its data set's. A serving library otherwise names itself
-/// in the source; all others are taken as training libraries.
+/// The attention library of the row: its column `library`, else its data set's, else that of training stacks.
 fn attention_software_of_row(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<AttentionSoftware, RowFailure> {
     let carried = || KernelSoftware::of_row(row).map(|software| software.library.as_str());
     if let Some(name) = row.cell("library").or_else(carried) {
         return AttentionSoftware::find_on_chip(chip, name).map_err(|why| RowFailure::Unpredictable(why.to_string()));
     }
-    let serving = row.cell("source").is_some_and(|source| source.contains(SERVING));
-    Ok(if serving { AttentionSoftware::Serving } else { AttentionSoftware::Training })
+    Ok(AttentionSoftware::Training)
 }
 
 fn experts_of_row(row: &MeasuredRow<'_>, operand: DataType) -> Result<ExpertsCall, RowFailure> {
