@@ -272,6 +272,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
         name: r.text_at("name").to_owned(),
         clock,
         lowered: None,
+        cell_rate_limit: None,
         sustained_clock_fraction: 1.0,
         tensor,
         vector: VectorCores { cores, lanes: lanes_per_core(r, tensor.arrays_per_core), buffer: None },

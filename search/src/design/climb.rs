@@ -1,9 +1,10 @@
-//! Finds a good design to start with: the best of some random designs, improved step by step.
+//! Finds a good design to start with: good designs among random ones, each improved step by step by its bound.
 //!
 //! Its result is no answer and proves nothing. The search visits it first, so that bounds have a good value to prune
 //! by.
 
 use super::DesignSearch;
+use super::bounds::{BoundDepth, ChipOrBox};
 use crate::runner::Verdict;
 use crate::space::{ListedDimension, SingleCombination, combination_of_places, places_of_combination};
 use rayon::prelude::*;
@@ -12,14 +13,14 @@ use std::collections::BTreeSet;
 /// Below this number of chips searched one by one, looking for a good start takes as long as the search.
 const WORTH_CLIMBING: usize = 4096;
 /// Number of random designs within the limits.
-const DRAWN: usize = 64;
+const DRAWN: usize = 128;
 /// Limit on draws. If few designs are within the limits, the drawing ends here.
-const DRAWS: usize = 4096;
-/// Designs evaluated between updates of the best. The first batch is smaller: it has no value to prune by and takes
-/// longest.
+const DRAWS: usize = 8192;
+/// Random designs that are improved, those with the best bounds.
+const STARTS: usize = 6;
+/// Designs bounded between updates of the best.
 const BATCH: usize = 16;
-const FIRST_BATCH: usize = 2;
-/// Limit on steps from the best random design.
+/// Limit on steps from a random design.
 const STEPS: usize = 64;
 
 /// A combination of the dimensions' values, with its chip.
@@ -29,15 +30,15 @@ struct ClimbPosition {
     point: usize,
 }
 
-/// The best design so far.
+/// A design with a bound on its value, or its value.
 #[derive(Debug, Clone, Copy)]
 struct ClimbedDesign {
     place: ClimbPosition,
     value: f64,
 }
 
-/// A design that is good among its neighbours. `None` if no random design is within the limits and has a plan, or if
-/// the space is small.
+/// The best of some designs whose bounds are better than those of their neighbours. `None` if no random design is
+/// within the limits and has a plan, or if the space is small.
 ///
 /// # Errors
 /// An expression without a value, or a field that no chip has.
@@ -49,35 +50,84 @@ pub(super) fn climb_to_good_design(
         return Ok(None);
     }
     let dials = search.space.listed_dimensions();
-    let mut best = None;
     let drawn = draw_designs(search)?;
-    let (mut left, mut size) = (drawn.as_slice(), FIRST_BATCH);
-    while !left.is_empty() && !stop() {
-        let (batch, rest) = left.split_at(size.min(left.len()));
-        keep_better(search, batch, &mut best)?;
-        (left, size) = (rest, (2 * size).min(BATCH));
+    let bounded = drawn.into_par_iter().map(|place| bound_design(search, place, f64::INFINITY, BoundDepth::Buffered));
+    let mut starts: Vec<ClimbedDesign> = bounded.filter_map(Result::transpose).collect::<Result<_, String>>()?;
+    starts.sort_by(|a, b| a.value.total_cmp(&b.value).then(a.place.point.cmp(&b.place.point)));
+    starts.dedup_by_key(|start| start.place.point);
+    let random = starts.clone();
+    starts.truncate(STARTS);
+    let climb = |start: &ClimbedDesign| climb_from(search, &dials, *start, stop);
+    let mut tops = starts.par_iter().with_max_len(1).map(climb).collect::<Result<Vec<_>, String>>()?;
+    tops.sort_by(|a, b| a.value.total_cmp(&b.value).then(a.place.point.cmp(&b.place.point)));
+    tops.dedup_by_key(|top| top.place.point);
+    // Designs with good bounds may have no plan. Random ones come last.
+    let mut best: Option<ClimbedDesign> = None;
+    for one in tops.iter().chain(&random) {
+        let cutoff = best.map_or(f64::INFINITY, |best| best.value);
+        if stop() || one.value >= cutoff {
+            break;
+        }
+        let id = search.space.with_largest_memory(one.place.point);
+        if let Verdict::Feasible { value, .. } = search.evaluate_design(id, cutoff) {
+            best = Some(ClimbedDesign { value, ..*one });
+        }
     }
-    let Some(mut best) = best else { return Ok(None) };
+    Ok(best.map(|best| best.place.point))
+}
+
+/// Improves a design until no neighbour has a better bound.
+fn climb_from(
+    search: &DesignSearch<'_>,
+    dials: &[ListedDimension],
+    start: ClimbedDesign,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<ClimbedDesign, String> {
+    let Some(mut best) = bound_design(search, start.place, f64::INFINITY, BoundDepth::Mapped)? else {
+        return Ok(start);
+    };
     for _ in 0..STEPS {
-        let mut now = Some(best);
-        // A chip with several HBM capacities is evaluated once, with the largest.
+        let mut now = best;
+        // A chip with several HBM capacities is bounded once, with the largest.
         let mut seen = BTreeSet::from([best.place.point]);
-        let there = neighbouring_combinations(&dials, best.place.combination)
+        let there = neighbouring_combinations(dials, best.place.combination)
             .into_iter()
             .filter_map(|combination| position_of(search, combination));
         let there: Vec<ClimbPosition> = there.filter(|place| seen.insert(place.point)).collect();
         for batch in there.chunks(BATCH) {
-            if stop() || now.is_some_and(|now| now.place.point != best.place.point) {
+            if stop() || now.place.point != best.place.point {
                 break;
             }
-            keep_better(search, batch, &mut now)?;
+            let bound = |&place: &ClimbPosition| bound_design(search, place, now.value, BoundDepth::Mapped);
+            let found: Vec<Result<Option<ClimbedDesign>, String>> = batch.par_iter().map(bound).collect();
+            for one in found {
+                now = one?.filter(|one| one.value < now.value).unwrap_or(now);
+            }
         }
-        match now.filter(|now| now.place.point != best.place.point) {
-            Some(now) => best = now,
-            None => break,
+        if now.place.point == best.place.point {
+            break;
         }
+        best = now;
     }
-    Ok(Some(best.place.point))
+    Ok(best)
+}
+
+/// A design with a lower bound on its value, as tight as needed to decide whether it is below `cutoff`. `None` if it is
+/// outside the limits.
+fn bound_design(
+    search: &DesignSearch<'_>,
+    place: ClimbPosition,
+    cutoff: f64,
+    depth: BoundDepth,
+) -> Result<Option<ClimbedDesign>, String> {
+    let SingleCombination::Chip(chip, figures) = search.space.single_point(place.point)? else { return Ok(None) };
+    let id = search.space.with_largest_memory(place.point);
+    let seen = ChipOrBox::chip(*chip, figures, search.space.fabric_of_design(id));
+    let value = match depth {
+        BoundDepth::Mapped => search.fine_lower_bound(&seen, cutoff, &mut Vec::new()),
+        _ => search.coarse_lower_bound(&seen, depth, &mut Vec::new()),
+    };
+    Ok(Some(ClimbedDesign { place, value }))
 }
 
 /// The chip of a combination, if the space has it.
@@ -101,31 +151,6 @@ fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String>
         }
     }
     Ok(found)
-}
-
-/// Keeps the best of a batch if it is better. The first of equal designs wins.
-fn keep_better(
-    search: &DesignSearch<'_>,
-    batch: &[ClimbPosition],
-    best: &mut Option<ClimbedDesign>,
-) -> Result<(), String> {
-    let cutoff = best.map_or(f64::INFINITY, |best| best.value);
-    let value = |&place: &ClimbPosition| match search.space.single_point(place.point)? {
-        SingleCombination::Chip(..) => {
-            match search.evaluate_design(search.space.with_largest_memory(place.point), cutoff) {
-                Verdict::Feasible { value, .. } => Ok(Some(ClimbedDesign { place, value })),
-                Verdict::Infeasible(_) | Verdict::Beaten(_) => Ok(None),
-            }
-        }
-        SingleCombination::Outside(_) | SingleCombination::Refused(_) => Ok(None),
-    };
-    let found: Vec<Result<Option<ClimbedDesign>, String>> = batch.par_iter().with_max_len(1).map(value).collect();
-    for one in found {
-        if let Some(one) = one? {
-            *best = Some(best.filter(|best| best.value <= one.value).unwrap_or(one));
-        }
-    }
-    Ok(())
 }
 
 /// The designs that differ in one dimension, and those a step away in two.

@@ -11,13 +11,18 @@ use super::region::Region;
 use sim::hardware::fields::{BoundGrowth, FieldEffect, growth_of_bounds};
 use sim::hardware::manufacturing::least_chip_cost;
 use sim::hardware::{
-    Accelerator, BuildRule, ChipDocument, FieldValue, chip_area, find_unbuildable_between, highest_clock_within,
-    least_sustained_power, lower_clock, lowest_clock,
+    Accelerator, AreaModel, BuildRule, ChipDocument, FieldValue, chip_area, find_unbuildable_between, full_cell_rate,
+    highest_clock_within, largest_compute_area, least_power_at_cell_rate, least_sustained_power, lower_clock,
+    lowest_clock,
 };
 use sim::units::{BytesPerSecond, Hertz, SquareMillimeters, Watts};
 
 /// Allowance for sums and powers of doubles in another order than a chip's own.
 const ROUNDING: f64 = 1e-9;
+/// More than the allowance of the rule of the reticle.
+const RETICLE_ROUNDING: f64 = 1e-5;
+/// How near to the power limit a bound on cells times clock is, as a fraction of it.
+const CELL_RATE_STEP: f64 = 1.0 / 1024.0;
 
 /// Bounds on all chips of a box.
 #[derive(Debug, Clone)]
@@ -83,16 +88,58 @@ impl Files {
     fn corner_chips(&self) -> Option<(Accelerator, Accelerator)> {
         Some((self.fast.build_accelerator().ok()?, self.small.build_accelerator().ok()?))
     }
+
+    /// The small chip, designed for the clock of the fast one.
+    fn small_chip_at_fast_clock(&self, fast: Hertz) -> Option<Accelerator> {
+        let mut document = self.small.clone();
+        document.set_field("clock_mhz", &FieldValue::Number(fast.0 / 1e6)).ok()?;
+        document.build_accelerator().ok()
+    }
+}
+
+/// The most cells of a chip whose dies are within `area`: those of `fast`, or what the least of everything else leaves.
+fn most_cells(fast: &Accelerator, small: &Accelerator, die: NumberInterval, area: f64) -> f64 {
+    let all = fast.tensor.unit_count() as f64;
+    let (AreaModel::UnitAreas(_), true) = (&small.area_model, area < die.high) else { return all };
+    // The area of an array's cells grows with their number.
+    let mut twice = small.clone();
+    twice.tensor.arrays_per_core = small.tensor.arrays_per_core.saturating_mul(2);
+    let of = |chip: &Accelerator| chip_area(chip).map_or(f64::NAN, |parts| parts.total_area().0);
+    let (least, cells) = (of(small), small.tensor.unit_count() as f64);
+    let each = (of(&twice) - least) / (twice.tensor.unit_count() as f64 - cells);
+    let left = cells + (area - least) / each * (1.0 + ROUNDING);
+    if left > 0.0 { left.min(all) } else { all }
+}
+
+/// The most cells times clock of a chip that is within a power limit, with at most `cells` cells and a clock of at
+/// least `lowest`. `power` is the least power at a clock and at cells times clock.
+fn most_cell_rate(
+    (cells, fastest, lowest): (f64, Hertz, Hertz),
+    limit: Watts,
+    power: impl Fn(Hertz, Hertz) -> Watts,
+) -> Hertz {
+    let within = |rate: f64| power(Hertz((rate / cells).max(lowest.0)), Hertz(rate)) <= limit;
+    let (mut low, mut high) = (0.0, cells * fastest.0);
+    if within(high) {
+        return Hertz(high);
+    }
+    while high - low > high * CELL_RATE_STEP {
+        let middle = f64::midpoint(low, high);
+        if within(middle) { low = middle } else { high = middle }
+    }
+    Hertz(high)
 }
 
 /// Lowers the corners of a box as the power limit lowers its chips. `fast` gets a clock that no chip exceeds, `small`
-/// the energy per operation at the lowest voltage.
+/// the energy per operation at the lowest voltage. `fast` also gets a limit on cells times clock: many cells run at a low
+/// clock, and no chip has more than `cells`.
 ///
 /// The limits of the box's chips lie between two. Returns a lower bound on the power of a chip whose clock is lowered.
 /// `None`: no chip is within its limit.
 fn lower_corner_clocks(
     files: &Files,
     (fast, small): (&mut Accelerator, &mut Accelerator),
+    cells: f64,
     Between { least: tightest, most }: Between<Watts>,
 ) -> Option<Watts> {
     let least =
@@ -105,14 +152,21 @@ fn lower_corner_clocks(
     }
     // At any clock, no chip takes less power than one with the fastest design clock, because its voltage and rates have
     // fallen furthest.
-    let falling = Accelerator { clock: fast.clock, ..small.clone() };
+    let falling = files
+        .small_chip_at_fast_clock(fast.clock)
+        .unwrap_or_else(|| Accelerator { clock: fast.clock, ..small.clone() });
     let power = |clock: Hertz| least(&lower_clock(&falling, clock), fast);
+    let at_rate = |clock: Hertz, cells: Hertz| {
+        Watts(least_power_at_cell_rate(&lower_clock(&falling, clock), fast, cells).0 * (1.0 - ROUNDING))
+    };
+    let limit = most_cell_rate((cells, fast.clock, lowest), most, at_rate);
     // A chip that is within the limit at its own clock need not run at a whole number of MHz.
     let highest =
         highest_clock_within(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
     if highest < fast.clock {
         lower_fastest_clock(files, fast, small.clock, highest);
     }
+    fast.cell_rate_limit = Some(limit).filter(|limit| *limit < full_cell_rate(fast));
     small.energy = deepest.energy;
     small.tensor.accumulation = deepest.tensor.accumulation;
     for (level, deepest) in small.on_chip.iter_mut().zip(&deepest.on_chip) {
@@ -182,7 +236,15 @@ impl Grid {
         if !limits.allows_memory(&fast, &small, ROUNDING) {
             return Ok(Enclosed::Outside(OutsideReason::Hbm));
         }
-        let (low, high) = (SquareMillimeters(die.low), SquareMillimeters(die.high));
+        let built = if limits.lift_build_limits {
+            f64::INFINITY
+        } else {
+            largest_compute_area(&fast).0 * (1.0 + RETICLE_ROUNDING)
+        };
+        let largest = die.high.min(limits.max_area_mm2.unwrap_or(f64::INFINITY)).min(built);
+        let (low, high) = (SquareMillimeters(die.low), SquareMillimeters(largest));
+        let cells = most_cells(&fast, &small, die, largest);
+        fast.cell_rate_limit = Some(Hertz(cells * fast.clock.0)).filter(|limit| *limit < full_cell_rate(&fast));
         if !limits.lift_build_limits
             && let Some(broken) = find_unbuildable_between(&small, &fast, low, high)
         {
@@ -191,7 +253,7 @@ impl Grid {
         let limit_at = |area| limits.power_limit(&fast.constants, area);
         if let (Some((tightest, _)), Some((widest, cooled))) = (limit_at(low), limit_at(high)) {
             let between = Between { least: tightest, most: widest };
-            let Some(power) = lower_corner_clocks(&files, (&mut fast, &mut small), between) else {
+            let Some(power) = lower_corner_clocks(&files, (&mut fast, &mut small), cells, between) else {
                 let heat = OutsideReason::Unbuildable(BuildRule::PowerDensity);
                 return Ok(Enclosed::Outside(if cooled { heat } else { OutsideReason::Power }));
             };

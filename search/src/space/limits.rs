@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::chip_cost;
 use sim::hardware::{
-    Accelerator, AreaError, BuildRule, Constants, Unbuildable, chip_area, cooled_power, find_unbuildable, lower_clock,
-    lower_clock_to_power, lowest_clock, sustained_power,
+    Accelerator, AreaError, BuildRule, Calibration, Constants, Unbuildable, chip_area, cooled_power, find_unbuildable,
+    lower_clock, lower_clock_to_power, lowest_clock, sustained_power,
 };
 use sim::units::{SquareMillimeters, Watts};
 use std::collections::BTreeMap;
@@ -166,6 +166,15 @@ impl ChipLimits {
         if let Some(slow) = limit.and_then(|(most, _)| lower_clock_to_power(chip, most)) {
             *chip = slow;
         }
+    }
+
+    /// A built chip in the form of a space's chips: every peak is reached, and the clock is lowered until the sustained
+    /// power is within the chip's published limit and [`Self::max_power_w`].
+    #[must_use]
+    pub fn ideal_form(&self, chip: &Accelerator) -> Accelerator {
+        let ideal = Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip.clone() };
+        let limit = [ideal.published.tdp, self.max_power_w.map(Watts)].into_iter().flatten().reduce(Watts::min);
+        limit.and_then(|limit| lower_clock_to_power(&ideal, limit)).unwrap_or(ideal)
     }
 
     /// Lowers a chip's clock ([`Self::lower_clock`]). Returns its figures then, and the first limit that it still

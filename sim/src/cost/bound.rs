@@ -92,6 +92,13 @@ impl CostModel {
         }
     }
 
+    /// The time that a kernel's products take at [`Accelerator::cell_rate_limit`](crate::hardware::Accelerator), on any
+    /// span; zero without a limit.
+    #[must_use]
+    pub fn time_at_cell_rate_limit(&self, kernel: &Kernel) -> Seconds {
+        Seconds(self.machine.time_at_cell_rate_limit(kernel) * (1.0 - ROUNDING))
+    }
+
     /// The lower of the latencies of [`Self::cost_of_kernel`] on one core and on all cores: the same number in a
     /// fraction of the time.
     #[must_use]

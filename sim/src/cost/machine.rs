@@ -6,7 +6,7 @@ use super::route::Route;
 use super::tensor_core::{CoreArrays, SumPlace};
 use super::{CostError, MAX_LEVELS, Span};
 use crate::hardware::{Accelerator, Calibration, MemoryScope};
-use crate::kernel::DataType;
+use crate::kernel::{DataType, Kernel};
 
 /// The resources of a kernel on one span.
 #[derive(Debug, Clone)]
@@ -62,6 +62,8 @@ pub(super) struct Machine {
     rates: [f64; DataType::ALL.len()],
     /// The same without the achieved fraction.
     peak_rates: [f64; DataType::ALL.len()],
+    /// [`Accelerator::cell_rate_limit`]; infinite without one.
+    cell_rate_limit: f64,
     pub(super) calibration: Calibration,
     one_tensor: SpanResources,
     one_vector: SpanResources,
@@ -142,6 +144,7 @@ impl Machine {
             },
             rates: DataType::ALL.map(|format| rates[format as usize] * calibration.achieved_fraction_of(format)),
             peak_rates: rates,
+            cell_rate_limit: accelerator.cell_rate_limit.map_or(f64::INFINITY, |limit| limit.0),
             calibration,
             one_tensor: view(1.0, 1.0, 1.0 / tensor),
             one_vector: view(1.0, 1.0, 1.0 / vector),
@@ -196,6 +199,17 @@ impl Machine {
     pub(super) fn peak_macs(&self, view: &SpanResources, data_type: DataType) -> f64 {
         let a = &self.arrays;
         self.peak_rates[data_type as usize] * self.clock * view.cores * a.count * a.rows * a.columns
+    }
+
+    /// The time that a kernel's products take at [`Accelerator::cell_rate_limit`]; zero without a limit.
+    pub(super) fn time_at_cell_rate_limit(&self, kernel: &Kernel) -> f64 {
+        let operand = match kernel {
+            Kernel::Contraction(c) => c.operand,
+            Kernel::Epilogue(e) => e.contraction.operand,
+            Kernel::FusedAttention(a) => a.operand,
+            _ => return 0.0,
+        };
+        kernel.flops().as_f64() / (2.0 * self.rates[operand as usize] * self.cell_rate_limit)
     }
 
     /// Achieved vector results per second on these resources, for a function of one cycle per element.

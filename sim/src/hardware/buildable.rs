@@ -120,6 +120,24 @@ struct BuildRange<'a> {
     most: SquareMillimeters,
 }
 
+/// Allowance for sums of doubles in another order.
+const ROUNDING: f64 = 1e-6;
+
+/// The number of a chip's compute dies.
+fn die_count(chip: &Accelerator) -> f64 {
+    match &chip.area_model {
+        AreaModel::UnitAreas(plan) => f64::from(plan.dies.max(1)),
+        AreaModel::Phaze22nm | AreaModel::Undisclosed => 1.0,
+    }
+}
+
+/// The area of as many dies as a chip has, each as large as the reticle.
+#[must_use]
+pub fn largest_compute_area(chip: &Accelerator) -> SquareMillimeters {
+    let package = &chip.constants.package;
+    SquareMillimeters(die_count(chip) * package.reticle_long * package.reticle_short)
+}
+
 /// The longer side of a die of this area, in mm.
 fn longest_side(constants: &Constants, die: f64) -> f64 {
     (die * constants.package.aspect).sqrt().min(constants.package.reticle_long)
@@ -135,8 +153,8 @@ impl BuildRange<'_> {
             _ => None,
         };
         if rule == BuildRule::Reticle {
-            let dies = plans.map_or(1.0, |(small, _)| f64::from(small.dies.max(1)));
-            return Some((self.least.0 / dies, package.reticle_long * package.reticle_short));
+            let dies = die_count(self.small);
+            return Some((self.least.0 / dies, largest_compute_area(self.small).0 / dies));
         }
         let (small, large) = plans?;
         let (count, die) = large.dies_with_phys(self.most);
@@ -171,8 +189,7 @@ impl BuildRange<'_> {
     fn first_broken(&self) -> Option<Unbuildable> {
         let broken = |rule: BuildRule| {
             let (need, have) = self.need_and_supply(rule)?;
-            // Sums of doubles may differ in the last digits.
-            (need > have * (1.0 + 1e-6)).then_some(Unbuildable { rule, need, have })
+            (need > have * (1.0 + ROUNDING)).then_some(Unbuildable { rule, need, have })
         };
         BuildRule::ALL.into_iter().find_map(broken)
     }

@@ -255,7 +255,7 @@ fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
 /// The power of an accelerator under its heaviest sustained loads, from energies per action and static power.
 #[must_use]
 pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
-    let products = contraction_power(accelerator, accelerator);
+    let products = contraction_power(accelerator, accelerator, full_cell_rate(accelerator));
     let lanes = Watts(accelerator.energy.per_vector_operation.0 * accelerator.peak_vector_operations().0);
     let together = products.on_chip + lanes + device_memory_power(accelerator);
     SustainedPower { contraction: products.total_power(), stream: stream_power(accelerator), together }
@@ -265,11 +265,23 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
 /// the most. Both have the same dataflow, and `large` has the memories of `small` by name.
 #[must_use]
 pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
+    least_power_at_cell_rate(small, large, full_cell_rate(small))
+}
+
+/// [`least_sustained_power`] of those accelerators whose number of cells times their clock is `cells`.
+#[must_use]
+pub fn least_power_at_cell_rate(small: &Accelerator, large: &Accelerator, cells: Hertz) -> Watts {
     // If rates differ, the fastest type may differ too.
     if small.tensor.macs_per_unit_per_cycle != large.tensor.macs_per_unit_per_cycle {
         return stream_power(small);
     }
-    contraction_power(small, large).total_power().max(stream_power(small))
+    contraction_power(small, large, cells).total_power().max(stream_power(small))
+}
+
+/// The number of an accelerator's cells times its clock.
+#[must_use]
+pub fn full_cell_rate(accelerator: &Accelerator) -> Hertz {
+    Hertz(accelerator.tensor.unit_count() as f64 * accelerator.clock.0)
 }
 
 /// The power of a large contraction.
@@ -285,13 +297,12 @@ impl ContractionPower {
     }
 }
 
-/// A large contraction at the rates of `small`. Traffic per multiply-accumulate falls with larger arrays and memories,
+/// A large contraction on `cells` cells times clock, at the rates of `small`. Traffic per multiply-accumulate falls with larger arrays and memories,
 /// so it is `large`'s.
-fn contraction_power(small: &Accelerator, large: &Accelerator) -> ContractionPower {
+fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> ContractionPower {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
-    let rate = rates.get(data_type).unwrap_or(0.0) * small.clock.0;
-    let macs = small.tensor.unit_count() as f64 * rate;
+    let macs = cells.0 * rates.get(data_type).unwrap_or(0.0);
     let mut on_chip =
         small.energy.static_power + running_power(small) + Watts(small.energy.macs_energy(data_type, 1).0 * macs);
     let mut last = Watts::ZERO;

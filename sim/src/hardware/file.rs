@@ -294,6 +294,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         name: raw.name.clone(),
         clock,
         lowered: None,
+        cell_rate_limit: None,
         sustained_clock_fraction: raw.sustained_clock_fraction.unwrap_or(1.0),
         tensor: TensorCores {
             cores: raw.tensor.cores,

@@ -35,12 +35,17 @@ pub(crate) use verify_tests::every_number_has_limits;
 
 pub use accumulators::{Accumulation, AccumulatorMemory};
 pub use area::{AreaBreakdown, AreaError, Floorplan, chip_area};
-pub use buildable::{BuildRule, Unbuildable, cooled_power, find_unbuildable, find_unbuildable_between};
+pub use buildable::{
+    BuildRule, Unbuildable, cooled_power, find_unbuildable, find_unbuildable_between, largest_compute_area,
+};
 pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
 pub use constants::Constants;
 pub use document::ChipDocument;
-pub use energy::{ControlStyle, EnergyModel, SustainedPower, least_sustained_power, sustained_power};
+pub use energy::{
+    ControlStyle, EnergyModel, SustainedPower, full_cell_rate, least_power_at_cell_rate, least_sustained_power,
+    sustained_power,
+};
 pub use error::HardwareError;
 pub use file::ChipTemplate;
 pub use interfaces::{DieLink, HbmGeneration};
@@ -107,6 +112,10 @@ pub struct Accelerator {
     /// The designed clock and voltage, if the clock is lowered: see [`lower_clock`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lowered: Option<LoweredClock>,
+    /// Most cells times clock: a limit on the arrays' rate below their number times [`Self::clock`]. Only bounds on sets
+    /// of chips have one, where no chip has both the most cells and the highest clock of its set.
+    #[serde(skip)]
+    pub cell_rate_limit: Option<Hertz>,
     /// Fraction of the clock that matrix products keep in hours of training, limited by power and heat. It is relative
     /// to the short runs that `calibration` was fitted to; 1 where unknown.
     pub sustained_clock_fraction: f64,

@@ -183,6 +183,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         name: config.name(),
         clock,
         lowered: None,
+        cell_rate_limit: None,
         sustained_clock_fraction: 1.0,
         tensor: TensorCores {
             cores: config.num_tc,

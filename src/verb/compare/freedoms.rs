@@ -2,7 +2,7 @@
 
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::verb::search::baselines::{search_expert_plan, without_calibration};
+use crate::verb::search::baselines::search_expert_plan;
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, prepare_job};
 use results::answer::comparison::ComparisonEntry;
@@ -149,8 +149,7 @@ fn keeps_calibration(question: &SearchQuestion) -> bool {
 /// The reference chip in the same form as the space's chips: ideal if they are ideal. The comparison then measures the
 /// dimensions of the chip, not its calibration.
 fn reference_chip(question: &SearchQuestion) -> Accelerator {
-    let reference = question.reference.clone();
-    if keeps_calibration(question) { reference } else { without_calibration(reference) }
+    if keeps_calibration(question) { question.reference.clone() } else { question.ideal.clone() }
 }
 
 /// Says which chips are ideal.

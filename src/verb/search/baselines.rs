@@ -61,7 +61,8 @@ pub fn compare_with_baselines(
             chips.push((chip_label(&chip), chip.clone()));
         }
         if with_ideal {
-            chips.push((format!("{built}, ideal"), without_calibration(chip)));
+            let ideal = question.study.space.limits.ideal_form(&chip);
+            chips.push((ideal_label(&ideal), ideal));
         }
     }
     // Sequentially, because each is a search for a plan.
@@ -79,12 +80,16 @@ fn ideal_base_chip(question: &SearchQuestion) -> Option<(String, Accelerator)> {
     let Chips::Grid(spec) = &question.study.space.chips else { return None };
     let chip = Accelerator::built_in(&spec.base_chip).ok().filter(|_| spec.calibration == CalibrationChoice::Ideal)?;
     let beside = BUILT.iter().any(|(built, ideal)| *ideal && *built == chip.name);
-    (!beside && is_calibrated(&chip)).then(|| (format!("{}, ideal", chip.name), without_calibration(chip)))
+    (!beside && is_calibrated(&chip)).then(|| {
+        let ideal = question.study.space.limits.ideal_form(&chip);
+        (ideal_label(&ideal), ideal)
+    })
 }
 
-/// A chip without calibration: every peak is reached, at the full clock.
-pub fn without_calibration(chip: Accelerator) -> Accelerator {
-    Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip }
+/// The label of a built chip in its ideal form.
+fn ideal_label(chip: &Accelerator) -> String {
+    let clock = chip.lowered.map(|_| format!(" at {:.0} MHz", chip.clock.0 / 1e6)).unwrap_or_default();
+    format!("{}, ideal{clock}", chip.name)
 }
 
 /// True if a chip's rates are fitted to measurements.

@@ -15,7 +15,7 @@ use search::planner::Job;
 use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
-use sim::hardware::{Accelerator, Calibration, ChipDocument, FieldValue};
+use sim::hardware::{Accelerator, ChipDocument, FieldValue};
 use sim::network::{Fabric, FabricDocument, NetworkError};
 use sim::units::Bytes;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct SearchQuestion {
     pub stack: SoftwareStack,
     /// The chip that the space's chips are compared with.
     pub reference: Accelerator,
-    /// The reference with ideal calibration. Bounds are prepared with it, so that they stay admissible: no chip has a
+    /// The reference in the form of the space's chips. Bounds are prepared with it, so that they stay admissible: no chip has a
     /// smaller launch time.
     pub ideal: Accelerator,
     pub space: Space,
@@ -137,7 +137,7 @@ impl SearchQuestion {
             tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
         }
         let reference = reference_chip(&study, files).map_err(|e| e.with_context(of(reference_key(&study))))?;
-        let ideal = Accelerator { calibration: Calibration::default(), ..reference.clone() };
+        let ideal = study.space.limits.ideal_form(&reference);
         let aim = aim_of(question, &study);
         check_robust_objective(question.aim.robust, &aim)?;
         check_hbm_prices(&name, &study, &aim)?;

@@ -152,14 +152,16 @@ impl ChipTimes {
         &self.schedules
     }
 
-    /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap.
+    /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap. It is at least the time that
+    /// the chip's limit on cells times clock leaves.
     fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
             Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
             _ => 1.0,
         };
-        modelled / slower + Seconds::from_micros(self.stack.launch.gap_us)
+        modelled.max(self.model.time_at_cell_rate_limit(kernel)) / slower
+            + Seconds::from_micros(self.stack.launch.gap_us)
     }
 
     /// Returns a lower bound on a kernel's time over all mappings, at `fidelity`; for a collective, its latency.

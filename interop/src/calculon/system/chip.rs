@@ -48,6 +48,7 @@ impl CalculonSystem {
             name: self.name().to_owned(),
             clock,
             lowered: None,
+            cell_rate_limit: None,
             sustained_clock_fraction: 1.0,
             tensor: TensorCores {
                 cores: 1,
