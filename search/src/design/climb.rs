@@ -17,7 +17,7 @@ const DRAWN: usize = 128;
 /// Limit on draws. If few designs are within the limits, the drawing ends here.
 const DRAWS: usize = 8192;
 /// Random designs that are improved, those with the best bounds.
-const STARTS: usize = 6;
+const STARTS: usize = 3;
 /// Designs bounded between updates of the best.
 const BATCH: usize = 16;
 /// Limit on steps from a random design.
