@@ -4,6 +4,7 @@ pub mod ask;
 pub mod bad_end;
 pub mod bayes;
 pub mod design;
+pub mod hindcast;
 pub mod memory;
 pub mod objective;
 pub mod pareto;

@@ -207,6 +207,11 @@ impl Study {
         STUDIES.get_file(format!("{own}.toml"))?.contents_utf8()
     }
 
+    /// The text of a file of `search/studies/hindcast/`, by its stem.
+    pub(crate) fn hindcast_text(stem: &str) -> Option<&'static str> {
+        STUDIES.get_file(format!("hindcast/{stem}.toml"))?.contents_utf8()
+    }
+
     /// A built-in study by name, or a study file by path (anything that ends in `.toml`).
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! `coplace validate`: scores predictions against measurements.
 
+mod hindcast;
+
 use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
@@ -30,12 +32,17 @@ use std::path::{Path, PathBuf};
 )]
 pub struct ValidateArguments {
     /// CSV files of measured data
-    #[arg(required_unless_present_any = ["techniques", "intervals"], value_name = "FILE")]
+    #[arg(required_unless_present_any = ["techniques", "intervals", "hindcast"], value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Compute the published figures of memory techniques instead (results/reference/techniques.toml), with their
     /// errors
     #[arg(long, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "stacks"])]
     techniques: bool,
+    /// Search for the best chip under the constraints of each chip that was built (area, process, power, HBM, links,
+    /// cluster and a model of its year), and print both side by side; for all chips of search/studies/hindcast, or for
+    /// those named
+    #[arg(long, value_name = "CHIP", num_args = 0.., value_delimiter = ',', conflicts_with_all = ["files", "techniques", "held_out", "intervals", "predictions", "plot", "breakdown", "stacks", "chips"])]
+    hindcast: Option<Vec<String>>,
     /// Predict training runs and memory peaks with models, numbers of nodes, chips and stacks held out in turn, each
     /// stack's scalars fitted to the other rows; kernels and collectives with rows, kinds and chips held out
     #[arg(long, conflicts_with_all = ["predictions", "plot", "breakdown", "format"])]
@@ -74,6 +81,9 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
     if arguments.techniques {
         let figures = results::papers::reproduce_figures().or_other()?;
         return answer::write_answer(arguments.format, &figures, |figures| report::papers_report(figures));
+    }
+    if let Some(chips) = &arguments.hindcast {
+        return hindcast::run_hindcast(chips, arguments.format);
     }
     if let Some(table) = &arguments.intervals {
         return validate_intervals(table.as_deref());

@@ -5,6 +5,7 @@ pub mod evaluation;
 pub mod evidence;
 pub mod finite;
 pub mod freedoms;
+pub mod hindcast;
 pub mod plan;
 pub mod rank_mapping;
 pub mod step;

@@ -152,9 +152,12 @@ fn lower_corner_clocks(
     }
     // At any clock, no chip takes less power than one with the fastest design clock, because its voltage and rates have
     // fallen furthest.
-    let falling = files
-        .small_chip_at_fast_clock(fast.clock)
-        .unwrap_or_else(|| Accelerator { clock: fast.clock, ..small.clone() });
+    let falling = match small.clock == fast.clock {
+        true => small.clone(),
+        false => files
+            .small_chip_at_fast_clock(fast.clock)
+            .unwrap_or_else(|| Accelerator { clock: fast.clock, ..small.clone() }),
+    };
     let power = |clock: Hertz| least(&lower_clock(&falling, clock), fast);
     let at_rate = |clock: Hertz, cells: Hertz| {
         Watts(least_power_at_cell_rate(&lower_clock(&falling, clock), fast, cells).0 * (1.0 - ROUNDING))
