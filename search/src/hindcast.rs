@@ -10,7 +10,7 @@ use serde::Deserialize;
 use sim::hardware::{Accelerator, ChipDocument, FieldValue, chip_area};
 
 /// Fields of the real chip that its hindcast keeps; a key that ends in a dot stands for all fields of the table.
-const KEPT: [&str; 14] = [
+const KEPT: [&str; 15] = [
     "area.node",
     "energy.node",
     "area.dies",
@@ -22,6 +22,7 @@ const KEPT: [&str; 14] = [
     "area.pcie_generation",
     "area.pcie_lanes",
     "area.other_blocks_fraction",
+    "area.core_memory.local_buffer.ports",
     "memory.hbm.capacity_gib",
     "memory.hbm.capacity_gb",
     "tensor.macs_per_unit_per_cycle.",
