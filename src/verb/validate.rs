@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
-    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent."
+    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent. Of --hindcast: docs/json.md."
 )]
 pub struct ValidateArguments {
     /// CSV files of measured data

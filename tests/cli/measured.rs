@@ -186,3 +186,19 @@ fn points_are_not_percent() {
         }
     }
 }
+
+/// The built chip is in the space of its hindcast, so the best one trains at least as fast, within the same limits.
+#[test]
+fn a_hindcast_is_at_least_as_good_as_its_chip_and_within_its_limits() {
+    let answer = run_coplace(&["validate", "--hindcast", "MI300X", "--format", "json"]).expect_json();
+    let [chip] = answer["chips"].as_array().unwrap().as_slice() else { panic!("{answer}") };
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    assert_eq!((&chip["chip"], &chip["year"]), (&"mi300x".into(), &2023.into()));
+    for side in ["real", "found"] {
+        assert!(number(&chip[side]["power_w"]) <= number(&chip["max_power_w"]), "{side}: {chip}");
+        assert!(number(&chip[side]["area_mm2"]) <= number(&chip["max_area_mm2"]) * (1.0 + 1e-9), "{side}: {chip}");
+    }
+    assert!(number(&chip["speedup"]) * (1.0 + number(&chip["gap"])) >= 1.0, "{chip}");
+    let refused = run_coplace(&["validate", "--hindcast", "gaudi2"]).expect_refusal();
+    assert!(refused.contains("--hindcast gaudi2: has no hindcast; give one of tpu_v4, tpu_v5p,"), "{refused}");
+}
