@@ -1,4 +1,4 @@
-//! Stops a search or a sweep before its end: after a time limit, or on Ctrl-C.
+//! Stops a search or a sweep before its end: after a time limit, or on Ctrl-C or SIGTERM.
 
 use crate::failure::{self, Failure};
 use std::io::Write;
@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The cause of a stop by a signal.
+const BY_SIGNAL: &str = "stopped by Ctrl-C or SIGTERM";
 /// Exit code of a program that Ctrl-C has ended: 128 plus the number of the signal.
 const INTERRUPTED: i32 = 130;
 /// Largest limit that a clock can represent.
@@ -19,7 +21,7 @@ pub struct StopLimit {
 }
 
 impl StopLimit {
-    /// Starts the time limit, if there is one, and handles Ctrl-C. A second Ctrl-C ends the program.
+    /// Starts the time limit, if there is one, and handles Ctrl-C and SIGTERM. A second signal ends the program.
     pub fn new(seconds: Option<f64>) -> Result<Self, Failure> {
         if let Some(seconds) = seconds.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST)) {
             let limit = format!("must be above 0 and at most {LONGEST} seconds; give a limit, or leave it out");
@@ -44,7 +46,7 @@ impl StopLimit {
         ASKED.load(Ordering::SeqCst) || self.end.is_some_and(|(end, _)| Instant::now() >= end)
     }
 
-    /// True if Ctrl-C was pressed.
+    /// True if a signal has stopped the search.
     pub fn was_interrupted() -> bool {
         ASKED.load(Ordering::SeqCst)
     }
@@ -52,7 +54,7 @@ impl StopLimit {
     /// The cause of the stop, if the search was stopped.
     pub fn stopped_by(&self) -> Option<String> {
         if ASKED.load(Ordering::SeqCst) {
-            return Some("stopped by Ctrl-C".to_owned());
+            return Some(BY_SIGNAL.to_owned());
         }
         self.end
             .filter(|(end, _)| Instant::now() >= *end)
@@ -60,7 +62,7 @@ impl StopLimit {
     }
 }
 
-/// The number of stored designs of a sweep. Ctrl-C ends the program at once and prints it; the store loses nothing.
+/// The number of stored designs of a sweep. Ctrl-C and SIGTERM end the program at once and prints it; the store loses nothing.
 pub struct KeptCounter(Arc<Mutex<u64>>);
 
 impl KeptCounter {
@@ -72,7 +74,7 @@ impl KeptCounter {
             // A commit in progress ends first, so the line and the store agree; none starts before the exit.
             let kept = known.lock().unwrap_or_else(PoisonError::into_inner);
             // Standard error may be closed.
-            let _ = writeln!(std::io::stderr(), "stopped by Ctrl-C: {}", words(*kept));
+            let _ = writeln!(std::io::stderr(), "{BY_SIGNAL}: {}", words(*kept));
             std::process::exit(INTERRUPTED);
         };
         if let Err(why) = ctrlc::set_handler(handler) {

@@ -255,7 +255,13 @@ fn a_sweep_killed_at_any_moment_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
+fn signals_stop_a_sweep_at_once_and_say_what_is_kept() {
+    for signal in ["-INT", "-TERM"] {
+        check_stop_by_signal(signal);
+    }
+}
+
+fn check_stop_by_signal(signal: &str) {
     let dir = undisturbed_sweep();
     // As a shell starts it in the background: with Ctrl-C ignored.
     let coplace = assert_cmd::cargo::cargo_bin!("coplace").display().to_string();
@@ -272,12 +278,12 @@ fn ctrl_c_stops_a_sweep_at_once_and_says_what_is_kept() {
         assert!(child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(120), "nothing is kept");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(130), "{said}");
     let line = said.lines().last().unwrap();
-    let kept = line.strip_prefix("stopped by Ctrl-C: ").and_then(|rest| rest.split(' ').next()).unwrap();
+    let kept = line.strip_prefix("stopped by Ctrl-C or SIGTERM: ").and_then(|rest| rest.split(' ').next()).unwrap();
     assert!(line.ends_with("of 576 designs are stored in stopped; go on with --resume"), "{line}");
     let rest = run_coplace_in(dir.path(), &sweep("stopped", &["--resume"])).expect_json();
     let (kept, rest) = (kept.parse::<u64>().unwrap(), rest["this_run"]["designs"].as_u64().unwrap());
@@ -471,4 +477,36 @@ fn pandas_and_duckdb_read_a_sweep() {
     assert_eq!(rows.parse::<u64>().unwrap(), DESIGNS);
     let record: Value = serde_json::from_slice(&std::fs::read(whole.join("record.json")).unwrap()).unwrap();
     assert_eq!(best.parse::<f64>().ok(), record["best"]["design"]["step_time_s"].as_f64());
+}
+
+/// The verbs that read a finished sweep.
+const READING_VERBS: [&[&str]; 3] =
+    [&["compare", "whole"], &["pareto", "whole", "--out", "figures"], &["merge", "whole", "--out", "merged"]];
+
+/// A directory of another user, or of an archive.
+#[test]
+fn a_finished_sweep_that_cannot_be_written_can_be_read() {
+    let dir = undisturbed_sweep();
+    // SQLite cannot make its log where a directory stands, as root neither.
+    std::fs::create_dir(dir.path().join("whole/sweep.sqlite-wal")).unwrap();
+    for call in READING_VERBS {
+        run_coplace_in(dir.path(), call).expect_result();
+    }
+    let refused = run_coplace_in(dir.path(), &sweep("whole", &["--resume"]));
+    assert!(refused.code != 0 && refused.stderr.contains("sweep.sqlite"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_store_with_a_view_in_the_place_of_a_table_is_damaged() {
+    let dir = undisturbed_sweep();
+    let store = rusqlite::Connection::open(dir.path().join("whole/sweep.sqlite")).unwrap();
+    let endless = "ALTER TABLE design RENAME TO other;
+        CREATE VIEW design AS WITH RECURSIVE c(number, row, checksum) AS
+        (SELECT 0, x'00', 0 UNION ALL SELECT number + 1, row, checksum FROM c) SELECT * FROM c;";
+    store.execute_batch(endless).unwrap();
+    store.close().unwrap();
+    for call in READING_VERBS {
+        let refused = run_coplace_in(dir.path(), call).expect_refusal();
+        assert!(refused.contains("it has more than the three tables of a sweep"), "{refused}");
+    }
 }

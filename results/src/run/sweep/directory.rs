@@ -35,7 +35,7 @@ pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> 
         return Ok(SearchRun::read_designs(directory, record)?);
     }
     search_run::verify_file(directory, PARQUET)?;
-    let store = SweepStore::open_in(directory)?;
+    let store = SweepStore::read_in(directory)?;
     let facts = store.facts();
     let dials: Vec<_> = facts.dimensions.iter().map(super::SweptDimension::to_dial).collect();
     let varied = |number: u64| {

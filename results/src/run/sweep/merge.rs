@@ -94,7 +94,7 @@ impl SweepParts {
                 absent = absent.or(Some(directory));
                 continue;
             }
-            let store = SweepStore::open_in(directory)?;
+            let store = SweepStore::read_in(directory)?;
             let whole = SweepFacts { part: 1, parts: 1, ..store.facts().clone() };
             match &facts {
                 Some((first, known)) if !known.is_same_part(&whole) || of != store.facts().parts => {
@@ -113,7 +113,7 @@ impl SweepParts {
         let missing: Vec<u32> = (1..=of).filter(|part| !held.contains_key(part)).collect();
         match (&facts, absent) {
             (Some(_), _) if !missing.is_empty() => return Err(SweepMergeError::Lost { missing, of }),
-            (_, Some(directory)) => drop(SweepStore::open_in(directory)?),
+            (_, Some(directory)) => drop(SweepStore::read_in(directory)?),
             _ => {}
         }
         let Some((_, facts)) = facts else { return Err(SweepMergeError::Nothing) };

@@ -194,11 +194,36 @@ impl SweepStore {
     /// # Errors
     /// A store that is missing, truncated, damaged, of another version, or in use by another process.
     pub fn open_in(directory: &Path) -> Result<Self, SweepStoreError> {
+        let mut store = Self::open_by(directory, connect_exclusively)?;
+        store.checkpoint_log()?;
+        Ok(store)
+    }
+
+    /// Opens the store of a directory to read it, as [`Self::open_in`]. The directory may be read-only, if nothing is
+    /// left in the log.
+    ///
+    /// # Errors
+    /// As [`Self::open_in`].
+    pub fn read_in(directory: &Path) -> Result<Self, SweepStoreError> {
+        let log = std::fs::metadata(directory.join(BESIDE[0])).ok().filter(std::fs::Metadata::is_file);
+        let log = log.map_or(0, |found| found.len());
+        match Self::open_in(directory) {
+            Err(SweepStoreError::Write { .. } | SweepStoreError::Open { .. }) if log == 0 => {
+                Self::open_by(directory, connect_unchanged)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_by(
+        directory: &Path,
+        connect: impl Fn(&Path) -> Result<Connection, SweepStoreError>,
+    ) -> Result<Self, SweepStoreError> {
         let file = directory.join(STORE);
         if is_truncated(&file) {
             return Err(SweepStoreError::Damaged { file, why: "its end is cut off within a page".into() });
         }
-        let connection = connect_exclusively(&file)?;
+        let connection = connect(&file)?;
         let damaged = |why: String| SweepStoreError::Damaged { file: file.clone(), why };
         let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let (application, format) = (
@@ -214,6 +239,17 @@ impl SweepStore {
                 found: format!("store {format}"),
                 expected: format!("store {FORMAT}"),
             });
+        }
+        // A view or a trigger might never end.
+        let others: i64 = connection
+            .query_row(
+                "SELECT count(*) FROM sqlite_schema WHERE type <> 'table' OR name NOT IN ('facts', 'tally', 'design')",
+                [],
+                |row| row.get(0),
+            )
+            .map_err(|why| read_error(&file, &why))?;
+        if others > 0 {
+            return Err(damaged("it has more than the three tables of a sweep".into()));
         }
         let sound: String = connection
             .query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))
@@ -240,7 +276,6 @@ impl SweepStore {
         let present = PresentCombinations::new(facts.combinations);
         let mut store = Self { file, connection, facts, present, tally: ChecksumTally::default() };
         store.verify_rows()?;
-        store.checkpoint_log()?;
         Ok(store)
     }
 
@@ -434,6 +469,17 @@ fn connect_exclusively(file: &Path) -> Result<Connection, SweepStoreError> {
         connection.pragma_update(None, "cache_size", -16_384)
     })();
     set.map(|()| connection).map_err(|why| read_error(file, &why))
+}
+
+/// Opens a database that nobody changes, without a lock.
+fn connect_unchanged(file: &Path) -> Result<Connection, SweepStoreError> {
+    let open = |why: String| SweepStoreError::Open { file: file.into(), why };
+    let absolute = std::path::absolute(file).map_err(|why| open(why.to_string()))?;
+    let path = absolute.to_str().ok_or_else(|| open("its path is not UTF-8".to_owned()))?;
+    // The characters that end a path in a URI (SQLite, Uniform Resource Identifiers, 3.1).
+    let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(format!("file:{path}?immutable=1"), flags).map_err(|why| open(why.to_string()))
 }
 
 /// Translates an error of SQLite from reading.
