@@ -63,6 +63,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--headroom-gib", "2.5"),
     ("--held-out", ""),
     ("--input", "gemm"),
+    ("--hindcast", "b200"),
     ("--intervals", "residuals.csv"),
     ("--kernels", ""),
     ("--kwh-price", "0.12"),
@@ -145,7 +146,7 @@ const SAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Flags that replace the arguments that their verb requires.
-const ALONE: [&str; 2] = ["validate --techniques", "validate --intervals"];
+const ALONE: [&str; 3] = ["validate --techniques", "validate --intervals", "validate --hindcast"];
 
 /// Flags that a flag needs beside it. `VERB --FLAG` takes precedence over `--FLAG`.
 const BESIDE: &[(&str, &str)] = &[

@@ -1,7 +1,7 @@
 //! Hindcasts: the best chip under the constraints of one that was built.
 //!
-//! Process, number of dies, area, power, HBM, links, cluster and model are those of the real chip. What its designers
-//! chose inside the die is open: the space of its family (`search/studies/hindcast/`).
+//! Process, number of dies, area, power, HBM, links, cluster and model are those of the real chip. The space of its
+//! family (`search/studies/hindcast/`) leaves open the choices of its designers inside the die.
 
 use crate::ask::{ClusterSpec, Question, WorkloadSpec};
 use crate::space::{ChipLimits, Chips, Dimension, Values};
@@ -9,8 +9,8 @@ use crate::study::Study;
 use serde::Deserialize;
 use sim::hardware::{Accelerator, ChipDocument, FieldValue, chip_area};
 
-/// Fields of the real chip that its hindcast keeps; a key that ends in a dot stands for all fields of the table.
-const KEPT: [&str; 15] = [
+/// Fields of the real chip that its hindcast keeps, beside those of [`KEPT_TABLE`].
+const KEPT: [&str; 14] = [
     "area.node",
     "energy.node",
     "area.dies",
@@ -25,8 +25,9 @@ const KEPT: [&str; 15] = [
     "area.core_memory.local_buffer.ports",
     "memory.hbm.capacity_gib",
     "memory.hbm.capacity_gb",
-    "tensor.macs_per_unit_per_cycle.",
 ];
+/// A table of the real chip that its hindcast keeps: the rates of the number formats.
+const KEPT_TABLE: &str = "tensor.macs_per_unit_per_cycle";
 
 /// A built chip, a model of its year, and a cluster.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -77,8 +78,8 @@ impl HindcastCase {
         toml::from_str::<CasesFile>(text).map(|file| file.case).map_err(|why| format!("hindcast/cases.toml: {why}"))
     }
 
-    /// The case as a question. The limit of area is the modelled area of the real chip, like those of the space. The limit of power is the published one, or else the power that the model gives the real
-    /// chip.
+    /// The case as a question. The limit of area is the modelled area of the real chip, as areas of the space are
+    /// modelled. The limit of power is the published one, or else the power that the model gives the real chip.
     ///
     /// # Errors
     /// A chip, a family or a field that does not exist.
@@ -95,7 +96,8 @@ impl HindcastCase {
         let limits = ChipLimits { max_area_mm2: Some(area.0), max_power_w: Some(power.0), ..ChipLimits::default() };
         study.space.limits = limits;
         let Chips::Grid(spec) = &mut study.space.chips else { return Err(format!("{place}: has no base chip")) };
-        let is_kept = |key: &str| KEPT.iter().any(|kept| key == *kept || kept.ends_with('.') && key.starts_with(kept));
+        let is_kept =
+            |key: &str| KEPT.contains(&key) || key.rsplit_once('.').is_some_and(|(table, _)| KEPT_TABLE.eq(table));
         let mut kept: Vec<(String, FieldValue)> =
             document.list_fields().into_iter().filter(|(key, _)| is_kept(key)).collect();
         kept.push(("hbm_gb_per_s".to_owned(), FieldValue::Number(bare.hbm.read_bandwidth.0 / 1e9)));

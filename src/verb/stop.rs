@@ -62,7 +62,8 @@ impl StopLimit {
     }
 }
 
-/// The number of stored designs of a sweep. Ctrl-C and SIGTERM end the program at once and prints it; the store loses nothing.
+/// The number of stored designs of a sweep. Ctrl-C and SIGTERM end the program at once and print it; the store loses
+/// nothing.
 pub struct KeptCounter(Arc<Mutex<u64>>);
 
 impl KeptCounter {

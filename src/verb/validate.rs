@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
     \"rankings\": [{\"group\", \"groups\", \"spearman\", \"top1_regret_pct\"}],\n\
     \"out_of_memory\": [{\"group\", \"failed\", \"caught\", \"ran\", \"false_alarms\", \"precision\", \"recall\", \"wrong\"}],\n\
     \"row_errors\": [{\"file\", \"line\", \"id\", \"key\", \"value\", \"limit\", \"cure\"}], \"unpredicted\": [{\"line\", \"id\", \"group\", \"why\"}],\n\
-    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent. Of --hindcast: docs/json.md."
+    \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent."
 )]
 pub struct ValidateArguments {
     /// CSV files of measured data
@@ -41,7 +41,8 @@ pub struct ValidateArguments {
     /// Search for the best chip under the constraints of each chip that was built (area, process, power, HBM, links,
     /// cluster and a model of its year), and print both side by side; for all chips of search/studies/hindcast, or for
     /// those named
-    #[arg(long, value_name = "CHIP", num_args = 0.., value_delimiter = ',', conflicts_with_all = ["files", "techniques", "held_out", "intervals", "predictions", "plot", "breakdown", "stacks", "chips"])]
+    #[arg(long, value_name = "CHIP", num_args = 0.., value_delimiter = ',', conflicts_with_all =
+        ["files", "techniques", "held_out", "intervals", "predictions", "plot", "breakdown", "stacks", "chips"])]
     hindcast: Option<Vec<String>>,
     /// Predict training runs and memory peaks with models, numbers of nodes, chips and stacks held out in turn, each
     /// stack's scalars fitted to the other rows; kernels and collectives with rows, kinds and chips held out

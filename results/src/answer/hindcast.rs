@@ -140,7 +140,9 @@ impl HindcastAnswer {
         }
         let near = self.chips.iter().filter(|entry| (entry.peak_ratio - 1.0).abs() <= NEAR).count();
         format!(
-            "{}{}\n{}{}\n{}{}\nPeak and speed are the best chip's over the built one's. Both are ideal, with modelled energies; the clock obeys\nthe limit of power. The best chip is within {:.0} % of the built chip's peak for {near} of {}.\n",
+            "{}{}\n{}{}\n{}{}\nPeak and speed are the best chip's over the built one's. Both are ideal, with modelled \
+            energies; the clock obeys the limit of power. The best chip is within {:.0} % of the built chip's peak for \
+            {near} of {}.\n",
             format_heading("Built chips, and the best under their constraints"),
             figures.render(),
             format_heading("Inside"),

@@ -131,8 +131,8 @@ fn most_cell_rate(
 }
 
 /// Lowers the corners of a box as the power limit lowers its chips. `fast` gets a clock that no chip exceeds, `small`
-/// the energy per operation at the lowest voltage. `fast` also gets a limit on cells times clock: many cells run at a low
-/// clock, and no chip has more than `cells`.
+/// the energy per operation at the lowest voltage. `fast` also gets a limit on cells times clock: many cells run at a
+/// low clock, and no chip has more than `cells`.
 ///
 /// The limits of the box's chips lie between two. Returns a lower bound on the power of a chip whose clock is lowered.
 /// `None`: no chip is within its limit.

@@ -297,8 +297,8 @@ impl ContractionPower {
     }
 }
 
-/// A large contraction on `cells` cells times clock, at the rates of `small`. Traffic per multiply-accumulate falls with larger arrays and memories,
-/// so it is `large`'s.
+/// A large contraction on `cells` cells times clock, at the rates of `small`. Traffic per multiply-accumulate falls
+/// with larger arrays and memories, so it is `large`'s.
 fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> ContractionPower {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };

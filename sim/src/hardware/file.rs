@@ -268,6 +268,13 @@ fn plain_message(why: &toml::de::Error) -> String {
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
     let constants = read_constants(&raw.constants, faults);
+    if let Some(stated) = raw.energy.stated
+        && !limits::CLOCK.contains(&(stated.clock_mhz * 1e6))
+    {
+        let range = limits::describe_range(limits::CLOCK.start() / 1e6, limits::CLOCK.end() / 1e6);
+        let cure = "give the clock to which the energies of memories refer";
+        faults.push(FileFault::new("energy.stated.clock_mhz", stated.clock_mhz, range, cure));
+    }
     let point = EnergyPoint { constants: &constants, node: raw.energy.node, clock };
     let basis = MemoryEnergyBasis::of_file(raw, point);
     let (mut levels, complete) = build_levels(&raw.memory, &basis, faults);

@@ -112,8 +112,8 @@ pub struct Accelerator {
     /// The designed clock and voltage, if the clock is lowered: see [`lower_clock`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lowered: Option<LoweredClock>,
-    /// Most cells times clock: a limit on the arrays' rate below their number times [`Self::clock`]. Only bounds on sets
-    /// of chips have one, where no chip has both the most cells and the highest clock of its set.
+    /// Most cells times clock: a limit on the arrays' rate below their number times [`Self::clock`]. Only bounds on
+    /// sets of chips have one, where no chip has both the most cells and the highest clock of its set.
     #[serde(skip)]
     pub cell_rate_limit: Option<Hertz>,
     /// Fraction of the clock that matrix products keep in hours of training, limited by power and heat. It is relative

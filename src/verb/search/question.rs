@@ -39,8 +39,8 @@ pub struct SearchQuestion {
     pub stack: SoftwareStack,
     /// The chip that the space's chips are compared with.
     pub reference: Accelerator,
-    /// The reference in the form of the space's chips. Bounds are prepared with it, so that they stay admissible: no chip has a
-    /// smaller launch time.
+    /// The reference in the form of the space's chips. Bounds are prepared with it, so that they stay admissible: no
+    /// chip has a smaller launch time.
     pub ideal: Accelerator,
     pub space: Space,
     pub aim: Aim,

@@ -152,8 +152,8 @@ impl ChipTimes {
         &self.schedules
     }
 
-    /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap. It is at least the time that
-    /// the chip's limit on cells times clock leaves.
+    /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap. The chip's limit on cells
+    /// times clock bounds it from below.
     fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
