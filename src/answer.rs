@@ -15,8 +15,9 @@ pub enum Format {
     Json,
 }
 
-/// Writes text to standard output. A closed pipe is not an error.
+/// Writes text to standard output, without control characters. A closed pipe is not an error.
 pub fn write_text(text: &str) -> Result<(), Failure> {
+    let text = results::text::escape_controls(text);
     std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).map_err(output_failure)
 }
 

@@ -52,7 +52,7 @@ impl Failure {
 /// Ignores errors: standard error may be closed too.
 fn write_to_stderr(message: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{message}");
+    let _ = writeln!(std::io::stderr(), "{}", results::text::escape_controls(message));
 }
 
 /// Marks an error as wrong input.

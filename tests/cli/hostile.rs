@@ -204,3 +204,39 @@ fn a_recorded_time_of_nothing_is_no_share() {
     let answer = run_coplace_in(dir.path(), &["place", "zero.json", "--format", "json"]).expect_json();
     assert_eq!((&answer["expected"]["difference"], &answer["expected"]["verdict"]), (&Value::Null, &json!("slower")));
 }
+
+/// A name in another's file could set the terminal's title or hide lines.
+#[test]
+fn names_and_damaged_lines_reach_the_terminal_without_control_characters() {
+    let dir = tempfile::tempdir().unwrap();
+    let chip = read_repository_file("sim/templates/chips/tpu_v4.toml");
+    let steered = r"chip\u001b]0;TITLE\u0007\u001b[31mRED\r";
+    let (_, rest) = chip.split_once('\n').unwrap();
+    std::fs::write(dir.path().join("chip.toml"), format!("name = \"{steered}\"\n{rest}")).unwrap();
+    std::fs::write(dir.path().join("broken.toml"), "[space]\n\u{1b}[2Jx\n").unwrap();
+    let is_clean = |text: &str| !text.contains(|c: char| c.is_control() && c != '\n');
+    let call = "evaluate opt-350m --chip chip.toml --devices 4 --fabric ideal_switch --global-batch 8";
+    let shown = run_coplace_in(dir.path(), &call.split(' ').collect::<Vec<_>>()).expect_result();
+    assert!(shown.contains(r"chip\u{1b}]0;TITLE\u{7}") && is_clean(&shown), "{shown:?}");
+    let refused = run_coplace_in(dir.path(), &["search", "opt-350m", "--study", "broken.toml"]).expect_refusal();
+    assert!(refused.contains(r"\u{1b}[2Jx") && is_clean(&refused), "{refused:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn figures_are_not_written_through_a_link_of_another_s_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
+    run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "small.toml", "--out", "run"]).expect_result();
+    let (victim, figure) = (dir.path().join("victim"), dir.path().join("run/pareto.svg"));
+    std::fs::write(&victim, "precious").unwrap();
+    std::fs::remove_file(&figure).unwrap();
+    std::os::unix::fs::symlink(&victim, &figure).unwrap();
+    let refused = run_coplace_in(dir.path(), &["pareto", "run", "--out", "run"]);
+    assert!(
+        refused.code == 1 && refused.stderr.contains("pareto.svg: cannot be written: it is a link"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+}

@@ -81,6 +81,8 @@ impl Figure {
     /// Errors of the renderer or of the system.
     pub fn write_files(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
         let [svg, png] = [directory.join(format!("{stem}.svg")), directory.join(format!("{stem}.png"))];
+        files::refuse_link(&svg)?;
+        files::refuse_link(&png)?;
         files::write_files(&[(svg.clone(), self.svg.clone().into_bytes()), (png.clone(), self.png()?)])?;
         Ok([svg, png])
     }

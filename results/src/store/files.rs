@@ -38,6 +38,27 @@ fn resolve_destination(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
+/// Refuses a link in the place of a file that coplace names itself, in a directory that may be another's.
+///
+/// # Errors
+/// A link.
+pub(crate) fn refuse_link(path: &Path) -> Result<(), WriteError> {
+    match fs::symlink_metadata(path).is_ok_and(|at| at.is_symlink()) {
+        false => Ok(()),
+        true => Err(WriteError { file: path.into(), why: io::Error::other("it is a link, which is not followed") }),
+    }
+}
+
+/// Creates the temporary file of a destination. What a dead process has left there is removed; a link is not followed.
+fn create_temporary(destination: &Path) -> io::Result<File> {
+    let temporary = temporary_path(destination);
+    match fs::remove_file(&temporary) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+        _ => {}
+    }
+    File::options().write(true).create_new(true).open(temporary)
+}
+
 /// True if `path` is a device or a pipe. It is written directly, because a rename would replace it with a file.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|at| !at.is_file() && !at.is_dir())
@@ -95,7 +116,7 @@ impl StagedFile {
     /// Errors of the system.
     pub fn new(path: &Path) -> Result<Self, WriteError> {
         let destination = resolve_destination(path);
-        let file = File::create(temporary_path(&destination)).map_err(|why| WriteError { file: path.into(), why })?;
+        let file = create_temporary(&destination).map_err(|why| WriteError { file: path.into(), why })?;
         Ok(Self { destination, file, kept: false })
     }
 
@@ -134,7 +155,7 @@ impl Drop for StagedFile {
 
 /// Writes the temporary file and flushes it to the disk.
 fn stage_file(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut file = File::create(temporary_path(path))?;
+    let mut file = create_temporary(path)?;
     file.write_all(contents)?;
     file.sync_all()
 }
@@ -170,6 +191,14 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         write_file(Path::new("/dev/null"), b"nothing").unwrap();
+        // A link in the place of the temporary file is replaced.
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, temporary_path(&file)).unwrap();
+        write_file(&file, b"newer").unwrap();
+        assert_eq!((fs::read(&victim).unwrap(), fs::read(&file).unwrap()), (b"precious".to_vec(), b"newer".to_vec()));
+        assert!(!fs::symlink_metadata(&file).unwrap().is_symlink());
+        assert!(refuse_link(&link).is_err() && refuse_link(&file).is_ok());
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 

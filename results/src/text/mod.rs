@@ -8,5 +8,6 @@ pub use number::{
     format_seconds_between, format_significant, power_of_ten_rate,
 };
 pub use table::{
-    ColumnAlign, TextTable, fold_line, fold_lines, format_assumptions, format_fields, format_heading, set_screen_width,
+    ColumnAlign, TextTable, escape_controls, fold_line, fold_lines, format_assumptions, format_fields, format_heading,
+    set_screen_width,
 };

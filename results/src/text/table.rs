@@ -1,5 +1,6 @@
 //! Aligned text: tables, key-value blocks and headings. Text that is wider than the screen continues on the next line.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -283,6 +284,18 @@ fn fold_line_within(line: &str, widest: usize) -> String {
         let _ = writeln!(text, "{blanks}{part}");
     }
     text
+}
+
+/// Writes control characters other than line ends and tabs as Rust does (`\u{1b}`). Names in files of others could
+/// otherwise steer the terminal.
+#[must_use]
+pub fn escape_controls(text: &str) -> Cow<'_, str> {
+    let is_raw = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_raw) {
+        return Cow::Borrowed(text);
+    }
+    let of = |c: char| if is_raw(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(of).collect())
 }
 
 /// Wraps every line of a text that is wider than the screen.
