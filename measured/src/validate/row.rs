@@ -204,6 +204,18 @@ impl<'a> MeasuredRow<'a> {
         }
     }
 
+    /// A stated time, zero for an empty cell.
+    ///
+    /// # Errors
+    /// No number, or neither 0 nor within the accepted values of measurements.
+    pub fn stated_time(&self, key: &str, empty: &str) -> Result<f64, RowFailure> {
+        let value = self.number(key)?.unwrap_or(0.0);
+        match value == 0.0 || MEASURED.contains(&value) {
+            true => Ok(value),
+            false => Err(self.row_fault(key, "must be 0, or from 1e-9 to 1e15", empty)),
+        }
+    }
+
     /// The measured value of a target column; `None` if the cell is empty.
     ///
     /// # Errors
@@ -214,7 +226,9 @@ impl<'a> MeasuredRow<'a> {
             TargetRange::Positive if value.is_some_and(|v| v <= 0.0) => "must be above 0",
             TargetRange::NotNegative if value.is_some_and(|v| v < 0.0) => "must not be negative",
             TargetRange::Positive if value.is_some_and(|v| !MEASURED.contains(&v)) => "must be from 1e-9 to 1e15",
-            TargetRange::NotNegative if value.is_some_and(|v| v > *MEASURED.end()) => "must be at most 1e15",
+            TargetRange::NotNegative if value.is_some_and(|v| v > 0.0 && !MEASURED.contains(&v)) => {
+                "must be 0, or from 1e-9 to 1e15"
+            }
             TargetRange::Flag if value.is_some_and(|v| v != 0.0 && v != 1.0) => "must be 0 or 1",
             _ => return Ok(value),
         };

@@ -308,7 +308,8 @@ fn nodes_that_a_run_cannot_have_are_refused() {
             "chips_per_node = 6: the links of vivaldi_mpigraph_0 are measured between nodes of 8; give 8",
         ),
         ("5000000000,selene_hdr200x8,25", "chips_per_node = 5000000000: must be below 2^32; correct it"),
-        ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be from 0 to 1e5"),
+        ("8,mine,1e9", "inter_node_gbytes_per_s_per_chip = 1e9: must be 0, or from 1e-3 to 1e5"),
+        ("8,mine,1e-320", "inter_node_gbytes_per_s_per_chip = 1e-320: must be 0, or from 1e-3 to 1e5"),
     ];
     for (network, expected) in cases {
         let report = check(&format!("{RUN}{}", on("a", 12, network)));

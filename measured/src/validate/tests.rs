@@ -190,9 +190,10 @@ fn die_areas_are_predicted_or_named() {
          a,A100_GA100,die,TOTAL,822.72,x\n\
          b,A100_GA100,die,ballroom,1,x\n\
          c,A100_GA100,die,offchip_link_ctrl,0,x\n\
-         e,A100_GA100,die,TOTAL,-1,x\n",
+         e,A100_GA100,die,TOTAL,-1,x\n\
+         f,A100_GA100,die,TOTAL,1e-300,x\n",
     );
-    assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (2, 1, 1));
+    assert_eq!((report.predictions.len(), report.unpredicted.len(), report.row_errors.len()), (2, 1, 2));
     assert!(report.groups[0].mape_pct.is_some_and(|e| e < 10.0), "{:?}", report.groups);
 }
 

@@ -11,6 +11,8 @@ use workloads::Layout;
 const PER_NODE: &str = "chips_per_node";
 /// The column of the bandwidth between nodes.
 const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
+/// Smallest accepted value above 0: a 10 Mbit/s Ethernet.
+const LEAST_GB_PER_S: f64 = 1e-3;
 /// Largest accepted value: ten times the NVLink port of a 2025 GPU.
 const MOST_GB_PER_S: f64 = 1e5;
 
@@ -35,9 +37,9 @@ impl<'a> StatedNetwork<'a> {
         let small =
             |key: &str, n: u64| u32::try_from(n).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"));
         let between = row.number(BETWEEN)?;
-        if between.is_some_and(|between| !(0.0..=MOST_GB_PER_S).contains(&between)) {
+        if between.is_some_and(|between| between != 0.0 && !(LEAST_GB_PER_S..=MOST_GB_PER_S).contains(&between)) {
             let cure = "give GB/s of one chip, one direction; an empty cell means unknown";
-            return Err(row.row_fault(BETWEEN, "must be from 0 to 1e5", cure));
+            return Err(row.row_fault(BETWEEN, "must be 0, or from 1e-3 to 1e5", cure));
         }
         let named = row.cell("fabric");
         Ok(Self {

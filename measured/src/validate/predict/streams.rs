@@ -19,11 +19,7 @@ pub(in crate::validate) fn predict_streams(
     }
     let mut alone = [Seconds::ZERO; STREAMS_ALONE.len()];
     for (time, (_, column)) in alone.iter_mut().zip(STREAMS_ALONE) {
-        let stated = row.number(column)?.unwrap_or(0.0);
-        if stated < 0.0 {
-            return Err(row.row_fault(column, "must not be negative", "an empty cell means no such stream"));
-        }
-        *time = Seconds(stated * 1e-3);
+        *time = Seconds(row.stated_time(column, "an empty cell means no such stream")? * 1e-3);
     }
     let [kernels, collective, copy_in, copy_out] = alone;
     let between_nodes = row.optional_count("group_inter")?.is_some_and(|nodes| nodes > 1);
