@@ -49,7 +49,7 @@ pub(crate) fn refuse_link(path: &Path) -> Result<(), WriteError> {
     }
 }
 
-/// Creates the temporary file of a destination. What a dead process has left there is removed; a link is not followed.
+/// Creates the temporary file of a destination. A file or link that lies there is removed, not written through.
 fn create_temporary(destination: &Path) -> io::Result<File> {
     let temporary = temporary_path(destination);
     match fs::remove_file(&temporary) {
