@@ -60,6 +60,13 @@ impl PredictionInterval {
         [predicted * self.low, predicted * self.high]
     }
 
+    /// The interval of the next error, widened to contain the prediction.
+    fn from_next_error(next: &Option<NextError>) -> Self {
+        let Some(next) = next else { return Self::UNKNOWN };
+        let half = next.deviation * student_quantile(f64::midpoint(1.0, CONFIDENCE), next.freedom);
+        Self { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
+    }
+
     /// The smallest interval that contains both.
     fn join_with(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
@@ -118,16 +125,46 @@ impl ResidualTable {
         facts: &PredictionFacts,
         known: impl Fn(&ResidualRow) -> bool,
     ) -> PredictionInterval {
+        let next = self.next_errors(quantity, facts, known);
+        next.iter()
+            .map(PredictionInterval::from_next_error)
+            .reduce(PredictionInterval::join_with)
+            .unwrap_or(PredictionInterval::UNKNOWN)
+    }
+
+    /// The distributions of a prediction's error: its own and those of the nearest measured cases. `None` stands for an
+    /// unknown distribution.
+    fn next_errors(
+        &self,
+        quantity: PredictedQuantity,
+        facts: &PredictionFacts,
+        known: impl Fn(&ResidualRow) -> bool,
+    ) -> Vec<Option<NextError>> {
         let scheme = self.hold_out_scheme(quantity, facts);
-        let own = self.interval_under(scheme, quantity, facts, &known);
         let nearest = match scheme {
             HoldOutScheme::Chip => self.facts_on_measured_chips(quantity, facts),
             HoldOutScheme::Nodes => self.facts_on_measured_numbers(quantity, facts),
             HoldOutScheme::Model | HoldOutScheme::Stack => Vec::new(),
         };
-        nearest.iter().fold(own, |found, facts| {
-            found.join_with(self.interval_under(HoldOutScheme::Model, quantity, facts, &known))
-        })
+        let own = self.next_error_under(scheme, quantity, facts, &known);
+        let nearest = nearest.iter().map(|facts| self.next_error_under(HoldOutScheme::Model, quantity, facts, &known));
+        std::iter::once(own).chain(nearest).collect()
+    }
+
+    /// The probability that the measured value is at most `factor` times the prediction. It is the least among the
+    /// distributions whose intervals [`ResidualTable::interval_of`] joins. `None` if nothing is known.
+    #[must_use]
+    pub fn probability_within(&self, quantity: PredictedQuantity, facts: &PredictionFacts, factor: f64) -> Option<f64> {
+        let next: Option<Vec<NextError>> = self.next_errors(quantity, facts, |_| true).into_iter().collect();
+        next?.iter().map(|error| error.probability_below(factor.ln())).reduce(f64::min)
+    }
+
+    /// The factor on the prediction that the measured value does not exceed with this probability: the inverse of
+    /// [`ResidualTable::probability_within`].
+    #[must_use]
+    pub fn factor_at(&self, quantity: PredictedQuantity, facts: &PredictionFacts, probability: f64) -> Option<f64> {
+        let next: Option<Vec<NextError>> = self.next_errors(quantity, facts, |_| true).into_iter().collect();
+        next?.iter().map(|error| error.quantile(probability).exp()).reduce(f64::max)
     }
 
     /// The same facts on the nearest clusters on which its software, or related software, was measured.
@@ -162,14 +199,19 @@ impl ResidualTable {
         facts: &PredictionFacts,
         known: impl Fn(&ResidualRow) -> bool,
     ) -> PredictionInterval {
-        let Some(next) = NextError::from_weighted_rows(
-            scheme,
-            &weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, known)),
-        ) else {
-            return PredictionInterval::UNKNOWN;
-        };
-        let half = next.deviation * student_quantile(f64::midpoint(1.0, CONFIDENCE), next.freedom);
-        PredictionInterval { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
+        PredictionInterval::from_next_error(&self.next_error_under(scheme, quantity, facts, known))
+    }
+
+    /// The distribution of the next error with a given held-out scheme; `None` without rows.
+    fn next_error_under(
+        &self,
+        scheme: HoldOutScheme,
+        quantity: PredictedQuantity,
+        facts: &PredictionFacts,
+        known: impl Fn(&ResidualRow) -> bool,
+    ) -> Option<NextError> {
+        let near = self.near_rows(scheme, quantity, facts, known);
+        NextError::from_weighted_rows(scheme, &weights_by_distance(scheme, &near))
     }
 
     /// The rows most like a prediction, with their distances. For software that was never measured, the rows come from
@@ -244,6 +286,20 @@ struct NextError {
 }
 
 impl NextError {
+    /// The error that the next one does not exceed with this probability.
+    fn quantile(&self, probability: f64) -> f64 {
+        self.mean + self.deviation * student_quantile(probability, self.freedom)
+    }
+
+    /// The probability that the next error is at most `error`.
+    fn probability_below(&self, error: f64) -> f64 {
+        let apart = error - self.mean;
+        if self.deviation <= 0.0 {
+            return if apart >= 0.0 { 1.0 } else { 0.0 };
+        }
+        StudentsT::new(0.0, 1.0, self.freedom).map_or(0.0, |students| students.cdf(apart / self.deviation))
+    }
+
     fn from_weighted_rows(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> Option<Self> {
         let ErrorSpread { mean, deviation } = ErrorSpread::from_weighted_errors(
             weights.iter().map(|(weight, row)| (*weight, row.error_under(scheme))),
@@ -372,6 +428,31 @@ mod tests {
         };
         assert!((deviation(&hung, TAIL) / deviation(&sound, TAIL) - 1.0).abs() < 0.05, "{}", deviation(&hung, TAIL));
         assert!(deviation(&hung, 0.0) > 5.0 * deviation(&sound, 0.0), "{}", deviation(&hung, 0.0));
+    }
+
+    /// The chance belongs to the interval: at its upper end it is 95 %, unless the prediction itself widened it.
+    #[test]
+    fn the_chance_at_the_upper_end_is_half_of_what_the_interval_leaves_out() {
+        let table = ResidualTable::read_carried();
+        let mut checked = 0;
+        for quantity in [PredictedQuantity::StepTime, PredictedQuantity::Peak] {
+            for facts in table.rows_of(quantity).map(|row| &row.facts).step_by(97) {
+                let high = table.interval_of(quantity, facts).high;
+                let chance = table.probability_within(quantity, facts, high).unwrap();
+                let factor = table.factor_at(quantity, facts, 0.95).unwrap();
+                if factor > 1.0 {
+                    assert!((chance - 0.95).abs() < 1e-6, "{facts:?}: {chance}");
+                    assert!((factor / high - 1.0).abs() < 1e-6, "{facts:?}: {factor} {high}");
+                    checked += 1;
+                }
+                for asked in [0.5, 0.9, 0.99] {
+                    let factor = table.factor_at(quantity, facts, asked).unwrap();
+                    let back = table.probability_within(quantity, facts, factor).unwrap();
+                    assert!((back - asked).abs() < 1e-6, "{facts:?}: {asked} {back}");
+                }
+            }
+        }
+        assert!(checked > 3, "{checked}");
     }
 
     #[test]
