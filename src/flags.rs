@@ -52,6 +52,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("compare --expert", "2,2,256"),
     ("techniques --expert", "2"),
     ("--expert-tensor", "1,2"),
+    ("--fit", "0.8"),
     ("--fabric", "selene_hdr200x8"),
     ("--family", ""),
     ("--fast-domain", "2"),

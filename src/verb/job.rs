@@ -259,6 +259,7 @@ impl JobArguments {
             precision: self.precision.and_then(format),
             optimizer: optimizer.unwrap_or_default(),
             headroom_gib: self.headroom_gib.or(run.map(|software| software.headroom_gib)).unwrap_or(0.0),
+            fit: None,
             techniques: self.technique.clone(),
             allow: self.allow.clone(),
         }
@@ -394,6 +395,17 @@ impl LoadedJob {
         let headroom = parse_headroom(software.headroom_gib, &chip, &stack)?;
         let techniques = techniques_of(question, &model, &chip)?;
         Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, techniques })
+    }
+
+    /// The techniques, as asked before [`LoadedJob::settle_offload`] or as settled by it.
+    pub fn techniques(&self) -> &Techniques {
+        &self.techniques
+    }
+
+    /// Leaves `free` bytes of every device's memory free, and opens what `techniques` leave open again.
+    pub fn leave_free(&mut self, free: Bytes, techniques: Techniques) {
+        self.headroom = self.headroom.max(free);
+        self.techniques = techniques;
     }
 
     /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the fastest plan, of ones alike the

@@ -1,5 +1,6 @@
 //! `coplace plan`: finds the best plan for existing hardware.
 
+mod fit;
 mod watched;
 mod write;
 
@@ -11,6 +12,7 @@ use crate::progress::ProgressDisplay;
 use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
 use clap::ValueEnum;
+use fit::FitSearch;
 use interop::piper;
 use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
 use results::answer::rank_mapping::RankMappingRecord;
@@ -72,6 +74,10 @@ pub struct PlanArguments {
     /// 10]
     #[arg(long, value_name = "N", value_parser = whole_number_in::<u16>(1..=1000))]
     top: Option<u16>,
+    /// The least chance that a plan's peak memory fits, above 0 and below 1. With 0.5 or less the predicted peak has to
+    /// fit and may fill the memory
+    #[arg(long, value_name = "PROBABILITY", value_parser = fit::parse_fit, default_value_t = fit::USUAL_FIT)]
+    fit: f64,
     /// Rank plans by the bad end of their step's 90 % interval: the best plan if the model is as wrong about each as it
     /// was about similar measured runs
     #[arg(long, conflicts_with = "map_ranks")]
@@ -127,9 +133,10 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
         // The mapping chooses the order of the ranks.
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
+    let techniques = loaded.techniques().clone();
     let settled = search_with_fractions((arguments, &question), &mut loaded, &asked, &limit)?;
     let (job, cluster) = (loaded.planner_job(&question), &loaded.cluster);
-    let (space, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
+    let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
         return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
@@ -141,14 +148,19 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
         return write_piper_instance(arguments, &question, &job);
     }
     let progress = ProgressDisplay::begin_phase("searching plans");
-    let mut answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
+    let answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
+    unmet_budget(&question, &job, &answer)?;
+    let (arguments, question, asked, limit) = (arguments, &question, &asked, &limit);
+    let fits = FitSearch { arguments, question, asked, techniques, limit, progress: &progress };
+    let (mut answer, refused) = fits.keep_margin(&mut loaded, answer)?;
+    let (job, cluster) = (loaded.planner_job(question), &loaded.cluster);
+    let (_, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, asked);
     let stopped = StoppedSearch::from_answer(&answer, limit.stopped_by());
     // If every plan is refused, a rule of the model or the fabric is violated. If no plan fits the chip, that is a
     // result.
     if let (Some(refusal), true) = (&answer.refusal, answer.refused == answer.plans) {
         return Err(failure::input_failure(refusal));
     }
-    unmet_budget(&question, &job, &answer)?;
     let stored = |ranked: &RankedPlan| ranked.memory.stages.iter().any(|stage| stage.storage > Bytes::ZERO);
     if let (Some(nvme), false, false) = (&arguments.job.nvme, answer.best.is_empty(), answer.best.iter().any(stored)) {
         tracing::warn!(
@@ -170,11 +182,12 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
             if let Some(stopped) = &stopped {
                 tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            write_best_plan(&question, framework, &job, &answer, &mappings)
+            write_best_plan(question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let mut record = list_plans((arguments, &question), &job, &around, &answer, stopped)?;
+            let mut record = list_plans((arguments, question), &job, &around, &answer, stopped)?;
             drop(progress);
+            record.why = refused.or(record.why);
             record.with_mappings(&mappings);
             answer::write_answer(arguments.format, &record, report::plan_report)
         }
@@ -184,7 +197,8 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
 impl PlanArguments {
     /// The question that the arguments ask.
     pub fn question(&self) -> Result<Question, Failure> {
-        let question = self.job.question(self.choices.plan_space()?, None, false)?;
+        let mut question = self.job.question(self.choices.plan_space()?, None, false)?;
+        question.software.fit = Some(self.fit);
         let aim = AimSpec { robust: self.robust, ..question.aim };
         Ok(Question { everything: self.everything, aim, ..question })
     }
@@ -309,6 +323,10 @@ fn list_plans(
     let first = answer.best.first().filter(|_| stopped.is_none());
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = PlannedAnswer::from_answer(job, question.model(), answer, &around.unwrap_or_default());
+    // The margin for the chance is part of the memory that plans may use.
+    let [margin, asked_free] = [job.headroom.gib(), question.software.headroom_gib];
+    record.headroom_gib = asked_free;
+    record.capacity_gib = record.capacity_gib.map(|capacity| capacity + margin - asked_free);
     record.robust = arguments.robust;
     record.asked = Some(question.clone());
     record.stopped = stopped;

@@ -6,6 +6,8 @@ use measured::evidence::{
 };
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
+use sim::units::Bytes;
+use step::{DeviceMemory, StageMemory, usable_hbm};
 
 /// The confidence in a plan's step and peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -122,6 +124,35 @@ impl EvidenceRecord {
     pub fn peak_reasons(&self) -> String {
         list_reasons(&self.peak_grounds)
     }
+}
+
+/// The memory that a plan needs and the memory that a device has for programs.
+#[must_use]
+pub fn need_and_have(job: &Job<'_>, ranked: &RankedPlan) -> [Bytes; 2] {
+    let need = ranked.memory.stages.iter().map(StageMemory::bytes_needed).max().unwrap_or(Bytes::ZERO);
+    [need, usable_hbm(job.stack, DeviceMemory::of_chip(job.chip).hbm)]
+}
+
+/// The chance that a plan's peak fits a device's memory, headroom included: from the errors that make the peak's 90 %
+/// interval. `None` if nothing is known.
+#[must_use]
+pub fn fit_probability(job: &Job<'_>, ranked: &RankedPlan) -> Option<f64> {
+    let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
+    let [need, have] = need_and_have(job, ranked);
+    ResidualTable::read_carried().probability_within(PredictedQuantity::Peak, &facts, have.as_f64() / need.as_f64())
+}
+
+/// The memory of a device that must stay free of the predicted peak of plans like this one, for their peaks to fit with
+/// this probability. `None` if nothing is known.
+#[must_use]
+pub fn memory_margin(job: &Job<'_>, ranked: &RankedPlan, probability: f64) -> Option<Bytes> {
+    /// Keeps a plan that fits exactly from falling below the probability by rounding.
+    const ROUNDING: f64 = 1.0 + 1e-9;
+    let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
+    let factor = ResidualTable::read_carried().factor_at(PredictedQuantity::Peak, &facts, probability)?;
+    let [_, have] = need_and_have(job, ranked);
+    let usable = Bytes((have.as_f64() / (factor * ROUNDING)).floor() as u64);
+    Some(have.saturating_sub(usable))
 }
 
 /// Lower bound of the step: the necessary matrix products on all devices at their peak. `None` if techniques omit some

@@ -6,7 +6,7 @@ mod stopped;
 pub(crate) use none::reason_without_plan;
 pub use stopped::StoppedSearch;
 
-use crate::answer::evidence::EvidenceRecord;
+use crate::answer::evidence::{EvidenceRecord, fit_probability};
 use crate::answer::rank_mapping::RankMappingRecord;
 use crate::answer::timeline::{self, TimelineRow};
 use search::ask::Question;
@@ -160,6 +160,9 @@ pub struct PlanRow {
     pub energy_j: f64,
     /// Largest need of any device, in GiB, with framework and collective buffers.
     pub peak_gib: f64,
+    /// The chance that the peak fits the device's memory, in the answers of `plan` and `evaluate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fit_probability: Option<f64>,
     /// Similar plans that are not listed: same degrees, about the same time and memory.
     pub alike: usize,
     /// The reason why the software's framework cannot run it; `None` if no reason is known.
@@ -255,7 +258,7 @@ impl PlannedAnswer {
             sequence_tokens: job.sequence_length,
             techniques: TechniqueRecord::of_techniques(job.techniques),
             counts: PlanCounts::from_answer(answer),
-            plans: answer.best.iter().map(|ranked| plan_row(job, ranked)).collect(),
+            plans: answer.best.iter().map(|ranked| plan_row_with_fit(job, ranked)).collect(),
             robust: false,
             stopped: None,
             stages: best.map_or_else(Vec::new, |best| stage_rows(job, best)),
@@ -316,6 +319,11 @@ pub(crate) fn plan_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..plan_row_without_evidence(job, ranked) }
 }
 
+/// A plan of a job as a row, with its evidence and the chance that it fits.
+pub(crate) fn plan_row_with_fit(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
+    PlanRow { fit_probability: fit_probability(job, ranked), ..plan_row(job, ranked) }
+}
+
 /// A plan of a job as a row.
 pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let step = ranked.time.total.0;
@@ -336,6 +344,7 @@ pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> P
         energy_j: ranked.energy.0,
         peak_gib: ranked.memory.stages.iter().map(|s| s.bytes_needed().gib()).fold(0.0, f64::max),
         evidence: None,
+        fit_probability: None,
         alike: ranked.alike,
         cannot_run: job.framework_refusal(&ranked.plan),
         parts_s: ranked.time.named_parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),

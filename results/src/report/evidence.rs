@@ -10,7 +10,7 @@ pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     let Some(evidence) = &row.evidence else { return Vec::new() };
     let EvidenceRecord { step_interval_s: [low, high], peak_interval_gib: [least, most], .. } = *evidence;
     let percent = |end: f64, of: f64| format!("{:+.0}", (end / of - 1.0) * 100.0);
-    vec![
+    let mut lines = vec![
         (
             "step, 90 %",
             format!(
@@ -23,7 +23,17 @@ pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
         ),
         ("peak, 90 %", format!("{least:.2} to {most:.2} GiB")),
         ("evidence", evidence.step_reasons()),
-    ]
+    ];
+    if let Some(chance) = row.fit_probability {
+        lines.insert(2, ("fits memory", format!("with a chance of {}", format_chance(chance))));
+    }
+    lines
+}
+
+/// A chance in whole percent, rounded down: `89 %` is less than 90 %.
+#[must_use]
+pub fn format_chance(chance: f64) -> String {
+    format!("{:.0} %", (chance * 100.0 + 1e-6).floor())
 }
 
 /// The confidence in the first plan, and the plans that are too close to call.

@@ -173,10 +173,11 @@ const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Uly
     kept tensors.\n\
     ranks: the axes in the order in which they fill the devices. layers: layers per model chunk, if not equal \
     (5+4x6+3: 5, then 4 six times, then 3).\n\
-    MFU counts the unmasked half of causal scores, and no recomputation.\n";
+    MFU counts the unmasked half of causal scores, and no recomputation.\n\
+    fits: the chance that the peak fits the memory (--fit).\n";
 
 /// The columns of the table of plans.
-const PLAN_COLUMNS: [&str; 20] = [
+const PLAN_COLUMNS: [&str; 21] = [
     "#",
     "t",
     "p",
@@ -195,13 +196,29 @@ const PLAN_COLUMNS: [&str; 20] = [
     "tokens/s",
     "MFU",
     "GiB",
+    "fits",
     "alike",
     "cannot run",
 ];
 
 /// Columns that a narrow screen keeps longest.
-const KEPT: [&str; 14] =
-    ["t", "p", "d", "c", "e", "v", "micro-batch", "ZeRO", "recompute", "step s", "tokens/s", "MFU", "GiB", "mapped s"];
+const KEPT: [&str; 15] = [
+    "t",
+    "p",
+    "d",
+    "c",
+    "e",
+    "v",
+    "micro-batch",
+    "ZeRO",
+    "recompute",
+    "step s",
+    "tokens/s",
+    "MFU",
+    "GiB",
+    "fits",
+    "mapped s",
+];
 
 /// The place of the fastest listed plan that the software's framework can run.
 fn place_of_runnable(rows: &[PlanRow]) -> Option<usize> {
@@ -245,7 +262,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
     let mut table = TextTable::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s")))
         .align_column(0, ColumnAlign::Right)
         .keep_columns(&KEPT);
-    for column in [7, 8, 9, 12, 13, 18, 19] {
+    for column in [7, 8, 9, 12, 13, 19, 20] {
         table = table.align_column(column, ColumnAlign::Left);
     }
     for (i, row) in rows.iter().enumerate() {
@@ -273,13 +290,14 @@ fn plans_table(rows: &[PlanRow]) -> String {
             format_rate(row.tokens_per_s),
             format_percent(row.mfu),
             format!("{:.1}", row.peak_gib),
+            row.fit_probability.map_or_else(|| "-".to_owned(), super::evidence::format_chance),
             if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
             if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
         ];
         cells.extend(row.mapped_step_s.map(|step| format_significant(step, 4)));
         table.add_row(cells);
     }
-    let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 18, 19]);
+    let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20]);
     let mut text = table.render();
     let common: Vec<String> =
         common.iter().filter(|(_, cell)| cell != "-").map(|(head, cell)| format!("{head} {cell}")).collect();

@@ -93,6 +93,9 @@ pub struct Software {
     /// GiB of every device's memory that plans leave free.
     #[serde(default)]
     pub headroom_gib: f64,
+    /// The least chance that a plan's peak fits the memory. `None`, or at most 0.5: the predicted peak has to fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fit: Option<f64>,
     /// Memory techniques that every plan has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<String>,

@@ -1,0 +1,91 @@
+//! Plans whose peak fits the memory with a given chance.
+
+use super::{PlanArguments, requested_spaces, search_space, search_with_fractions};
+use crate::failure::Failure;
+use crate::progress::ProgressDisplay;
+use crate::verb::job::LoadedJob;
+use crate::verb::stop::StopLimit;
+use results::answer::evidence::{fit_probability, memory_margin, need_and_have};
+use results::answer::plan::one_line;
+use results::report::format_chance;
+use search::ask::Question;
+use search::planner::{Job, PlanAnswer, PlanSpace, RankedPlan};
+use sim::units::Bytes;
+use workloads::Techniques;
+
+/// The chance that is asked for by default.
+pub(super) const USUAL_FIT: f64 = 0.9;
+/// At this chance or a smaller one, the predicted peak has to fit and no margin is kept.
+const NO_MARGIN: f64 = 0.5;
+
+/// A chance that can be asked for.
+pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
+    let chance = text.trim().parse::<f64>().ok().filter(|chance| *chance > 0.0 && *chance < 1.0);
+    chance.ok_or_else(|| {
+        "must be greater than 0 and less than 1; use 0.9, or 0.5 to let the predicted peak fill the memory".to_owned()
+    })
+}
+
+/// What a search for plans that fit with a chance starts from.
+pub(super) struct FitSearch<'a> {
+    pub(super) arguments: &'a PlanArguments,
+    pub(super) question: &'a Question,
+    pub(super) asked: &'a PlanSpace,
+    pub(super) techniques: Techniques,
+    pub(super) limit: &'a StopLimit,
+    pub(super) progress: &'a ProgressDisplay,
+}
+
+impl FitSearch<'_> {
+    /// Searches again, with a larger margin each time, until all listed plans fit with the asked chance. The margin is
+    /// that of the listed plan with the widest errors, so that it may exclude a plan with narrower ones. Returns the
+    /// reason too if no plan is left.
+    pub(super) fn keep_margin(
+        &self,
+        loaded: &mut LoadedJob,
+        mut answer: PlanAnswer,
+    ) -> Result<(PlanAnswer, Option<String>), Failure> {
+        let Some(asked) = self.question.software.fit.filter(|chance| *chance > NO_MARGIN) else {
+            return Ok((answer, None));
+        };
+        let mut refused = None;
+        loop {
+            let job = loaded.planner_job(self.question);
+            let risky = |ranked: &RankedPlan| fit_probability(&job, ranked).is_some_and(|chance| chance < asked);
+            let margins = answer.best.iter().filter(|ranked| risky(ranked));
+            let margin = margins.filter_map(|ranked| memory_margin(&job, ranked, asked)).max();
+            let Some(margin) = margin else {
+                return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
+            };
+            refused = refused.or_else(|| refusal(&job, &answer, asked));
+            if answer.stopped.is_some() || margin <= job.headroom {
+                answer.best.retain(|ranked| !risky(ranked));
+                return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
+            }
+            loaded.leave_free(margin, self.techniques.clone());
+            answer = self.search(loaded)?;
+        }
+    }
+
+    fn search(&self, loaded: &mut LoadedJob) -> Result<PlanAnswer, Failure> {
+        let Self { arguments, question, asked, limit, progress, .. } = *self;
+        let settled = search_with_fractions((arguments, question), loaded, asked, limit)?;
+        let job = loaded.planner_job(question);
+        let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, &loaded.cluster, asked);
+        settled.map_or_else(|| search_space(arguments, &job, &space, limit, progress), Ok)
+    }
+}
+
+/// The reason if the listed plans are refused: the likeliest of them to fit, and the cure.
+fn refusal(job: &Job<'_>, answer: &PlanAnswer, asked: f64) -> Option<String> {
+    let chances = answer.best.iter().filter_map(|ranked| Some((fit_probability(job, ranked)?, ranked)));
+    let (chance, ranked) = chances.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let [need, have] = need_and_have(job, ranked).map(Bytes::gib);
+    Some(format!(
+        "no plan fits with a chance of {}; {}, needs {need:.2} of {have:.2} GiB and fits with a chance of {}: use \
+         more devices or --recompute full, or accept the risk with --fit 0.5",
+        format_chance(asked),
+        one_line(&ranked.plan),
+        format_chance(chance)
+    ))
+}
