@@ -305,12 +305,13 @@ fn list_constants() -> ListFunction {
         .spill_below();
     let mut entries = Vec::new();
     for constant in constant_definitions() {
-        let ConstantDefinition { key, low, nominal, high, unit, source, year } = constant;
+        let ConstantDefinition { key, low, nominal, high, unit, source, year, limit } = constant;
         let shown = |value: &f64| format_significant(*value, 4);
         let (year, low_text) = (year.to_string(), shown(low));
         table.add_row([key.clone(), low_text, shown(nominal), shown(high), year, unit.clone(), source.clone()]);
         entries.push(json!({
             "constant": key, "low": low, "nominal": nominal, "high": high, "unit": unit, "source": source, "year": constant.year,
+            "limit": limit,
         }));
     }
     (table, entries)

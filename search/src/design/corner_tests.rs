@@ -3,7 +3,7 @@
 use super::bounds::{BoundDepth, ChipOrBox};
 use super::*;
 use crate::planner::{Job, PlanSpace, Splits};
-use crate::space::{ChipLimits, Chips, Enclosed, Grid, SingleCombination};
+use crate::space::{ChipLimits, Chips, EfficiencyChoice, Enclosed, Grid, SingleCombination};
 use crate::study::Study;
 use proptest::prelude::*;
 use sim::hardware::ChipDocument;
@@ -24,6 +24,7 @@ struct Case {
     halvings: Vec<(usize, bool)>,
     member: usize,
     objective: Objective,
+    efficiency: EfficiencyChoice,
     axes: CostAxes,
     max_power_w: Option<f64>,
     years: f64,
@@ -36,10 +37,11 @@ fn case() -> impl Strategy<Value = Case> {
     let studies = prop::sample::select(vec!["tpu", "gpu"]);
     let powers = prop::option::weighted(0.75, 100.0..900.0_f64);
     let years = prop::sample::select(vec![0.0, 4.0]);
-    let all = (studies, halvings, any::<prop::sample::Index>(), objectives, axes, powers, years);
-    all.prop_map(|(study, halvings, member, objective, axes, max_power_w, years)| {
+    let efficiencies = prop::sample::select(EfficiencyChoice::NAMES.map(|(_, efficiency)| efficiency).to_vec());
+    let all = (studies, halvings, any::<prop::sample::Index>(), objectives, efficiencies, axes, powers, years);
+    all.prop_map(|(study, halvings, member, objective, efficiency, axes, max_power_w, years)| {
         let halvings = halvings.into_iter().map(|(index, upper)| (index.index(64), upper)).collect();
-        Case { study, halvings, member: member.index(1 << 20), objective, axes, max_power_w, years }
+        Case { study, halvings, member: member.index(1 << 20), objective, efficiency, axes, max_power_w, years }
     })
 }
 
@@ -47,8 +49,12 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let study = Study::load(case.study).unwrap();
     let Chips::Grid(spec) = &study.space.chips else { panic!("a base chip's relatives") };
     let fabric = FabricDocument::load_for(&study.cluster.fabric, &spec.base_chip).unwrap();
-    let base = ChipDocument::of_built_in_chip(&spec.base_chip).unwrap().strip_measured(true);
+    let base = ChipDocument::of_built_in_chip(&spec.base_chip).unwrap();
+    let mut base = base.strip_measured(case.efficiency != EfficiencyChoice::Base);
     let reference = base.build_accelerator().unwrap();
+    if case.efficiency == EfficiencyChoice::Family {
+        base.set_family_efficiency(reference.family());
+    }
     let grid = Grid::new(base, &spec.dimensions, &|key| fabric.field_value(key)).unwrap();
     let space =
         Space::from_boxes(grid, &ChipLimits { max_power_w: case.max_power_w, ..ChipLimits::default() }).unwrap();

@@ -125,6 +125,11 @@ impl Grid {
         Ok(Self { base, formulas, places, order, points: Vec::new(), fabrics: Vec::new(), joined: None })
     }
 
+    /// Changes constants of the model for all chips.
+    pub(super) fn set_constants(&mut self, changes: &BTreeMap<String, f64>) {
+        self.base.set_constants(changes);
+    }
+
     /// The number of combinations.
     ///
     /// # Errors
@@ -259,7 +264,7 @@ impl Grid {
         Ok(exceeded.map_or_else(|| SingleCombination::Chip(Box::new(chip), figures), SingleCombination::Outside))
     }
 
-    fn number_of_point(&self, point: usize) -> u64 {
+    pub(super) fn number_of_point(&self, point: usize) -> u64 {
         self.points.get(point).map_or(point as u64, |point| point.combination)
     }
 
@@ -460,6 +465,14 @@ pub enum SingleCombination {
     Refused(String),
 }
 
+impl SingleCombination {
+    /// True for a chip within the limits.
+    #[must_use]
+    pub fn is_chip(&self) -> bool {
+        matches!(self, Self::Chip(..))
+    }
+}
+
 /// The Cartesian product of the lists; one empty choice if there are no lists.
 fn cartesian_products(lists: &[Vec<usize>]) -> impl Iterator<Item = Vec<usize>> + '_ {
     let count: usize = lists.iter().map(Vec::len).product();
@@ -491,7 +504,7 @@ impl BuildFailure {
 
 /// Refuses fields that are measurements or publications about a built chip.
 fn refuse_measured_fields(key: &str, base: &ChipDocument) -> Result<(), String> {
-    let measured = ["calibration", "published", "sources", "aliases"];
+    let measured = ["calibration", "family_efficiency", "published", "sources", "aliases"];
     if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
     {
         return Err(format!(

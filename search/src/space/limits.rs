@@ -1,5 +1,6 @@
 //! Limits on the chips of a space: area, power, dollars and memory.
 
+use super::efficiency::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::chip_cost;
 use sim::hardware::{
@@ -168,13 +169,23 @@ impl ChipLimits {
         }
     }
 
-    /// A built chip in the form of a space's chips: every peak is reached, and the clock is lowered until the sustained
-    /// power is within the chip's published limit and [`Self::max_power_w`].
+    /// A built chip in the ideal form: every peak is reached, and the clock is lowered until the sustained power is
+    /// within the chip's published limit and [`Self::max_power_w`].
     #[must_use]
     pub fn ideal_form(&self, chip: &Accelerator) -> Accelerator {
         let ideal = Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip.clone() };
         let limit = [ideal.published.tdp, self.max_power_w.map(Watts)].into_iter().flatten().reduce(Watts::min);
         limit.and_then(|limit| lower_clock_to_power(&ideal, limit)).unwrap_or(ideal)
+    }
+
+    /// A built chip with the efficiency of a space's chips, and its clock lowered as theirs.
+    #[must_use]
+    pub fn chip_with_efficiency(&self, chip: &Accelerator, efficiency: EfficiencyChoice) -> Accelerator {
+        match efficiency {
+            EfficiencyChoice::Base => chip.clone(),
+            EfficiencyChoice::Ideal => self.ideal_form(chip),
+            EfficiencyChoice::Family => self.ideal_form(chip).with_family_efficiency(),
+        }
     }
 
     /// Lowers a chip's clock ([`Self::lower_clock`]). Returns its figures then, and the first limit that it still

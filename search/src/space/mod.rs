@@ -5,6 +5,7 @@
 
 mod corner;
 mod dimension;
+mod efficiency;
 mod every;
 mod extent;
 mod formula;
@@ -21,6 +22,7 @@ mod spec;
 
 pub use corner::{Corners, Enclosed};
 pub use dimension::{Dimension, Values, read_dimensions};
+pub use efficiency::EfficiencyChoice;
 pub use every::{Combination, CombinationChip, ListedDimension, combination_of_places, places_of_combination};
 pub use formula::AREA;
 use grid::LOWERED;
@@ -29,11 +31,12 @@ pub use limits::{ChipFigures, ChipLimit, ChipLimits, OutsideCounts, OutsideReaso
 pub use phaze::{HardwarePoint, HardwareSpace};
 pub use region::Region;
 pub use schema::constants_schema;
-pub use spec::{CalibrationChoice, Chips, PhazeGrid, SpaceDimensions, SpaceSpec};
+pub use spec::{Chips, PhazeGrid, SpaceDimensions, SpaceSpec};
 
 use sim::hardware::phaze::{PhazeConfig, design_accelerator, design_document};
 use sim::hardware::{Accelerator, AreaError, ChipDocument, FieldValue};
 use sim::units::{Bytes, SquareMillimeters, Watts};
+use std::collections::BTreeMap;
 
 /// Limit on combinations that are searched one by one: all are built within a minute, and each has its row in the run's
 /// table.
@@ -163,6 +166,31 @@ impl Space {
             outside,
             limits: *limits,
         })
+    }
+
+    /// The same designs under other values of the model's constants. `None` for PHAZE's chips, which have areas and
+    /// energies of their own.
+    #[must_use]
+    pub fn with_constants(&self, changes: &BTreeMap<String, f64>) -> Option<Self> {
+        let SpaceKind::Grid(grid) = &self.kind else { return None };
+        let mut grid = grid.clone();
+        grid.set_constants(changes);
+        Some(Self {
+            kind: SpaceKind::Grid(grid),
+            // Figures are those of the changed chips.
+            figures: Vec::new(),
+            boxes: self.boxes,
+            hbm: self.hbm.clone(),
+            max_area: self.max_area,
+            outside: OutsideCounts::default(),
+            limits: self.limits,
+        })
+    }
+
+    /// The number of a point among all combinations. `None` for PHAZE's chips.
+    #[must_use]
+    pub fn combination_of_point(&self, point: usize) -> Option<u64> {
+        if let SpaceKind::Grid(grid) = &self.kind { Some(grid.number_of_point(point)) } else { None }
     }
 
     /// The region of all combinations, if boxes are searched.

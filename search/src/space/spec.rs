@@ -1,6 +1,7 @@
 //! The space in a study: PHAZE's grid, or a base chip with dimensions.
 
 use super::dimension::{Dimension, dimensions_table, read_dimensions};
+use super::efficiency::EfficiencyChoice;
 use super::limits::ChipLimits;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -31,21 +32,10 @@ pub struct PhazeGrid {
 pub struct SpaceDimensions {
     /// The chip that all others are made from: a built-in one's name or a chip file's path.
     pub base_chip: String,
-    /// The calibration of all chips.
-    pub calibration: CalibrationChoice,
+    /// How far all chips get.
+    pub efficiency: EfficiencyChoice,
     /// The dimensions, by key.
     pub dimensions: Vec<Dimension>,
-}
-
-/// The fitted scalars of the base chip that its relatives have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CalibrationChoice {
-    /// None: every peak is reached, launches are free.
-    #[default]
-    Ideal,
-    /// All fitted scalars.
-    Base,
 }
 
 /// The chips of a space.
@@ -100,9 +90,9 @@ struct SpaceFile {
     /// The chip that all others are made from: a built-in one's name (coplace list chips) or a chip file's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     base_chip: Option<String>,
-    /// The fitted scalars of the base chip that its relatives have; ideal where it is left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    calibration: Option<CalibrationChoice>,
+    /// How far the relatives of the base chip get; as chips of its family where it is left out.
+    #[serde(skip_serializing_if = "Option::is_none", alias = "calibration")]
+    efficiency: Option<EfficiencyChoice>,
     /// The dimensions: fields of the base chip's file, fields of the fabric's behind `fabric.` (coplace list dimensions),
     /// or names of the study's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +138,12 @@ impl JsonSchema for SpaceSpec {
 }
 
 impl SpaceSpec {
+    /// How far its chips get. PHAZE's reach every peak.
+    #[must_use]
+    pub fn efficiency(&self) -> EfficiencyChoice {
+        if let Chips::Grid(spec) = &self.chips { spec.efficiency } else { EfficiencyChoice::Ideal }
+    }
+
     /// The names of the chips that it begins with: the base chip and the reference chip.
     #[must_use]
     pub fn named_chips(&self) -> Vec<&str> {
@@ -181,9 +177,9 @@ impl From<SpaceSpec> for SpaceFile {
             ..Self::default()
         };
         match spec.chips {
-            Chips::Grid(SpaceDimensions { base_chip, calibration, dimensions }) => Self {
+            Chips::Grid(SpaceDimensions { base_chip, efficiency, dimensions }) => Self {
                 base_chip: Some(base_chip),
-                calibration: Some(calibration),
+                efficiency: Some(efficiency),
                 dimensions: Some(dimensions_table(&dimensions)),
                 ..file
             },
@@ -230,17 +226,17 @@ impl TryFrom<SpaceFile> for SpaceSpec {
                 );
             }
             let reference_chip = file.reference_chip.unwrap_or_else(|| base_chip.clone());
-            let calibration = file.calibration.unwrap_or_default();
+            let efficiency = file.efficiency.unwrap_or_default();
             return Ok(Self {
-                chips: Chips::Grid(SpaceDimensions { base_chip, calibration, dimensions }),
+                chips: Chips::Grid(SpaceDimensions { base_chip, efficiency, dimensions }),
                 reference_chip,
                 limits,
                 constants: file.constants,
             });
         }
-        if file.dimensions.is_some() || file.calibration.is_some() {
+        if file.dimensions.is_some() || file.efficiency.is_some() {
             return Err(
-                "dimensions and calibration need a base_chip: give a built-in chip's name or a chip file's path".into(),
+                "dimensions and efficiency need a base_chip: give a built-in chip's name or a chip file's path".into(),
             );
         }
         fn require_list<T>(value: Option<T>, key: &str) -> Result<T, String> {

@@ -7,7 +7,7 @@
 use super::error::HardwareError;
 use super::file::ChipTemplate;
 use super::template::embedded;
-use super::{Accelerator, file};
+use super::{Accelerator, ChipFamily, file};
 use crate::files::FileFault;
 use crate::files::document::{self, FieldValue};
 use std::collections::BTreeMap;
@@ -51,6 +51,9 @@ impl ChipDocument {
         for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
             self.table.remove(table);
         }
+        if ideal {
+            self.table.remove(FAMILY);
+        }
         self.pin_stated_energies();
         // A changed chip has a lowered clock of its own.
         self.table.remove("lowered_clock_mhz");
@@ -59,6 +62,11 @@ impl ChipDocument {
             self.table.remove("sustained_clock_fraction");
         }
         self
+    }
+
+    /// Gives the chip the efficiency of a family, whose constants hold in place of scalars of its own.
+    pub fn set_family_efficiency(&mut self, family: ChipFamily) {
+        self.table.insert(FAMILY.into(), toml::Value::String(family.name().into()));
     }
 
     /// Changes constants of the model for this chip, by key (`hbm.phy`). [`Self::build_accelerator`] refuses unknown
@@ -183,6 +191,9 @@ impl ChipDocument {
             .map_err(|why| HardwareError::Malformed { file: self.file.clone(), why: why.to_string() })
     }
 }
+
+/// The key of the family whose efficiency a chip has.
+const FAMILY: &str = "family_efficiency";
 
 /// Top-level keys that say nothing about the hardware.
 const DESCRIPTIVE: [&str; 4] = ["name", "description", "usual_stack", "usual_fabric"];

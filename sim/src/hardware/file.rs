@@ -1,7 +1,7 @@
 //! A chip's file as written. Keys carry the unit; this module alone converts them.
 
 use super::area::Floorplan;
-use super::constants::{Constants, read_changes};
+use super::constants::{ChipFamily, Constants, read_changes};
 use super::energy::{ControlStyle, EnergyPoint, default_core_cycle, default_energy_model, default_static_power};
 use super::error::HardwareError;
 use super::memory_tables::{
@@ -66,6 +66,7 @@ struct ChipFile {
     energy: EnergyTable,
     #[serde(default)]
     calibration: BTreeMap<String, toml::Value>,
+    family_efficiency: Option<ChipFamily>,
     library: Option<BTreeMap<String, toml::Value>>,
     #[serde(default)]
     attention: BTreeMap<String, BTreeMap<String, toml::Value>>,
@@ -347,6 +348,13 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         origin: raw.read_origin(),
         constants: Arc::clone(&constants),
     };
+    if let Some(family) = raw.family_efficiency {
+        designed.calibration = designed.constants.efficiency.of_family(family).calibration();
+        if !raw.calibration.is_empty() {
+            let cure = "leave one out: `calibration` holds a chip's own scalars, `family_efficiency` those of its like";
+            faults.push(FileFault::new("family_efficiency", family.name(), "no table `calibration` beside it", cure));
+        }
+    }
     designed.energy.per_core_cycle = match raw.energy.pj_per_core_cycle {
         Some(pj) => picojoules(pj),
         None => default_core_cycle(point, &designed, raw.energy.control),

@@ -40,7 +40,7 @@ pub use buildable::{
 };
 pub use calibration::{Calibration, CalibrationParameter};
 pub use compute::{Dataflow, PerDataType, TensorCores, VectorCores};
-pub use constants::Constants;
+pub use constants::{ChipFamily, Constants};
 pub use document::ChipDocument;
 pub use energy::{
     ControlStyle, EnergyModel, SustainedPower, full_cell_rate, least_power_at_cell_rate, least_sustained_power,
@@ -213,6 +213,20 @@ impl Accelerator {
     #[must_use]
     pub fn peak_vector_operations(&self) -> FlopsPerSecond {
         FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
+    }
+
+    /// The same chip with the efficiency that chips of its family were measured to reach, in place of its own
+    /// (`sim/constants/efficiency.toml`).
+    #[must_use]
+    pub fn with_family_efficiency(self) -> Self {
+        let calibration = self.constants.efficiency.of_family(self.family()).calibration();
+        Self { calibration, sustained_clock_fraction: 1.0, ..self }
+    }
+
+    /// Its family, by its outermost shared memory.
+    #[must_use]
+    pub fn family(&self) -> ChipFamily {
+        ChipFamily::of_memory_kind(self.global_buffer().map(|level| level.kind))
     }
 
     /// The process node of the die; `None` where the die is not disclosed.

@@ -15,7 +15,7 @@ use search::design::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, 
 use search::objective::{CostAxes, FrontAxis};
 use search::planner::{Job, PlanSpace, PreparedJob};
 use search::runner::CandidateOutcome;
-use search::space::{CalibrationChoice, Chips, DesignId};
+use search::space::{DesignId, EfficiencyChoice};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 use sim::status::SolveStatus;
@@ -141,24 +141,29 @@ fn freedoms_of_model(
     Ok(ModelFreedoms::from_entries(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
 }
 
-/// True if the chips of the space keep the calibration of their base chip.
-fn keeps_calibration(question: &SearchQuestion) -> bool {
-    matches!(&question.study.space.chips, Chips::Grid(spec) if spec.calibration == CalibrationChoice::Base)
+/// The efficiency of the space's chips. PHAZE's are ideal.
+fn space_efficiency(question: &SearchQuestion) -> EfficiencyChoice {
+    question.study.space.efficiency()
 }
 
-/// The reference chip in the same form as the space's chips: ideal if they are ideal. The comparison then measures the
-/// dimensions of the chip, not its calibration.
+/// The reference chip with the efficiency of the space's chips. The comparison then measures the dimensions of the
+/// chip, not its calibration.
 fn reference_chip(question: &SearchQuestion) -> Accelerator {
-    if keeps_calibration(question) { question.reference.clone() } else { question.ideal.clone() }
+    question.study.space.limits.chip_with_efficiency(&question.reference, space_efficiency(question))
 }
 
-/// Says which chips are ideal.
+/// Says how far the chips get.
 fn chips_note(question: &SearchQuestion) -> String {
     let measured = "TPU v4 as measured is calibrated to its kernels";
     let reference = &question.reference.name;
-    match keeps_calibration(question) {
-        true => format!("the chips of the space have the calibration of their base, {reference} its own; {measured}"),
-        false => format!(
+    match space_efficiency(question) {
+        EfficiencyChoice::Base => {
+            format!("the chips of the space have the calibration of their base, {reference} its own; {measured}")
+        }
+        EfficiencyChoice::Family => format!(
+            "the chips of the space and the reference, {reference}, get as far as chips of their family; {measured}"
+        ),
+        EfficiencyChoice::Ideal => format!(
             "the chips of the space and the reference, {reference}, are ideal: every peak is reached; {measured}"
         ),
     }

@@ -19,9 +19,11 @@ pub struct ConstantDefinition {
     pub source: String,
     /// The year of the source.
     pub year: i64,
+    /// True for a limit of what is built, which a question sets: it is no property of a design that could be unknown.
+    pub limit: bool,
 }
 
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("process", include_str!("../../../constants/process.toml")),
     ("area", include_str!("../../../constants/area.toml")),
     ("hbm", include_str!("../../../constants/hbm.toml")),
@@ -29,6 +31,7 @@ const FILES: [(&str, &str); 7] = [
     ("energy", include_str!("../../../constants/energy.toml")),
     ("manufacturing", include_str!("../../../constants/manufacturing.toml")),
     ("package", include_str!("../../../constants/package.toml")),
+    ("efficiency", include_str!("../../../constants/efficiency.toml")),
 ];
 
 /// All constants, sorted by key. A table's unit, source and year hold for the constants in it that state none.
@@ -51,6 +54,7 @@ struct Origin {
     unit: String,
     source: String,
     year: i64,
+    limit: bool,
 }
 
 fn collect_definitions(key: &str, table: &toml::Table, outer: &Origin, all: &mut Vec<ConstantDefinition>) {
@@ -59,14 +63,15 @@ fn collect_definitions(key: &str, table: &toml::Table, outer: &Origin, all: &mut
         unit: text("unit", &outer.unit),
         source: text("source", &outer.source),
         year: table.get("year").and_then(toml::Value::as_integer).unwrap_or(outer.year),
+        limit: table.get("limit").and_then(toml::Value::as_bool).unwrap_or(outer.limit),
     };
     let number = |key: &str| {
         let value = table.get(key)?;
         value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
     };
     if let (Some(low), Some(nominal), Some(high)) = (number("low"), number("nominal"), number("high")) {
-        let Origin { unit, source, year } = origin;
-        all.push(ConstantDefinition { key: key.to_owned(), low, nominal, high, unit, source, year });
+        let Origin { unit, source, year, limit } = origin;
+        all.push(ConstantDefinition { key: key.to_owned(), low, nominal, high, unit, source, year, limit });
         return;
     }
     for (name, inner) in table {

@@ -7,8 +7,9 @@ mod values;
 
 pub use definition::{ConstantDefinition, constant_definitions};
 pub use values::{
-    AreaConstants, DieToDie, EnergyConstants, EnergyPair, EnergyScale, HbmConstants, LinkConstants, LinkKind,
-    ManufacturingConstants, NodeValues, PackageConstants, PcieLane, ProcessConstants, StackConstants,
+    AreaConstants, ChipFamily, DieToDie, EfficiencyConstants, EnergyConstants, EnergyPair, EnergyScale,
+    FamilyEfficiency, HbmConstants, LinkConstants, LinkKind, ManufacturingConstants, NodeValues, PackageConstants,
+    PcieLane, ProcessConstants, StackConstants,
 };
 
 use crate::files::FileFault;
@@ -38,6 +39,8 @@ pub struct Constants {
     pub manufacturing: ManufacturingConstants,
     /// `package.toml`: what can be built.
     pub package: PackageConstants,
+    /// `efficiency.toml`: how far chips of a family get.
+    pub efficiency: EfficiencyConstants,
     /// The values that differ from the nominal ones, by key.
     #[serde(skip)]
     changed: BTreeMap<String, f64>,

@@ -1,6 +1,7 @@
 //! The constants as the model reads them. `sim/constants/*.toml` has their units, ranges and sources.
 
-use super::super::{DieLink, HbmGeneration, ProcessNode};
+use super::super::{Calibration, DieLink, HbmGeneration, MemoryKind, ProcessNode};
+use crate::units::Seconds;
 use serde::Deserialize;
 
 /// A value per process node.
@@ -220,6 +221,81 @@ pub struct DieToDie {
     pub energy: f64,
     /// mm of each die's edge.
     pub edge: f64,
+}
+
+/// `efficiency.toml`.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EfficiencyConstants {
+    scratchpads: FamilyEfficiency,
+    caches: FamilyEfficiency,
+}
+
+impl EfficiencyConstants {
+    /// The efficiency of a family's chips.
+    #[must_use]
+    pub fn of_family(&self, family: ChipFamily) -> &FamilyEfficiency {
+        match family {
+            ChipFamily::Scratchpads => &self.scratchpads,
+            ChipFamily::Caches => &self.caches,
+        }
+    }
+}
+
+/// Chips that get similarly far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChipFamily {
+    /// Systolic arrays with memories that software manages: TPUs.
+    Scratchpads,
+    /// Cores behind a shared cache: GPUs.
+    Caches,
+}
+
+impl ChipFamily {
+    /// Its name in chip files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scratchpads => "scratchpads",
+            Self::Caches => "caches",
+        }
+    }
+
+    /// The family of chips whose outermost shared memory is of this kind. Without one they are like those with
+    /// scratchpads.
+    #[must_use]
+    pub fn of_memory_kind(kind: Option<MemoryKind>) -> Self {
+        if kind == Some(MemoryKind::Cache) { Self::Caches } else { Self::Scratchpads }
+    }
+}
+
+/// How far chips of a family get.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FamilyEfficiency {
+    /// Fraction of the arrays' peak.
+    pub tensor: f64,
+    /// Fraction of the bandwidth of HBM.
+    pub hbm: f64,
+    /// Fraction of the lanes' peak.
+    pub vector: f64,
+    /// Microseconds of a launch.
+    pub launch: f64,
+}
+
+impl FamilyEfficiency {
+    /// The scalars of a chip of the family.
+    #[must_use]
+    pub fn calibration(&self) -> Calibration {
+        Calibration {
+            launch_overhead: Seconds::from_micros(self.launch),
+            hbm_achieved_fraction: self.hbm,
+            tensor_achieved_fraction: self.tensor,
+            vector_achieved_fraction: self.vector,
+            ..Calibration::default()
+        }
+    }
 }
 
 /// Picojoules at 45 and at 7 nm.
