@@ -1,6 +1,7 @@
 //! Answers of verbs as data: plans, steps, comparisons, and the evidence for them. Described in `docs/json.md`.
 
 pub mod comparison;
+pub mod decision;
 pub mod evaluation;
 pub mod evidence;
 pub mod finite;

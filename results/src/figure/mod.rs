@@ -11,6 +11,7 @@ mod pareto;
 mod png;
 mod predicted;
 mod techniques;
+mod tornado;
 mod validation;
 
 pub use freedoms::draw_freedoms;
@@ -18,6 +19,7 @@ pub use memory::draw_memory;
 pub use pareto::{AxisScale, DesignPoint, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
 pub use predicted::{PredictedGroup, PredictedPlot, draw_predicted};
 pub use techniques::draw_techniques;
+pub use tornado::draw_tornado;
 pub use validation::plots_of_report;
 
 use crate::store::files::{self, Unwritable, WriteError};

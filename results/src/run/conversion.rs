@@ -2,16 +2,20 @@
 //! certificate.
 
 use crate::answer::comparison::ComparisonEntry;
+use crate::answer::decision::{DecisionRecord, FinalistRecord, SettledRecord, TornadoRow};
 use crate::answer::plan::{one_line, plan_row, plan_row_without_evidence, schedule_name};
 use crate::run::record::{Certificate, Proof};
 use crate::store::design::{DesignDimensions, DesignRow, DesignStatus};
 use crate::text::format_seconds_between;
 use crate::text::{format_bytes, format_rate, format_significant};
-use search::design::{Aim, DesignAnswer, DesignEvaluation, DesignOutcome, ReferenceStep};
+use search::design::{
+    Aim, DecisionAnswer, DesignAnswer, DesignEvaluation, DesignOutcome, Finalist, InputWorth, ReferenceStep,
+};
 use search::objective::{FrontAxis, Objective, Term, ValueScale};
 use search::planner::{Job, RankedPlan};
 use search::runner;
 use search::space::{ChipFigures, DesignId, Space};
+use sim::hardware::constants::constant_definitions;
 use sim::hardware::{Accelerator, FieldValue};
 use sim::status::SolveStatus;
 use sim::units::Seconds;
@@ -328,6 +332,62 @@ pub(crate) fn describe_chip(c: &Accelerator) -> String {
         c.vector.lanes,
         format_bytes(c.memory_capacity())
     )
+}
+
+/// How sure the choice of a search is, in the form of its record.
+#[must_use]
+pub fn decision_record(space: &Space, answer: &DecisionAnswer) -> DecisionRecord {
+    let own = |id: DesignId| space.varied_dimensions(id).unwrap_or_default();
+    let found = answer.finalists.first().map(|found| own(found.id)).unwrap_or_default();
+    let differences = |id: DesignId| {
+        let pairs = own(id).into_iter().zip(&found).filter(|(own, found)| own != *found);
+        pairs.map(|((key, value), _)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let finalist = |(at, of): (usize, &Finalist)| FinalistRecord {
+        dimensions: space.describe_design(of.id),
+        differs_in: differences(of.id),
+        is_found: at == 0,
+        probability_best: of.probability_best,
+        regret_expected: of.regret_expected,
+        regret_95: of.regret_95,
+        over_limits: of.over_limits,
+    };
+    let finalists: Vec<FinalistRecord> = answer.finalists.iter().enumerate().map(finalist).collect();
+    let settled = answer.settled.iter().map(|of| SettledRecord {
+        dimension: of.key.clone(),
+        value: of.value.clone(),
+        probability: of.probability,
+        other: of.other.as_ref().map(|(other, _)| other.clone()),
+        other_probability: of.other.as_ref().map(|(_, part)| *part),
+    });
+    let row = |of: &InputWorth| {
+        let definition = constant_definitions().iter().find(|definition| definition.key == of.key)?;
+        Some(TornadoRow {
+            input: of.key.clone(),
+            unit: definition.unit.clone(),
+            low: definition.low,
+            nominal: definition.nominal,
+            high: definition.high,
+            worth: of.worth,
+            lead_low: of.lead_low,
+            lead_high: of.lead_high,
+        })
+    };
+    let (found, robust) = (&answer.finalists[0], finalists[answer.robust].clone());
+    DecisionRecord {
+        draws: answer.draws.places.len() as u64,
+        left_out: answer.left_out as u64,
+        constants: answer.draws.keys.len() as u64,
+        considered: answer.considered as u64,
+        missed: answer.missed,
+        probability_best: found.probability_best,
+        regret_expected: found.regret_expected,
+        regret_95: found.regret_95,
+        robust,
+        settled: settled.collect(),
+        tornado: answer.inputs.iter().filter_map(row).collect(),
+        finalists,
+    }
 }
 
 /// The certificate of a search.

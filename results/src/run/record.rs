@@ -5,6 +5,7 @@
 //! structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its meaning.
 
 use crate::answer::comparison::Comparison;
+use crate::answer::decision::DecisionRecord;
 use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
 use search::ask::Question;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub const RECORD: &str = "record.json";
 
 /// The version of the record's format that this build writes and reads.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 /// The front of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,6 +93,9 @@ pub struct SearchRecord {
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.
     pub comparison: Option<Comparison>,
+    /// How sure the choice is under what is not known; absent where nothing was drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<DecisionRecord>,
     /// The front, if one was searched for. `None` in older records and in sweeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<FrontRecord>,
@@ -246,7 +250,7 @@ pub struct ModelPlan {
     pub global_batch_sequences: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// Throughput of the ideal reference chip under its best plan.
+    /// Throughput of the reference chip, with the efficiency of the space's chips, under its best plan.
     pub reference_tokens_per_s: f64,
     /// Energy of its step over the whole cluster, in joules; absent in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]

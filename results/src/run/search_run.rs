@@ -1,7 +1,9 @@
 //! Run directories: `search` writes them; `compare` and `pareto` read them.
 
 use crate::answer::comparison::ComparisonEntry;
-use crate::figure::{AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto};
+use crate::figure::{
+    AxisScale, DesignPoint, Figure, FigureError, NamedDesign, ParetoPlot, RunSeries, draw_pareto, draw_tornado,
+};
 use crate::run::front::{DesignMeasures, FrontAxes, FrontQuantity, MeanRatios, StepScope};
 use crate::run::record::{BestDesign, ModelPlan, Proof, RECORD, RecordError, SearchRecord};
 use crate::store::design::DesignRow;
@@ -19,6 +21,8 @@ pub const DESIGNS: &str = "designs.parquet";
 pub const PARETO: &str = "pareto";
 /// The figure's files.
 const PARETO_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
+/// The figure of what moves the choice, where something was drawn.
+const TORNADO_FILES: [&str; 2] = ["tornado.svg", "tornado.png"];
 /// The file of the best chip.
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric of the best chip, unless it is built in.
@@ -26,7 +30,18 @@ pub const FABRIC: &str = "fabric.toml";
 /// The file of the gap over time.
 const PROGRESS: &str = "progress.csv";
 /// Every file that a run may have, in the order in which they appear under their names.
-pub const FILES: [&str; 8] = [SUMS, DESIGNS, PARETO_FILES[0], PARETO_FILES[1], CHIP, FABRIC, PROGRESS, RECORD];
+pub const FILES: [&str; 10] = [
+    SUMS,
+    DESIGNS,
+    PARETO_FILES[0],
+    PARETO_FILES[1],
+    TORNADO_FILES[0],
+    TORNADO_FILES[1],
+    CHIP,
+    FABRIC,
+    PROGRESS,
+    RECORD,
+];
 
 /// The files of the found design, which other verbs accept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -140,6 +155,10 @@ impl SearchRun {
             let figure = front_figure(std::slice::from_ref(self), self.axes_of_front())?;
             files.extend(PARETO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
         }
+        if let Some(decision) = &self.record.decision {
+            let figure = draw_tornado(decision)?;
+            files.extend(TORNADO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
+        }
         let named = [(CHIP, &found.chip), (FABRIC, &found.fabric), (PROGRESS, &found.progress)];
         files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
         files.push((path(RECORD), self.record.to_json()?.into_bytes()));
@@ -149,6 +168,7 @@ impl SearchRun {
         // Removes such files of an older run; the new digests do not list them.
         let missing = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| *name);
         let missing = missing.chain(PARETO_FILES.into_iter().filter(|_| self.record.certificate.robust));
+        let missing = missing.chain(TORNADO_FILES.into_iter().filter(|_| self.record.decision.is_none()));
         for name in missing.filter(|name| path(name).exists()) {
             std::fs::remove_file(path(name)).map_err(|why| WriteError { file: path(name), why })?;
         }
@@ -270,6 +290,7 @@ impl SearchRun {
         if let Some(best) = best.filter(|_| self.of_several_models()) {
             let mut known = vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))];
             let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
+            let baselines = baselines.filter(|entry| entry.is_drawn());
             known.extend(baselines.filter_map(|e| {
                 Some((e.label.clone(), e.node.as_ref(), entry(e).with_means(&self.means_of_baseline(best, &e.label)?)))
             }));
@@ -277,7 +298,8 @@ impl SearchRun {
         }
         match (&self.record.comparison, best) {
             (Some(comparison), _) => {
-                comparison.entries.iter().map(|e| (e.label.clone(), e.node.as_ref(), entry(e))).collect()
+                let drawn = comparison.entries.iter().filter(|e| e.is_drawn());
+                drawn.map(|e| (e.label.clone(), e.node.as_ref(), entry(e))).collect()
             }
             (None, Some(best)) => vec![("best found".to_owned(), best.design.node.as_ref(), of_design(best))],
             (None, None) => Vec::new(),

@@ -144,7 +144,7 @@ impl DesignSearch<'_> {
 
     /// The factor on the measures of a chip with these figures; `None` if the chip has no such figure. The cost of
     /// energy is part of the measures.
-    fn objective_factor(&self, figures: &ChipFigures) -> Option<f64> {
+    pub(super) fn objective_factor(&self, figures: &ChipFigures) -> Option<f64> {
         let factor = self.aim.objective.factor_of_chip(figures)?;
         Some(if self.aim.pays_energy() { 1.0 } else { factor })
     }

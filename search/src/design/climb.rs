@@ -6,7 +6,7 @@
 use super::DesignSearch;
 use super::bounds::{BoundDepth, ChipOrBox};
 use crate::runner::Verdict;
-use crate::space::{ListedDimension, SingleCombination, combination_of_places, places_of_combination};
+use crate::space::{DesignId, ListedDimension, SingleCombination, Space, combination_of_places, places_of_combination};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
@@ -76,6 +76,35 @@ pub(super) fn climb_to_good_design(
     Ok(best.map(|best| best.place.point))
 }
 
+/// Improves a design by its bounds under changed constants. Its neighbours are designs within the limits of `within`,
+/// the same space with its own constants.
+///
+/// # Errors
+/// As [`climb_to_good_design`].
+pub(super) fn climb_under(
+    search: &DesignSearch<'_>,
+    within: &Space,
+    start: DesignId,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<DesignId, String> {
+    let dials = search.space.listed_dimensions();
+    let Some(combination) = within.combination_of_point(start.point) else { return Ok(start) };
+    let place = ClimbPosition { combination, point: start.point };
+    let bound = |place: ClimbPosition, cutoff: f64| -> Result<Option<ClimbedDesign>, String> {
+        if !within.single_point(place.point)?.is_chip() {
+            return Ok(None);
+        }
+        let id = search.space.with_largest_memory(place.point);
+        let Ok(chip) = search.space.chip_of_design(id) else { return Ok(None) };
+        let figures = search.space.figures_of_design(id, &chip);
+        let seen = ChipOrBox::chip(chip, figures, search.space.fabric_of_design(id));
+        Ok(Some(ClimbedDesign { place, value: search.fine_lower_bound(&seen, cutoff, &mut Vec::new()) }))
+    };
+    let start = ClimbedDesign { place, value: f64::INFINITY };
+    let top = climb_by(&bound, (search.space, &dials), start, stop)?;
+    Ok(search.space.with_largest_memory(top.place.point))
+}
+
 /// Improves a design until no neighbour has a better bound.
 fn climb_from(
     search: &DesignSearch<'_>,
@@ -83,23 +112,35 @@ fn climb_from(
     start: ClimbedDesign,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<ClimbedDesign, String> {
-    let Some(mut best) = bound_design(search, start.place, f64::INFINITY, BoundDepth::Mapped)? else {
-        return Ok(start);
-    };
+    let bound = |place: ClimbPosition, cutoff: f64| bound_design(search, place, cutoff, BoundDepth::Mapped);
+    climb_by(&bound, (search.space, dials), start, stop)
+}
+
+/// A lower bound on the value of a design, as tight as needed to decide whether it is below a cutoff.
+type DesignBound<'a> = dyn Fn(ClimbPosition, f64) -> Result<Option<ClimbedDesign>, String> + Sync + 'a;
+
+/// Improves a design until no neighbour has a better bound.
+fn climb_by(
+    bound: &DesignBound<'_>,
+    (space, dials): (&Space, &[ListedDimension]),
+    start: ClimbedDesign,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<ClimbedDesign, String> {
+    let Some(mut best) = bound(start.place, f64::INFINITY)? else { return Ok(start) };
     for _ in 0..STEPS {
         let mut now = best;
         // A chip with several HBM capacities is bounded once, with the largest.
         let mut seen = BTreeSet::from([best.place.point]);
         let there = neighbouring_combinations(dials, best.place.combination)
             .into_iter()
-            .filter_map(|combination| position_of(search, combination));
+            .filter_map(|combination| position_of(space, combination));
         let there: Vec<ClimbPosition> = there.filter(|place| seen.insert(place.point)).collect();
         for batch in there.chunks(BATCH) {
             if stop() || now.place.point != best.place.point {
                 break;
             }
-            let bound = |&place: &ClimbPosition| bound_design(search, place, now.value, BoundDepth::Mapped);
-            let found: Vec<Result<Option<ClimbedDesign>, String>> = batch.par_iter().map(bound).collect();
+            let one = |&place: &ClimbPosition| bound(place, now.value);
+            let found: Vec<Result<Option<ClimbedDesign>, String>> = batch.par_iter().map(one).collect();
             for one in found {
                 now = one?.filter(|one| one.value < now.value).unwrap_or(now);
             }
@@ -131,8 +172,8 @@ fn bound_design(
 }
 
 /// The chip of a combination, if the space has it.
-fn position_of(search: &DesignSearch<'_>, combination: u64) -> Option<ClimbPosition> {
-    search.space.design_of_combination(combination).map(|id| ClimbPosition { combination, point: id.point })
+fn position_of(space: &Space, combination: u64) -> Option<ClimbPosition> {
+    space.design_of_combination(combination).map(|id| ClimbPosition { combination, point: id.point })
 }
 
 /// Some designs within the limits, always the same (Knuth's linear congruential generator MMIX).
@@ -141,7 +182,7 @@ fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String>
     for _ in 0..DRAWS {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let combination = ((u128::from(state) * u128::from(total)) >> 64) as u64;
-        if let Some(place) = position_of(search, combination)
+        if let Some(place) = position_of(search.space, combination)
             && let SingleCombination::Chip(..) = search.space.single_point(place.point)?
         {
             found.push(place);

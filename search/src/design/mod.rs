@@ -7,6 +7,8 @@
 mod alone;
 mod bounds;
 mod climb;
+mod decision;
+mod draws;
 mod parts;
 mod problem;
 mod robust;
@@ -16,6 +18,8 @@ use crate::planner::{ChipKernels, FastestPlan, PreparedJob, RankedPlan};
 use crate::runner::{self, CandidateOutcome, DecisionCounts, Exclusion, RunnerProgress, SearchMoment, Verdict};
 use crate::space::{DesignId, OutsideCounts, Region, Space};
 pub use alone::HardwareOnly;
+pub use decision::{DecisionAnswer, DecisionEffort, Finalist, InputWorth, SettledDimension, decide_under_draws};
+pub use draws::ConstantDraws;
 pub use parts::{DecidedDesigns, PartAnswer, PartDecision};
 use problem::{Candidates, ChipProblem};
 use rayon::prelude::*;
@@ -511,5 +515,7 @@ fn preferred_capacity(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip
 
 #[cfg(test)]
 mod corner_tests;
+#[cfg(test)]
+mod decision_tests;
 #[cfg(test)]
 mod tests;

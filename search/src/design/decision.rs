@@ -1,0 +1,379 @@
+//! How sure the choice of a design is: designs that may be the best one are evaluated under draws of the constants that
+//! are not known, the same draws for all.
+
+use super::climb::climb_under;
+use super::draws::{ConstantDraws, InfluentialConstants};
+use super::{DesignAnswer, DesignSearch};
+use crate::random::SeededRandom;
+use crate::runner::Verdict;
+use crate::space::{DesignId, Space};
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+
+/// Designs of the front that become finalists at most, the best first.
+const FROM_FRONT: usize = 12;
+/// A design of the front that is worse than the best by more than this fraction is no finalist by itself.
+const NEAR: f64 = 0.1;
+/// Draws after which finalists that stay far behind are dropped.
+const SCREENED: usize = 32;
+/// Finalists that are evaluated under all draws at most.
+const KEPT: usize = 12;
+/// A design that is worse than a draw's best by more than this fraction has its bound in place of its value.
+const FAR: f64 = 0.5;
+/// Parts of an input's range in which a decision is taken anew.
+const BINS: usize = 8;
+/// Shuffled inputs, whose worth is noise.
+const SHUFFLES: u64 = 16;
+
+/// How much is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecisionEffort {
+    /// Draws under which finalists are evaluated.
+    pub draws: usize,
+    /// Draws for each of which the best design is looked for.
+    pub climbs: usize,
+    /// Spaces with at most this many designs have all of them as finalists.
+    pub all_up_to: usize,
+    /// The seed of the draws.
+    pub seed: u64,
+}
+
+impl Default for DecisionEffort {
+    fn default() -> Self {
+        Self { draws: 256, climbs: 24, all_up_to: 96, seed: 0 }
+    }
+}
+
+/// A design that may be the best one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finalist {
+    /// The design.
+    pub id: DesignId,
+    /// Its minimised value by draw; infinite where it has no plan.
+    pub values: Vec<f64>,
+    /// The fraction of draws in which it is the best finalist.
+    pub probability_best: f64,
+    /// The mean over the draws of how much worse it is than the draw's best, as a fraction.
+    pub regret_expected: f64,
+    /// The regret that 95 % of the draws stay below.
+    pub regret_95: f64,
+    /// The fraction of draws in which it exceeds a limit of area or cost, or cannot be built.
+    pub over_limits: f64,
+}
+
+/// How often the best design of a draw has the found design's value of a dimension.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SettledDimension {
+    /// The dimension.
+    pub key: String,
+    /// The found design's value.
+    pub value: String,
+    /// The fraction of draws.
+    pub probability: f64,
+    /// The most frequent other value with its fraction.
+    pub other: Option<(String, f64)>,
+}
+
+/// A constant, and the worth of knowing it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InputWorth {
+    /// The constant.
+    pub key: String,
+    /// The fall of the expected regret if it were known, as a fraction: the expected value of partial perfect
+    /// information, less the most that shuffled draws of it seem worth.
+    pub worth: f64,
+    /// The found design's mean lead over the best other finalist in the lowest quarter of its range, as a fraction.
+    pub lead_low: f64,
+    /// The same in the highest quarter.
+    pub lead_high: f64,
+}
+
+/// How sure a choice is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecisionAnswer {
+    /// The draws under which at least one finalist is within the limit of power and has a plan.
+    pub draws: ConstantDraws,
+    /// The number of other draws. They say nothing about the choice.
+    pub left_out: usize,
+    /// The finalists: the found design, then the others by their expected regret.
+    pub finalists: Vec<Finalist>,
+    /// The finalist with the least expected regret.
+    pub robust: usize,
+    /// Finalists before those far behind were dropped.
+    pub considered: usize,
+    /// An estimate of how often a further draw has a best design that is no finalist (Good and Turing); 0 where all
+    /// designs are finalists.
+    pub missed: f64,
+    /// The dimensions with several values.
+    pub settled: Vec<SettledDimension>,
+    /// The constants, most worth knowing first.
+    pub inputs: Vec<InputWorth>,
+}
+
+/// Asks how sure the best design of an answer is. `None` if nothing is known to be uncertain: the answer has no best
+/// design, or the chips have no constants that could be drawn.
+///
+/// # Errors
+/// Errors that the space's enumeration has already reported; no draw that leaves a finalist a plan.
+pub fn decide_under_draws(
+    search: &DesignSearch<'_>,
+    answer: &DesignAnswer,
+    effort: DecisionEffort,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<DecisionAnswer>, String> {
+    let Some(best) = answer.best else { return Ok(None) };
+    let search = &DesignSearch { robust: None, ..*search };
+    let found = answer.designs[best].id;
+    let mut ids = near_designs(answer, best);
+    let InfluentialConstants { keys, moves_value } = search.influential_constants(&ids[..ids.len().min(4)])?;
+    if keys.is_empty() {
+        return Ok(None);
+    }
+    let draws = ConstantDraws::draw_constants(keys, effort.draws, effort.seed);
+    let spaces: Vec<Space> =
+        (0..effort.draws).filter_map(|draw| search.space.with_constants(&draws.values_of_draw(draw))).collect();
+    let all = search.space.design_count() <= effort.all_up_to;
+    let mut missed = 0.0;
+    if all {
+        let every = (0..search.space.chip_count()).map(|point| search.space.with_largest_memory(point));
+        ids.extend(every.filter(|id| search.space.single_point(id.point).is_ok_and(|one| one.is_chip())));
+    } else {
+        let tops = spaces.par_iter().take(effort.climbs).with_max_len(1).map(|drawn| {
+            let there = DesignSearch { space: drawn, ..*search };
+            climb_under(&there, search.space, found, stop)
+        });
+        let tops: Vec<DesignId> = tops.collect::<Result<_, String>>()?;
+        missed = unseen_fraction(&tops);
+        ids.extend(tops);
+    }
+    let mut seen = Vec::new();
+    ids.retain(|id| {
+        !seen.contains(id) && {
+            seen.push(*id);
+            true
+        }
+    });
+    if stop() {
+        return Ok(None);
+    }
+    let considered = ids.len();
+    if considered > KEPT && !all {
+        let screened = evaluate_under_draws(search, &spaces[..SCREENED.min(spaces.len())], &ids);
+        ids = keep_promising(&ids, &screened);
+    }
+    let values = evaluate_under_draws(search, &spaces, &ids);
+    let over = |id: &DesignId| over_limits(search.space, &spaces, *id);
+    let over: Vec<f64> = ids.par_iter().with_max_len(1).map(over).collect();
+    let answer = answer_of_values(search.space, draws, DrawnValues { ids, values, over }, considered)?;
+    let moving: Vec<&String> =
+        answer.draws.keys.iter().zip(&moves_value).filter(|(_, moves)| **moves).map(|(key, _)| key).collect();
+    let inputs = answer.inputs.iter().filter(|input| moving.contains(&&input.key)).cloned().collect();
+    Ok(Some(DecisionAnswer { missed, inputs, ..answer }))
+}
+
+/// The best designs of the front, the found one first. Other designs that a search evaluates depend on its path.
+fn near_designs(answer: &DesignAnswer, best: usize) -> Vec<DesignId> {
+    let most = answer.value_of_design(best) * (1.0 + NEAR);
+    let mut near: Vec<usize> =
+        answer.front.iter().copied().filter(|at| *at != best && answer.value_of_design(*at) <= most).collect();
+    near.sort_by(|a, b| answer.value_of_design(*a).total_cmp(&answer.value_of_design(*b)).then(a.cmp(b)));
+    let found = std::iter::once(best).chain(near.into_iter().take(FROM_FRONT - 1));
+    found.map(|at| answer.designs[at].id).collect()
+}
+
+/// The fraction of draws with a best design of their own: the estimate of Good and Turing for what was not seen.
+fn unseen_fraction(tops: &[DesignId]) -> f64 {
+    let once = tops.iter().filter(|id| tops.iter().filter(|other| other == id).count() == 1).count();
+    once as f64 / tops.len().max(1) as f64
+}
+
+/// The minimised values of designs, by design and draw.
+fn evaluate_under_draws(search: &DesignSearch<'_>, spaces: &[Space], ids: &[DesignId]) -> Vec<Vec<f64>> {
+    let of_draw = |space: &Space| -> Vec<f64> {
+        let there = DesignSearch { space, ..*search };
+        let mut best = f64::INFINITY;
+        ids.iter()
+            .map(|id| {
+                let value = if exceeds_power(space, *id) {
+                    f64::INFINITY
+                } else {
+                    match there.evaluate_design(*id, best * (1.0 + FAR)) {
+                        Verdict::Feasible { value, .. } => value,
+                        Verdict::Beaten(bound) => bound,
+                        Verdict::Infeasible(_) => f64::INFINITY,
+                    }
+                };
+                best = best.min(value);
+                value
+            })
+            .collect()
+    };
+    let by_draw: Vec<Vec<f64>> = spaces.par_iter().with_max_len(1).map(of_draw).collect();
+    (0..ids.len()).map(|design| by_draw.iter().map(|values| values[design]).collect()).collect()
+}
+
+/// True if a design takes more power than allowed even at its lowest clock.
+fn exceeds_power(space: &Space, id: DesignId) -> bool {
+    let Ok(chip) = space.chip_of_design(id) else { return true };
+    let figures = space.figures_of_design(id, &chip);
+    let most = space.limits().power_limit(&chip.constants, figures.area);
+    // The lowered clock meets the limit up to its step.
+    most.is_some_and(|(most, _)| figures.peak_power.0 > most.0 * (1.0 + 1e-6))
+}
+
+/// The found design and the finalists with the least expected regret.
+fn keep_promising(ids: &[DesignId], values: &[Vec<f64>]) -> Vec<DesignId> {
+    let regrets = regrets_of(values);
+    let mean = |design: usize| regrets[design].iter().sum::<f64>();
+    let mut others: Vec<usize> = (1..ids.len()).collect();
+    others.sort_by(|a, b| mean(*a).total_cmp(&mean(*b)).then(a.cmp(b)));
+    std::iter::once(0).chain(others.into_iter().take(KEPT - 1)).map(|at| ids[at]).collect()
+}
+
+/// How much worse than the best of its draw each design is, by design and draw. A design without a plan loses all.
+fn regrets_of(values: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let draws = values.first().map_or(0, Vec::len);
+    let best: Vec<f64> =
+        (0..draws).map(|draw| values.iter().map(|of| of[draw]).fold(f64::INFINITY, f64::min)).collect();
+    let regret = |(value, best): (&f64, &f64)| if value.is_finite() { value / best - 1.0 } else { 1.0 };
+    values.iter().map(|of| of.iter().zip(&best).map(regret).collect()).collect()
+}
+
+/// The fraction of draws in which a design exceeds a limit other than that of power, which lowers its clock.
+fn over_limits(space: &Space, spaces: &[Space], id: DesignId) -> f64 {
+    let exceeds = |drawn: &&Space| {
+        let Ok(chip) = drawn.chip_of_design(id) else { return true };
+        let figures = drawn.figures_of_design(id, &chip);
+        let limits = space.limits();
+        limits.first_exceeded(&figures).is_some() || limits.find_unbuildable(&chip, &figures).ok().flatten().is_some()
+    };
+    spaces.iter().filter(exceeds).count() as f64 / spaces.len().max(1) as f64
+}
+
+/// Designs with their values and the chance that they exceed limits.
+struct DrawnValues {
+    ids: Vec<DesignId>,
+    values: Vec<Vec<f64>>,
+    over: Vec<f64>,
+}
+
+fn answer_of_values(
+    space: &Space,
+    draws: ConstantDraws,
+    drawn: DrawnValues,
+    considered: usize,
+) -> Result<DecisionAnswer, String> {
+    let DrawnValues { ids, values, over } = drawn;
+    let drawn_count = draws.places.len();
+    let usable: Vec<usize> = (0..drawn_count).filter(|draw| values.iter().any(|of| of[*draw].is_finite())).collect();
+    if usable.is_empty() {
+        return Err("in none of the draws a design is within the limit of power and has a plan".into());
+    }
+    let values: Vec<Vec<f64>> = values.iter().map(|of| usable.iter().map(|draw| of[*draw]).collect()).collect();
+    let places = usable.iter().map(|draw| draws.places[*draw].clone()).collect();
+    let (count, draws) = (usable.len(), ConstantDraws { places, ..draws });
+    let regrets = regrets_of(&values);
+    let winners = winners_of_draws(&regrets);
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / count as f64;
+    let mut finalists: Vec<Finalist> = Vec::new();
+    for (design, id) in ids.iter().enumerate() {
+        let mut sorted = regrets[design].clone();
+        sorted.sort_by(f64::total_cmp);
+        finalists.push(Finalist {
+            id: *id,
+            values: values[design].clone(),
+            probability_best: winners.iter().filter(|winner| **winner == design).count() as f64 / count as f64,
+            regret_expected: mean(&regrets[design]),
+            regret_95: sorted[((count as f64 * 0.95).ceil() as usize).clamp(1, count) - 1],
+            over_limits: over[design],
+        });
+    }
+    let settled = settle_dimensions(space, &ids, &winners);
+    let inputs = worth_of_inputs(&draws, &values, &regrets);
+    let least = |a: &usize, b: &usize| finalists[*a].regret_expected.total_cmp(&finalists[*b].regret_expected);
+    let mut order: Vec<usize> = (1..finalists.len()).collect();
+    order.sort_by(|a, b| least(a, b).then(a.cmp(b)));
+    order.insert(0, 0);
+    let finalists: Vec<Finalist> = order.iter().map(|at| finalists[*at].clone()).collect();
+    let robust = (0..finalists.len())
+        .min_by(|a, b| finalists[*a].regret_expected.total_cmp(&finalists[*b].regret_expected))
+        .unwrap_or_default();
+    let left_out = drawn_count - count;
+    Ok(DecisionAnswer { draws, left_out, finalists, robust, considered, missed: 0.0, settled, inputs })
+}
+
+/// The best design of each draw; the first of equal ones.
+fn winners_of_draws(regrets: &[Vec<f64>]) -> Vec<usize> {
+    let draws = regrets.first().map_or(0, Vec::len);
+    let least = |draw: usize| {
+        (0..regrets.len()).min_by(|a, b| regrets[*a][draw].total_cmp(&regrets[*b][draw])).unwrap_or_default()
+    };
+    (0..draws).map(least).collect()
+}
+
+fn settle_dimensions(space: &Space, ids: &[DesignId], winners: &[usize]) -> Vec<SettledDimension> {
+    let values: Vec<Vec<(String, String)>> = ids
+        .iter()
+        .map(|id| space.varied_dimensions(*id).unwrap_or_default())
+        .map(|of| of.into_iter().map(|(key, value)| (key, value.to_string())).collect())
+        .collect();
+    let Some(found) = values.first() else { return Vec::new() };
+    let of = |at: usize| {
+        let (key, value) = found[at].clone();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        winners.iter().for_each(|winner| *counts.entry(&values[*winner][at].1).or_default() += 1);
+        let part = |count: usize| count as f64 / winners.len().max(1) as f64;
+        let probability = part(counts.remove(value.as_str()).unwrap_or_default());
+        let other = counts.into_iter().max_by_key(|(_, count)| *count);
+        SettledDimension { key, value, probability, other: other.map(|(other, count)| (other.to_owned(), part(count))) }
+    };
+    (0..found.len()).map(of).collect()
+}
+
+/// The worth of knowing each constant, from the draws alone.
+fn worth_of_inputs(draws: &ConstantDraws, values: &[Vec<f64>], regrets: &[Vec<f64>]) -> Vec<InputWorth> {
+    let count = draws.places.len();
+    let mean_of = |design: usize, of: &[usize]| of.iter().map(|draw| regrets[design][*draw]).sum::<f64>();
+    let least = |of: &[usize]| (0..regrets.len()).map(|design| mean_of(design, of)).fold(f64::INFINITY, f64::min);
+    let whole = least(&(0..count).collect::<Vec<_>>()) / count as f64;
+    let known = |order: &[usize]| {
+        let bins = order.chunks(count.div_ceil(BINS).max(1));
+        whole - bins.map(least).sum::<f64>() / count as f64
+    };
+    let noise = (0..SHUFFLES).map(|seed| known(&shuffled(count, seed))).fold(0.0, f64::max);
+    let lead = |of: &[usize]| {
+        let one = |draw: &usize| {
+            let others = values[1..].iter().map(|value| value[*draw]).fold(f64::INFINITY, f64::min);
+            if others.is_finite() && values[0][*draw].is_finite() { others / values[0][*draw] - 1.0 } else { 0.0 }
+        };
+        of.iter().map(one).sum::<f64>() / of.len().max(1) as f64
+    };
+    let quarter = (count / 4).max(1);
+    let mut found: Vec<InputWorth> = draws
+        .keys
+        .iter()
+        .enumerate()
+        .map(|(at, key)| {
+            let mut order: Vec<usize> = (0..count).collect();
+            order.sort_by(|a, b| draws.places[*a][at].total_cmp(&draws.places[*b][at]));
+            InputWorth {
+                key: key.clone(),
+                worth: (known(&order) - noise).max(0.0),
+                lead_low: lead(&order[..quarter.min(count)]),
+                lead_high: lead(&order[count - quarter.min(count)..]),
+            }
+        })
+        .collect();
+    let swing = |of: &InputWorth| (of.lead_high - of.lead_low).abs();
+    found.sort_by(|a, b| b.worth.total_cmp(&a.worth).then(swing(b).total_cmp(&swing(a))).then(a.key.cmp(&b.key)));
+    found
+}
+
+fn shuffled(count: usize, seed: u64) -> Vec<usize> {
+    let mut random = SeededRandom(seed ^ 0x6e_6f_69_73_65);
+    let mut order: Vec<usize> = (0..count).collect();
+    for at in (1..count).rev() {
+        order.swap(at, random.next_below(at as u64 + 1) as usize);
+    }
+    order
+}

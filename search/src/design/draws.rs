@@ -1,0 +1,128 @@
+//! Draws of what is not known: values of the model's constants within their ranges, the same for all designs.
+
+use super::DesignSearch;
+use crate::objective::Objective;
+use crate::random::SeededRandom;
+use crate::space::{ChipFigures, DesignId, Space};
+use sim::hardware::constants::constant_definitions;
+use sim::hardware::energy::EnergyModel;
+use sim::hardware::{Accelerator, Constants};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Constants that matter to a decision, with their values in every draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConstantDraws {
+    /// The keys, sorted.
+    pub keys: Vec<String>,
+    /// By draw, where each key's value lies in its range: 0 is the lowest value, 1/2 the nominal one, 1 the highest.
+    pub places: Vec<Vec<f64>>,
+}
+
+impl ConstantDraws {
+    /// Draws all of the keys independently and evenly: half of the draws lie below the nominal value, half above. The
+    /// draws of a seed are the same for any designs.
+    #[must_use]
+    pub fn draw_constants(keys: Vec<String>, draws: usize, seed: u64) -> Self {
+        let mut random = SeededRandom(seed ^ 0x64_72_61_77);
+        // Latin hypercube: every key takes each of `draws` equal parts of its range once.
+        let mut columns: Vec<Vec<f64>> = Vec::with_capacity(keys.len());
+        for _ in &keys {
+            let mut column: Vec<f64> =
+                (0..draws).map(|part| (part as f64 + random.next_unit()) / draws.max(1) as f64).collect();
+            for at in (1..draws).rev() {
+                column.swap(at, random.next_below(at as u64 + 1) as usize);
+            }
+            columns.push(column);
+        }
+        let places = (0..draws).map(|draw| columns.iter().map(|column| column[draw]).collect()).collect();
+        Self { keys, places }
+    }
+
+    /// The values of a draw, by key.
+    #[must_use]
+    pub fn values_of_draw(&self, draw: usize) -> BTreeMap<String, f64> {
+        let all = constant_definitions();
+        let value = |(key, place): (&String, &f64)| {
+            let found = all.binary_search_by(|definition| definition.key.cmp(key)).ok()?;
+            let definition = &all[found];
+            let value = match *place {
+                low if low < 0.5 => definition.low + (definition.nominal - definition.low) * 2.0 * low,
+                high => definition.nominal + (definition.high - definition.nominal) * (2.0 * high - 1.0),
+            };
+            Some((key.clone(), value.clamp(definition.low, definition.high)))
+        };
+        self.keys.iter().zip(&self.places[draw]).filter_map(value).collect()
+    }
+}
+
+/// Constants that change something of a design.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InfluentialConstants {
+    /// The keys, sorted.
+    pub keys: Vec<String>,
+    /// By key, true if the constant changes the value of the objective; others change only area or price.
+    pub moves_value: Vec<bool>,
+}
+
+impl DesignSearch<'_> {
+    /// The constants that change one of these designs. Constants that a study sets are known, and limits of what can be
+    /// built are set by the question: both are left out.
+    ///
+    /// # Errors
+    /// Only errors that the space's enumeration has already reported.
+    pub(super) fn influential_constants(&self, designs: &[DesignId]) -> Result<InfluentialConstants, String> {
+        let Some(own) = self.space.with_constants(&BTreeMap::new()) else { return Ok(Default::default()) };
+        let nominal: Vec<BuiltDesign> =
+            designs.iter().map(|id| self.built_design(&own, *id)).collect::<Result<_, _>>()?;
+        let Some(first) = nominal.first() else { return Ok(Default::default()) };
+        let mut found = InfluentialConstants::default();
+        for definition in constant_definitions() {
+            let is_known = definition.limit || first.constants.changed_values().contains_key(&definition.key);
+            if is_known || definition.low >= definition.high {
+                continue;
+            }
+            let (mut changes, mut moves_value) = (false, false);
+            for value in [definition.low, definition.high] {
+                let changed = BTreeMap::from([(definition.key.clone(), value)]);
+                let Some(space) = self.space.with_constants(&changed) else { continue };
+                for (id, before) in designs.iter().zip(&nominal) {
+                    let Ok(after) = self.built_design(&space, *id) else { continue };
+                    let value = (&after.value, &after.chip) != (&before.value, &before.chip);
+                    moves_value |= value;
+                    changes |= value || after.figures != before.figures;
+                }
+            }
+            if changes {
+                found.keys.push(definition.key.clone());
+                found.moves_value.push(moves_value);
+            }
+        }
+        Ok(found)
+    }
+
+    fn built_design(&self, space: &Space, id: DesignId) -> Result<BuiltDesign, String> {
+        let chip = space.chip_of_design(id)?;
+        let figures = space.figures_of_design(id, &chip);
+        let mut bare = Accelerator { constants: Constants::nominal(), ..chip.clone() };
+        if self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() {
+            // Energy counts only by the clock that the limit of power leaves.
+            bare.energy = EnergyModel::default();
+            for level in bare.on_chip.iter_mut().chain([&mut bare.hbm]) {
+                (level.read_energy_per_byte, level.write_energy_per_byte) = Default::default();
+            }
+        }
+        bare.lowered = None;
+        Ok(BuiltDesign { constants: chip.constants, value: self.objective_factor(&figures), chip: bare, figures })
+    }
+}
+
+/// The parts of a design that may depend on constants.
+struct BuiltDesign {
+    constants: Arc<Constants>,
+    /// The factor from its seconds to the objective.
+    value: Option<f64>,
+    /// The chip without what does not count for the objective.
+    chip: Accelerator,
+    figures: ChipFigures,
+}
