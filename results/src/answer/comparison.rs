@@ -4,12 +4,68 @@ use crate::answer::evidence::EvidenceRecord;
 use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
 use measured::evidence::Grade;
+use search::design::Aim;
+use search::objective::{Objective, ValueScale};
+use search::space::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
+use sim::network::Fabric;
 use sim::units::SquareMillimeters;
 use std::collections::BTreeSet;
+use std::fmt;
 
-/// The column of the bad ends in the table of figures.
-const BAD_END: usize = 6;
+/// How far a chip gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChipEfficiency {
+    /// Every peak is reached, and launches are free.
+    Ideal,
+    /// As far as chips of its family were measured to get.
+    Family,
+    /// By scalars fitted to measurements of the chip, or of the one that its relatives are made from.
+    Fitted,
+}
+
+impl From<EfficiencyChoice> for ChipEfficiency {
+    fn from(choice: EfficiencyChoice) -> Self {
+        match choice {
+            EfficiencyChoice::Ideal => Self::Ideal,
+            EfficiencyChoice::Family => Self::Family,
+            EfficiencyChoice::Base => Self::Fitted,
+        }
+    }
+}
+
+impl fmt::Display for ChipEfficiency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ideal => "ideal",
+            Self::Family => "family",
+            Self::Fitted => "fitted",
+        })
+    }
+}
+
+/// A built chip that a design is compared with, and on which terms.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BaselineChip {
+    /// The chip's name.
+    pub chip: String,
+    /// The terms.
+    pub standing: BaselineStanding,
+}
+
+/// The terms on which a built chip is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BaselineStanding {
+    /// On the found design's fabric, under the study's stack, by its fitted scalars.
+    SameFabric,
+    /// The same, with every peak reached.
+    Ideal,
+    /// On its own fabric, under its own stack.
+    AsSold,
+}
 
 /// A design with its plan, as an entry of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,8 +104,28 @@ pub struct ComparisonEntry {
     #[serde(default)]
     pub evidence: Option<String>,
     /// The software stack.
+    #[serde(default, alias = "software")]
+    pub stack: Option<String>,
+    /// The network between the devices.
     #[serde(default)]
-    pub software: Option<String>,
+    pub fabric: Option<String>,
+    /// The rate of a device's port into the innermost tier of the network, one direction, in GB/s.
+    #[serde(default)]
+    pub port_gb_per_s: Option<f64>,
+    /// How far the chip gets: by its own fitted scalars, its family's, or to every peak.
+    #[serde(default)]
+    pub efficiency: Option<ChipEfficiency>,
+    /// The built chip that it is; `null` for designs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<BaselineChip>,
+    /// The place of the entry that this one is compared with: the found design with the same kind of efficiency. `null`
+    /// is the first entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared_with: Option<usize>,
+    /// The value of the objective, in the unit of the comparison; `null` if no plan fits, or if the chip has no such
+    /// figure.
+    #[serde(default)]
+    pub objective_value: Option<f64>,
     /// Factor by which another step under the same software must be longer to be slower with 90 % confidence.
     #[serde(default)]
     pub step_lead: Option<f64>,
@@ -66,11 +142,46 @@ pub struct ComparisonEntry {
 }
 
 /// Designs side by side, each compared with the first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
+    /// The objective that they are compared by.
+    #[serde(default)]
+    pub objective: Objective,
+    /// In which way the entries are of unlike work.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<String>,
     /// The entries. Ratios refer to the first.
     pub entries: Vec<ComparisonEntry>,
+    /// The causes of the first one's lead over one of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<GainSplit>,
+}
+
+/// The lead of the first entry over another one, split into causes whose factors multiply to the whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GainSplit {
+    /// The label of the other entry.
+    pub over: String,
+    /// The causes, in the order in which they were added to the other entry.
+    pub causes: Vec<GainCause>,
+}
+
+/// A cause of a lead.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GainCause {
+    /// The cause in words.
+    pub cause: String,
+    /// The factor on the objective: above 1 where the first entry gains by it.
+    pub factor: f64,
+}
+
+/// The unit of an objective for one model alone.
+#[must_use]
+pub fn unit_of_objective(objective: Objective) -> &'static str {
+    objective.display_value(1.0, ValueScale::Alone { devices: 1.0, tokens: 1.0 }).1
 }
 
 impl ComparisonEntry {
@@ -92,7 +203,13 @@ impl ComparisonEntry {
             step_interval_s: None,
             grade: None,
             evidence: None,
-            software: None,
+            stack: None,
+            fabric: None,
+            port_gb_per_s: None,
+            efficiency: None,
+            baseline: None,
+            compared_with: None,
+            objective_value: None,
             step_lead: None,
             mfu: row.mfu,
             energy_per_step_j: row.energy_per_step_j,
@@ -104,12 +221,12 @@ impl ComparisonEntry {
 
     /// Adds the evidence of the step under a software stack.
     #[must_use]
-    pub fn with_evidence(self, software: &str, evidence: Option<&EvidenceRecord>) -> Self {
+    pub fn with_evidence(self, stack: &str, evidence: Option<&EvidenceRecord>) -> Self {
         Self {
             step_interval_s: evidence.map(|e| e.step_interval_s),
             grade: evidence.map(|e| e.grade),
             evidence: evidence.map(EvidenceRecord::step_reasons),
-            software: Some(software.to_owned()),
+            stack: Some(stack.to_owned()),
             step_lead: evidence.map(|e| e.design_lead),
             ..self
         }
@@ -133,7 +250,13 @@ impl ComparisonEntry {
             step_interval_s: None,
             grade: None,
             evidence: None,
-            software: None,
+            stack: None,
+            fabric: None,
+            port_gb_per_s: None,
+            efficiency: None,
+            baseline: None,
+            compared_with: None,
+            objective_value: None,
             step_lead: None,
             mfu: None,
             energy_per_step_j: None,
@@ -141,6 +264,48 @@ impl ComparisonEntry {
             bound_by: None,
             note: None,
         }
+    }
+
+    /// True for an entry that stands on the found design's terms. Figures leave out the others: the same chip in other
+    /// forms.
+    #[must_use]
+    pub fn is_drawn(&self) -> bool {
+        self.compared_with.is_none() && self.baseline.as_ref().is_none_or(|of| of.standing != BaselineStanding::AsSold)
+    }
+
+    /// Adds the network that joins the devices.
+    #[must_use]
+    pub fn on_fabric(self, fabric: &Fabric) -> Self {
+        let port_gb_per_s = fabric.tiers.first().map(|tier| tier.shared_rate() / 1e9);
+        Self { fabric: Some(fabric.name.clone()), port_gb_per_s, ..self }
+    }
+
+    /// Adds the value of an objective on a cluster of so many devices. An entry whose chip lacks the figure says so.
+    #[must_use]
+    pub fn with_objective(self, aim: &Aim, devices: f64) -> Self {
+        let objective_value = self.value_of_objective(aim, devices);
+        let lacking = (self.step_time_s.is_some() && objective_value.is_none()).then(|| {
+            let lacks = if aim.objective == Objective::PerArea { "area" } else { "price" };
+            format!("has no {}: no {lacks} is known of its die", unit_of_objective(aim.objective))
+        });
+        let note = match (self.note.clone(), lacking) {
+            (Some(note), Some(lacking)) => Some(format!("{note}; {lacking}")),
+            (note, lacking) => note.or(lacking),
+        };
+        Self { objective_value, note, ..self }
+    }
+
+    fn value_of_objective(&self, aim: &Aim, devices: f64) -> Option<f64> {
+        let step = self.step_time_s?;
+        let minimised = match aim.objective {
+            Objective::Throughput | Objective::StepTime => step,
+            Objective::PerArea => step * self.area_mm2?,
+            Objective::PerWatt => step * self.peak_power_w?,
+            Objective::PerDollar => aim.cost_of_step(self.cost_usd?, (step, self.energy_per_step_j?), devices),
+            Objective::EnergyPerToken => self.energy_per_step_j?,
+        };
+        let scale = ValueScale::Alone { devices, tokens: step * self.throughput_tokens_per_s? };
+        Some(aim.objective.display_value(minimised, scale).0)
     }
 
     /// The first negative figure with its key. A valid run has none.
@@ -172,12 +337,33 @@ pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
 }
 
 impl Comparison {
-    /// Throughput of the first entry divided by that of this entry. `None` if either does not run.
+    /// Entries of like work, compared by throughput.
     #[must_use]
-    fn speedup_over(&self, entry: &ComparisonEntry) -> Option<f64> {
-        let rate = |entry: &ComparisonEntry| entry.throughput_sequences_per_s.or(entry.times_reference);
-        let (first, other) = (rate(self.entries.first()?)?, rate(entry)?);
-        (other > 0.0).then(|| first / other)
+    pub fn of_entries(entries: Vec<ComparisonEntry>) -> Self {
+        Self { entries, ..Self::default() }
+    }
+
+    /// The entry that another one is compared with.
+    fn base_of(&self, entry: &ComparisonEntry) -> Option<&ComparisonEntry> {
+        self.entries.get(entry.compared_with.unwrap_or(0))
+    }
+
+    /// How many times as good as this entry the first one with the same kind of efficiency is, by the objective. `None`
+    /// if either has no value.
+    #[must_use]
+    pub fn lead_over(&self, entry: &ComparisonEntry) -> Option<f64> {
+        let first = self.base_of(entry)?;
+        let of = |get: &dyn Fn(&ComparisonEntry) -> Option<f64>| Some((get(first)?, get(entry)?));
+        let by_objective = of(&|entry| entry.objective_value).map(|(first, other)| match self.objective {
+            Objective::StepTime | Objective::EnergyPerToken => other / first,
+            _ => first / other,
+        });
+        let by_rate = || {
+            let (first, other) = of(&|entry| entry.throughput_tokens_per_s.or(entry.times_reference))?;
+            Some(first / other)
+        };
+        // Records of earlier versions have no value of the objective.
+        by_objective.or_else(by_rate).filter(|lead| lead.is_finite())
     }
 
     /// True if the rates are means over several models.
@@ -211,7 +397,8 @@ impl Comparison {
             (None, None) => format!("{}; no plan fits", e.chip),
         };
         let pairs: Vec<(&str, String)> = self.entries.iter().map(|e| (e.label.as_str(), what(e))).collect();
-        let mut text = format_fields(&pairs);
+        let mut text: String = self.differences.iter().map(|difference| fold_line(difference)).collect();
+        text.push_str(&format_fields(&pairs));
         text.push('\n');
         text.push_str(&if self.is_over_models() { self.means_table() } else { self.figures_table(bad_ends) }.render());
         if bad_ends && !self.is_over_models() {
@@ -221,6 +408,7 @@ impl Comparison {
             ));
         }
         text.push_str(&processes_note(&self.entries));
+        text.extend(self.gain.as_ref().map(gain_text));
         text.push_str(&self.evidence_text());
         for entry in &self.entries {
             if let Some(note) = &entry.note {
@@ -245,26 +433,30 @@ impl Comparison {
         let within = self.too_close_to_call();
         if !within.is_empty() {
             text.push_str(&fold_line(&format!(
-                "Too close to call: {}. The first one's lead is smaller than the model error between designs.",
+                "Too close to call: {}. The distance from the first is smaller than the model error between designs.",
                 within.join(", ")
             )));
         }
         text
     }
 
-    /// The entries that are slower than the first by less than the model error. Errors under the same software are
-    /// correlated; under different software they are independent.
+    /// The entries whose distance from the first is less than the model error, whichever of the two leads. Errors under
+    /// the same stack are correlated; under different stacks they are independent.
     fn too_close_to_call(&self) -> Vec<&str> {
-        let Some((first, others)) = self.entries.split_first() else { return Vec::new() };
-        let Some(step) = first.step_time_s else { return Vec::new() };
-        let settled = |e: &&ComparisonEntry| match (first.step_lead, first.step_interval_s) {
-            (Some(lead), _) if e.software.is_some() && e.software == first.software => Some(step * lead),
-            (_, interval) => interval.map(|[_, high]| high),
-        };
-        let within = |e: &&ComparisonEntry| {
-            e.step_time_s.zip(settled(e)).is_some_and(|(other, settled)| (step..=settled).contains(&other))
-        };
-        others.iter().filter(within).map(|e| e.label.as_str()).collect()
+        let is_close = |other: &&ComparisonEntry| self.is_too_close(other).unwrap_or(false);
+        self.entries.iter().skip(1).filter(is_close).map(|e| e.label.as_str()).collect()
+    }
+
+    /// True if an entry's distance from the one that it is compared with is less than the model error. `None` without
+    /// an interval.
+    #[must_use]
+    pub fn is_too_close(&self, other: &ComparisonEntry) -> Option<bool> {
+        let (first, lead) = (self.base_of(other)?, self.lead_over(other)?);
+        let leader = if lead >= 1.0 { first } else { other };
+        let apart = leader.step_interval_s.zip(leader.step_time_s).map(|([_, high], step)| high / step);
+        let same = first.stack.is_some() && first.stack == other.stack;
+        let settled = leader.step_lead.filter(|_| same).or(apart)?;
+        Some(lead.max(1.0 / lead) <= settled)
     }
 
     /// The table of means over several models.
@@ -277,7 +469,7 @@ impl Comparison {
                 entry.area_mm2.map_or_else(dash, |a| format_area(SquareMillimeters(a))),
                 entry.node.clone().unwrap_or_else(dash),
                 entry.times_reference.map_or_else(dash, |times| format_significant(times, 4)),
-                self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
+                self.lead_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
                 entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
                 entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
             ]);
@@ -288,100 +480,100 @@ impl Comparison {
     fn figures_table(&self, bad_ends: bool) -> TextTable {
         let dash = || "-".to_owned();
         let number = |value: Option<f64>| value.map_or_else(dash, |v| format_significant(v, 4));
-        // Columns that a narrow screen drops come last.
-        let head = [
-            "design",
-            "area",
-            "node",
-            "seq/s",
-            "first is",
-            "step s",
-            "bad end s",
-            "MFU %",
-            "tokens/s",
-            "peak W",
-            "USD",
-            "kJ/step",
-            "peak GiB",
-            "bound by",
+        let rate = |value: Option<f64>| value.map_or_else(dash, format_rate);
+        let word = |value: &Option<String>| value.clone().unwrap_or_else(dash);
+        let unit = unit_of_objective(self.objective);
+        type Cell<'a> = Box<dyn Fn(&ComparisonEntry) -> String + 'a>;
+        // A narrow screen drops the columns that are not kept, the last first.
+        let mut columns: Vec<(&str, bool, Cell<'_>)> = vec![
+            ("design", true, Box::new(|e| e.label.clone())),
+            ("port GB/s", true, Box::new(|e| number(e.port_gb_per_s))),
+            ("efficiency", true, Box::new(|e| e.efficiency.map_or_else(dash, |of| of.to_string()))),
+            ("stack", true, Box::new(|e| word(&e.stack))),
+            (unit, true, Box::new(|e| rate(e.objective_value.or(e.throughput_tokens_per_s)))),
+            ("first is", true, Box::new(|e| self.lead_over(e).map_or_else(dash, |s| format!("{s:.2}x")))),
+            ("area", true, Box::new(|e| e.area_mm2.map_or_else(dash, |a| format_area(SquareMillimeters(a))))),
+            ("node", false, Box::new(|e| word(&e.node))),
+            ("step s", bad_ends, Box::new(|e| number(e.step_time_s))),
         ];
-        let shown = |column: &usize| bad_ends || *column != BAD_END;
-        let columns: Vec<usize> = (0..head.len()).filter(shown).collect();
-        let mut table = TextTable::new(columns.iter().map(|column| head[*column]))
+        if bad_ends {
+            columns.push(("bad end s", true, Box::new(|e| number(e.step_interval_s.map(|[_, bad]| bad)))));
+        }
+        columns.push(("MFU %", bad_ends, Box::new(|e| e.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)))));
+        if self.objective != Objective::Throughput {
+            columns.push(("tokens/s", false, Box::new(|e| rate(e.throughput_tokens_per_s))));
+        }
+        columns.push(("peak W", false, Box::new(|e| e.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")))));
+        columns.push(("USD", false, Box::new(|e| e.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")))));
+        columns.push(("kJ/step", false, Box::new(|e| number(e.energy_per_step_j.map(|e| e / 1e3)))));
+        columns.push(("peak GiB", false, Box::new(|e| e.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")))));
+        columns.push(("bound by", false, Box::new(|e| e.bound_by.clone().unwrap_or_default())));
+        // Answers of other verbs and of earlier versions lack some.
+        columns.retain(|(head, _, cell)| {
+            !["port GB/s", "efficiency", "stack"].contains(head) || self.entries.iter().any(|e| cell(e) != "-")
+        });
+        let kept: Vec<&str> = columns.iter().filter(|(_, kept, _)| *kept).map(|(head, ..)| *head).collect();
+        let mut table = TextTable::new(columns.iter().map(|(head, ..)| *head))
             .align_column(columns.len() - 1, ColumnAlign::Left)
-            .keep_columns(&["area", "node", "seq/s", "first is", "step s", "bad end s", "MFU %", "peak W", "USD"]);
+            .keep_columns(&kept);
         for entry in &self.entries {
-            let cells = [
-                entry.label.clone(),
-                entry.area_mm2.map_or_else(dash, |a| format_area(SquareMillimeters(a))),
-                entry.node.clone().unwrap_or_else(dash),
-                entry.throughput_sequences_per_s.map_or_else(dash, format_rate),
-                self.speedup_over(entry).map_or_else(dash, |s| format!("{s:.2}x")),
-                number(entry.step_time_s),
-                number(entry.step_interval_s.map(|[_, bad]| bad)),
-                entry.mfu.map_or_else(dash, |m| format!("{:.1}", m * 100.0)),
-                entry.throughput_tokens_per_s.map_or_else(dash, format_rate),
-                entry.peak_power_w.map_or_else(dash, |w| format!("{w:.0}")),
-                entry.cost_usd.map_or_else(dash, |usd| format!("{usd:.0}")),
-                number(entry.energy_per_step_j.map(|e| e / 1e3)),
-                entry.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")),
-                entry.bound_by.clone().unwrap_or_default(),
-            ];
-            table.add_row(columns.iter().map(|column| cells[*column].clone()));
+            table.add_row(columns.iter().map(|(.., cell)| cell(entry)));
         }
         table
     }
 }
 
+/// The lead of the first entry over another, cause by cause.
+#[must_use]
+pub fn gain_text(gain: &GainSplit) -> String {
+    let whole: f64 = gain.causes.iter().map(|of| of.factor).product();
+    let causes: Vec<String> =
+        gain.causes.iter().map(|GainCause { cause, factor }| format!("{cause} {factor:.3}")).collect();
+    fold_line(&format!(
+        "The lead over {}, {whole:.3}x, is the product of: {}. Each factor is what the change brings after those \
+        before it, under the best plan.",
+        gain.over,
+        causes.join(" x ")
+    ))
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn entry(label: &str, throughput: Option<f64>) -> ComparisonEntry {
         ComparisonEntry {
-            label: label.into(),
             chip: "8 x 128x128 TC".into(),
             plan: throughput.map(|_| "p 8, t 1, d 128".into()),
             area_mm2: Some(278.826_676),
             node: Some("22 nm".into()),
             peak_power_w: Some(210.4),
-            cost_usd: None,
             throughput_sequences_per_s: throughput,
             throughput_tokens_per_s: throughput.map(|t| t * 4096.0),
-            times_reference: None,
             step_time_s: throughput.map(|t| 4096.0 / t),
-            step_interval_s: None,
-            grade: None,
-            evidence: None,
-            software: None,
-            step_lead: None,
             mfu: throughput.map(|_| 0.5),
-            energy_per_step_j: None,
             peak_memory_gib: throughput.map(|_| 27.5),
             bound_by: throughput.map(|_| "HBM".into()),
             note: throughput.is_none().then(|| "stage 0 of 8 lacks 1.200 GiB".into()),
+            ..ComparisonEntry::without_design(label)
         }
     }
 
     #[test]
     fn the_table_reads() {
-        let comparison = Comparison {
-            entries: vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("small", None)],
-        };
+        let entries = vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("small", None)];
+        let comparison = Comparison::of_entries(entries);
         assert_eq!(
             comparison.to_text(),
             "  best found  8 x 128x128 TC; p 8, t 1, d 128\n  TPUv4       8 x 128x128 TC; p 8, t 1, d 128\n  \
                small       8 x 128x128 TC; no plan fits\n\
              \n\
-             design           area   node  seq/s  first is  step s  MFU %  tokens/s  peak W  USD  kJ/step  peak GiB  \
-             bound by\n\
-             ----------  ---------  -----  -----  --------  ------  -----  --------  ------  ---  -------  --------  \
-             --------\n\
-             best found  278.8 mm²  22 nm  50.00     1.00x   81.92   50.0   204,800     210    -        -     27.50  \
-             HBM\n\
-             TPUv4       278.8 mm²  22 nm  40.00     1.25x   102.4   50.0   163,840     210    -        -     27.50  \
-             HBM\n\
-             small       278.8 mm²  22 nm      -         -       -      -         -     210    -        -         -\n\
+             design      tokens/s  first is       area   node  step s  MFU %  peak W  USD  kJ/step  peak GiB  bound by\n\
+             ----------  --------  --------  ---------  -----  ------  -----  ------  ---  -------  --------  --------\n\
+             best found   204,800     1.00x  278.8 mm²  22 nm   81.92   50.0     210    -        -     27.50  HBM\n\
+             TPUv4        163,840     1.25x  278.8 mm²  22 nm   102.4   50.0     210    -        -     27.50  HBM\n\
+             small              -         -  278.8 mm²  22 nm       -      -     210    -        -         -\n\
              small: stage 0 of 8 lacks 1.200 GiB\n"
         );
     }
@@ -389,7 +581,7 @@ mod tests {
     #[test]
     fn areas_of_different_processes_are_told() {
         let mut entries = vec![entry("best found", Some(50.0)), entry("a100", Some(40.0))];
-        let text = |entries: &[ComparisonEntry]| Comparison { entries: entries.to_vec() }.to_text();
+        let text = |entries: &[ComparisonEntry]| Comparison::of_entries(entries.to_vec()).to_text();
         assert!(!text(&entries).contains("different processes"));
         entries[1].node = Some("7 nm".into());
         assert!(text(&entries).contains("Areas belong to different process nodes (22 nm, 7 nm)"), "{}", text(&entries));
@@ -399,30 +591,81 @@ mod tests {
     fn a_lead_smaller_than_its_interval_is_told() {
         let mut entries = vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0)), entry("slow", Some(20.0))];
         (entries[0].step_interval_s, entries[0].grade) = (Some([70.0, 110.0]), Some(Grade::Related));
-        let text = Comparison { entries: entries.clone() }.to_text();
+        let text = Comparison::of_entries(entries.clone()).to_text();
         assert!(text.contains("Step s with 90 % confidence: best found 70.0 to 110, related.\n"), "{text}");
         assert!(
             text.contains(
-                "Too close to call: TPUv4. The first one's lead is smaller than the model error between designs."
+                "Too close to call: TPUv4. The distance from the first is smaller than the model error between designs."
             ),
             "{text}"
         );
         // Errors under the same software are correlated: 102.4 s is more than 1.2 times 81.92 s.
         for entry in &mut entries {
-            (entry.software, entry.step_lead) = (Some("ideal".into()), Some(1.2));
+            (entry.stack, entry.step_lead) = (Some("ideal".into()), Some(1.2));
         }
-        assert!(!Comparison { entries: entries.clone() }.to_text().contains("Too close to call"));
-        entries[1].software = Some("maxtext".into());
-        assert!(Comparison { entries: entries.clone() }.to_text().contains("Too close to call: TPUv4"));
+        assert!(!Comparison::of_entries(entries.clone()).to_text().contains("Too close to call"));
+        entries[1].stack = Some("maxtext".into());
+        assert!(Comparison::of_entries(entries.clone()).to_text().contains("Too close to call: TPUv4"));
         entries[0].step_interval_s = Some([70.0, 100.0]);
-        assert!(!Comparison { entries }.to_text().contains("Too close to call"));
+        assert!(!Comparison::of_entries(entries).to_text().contains("Too close to call"));
+    }
+
+    #[test]
+    fn a_verdict_stays_where_two_entries_are_swapped() {
+        let settled = |lead: f64| {
+            let of = |label: &str, rate: f64| ComparisonEntry {
+                stack: Some("ideal".into()),
+                step_lead: Some(lead),
+                ..entry(label, Some(rate))
+            };
+            let [a, b] = [of("a", 50.0), of("b", 40.0)];
+            let close = |entries: [ComparisonEntry; 2]| {
+                let comparison = Comparison::of_entries(entries.to_vec());
+                (comparison.is_too_close(&entries[1]), comparison.lead_over(&entries[1]).unwrap())
+            };
+            let (one, other) = (close([a.clone(), b.clone()]), close([b, a]));
+            assert_eq!((one.0, one.1), (other.0, 1.0 / other.1));
+            one.0
+        };
+        // The lead is 1.25.
+        assert_eq!((settled(1.3), settled(1.2)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn each_objective_has_its_unit_and_its_direction() {
+        let aim = |objective| Aim { objective, ..Aim::default() };
+        let compared = |objective| {
+            let of = |label: &str, rate: f64| ComparisonEntry {
+                energy_per_step_j: Some(1e6 / rate),
+                cost_usd: Some(1000.0),
+                ..entry(label, Some(rate))
+            };
+            let entries = [of("best found", 50.0), of("other", 40.0)];
+            let entries = entries.into_iter().map(|entry| entry.with_objective(&aim(objective), 8.0)).collect();
+            Comparison { objective, ..Comparison::of_entries(entries) }
+        };
+        for (_, objective) in Objective::NAMES {
+            let comparison = compared(objective);
+            let lead = comparison.lead_over(&comparison.entries[1]).unwrap();
+            assert!((lead - 1.25).abs() < 1e-12, "{objective}: {lead}");
+            assert!(comparison.to_text().contains(unit_of_objective(objective)), "{objective}");
+        }
+        // 204,800 tokens/s of eight chips of 210.4 W, 278.8 mm² and 1,000 USD.
+        let value = |objective| compared(objective).entries[0].objective_value.unwrap();
+        assert!((value(Objective::PerWatt) - 204_800.0 / 8.0 / 210.4).abs() < 1e-9);
+        assert!((value(Objective::PerArea) - 204_800.0 / 8.0 / 278.826_676).abs() < 1e-9);
+        assert!((value(Objective::PerDollar) - 204_800.0 / 8.0 / 1000.0).abs() < 1e-9);
+        // A chip without a price says so.
+        let free = ComparisonEntry { cost_usd: None, ..entry("free", Some(1.0)) };
+        let note = free.with_objective(&aim(Objective::PerDollar), 8.0).note.unwrap();
+        assert_eq!(note, "has no tokens/s per USD: no price is known of its die");
     }
 
     #[test]
     fn bad_ends_stand_beside_the_steps_where_they_rank() {
         let mut entries = vec![entry("best found", Some(50.0)), entry("TPUv4", Some(40.0))];
         entries[0].step_interval_s = Some([70.0, 110.5]);
-        let comparison = Comparison { entries };
+        let comparison = Comparison::of_entries(entries);
         assert!(!comparison.to_text().contains("bad end"));
         let text = comparison.to_text_with_bad_ends();
         assert!(text.contains("step s  bad end s  MFU %") && text.contains(" 81.92      110.5   50.0 "), "{text}");

@@ -5,6 +5,7 @@ use crate::answer::plan::one_line;
 use crate::page::PageSubject;
 use crate::run::conversion::{describe_chip, entry_of_chip};
 use crate::text::format_count;
+use search::design::Aim;
 use sim::hardware::Accelerator;
 
 /// An answer with a name for the reader.
@@ -21,16 +22,15 @@ pub struct KeptAnswer {
 /// Compares the answers, each against the first. Chips have power, and with an area model area and cost.
 #[must_use]
 pub fn compare_answers(answers: &[KeptAnswer]) -> Comparison {
-    let entries = answers.iter().map(|answer| {
-        let mut entry = answer_entry(answer);
-        let other = answers.first().and_then(|first| describe_difference(&first.subject, &answer.subject));
-        entry.note = match (entry.note, other) {
-            (Some(note), Some(other)) => Some(format!("{note}; {other}")),
-            (note, other) => note.or(other),
-        };
-        entry
-    });
-    Comparison { entries: entries.collect() }
+    let difference = |answer: &KeptAnswer| {
+        let words = describe_difference(&answers.first()?.subject, &answer.subject)?;
+        Some(format!("{} {words}.", answer.label))
+    };
+    Comparison {
+        differences: answers.iter().filter_map(difference).collect(),
+        entries: answers.iter().map(answer_entry).collect(),
+        ..Comparison::default()
+    }
 }
 
 fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
@@ -44,6 +44,7 @@ fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
     let Some(found) = &subject.found else { return ComparisonEntry { note: subject.why.clone(), ..entry } };
     let plan = &found.plan;
     entry = entry.with_evidence(&subject.names.stack, plan.evidence.as_ref());
+    entry.fabric = Some(subject.names.fabric.clone());
     entry.plan = Some(one_line(&plan.plan));
     entry.throughput_sequences_per_s = Some(subject.global_batch as f64 / plan.step_s);
     entry.throughput_tokens_per_s = Some(plan.tokens_per_s);
@@ -52,7 +53,7 @@ fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
     entry.energy_per_step_j = Some(plan.energy_j);
     entry.peak_memory_gib = Some(plan.peak_gib);
     entry.bound_by = found.shares.first().map(|share| share.name.clone());
-    entry
+    entry.with_objective(&Aim::default(), f64::from(u32::try_from(subject.devices).unwrap_or(u32::MAX)))
 }
 
 /// Describes the difference between the jobs of two answers. Chip, fabric, software and plan may differ: they are

@@ -5,6 +5,7 @@ use crate::run::record::{BestDesign, Certificate, ModelPlan, Proof};
 use crate::run::search_run::SearchRun;
 use crate::text::format_count;
 use crate::text::{fold_line, format_heading, format_percent};
+use search::design::Aim;
 use search::objective::MeasureMean;
 use serde::Serialize;
 
@@ -66,7 +67,8 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
         }),
     };
     let scale = format!(
-        "x reference: the {} of the models' throughputs relative to {}, ideal and under its best plan, from {}.",
+        "x reference: the {} of the models' throughputs relative to {}, with the efficiency of the space's chips and \
+        under its best plan, from {}.",
         if first.scoring_over_models() == MeasureMean::Mean { "arithmetic mean" } else { "geometric mean" },
         first.record.study.reference_chip,
         first.name,
@@ -143,28 +145,36 @@ pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
     })
 }
 
-/// The entries of each run, the best first, with notes.
+/// The entries of each run, the best first, with notes. All are measured by the objective of the first run.
 fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> Comparison {
-    let several = runs.len() > 1;
+    let aim = |run: &SearchRun| Aim {
+        objective: run.record.asked.aim.objective,
+        operation: run.record.asked.aim.operation,
+        ..Aim::default()
+    };
+    let first = runs.first();
+    let of_first = first.map(aim).unwrap_or_default();
     let mut entries = Vec::new();
     for run in runs {
         let mut own = own(run);
         if let (Some(first), Some(note)) = (own.first_mut(), unproven_note(&run.record.certificate)) {
             first.note = Some(first.note.take().map_or_else(|| note.clone(), |given| format!("{given}; {note}")));
         }
-        let other = runs.first().and_then(|first| describe_difference(first, run));
         for mut entry in own {
-            if several {
+            if aim(run) != of_first {
+                entry = entry.with_objective(&of_first, run.record.study.devices as f64);
+            }
+            if runs.len() > 1 {
                 entry.label = format!("{}: {}", run.name, entry.label);
             }
-            entry.note = match (entry.note, &other) {
-                (Some(note), Some(other)) => Some(format!("{note}; {other}")),
-                (note, other) => note.or_else(|| other.clone()),
-            };
             entries.push(entry);
         }
     }
-    Comparison { entries }
+    let difference = |run: &SearchRun| Some(format!("{} {}.", run.name, describe_difference(first?, run)?));
+    let differences = runs.iter().filter_map(difference).collect();
+    let alone = |run: &SearchRun| run.record.comparison.as_ref().and_then(|comparison| comparison.gain.clone());
+    let gain = first.filter(|_| runs.len() == 1).and_then(alone);
+    Comparison { objective: of_first.objective, differences, entries, gain }
 }
 
 /// The note on a best design that is not proven the best.
@@ -194,6 +204,9 @@ pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String>
     }
     if a.global_batch_sequences != b.global_batch_sequences {
         parts.push(format!("{} sequences per step", format_count(b.global_batch_sequences)));
+    }
+    if a.objective != b.objective {
+        parts.push(format!("searched for {}", b.objective));
     }
     (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }

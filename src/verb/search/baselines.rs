@@ -1,95 +1,201 @@
-//! The baselines of the best design: the reference chip under an expert's placement and under our plan, and chips on
-//! the market.
+//! The baselines of the best design: built chips on its fabric and as they are sold, and PHAZE's reference under an
+//! expert's placement.
 
 use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
 use rayon::prelude::*;
-use results::answer::comparison::{Comparison, ComparisonEntry};
+use results::answer::comparison::{BaselineChip, BaselineStanding, ChipEfficiency, Comparison, ComparisonEntry};
 use results::compare::baseline::{ExpertDegrees, expert_placement};
 use results::run::conversion;
 use search::design::best_plan;
 use search::planner::{Job, PlanSpace, PreparedJob, Splits};
-use search::space::{CalibrationChoice, Chips};
+use search::space::{ChipLimits, Chips, EfficiencyChoice};
 use sim::hardware::{Accelerator, Calibration};
 use sim::network::Fabric;
+use step::SoftwareStack;
+use workloads::footprint::Precision;
 
-/// Built chips that are compared with every answer. The flag adds their ideal form, like the chips of a space. Chips
-/// with undisclosed dies have no area.
-const BUILT: [(&str, bool); 7] = [
-    ("tpu_v4", true),
-    ("tpu_v5p", false),
-    ("tpu_v6e", false),
-    ("tpu_v7", false),
-    ("a100_80gb_sxm", false),
-    ("h100_80gb_sxm", false),
-    ("b200", false),
-];
+/// Built chips that are compared with every answer. Chips with undisclosed dies have no area.
+const BUILT: [&str; 7] = ["tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
 
-/// The entries of a search beside its baselines, all under the study's stack, plans and cluster. `prepared` is on the
-/// study's own fabric.
+/// The design that is compared: its chip and the network of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundDesign<'a> {
+    pub chip: &'a Accelerator,
+    pub fabric: &'a Fabric,
+}
+
+/// A chip under a plan space on a fabric.
+pub(super) struct Baseline<'a> {
+    pub label: String,
+    pub chip: &'a Accelerator,
+    pub efficiency: ChipEfficiency,
+    /// `None` for the found design.
+    pub standing: Option<BaselineStanding>,
+}
+
+/// The entries of a search beside its baselines. Every built chip stands on the fabric of the found design, under the
+/// study's stack and plans, fitted and ideal; and as it is sold: on its own fabric, under its own stack.
 pub fn compare_with_baselines(
     question: &SearchQuestion,
-    prepared: &PreparedJob<'_>,
+    design: FoundDesign<'_>,
     found: Vec<ComparisonEntry>,
 ) -> Result<Comparison, Failure> {
-    let mut entries = found;
-    let (job, reference) = (question.reference_job(&question.fabric), &question.reference);
-    let name = chip_label(reference);
-    if let Some(expert) =
-        expert_placement(&question.model.name).filter(|expert| is_near_expert_cluster(question, expert.degrees))
-    {
-        let d = expert.degrees;
-        let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
-        let label = format!("{name}, expert's placement");
-        let mut entry = match search_expert_plan(question, d) {
-            Ok((devices, fabric, space)) => {
-                let job = Job { devices, fabric: &fabric, ..job };
-                let prepared = PreparedJob::new(job, &space).or_input()?;
-                let job = Job { chip: reference, ..job };
-                conversion::best_plan_entry(&label, &job, &best_plan(&prepared, reference)).or_other()?
-            }
-            Err(why) => ComparisonEntry { note: Some(why), ..ComparisonEntry::without_design(label) },
-        };
-        entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
-        entries.push(entry);
+    let own = question.study.space.efficiency();
+    let devices = f64::from(question.study.cluster.devices);
+    let of_found = |entry: ComparisonEntry| entry.with_objective(&question.aim, devices);
+    let mut entries: Vec<ComparisonEntry> = found.into_iter().map(of_found).collect();
+    for entry in &mut entries {
+        entry.efficiency = Some(own.into());
     }
-    let mut chips = vec![(format!("{name}, our best plan"), reference.clone())];
-    chips.extend(ideal_base_chip(question));
-    for (built, with_ideal) in BUILT {
-        let chip = Accelerator::built_in(built).or_other()?;
-        if chip.name != reference.name {
-            chips.push((chip_label(&chip), chip.clone()));
-        }
-        if with_ideal {
-            let ideal = question.study.space.limits.ideal_form(&chip);
-            chips.push((ideal_label(&ideal), ideal));
+    let job = question.reference_job(design.fabric);
+    let prepared = super::prepare_job(question, &job)?;
+    let other_form = other_form_of(design.chip, own);
+    let mut beside = vec![Baseline {
+        label: format!("best found, {}", other_form.1),
+        chip: &other_form.0,
+        efficiency: other_form.1,
+        standing: None,
+    }];
+    let chips = built_chips(question)?;
+    // The question's limit of power is for chips that are still to be built.
+    let ideal: Vec<Accelerator> = chips.iter().map(|chip| ChipLimits::default().ideal_form(chip)).collect();
+    for (chip, ideal) in chips.iter().zip(&ideal) {
+        let (label, standing) = (chip.name.clone(), Some(BaselineStanding::SameFabric));
+        beside.push(Baseline { label, chip, efficiency: own_efficiency(chip), standing });
+        if is_calibrated(chip) {
+            let (label, standing) = (ideal_label(ideal), Some(BaselineStanding::Ideal));
+            beside.push(Baseline { label, chip: ideal, efficiency: ChipEfficiency::Ideal, standing });
         }
     }
     // Sequentially, because each is a search for a plan.
-    let of = |(label, chip): &(String, Accelerator)| {
-        conversion::best_plan_entry(label, &Job { chip, ..job }, &best_plan(prepared, chip)).or_other()
-    };
-    let built = chips.par_iter().with_max_len(1).map(of).collect::<Result<Vec<_>, _>>()?;
-    entries.extend(built);
-    Ok(Comparison { entries })
+    let on_same_fabric = |of: &Baseline<'_>| planned_entry(question, of, (&prepared, &job));
+    entries.extend(beside.par_iter().with_max_len(1).map(on_same_fabric).collect::<Result<Vec<_>, _>>()?);
+    entries.extend(expert_entry(question)?);
+    let as_sold = |chip: &Accelerator| as_sold_entry(question, chip);
+    entries.extend(chips.par_iter().with_max_len(1).map(as_sold).collect::<Result<Vec<_>, _>>()?);
+    compare_like_with_like(&mut entries);
+    Ok(Comparison { objective: question.aim.objective, differences: Vec::new(), entries, gain: None })
 }
 
-/// The ideal form of the built-in base chip of the space: the closest built chip. `None` if the space keeps its
-/// calibration, if the chip has none, or if it is already in every answer.
-fn ideal_base_chip(question: &SearchQuestion) -> Option<(String, Accelerator)> {
-    let Chips::Grid(spec) = &question.study.space.chips else { return None };
-    let chip = Accelerator::built_in(&spec.base_chip).ok().filter(|_| spec.calibration == CalibrationChoice::Ideal)?;
-    let beside = BUILT.iter().any(|(built, ideal)| *ideal && *built == chip.name);
-    (!beside && is_calibrated(&chip)).then(|| {
-        let ideal = question.study.space.limits.ideal_form(&chip);
-        (ideal_label(&ideal), ideal)
-    })
+/// Compares ideal chips with the found design in its ideal form, and all others with its other form.
+fn compare_like_with_like(entries: &mut [ComparisonEntry]) {
+    let is_ideal = |entry: &ComparisonEntry| entry.efficiency == Some(ChipEfficiency::Ideal);
+    let base = |ideal: bool| entries.iter().position(|entry| is_ideal(entry) == ideal);
+    let (ideal, other) = (base(true), base(false));
+    for entry in entries {
+        let base = if is_ideal(entry) { ideal } else { other };
+        entry.compared_with = base.filter(|base| *base > 0);
+    }
+}
+
+/// The chips that are compared, the reference first.
+fn built_chips(question: &SearchQuestion) -> Result<Vec<Accelerator>, Failure> {
+    let mut chips = vec![question.reference.clone()];
+    if let Chips::Grid(spec) = &question.study.space.chips {
+        chips.extend(Accelerator::built_in(&spec.base_chip).ok());
+    }
+    for built in BUILT {
+        chips.push(Accelerator::built_in(built).or_other()?);
+    }
+    let mut known = std::collections::BTreeSet::new();
+    chips.retain(|chip| known.insert(chip.name.clone()));
+    Ok(chips)
+}
+
+/// The found chip with the efficiency that the search does not have: ideal, or its family's.
+fn other_form_of(chip: &Accelerator, own: EfficiencyChoice) -> (Accelerator, ChipEfficiency) {
+    match own {
+        EfficiencyChoice::Ideal => (chip.clone().with_family_efficiency(), ChipEfficiency::Family),
+        EfficiencyChoice::Family | EfficiencyChoice::Base => {
+            (Accelerator { calibration: Calibration::default(), ..chip.clone() }, ChipEfficiency::Ideal)
+        }
+    }
+}
+
+/// A chip under its fastest plan of a prepared job.
+pub(super) fn planned_entry(
+    question: &SearchQuestion,
+    of: &Baseline<'_>,
+    (prepared, job): (&PreparedJob<'_>, &Job<'_>),
+) -> Result<ComparisonEntry, Failure> {
+    let job = Job { chip: of.chip, ..*job };
+    let mut entry = conversion::best_plan_entry(&of.label, &job, &best_plan(prepared, of.chip)).or_other()?;
+    (entry.efficiency, entry.stack) = (Some(of.efficiency), Some(job.stack.name.clone()));
+    entry.baseline = of.standing.map(|standing| BaselineChip { chip: of.chip.name.clone(), standing });
+    Ok(entry.on_fabric(job.fabric).with_objective(&question.aim, f64::from(job.devices)))
+}
+
+/// The fabric and the stack that a chip is sold with, for the devices of a question; or why it has none.
+pub(super) fn sold_with(question: &SearchQuestion, chip: &Accelerator) -> Result<(Fabric, SoftwareStack), String> {
+    let lacks = |what: &str| format!("no {what} is usual for {} (usual_{what} in its file)", chip.name);
+    let fabric = chip.origin.usual_fabric.as_deref().ok_or_else(|| lacks("fabric"))?;
+    let stack = chip.origin.usual_stack.as_deref().ok_or_else(|| lacks("stack"))?;
+    let files = &question.asked.files;
+    let fabric = interop::load_fabric_for_name(fabric, chip.known_name(), files).map_err(|why| why.to_string())?;
+    let fabric = fabric.for_devices(question.study.cluster.devices).map_err(|why| why.to_string())?;
+    Ok((fabric, SoftwareStack::load(stack).map_err(|why| why.to_string())?))
+}
+
+/// A built chip as it is sold: on its own fabric, under its own stack, by its fitted scalars.
+fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<ComparisonEntry, Failure> {
+    let label = format!("{}, as sold", chip.name);
+    let efficiency = own_efficiency(chip);
+    let without = |why: String| ComparisonEntry { note: Some(why), ..ComparisonEntry::without_design(&label) };
+    let (fabric, stack) = match sold_with(question, chip) {
+        Ok(sold) => sold,
+        Err(why) => return Ok(without(why)),
+    };
+    let mut choices = question.study.plan.choices.clone();
+    if let Err(why) = choices.narrow_to(&stack) {
+        return Ok(without(format!("stack {} runs no plan of the study: plan.{why}", stack.name)));
+    }
+    let precision = stack.precision_of_run(Precision::default());
+    let job = Job { chip, stack: &stack, precision, ..question.reference_job(&fabric) };
+    if let Some(fault) = choices.emptiness(&job, &fabric) {
+        return Ok(without(format!("no plan of the study runs on {}: {fault}", fabric.name)));
+    }
+    let prepared = PreparedJob::new(job, &choices).or_input()?;
+    let of = Baseline { label: label.clone(), chip, efficiency, standing: Some(BaselineStanding::AsSold) };
+    planned_entry(question, &of, (&prepared, &job))
+}
+
+/// PHAZE's reference under an expert's placement, where the question has one.
+fn expert_entry(question: &SearchQuestion) -> Result<Option<ComparisonEntry>, Failure> {
+    let Some(expert) =
+        expert_placement(&question.model.name).filter(|expert| is_near_expert_cluster(question, expert.degrees))
+    else {
+        return Ok(None);
+    };
+    let (d, reference) = (expert.degrees, &question.reference);
+    let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
+    let label = format!("{}, expert's placement", reference.name);
+    let efficiency = own_efficiency(reference);
+    let mut entry = match search_expert_plan(question, d) {
+        Ok((devices, fabric, space)) => {
+            let job = Job { devices, ..question.reference_job(&fabric) };
+            let prepared = PreparedJob::new(job, &space).or_input()?;
+            planned_entry(
+                question,
+                &Baseline { label, chip: reference, efficiency, standing: None },
+                (&prepared, &job),
+            )?
+        }
+        Err(why) => ComparisonEntry { note: Some(why), ..ComparisonEntry::without_design(label) },
+    };
+    entry.note = Some(entry.note.map_or_else(|| given.clone(), |why| format!("{given}: {why}")));
+    Ok(Some(entry))
 }
 
 /// The label of a built chip in its ideal form.
 fn ideal_label(chip: &Accelerator) -> String {
     let clock = chip.lowered.map(|_| format!(" at {:.0} MHz", chip.clock.0 / 1e6)).unwrap_or_default();
     format!("{}, ideal{clock}", chip.name)
+}
+
+/// How far a built chip gets by its file.
+pub(super) fn own_efficiency(chip: &Accelerator) -> ChipEfficiency {
+    if is_calibrated(chip) { ChipEfficiency::Fitted } else { ChipEfficiency::Ideal }
 }
 
 /// True if a chip's rates are fitted to measurements.
@@ -103,11 +209,6 @@ fn is_near_expert_cluster(question: &SearchQuestion, degrees: ExpertDegrees) -> 
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let cluster = question.study.cluster.devices;
     matches!(question.study.space.chips, Chips::Phaze(_)) && devices <= cluster && devices * 2 > cluster
-}
-
-/// A chip's name, marked if its rates are fitted to measurements.
-fn chip_label(chip: &Accelerator) -> String {
-    if is_calibrated(chip) { format!("{}, calibrated", chip.name) } else { chip.name.clone() }
 }
 
 /// The devices, the fabric and the plans of an expert's degrees with an even layer split; or the reason why there are

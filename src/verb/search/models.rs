@@ -1,7 +1,8 @@
 //! The models of a search: their preparation, their references, and their plans on the best design.
 
 use super::again;
-use super::baselines;
+use super::baselines::{self, FoundDesign};
+use super::gain;
 use super::prepare_job;
 use super::question::SearchQuestion;
 use crate::failure::{self, Failure, OrOther};
@@ -34,13 +35,16 @@ pub fn prepare_models<'a>(
     question.all_models().zip(jobs).map(of).collect()
 }
 
-/// The reference step of each model: the ideal reference chip under its best plan. One model alone needs no reference.
+/// The reference step of each model: the reference chip with the efficiency of the chips of the space, under its best
+/// plan. One model alone needs none.
 pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, Failure> {
     if question.others.is_empty() {
         return Ok(vec![Workload::of_one_model(&[]).reference]);
     }
     let of = |of: &SearchQuestion| {
-        let evaluation = best_plan(&prepare_job(of, &of.reference_job(&of.fabric))?, &of.ideal);
+        let space = &of.study.space;
+        let reference = space.limits.chip_with_efficiency(&of.reference, space.efficiency());
+        let evaluation = best_plan(&prepare_job(of, &of.reference_job(&of.fabric))?, &reference);
         match evaluation.outcome {
             Ok(ranked) => Ok(ReferenceStep { time: ranked.time.total, energy: ranked.energy }),
             Err(why) => {
@@ -125,10 +129,11 @@ pub fn model_plans(
         let job = searched.job_on_design(model, id, chip);
         let (step, evaluate_with) = self::step_record(of, id, &job, ranked)?;
         let comparison = if question.others.is_empty() {
-            Comparison { entries: Vec::new() }
+            Comparison::default()
         } else {
             let best = conversion::best_plan_entry("best found", &job, evaluation).or_other()?;
-            baselines::compare_with_baselines(of, &prepare_job(of, &of.reference_job(&of.fabric))?, vec![best])?
+            let design = FoundDesign { chip, fabric: job.fabric };
+            compare_design(of, design, vec![best.on_fabric(job.fabric)])?
         };
         let times_reference = searched.rate_over_reference(model, ranked);
         plans.push(ModelPlan {
@@ -148,6 +153,17 @@ pub fn model_plans(
     Ok(plans)
 }
 
+/// A design beside its baselines, with the causes of its lead.
+fn compare_design(
+    question: &SearchQuestion,
+    design: FoundDesign<'_>,
+    found: Vec<ComparisonEntry>,
+) -> Result<Comparison, Failure> {
+    let comparison = baselines::compare_with_baselines(question, design, found)?;
+    let gain = gain::split_gain(question, design, &comparison.entries)?;
+    Ok(Comparison { gain, ..comparison })
+}
+
 /// The comparison of a search for one model: the best design, the smallest one that is nearly as good, and the
 /// baselines.
 pub fn compare_best_designs(
@@ -156,14 +172,15 @@ pub fn compare_best_designs(
     rows: &[DesignRow],
     best: &BestDesign,
 ) -> Result<Comparison, Failure> {
-    let first = ComparisonEntry::from_design("best found", &best.design);
+    let fabric = |id: DesignId| &question.fabrics[question.space.fabric_of_design(id)];
+    let Some(id) = answer.best.map(|index| answer.designs[index].id) else { return Ok(Comparison::default()) };
+    let first = ComparisonEntry::from_design("best found", &best.design).on_fabric(fabric(id));
     let mut entries = vec![first.with_evidence(&question.stack.name, best.step.plan.evidence.as_ref())];
     if let Some(index) = answer.smallest_on_front_within(NEARLY).filter(|i| Some(*i) != answer.best) {
-        entries.push(ComparisonEntry::from_design(format!("smallest within {} %", NEARLY * 100.0), &rows[index]));
+        let label = format!("smallest within {} %", NEARLY * 100.0);
+        let smallest = ComparisonEntry::from_design(label, &rows[index]).on_fabric(fabric(answer.designs[index].id));
+        entries.push(ComparisonEntry { stack: Some(question.stack.name.clone()), ..smallest });
     }
-    baselines::compare_with_baselines(
-        question,
-        &prepare_job(question, &question.reference_job(&question.fabric))?,
-        entries,
-    )
+    let chip = question.space.chip_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
+    compare_design(question, FoundDesign { chip: &chip, fabric: fabric(id) }, entries)
 }

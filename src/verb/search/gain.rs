@@ -1,0 +1,80 @@
+//! The causes of the lead of the best design over the reference chip as it is sold: one change after the other, each
+//! under its best plan.
+
+use super::baselines::{Baseline, FoundDesign, own_efficiency, planned_entry, sold_with};
+use super::prepare_job;
+use super::question::SearchQuestion;
+use crate::failure::Failure;
+use results::answer::comparison::{ComparisonEntry, GainCause, GainSplit};
+use search::objective::Objective;
+use search::space::ChipLimits;
+use sim::hardware::Accelerator;
+
+/// Splits the gain of the first entry over the reference as it is sold. `None` where the reference is not sold, or has
+/// no plan.
+pub fn split_gain(
+    question: &SearchQuestion,
+    design: FoundDesign<'_>,
+    entries: &[ComparisonEntry],
+) -> Result<Option<GainSplit>, Failure> {
+    let (reference, best) = (&question.reference, design.chip);
+    let rate_of = |label: &str| entries.iter().find(|entry| entry.label == label)?.throughput_tokens_per_s;
+    let over = format!("{}, as sold", reference.name);
+    let Ok((own_fabric, _)) = sold_with(question, reference) else { return Ok(None) };
+    let (Some(first), Some(sold), Some(found)) = (entries.first(), rate_of(&over), best_rate(entries)) else {
+        return Ok(None);
+    };
+    let space = &question.study.space;
+    let like = ChipLimits::default().chip_with_efficiency(reference, space.efficiency());
+    let with_hbm = Accelerator { hbm: best.hbm.clone(), ..like.clone() };
+    let with_memory = Accelerator { on_chip: best.on_chip.clone(), ..with_hbm.clone() };
+    let with_units = Accelerator { tensor: best.tensor, vector: best.vector, ..with_memory.clone() };
+    let on = |chip: &Accelerator, fabric| {
+        let job = question.reference_job(fabric);
+        let of = Baseline { label: String::new(), chip, efficiency: own_efficiency(chip), standing: None };
+        planned_entry(question, &of, (&prepare_job(question, &job)?, &job)).map(|entry| entry.throughput_tokens_per_s)
+    };
+    let rates = [
+        ("software and plans", on(reference, &own_fabric)?),
+        ("links", on(reference, design.fabric)?),
+        ("efficiency and limit of power", on(&like, design.fabric)?),
+        ("HBM", on(&with_hbm, design.fabric)?),
+        ("memory on the die", on(&with_memory, design.fabric)?),
+        ("arrays and lanes", on(&with_units, design.fabric)?),
+        ("clock and what is left", Some(found)),
+    ];
+    let (mut causes, mut before, mut joined) = (Vec::new(), sold, Vec::new());
+    for (cause, rate) in rates {
+        joined.push(cause);
+        // A change after which no plan fits is counted with the next one.
+        if let Some(rate) = rate {
+            causes.push(GainCause { cause: std::mem::take(&mut joined).join(" and "), factor: rate / before });
+            before = rate;
+        }
+    }
+    let whole = lead(question.aim.objective, first, entries.iter().find(|entry| entry.label == over));
+    let per = match question.aim.objective {
+        Objective::Throughput | Objective::StepTime => None,
+        Objective::PerArea => Some("area"),
+        Objective::PerWatt => Some("power"),
+        Objective::PerDollar => Some("price"),
+        Objective::EnergyPerToken => Some("energy of a second"),
+    };
+    if let (Some(per), Some(whole)) = (per, whole) {
+        causes.push(GainCause { cause: per.to_owned(), factor: whole / (found / sold) });
+    }
+    Ok(Some(GainSplit { over, causes }))
+}
+
+fn best_rate(entries: &[ComparisonEntry]) -> Option<f64> {
+    entries.first()?.throughput_tokens_per_s
+}
+
+/// How many times as good the first entry is by the objective.
+fn lead(objective: Objective, first: &ComparisonEntry, other: Option<&ComparisonEntry>) -> Option<f64> {
+    let (first, other) = (first.objective_value?, other?.objective_value?);
+    Some(match objective {
+        Objective::StepTime | Objective::EnergyPerToken => other / first,
+        _ => first / other,
+    })
+}
