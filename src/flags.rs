@@ -87,6 +87,9 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--model", "config.json"),
     ("--mtp-layers", "1"),
     ("--no-build-limits", ""),
+    ("--details", ""),
+    ("--draws", "64"),
+    ("--efficiency", "ideal"),
     ("--no-master", ""),
     ("--node", "n5"),
     ("--nvme", "7:960"),
@@ -170,8 +173,10 @@ const BESIDE: &[(&str, &str)] = &[
 ];
 
 /// Flags that are no part of a question: output, form, limits of time, parts, where a question comes from.
-const NOT_ASKED: [&str; 20] = [
+const NOT_ASKED: [&str; 22] = [
     "--chakra",
+    "--details",
+    "--draws",
     "--emit",
     "--format",
     "--kernels",

@@ -3,6 +3,7 @@
 mod again;
 mod asked;
 pub mod baselines;
+mod gain;
 pub mod models;
 pub mod parts;
 pub mod question;
@@ -18,6 +19,7 @@ use crate::verb::stop;
 use asked::NamedChoice;
 use question::SearchQuestion;
 pub use question::chip_document;
+use results::answer::decision::DecisionRecord;
 use results::report;
 use results::run::claim::DirectoryClaim;
 use results::run::conversion::{self, SearchedModelSet};
@@ -28,15 +30,20 @@ use results::run::search_run::{FoundFiles, SearchRun};
 use results::store::design::DesignRow;
 use results::text::{format_count, format_heading, format_percent, format_rate};
 use search::bad_end::bad_end_factor;
-use search::design::{DesignAnswer, DesignSearch, DesignWatch, RobustSearch};
+use search::design::{DecisionEffort, DesignAnswer, DesignSearch, DesignWatch, RobustSearch, decide_under_draws};
 use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
 use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
-use search::space::DesignId;
+use search::space::{DesignId, EfficiencyChoice};
 use sim::units::SquareMillimeters;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// Draws of what is not known.
+const DRAWS: u32 = 256;
+/// Most draws.
+const MOST_DRAWS: u32 = 65_536;
 
 /// Below this used fraction, an area counts as unused.
 const USED: f64 = 0.95;
@@ -51,8 +58,10 @@ const USED: f64 = 0.95;
     coplace search llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
     Writes into the run directory: record.json (study, proof, best design, comparison, times), designs.parquet (every design that was\n\
     decided by itself and what became of it), progress.csv (the gap over time), best.toml (the chip that was found, for any verb's --chip; so is the directory), fabric.toml where the study varies a\n\
-    base chip, pareto.svg and pareto.png (the objective against the front's first axis), SHA256SUMS (digests of the others). A directory with the answer to\n\
-    another question is never overwritten. A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
+    base chip, pareto.svg and pareto.png (the objective against the front's first axis), tornado.svg and\n\
+    tornado.png (the constants that move the choice), SHA256SUMS (digests of the others).\n\
+    A directory with the answer to another question is never overwritten.\n\
+    A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
     progress.csv. --slurm writes parts, logs and scripts beside the run directory, into DIR.parts, and submits the parts that are not there.\n\
     JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
     running, job, merge_job, directory, out.")]
@@ -65,6 +74,13 @@ pub struct SearchArguments {
     /// Seed of all random choices; kept in the record (the exhaustive search has none)
     #[arg(long, default_value_t = 0, value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
+    /// Draws of what is not known (coplace list constants), under which the best designs are compared: how often the
+    /// best one stays the best, what choosing it costs if it does not, and what is worth knowing; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = DRAWS, value_parser = whole_number_in(0..=MOST_DRAWS))]
+    draws: u32,
+    /// Print the whole answer: plan, memory, proof, draws, front, every row of the comparison, the gap over time
+    #[arg(long)]
+    details: bool,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -131,6 +147,10 @@ pub struct StudyOverrides {
     /// Try chips that cannot be built too: without the limits of reticle, die edge, package and heat
     #[arg(long)]
     no_build_limits: bool,
+    /// How far the chips get: ideal (every peak is reached), family (as far as chips of their family were measured to
+    /// get) or base (as far as the study's base chip) [default: the study's, family]
+    #[arg(long, value_name = "NAME")]
+    efficiency: Option<NamedChoice<EfficiencyChoice>>,
     /// Longest step, in seconds; with --robust the limit applies to the bad end of the step's interval
     #[arg(long, value_name = "SECONDS")]
     max_step: Option<f64>,
@@ -254,14 +274,42 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
             return Err(within::nothing_within_limits(&question.name, &arguments.posed.asked, searched.space));
         }
         grown.finish_with(&answer);
-        progress.next_phase("explaining the best chip and comparing it");
         times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
         let stopped = limit.stopped_by();
-        let about = RecordContext { digest, seed: arguments.seed, stopped, grown: Some(grown.to_csv()), start, times };
+        let (deciding, seed) = (Instant::now(), arguments.seed);
+        progress.next_phase("asking how sure the choice is");
+        let effort = DecisionEffort { draws: arguments.draws as usize, seed, ..DecisionEffort::default() };
+        let decision = decide_answer(search, &answer, effort, &|| limit.is_reached());
+        times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
+        progress.next_phase("explaining the best chip and comparing it");
+        let about = RecordContext { digest, seed, stopped, decision, grown: Some(grown.to_csv()), start, times };
         let found = conclude_search(&question, searched, &answer, about)?;
         drop(progress);
-        write_and_print(&out, arguments.format, found, |record| report_with_progress(record, &grown))
+        write_and_print(&out, arguments.format, found, |record| match arguments.details {
+            true => report_with_progress(record, &grown),
+            false => report::run_summary(record, &out.path().display().to_string()),
+        })
     })
+}
+
+/// How sure an answer is under draws of what is not known. A search by bad ends has its own rule of doubt.
+pub fn decide_answer(
+    search: &DesignSearch<'_>,
+    answer: &DesignAnswer,
+    effort: DecisionEffort,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Option<DecisionRecord> {
+    if effort.draws == 0 || search.robust.is_some() || stop() {
+        return None;
+    }
+    // The answer of the search is worth more than how sure it is.
+    let decision = decide_under_draws(search, answer, effort, stop).unwrap_or_else(|why| {
+        tracing::warn!(
+            "how sure the choice is, is not known: {why}; allow more power, or fix constants (space.constants)"
+        );
+        None
+    });
+    decision.map(|decision| conversion::decision_record(search.space, &decision))
 }
 
 /// Prepares the plans of a question's models, and calls `with` with the search.
@@ -287,6 +335,8 @@ pub struct RecordContext {
     pub seed: u64,
     /// The reason why the search stopped early, if it did.
     pub stopped: Option<String>,
+    /// How sure the choice is.
+    pub decision: Option<DecisionRecord>,
     /// The gap over time.
     pub grown: Option<String>,
     /// Start of the whole search.
@@ -301,7 +351,7 @@ pub fn conclude_search(
     answer: &DesignAnswer,
     about: RecordContext,
 ) -> Result<(SearchRecord, Vec<DesignRow>, FoundFiles), Failure> {
-    let RecordContext { digest, seed, stopped, grown, start, mut times } = about;
+    let RecordContext { digest, seed, stopped, decision, grown, start, mut times } = about;
     let explaining = Instant::now();
     let mut rows = searched.design_rows(answer).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     name_bounds(searched, answer, &mut rows)?;
@@ -337,6 +387,7 @@ pub fn conclude_search(
         certificate,
         best,
         comparison,
+        decision,
         front,
         asked,
         times,

@@ -310,6 +310,7 @@ impl<'a> PreparedSweep<'a> {
             certificate: directory::sweep_certificate(&summary, aim.objective, cluster),
             best,
             comparison: None,
+            decision: None,
             front: None,
             asked: facts.asked.clone(),
             times: BTreeMap::from([

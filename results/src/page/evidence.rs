@@ -220,7 +220,7 @@ mod tests {
             ..ComparisonEntry::from_design("tpu_v4, ideal", &record.best.as_ref().unwrap().design)
         };
         let entries = vec![first.with_evidence("ideal", Some(&known())), other.with_evidence("ideal", Some(&known()))];
-        record.comparison = Some(Comparison { entries });
+        record.comparison = Some(Comparison::of_entries(entries));
         let subject = PageSubject::from_record("runs/a", record.clone());
         PageSubject { run: Some(SearchRun { name: "a".into(), record, designs: Vec::new() }), ..subject }
     }

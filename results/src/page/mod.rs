@@ -16,7 +16,8 @@ pub use replay::{DrawnKernel, DrawnStage, PageRoofline, PlanReplay, StepTimeline
 pub use sources::SourceFile;
 pub use subject::{AnsweringVerb, FoundPlan, JobNames, PageSubject, SubjectError};
 
-use crate::answer::comparison::ComparisonEntry;
+use crate::answer::comparison::{ComparisonEntry, GainSplit, unit_of_objective};
+use crate::answer::decision::DecisionRecord;
 use crate::answer::plan::{NeighbourRow, StageRow};
 use crate::answer::step::NamedShare;
 use crate::answer::timeline::TimelineRow;
@@ -70,6 +71,14 @@ pub struct Page {
     pub robust: bool,
     /// The best design beside others.
     pub comparison: Vec<ComparisonEntry>,
+    /// The unit of the entries' objective.
+    pub comparison_unit: String,
+    /// By entry, how many times as good the found design on the same terms is.
+    pub leads: Vec<Option<f64>>,
+    /// The causes of the lead over the reference as sold.
+    pub gain: Option<GainSplit>,
+    /// How sure the choice is.
+    pub decision: Option<DecisionRecord>,
     /// The step's time in seconds.
     pub step_s: Option<f64>,
     /// Parts of the step's time.
@@ -112,6 +121,7 @@ impl Page {
     ) -> Self {
         let found = subject.found.as_ref();
         let record = subject.run.as_ref().map(|run| &run.record);
+        let compared = record.and_then(|record| record.comparison.as_ref());
         let kept = found.map_or_else(Vec::new, |found| found.shares.clone());
         let (roofline, timeline, replayed, shares) = match replay {
             Some(replay) => (Some(replay.roofline), Some(replay.timeline), replay.decisions, replay.shares),
@@ -128,7 +138,11 @@ impl Page {
             dies,
             designs: subject.run.as_ref().map(PageDesigns::of_run),
             robust: record.is_some_and(|record| record.certificate.robust),
-            comparison: record.and_then(|r| r.comparison.as_ref()).map_or_else(Vec::new, |c| c.entries.clone()),
+            comparison: compared.map_or_else(Vec::new, |c| c.entries.clone()),
+            comparison_unit: compared.map_or("", |c| unit_of_objective(c.objective)).to_owned(),
+            leads: compared.map_or_else(Vec::new, |c| c.entries.iter().map(|entry| c.lead_over(entry)).collect()),
+            gain: compared.and_then(|c| c.gain.clone()),
+            decision: record.and_then(|record| record.decision.clone()),
             step_s: found.map(|found| found.plan.step_s),
             shares,
             roofline,

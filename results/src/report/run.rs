@@ -13,11 +13,10 @@ use crate::text::{
 };
 use sim::units::{Seconds, SquareMillimeters};
 
-/// The whole report of a run.
-#[must_use]
-pub fn run_report(record: &SearchRecord) -> String {
+/// The question of a run in a line.
+pub(super) fn question_line(record: &SearchRecord) -> String {
     let study = &record.study;
-    let mut text = match record.best.as_ref().map_or(&[][..], |best| &best.models) {
+    match record.best.as_ref().map_or(&[][..], |best| &best.models) {
         [] => format!(
             "{} on {} x {} under the stack {}, {} sequences of {} tokens per step; study {}\n",
             study.model,
@@ -38,7 +37,14 @@ pub fn run_report(record: &SearchRecord) -> String {
             several.len(),
             study.name
         ),
-    };
+    }
+}
+
+/// The whole report of a run.
+#[must_use]
+pub fn run_report(record: &SearchRecord) -> String {
+    let study = &record.study;
+    let mut text = question_line(record);
     if record.certificate.robust {
         text.push_str("Designs are ranked by the bad end of their steps' 90 % intervals; there is no front.\n");
     }
@@ -51,6 +57,10 @@ pub fn run_report(record: &SearchRecord) -> String {
     }
     text.push_str(&format_heading("Proof"));
     text.push_str(&certificate_text(&record.certificate, study));
+    if let Some(decision) = &record.decision {
+        text.push_str(&format_heading("How sure the choice is"));
+        text.push_str(&decision.to_text());
+    }
     if let Some(front) = &record.front {
         text.push_str(&format_heading("Front"));
         text.push_str(&self::front_text(
@@ -266,13 +276,7 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
                     | "no chips"
             )
     });
-    if let (Some(best), Some(bound)) = (c.best_sequences_per_s, c.bound_sequences_per_s) {
-        let at = if c.robust { " at the bad end" } else { "" };
-        pairs.push((
-            "best, bound",
-            format!("{}, {} sequences/s{at}", format_significant(best, 6), format_significant(bound, 6)),
-        ));
-    } else if let (Some(best), Some(bound)) = (c.best, c.bound) {
+    if let (Some(best), Some(bound)) = (c.best, c.bound) {
         let at = if c.robust { " at the bad end" } else { "" };
         pairs.push((
             "best, bound",
@@ -339,7 +343,7 @@ mod tests {
         let text = gap(Proof::Gap, Some(0.012_34));
         assert!(text.starts_with("No design of this space is better by more than 1.234 %.\n"), "{text}");
         assert!(text.contains("  designs            88,080\n"), "{text}");
-        assert!(text.contains("  best, bound        100.000, 101.234 sequences/s\n"), "{text}");
+        assert!(text.contains("  best, bound        409600, 414654 tokens/s\n"), "{text}");
         assert!(gap(Proof::Gap, None).starts_with("Not proven"));
         assert!(text.ends_with("  under the stack    ideal\n  and the plans      tensor parallel 1 or 2\n"), "{text}");
     }

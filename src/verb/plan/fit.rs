@@ -26,7 +26,7 @@ pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
     })
 }
 
-/// What a search for plans that fit with a chance starts from.
+/// The start of a search for plans that fit with a chance.
 pub(super) struct FitSearch<'a> {
     pub(super) arguments: &'a PlanArguments,
     pub(super) question: &'a Question,

@@ -5,7 +5,7 @@ use crate::failure::{self, Failure};
 use search::ask::{AimSpec, Question};
 use search::design::Aim;
 use search::objective::{CostAxes, FrontAxis, MeasureMean, Objective, OperatingCost};
-use search::space::{ChipLimit, Chips, Dimension, Values};
+use search::space::{ChipLimit, Chips, Dimension, EfficiencyChoice, Values};
 use search::study::Study;
 use sim::hardware::FieldValue;
 use sim::units::Seconds;
@@ -52,6 +52,13 @@ impl StudyOverrides {
     /// Applies the overrides to the study.
     pub(super) fn apply_to_study(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         self.set_chip_limits(name, study)?;
+        if let Some(NamedChoice(efficiency)) = self.efficiency {
+            let Chips::Grid(spec) = &mut study.space.chips else {
+                let cure = "leave it out: PHAZE's chips are ideal; or take another study (--study tpu)";
+                return Err(failure::input_failure(format!("--efficiency {}: {cure}", efficiency.word())));
+            };
+            spec.efficiency = efficiency;
+        }
         if let Some(within) = self.within {
             if !(0.0..=100.0).contains(&within) {
                 return Err(failure::input_failure(format!(
@@ -313,6 +320,14 @@ impl std::str::FromStr for NamedChoice<MeasureMean> {
 
     fn from_str(text: &str) -> Result<Self, String> {
         find_choice(text, &MeasureMean::NAMES)
+    }
+}
+
+impl std::str::FromStr for NamedChoice<EfficiencyChoice> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        find_choice(text, &EfficiencyChoice::NAMES)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::question::SearchQuestion;
 use super::{
-    RecordContext, SearchArguments, SearchRequest, claim_run_directory, conclude_search, prepare_and_search, run_path,
-    search_line, write_and_print,
+    RecordContext, SearchArguments, SearchRequest, claim_run_directory, conclude_search, decide_answer,
+    prepare_and_search, run_path, search_line, write_and_print,
 };
 use crate::answer::{self, Format, Versioned};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
@@ -13,7 +13,7 @@ use results::report;
 use results::run::claim::{DirectoryClaim, DirectoryClaimError};
 use results::run::parts::{self, BestKnown, FILES, PartFacts, SearchParts};
 use results::text::format_count;
-use search::design::{DesignWatch, PartAnswer, PartDecision};
+use search::design::{DecisionEffort, DesignWatch, PartAnswer, PartDecision};
 use search::runner::{RunnerProgress, SearchMoment, ShardExchange};
 use search::shard::Shard;
 use serde::Serialize;
@@ -47,6 +47,13 @@ pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
         let cure = "a part is searched to its end or started again: limit the job (--slurm --time=4:00:00), or search \
             in one process";
         return Err(failure::input_failure(format!("--time-limit: works only for a search in one process: {cure}")));
+    }
+    if arguments.draws != super::DRAWS {
+        let cure = "coplace merge draws for the whole; leave it out";
+        return Err(failure::input_failure(format!(
+            "--draws {}: a part has no answer of its own: {cure}",
+            arguments.draws
+        )));
     }
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
@@ -215,7 +222,9 @@ pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Resul
     prepare_and_search(&question, |searched, search| {
         let unfit = |why| failure::input_failure(format!("the parts do not fit together: {why}; search them again"));
         let answer = search.merge_parts(&parts.answers).map_err(unfit)?;
-        let about = RecordContext { digest, seed, stopped: None, grown: None, start, times };
+        let effort = DecisionEffort { seed, ..DecisionEffort::default() };
+        let decision = decide_answer(search, &answer, effort, &|| false);
+        let about = RecordContext { digest, seed, stopped: None, decision, grown: None, start, times };
         let found = conclude_search(&question, searched, &answer, about)?;
         write_and_print(&claim, format, found, report::run_report)
     })

@@ -12,7 +12,7 @@ use search::ask::Question;
 use search::design::Aim;
 use search::objective::{FrontAxis, Objective};
 use search::planner::Job;
-use search::space::{CalibrationChoice, Chips, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
+use search::space::{Chips, EfficiencyChoice, FABRIC, Grid, Space, SpaceDimensions, SpaceSpec};
 use search::study::{Study, WorkloadSpec};
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, ChipDocument, FieldValue};
@@ -484,7 +484,10 @@ fn design_space(
     };
     let document =
         chip_document(&spec.base_chip, files).map_err(|e| e.with_context(place_in_study(name, "space.base_chip")))?;
-    let mut document = document.strip_measured(spec.calibration == CalibrationChoice::Ideal);
+    let mut document = document.strip_measured(spec.efficiency != EfficiencyChoice::Base);
+    if spec.efficiency == EfficiencyChoice::Family {
+        document.set_family_efficiency(document.build_accelerator().or_input()?.family());
+    }
     document.set_constants(&study.space.constants);
     let fabric = FabricDocument::load_from(&study.cluster.fabric, base, files).ok();
     let field = |key: &str| fabric.as_ref().and_then(|fabric| fabric.field_value(key));

@@ -218,7 +218,9 @@
         type: 'scatter', name, z: outcome === 'evaluated' ? 3 : 1, symbolSize: outcome === 'evaluated' ? 8 : 4, itemStyle: { color: [PALETTE[0], PALETTE[6], PALETTE[1]][i], opacity: outcome === 'evaluated' ? 0.9 : 0.3 },
         data: list.filter((d) => d.outcome === outcome && d[key] !== null && height(d) !== null).map(point),
       })).filter((group) => group.data.length);
-      const named = page.comparison.filter((entry) => entry[key] !== null && entry[key] !== undefined && entry.throughput_sequences_per_s !== null);
+      // The same chip in other forms, and on other fabrics, is in the table only.
+      const here = page.comparison.filter((entry) => entry.compared_with === undefined && entry.baseline?.standing !== 'as_sold');
+      const named = here.filter((entry) => entry[key] !== null && entry[key] !== undefined && entry.throughput_sequences_per_s !== null);
       const others = {
         type: 'scatter', name: 'chips beside it', symbol: 'diamond', symbolSize: 13, itemStyle: { color: PALETTE[5] }, z: 5,
         label: { show: width >= NARROW, formatter: (at) => called(at.data.entry), position: 'right', color: theme.ink, fontSize: 11 },
@@ -251,19 +253,42 @@
   const comparison = () => {
     const entries = page.comparison;
     if (entries.length < 2) return;
-    const made = section('comparison', 'Beside other chips', 'All under the same model, batch, cluster and software stack, each under its own best plan.',
+    const unit = page.comparison_unit;
+    const made = section('comparison', 'Beside other chips', 'Built chips on the found design’s network under the study’s stack, by their fitted scalars and in the ideal form; and as they are sold, on their own network under their own stack. Each is compared with the found design on the same terms.',
       page.robust ? 'The search ranked designs by the bad end of their steps’ 90 % intervals, in the table beside the predicted step; what else is shown here is predicted.' : '');
-    chart(made, 'comparison', 'throughput, sequences per second', (width, theme) => ({
-      height: rows(width, entries.length), grid: { left: beside(width), right: 70, top: 8, bottom: 48 }, xAxis: axis(theme, 'sequences/s', { type: 'value' }), yAxis: names(theme, width, entries.map((e) => e.label)),
-      tooltip: { formatter: (at) => lines([['', entries[at.dataIndex].label], ['chip', entries[at.dataIndex].chip], ['plan', entries[at.dataIndex].plan], ['', entries[at.dataIndex].note]]), extraCssText: 'max-width: 340px; white-space: normal;' },
-      series: [{ type: 'bar', data: entries.map((e, i) => ({ value: e.throughput_sequences_per_s ?? 0, itemStyle: { color: i ? PALETTE[6] : PALETTE[0] } })),
-        label: { show: true, position: 'right', color: theme.ink, formatter: (at) => (entries[at.dataIndex].throughput_sequences_per_s === null ? 'none fits' : significant(at.value)) } }],
+    const value = (e) => e.objective_value ?? e.throughput_tokens_per_s ?? null;
+    chart(made, 'comparison', unit, (width, theme) => ({
+      height: rows(width, entries.length), grid: { left: beside(width), right: 70, top: 8, bottom: 48 }, xAxis: axis(theme, unit, { type: 'value' }), yAxis: names(theme, width, entries.map((e) => e.label)),
+      tooltip: { formatter: (at) => lines([['', entries[at.dataIndex].label], ['chip', entries[at.dataIndex].chip], ['plan', entries[at.dataIndex].plan], ['network', entries[at.dataIndex].fabric], ['stack', entries[at.dataIndex].stack], ['', entries[at.dataIndex].note]]), extraCssText: 'max-width: 340px; white-space: normal;' },
+      series: [{ type: 'bar', data: entries.map((e, i) => ({ value: value(e) ?? 0, itemStyle: { color: i ? PALETTE[6] : PALETTE[0] } })),
+        label: { show: true, position: 'right', color: theme.ink, formatter: (at) => (value(entries[at.dataIndex]) === null ? 'none fits' : significant(at.value)) } }],
     }));
-    const first = entries[0].throughput_sequences_per_s;
     const ends = (e) => (page.robust ? [significant(e.step_time_s), e.step_interval_s ? significant(e.step_interval_s[1]) : '-'] : []);
-    made.append(table(['design', 'mm²', 'node', 'peak W', 'USD', ...(page.robust ? ['step, s', 'bad end, s'] : []), 'sequences/s', 'MFU', 'first is'], entries.map((e) => [e.label, significant(e.area_mm2), e.node || '-', significant(e.peak_power_w, 3), significant(e.cost_usd, 3), ...ends(e),
-      significant(e.throughput_sequences_per_s), e.mfu === null ? '-' : percent(e.mfu), e.throughput_sequences_per_s && first ? `${(first / e.throughput_sequences_per_s).toFixed(2)} x` : '-'])));
+    made.append(table(['design', 'port GB/s', 'efficiency', 'stack', unit, 'found is', 'MFU', 'mm²', 'node', 'peak W', 'USD', ...(page.robust ? ['step, s', 'bad end, s'] : [])], entries.map((e, i) => [e.label, significant(e.port_gb_per_s), e.efficiency || '-', e.stack || '-', significant(value(e)),
+      page.leads[i] === null ? '-' : `${page.leads[i].toFixed(2)} x`, e.mfu === null ? '-' : percent(e.mfu), significant(e.area_mm2), e.node || '-', significant(e.peak_power_w, 3), significant(e.cost_usd, 3), ...ends(e)])));
+    if (page.gain) {
+      const whole = page.gain.causes.reduce((product, { factor }) => product * factor, 1);
+      made.append(element('p', { text: `The lead over ${page.gain.over}, ${whole.toFixed(2)} x, is the product of these changes, one after the other, each under its best plan:` }));
+      made.append(table(['change', 'factor'], page.gain.causes.map(({ cause, factor }) => [cause, factor.toFixed(3)])));
+    }
     entries.filter((e) => e.note).forEach((e) => made.append(element('p', { class: 'faint', text: `${e.label}: ${e.note}` })));
+  };
+  const decision = () => {
+    const sure = page.decision;
+    if (!sure) return;
+    const made = section('sure', 'How sure the choice is',
+      `${sure.constants} constants of the model that matter here are not known exactly. Under ${sure.draws} draws of them, the same for all designs, the found design is the best in ${percent(sure.probability_best)}; choosing it costs ${percent(sure.regret_expected)} on average, and ${percent(sure.regret_95)} in 95 of 100 draws.`,
+      sure.robust.is_found ? 'It is also the choice with the least expected cost.' : `The choice with the least expected cost differs in ${sure.robust.differs_in}: ${percent(sure.robust.regret_expected)} on average.`);
+    const shown = [...sure.tornado].sort((a, b) => Math.abs(b.lead_high - b.lead_low) - Math.abs(a.lead_high - a.lead_low)).slice(0, 10);
+    if (shown.length) {
+      chart(made, 'tornado', 'mean lead of the found design over the best other one, percent', (width, theme) => ({
+        height: rows(width, shown.length) + 30, legend: legend(theme), grid: { left: beside(width), right: 30, top: 36, bottom: 48 }, xAxis: axis(theme, 'percent', { type: 'value' }), yAxis: names(theme, width, shown.map((row) => row.input)),
+        tooltip: { formatter: (at) => { const row = shown[at.dataIndex]; return lines([['', row.input], ['from', significant(row.low)], ['to', significant(row.high)], ['', row.unit]]); }, extraCssText: 'max-width: 340px; white-space: normal;' },
+        series: [['in the lowest quarter of its range', 'lead_low', PALETTE[6]], ['in the highest', 'lead_high', PALETTE[0]]].map(([name, key, color]) => ({ type: 'bar', name, itemStyle: { color }, data: shown.map((row) => row[key] * 100) })),
+      }));
+    }
+    made.append(table(['dimension', 'found', 'in', 'else', 'in '], sure.settled.map((of) => [of.dimension, of.value, percent(of.probability), of.other ?? '-', of.other_probability === null ? '-' : percent(of.other_probability)])));
+    made.append(folded(`the ${sure.finalists.length} finalists as a table`, table(['differs in', 'best in', 'regret', '95 of 100 below', 'over a limit in'], sure.finalists.map((of) => [of.is_found ? 'the found design' : of.differs_in, percent(of.probability_best), percent(of.regret_expected), percent(of.regret_95), percent(of.over_limits)]))));
   };
   const shares = () => {
     if (!page.shares.length) return;
@@ -392,7 +417,7 @@
   const themed = (name) => { root.dataset.theme = name; drawn(); };
   document.getElementById('title').textContent = page.title;
   document.getElementById('footer').textContent = page.made_by;
-  for (const part of [question, answer, evidence, dies, pareto, comparison, shares, roofline, timeline, memory, decisions, certificate, provenance]) {
+  for (const part of [question, answer, evidence, dies, pareto, comparison, decision, shares, roofline, timeline, memory, decisions, certificate, provenance]) {
     try { part(); } catch (error) { fail(`${part.name}: ${error.message}`); throw error; }
   }
   // `#dark` and `#light` ask for a theme; else the system's.

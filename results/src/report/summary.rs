@@ -1,0 +1,159 @@
+//! The answer of a search in a few lines: what, why, how sure, against what, and what next.
+
+use crate::answer::comparison::{BaselineStanding as Standing, Comparison, ComparisonEntry, unit_of_objective};
+use crate::answer::plan::one_line;
+use crate::run::record::{BestDesign, Certificate, Proof, SearchRecord};
+use crate::text::{
+    TextTable, fold_line, format_area, format_count, format_fields, format_percent, format_rate, format_seconds,
+    format_significant,
+};
+use search::objective::Objective;
+use sim::units::{Seconds, SquareMillimeters};
+
+/// Parts of the step's time that are named.
+const PARTS: usize = 3;
+
+/// The short answer. `directory` is where the run lies.
+#[must_use]
+pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
+    let mut text = super::run::question_line(record);
+    let Some(best) = &record.best else { return text + &nothing_found(record) };
+    let design = &best.design;
+    let node = design.node.as_ref().map_or_else(String::new, |node| format!(" of {node}"));
+    let facts = [
+        Some(format!("{}{node}", format_area(SquareMillimeters(design.area_mm2)))),
+        design.peak_power_w.map(|watts| format!("{watts:.0} W")),
+        design.cost_usd.map(|usd| format!("{usd:.0} USD to make")),
+    ];
+    let facts: Vec<String> = facts.into_iter().flatten().collect();
+    let mut pairs = vec![("best chip", design.describe_chip()), ("", facts.join(", "))];
+    if best.models.is_empty() {
+        pairs.push(("plan", one_line(&best.step.plan.plan)));
+    }
+    pairs.push(("value", objective_text(record, best)));
+    pairs.push(("why", why_text(best)));
+    pairs.push(("proof", proof_text(&record.certificate)));
+    if let Some(decision) = &record.decision {
+        pairs.push(("how sure", decision.summary_text()));
+    }
+    text.push('\n');
+    text.push_str(&format_fields(&pairs));
+    for model in &best.models {
+        text.push_str(&fold_line(&format!(
+            "On {}: {} tokens/s, {} times the reference; {}.",
+            model.model,
+            format_rate(model.step.time.tokens_per_s),
+            format_significant(model.times_reference, 4),
+            one_line(&model.step.plan.plan)
+        )));
+    }
+    let comparisons = record.comparison.iter().map(|comparison| (None, comparison));
+    let by_model = best.models.iter().map(|model| (Some(model.model.as_str()), &model.comparison));
+    for (model, comparison) in comparisons.chain(by_model) {
+        text.push_str(&against_text(comparison, model));
+    }
+    for note in &best.notes {
+        text.push_str(&fold_line(note));
+    }
+    text.push_str(&fold_line(&format!(
+        "Next: coplace explain {directory} (what each step of a dimension brings), coplace report {directory} (a \
+        page), and this with --details."
+    )));
+    text
+}
+
+fn nothing_found(record: &SearchRecord) -> String {
+    let why = match (&record.certificate.why, record.certificate.is_without_candidates()) {
+        (Some(why), _) => why.clone(),
+        (None, true) => "no chip of this space is within the limits".to_owned(),
+        (None, false) => "no design of this space runs the model".to_owned(),
+    };
+    fold_line(&format!("Nothing found: {why}."))
+}
+
+/// The value of the objective, with the step.
+fn objective_text(record: &SearchRecord, best: &BestDesign) -> String {
+    let certificate = &record.certificate;
+    let at =
+        if certificate.robust { " at the bad end of the step's interval, by which designs are ranked" } else { "" };
+    let value = certificate.best.map(|best| format!("{} {}{at}", format_rate(best), certificate.unit));
+    let design = &best.design;
+    let speed = design
+        .throughput_tokens_per_s
+        .filter(|_| record.asked.aim.objective != Objective::Throughput)
+        .map(|rate| format!("{} tokens/s", format_rate(rate)));
+    let step = design.step_time_s.map(|step| {
+        let interval = best.step.plan.evidence.as_ref().map(|of| of.step_interval_s);
+        let interval = interval.map_or_else(String::new, |[low, high]| {
+            format!(", with 90 % confidence {} to {}", format_seconds(Seconds(low)), format_seconds(Seconds(high)))
+        });
+        format!("step {}{interval}", format_seconds(Seconds(step)))
+    });
+    let mfu = design.mfu.map(|mfu| format!("MFU {}", format_percent(mfu)));
+    [value, speed, mfu, step].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// The largest parts of the step's time.
+fn why_text(best: &BestDesign) -> String {
+    let parts = best.step.time_shares.iter().take(PARTS);
+    parts.map(|part| format!("{} {}", part.name, format_percent(part.fraction))).collect::<Vec<_>>().join("; ")
+}
+
+/// The proof in one sentence.
+fn proof_text(certificate: &Certificate) -> String {
+    let among = format!("of {} designs", format_count(certificate.designs));
+    let because = certificate.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+    let proof = match (certificate.proof, certificate.gap) {
+        (Proof::Proven, _) => format!("none {among} is better, in this model"),
+        (Proof::Gap, Some(gap)) => format!("none {among} is better by more than {:.3} %, in this model", gap * 100.0),
+        (Proof::Gap, None) => "none: the search stopped before it had a bound".to_owned(),
+        (Proof::Infeasible, _) => format!("none {among} runs the model"),
+    };
+    proof + &because
+}
+
+/// How many times as good the found design is as built chips: a row a chip.
+fn against_text(comparison: &Comparison, model: Option<&str>) -> String {
+    let mut chips: Vec<&str> = Vec::new();
+    for entry in &comparison.entries {
+        let chip = entry.baseline.as_ref().map(|of| of.chip.as_str());
+        chips.extend(chip.filter(|chip| !chips.contains(chip)));
+    }
+    if chips.is_empty() {
+        return String::new();
+    }
+    let unit = unit_of_objective(comparison.objective);
+    let on = model.map_or_else(String::new, |model| format!(", {model}"));
+    let head = format!("the found one is, by {unit}{on}");
+    let mut table = TextTable::new([head.as_str(), "on its links", "both ideal", "as sold", "area", "peak W"])
+        .keep_columns(&["on its links", "both ideal", "as sold"]);
+    let mut open = false;
+    let mut lead = |entry: Option<&ComparisonEntry>| {
+        let Some((entry, lead)) = entry.and_then(|entry| Some((entry, comparison.lead_over(entry)?))) else {
+            return "- ".to_owned();
+        };
+        let close = comparison.is_too_close(entry).unwrap_or(false);
+        open |= close;
+        format!("{lead:.2}x{}", if close { "?" } else { " " })
+    };
+    for chip in chips {
+        let of = |standing: Standing| {
+            comparison
+                .entries
+                .iter()
+                .find(|entry| entry.baseline.as_ref().is_some_and(|of| of.chip == chip && of.standing == standing))
+        };
+        let any = of(Standing::AsSold).or(of(Standing::SameFabric)).or(of(Standing::Ideal));
+        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+        table.add_row([
+            chip.to_owned(),
+            lead(of(Standing::SameFabric)),
+            lead(of(Standing::Ideal)),
+            lead(of(Standing::AsSold)),
+            number(any.and_then(|entry| entry.area_mm2)),
+            number(any.and_then(|entry| entry.peak_power_w)),
+        ]);
+    }
+    let close = if open { "?: too close to call, by the model's error between designs.\n" } else { "" };
+    format!("\n{}{close}", table.render())
+}
