@@ -31,8 +31,17 @@ fn keys(value: &serde_json::Value, open: &[&str], found: &mut Vec<String>) {
 fn every_key_of_the_record_is_described() {
     let mut record = crate::run::record::example_of_several();
     record.comparison = record.best.as_ref().map(|b| crate::answer::comparison::Comparison {
-        entries: vec![crate::answer::comparison::ComparisonEntry::from_design("x", &b.design)],
+        differences: vec!["x".into()],
+        gain: Some(crate::answer::comparison::GainSplit {
+            over: "x".into(),
+            causes: vec![crate::answer::comparison::GainCause { cause: "x".into(), factor: 1.0 }],
+        }),
+        ..crate::answer::comparison::Comparison::of_entries(vec![
+            crate::answer::comparison::ComparisonEntry::from_design("x", &b.design),
+        ])
     });
+    record.decision =
+        Some(crate::answer::decision::DecisionRecord { left_out: 1, ..crate::answer::decision::example() });
     let mut found = Vec::new();
     // A planned step is described in docs/json.md, where a test of the command holds it against what is printed.
     let open = ["asked", "options", "step", "times"];

@@ -108,7 +108,7 @@ fn changed(dir: &std::path::Path, before: &Value) {
     std::fs::write(dir.join("whole/record.json"), serde_json::to_string(&older).unwrap()).unwrap();
     let old = run_coplace_in(dir, &["explain", "whole"]).expect_refusal();
     assert!(
-        old.contains("record.json: format = 2, this version of coplace reads 4; run the search again with it"),
+        old.contains("record.json: format = 2, this version of coplace reads 5; run the search again with it"),
         "{old}"
     );
     for verb in ["plan", "evaluate"] {

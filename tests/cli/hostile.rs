@@ -27,7 +27,7 @@ fn a_full_disk_is_exit_code_1_in_every_verb_and_loses_no_answer() {
     let search = ["search", "llama2-7b", "--study", "small.toml", "--out", "run"];
     let full = under(FULL, dir.path(), &search);
     assert_eq!((full.code, full.stderr.contains("cannot be written")), (1, true), "{}", full.stderr);
-    assert!(full.stdout.contains("Best design") && !full.stdout.contains("Written:"), "{}", full.stdout);
+    assert!(full.stdout.contains("best chip") && !full.stdout.contains("Written:"), "{}", full.stdout);
     assert!(!dir.path().join("run").exists(), "nothing is left behind");
     let written = run_coplace_in(dir.path(), &search).expect_result();
     assert!(written.starts_with(full.stdout.lines().next().unwrap()), "{written}");

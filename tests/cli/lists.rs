@@ -115,7 +115,7 @@ fn answers_of_two_chips_stand_side_by_side() {
         assert_eq!((&entry["peak_memory_gib"], &entry["note"]), (&plan["peak_gib"], &serde_json::Value::Null));
     }
     assert_eq!((&entries[0]["label"], entries[0]["area_mm2"].is_null()), (&"h100".into(), false));
-    assert_eq!(entries[2]["note"], "differs from the first: 64 sequences per step");
+    assert_eq!(compared["differences"], serde_json::json!(["more differs from the first: 64 sequences per step."]));
     let text = run_coplace_in(dir.path(), &["compare", "h100.json", "mi300x.json"]).expect_result();
     assert!(text.contains("8 x mi300x: ") && text.contains("mi300x_400g, megatron_core"), "{text}");
     let mixed = run_coplace_in(dir.path(), &["compare", "h100.json", "."]).expect_refusal();

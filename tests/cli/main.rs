@@ -14,6 +14,7 @@ mod hostile;
 mod init;
 mod instances;
 mod interchange;
+mod like_with_like;
 mod links;
 mod lists;
 mod manners;

@@ -47,7 +47,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     let batch = robust["study"]["global_batch_sequences"].as_f64().unwrap();
     let best = robust["certificate"]["best_sequences_per_s"].as_f64().unwrap();
     assert!((best * step_interval(&robust).1 / batch - 1.0).abs() < 1e-9, "{best}");
-    let text = search(&["--robust", "--front", "none", "--out", "again"]).expect_result();
+    let text = search(&["--robust", "--details", "--front", "none", "--out", "again"]).expect_result();
     assert!(text.contains("In tokens/s, at the bad end"), "{text}");
     let proof =
         "Proven: no design of this space has a fastest plan that is better at the bad end of its step's 90 % interval.";
@@ -82,7 +82,7 @@ fn by_bad_ends_no_design_is_chosen_whose_step_may_take_longer() {
     {
         assert!(page.contains(words), "{words}");
     }
-    assert!(said.contains(proof) && text.contains("sequences/s at the bad end"), "{text}");
+    assert!(said.contains(proof) && text.contains("tokens/s at the bad end"), "{text}");
     // The parts give the same.
     for part in ["1/2", "2/2"] {
         search(&["--robust", "--shard", part, "--out", &part[..1], "--format", "json"]).expect_json();

@@ -16,7 +16,8 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
     let search = |out: &str| {
-        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "small.toml", "--out", out]).expect_result()
+        let call = ["search", "llama2-7b", "--study", "small.toml", "--details", "--out", out];
+        run_coplace_in(dir.path(), &call).expect_result()
     };
     let text = search("a");
     for part in [
@@ -27,7 +28,7 @@ fn two_searches_leave_the_same_files_and_their_runs_are_compared_and_drawn() {
     ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
-    assert!(text.contains("phaze_tpuv4, expert's placement") && text.contains("phaze_tpuv4, our best plan"), "{text}");
+    assert!(text.contains("phaze_tpuv4, expert's placement") && text.contains("phaze_tpuv4, as sold"), "{text}");
     search("b");
     let [a, b] = ["a", "b"].map(|name| dir.path().join(name));
     assert_eq!(file_names(&a), FILES);
@@ -112,12 +113,23 @@ fn a_config_json_from_disk_is_searched() {
     assert_eq!(record["study"]["parameters"], 49152 * 576 + 6 * layer + 576);
     assert_eq!(record["certificate"]["proof"], "proven");
     assert!(record["best"]["design"]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0);
-    // No expert placement exists for this model: the reference appears only under our plan, followed by built chips.
+    // No expert placement exists for this model: the reference and built chips follow, on the same fabric and as sold.
     let entries = record["comparison"]["entries"].as_array().unwrap();
     let labels: Vec<&str> = entries.iter().map(|e| e["label"].as_str().unwrap()).collect();
     let chips: Vec<&str> = labels[2..].iter().map(|label| label.split(',').next().unwrap()).collect();
-    let built = ["tpu_v4", "tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
-    assert_eq!((labels[..2].to_vec(), &chips[..]), (vec!["best found", "phaze_tpuv4, our best plan"], &built[..]));
+    let built = ["tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
+    // PHAZE's reference has no fitted scalars: it has one form.
+    let expected: Vec<&str> = std::iter::once("phaze_tpuv4")
+        .chain(built.iter().flat_map(|chip| [*chip, *chip]))
+        .chain(["phaze_tpuv4"])
+        .chain(built)
+        .collect();
+    assert_eq!((labels[..2].to_vec(), chips), (vec!["best found", "best found, family"], expected));
+    // Every row says on which network it stands, under which stack, and how far its chip gets.
+    for entry in entries.iter().filter(|entry| !entry["plan"].is_null()) {
+        let said = ["fabric", "stack", "efficiency", "objective_value"].map(|key| entry[key].is_null());
+        assert_eq!(said, [false; 4], "{entry}");
+    }
     // A measured die keeps its area; another has the model's.
     let area = |chip: &str| {
         entries.iter().find(|e| e["label"].as_str().unwrap().starts_with(chip)).unwrap()["area_mm2"].clone()
@@ -181,8 +193,8 @@ fn a_model_that_fits_nowhere_is_a_result_that_says_what_is_lacking() {
         ("hbm_gib", "[1]"),
     ]);
     std::fs::write(dir.path().join("tight.toml"), tight).unwrap();
-    let text =
-        run_coplace_in(dir.path(), &["search", "llama2-7b", "--study", "tight.toml", "--out", "run"]).expect_result();
+    let call = ["search", "llama2-7b", "--study", "tight.toml", "--details", "--out", "run"];
+    let text = run_coplace_in(dir.path(), &call).expect_result();
     assert!(text.contains("No design of this space runs the model."), "{text}");
     // The reason is folded if it is wider than the screen.
     let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -346,7 +358,7 @@ fn one_chip_is_found_for_several_models_each_under_its_own_plan() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();
     let both = ["search", "llama2-7b", "opt-350m", "--study", "small.toml"];
-    let text = run_coplace_in(dir.path(), &[&both[..], &["--out", "both"]].concat()).expect_result();
+    let text = run_coplace_in(dir.path(), &[&both[..], &["--details", "--out", "both"]].concat()).expect_result();
     assert!(text.starts_with("llama2-7b, opt-350m on one chip, each on a cluster of it"), "{text}");
     for part in [
         "Models\n======",
@@ -439,7 +451,7 @@ fn a_search_that_is_stopped_tells_its_best_and_its_gap_and_how_the_gap_shrank() 
         "a",
     ];
     let text = run_coplace_in(dir.path(), &asked).expect_result();
-    assert!(text.contains("because") && text.contains("stopped by --time-limit 1"), "{text}");
+    assert!(text.contains("stopped by --time-limit 1"), "{text}");
     let found = read_record(&dir.path().join("a"));
     let certificate = &found["certificate"];
     // A slow machine stops before it has a bound.

@@ -241,7 +241,7 @@ fn the_last_line_of_the_gap_over_time_counts_what_the_proof_counts() {
     let scarce = ["search", "llama3-70b", "--study", "s.toml", "--devices", "16", "--global-batch", "16"];
     for call in [&relatives[..], &scarce, &["search", "llama2-7b", "--study", "small.toml"]] {
         let run = dir.path().join("run");
-        let text = run_coplace_in(dir.path(), &[call, &["--out", "run"]].concat()).expect_result();
+        let text = run_coplace_in(dir.path(), &[call, &["--details", "--out", "run"]].concat()).expect_result();
         let (found, table) = (read_record(&run), std::fs::read_to_string(run.join("progress.csv")).unwrap());
         let of = |key: &str| found["certificate"][key].as_u64().unwrap_or(0);
         let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());

@@ -83,6 +83,7 @@ pub(crate) fn record() -> SearchRecord {
             evaluate_with: vec!["--devices".into(), "1024".into()],
         }),
         comparison: None,
+        decision: None,
         front: None,
         asked: question(),
         times: BTreeMap::from([("search".into(), 1.25)]),
@@ -108,7 +109,7 @@ pub(crate) fn several() -> SearchRecord {
         times_reference: 1.5,
         step: crate::answer::step::example_record(),
         evaluate_with: vec!["--devices".into(), "64".into()],
-        comparison: Comparison { entries: Vec::new() },
+        comparison: Comparison::default(),
     };
     record.study.model = "llama2-7b, opt-350m".into();
     if let Some(best) = &mut record.best {
@@ -161,8 +162,8 @@ fn what_is_no_record_is_named() {
         assert!(error(&text[..cut]).starts_with("run/record.json: EOF while parsing"), "{}", error(&text[..cut]));
     }
     assert_eq!(
-        error(&text.replace("\"format\": 4", "\"format\": 1")),
-        "run/record.json: format = 1, this version of coplace reads 4; run the search again with it"
+        error(&text.replace("\"format\": 5", "\"format\": 1")),
+        "run/record.json: format = 1, this version of coplace reads 5; run the search again with it"
     );
     assert!(error("[1, 2]").contains("format = missing"));
     let missing = error(&text.replace("\"seed\": 1,", ""));

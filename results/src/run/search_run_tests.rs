@@ -5,7 +5,8 @@ use crate::compare::runs::compare_best_designs;
 use crate::store::design::DesignStatus;
 
 fn run(name: &str) -> SearchRun {
-    let record = crate::run::record::example();
+    let mut record = crate::run::record::example();
+    record.decision = Some(crate::answer::decision::example());
     let design = record.best.as_ref().unwrap().design.clone();
     let designs = (0..20).map(|i| DesignRow {
         index: i,
@@ -58,7 +59,7 @@ fn a_chip_at_the_same_place_in_several_runs_is_named_once() {
             throughput_sequences_per_s: Some(rate),
             ..ComparisonEntry::without_design(label)
         };
-        run.record.comparison = Some(Comparison { entries: vec![best, entry("tpu_v4", 3.0), entry("h100", rate)] });
+        run.record.comparison = Some(Comparison::of_entries(vec![best, entry("tpu_v4", 3.0), entry("h100", rate)]));
         run
     };
     let svg = drawn(&[with("a", 5.0), with("b", 6.0)]);
@@ -125,12 +126,12 @@ fn whatever_files_of_two_runs_lie_together_never_one_run_is_read() {
         }
         // The figure is not read.
         let chip = SearchRun::read_chip(&at("mixed")).map_err(|error| error.to_string());
-        match (chosen & 1, chosen >> 4 & 1) {
+        match (chosen & 1, chosen >> 6 & 1) {
             (0, 0) => assert_eq!(chip.unwrap(), "name = \"chip\""),
             (1, 1) => assert_eq!(chip.unwrap(), "name = \"other\""),
             _ => assert!(chip.unwrap_err().contains("files of two runs"), "{chosen:b}"),
         }
-        match (chosen & 1, chosen >> 1 & 1, chosen >> 7 & 1) {
+        match (chosen & 1, chosen >> 1 & 1, chosen >> 9 & 1) {
             (0, 0, 0) => assert_eq!(read_search(&at("mixed")).unwrap(), old),
             (1, 1, 1) => assert_eq!(read_search(&at("mixed")).unwrap(), mixed),
             _ => {
@@ -214,8 +215,9 @@ fn runs_of_other_work_are_marked() {
     let comparison = compare_best_designs(&[proven("flat"), other.clone()]);
     assert_eq!(comparison.entries[0].label, "flat: best found");
     assert_eq!(comparison.entries[0].note, None);
-    let note = comparison.entries[1].note.as_deref();
-    assert_eq!(note, Some("differs from the first run: 1,024 x tpu_v4_ici"));
+    assert_eq!(comparison.differences, ["ici differs from the first run: 1,024 x tpu_v4_ici."]);
+    let text = comparison.to_text();
+    assert!(text.starts_with("ici differs from the first run") && text.matches("differs").count() == 1, "{text}");
     let svg = drawn(&[run("flat"), other]);
     assert!(svg.contains("ici: best found") && svg.contains("flat: 4 evaluated"));
     assert!(svg.contains("throughput (sequences/s)"));
