@@ -85,7 +85,9 @@ pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
     }
     let comparison = subject.run.as_ref().and_then(|run| run.record.comparison.as_ref());
     // The first entry is the best design, which is already listed.
-    for entry in comparison.iter().flat_map(|comparison| comparison.entries.iter().skip(1)) {
+    // The same chips in other forms rest on the same grounds.
+    let others = comparison.iter().flat_map(|comparison| comparison.entries.iter().skip(1));
+    for entry in others.filter(|entry| entry.is_drawn()) {
         if let (Some(step), Some(ends), Some(grade)) = (entry.step_time_s, entry.step_interval_s, entry.grade) {
             trust.figures.push(FigureWithInterval {
                 figure: "step time".to_owned(),
