@@ -228,6 +228,10 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
     if arguments.in_parts.shard.is_some() || arguments.in_parts.slurm.is_some() {
         return parts::run_part(arguments);
     }
+    if arguments.posed.asked.robust && arguments.draws != DRAWS {
+        let cure = "--robust has a rule of doubt of its own; leave one of the two out";
+        return Err(failure::input_failure(format!("--draws {}: {cure}", arguments.draws)));
+    }
     let start = Instant::now();
     let limit = stop::StopLimit::new(arguments.posed.asked.time_limit)?;
     let progress = progress::ProgressDisplay::begin_phase("reading the question and preparing plans");

@@ -5,7 +5,7 @@ use super::baselines::{Baseline, FoundDesign, own_efficiency, planned_entry, sol
 use super::prepare_job;
 use super::question::SearchQuestion;
 use crate::failure::Failure;
-use results::answer::comparison::{ComparisonEntry, GainCause, GainSplit};
+use results::answer::comparison::{BaselineChip, BaselineStanding, ComparisonEntry, GainCause, GainSplit};
 use search::objective::Objective;
 use search::space::ChipLimits;
 use sim::hardware::Accelerator;
@@ -18,10 +18,11 @@ pub fn split_gain(
     entries: &[ComparisonEntry],
 ) -> Result<Option<GainSplit>, Failure> {
     let (reference, best) = (&question.reference, design.chip);
-    let rate_of = |label: &str| entries.iter().find(|entry| entry.label == label)?.throughput_tokens_per_s;
-    let over = format!("{}, as sold", reference.name);
+    let as_sold = BaselineChip { chip: reference.name.clone(), standing: BaselineStanding::AsSold };
+    let Some(other) = entries.iter().find(|entry| entry.baseline.as_ref() == Some(&as_sold)) else { return Ok(None) };
     let Ok((own_fabric, _)) = sold_with(question, reference) else { return Ok(None) };
-    let (Some(first), Some(sold), Some(found)) = (entries.first(), rate_of(&over), best_rate(entries)) else {
+    let (Some(first), Some(sold), Some(found)) = (entries.first(), other.throughput_tokens_per_s, best_rate(entries))
+    else {
         return Ok(None);
     };
     let space = &question.study.space;
@@ -52,7 +53,7 @@ pub fn split_gain(
             before = rate;
         }
     }
-    let whole = lead(question.aim.objective, first, entries.iter().find(|entry| entry.label == over));
+    let whole = lead(question.aim.objective, first, other);
     let per = match question.aim.objective {
         Objective::Throughput | Objective::StepTime => None,
         Objective::PerArea => Some("area"),
@@ -63,7 +64,7 @@ pub fn split_gain(
     if let (Some(per), Some(whole)) = (per, whole) {
         causes.push(GainCause { cause: per.to_owned(), factor: whole / (found / sold) });
     }
-    Ok(Some(GainSplit { over, causes }))
+    Ok(Some(GainSplit { over: other.label.clone(), causes }))
 }
 
 fn best_rate(entries: &[ComparisonEntry]) -> Option<f64> {
@@ -71,8 +72,8 @@ fn best_rate(entries: &[ComparisonEntry]) -> Option<f64> {
 }
 
 /// How many times as good the first entry is by the objective.
-fn lead(objective: Objective, first: &ComparisonEntry, other: Option<&ComparisonEntry>) -> Option<f64> {
-    let (first, other) = (first.objective_value?, other?.objective_value?);
+fn lead(objective: Objective, first: &ComparisonEntry, other: &ComparisonEntry) -> Option<f64> {
+    let (first, other) = (first.objective_value?, other.objective_value?);
     Some(match objective {
         Objective::StepTime | Objective::EnergyPerToken => other / first,
         _ => first / other,
