@@ -194,15 +194,38 @@ fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String>
     Ok(found)
 }
 
+/// Values of a dimension with more of them that [`designs_by_value`] takes at most.
+const VALUES_SHOWN: usize = 16;
+
+/// The designs that differ from one in a single dimension: every value that the space has beside it, of long dimensions
+/// some.
+pub(super) fn designs_by_value(space: &Space, id: DesignId) -> Vec<DesignId> {
+    let dials = space.listed_dimensions();
+    let Some(combination) = space.combination_of_point(id.point) else { return Vec::new() };
+    let here = places_of_combination(&dials, combination);
+    let mut found = Vec::new();
+    for (at, dial) in dials.iter().enumerate() {
+        for place in (0..dial.values.len()).step_by(dial.values.len().div_ceil(VALUES_SHOWN).max(1)) {
+            let combination = change_places(&dials, &here, &[(at, place)]);
+            found.extend(position_of(space, combination).map(|there| space.with_largest_memory(there.point)));
+        }
+    }
+    found.retain(|id| space.single_point(id.point).is_ok_and(|one| one.is_chip()));
+    found
+}
+
+/// The combination with the places of some dimensions changed.
+fn change_places(dials: &[ListedDimension], here: &[usize], changed: &[(usize, usize)]) -> u64 {
+    let mut there = here.to_vec();
+    changed.iter().for_each(|&(at, place)| there[at] = place);
+    combination_of_places(dials, &there)
+}
+
 /// The designs that differ in one dimension, and those a step away in two.
 fn neighbouring_combinations(dials: &[ListedDimension], combination: u64) -> Vec<u64> {
     let here = places_of_combination(dials, combination);
     let mut found = Vec::new();
-    let with = |changed: &[(usize, usize)]| {
-        let mut there = here.clone();
-        changed.iter().for_each(|&(at, place)| there[at] = place);
-        combination_of_places(dials, &there)
-    };
+    let with = |changed: &[(usize, usize)]| change_places(dials, &here, changed);
     let steps = |at: usize| {
         let up = Some(here[at] + 1).filter(|place| *place < dials[at].values.len());
         [here[at].checked_sub(1), up].into_iter().flatten()

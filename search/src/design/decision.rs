@@ -1,14 +1,14 @@
 //! How sure the choice of a design is: designs that may be the best one are evaluated under draws of the constants that
 //! are not known, the same draws for all.
 
-use super::climb::climb_under;
+use super::climb::{climb_under, designs_by_value};
 use super::draws::{ConstantDraws, InfluentialConstants};
 use super::{DesignAnswer, DesignSearch};
 use crate::random::SeededRandom;
 use crate::runner::Verdict;
 use crate::space::{DesignId, Space};
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Designs of the front that become finalists at most, the best first.
 const FROM_FRONT: usize = 12;
@@ -123,39 +123,29 @@ pub fn decide_under_draws(
 ) -> Result<Option<DecisionAnswer>, String> {
     let Some(best) = answer.best else { return Ok(None) };
     let search = &DesignSearch { robust: None, ..*search };
-    let found = answer.designs[best].id;
     let mut ids = near_designs(answer, best);
-    let InfluentialConstants { keys, moves_value } = search.influential_constants(&ids[..ids.len().min(4)])?;
-    if keys.is_empty() {
-        return Ok(None);
-    }
-    let draws = ConstantDraws::draw_constants(keys, effort.draws, effort.seed);
-    let spaces: Vec<Space> =
-        (0..effort.draws).filter_map(|draw| search.space.with_constants(&draws.values_of_draw(draw))).collect();
-    let all = search.space.design_count() <= effort.all_up_to;
     let mut missed = 0.0;
+    let all = search.space.design_count() <= effort.all_up_to;
     if all {
         let every = (0..search.space.chip_count()).map(|point| search.space.with_largest_memory(point));
         ids.extend(every.filter(|id| search.space.single_point(id.point).is_ok_and(|one| one.is_chip())));
     } else {
-        let tops = spaces.par_iter().take(effort.climbs).with_max_len(1).map(|drawn| {
-            let there = DesignSearch { space: drawn, ..*search };
-            climb_under(&there, search.space, found, stop)
-        });
-        let tops: Vec<DesignId> = tops.collect::<Result<_, String>>()?;
+        let tops = climb_under_draws(search, &ids, effort, stop)?;
         missed = unseen_fraction(&tops);
         ids.extend(tops);
     }
-    let mut seen = Vec::new();
-    ids.retain(|id| {
-        !seen.contains(id) && {
-            seen.push(*id);
-            true
-        }
-    });
+    let mut seen = BTreeSet::new();
+    ids.retain(|id| seen.insert((id.point, id.hbm.map(|hbm| hbm.0))));
     if stop() {
         return Ok(None);
     }
+    // A constant that moves one finalist alone decides too.
+    let InfluentialConstants { keys, moves_value } = search.influential_constants(&ids)?;
+    if keys.is_empty() {
+        return Ok(None);
+    }
+    let draws = ConstantDraws::draw_constants(keys, effort.draws, effort.seed);
+    let spaces = draws.drawn_spaces(search.space, effort.draws);
     let considered = ids.len();
     if considered > KEPT && !all {
         let screened = evaluate_under_draws(search, &spaces[..SCREENED.min(spaces.len())], &ids);
@@ -169,6 +159,24 @@ pub fn decide_under_draws(
         answer.draws.keys.iter().zip(&moves_value).filter(|(_, moves)| **moves).map(|(key, _)| key).collect();
     let inputs = answer.inputs.iter().filter(|input| moving.contains(&&input.key)).cloned().collect();
     Ok(Some(DecisionAnswer { missed, inputs, ..answer }))
+}
+
+/// The best design by its bounds under each of some draws. The constants drawn are those of the designs near the found
+/// one and of designs with each other value of a dimension.
+fn climb_under_draws(
+    search: &DesignSearch<'_>,
+    near: &[DesignId],
+    effort: DecisionEffort,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Vec<DesignId>, String> {
+    let Some(&found) = near.first() else { return Ok(Vec::new()) };
+    let mut shown = near.to_vec();
+    shown.extend(designs_by_value(search.space, found));
+    let keys = search.influential_constants(&shown)?.keys;
+    let draws = ConstantDraws::draw_constants(keys, effort.draws, effort.seed);
+    let spaces = draws.drawn_spaces(search.space, effort.climbs);
+    let climb = |drawn: &Space| climb_under(&DesignSearch { space: drawn, ..*search }, search.space, found, stop);
+    spaces.par_iter().with_max_len(1).map(climb).collect()
 }
 
 /// The best designs of the front, the found one first. Other designs that a search evaluates depend on its path.

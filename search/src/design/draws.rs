@@ -21,22 +21,28 @@ pub struct ConstantDraws {
 
 impl ConstantDraws {
     /// Draws all of the keys independently and evenly: half of the draws lie below the nominal value, half above. The
-    /// draws of a seed are the same for any designs.
+    /// draws of a key and seed are the same for any designs, whatever else is drawn.
     #[must_use]
     pub fn draw_constants(keys: Vec<String>, draws: usize, seed: u64) -> Self {
-        let mut random = SeededRandom(seed ^ 0x64_72_61_77);
         // Latin hypercube: every key takes each of `draws` equal parts of its range once.
-        let mut columns: Vec<Vec<f64>> = Vec::with_capacity(keys.len());
-        for _ in &keys {
+        let column = |key: &String| {
+            let mut random = SeededRandom(seed ^ 0x64_72_61_77 ^ hash_key(key));
             let mut column: Vec<f64> =
                 (0..draws).map(|part| (part as f64 + random.next_unit()) / draws.max(1) as f64).collect();
             for at in (1..draws).rev() {
                 column.swap(at, random.next_below(at as u64 + 1) as usize);
             }
-            columns.push(column);
-        }
+            column
+        };
+        let columns: Vec<Vec<f64>> = keys.iter().map(column).collect();
         let places = (0..draws).map(|draw| columns.iter().map(|column| column[draw]).collect()).collect();
         Self { keys, places }
+    }
+
+    /// The space under each of the first `most` draws.
+    pub(super) fn drawn_spaces(&self, space: &Space, most: usize) -> Vec<Space> {
+        let drawn = (0..self.places.len().min(most)).map(|draw| self.values_of_draw(draw));
+        drawn.filter_map(|values| space.with_constants(&values)).collect()
     }
 
     /// The values of a draw, by key.
@@ -54,6 +60,11 @@ impl ConstantDraws {
         };
         self.keys.iter().zip(&self.places[draw]).filter_map(value).collect()
     }
+}
+
+/// A number of its own for each key (FNV-1a).
+fn hash_key(key: &str) -> u64 {
+    key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Constants that change something of a design.
@@ -87,10 +98,12 @@ impl DesignSearch<'_> {
                 let changed = BTreeMap::from([(definition.key.clone(), value)]);
                 let Some(space) = self.space.with_constants(&changed) else { continue };
                 for (id, before) in designs.iter().zip(&nominal) {
+                    if moves_value {
+                        break;
+                    }
                     let Ok(after) = self.built_design(&space, *id) else { continue };
-                    let value = (&after.value, &after.chip) != (&before.value, &before.chip);
-                    moves_value |= value;
-                    changes |= value || after.figures != before.figures;
+                    moves_value = (&after.value, &after.chip) != (&before.value, &before.chip);
+                    changes |= moves_value || after.figures != before.figures;
                 }
             }
             if changes {

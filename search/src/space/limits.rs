@@ -4,8 +4,8 @@ use super::efficiency::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::chip_cost;
 use sim::hardware::{
-    Accelerator, AreaError, BuildRule, Calibration, Constants, Unbuildable, chip_area, cooled_power, find_unbuildable,
-    lower_clock, lower_clock_to_power, lowest_clock, sustained_power,
+    Accelerator, AreaError, BuildRule, Constants, Unbuildable, chip_area, cooled_power, find_unbuildable, lower_clock,
+    lower_clock_to_power, lowest_clock, sustained_power,
 };
 use sim::units::{SquareMillimeters, Watts};
 use std::collections::BTreeMap;
@@ -169,11 +169,11 @@ impl ChipLimits {
         }
     }
 
-    /// A built chip in the ideal form: every peak is reached, and the clock is lowered until the sustained power is
-    /// within the chip's published limit and [`Self::max_power_w`].
+    /// A built chip in the ideal form: every peak is reached, by kernels that have no library's limits, and the clock is
+    /// lowered until the sustained power is within the chip's published limit and [`Self::max_power_w`].
     #[must_use]
     pub fn ideal_form(&self, chip: &Accelerator) -> Accelerator {
-        let ideal = Accelerator { calibration: Calibration::default(), sustained_clock_fraction: 1.0, ..chip.clone() };
+        let ideal = chip.clone().without_measured_limits();
         let limit = [ideal.published.tdp, self.max_power_w.map(Watts)].into_iter().flatten().reduce(Watts::min);
         limit.and_then(|limit| lower_clock_to_power(&ideal, limit)).unwrap_or(ideal)
     }

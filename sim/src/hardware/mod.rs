@@ -223,6 +223,20 @@ impl Accelerator {
         Self { calibration, sustained_clock_fraction: 1.0, ..self }
     }
 
+    /// The chip as [`ChipDocument::strip_measured`] leaves it: no fitted scalar, no kernel library, no attention library
+    /// and no contention of streams.
+    #[must_use]
+    pub fn without_measured_limits(self) -> Self {
+        Self {
+            calibration: Calibration::default(),
+            sustained_clock_fraction: 1.0,
+            library: None,
+            attention: BTreeMap::new(),
+            streams: None,
+            ..self
+        }
+    }
+
     /// Its family, by its outermost shared memory.
     #[must_use]
     pub fn family(&self) -> ChipFamily {
