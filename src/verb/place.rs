@@ -14,24 +14,26 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  coplace place interop/reference/phaze/placement/instance_000.json\n  \
     coplace place interop/tests/piper/small.json\n  \
     coplace place interop/reference/nest/exp1_llama2_256_mbs1.json\n\n\
-    A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time per sample of\n\
-    the slowest stage, over all stages, tensor- and data-parallel degrees and choices per layer; one that can be cut in\n\
-    more than 4,096 ways is refused. coplace plan --emit piper writes such graphs. Of PHAZE's files fixedPP, fixedTMPC,\n\
-    fixedDP, numTransformerLayers and meta are not looked at; expected is what the answer is held against.\n\n\
-    An instance of NEST (graphs and network) is placed exactly under NEST's evaluator, over all tensor widths of the\n\
-    file, copies and cuts, without ZeRO. Its fixed_plans are evaluated as NEST cuts them, and with the best cut of the\n\
-    same degrees.\n\n\
+    A graph of Piper (layers as a list, with TMPCs) is placed exactly under Piper's objective, the time\n\
+    per sample of the slowest stage, over all stages, tensor- and data-parallel degrees and choices per\n\
+    layer; one that can be cut in more than 4,096 ways is refused. coplace plan --emit piper writes such\n\
+    graphs. Of PHAZE's files fixedPP, fixedTMPC, fixedDP, numTransformerLayers and meta are not looked\n\
+    at; expected is what the answer is held against.\n\n\
+    An instance of NEST (graphs and network) is placed exactly under NEST's evaluator, over all tensor\n\
+    widths of the file, copies and cuts, without ZeRO. Its fixed_plans are evaluated as NEST cuts them,\n\
+    and with the best cut of the same degrees.\n\n\
     JSON: one object per line and file: {\"file\", \"feasible\", \"time_per_batch\", \"plan\", \"status\", \"why\",\n\
-    \"solve_seconds\", \"expected\"}; time_per_batch and plan are null where no plan fits, and why says what is lacking.\n\
-    expected is null where the file has none, else {\"time_per_batch\", \"difference\", \"verdict\"}: the time recorded,\n\
-    null where it is recorded that no plan fits; what ours is above it as a share of it, null where there is one of the\n\
-    two only or it is 0; the same, faster, slower, fits, or does not fit. solve_seconds is the search alone, without\n\
-    reading the file; a search of less than 1 ms is repeated and its median time given.\n\
+    \"solve_seconds\", \"expected\"}; time_per_batch and plan are null where no plan fits, and why says what\n\
+    is lacking. expected is null where the file has none, else {\"time_per_batch\", \"difference\",\n\
+    \"verdict\"}: the time recorded, null where it is recorded that no plan fits; what ours is above it as\n\
+    a share of it, null where there is one of the two only or it is 0; the same, faster, slower, fits,\n\
+    or does not fit. solve_seconds is the search alone, without reading the file; a search of less than\n\
+    1 ms is repeated and its median time given.\n\
     Of a graph of Piper: {\"file\", \"feasible\", \"time_per_sample\", \"plan\", \"costs\", \"status\", \"why\",\n\
     \"solve_seconds\"}, the plan as Piper writes it.\n\
-    Of an instance of NEST: {\"file\", \"feasible\", \"nest\": {\"throughput\", \"time_per_batch\", \"plan\", \"baselines\",\n\
-    \"why_none\", \"correct_cut\"}, \"status\", \"why\", \"solve_seconds\", \"expected\", \"published\"}, throughputs in samples\n\
-    per second.")]
+    Of an instance of NEST: {\"file\", \"feasible\", \"nest\": {\"throughput\", \"time_per_batch\", \"plan\",\n\
+    \"baselines\", \"why_none\", \"correct_cut\"}, \"status\", \"why\", \"solve_seconds\", \"expected\",\n\
+    \"published\"}, throughputs in samples per second.")]
 pub struct PlaceArguments {
     /// Instance files (JSON: NEST's instance, PHAZE's placement input or Piper's graph)
     #[arg(required = true, value_name = "FILE")]

@@ -39,7 +39,7 @@ pub enum NestNoCut {
     },
 }
 
-/// What becomes of a baseline.
+/// The two throughputs of a baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestBaseline {
     /// As NEST cuts its layers and charges its stages.
@@ -67,8 +67,8 @@ fn rate_plan(instance: &NestInstance, plan: NestPlan, order: NestStageOrder) -> 
 }
 
 /// The cut of NEST's own script: as many layers in every stage, counted from the embedding. All layers from
-/// `fixed.layers` on join the last stage; the embedding has taken a place, so the last block is one of them. A partition
-/// counts only if it has one entry per stage.
+/// `fixed.layers` on join the last stage; the embedding has taken a place, so the last block is one of them. A
+/// partition counts only if it has one entry per stage.
 fn cut_as_nest_does(instance: &NestInstance, fixed: &NestFixedPlan) -> NestPlan {
     let stages = fixed.pipeline as usize;
     let per_stage = fixed.layers.div_ceil(stages);

@@ -70,7 +70,7 @@ pub enum NestStageOrder {
     Reversed,
 }
 
-/// What a stage costs.
+/// Time and memory of a stage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NestStageCost {
     /// Seconds per micro-batch.
@@ -79,7 +79,7 @@ pub struct NestStageCost {
     pub memory_bytes: f64,
 }
 
-/// What a plan costs.
+/// Time and throughput of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestEvaluation {
     /// Seconds per batch.

@@ -58,18 +58,17 @@ pub struct NestSolution {
     pub solve_seconds: f64,
 }
 
-/// The best plan with what it costs.
+/// The best plan with its costs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestBestPlan {
     /// The plan.
     pub plan: NestPlan,
-    /// What it costs.
+    /// Its time and throughput.
     pub evaluation: NestEvaluation,
 }
 
 /// Finds the plan of most samples per second, or proves that none fits. Exact over all tensor widths of the file, all
-/// numbers of copies and all contiguous cuts, without ZeRO. Where NEST would also try ZeRO, the status says how much
-/// that could gain at most.
+/// numbers of copies and all contiguous cuts, without ZeRO. The status bounds the gain of ZeRO where NEST would try it.
 ///
 /// # Errors
 /// An instance that fits with ZeRO only.
@@ -124,7 +123,7 @@ fn needs_zero(instance: &NestInstance, width: u64) -> NestError {
     NestError::NeedsZero { width, need, have: instance.memory_bytes }
 }
 
-/// What rules every plan out, by tensor width.
+/// The reason that rules every plan out, by tensor width.
 fn explain_no_plan(instance: &NestInstance) -> String {
     let reasons = instance.graphs.iter().map(|(width, graph)| {
         let group = instance.devices_of_stage(*width);
