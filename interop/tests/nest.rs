@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use coplace_interop::nest::{
-    self, NestEdge, NestError, NestGraph, NestInstance, NestLayer, NestLevel, NestOptimizer, NestPlan, NestStageOrder,
+    self, NestEdge, NestError, NestFixedPlan, NestGraph, NestInstance, NestLayer, NestLevel, NestOptimizer, NestPlan,
+    NestStageOrder,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -186,13 +187,16 @@ fn all_cuts(count: usize) -> Vec<Vec<usize>> {
     (0..1_u32 << (count - 1)).map(cut).collect()
 }
 
-/// The least time of all plans, one by one.
-fn least_time_of_all_plans(instance: &NestInstance) -> Option<f64> {
+/// The least time of all plans that `counts` accepts, one by one.
+fn least_time_of_plans(instance: &NestInstance, counts: impl Fn(&NestPlan) -> bool) -> Option<f64> {
     let mut least: Option<f64> = None;
     for (width, graph) in &instance.graphs {
         for stages in all_cuts(graph.layers.len()) {
             for copies in 1..=instance.devices {
                 let plan = NestPlan::new(instance, *width, copies, stages.clone());
+                if !counts(&plan) {
+                    continue;
+                }
                 if let Ok(found) = nest::evaluate_nest_plan(instance, &plan, NestStageOrder::Chain) {
                     least = Some(least.map_or(found.time_per_batch, |least| least.min(found.time_per_batch)));
                 }
@@ -207,7 +211,7 @@ proptest! {
 
     #[test]
     fn the_search_finds_the_best_of_all_plans(instance in small_instance()) {
-        let least = least_time_of_all_plans(&instance);
+        let least = least_time_of_plans(&instance, |_| true);
         match nest::place_nest_chain(&instance) {
             Ok(solution) => {
                 let found = solution.best.as_ref().map(|best| best.evaluation.time_per_batch);
@@ -220,6 +224,20 @@ proptest! {
                 }
             }
             Err(NestError::NeedsZero { .. }) => prop_assert_eq!(least, None),
+        }
+    }
+
+    #[test]
+    fn a_correct_cut_is_the_best_of_its_degrees(instance in small_instance(), stages in 1..6_u64, copies in 1..5_u64) {
+        let mut instance = instance;
+        let (pipeline, data_parallel, partition) = (stages, copies, None);
+        let fixed = NestFixedPlan { pipeline, data_parallel, tensor_width: 1, layers: 1, partition };
+        instance.fixed_plans.insert("fixed".to_owned(), fixed);
+        let least = least_time_of_plans(&instance, |plan| (plan.p, plan.d, plan.t) == (stages, copies, 1));
+        let found = nest::evaluate_baselines(&instance)["fixed"].correct_cut.clone().map(|rated| rated.throughput).ok();
+        match (found, least.map(|least| instance.global_batch as f64 / least)) {
+            (Some(found), Some(most)) => prop_assert!((found / most - 1.0).abs() < 1e-12, "{found} {most}"),
+            (found, most) => prop_assert_eq!(found, most),
         }
     }
 }

@@ -23,9 +23,17 @@ pub(super) struct PlanDegrees {
 pub(super) fn find_best_plan(instance: &NestInstance, width: u64, degrees: Option<PlanDegrees>) -> Option<NestPlan> {
     let graph = instance.graphs.get(&width)?;
     let search = WidthSearch::new(instance, graph, width, degrees)?;
-    let suffixes = search.solve_suffixes();
+    let bounds = search.bound_times_by_stages();
+    let mut suffixes: Vec<SuffixCuts> = Vec::new();
     let mut best: Option<FirstStage> = None;
     for stages in 1..=search.most_stages {
+        if best.as_ref().is_some_and(|best| bounds[stages - 1] >= best.time) {
+            break;
+        }
+        // A first stage is tried apart, so it needs the suffixes of one stage less.
+        if stages > 1 {
+            suffixes.push(search.solve_suffixes(suffixes.last(), stages - 1));
+        }
         if degrees.is_none_or(|degrees| degrees.stages as usize == stages) {
             search.try_first_stages(&suffixes, stages, degrees, &mut best);
         }
@@ -91,24 +99,35 @@ impl<'a> WidthSearch<'a> {
         self.tables.forward[self.links[place - 1]][first][at] + self.tables.backward[behind][first][at]
     }
 
-    /// By number of stages less one, the best cuts of all suffixes.
-    fn solve_suffixes(&self) -> Vec<SuffixCuts> {
-        let layers = self.tables.layers;
-        let mut solved: Vec<SuffixCuts> = Vec::with_capacity(self.most_stages);
-        // A first stage is tried apart, so suffixes of all stages are not needed.
-        for place in 1..self.most_stages {
-            let mut cuts = SuffixCuts { load: vec![f64::INFINITY; layers + 1], end: vec![layers; layers + 1] };
-            for first in 1..layers {
-                match solved.last() {
-                    None => cuts.load[first] = self.load_of_stage(first, layers, 1),
-                    Some(behind) => {
-                        (cuts.load[first], cuts.end[first]) = self.best_first_cut(behind, first, place);
-                    }
-                }
-            }
-            solved.push(cuts);
+    /// By number of stages less one, a lower bound on the time of all plans of so many stages or more. The slowest
+    /// stage has at least the work of the heaviest layer and the mean work of the stages.
+    fn bound_times_by_stages(&self) -> Vec<f64> {
+        let heaviest = self.tables.work.iter().map(|row| row[0]).fold(0.0, f64::max);
+        let whole = self.tables.work[0][self.tables.layers - 1];
+        let micro_batches = self.instance.micro_batches();
+        let bound = |stages: usize| {
+            let copies = micro_batches.min(self.instance.devices / (stages as u64 * self.group));
+            let turns = micro_batches.div_ceil(copies) + stages as u64 - 1;
+            heaviest.max(whole / stages as f64) * turns as f64 / ROUNDING
+        };
+        let mut bounds: Vec<f64> = (1..=self.most_stages).map(bound).collect();
+        for at in (1..bounds.len()).rev() {
+            bounds[at - 1] = bounds[at - 1].min(bounds[at]);
         }
-        solved
+        bounds
+    }
+
+    /// The best cuts of all suffixes into `place` stages, from those into one stage less.
+    fn solve_suffixes(&self, behind: Option<&SuffixCuts>, place: usize) -> SuffixCuts {
+        let layers = self.tables.layers;
+        let mut cuts = SuffixCuts { load: vec![f64::INFINITY; layers + 1], end: vec![layers; layers + 1] };
+        for first in 1..layers {
+            (cuts.load[first], cuts.end[first]) = match behind {
+                None => (self.load_of_stage(first, layers, 1), layers),
+                Some(behind) => self.best_first_cut(behind, first, place),
+            };
+        }
+        cuts
     }
 
     fn best_first_cut(&self, behind: &SuffixCuts, first: usize, place: usize) -> (f64, usize) {
