@@ -1,9 +1,10 @@
-//! Other tools' formats: Calculon, Chakra, LLMCompass, PHAZE, Piper and SCALE-Sim. Nothing of the main path needs this
-//! crate.
+//! Other tools' formats: Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and SCALE-Sim. Nothing of the main path
+//! needs this crate.
 
 pub mod calculon;
 pub mod chakra;
 pub mod llm_compass;
+pub mod nest;
 pub mod phaze;
 pub mod piper;
 pub mod scale_sim;

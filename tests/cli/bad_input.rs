@@ -286,6 +286,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("interop/tests/calculon/model.json", &["calculon", "FILE", "EXECUTION", "SYSTEM"]),
     ("interop/tests/calculon/execution.json", &["calculon", "MODEL", "FILE", "SYSTEM"]),
     ("interop/tests/calculon/system.json", &["calculon", "MODEL", "EXECUTION", "FILE"]),
+    ("interop/reference/nest/exp1_llama2_256_mbs1.json", &["place", "FILE"]),
     ("interop/reference/phaze/placement/instance_000.json", &["place", "FILE"]),
     ("interop/tests/piper/small.json", &["place", "FILE"]),
     ("interop/reference/phaze/schedule/instance_000.json", &["schedule", "FILE"]),

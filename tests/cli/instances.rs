@@ -76,6 +76,41 @@ fn placements_are_held_against_what_their_files_expect() {
 }
 
 #[test]
+fn nest_placements_take_the_recorded_throughputs() {
+    let files = files_with_ending("interop/reference/nest", ".json");
+    assert_eq!(files.len(), 24);
+    let mut infeasible = 0;
+    for answer in call("place", &files) {
+        let computed = &stored(&answer["file"])["computed"];
+        let Some(recorded) = computed["samples_per_s"].as_object() else { continue };
+        let nest = &answer["nest"];
+        for (method, recorded) in recorded {
+            let found = if method == "Nest" { &nest["throughput"] } else { &nest["baselines"][method] };
+            match (found.as_f64(), recorded.as_f64()) {
+                (Some(found), Some(recorded)) => assert!((found / recorded - 1.0).abs() < 1e-7, "{method}: {answer}"),
+                (found, recorded) => assert_eq!(found, recorded, "{method}: {answer}"),
+            }
+        }
+        for (method, reason) in computed["why_none"].as_object().unwrap() {
+            let why = nest["why_none"][method].as_str().unwrap();
+            assert!(why.starts_with(reason.as_str().unwrap()), "{method}: {answer}");
+        }
+        if nest["plan"].is_null() {
+            infeasible += 1;
+            assert!(answer["status"] == "infeasible" && answer["why"].as_str().unwrap().contains("activations"));
+        } else {
+            assert_eq!((&answer["status"], &answer["why"]), (&"optimal".into(), &Value::Null));
+            assert!(["the same", "faster"].contains(&answer["expected"]["verdict"].as_str().unwrap()), "{answer}");
+        }
+    }
+    assert_eq!(infeasible, 1);
+    let text = run_coplace(&["place", "interop/reference/nest/exp1_llama2_256_mbs1.json"]).expect_result();
+    assert!(text.contains("layers per stage: 7 x 4, 5\n"), "{text}");
+    let row = "Manual        0.0126346   1.250       1.25    0.0157932   1.000\n";
+    assert!(text.contains(row), "{text}");
+}
+
+#[test]
 fn schedules_take_the_recorded_makespans() {
     let files = files_with_ending("interop/reference/phaze/schedule", ".json");
     assert_eq!(files.len(), 24);

@@ -370,6 +370,39 @@ fn what_fits_nowhere_is_a_result_that_says_what_is_lacking() {
     );
 }
 
+/// Three tiers of switches, the innermost of 8 devices: maxtext keeps a copy of GPT-3's states in each of these
+/// domains, and nothing fits. The message names the option with which a plan does.
+#[test]
+fn hybrid_sharding_that_makes_nothing_fit_is_named_with_its_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let tier = |name: &str, devices: &str, rate: f64| {
+        format!(
+            "[[tier]]\nname = \"{name}\"\ntopology = \"switch\"\n{devices}bandwidth_gb_per_s = {rate}\n\
+            achieved_fraction = 0.8\nstep_latency_us = 1.0\nsource = \"a test\"\n"
+        )
+    };
+    let head = "name = \"tiers\"\ndescription = \"three tiers\"\nsource = \"a test\"\nlaunch_us = 2.0\n";
+    let write = |rack: &str| {
+        let tiers = [tier("node", "devices = 8\n", 900.0), tier("rack", rack, 100.0), tier("spine", "", 100.0)];
+        std::fs::write(dir.path().join("tiers.toml"), head.to_owned() + &tiers.concat()).unwrap();
+    };
+    let job =
+        "plan gpt3-175b --chip tpu_v4 --fabric tiers.toml --devices 1024 --global-batch 4096 --sequence-length 2048";
+    let job: Vec<&str> = job.split(' ').collect();
+    write("devices = 32\n");
+    let none: Value =
+        serde_json::from_str(&run_coplace_in(dir.path(), &[&job[..], &["--format", "json"]].concat()).expect_result())
+            .unwrap();
+    let why = none["why"].as_str().unwrap();
+    let option = "kernels.shard_within_domain=false";
+    assert!(why.contains("inside domains of 8 devices only") && why.contains(option), "{why}");
+    let found = run_coplace_in(dir.path(), &[&job[..], &["--stack-option", option]].concat()).expect_result();
+    assert!(found.contains("Fastest plans that fit"), "{found}");
+    write("devices = 4\n");
+    let refused = run_coplace_in(dir.path(), &job).expect_refusal();
+    assert!(refused.contains("devices = 4: ") && refused.contains("did you mean 32?"), "{refused}");
+}
+
 #[test]
 fn layers_are_split_as_asked_or_as_is_fastest() {
     let fixed = [

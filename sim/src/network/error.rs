@@ -13,7 +13,7 @@ pub struct FabricFault {
     /// The rule it breaks.
     pub limit: &'static str,
     /// The cure.
-    pub cure: &'static str,
+    pub cure: String,
 }
 
 impl fmt::Display for FabricFault {

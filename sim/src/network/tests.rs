@@ -319,9 +319,15 @@ fn every_fault_is_named() {
         [
             "tier[0] \"inner\".achieved_fraction = -0.8: must be above 0 and at most 1; give achieved over nominal bandwidth",
             "tier[1] \"outer\".bandwidth_gb_per_s = NaN: must be a finite number above 0; give GB/s of one device, one direction",
-            "tier[1] \"outer\".devices = 6: must be a multiple of the inner tier's devices; give whole units",
+            "tier[1] \"outer\".devices = 6: must be a multiple of the inner tier's devices; give whole units; \
+             did you mean 24?",
         ]
     );
+    let branches = two_tier("topology = \"switch\"\ndevices = 3\nbandwidth_gb_per_s = 1.0");
+    let error = Fabric::from_toml_str("my.toml", &branches).unwrap_err().to_string();
+    assert!(error.contains(
+        "devices = 3: must be at least 2 and above the inner tier's; give the devices of one unit; did you mean 12?"
+    ));
     let typo = two_tier("topology = \"star\"");
     assert!(Fabric::from_toml_str("my.toml", &typo).unwrap_err().to_string().contains("unknown variant `star`"));
     let error = Fabric::built_in("nvlink9").unwrap_err().to_string();

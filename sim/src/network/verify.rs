@@ -20,8 +20,9 @@ struct TierChecker {
 }
 
 impl TierChecker {
-    fn add_fault(&mut self, key: &str, value: impl ToString, limit: &'static str, cure: &'static str) {
-        self.faults.push(FabricFault { key: format!("{}{key}", self.place), value: value.to_string(), limit, cure });
+    fn add_fault(&mut self, key: &str, value: impl ToString, limit: &'static str, cure: impl Into<String>) {
+        let key = format!("{}{key}", self.place);
+        self.faults.push(FabricFault { key, value: value.to_string(), limit, cure: cure.into() });
     }
 
     fn check_rate(&mut self, key: &str, value: Option<f64>) {
@@ -230,15 +231,19 @@ fn check_devices(c: &mut TierChecker, t: &TierTable, below: Option<u32>, outermo
         None => {}
         Some(d) => {
             let inner = below.unwrap_or(1).max(1);
+            // Papers often count the inner units of a unit.
+            let devices = d.checked_mul(inner).filter(|devices| *devices > d && d > 1);
+            let hint = devices.map_or_else(String::new, |devices| format!("; did you mean {devices}?"));
             if d < 2 || d <= inner && inner > 1 {
                 c.add_fault(
                     "devices",
                     d,
                     "must be at least 2 and above the inner tier's",
-                    "give the devices of one unit",
+                    format!("give the devices of one unit{hint}"),
                 );
             } else if d % inner != 0 {
-                c.add_fault("devices", d, "must be a multiple of the inner tier's devices", "give whole units");
+                let cure = format!("give whole units{hint}");
+                c.add_fault("devices", d, "must be a multiple of the inner tier's devices", cure);
             }
         }
     }

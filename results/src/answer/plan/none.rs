@@ -48,7 +48,21 @@ fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) ->
             states"
         );
     }
-    Some(why.suggest_cure(plan)).filter(|cure| !cure.is_empty()).map_or_else(String::new, |cure| format!("; {cure}"))
+    let cure = Some(why.suggest_cure(plan)).filter(|cure| !cure.is_empty());
+    cure.map_or_else(String::new, |cure| format!("; {cure}")) + &hybrid_sharding_note(job, plan)
+}
+
+/// A note on a stack that keeps a copy of sharded states in every fast domain, on more devices than one domain has.
+fn hybrid_sharding_note(job: &Job<'_>, plan: &TrainingPlan) -> String {
+    let domain = job.fabric.fast_domain_devices();
+    if !job.stack.kernels.shard_within_domain || plan.layout.shards.is_some() || job.devices <= domain {
+        return String::new();
+    }
+    format!(
+        "; {} shards states inside domains of {domain} devices only: --stack-option kernels.shard_within_domain=false \
+        shards them among all copies",
+        job.stack.name
+    )
 }
 
 /// A note for `--recompute best`, which does not plan the addresses of tensors.
