@@ -67,6 +67,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--hindcast", "b200"),
     ("--intervals", "residuals.csv"),
     ("--kernels", ""),
+    ("--assume", "some_size=ignored"),
     ("--kwh-price", "0.12"),
     ("--layer-split", "7:9"),
     ("--links", "links.csv"),

@@ -130,6 +130,7 @@ impl Study {
             study: Some(name.to_owned()),
             models: study.workloads.clone(),
             mtp_layers: None,
+            assume_ignored: Vec::new(),
             capacity_factor: None,
             chips: ChipChoice::Space(Box::new(study.space.clone())),
             cluster: study.cluster.clone(),

@@ -112,6 +112,9 @@ pub struct JobArguments {
     /// without one no token is dropped]
     #[arg(long, value_name = "FACTOR")]
     pub capacity_factor: Option<f64>,
+    /// Take a key of the model's file that nothing reads as without effect. Can be given several times
+    #[arg(long, value_name = "KEY=ignored", value_parser = ignored_key)]
+    pub assume: Vec<String>,
     /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
     /// [default: 0]
     #[arg(long, value_name = "GIB")]
@@ -173,6 +176,14 @@ pub struct LoadedJob {
     techniques: Techniques,
 }
 
+/// Parses a key that is taken to change nothing.
+pub fn ignored_key(text: &str) -> Result<String, String> {
+    match text.strip_suffix("=ignored") {
+        Some(key) if !key.is_empty() => Ok(key.to_owned()),
+        _ => Err("write KEY=ignored, for instance moe_latent_size=ignored".to_owned()),
+    }
+}
+
 impl JobArguments {
     /// The question that the arguments ask. Values that are not given are those of the run that is given as the chip; then of `usual`.
     /// If all plans are left open and `fixed` is set, the run's plan is asked for.
@@ -193,6 +204,7 @@ impl JobArguments {
             models: vec![WorkloadSpec { sequence_length, ..WorkloadSpec::of(&self.model) }],
             mtp_layers: self.mtp_layers.or(same.and_then(|run| run.mtp_layers)),
             capacity_factor: self.capacity_factor,
+            assume_ignored: self.assume.clone(),
             chips: ChipChoice::One { chip, nvme: self.nvme.clone() },
             cluster,
             fast_domain: self.fast_domain,
@@ -291,7 +303,7 @@ fn missing_fabric(chip: &str) -> Result<Failure, Failure> {
 
 /// The model of a question as it is trained.
 fn model_of(question: &Question) -> Result<Model, Failure> {
-    let mut model = Model::load_from(question.model(), &question.files).or_input()?;
+    let mut model = Model::load_assuming(question.model(), &question.files, &question.assume_ignored).or_input()?;
     if let Some(modules) = question.mtp_layers {
         if modules > 0 && !question.software.techniques.is_empty() {
             let cure = "leave one of the two out";

@@ -171,6 +171,7 @@ fn question_of_names(subject: &PageSubject) -> Question {
         study: None,
         models: vec![WorkloadSpec::of(model)],
         mtp_layers: None,
+        assume_ignored: Vec::new(),
         capacity_factor: None,
         chips: ChipChoice::One { chip: chip.clone(), nvme: None },
         cluster: ClusterSpec {

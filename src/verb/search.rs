@@ -13,7 +13,7 @@ use crate::answer::{self, Format};
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::numbers::whole_number_in;
 use crate::progress::{self, RemainingTime, TimeLeft};
-use crate::verb::job::{LONGEST, MOST_MTP, count_up_to};
+use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
 use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
 use asked::NamedChoice;
@@ -118,6 +118,9 @@ pub struct SearchRequest {
     /// Modules that predict further tokens, trained with every model, as in `plan --mtp-layers` [default: none]
     #[arg(long, value_name = "N", value_parser = whole_number_in(0..=MOST_MTP))]
     pub mtp_layers: Option<u64>,
+    /// Take a key of a model's file that nothing reads as without effect. Can be given several times
+    #[arg(long, value_name = "KEY=ignored", value_parser = ignored_key)]
+    pub assume: Vec<String>,
     #[command(flatten)]
     pub asked: StudyOverrides,
 }

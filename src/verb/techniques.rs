@@ -6,7 +6,9 @@ use crate::input;
 use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::run::{files_without, question_of_run};
-use crate::verb::job::{AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, training_precision};
+use crate::verb::job::{
+    AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, ignored_key, training_precision,
+};
 use results::answer::techniques::{self, TechniqueComparison};
 use results::{figure, report};
 use search::ask::Question;
@@ -100,6 +102,9 @@ pub struct TechniquesArguments {
     /// Storage for every device, GB/s and GB, in place of the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     nvme: Option<String>,
+    /// Take a key of the model's file that nothing reads as without effect. Can be given several times
+    #[arg(long, value_name = "KEY=ignored", value_parser = ignored_key)]
+    assume: Vec<String>,
     /// Draw the comparison into this directory (techniques.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -114,7 +119,7 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
     let own = [Some(arguments.model.as_str()), arguments.fabric.as_deref(), arguments.stack.as_deref()];
     let own: Vec<&str> = own.into_iter().flatten().collect();
     let files = run.as_ref().map_or_else(Files::default, |run| files_without(&run.files, &own));
-    let model = Model::load_from(&arguments.model, &files).or_input()?;
+    let model = Model::load_assuming(&arguments.model, &files, &arguments.assume).or_input()?;
     let mut chip = input::read_chip(&arguments.chip, &files)?.accelerator;
     if let Some(text) = &arguments.nvme {
         chip.storage = Some(input::parse_storage(text)?);

@@ -89,9 +89,12 @@ impl Model {
             let shared = experts.shared.map_or(0, |shared| {
                 self.mlp_matrices(shared.ffn).saturating_add(count_if(shared.weighed, self.hidden))
             });
-            mlp.saturating_mul(met(experts))
+            let latent = experts.latent.map_or(0, |latent| 2 * latent.saturating_mul(self.hidden));
+            let each = self.mlp_matrices_of(experts.latent.unwrap_or(self.hidden), self.ffn);
+            each.saturating_mul(met(experts))
                 .saturating_add(self.hidden.saturating_mul(experts.count))
                 .saturating_add(shared)
+                .saturating_add(latent)
         });
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_matrices(),
@@ -125,8 +128,13 @@ impl Model {
     }
 
     fn mlp_matrices(&self, width: u64) -> u64 {
+        self.mlp_matrices_of(self.hidden, width)
+    }
+
+    /// Returns the weights of an MLP that reads and writes `outer` numbers.
+    fn mlp_matrices_of(&self, outer: u64, width: u64) -> u64 {
         let products = if self.gated { 3 } else { 2 };
-        self.hidden.saturating_mul(products * width)
+        outer.saturating_mul(products * width)
     }
 
     /// Returns the weights of all matrices, embedding included, in 128 bits; [`crate::limits::MAX_WEIGHTS`] bounds it.

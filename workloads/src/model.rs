@@ -119,6 +119,10 @@ pub struct Experts {
     /// True if the router's product has a bias.
     #[serde(default)]
     pub router_bias: bool,
+    /// Width of the vectors that experts read and write, if narrower than the hidden vectors: products before the
+    /// dispatch and after the combination change the width (Nemotron 3's latent experts).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latent: Option<u64>,
     /// The limit on the groups of a token's experts; `None` if any experts may be chosen together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<ExpertGroups>,

@@ -29,6 +29,9 @@ pub struct Question {
     /// Room of an expert over its even share of the tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_factor: Option<f64>,
+    /// Keys of models' files that the user takes to change nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assume_ignored: Vec<String>,
     /// The chip, or the space of chips.
     pub chips: ChipChoice,
     /// The devices, their network and the sequences of a step.

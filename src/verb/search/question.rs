@@ -118,7 +118,7 @@ impl SearchQuestion {
         work: &WorkloadSpec,
     ) -> Result<Self, Failure> {
         let (asked, files) = (&request.asked, &question.files);
-        let model = Model::load_from(&work.model, files).or_input()?;
+        let model = Model::load_assuming(&work.model, files, &question.assume_ignored).or_input()?;
         let model = model.with_further_token_modules(question.mtp_layers.unwrap_or(0)).or_input()?;
         let of = |key: &str| place_in_study(&name, key);
         let stack = input::read_stack(&study.plan.stack, &question.software.stack_options, files).map_err(|e| {
@@ -348,6 +348,7 @@ impl SearchRequest {
         asked.apply_to_aim(&mut question.aim);
         question.software.headroom_gib = self.headroom_gib;
         question.mtp_layers = self.mtp_layers;
+        question.assume_ignored.clone_from(&self.assume);
         // Now, because the files may change during a long search.
         question.carry_files();
         Ok(question)
@@ -376,6 +377,7 @@ impl SearchRequest {
             || self.stack.is_some()
             || self.sequence_length.is_some()
             || self.mtp_layers.is_some()
+            || !self.assume.is_empty()
             || self.headroom_gib != 0.0
     }
 }

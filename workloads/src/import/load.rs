@@ -20,12 +20,20 @@ impl Model {
     /// # Errors
     /// Those of [`Self::load`].
     pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, WorkloadError> {
+        Self::load_assuming(name_or_path, files, &[])
+    }
+
+    /// The same. The keys of `ignored` are in the file, no family reads them, and they are taken to change nothing.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`]; an ignored key that is absent or read.
+    pub fn load_assuming(name_or_path: &str, files: &Files, ignored: &[String]) -> Result<Self, WorkloadError> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
-            return hugging_face::parse_config(name, name, text);
+            return hugging_face::parse_config_ignoring((name, name), text, ignored);
         }
         let path = Path::new(name_or_path);
         if files.exists(path) || files.exists(&config_file(path, files)) {
-            return Self::load_file_from(path, files);
+            return Self::load_file_from(path, files, ignored);
         }
         Err(WorkloadError::unknown_model(name_or_path, built_in_names()))
     }
@@ -35,14 +43,14 @@ impl Model {
     /// # Errors
     /// An unreadable file, or a file that is no valid configuration.
     pub fn load_file(path: &Path) -> Result<Self, WorkloadError> {
-        Self::load_file_from(path, &Files::default())
+        Self::load_file_from(path, &Files::default(), &[])
     }
 
-    fn load_file_from(path: &Path, files: &Files) -> Result<Self, WorkloadError> {
+    fn load_file_from(path: &Path, files: &Files, ignored: &[String]) -> Result<Self, WorkloadError> {
         let file = config_file(path, files);
         let place = file.display().to_string();
         let unreadable = |e: std::io::Error| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() };
         let text = files.read(&file).map_err(unreadable)?;
-        hugging_face::parse_config(&place, &place, &text)
+        hugging_face::parse_config_ignoring((&place, &place), &text, ignored)
     }
 }

@@ -24,7 +24,8 @@ const OPERATORS: &str = "\
     mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
     moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
-    moe.gated.product moe.norm moe.output_norm moe.residual moe.residual.dropout moe.return moe.router \
+    moe.gated.product moe.latent_down moe.latent_up moe.norm moe.output_norm moe.residual \
+    moe.residual.dropout moe.return moe.router \
     moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate \
     moe.shared.gate_up \
     moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.score moe.shared.sigmoid \

@@ -38,6 +38,7 @@ struct ExpertDispatch {
     ranks: u32,
     /// Distance between them in device numbers.
     stride: u32,
+    /// Numbers of a token's vector on its way.
     hidden: u64,
     /// Experts on this device.
     local: u64,
@@ -62,7 +63,7 @@ impl ExpertDispatch {
                 .lowering
                 .expert_tensor_parallel
                 .map_or(plan.shape.ranks.saturating_mul(plan.shape.context), |shared| shared),
-            hidden: plan.model.hidden,
+            hidden: experts.latent.unwrap_or(plan.model.hidden),
             local: experts.count / u64::from(ranks),
             slots: experts.expert_slots(plan.shape.local_tokens()),
             once: plan.lowering.expert_deduplicated,
@@ -119,7 +120,10 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     };
     let logits = router.add_linear(graph, shape, x)[0];
     let weights = add_top_k(graph, shape, experts, logits);
-    let tokens = add_dispatch(graph, shape, &dispatch, x);
+    let narrow = experts.latent.map_or(x, |latent| {
+        add_latent_product(graph, shape, ("layer.moe.latent_down", "latent"), (model.hidden, latent), x)
+    });
+    let tokens = add_dispatch(graph, shape, &dispatch, narrow);
     // The experts see one long sequence of slots. Under sequence parallelism, the devices that share an expert gather
     // its parts before the first product.
     let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks);
@@ -132,33 +136,56 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let bias = model.mlp_bias;
     let expert =
         |name: &'static str, sizes, split| GroupedProduct { name, experts: dispatch.local, sizes, split, bias };
-    let y =
-        if model.gated {
-            let parts = expert("layer.moe.gate_up", (model.hidden, 2 * width), WeightSplit::Columns)
-                .add_grouped_product(graph, &slots, tokens, &["gate", "up"]);
-            let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
-            gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
-        } else {
-            let parts = expert("layer.moe.fc1", (model.hidden, width), WeightSplit::Columns).add_grouped_product(
-                graph,
-                &slots,
-                tokens,
-                &["out"],
-            );
-            activation::add_activation(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
-        };
+    let y = if model.gated {
+        let parts = expert("layer.moe.gate_up", (dispatch.hidden, 2 * width), WeightSplit::Columns)
+            .add_grouped_product(graph, &slots, tokens, &["gate", "up"]);
+        let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
+        gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
+    } else {
+        let parts = expert("layer.moe.fc1", (dispatch.hidden, width), WeightSplit::Columns).add_grouped_product(
+            graph,
+            &slots,
+            tokens,
+            &["out"],
+        );
+        activation::add_activation(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
+    };
     let early = plan.lowering.weighted_experts;
     if early {
         graph.scale_rows_of_last(weights);
     }
     let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
     let results =
-        expert(last, (width, model.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
-    let routed = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
+        expert(last, (width, dispatch.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
+    let combined = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
+    let routed = experts.latent.map_or(combined, |latent| {
+        add_latent_product(graph, shape, ("layer.moe.latent_up", "out"), (latent, model.hidden), combined)
+    });
     match experts.shared {
         Some(shared) => shared_expert::add_shared_expert(graph, plan, shared, (x, routed)),
         None => routed,
     }
+}
+
+/// Adds the product that changes the width of tokens' vectors on their way to experts or back. Every tensor-parallel
+/// device does it for its own tokens.
+fn add_latent_product(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    (name, output): (&str, &'static str),
+    (from, to): (u64, u64),
+    x: TensorId,
+) -> TensorId {
+    let product = Linear {
+        name: name.to_owned(),
+        input: from,
+        outputs: &[(output, to)],
+        bias: false,
+        split: WeightSplit::Replicated,
+        shares_input: false,
+        narrow: false,
+    };
+    product.add_linear(graph, shape, x)[0]
 }
 
 /// Adds the softmax of the logits and the choice of the largest. It keeps the fp32 probabilities, and a weight and an

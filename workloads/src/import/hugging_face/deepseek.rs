@@ -1,11 +1,12 @@
 //! DeepSeek V2 and V3, Kimi K2: latent attention, narrow routed experts beside shared ones, dense MLPs in the first
-//! layers. DeepSeek-MoE and GLM 4.5 have the same layers with ordinary attention.
+//! layers. DeepSeek-MoE, GLM 4.5, dots.llm1 and ERNIE 4.5 have the same layers with ordinary attention.
 
 use super::ModelFamily;
 use super::experts::{alternate_experts, read_routed_experts};
 use super::llama::{self, LlamaDefaults, read_with_defaults};
 use super::llama_like::with_variations;
 use super::reader::ConfigReader;
+use super::windows;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_WIDTH};
 use crate::model::{ExpertGroups, Experts, Model, SharedExpert};
@@ -14,6 +15,7 @@ use crate::variations::{LatentAttention, QueryKeyNorm};
 const EXPERT_KEYS: &[&str] = &[
     "capacity_factor",
     "first_k_dense_replace",
+    "mlp_layer_types",
     "moe_intermediate_size",
     "moe_layer_freq",
     "n_group",
@@ -24,22 +26,15 @@ const EXPERT_KEYS: &[&str] = &[
     "topk_method",
 ];
 
-const SYNONYMS: &[(&str, &str)] = &[
-    ("num_experts", "n_routed_experts"),
-    ("num_local_experts", "n_routed_experts"),
-    ("moe_top_k", "num_experts_per_tok"),
-    ("num_shared_experts", "n_shared_experts"),
-];
-
 pub(super) const FAMILY: ModelFamily = ModelFamily {
-    model_types: &["deepseek_v2", "deepseek_v3", "kimi_k2"],
+    model_types: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "youtu"],
     keys: &[
         llama::KEYS,
         EXPERT_KEYS,
         &["kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"],
     ],
     defaults: &[],
-    synonyms: SYNONYMS,
+    synonyms: llama::SYNONYMS,
     read: |reader| {
         let model = add_experts(reader, read_with_defaults(reader, LlamaDefaults::LLAMA)?)?;
         let rope_dim = reader.read_dimension("qk_rope_head_dim", MAX_WIDTH)?;
@@ -62,20 +57,57 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 
 /// The same layers with ordinary attention: DeepSeek-MoE, and GLM 4.5, which rotates half of every head.
 pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
-    model_types: &["deepseek", "glm4_moe"],
-    keys: &[llama::KEYS, EXPERT_KEYS, &["use_qk_norm"]],
+    model_types: &["deepseek", "dots1", "ernie4_5_moe", "glm4_moe"],
+    keys: &[
+        llama::KEYS,
+        EXPERT_KEYS,
+        // A window has an effect only in the layers that `layer_types` names.
+        &["layer_types", "max_window_layers", "moe_layer_end_index", "sliding_window", "use_bias", "use_qk_norm"],
+    ],
     defaults: &[],
-    synonyms: SYNONYMS,
+    synonyms: llama::SYNONYMS,
     read: |reader| {
-        let glm = reader.model_type == "glm4_moe";
-        let rotated = if glm { 0.5 } else { 1.0 };
-        let model =
-            add_experts(reader, read_with_defaults(reader, LlamaDefaults { rotated, ..LlamaDefaults::LLAMA })?)?;
-        let norms = reader.read_flag("use_qk_norm", false)?.then_some(QueryKeyNorm::Head);
-        let attention_output_bias = model.attention_output_bias && !glm;
-        Ok(with_variations(Model { attention_output_bias, ..model }, |v| v.query_key_norm = norms))
+        let PlainAttention { rotated, tied, norms, router_bias } = PlainAttention::of_type(&reader.model_type);
+        let model = read_with_defaults(reader, LlamaDefaults { rotated, tied, ..LlamaDefaults::LLAMA })?;
+        let types = windows::read_layer_types(reader, model.layers)?.unwrap_or_default();
+        let model = add_experts(reader, model)?;
+        if types.iter().any(|kind| *kind != "full_attention") {
+            let value = reader.get("layer_types").cloned().unwrap_or_default();
+            let cure = "windows beside layers with and without experts are not covered yet";
+            return Err(reader.value_error("layer_types", value, "a list of \"full_attention\"", cure));
+        }
+        let norms = reader.read_flag("use_qk_norm", norms)?.then_some(QueryKeyNorm::Head);
+        let bias = reader.read_flag("use_bias", false)?;
+        let attention_output_bias = model.attention_output_bias && rotated == 1.0 || bias;
+        let experts = model.experts.map(|experts| Experts { router_bias, ..experts });
+        let (qkv_bias, mlp_bias) = (model.qkv_bias || bias, model.mlp_bias || bias);
+        let model = Model { attention_output_bias, qkv_bias, mlp_bias, experts, ..model };
+        Ok(with_variations(model, |v| v.query_key_norm = norms))
     },
 };
+
+/// How families with ordinary attention differ.
+#[derive(Debug, Clone, Copy)]
+struct PlainAttention {
+    rotated: f64,
+    tied: bool,
+    /// True if queries and keys have norms unless the file says otherwise.
+    norms: bool,
+    /// True if the router's correction of its scores is a parameter.
+    router_bias: bool,
+}
+
+impl PlainAttention {
+    fn of_type(model_type: &str) -> Self {
+        let own = Self { rotated: 1.0, tied: false, norms: false, router_bias: false };
+        match model_type {
+            "dots1" => Self { norms: true, ..own },
+            "ernie4_5_moe" => Self { tied: true, router_bias: true, ..own },
+            "glm4_moe" => Self { rotated: 0.5, ..own },
+            _ => own,
+        }
+    }
+}
 
 /// Adds the experts; a file without any is dense.
 fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
@@ -93,7 +125,13 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     }
     let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
     let dense = reader.read_count("first_k_dense_replace", MAX_LAYERS, 0)?;
-    let sparse = |layer: u64| layer >= dense && layer.is_multiple_of(frequency);
+    // ERNIE 4.5 ends its layers with experts too; -1 stands for the last layer.
+    let last = reader.get("moe_layer_end_index").and_then(serde_json::Value::as_u64).unwrap_or(MAX_LAYERS);
+    let listed = read_sparse_layers(reader, model.layers)?;
+    let sparse = |layer: u64| match &listed {
+        Some(sparse) => sparse[layer as usize],
+        None => layer >= dense && layer <= last && layer.is_multiple_of(frequency),
+    };
     let (layers, wide) = (model.layers, model.ffn);
     if !(0..layers).any(sparse) {
         let limit = format!("less than `num_hidden_layers` ({layers})");
@@ -115,6 +153,24 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
         ));
     }
     Ok(model)
+}
+
+/// Reads the list of layers with and without experts, as transformers 5 writes it: true for those with experts.
+fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
+    let Some(value) = reader.get("mlp_layer_types") else { return Ok(None) };
+    let kind = |kind: &serde_json::Value| match kind.as_str() {
+        Some("sparse") => Some(true),
+        Some("dense") => Some(false),
+        _ => None,
+    };
+    let list = value.as_array().and_then(|list| list.iter().map(kind).collect::<Option<Vec<bool>>>());
+    match list.filter(|list| list.len() as u64 == layers) {
+        Some(list) => Ok(Some(list)),
+        None => {
+            let limit = format!("a list of `num_hidden_layers` ({layers}) entries, each \"dense\" or \"sparse\"");
+            Err(reader.value_error("mlp_layer_types", value.clone(), &limit, "correct one of the two"))
+        }
+    }
 }
 
 /// Reads the limit on a token's expert groups, if it is below their number. A `greedy` router has no groups

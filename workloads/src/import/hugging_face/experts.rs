@@ -8,28 +8,82 @@ use super::reader::ConfigReader;
 use super::windows;
 use crate::error::WorkloadError;
 use crate::layer_list::{FeedForward, LayerKind};
-use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_POSITIONS};
-use crate::model::{Experts, Model, SharedExpert};
+use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS};
+use crate::model::{Dropout, Experts, Model, Norm, NormPlacement, SharedExpert};
 use crate::variations::QueryKeyNorm;
 
-const EXPERT_SYNONYMS: &[(&str, &str)] = &[
-    ("num_experts", "num_local_experts"),
-    ("moe_top_k", "num_experts_per_tok"),
-    ("expert_capacity_factor", "capacity_factor"),
-];
+const EXPERT_SYNONYMS: &[(&str, &str)] = &[("expert_capacity_factor", "capacity_factor")];
 
-/// Mixtral: experts with the MLP's width.
+/// Mixtral: experts with the MLP's width. Granite's have a shared one beside them.
 pub(super) const MIXTRAL: ModelFamily = ModelFamily {
-    model_types: &["mixtral"],
-    keys: &[llama::KEYS, &["capacity_factor", "num_experts_per_tok", "num_local_experts", "sliding_window"]],
+    model_types: &["mixtral", "granitemoe", "granitemoeshared"],
+    keys: &[llama::KEYS, MIXTRAL_KEYS],
+    defaults: &[("num_key_value_heads", 8)],
+    synonyms: EXPERT_SYNONYMS,
+    read: read_mixtral,
+};
+
+const MIXTRAL_KEYS: &[&str] =
+    &["capacity_factor", "num_experts_per_tok", "num_local_experts", "shared_intermediate_size", "sliding_window"];
+
+fn read_mixtral(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let mut model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+    if let Some(window) = reader.read_window()? {
+        model = windows::with_window(model, window, |_| true);
+    }
+    let shared = reader.read_count("shared_intermediate_size", MAX_FFN, 0)?;
+    let shared = (shared > 0).then_some(SharedExpert { ffn: shared, weighed: false });
+    let experts = Experts { shared, ..read_routed_experts(reader, "num_local_experts")? };
+    Ok(Model { experts: Some(experts), ..model })
+}
+
+/// Phi 3.5 MoE: LayerNorm, and biases where the file says so.
+pub(super) const PHIMOE: ModelFamily = ModelFamily {
+    model_types: &["phimoe"],
+    keys: &[llama::KEYS, MIXTRAL_KEYS, &["hidden_dropout", "lm_head_bias"]],
     defaults: &[("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
-        let mut model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
-        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
-            model = windows::with_window(model, window, |_| true);
+        let head_bias = reader.read_flag("lm_head_bias", false)?;
+        let model = Model { norm: Norm::LayerNorm, head_bias, ..read_mixtral(reader)? };
+        let residual = reader.read_probability("hidden_dropout", 0.0)?;
+        Ok(Model { dropout: Dropout { residual, ..model.dropout }, ..model })
+    },
+};
+
+/// MiniMax M2: norms of whole queries and keys, a part of every head rotated.
+pub(super) const MINIMAX_M2: ModelFamily = ModelFamily {
+    model_types: &["minimax_m2"],
+    keys: &[llama::KEYS, MIXTRAL_KEYS, &["attn_type_list", "qk_norm_type", "rotary_dim", "use_qk_norm"]],
+    defaults: &[("head_dim", 128), ("num_key_value_heads", 8)],
+    synonyms: EXPERT_SYNONYMS,
+    read: |reader| {
+        let model = read_mixtral(reader)?;
+        let kinds = reader.get("attn_type_list").and_then(|list| list.as_array());
+        if kinds.is_some_and(|list| list.iter().any(|kind| kind.as_u64() != Some(1))) {
+            let value = reader.get("attn_type_list").cloned().unwrap_or_default();
+            let cure = "layers of linear attention are not covered yet: give a model without";
+            return Err(reader.value_error("attn_type_list", value, "a list of 1, full attention", cure));
         }
-        Ok(Model { experts: Some(read_routed_experts(reader, "num_local_experts")?), ..model })
+        reader.require_text("qk_norm_type", "per_layer", "only norms of whole queries and keys are covered")?;
+        let norms = reader.read_flag("use_qk_norm", true)?.then_some(QueryKeyNorm::Whole);
+        let rotated = reader.read_optional_dimension("rotary_dim", model.head_dim)?.or(model.variations.rotated);
+        Ok(with_variations(model, |v| (v.query_key_norm, v.rotated) = (norms, rotated)))
+    },
+};
+
+/// Hunyuan's experts: as wide as the MLP, one shared by all tokens, norms of queries and keys.
+pub(super) const HUNYUAN: ModelFamily = ModelFamily {
+    model_types: &["hunyuan_v1_moe"],
+    keys: &[llama::KEYS, &["capacity_factor", "n_shared_experts", "num_experts", "num_experts_per_tok"]],
+    defaults: &[],
+    synonyms: EXPERT_SYNONYMS,
+    read: |reader| {
+        let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+        let together = model.ffn.saturating_mul(reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?);
+        let shared = (together > 0).then_some(SharedExpert { ffn: together.min(MAX_FFN), weighed: false });
+        let experts = Some(Experts { shared, ..read_routed_experts(reader, "num_experts")? });
+        Ok(with_variations(Model { experts, ..model }, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
     },
 };
 
@@ -56,7 +110,6 @@ pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
     defaults: &[
         ("moe_intermediate_size", 1408),
         ("shared_expert_intermediate_size", 5632),
-        ("num_experts", 60),
         ("num_experts_per_tok", 4),
         ("num_key_value_heads", 16),
     ],
@@ -73,12 +126,7 @@ pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
 pub(super) const QWEN3_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen3_moe", "qwen3_vl_moe_text"],
     keys: &[llama::KEYS, QWEN_KEYS],
-    defaults: &[
-        ("moe_intermediate_size", 768),
-        ("num_experts", 128),
-        ("num_experts_per_tok", 8),
-        ("num_key_value_heads", 4),
-    ],
+    defaults: &[("moe_intermediate_size", 768), ("num_experts_per_tok", 8), ("num_key_value_heads", 4)],
     synonyms: SYNONYMS,
     read: |reader| {
         Ok(with_variations(read_qwen_experts(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
@@ -130,14 +178,17 @@ fn read_layer_list(
     }
 }
 
-/// OLMoE: many narrow experts, norms of whole queries and keys.
+/// OLMoE: many narrow experts, norms of whole queries and keys. FlexOlmo has its norms on results, like OLMo 2.
 pub(super) const OLMOE: ModelFamily = ModelFamily {
-    model_types: &["olmoe"],
+    model_types: &["olmoe", "flex_olmo"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts", "num_experts_per_tok"]],
-    defaults: &[("num_experts", 64), ("num_experts_per_tok", 8)],
+    defaults: &[("num_experts_per_tok", 8)],
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
+        let on_results = reader.model_type == "flex_olmo";
+        let norm_placement = if on_results { NormPlacement::Output } else { model.norm_placement };
+        let model = Model { norm_placement, ..model };
         let experts = Some(read_routed_experts(reader, "num_experts")?);
         Ok(with_variations(Model { experts, ..model }, |v| v.query_key_norm = Some(QueryKeyNorm::Whole)))
     },
@@ -166,7 +217,7 @@ pub(super) const GPT_OSS: ModelFamily = ModelFamily {
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let mut model = read_with_defaults(reader, LlamaDefaults { attention_bias: true, ..LlamaDefaults::LLAMA })?;
-        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+        if let Some(window) = reader.read_window()? {
             model = windows::add_windows_by_type(reader, model, window, 2)?;
         }
         let experts = Some(Experts { router_bias: true, ..read_routed_experts(reader, "num_local_experts")? });
@@ -190,7 +241,7 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
             "use_qk_norm",
         ],
     ],
-    defaults: &[("num_experts_per_tok", 1), ("num_key_value_heads", 8), ("num_local_experts", 16)],
+    defaults: &[("num_experts_per_tok", 1), ("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;

@@ -70,7 +70,7 @@ fn read_gemma(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
 }
 
 fn add_gemma_windows(reader: &ConfigReader<'_>, model: Model, period: u64) -> Result<Model, WorkloadError> {
-    match reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+    match reader.read_window()? {
         Some(window) => windows::add_windows_by_type(reader, model, window, period),
         None => Ok(model),
     }

@@ -44,6 +44,8 @@ pub(super) const BIGCODE: ModelFamily = ModelFamily {
         "attn_pdrop",
         "embd_pdrop",
         "multi_query",
+        // Written by transformers; `multi_query` decides.
+        "num_key_value_heads",
         "n_embd",
         "n_head",
         "n_inner",

@@ -4,8 +4,26 @@
 use serde_json::Value;
 
 /// Keys of every family that decide the cost.
-pub(super) const COMMON: &[&str] =
-    &["model_type", "tie_word_embeddings", "is_encoder_decoder", "add_cross_attention", "make_vocab_size_divisible_by"];
+pub(super) const COMMON: &[&str] = &[
+    "model_type",
+    "tie_word_embeddings",
+    "is_encoder_decoder",
+    "add_cross_attention",
+    "make_vocab_size_divisible_by",
+    ASSUME_IGNORED,
+];
+
+/// coplace's own key: names of keys that the user takes to change nothing.
+pub(super) const ASSUME_IGNORED: &str = "assume_ignored";
+
+/// Names of one number in files of different families and of different releases of transformers.
+pub(super) const SAME_NUMBER: &[&[&str]] = &[
+    &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"],
+    &["num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk", "moe_k"],
+    &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"],
+    &["first_k_dense_replace", "moe_layer_start_index"],
+    &["moe_layer_freq", "moe_layer_interval"],
+];
 
 /// The effect of a key that no family reads.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +44,20 @@ pub(super) fn effect_of_key(key: &str, value: &Value) -> KeyEffect {
         return KeyEffect::None;
     }
     EFFECTS.iter().find(|(known, _)| *known == key).map_or(KeyEffect::Unknown, |(_, effect)| *effect)
+}
+
+/// Returns whether an unknown key may change the work: a size, a count, a list, an object, or a kind by name.
+pub(super) fn may_change_work(key: &str, value: &Value) -> bool {
+    let ends = |ends: &[&str]| ends.iter().any(|end| key.ends_with(end));
+    match value {
+        Value::Array(_) | Value::Object(_) => true,
+        Value::Number(number) => {
+            number.as_u64().is_some_and(|n| n > 1)
+                || ends(&["_ratio", "_multiplier", "_factor", "_fraction", "_expand"])
+        }
+        Value::String(_) => ends(&["_type", "_types", "_pattern", "_mode", "_kind"]),
+        Value::Null | Value::Bool(_) => false,
+    }
 }
 
 /// Returns whether an option with this value is off.
@@ -51,6 +83,9 @@ fn belongs_to_others(key: &str) -> bool {
 const LEFT_OUT: KeyEffect = KeyEffect::Assumed("only the text model is trained, this part is left out");
 const SCALED: KeyEffect = KeyEffect::Assumed("a factor on a tensor counts as part of the kernel before it");
 const CAPPED: KeyEffect = KeyEffect::Assumed("the cap on scores or logits counts as part of their kernel");
+const FURTHER: KeyEffect = KeyEffect::Assumed(
+    "the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them",
+);
 const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
 /// Keys that change the work and that no family reads.
@@ -69,12 +104,9 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("lora_rank", KeyEffect::Missing("adapters")),
     ("audio_config", LEFT_OUT),
     ("vision_config", LEFT_OUT),
-    (
-        "num_nextn_predict_layers",
-        KeyEffect::Assumed(
-            "the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them",
-        ),
-    ),
+    ("num_nextn_predict_layers", FURTHER),
+    ("mtp_layers_block_type", FURTHER),
+    ("mtp_hybrid_override_pattern", FURTHER),
     ("residual_in_fp32", KeyEffect::Assumed("the residual stream has the activations' own type")),
     ("router_jitter_noise", KeyEffect::Assumed("noise on the router's input is left out")),
     ("no_rope_layers", KeyEffect::Assumed("layers without rotation are costed with it")),
@@ -142,6 +174,7 @@ const IRRELEVANT: &[&str] = &[
     "max_sequence_length",
     "min_length",
     "model_name",
+    "moe_norm_min",
     "n_group",
     "name",
     "no_repeat_ngram_size",

@@ -20,16 +20,16 @@ pub(super) const MISTRAL: ModelFamily = ModelFamily {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
         // MistralConfig: 4096 if the key is absent, no window if it is null.
         let absent = (!reader.has_key("sliding_window")).then_some(4096);
-        match reader.read_optional_dimension("sliding_window", MAX_POSITIONS)?.or(absent) {
+        match reader.read_window()?.or(absent) {
             Some(window) => windows::add_windows_by_type(reader, model, window, 0),
             None => Ok(model),
         }
     },
 };
 
-/// Qwen 2 and 2.5: biases of queries, keys and values.
+/// Qwen 2 and 2.5, MiMo: biases of queries, keys and values.
 pub(super) const QWEN2: ModelFamily = ModelFamily {
-    model_types: &["qwen2", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"],
+    model_types: &["qwen2", "mimo", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"],
     keys: &[llama::KEYS, &["layer_types", "max_window_layers", "sliding_window", "use_sliding_window"]],
     defaults: &[("num_key_value_heads", 32)],
     synonyms: SYNONYMS,
@@ -61,7 +61,7 @@ pub(super) const PHI3: ModelFamily = ModelFamily {
     synonyms: SYNONYMS,
     read: |reader| {
         let mut model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
-        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+        if let Some(window) = reader.read_window()? {
             model = windows::with_window(model, window, |_| true);
         }
         let (embedding, residual) =
@@ -104,7 +104,7 @@ pub(super) const OLMO2: ModelFamily = ModelFamily {
     synonyms: SYNONYMS,
     read: |reader| {
         let mut model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
-        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+        if let Some(window) = reader.read_window()? {
             model = windows::add_windows_by_type(reader, model, window, 4)?;
         }
         let model = Model { norm_placement: NormPlacement::Output, ..model };
@@ -121,7 +121,7 @@ pub(super) const COHERE: ModelFamily = ModelFamily {
     synonyms: SYNONYMS,
     read: |reader| {
         let mut model = read_with_defaults(reader, LlamaDefaults { tied: true, ..LlamaDefaults::LLAMA })?;
-        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+        if let Some(window) = reader.read_window()? {
             let period = reader.read_optional_dimension("sliding_window_pattern", MAX_POSITIONS)?.unwrap_or(4);
             model = windows::add_windows_by_type(reader, model, window, period)?;
         }
@@ -181,7 +181,7 @@ pub(super) const STARCODER2: ModelFamily = ModelFamily {
             reader,
             LlamaDefaults { tied: true, activation: ElementwiseFunction::Gelu, ..LlamaDefaults::LLAMA },
         )?;
-        if let Some(window) = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)? {
+        if let Some(window) = reader.read_window()? {
             model = windows::add_windows_by_type(reader, model, window, 0)?;
         }
         reader.require_text("mlp_type", "default", "only MLPs without a gate are covered for StarCoder 2")?;
@@ -209,11 +209,11 @@ pub(super) fn with_variations(mut model: Model, change: impl FnOnce(&mut Variati
 
 /// Adds Qwen's windows: off unless `use_sliding_window` is set, then in the layers from `max_window_layers` on.
 pub(super) fn read_upper_windows(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
-    let window = reader.read_optional_dimension("sliding_window", MAX_POSITIONS)?.unwrap_or(4096);
+    let absent = (!reader.has_key("sliding_window")).then_some(4096);
+    let window = reader.read_window()?.or(absent);
     let whole = reader.read_count("max_window_layers", MAX_POSITIONS, 28)?;
-    if !reader.read_flag("use_sliding_window", false)? {
-        return Ok(model);
-    }
+    let used = reader.read_flag("use_sliding_window", false)?;
+    let Some(window) = window.filter(|_| used) else { return Ok(model) };
     match windows::read_layer_types(reader, model.layers)? {
         Some(_) => windows::add_windows_by_type(reader, model, window, 0),
         None => Ok(windows::with_window(model, window, |layer| layer >= whole)),

@@ -10,6 +10,7 @@ use crate::layer_list::{FeedForward, LayerKind, Mixer};
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Experts, Model, PositionEncoding, SharedExpert};
 use crate::variations::{StateSpace, Variations};
+use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 
 /// Default sequence length for scans, whose files may state none: the one of the paper's training.
@@ -106,6 +107,7 @@ pub(super) const NEMOTRON_H: ModelFamily = ModelFamily {
         "hidden_size",
         "hybrid_override_pattern",
         "intermediate_size",
+        "layers_block_type",
         "mamba_head_dim",
         "mamba_hidden_act",
         "mamba_num_heads",
@@ -114,6 +116,7 @@ pub(super) const NEMOTRON_H: ModelFamily = ModelFamily {
         "mlp_bias",
         "mlp_hidden_act",
         "moe_intermediate_size",
+        "moe_latent_size",
         "moe_shared_expert_intermediate_size",
         "n_groups",
         "n_routed_experts",
@@ -135,7 +138,6 @@ pub(super) const NEMOTRON_H: ModelFamily = ModelFamily {
 fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
-    let layers = reader.read_dimension("num_hidden_layers", MAX_LAYERS)?;
     let scan = StateSpace {
         heads: reader.read_dimension("mamba_num_heads", MAX_HEADS)?,
         head_dim: reader.read_dimension("mamba_head_dim", MAX_WIDTH)?,
@@ -148,7 +150,7 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     };
     check_groups(reader, &scan, "mamba_num_heads")?;
     let dense = reader.read_dimension("intermediate_size", MAX_FFN)?;
-    let kinds = read_layer_pattern(reader, layers, dense)?;
+    let kinds = read_layer_pattern(reader, dense)?;
     let sparse = kinds.iter().any(|kind| kind.mixer == Mixer::None && kind.feed == FeedForward::Own);
     let experts = if sparse { Some(read_nemotron_experts(reader)?) } else { None };
     let ffn = if sparse { reader.read_dimension("moe_intermediate_size", MAX_FFN)? } else { dense };
@@ -177,28 +179,34 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(model.with_layers(&[], &kinds))
 }
 
-/// Reads the layers of `hybrid_override_pattern`: M is a scan, * attention, - an MLP, E experts.
-fn read_layer_pattern(reader: &ConfigReader<'_>, layers: u64, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
-    let key = "hybrid_override_pattern";
-    let text = reader.get(key).and_then(|value| value.as_str()).unwrap_or_default();
-    let kind = |letter: char| {
-        let (mixer, feed) = match letter {
-            'M' => (Mixer::Scan, FeedForward::None),
-            '*' => (Mixer::Attention, FeedForward::None),
-            '-' => (Mixer::None, FeedForward::Mlp(dense)),
-            'E' => (Mixer::None, FeedForward::Own),
+/// Reads the kind of every layer: a list, or `hybrid_override_pattern`, where M is a scan, * attention, - an MLP, E
+/// experts.
+fn read_layer_pattern(reader: &ConfigReader<'_>, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
+    let key = reader.first_given_key(&["layers_block_type", "hybrid_override_pattern"]);
+    let value = reader.get(key).cloned().unwrap_or_default();
+    let kind = |name: &str| {
+        let (mixer, feed) = match name {
+            "M" | "mamba" | "linear_attention" => (Mixer::Scan, FeedForward::None),
+            "*" | "attention" | "full_attention" => (Mixer::Attention, FeedForward::None),
+            "-" | "mlp" => (Mixer::None, FeedForward::Mlp(dense)),
+            "E" | "moe" => (Mixer::None, FeedForward::Own),
             _ => return None,
         };
         Some(LayerKind { mixer, feed, ..LayerKind::default() })
     };
-    let kinds = text.chars().map(kind).collect::<Option<Vec<LayerKind>>>();
+    let kinds = match &value {
+        Value::Array(list) => list.iter().map(|name| kind(name.as_str()?)).collect::<Option<Vec<LayerKind>>>(),
+        _ => value.as_str().unwrap_or_default().chars().map(|letter| kind(letter.encode_utf8(&mut [0; 4]))).collect(),
+    };
     let Some(kinds) = kinds.filter(|kinds| !kinds.is_empty()) else {
         let cure = "write one letter per layer: M for a scan, * for attention, - for an MLP, E for experts";
-        return Err(reader.value_error(key, text, "a text of M, *, - and E", cure));
+        return Err(reader.value_error(key, value, "a text of M, *, - and E, or a list of kinds", cure));
     };
+    // Transformers 5 writes the list alone.
+    let layers = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?.unwrap_or(kinds.len() as u64);
     if kinds.len() as u64 != layers {
-        let limit = format!("a text of `num_hidden_layers` ({layers}) letters");
-        return Err(reader.value_error(key, text, &limit, &format!("it has {}: correct one of the two", kinds.len())));
+        let limit = format!("one entry for each of `num_hidden_layers` ({layers}) layers");
+        return Err(reader.value_error(key, value, &limit, &format!("it has {}: correct one of the two", kinds.len())));
     }
     Ok(kinds)
 }
@@ -208,7 +216,8 @@ fn read_nemotron_experts(reader: &ConfigReader<'_>) -> Result<Experts, WorkloadE
     let each = reader.read_optional_dimension("moe_shared_expert_intermediate_size", MAX_FFN)?.unwrap_or(0);
     let shared = each.saturating_mul(reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?);
     let shared = (shared > 0).then_some(SharedExpert { ffn: shared, weighed: false });
-    Ok(Experts { shared, ..read_routed_experts(reader, "n_routed_experts")? })
+    let latent = reader.read_optional_dimension("moe_latent_size", MAX_WIDTH)?;
+    Ok(Experts { shared, latent, ..read_routed_experts(reader, "n_routed_experts")? })
 }
 
 fn check_groups(reader: &ConfigReader<'_>, scan: &StateSpace, heads: &'static str) -> Result<(), WorkloadError> {

@@ -17,6 +17,7 @@ mod llama_like;
 mod mamba;
 mod modernbert;
 mod mpt;
+mod near_copies;
 mod opt;
 mod reader;
 mod t5;
@@ -42,6 +43,13 @@ struct ModelFamily {
     read: fn(&ConfigReader<'_>) -> Result<Model, WorkloadError>,
 }
 
+impl ModelFamily {
+    /// True if the family reads a key.
+    fn reads(&self, key: &str) -> bool {
+        keys::COMMON.contains(&key) || self.keys.iter().any(|keys| keys.contains(&key))
+    }
+}
+
 /// All families.
 static FAMILIES: &[ModelFamily] = &[
     bert::FAMILY,
@@ -50,9 +58,12 @@ static FAMILIES: &[ModelFamily] = &[
     deepseek::FAMILY,
     deepseek::PLAIN_ATTENTION,
     experts::GPT_OSS,
+    experts::HUNYUAN,
     experts::LLAMA4,
+    experts::MINIMAX_M2,
     experts::MIXTRAL,
     experts::OLMOE,
+    experts::PHIMOE,
     experts::QWEN2_MOE,
     experts::QWEN3_MOE,
     falcon::FAMILY,
@@ -79,6 +90,7 @@ static FAMILIES: &[ModelFamily] = &[
     mamba::NEMOTRON_H,
     modernbert::FAMILY,
     mpt::FAMILY,
+    near_copies::FAMILY,
     opt::FAMILY,
     t5::FAMILY,
     vit::CLIP_TEXT,
@@ -90,7 +102,7 @@ static FAMILIES: &[ModelFamily] = &[
 const TEXT_PARTS: &[&str] = &["text_config", "llm_config", "language_config"];
 
 /// Keys that a nested text model inherits from outside.
-const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_size_divisible_by"];
+const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_size_divisible_by", keys::ASSUME_IGNORED];
 
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
@@ -124,7 +136,20 @@ const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP
 /// # Errors
 /// Text that is not JSON, a missing, unknown or repeated key, or a value out of range.
 pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError> {
-    let entries = reader::parse_entries(file, text)?;
+    parse_config_ignoring((name, file), text, &[])
+}
+
+/// The same, with keys that the user takes to change nothing, besides those that the file names.
+///
+/// # Errors
+/// Those of [`parse_config`]; an ignored key that is absent or read.
+pub(super) fn parse_config_ignoring(
+    (name, file): (&str, &str),
+    text: &str,
+    ignored: &[String],
+) -> Result<Model, WorkloadError> {
+    let mut entries = reader::parse_entries(file, text)?;
+    entries.add_ignored(ignored);
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
     let mut model = read_model(name, &format!("{file}, `{part}`"), &entries.flatten_object(object, INHERITED))?;
@@ -143,7 +168,11 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         let missing = NOT_COVERED.iter().find(|(known, _)| *known == model_type).map(|(_, missing)| *missing);
         return Err(reader::unknown_type_error(file, &model_type, missing, known()));
     };
-    let reader = ConfigReader::new(name, file, model_type, family, entries)?;
+    let mut entries = entries.clone();
+    entries
+        .rename_synonyms(|key| family.reads(key))
+        .map_err(|names| reader::unlike_names_error(file, &entries, names))?;
+    let reader = ConfigReader::new(name, file, model_type, family, &entries)?;
     if !t5::FAMILY.model_types.contains(&reader.model_type.as_str()) {
         let cure = "T5 and mT5 are the only covered encoder-decoders: give a decoder's or an encoder's configuration";
         reader.forbid_flag("is_encoder_decoder", cure)?;

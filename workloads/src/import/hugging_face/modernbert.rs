@@ -4,6 +4,7 @@
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
 use super::reader::ConfigReader;
+use super::windows;
 use crate::error::WorkloadError;
 use crate::layer_list::LayerKind;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -23,6 +24,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "hidden_activation",
         "hidden_size",
         "intermediate_size",
+        "layer_types",
         "local_attention",
         "max_position_embeddings",
         "mlp_bias",
@@ -30,6 +32,8 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "norm_bias",
         "num_attention_heads",
         "num_hidden_layers",
+        // Written by transformers' base class; positions are rotated whatever it says.
+        "position_embedding_type",
         "vocab_size",
     ]],
     defaults: &[
@@ -87,7 +91,10 @@ fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let period = reader.read_dimension("global_attn_every_n_layers", MAX_LAYERS)?;
     // Half of the window before a token, half after it, and the token itself.
     let window = reader.read_dimension("local_attention", MAX_POSITIONS)? / 2 * 2 + 1;
-    let windowed = |layer: u64| !layer.is_multiple_of(period) && window < model.max_sequence;
+    let types = windows::read_layer_types(reader, layers)?;
+    let by_type = |layer: u64| types.as_ref().map(|types| types[layer as usize] == "sliding_attention");
+    let sees_part = |layer: u64| by_type(layer).unwrap_or(!layer.is_multiple_of(period));
+    let windowed = |layer: u64| sees_part(layer) && window < model.max_sequence;
     let kind = |layer| LayerKind {
         window: windowed(layer).then_some(window),
         // The embedding's norm serves as the first layer's.

@@ -8,6 +8,7 @@ use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULAR
 use crate::model::{Dropout, Model, PositionEncoding};
 use crate::variations::Variations;
 use serde_json::Value;
+use sim::kernel::ElementwiseFunction;
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["mpt"],
@@ -16,6 +17,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "d_model",
         "emb_pdrop",
         "expansion_ratio",
+        "ffn_config",
         "learned_pos_emb",
         "max_seq_len",
         "n_heads",
@@ -70,13 +72,15 @@ fn read_mpt(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         ));
     };
     let bias = !reader.read_flag("no_bias", true)?;
-    let ratio = reader.read_dimension("expansion_ratio", MAX_FFN / hidden)?;
-    Ok(Model {
+    let wide = hidden * reader.read_dimension("expansion_ratio", MAX_FFN / hidden)?;
+    let FeedForwardConfig { gated, ffn, activation } = read_feed_forward(reader, wide)?;
+    let model = Model {
         layers: reader.read_dimension("n_layers", MAX_LAYERS)?,
         heads,
         kv_heads,
         head_dim: hidden / heads,
-        ffn: hidden * ratio,
+        ffn,
+        gated,
         vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.read_vocabulary_multiple()?,
         max_sequence,
@@ -93,5 +97,49 @@ fn read_mpt(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         tied_head: reader.read_flag("tie_word_embeddings", true)?,
         variations: Variations { norm_without_bias: !bias, ..Variations::default() },
         ..neox_like_model(reader, hidden)
-    })
+    };
+    Ok(Model { activation: activation.unwrap_or(model.activation), ..model })
+}
+
+/// The MLP that `ffn_config` describes.
+struct FeedForwardConfig {
+    gated: bool,
+    ffn: u64,
+    activation: Option<ElementwiseFunction>,
+}
+
+/// Reads `ffn_config` of llm-foundry; without it the MLP has no gate and is `wide`.
+fn read_feed_forward(reader: &ConfigReader<'_>, wide: u64) -> Result<FeedForwardConfig, WorkloadError> {
+    let mut found = FeedForwardConfig { gated: false, ffn: wide, activation: None };
+    let Some(config) = reader.get("ffn_config") else { return Ok(found) };
+    let wrong = |key: &str, value: &Value, limit: &str, cure: &str| {
+        let key = if key.is_empty() { "ffn_config".to_owned() } else { format!("ffn_config.{key}") };
+        Err(reader.value_error(&key, value.clone(), limit, cure))
+    };
+    let Some(entries) = config.as_object() else {
+        return wrong("", config, "an object", "write it as llm-foundry does");
+    };
+    for (key, value) in entries.iter().filter(|(_, value)| !value.is_null()) {
+        match key.as_str() {
+            "ffn_type" => match value.as_str() {
+                Some("mptmlp" | "te_ln_mlp") => {}
+                Some("mptglu") => found.gated = true,
+                _ => return wrong(key, value, "mptmlp, te_ln_mlp or mptglu", "experts are not covered for MPT"),
+            },
+            "ffn_hidden_size" => match value.as_u64().filter(|n| (1..=MAX_FFN).contains(n)) {
+                Some(width) => found.ffn = width,
+                None => return wrong(key, value, &format!("a whole number from 1 to {MAX_FFN}"), "correct it"),
+            },
+            "ffn_act_fn" => {
+                let name = value.get("name").and_then(Value::as_str).unwrap_or_default();
+                found.activation = match super::reader::activation_by_name(name) {
+                    Some(function) => Some(function),
+                    None => return wrong(key, value, "a nonlinearity by name, such as gelu or silu", "correct it"),
+                };
+            }
+            "fc_type" => {}
+            _ => return wrong(key, value, "absent", "it is not known in this object: leave it out"),
+        }
+    }
+    Ok(found)
 }

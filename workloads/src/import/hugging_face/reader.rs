@@ -3,7 +3,7 @@
 use super::ModelFamily;
 use super::keys::{self, KeyEffect};
 use crate::error::{WorkloadError, find_mistyped, find_nearest};
-use crate::limits::MAX_WIDTH;
+use crate::limits::{MAX_POSITIONS, MAX_WIDTH};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 /// The keys and values of the file in order, duplicates included.
+#[derive(Clone)]
 pub(super) struct ConfigEntries(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for ConfigEntries {
@@ -44,6 +45,38 @@ impl ConfigEntries {
 
     fn raw_value(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// Adds keys to those that the file takes to change nothing.
+    pub(super) fn add_ignored(&mut self, ignored: &[String]) {
+        let own = self.get(keys::ASSUME_IGNORED).and_then(Value::as_array).cloned().unwrap_or_default();
+        if !ignored.is_empty() {
+            self.0.retain(|(key, _)| key != keys::ASSUME_IGNORED);
+            let all = own.into_iter().chain(ignored.iter().cloned().map(Value::String)).collect();
+            self.0.push((keys::ASSUME_IGNORED.to_owned(), Value::Array(all)));
+        }
+    }
+
+    /// Renames a number that the file has under another family's name to the one that `read` accepts. Two names with
+    /// unlike values are returned.
+    pub(super) fn rename_synonyms(&mut self, read: impl Fn(&str) -> bool) -> Result<(), (String, String)> {
+        for names in keys::SAME_NUMBER {
+            let Some(own) = names.iter().find(|name| read(name)) else { continue };
+            let Some(other) = names.iter().find(|name| !read(name) && self.get(name).is_some()) else { continue };
+            if let (Some(ours), Some(theirs)) = (self.get(own), self.get(other))
+                && ours != theirs
+            {
+                return Err(((*own).to_owned(), (*other).to_owned()));
+            }
+            self.0.retain(|(key, value)| key != own || !value.is_null());
+            if self.get(own).is_some() {
+                self.0.retain(|(key, _)| key != other);
+            }
+            if let Some((key, _)) = self.0.iter_mut().find(|(key, _)| key == other) {
+                (*own).clone_into(key);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the entries of a nested object, and the outer entries named in `inherited` that it lacks.
@@ -150,6 +183,13 @@ pub(super) fn unknown_type_error(
     )
 }
 
+/// Returns the error for two names of one number with unlike values.
+pub(super) fn unlike_names_error(file: &str, entries: &ConfigEntries, (own, other): (String, String)) -> WorkloadError {
+    let value = |key: &str| entries.get(key).cloned().unwrap_or_default();
+    let limit = format!("equal to `{own}` ({}), another name of the same number", shorten_value(&value(&own)));
+    bad_value_error(file, &other, &value(&other), &limit, "leave one of the two out")
+}
+
 fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
     WorkloadError::BadValue {
         file: file.to_owned(),
@@ -165,6 +205,29 @@ fn shorten_value(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
+
+/// A nonlinearity by Hugging Face's name.
+pub(super) fn activation_by_name(name: &str) -> Option<ElementwiseFunction> {
+    Some(match name {
+        "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate" | "quick_gelu" => {
+            ElementwiseFunction::Gelu
+        }
+        "relu" => ElementwiseFunction::Relu,
+        "silu" | "swish" => ElementwiseFunction::Silu,
+        "sigmoid" => ElementwiseFunction::Sigmoid,
+        "tanh" => ElementwiseFunction::Tanh,
+        // Squared ReLU keeps its input for its derivative, like leaky ReLU. Its extra multiplication is on chip.
+        "leaky_relu" | "relu2" => ElementwiseFunction::LeakyRelu,
+        "prelu" => ElementwiseFunction::ParametricRelu,
+        "elu" => ElementwiseFunction::Elu,
+        "selu" => ElementwiseFunction::Selu,
+        "linear" => ElementwiseFunction::Copy,
+        _ => return None,
+    })
+}
+
+/// The cure for a key that may change the work and that nothing reads.
+const UNREAD_CURE: &str = "it may change the work: correct it, or take it as without effect by --assume KEY=ignored";
 
 /// Access to the keys of one file for its family.
 pub(super) struct ConfigReader<'a> {
@@ -191,9 +254,13 @@ impl<'a> ConfigReader<'a> {
     ) -> Result<Self, WorkloadError> {
         let reader =
             Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
+        let ignored = reader.read_ignored(family)?;
         let mut unknown = Vec::new();
-        let read = |key: &str| keys::COMMON.contains(&key) || family.keys.iter().any(|keys| keys.contains(&key));
-        for (key, value) in entries.0.iter().filter(|(key, _)| !read(key)) {
+        for (key, value) in entries.0.iter().filter(|(key, _)| !family.reads(key)) {
+            if ignored.contains(&key.as_str()) {
+                reader.note_assumption(format!("`{key}` = {} is ignored, as was asked", shorten_value(value)));
+                continue;
+            }
             match keys::effect_of_key(key, value) {
                 KeyEffect::None => {}
                 KeyEffect::Assumed(what) => {
@@ -205,6 +272,9 @@ impl<'a> ConfigReader<'a> {
                 }
                 KeyEffect::Unknown => {
                     reader.refuse_misspelling(key, value, family)?;
+                    if keys::may_change_work(key, value) {
+                        return Err(reader.unknown_key_error(key, value, UNREAD_CURE.replace("KEY", key)));
+                    }
                     unknown.push(format!("`{key}` = {}", shorten_value(value)));
                 }
             }
@@ -217,6 +287,32 @@ impl<'a> ConfigReader<'a> {
         Ok(reader)
     }
 
+    /// Reads the keys that the user takes to change nothing. Each must be in the file, and none may be read.
+    fn read_ignored(&self, family: &ModelFamily) -> Result<Vec<&'a str>, WorkloadError> {
+        let Some(value) = self.get(keys::ASSUME_IGNORED) else { return Ok(Vec::new()) };
+        let list: Option<Vec<&str>> =
+            value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
+        let fits = |key: &&str| self.has_key(key) && !family.reads(key);
+        match list {
+            Some(list) if list.iter().all(|key| fits(&key)) => Ok(list),
+            _ => {
+                let limit = "a list of keys of this file that its family does not read";
+                let cure = "correct the names; a key that is read cannot be ignored";
+                Err(self.value_error(keys::ASSUME_IGNORED, value.clone(), limit, cure))
+            }
+        }
+    }
+
+    fn unknown_key_error(&self, key: &str, value: &Value, cure: String) -> WorkloadError {
+        WorkloadError::UnknownKey {
+            file: self.file.to_owned(),
+            key: key.to_owned(),
+            value: shorten_value(value),
+            family: self.model_type.clone(),
+            cure,
+        }
+    }
+
     /// Refuses a misspelling, or another family's name, of a key that the family reads and does not find.
     fn refuse_misspelling(&self, key: &str, value: &Value, family: &ModelFamily) -> Result<(), WorkloadError> {
         let absent = |meant: &str| self.entries.raw_value(meant).is_none();
@@ -225,13 +321,7 @@ impl<'a> ConfigReader<'a> {
         let words = keys::COMMON.iter().chain(family.keys.iter().copied().flatten()).copied();
         match synonym.or_else(|| find_mistyped(key, words.filter(|word| absent(word)))) {
             None => Ok(()),
-            Some(near) => Err(WorkloadError::UnknownKey {
-                file: self.file.to_owned(),
-                key: key.to_owned(),
-                value: shorten_value(value),
-                family: self.model_type.clone(),
-                cure: format!("did you mean `{near}`?"),
-            }),
+            Some(near) => Err(self.unknown_key_error(key, value, format!("did you mean `{near}`?"))),
         }
     }
 
@@ -243,6 +333,14 @@ impl<'a> ConfigReader<'a> {
     /// Returns the assumptions.
     pub(super) fn assumptions(&self) -> Vec<String> {
         self.assumptions.take()
+    }
+
+    /// Reads the width of a window of attention. 0 counts as absent: transformers writes it for a window that is off.
+    pub(super) fn read_window(&self) -> Result<Option<u64>, WorkloadError> {
+        match self.get("sliding_window").and_then(Value::as_u64) {
+            Some(0) => Ok(None),
+            _ => self.read_optional_dimension("sliding_window", MAX_POSITIONS),
+        }
     }
 
     /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
@@ -396,32 +494,18 @@ impl<'a> ConfigReader<'a> {
         default: ElementwiseFunction,
     ) -> Result<ElementwiseFunction, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
-        let function = match value.as_str().unwrap_or_default() {
-            "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate"
-            | "quick_gelu" => ElementwiseFunction::Gelu,
-            "relu" => ElementwiseFunction::Relu,
-            "silu" | "swish" => ElementwiseFunction::Silu,
-            "sigmoid" => ElementwiseFunction::Sigmoid,
-            "tanh" => ElementwiseFunction::Tanh,
-            "leaky_relu" => ElementwiseFunction::LeakyRelu,
-            "prelu" => ElementwiseFunction::ParametricRelu,
-            "elu" => ElementwiseFunction::Elu,
-            "selu" => ElementwiseFunction::Selu,
-            "linear" => ElementwiseFunction::Copy,
-            _ => {
-                let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, \
-                    quick_gelu, relu, selu, sigmoid, silu, tanh";
-                let near = value.as_str().and_then(|word| find_nearest(word, names.split(", ")));
-                let cure = near.map_or("use the nearest of these in cost".to_owned(), |near| {
-                    format!(
-                        "did you mean \
-                    \"{near}\"?"
-                    )
-                });
-                return Err(bad_value_error(self.file, key, value, &format!("one of {names}"), &cure));
-            }
-        };
-        Ok(function)
+        activation_by_name(value.as_str().unwrap_or_default()).ok_or_else(|| {
+            let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, \
+                quick_gelu, relu, relu2, selu, sigmoid, silu, tanh";
+            let near = value.as_str().and_then(|word| find_nearest(word, names.split(", ")));
+            let cure = near.map_or("use the nearest of these in cost".to_owned(), |near| {
+                format!(
+                    "did you mean \
+                \"{near}\"?"
+                )
+            });
+            bad_value_error(self.file, key, value, &format!("one of {names}"), &cure)
+        })
     }
 
     /// Returns an error with the nearest divisors if `part` does not divide `whole`.
