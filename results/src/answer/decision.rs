@@ -59,6 +59,9 @@ pub struct FinalistRecord {
     pub regret_95: f64,
     /// The fraction of draws in which it exceeds a limit of area or cost, or cannot be built.
     pub over_limits: f64,
+    /// The fraction of draws in which it exceeds the limit of power even at its lowest clock, or has no plan.
+    #[serde(default)]
+    pub lost: f64,
 }
 
 /// How often the best design of a draw has the found design's value of a dimension.
@@ -116,12 +119,16 @@ impl DecisionRecord {
             (
                 "regret",
                 format!(
-                    "{} expected, {} in 95 of 100 draws: how much better the best design of a draw is",
+                    "{} expected, at most {} in 95 of 100 draws: how much better the best design of a draw is",
                     percent(self.regret_expected),
                     percent(self.regret_95)
                 ),
             ),
         ];
+        let lost = self.found_lost();
+        if lost > 0.0 {
+            pairs.push(("over power", format!("in {} of the draws, at its lowest clock: it loses all", percent(lost))));
+        }
         let over = self.finalists.first().map_or(0.0, |found| found.over_limits);
         if over > 0.0 {
             pairs
@@ -153,9 +160,13 @@ impl DecisionRecord {
                 format!("open: {}", words.join(", "))
             }
         };
+        let lost = match self.found_lost() {
+            0.0 => String::new(),
+            lost => format!(" (all of it in {}, which need more power than allowed)", format_percent(lost)),
+        };
         format!(
-            "best in {} of {} draws of what is not known; choosing it costs {} on average, {} in 95 of 100 draws; \
-            {open}; robust choice: {}",
+            "best in {} of {} draws of what is not known; choosing it costs {} on average, at most {} in 95 of 100 \
+            draws{lost}; {open}; robust choice: {}",
             format_percent(self.probability_best),
             self.draws,
             format_percent(self.regret_expected),
@@ -164,13 +175,18 @@ impl DecisionRecord {
         )
     }
 
+    /// The fraction of draws in which the found design loses all.
+    fn found_lost(&self) -> f64 {
+        self.finalists.first().map_or(0.0, |found| found.lost)
+    }
+
     /// The robust choice in words.
     fn robust_text(&self) -> String {
         if self.robust.is_found {
             return "the same design".to_owned();
         }
         format!(
-            "{}: regret {} expected, {} in 95 of 100 draws",
+            "{}: regret {} expected, at most {} in 95 of 100 draws",
             self.robust.differs_in,
             format_percent(self.robust.regret_expected),
             format_percent(self.robust.regret_95)
@@ -240,6 +256,7 @@ pub(crate) fn example() -> DecisionRecord {
             regret_expected: 0.01,
             regret_95: 0.05,
             over_limits: 0.25,
+            lost: 0.0625,
         }
     }
     let settled = |probability: f64| SettledRecord {

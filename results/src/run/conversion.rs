@@ -351,6 +351,7 @@ pub fn decision_record(space: &Space, answer: &DecisionAnswer) -> DecisionRecord
         regret_expected: of.regret_expected,
         regret_95: of.regret_95,
         over_limits: of.over_limits,
+        lost: of.lost,
     };
     let finalists: Vec<FinalistRecord> = answer.finalists.iter().enumerate().map(finalist).collect();
     let settled = answer.settled.iter().map(|of| SettledRecord {

@@ -59,6 +59,9 @@ pub struct Finalist {
     pub regret_95: f64,
     /// The fraction of draws in which it exceeds a limit of area or cost, or cannot be built.
     pub over_limits: f64,
+    /// The fraction of draws in which it loses all: it exceeds the limit of power even at its lowest clock, or has no
+    /// plan.
+    pub lost: f64,
 }
 
 /// How often the best design of a draw has the found design's value of a dimension.
@@ -294,6 +297,7 @@ fn answer_of_values(
             regret_expected: mean(&regrets[design]),
             regret_95: sorted[((count as f64 * 0.95).ceil() as usize).clamp(1, count) - 1],
             over_limits: over[design],
+            lost: values[design].iter().filter(|value| !value.is_finite()).count() as f64 / count as f64,
         });
     }
     let settled = settle_dimensions(space, &ids, &winners);
