@@ -36,7 +36,7 @@ pub struct EvaluateArguments {
     #[command(flatten)]
     choices: SpaceArguments,
     /// Data-parallel replicas: --devices is the product of the degrees; needs --pipeline and --tensor, one value each
-    #[arg(long, value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = count_up_to(1 << 20))]
+    #[arg(long, alias = "dp", value_name = "D", requires_all = ["pipeline", "tensor"], value_parser = count_up_to(1 << 20))]
     data: Option<u32>,
     /// Show every kernel of the slowest stage's passes, before the summary
     #[arg(long)]

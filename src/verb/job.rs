@@ -87,7 +87,7 @@ pub struct JobArguments {
     #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
     pub fast_domain: Option<u32>,
     /// Devices; all are used
-    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
+    #[arg(long, alias = "gpus", value_name = "N", value_parser = count_up_to(1 << 20))]
     pub devices: Option<u32>,
     /// Sequences per step over the whole cluster
     #[arg(long, value_name = "SEQUENCES", value_parser = count_up_to(1 << 24))]

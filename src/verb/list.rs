@@ -106,7 +106,7 @@ pub const KINDS: [(&str, CountFunction); 6] = [
 fn list_models() -> Result<ListFunction, Failure> {
     let header =
         ["model", "family", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "sequence", "parameters"];
-    let mut table = TextTable::new(header).align_column(1, ColumnAlign::Left);
+    let mut table = TextTable::new(header).align_column(1, ColumnAlign::Left).keep_columns(&["layers", "parameters"]);
     let mut entries = Vec::new();
     for name in built_in_names() {
         let m = Model::load(name).or_other()?;
@@ -178,7 +178,7 @@ fn list_chips() -> Result<ListFunction, Failure> {
         "dies",
         "TDP",
     ];
-    let mut table = TextTable::new(header);
+    let mut table = TextTable::new(header).keep_columns(&["bf16 peak", "HBM", "HBM bandwidth", "TDP"]);
     let mut entries = Vec::new();
     for name in sim::hardware::template_names() {
         let c = Accelerator::built_in(name).or_other()?;

@@ -180,6 +180,14 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
             axes.describe_axes(),
             front.front.len()
         ));
+        let own = run.axes_of_front();
+        // The front of three quantities has the fronts of any two.
+        if !axes.all_quantities().all(|quantity| own.all_quantities().any(|of| of == quantity)) {
+            text.push_str(&fold_line(&format!(
+                "Searched for {}: these are the best of the designs that it evaluated, and no Pareto front.",
+                own.describe_axes()
+            )));
+        }
         if let Some(note) = runs.first().and_then(|first| describe_difference(first, run)) {
             text.push_str(&format!("({note})\n"));
         }

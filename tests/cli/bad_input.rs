@@ -339,3 +339,21 @@ fn files_in_other_encodings_and_directories() {
         }
     }
 }
+
+#[test]
+fn a_key_of_a_model_that_may_change_the_work_is_refused_or_ignored_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("mine.json"), config_with("some_latent_size", Some(json!(64)))).unwrap();
+    let job = ["--chip", "h100", "--fabric", "nvlink4_node", "--devices", "8", "--global-batch", "16"];
+    let plan: Vec<&str> = ["plan", "mine.json"].into_iter().chain(job).collect();
+    let message = run_coplace_in(dir.path(), &plan).expect_refusal();
+    assert!(message.contains("mine.json: unknown key `some_latent_size` (value 64)"), "{message}");
+    assert!(message.contains("--assume some_latent_size=ignored"), "{message}");
+    let with = |assume: &'static str| plan.iter().copied().chain(["--assume", assume]).collect::<Vec<_>>();
+    let answer = run_coplace_in(dir.path(), &with("some_latent_size=ignored")).expect_result();
+    assert!(answer.contains("some_latent_size"), "{answer}");
+    for (wrong, said) in [("some_latent_size", "KEY=ignored"), ("hidden_size=ignored", "does not read")] {
+        let message = run_coplace_in(dir.path(), &with(wrong)).expect_refusal();
+        assert!(message.contains(said), "{message}");
+    }
+}

@@ -222,3 +222,25 @@ fn chakra_s_own_reader_finds_every_kernel() {
     });
     assert_eq!(nodes, kernels.sum::<u64>());
 }
+
+#[test]
+fn a_narrow_table_keeps_the_columns_that_one_came_for() {
+    let call = "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2";
+    let narrow = on_screen("80", &call.split(' ').collect::<Vec<_>>());
+    let (_, memory) = narrow.split_once("Memory, GiB per device").unwrap();
+    let heads = memory.lines().take(4).collect::<Vec<_>>().join(" ");
+    assert!(["weights", "activations", "needs", " of"].iter().all(|head| heads.contains(head)), "{heads}");
+    let chips = on_screen("80", &["list", "chips"]);
+    let heads = chips.lines().take(2).collect::<Vec<_>>().join(" ");
+    assert!(["bf16 peak", "HBM", "bandwidth", "TDP"].iter().all(|head| heads.contains(head)), "{heads}");
+}
+
+#[test]
+fn degrees_have_the_short_names_of_the_field() {
+    let long = "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 8 --global-batch 16 --pipeline 2 --tensor 2 \
+        --context 1 --data 2";
+    let short =
+        "evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --gpus 8 --global-batch 16 --pp 2 --tp 2 --cp 1 --dp 2";
+    let run = |call: &str| run_coplace(&call.split_whitespace().collect::<Vec<_>>()).expect_result();
+    assert_eq!(run(long), run(short));
+}

@@ -128,8 +128,8 @@ pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
     let sequences = subject.global_batch as f64 / plan.step_s;
     let mut facts = vec![
         PageFact {
-            note: Some(format!("{} tokens/s", format_rate(plan.tokens_per_s))),
-            ..PageFact::new("throughput", format!("{} sequences/s", format_significant(sequences, 4)))
+            note: Some(format!("{} sequences/s", format_significant(sequences, 4))),
+            ..PageFact::new("throughput", format!("{} tokens/s", format_rate(plan.tokens_per_s)))
         },
         PageFact::new("step", format_seconds(Seconds(plan.step_s))),
     ];

@@ -147,7 +147,10 @@ fn longest_kernels(result: &StepRecord) -> String {
     let micro_batch: f64 = result.passes.iter().map(|pass| pass.time_s * pass.count as f64).sum();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let head = ["kernel", "runs on", "times", "each", "of the passes", "HBM", "utilization", "bound by"];
-    let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left).align_column(7, ColumnAlign::Left);
+    let mut table = TextTable::new(head)
+        .align_column(1, ColumnAlign::Left)
+        .align_column(7, ColumnAlign::Left)
+        .keep_columns(&["times", "each", "of the passes", "bound by"]);
     for (time, pass, kernel) in all.iter().take(NAMED) {
         table.add_row([
             kernel.name.clone(),

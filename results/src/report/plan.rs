@@ -387,7 +387,7 @@ pub fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>
     if stored {
         head.push("on NVMe".to_owned());
     }
-    let mut table = TextTable::new(head);
+    let mut table = TextTable::new(head).keep_columns(&["weights", "activations", "needs", "of"]);
     let mut at = 0;
     while at < stages.len() {
         let key = |s: &StageRow| (s.classes_gib.clone(), s.host_gib, s.storage_gib);
@@ -481,7 +481,7 @@ pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
         "GiB at rest",
         "GiB at most",
     ];
-    let mut table = TextTable::new(head);
+    let mut table = TextTable::new(head).keep_columns(&["passes", "bubble", "step ends", "GiB at most"]);
     let hidden = if rows.len() > STAGES_SHOWN { STAGES_SHOWN / 2..rows.len() - STAGES_SHOWN / 2 } else { 0..0 };
     for (i, row) in rows.iter().enumerate().filter(|(i, _)| !hidden.contains(i) || *i == hidden.start) {
         if hidden.contains(&i) {

@@ -171,8 +171,8 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
                 format!("{} times the reference's per token, over the models", format_significant(times, 4))
             }),
         ),
-        ("throughput", per_second(row.throughput_sequences_per_s, "sequences/s")),
-        ("", per_second(row.throughput_tokens_per_s, "tokens/s")),
+        ("throughput", per_second(row.throughput_tokens_per_s, "tokens/s")),
+        ("", per_second(row.throughput_sequences_per_s, "sequences/s")),
         ("MFU", row.mfu.map(format_percent)),
         ("step", row.step_time_s.map(|t| format_seconds(Seconds(t)))),
         (

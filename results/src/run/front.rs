@@ -84,7 +84,7 @@ impl FrontQuantity {
             (Self::Power, _) => "W",
             (Self::Cost, _) => "USD",
             (Self::Energy, false) => "kJ per step",
-            (Self::Throughput, false) => "sequences/s",
+            (Self::Throughput, false) => "thousand tokens/s",
             (Self::Throughput | Self::Energy | Self::EnergyPerToken, true) => {
                 "times the reference's, mean over the models"
             }
@@ -124,7 +124,9 @@ impl FrontQuantity {
             Self::Cost => measured.cost_usd,
             Self::Energy | Self::EnergyPerToken if work.several => measured.energy_times_reference,
             Self::Energy => measured.energy_j.map(|joules| joules / 1e3),
-            Self::Throughput => measured.rate,
+            Self::Throughput if work.several => measured.rate,
+            // A sequence of another length is other work; a token is nearly the same work.
+            Self::Throughput => measured.rate.map(|rate| rate * work.sequence_tokens / 1e3),
             Self::StepTime => {
                 let bound = measured.rate.filter(|rate| *rate > 0.0 && !work.several).map(|rate| work.sequences / rate);
                 measured.step_s.or(bound)

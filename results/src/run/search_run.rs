@@ -364,20 +364,18 @@ impl SearchRun {
     }
 }
 
-/// The named chips of a figure of several runs, each point once, in the figure's `units`, and the chips that cannot be
-/// drawn.
+/// The named chips of a figure of several runs, each point once, and the chips that cannot be drawn.
 fn named_chips_of_runs(
     runs: &[SearchRun],
     axes: FrontAxes,
     common: Option<&String>,
-    units: &dyn Fn(&SearchRun) -> (f64, f64),
 ) -> (Vec<NamedDesign>, Vec<String>) {
     let (mut references, mut left_out): (Vec<NamedDesign>, Vec<String>) = (Vec::new(), Vec::new());
     for run in runs {
         let (drawn, not_drawn) = run.named_chips(axes, common);
         left_out.extend(not_drawn);
         for r in drawn {
-            let (label, x, y) = (r.label, r.x * units(run).0, r.y * units(run).1);
+            let (label, x, y) = (r.label, r.x, r.y);
             // A chip at the same point in several runs is named once for all of them.
             let same = |known: &&mut NamedDesign| {
                 !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"))
@@ -412,24 +410,12 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
         [run] => format!("{}; {}", run.setting_line(), run.proof_note()),
         _ => format!("{} runs", runs.len()),
     };
-    // A sequence of another length is other work; a token is nearly the same work.
-    let length = |run: &SearchRun| run.record.study.sequence_tokens;
-    let alike = runs.windows(2).all(|pair| length(&pair[0]) == length(&pair[1]));
-    let in_tokens = |run: &SearchRun| !alike && !run.of_several_models();
-    let unit = |run: &SearchRun, quantity: FrontQuantity| {
-        if quantity == FrontQuantity::Throughput && in_tokens(run) { length(run) as f64 * 1e-3 } else { 1.0 }
-    };
     let node = runs
         .first()
         .and_then(SearchRun::common_node)
         .filter(|node| runs.iter().all(|run| run.common_node() == Some(*node)));
     let scale = |quantity: FrontQuantity| {
-        let unit = match quantity {
-            FrontQuantity::Throughput if !alike && !runs.iter().all(SearchRun::of_several_models) => {
-                "thousand tokens/s"
-            }
-            other => other.unit(runs.iter().all(SearchRun::of_several_models)),
-        };
+        let unit = quantity.unit(runs.iter().all(SearchRun::of_several_models));
         let of_node =
             node.filter(|_| quantity == FrontQuantity::Area).map_or_else(String::new, |node| format!(" at {node}"));
         AxisScale {
@@ -440,8 +426,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
     let series = |run: &SearchRun| {
         let of = |row: &DesignRow| {
             let measured = DesignMeasures::from(row);
-            let of =
-                |quantity: FrontQuantity| Some(quantity.value_of(&measured, &run.step_scope())? * unit(run, quantity));
+            let of = |quantity: FrontQuantity| quantity.value_of(&measured, &run.step_scope());
             (of(axes.x), of(axes.y))
         };
         let point = |row: &DesignRow| {
@@ -462,8 +447,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
             third: axes.z.map(third),
         }
     };
-    let units = |run: &SearchRun| (unit(run, axes.x), unit(run, axes.y));
-    let (references, left_out) = named_chips_of_runs(runs, axes, node, &units);
+    let (references, left_out) = named_chips_of_runs(runs, axes, node);
     let left_out = (!left_out.is_empty()).then(|| format!("no {} known of {}", axes.x.label(), left_out.join("; ")));
     draw_pareto(&ParetoPlot {
         title: format!("{}: {}", models.join(", "), axes.describe_axes()),

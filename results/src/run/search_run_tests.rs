@@ -220,7 +220,7 @@ fn runs_of_other_work_are_marked() {
     assert!(text.starts_with("ici differs from the first run") && text.matches("differs").count() == 1, "{text}");
     let svg = drawn(&[run("flat"), other]);
     assert!(svg.contains("ici: best found") && svg.contains("flat: 4 evaluated"));
-    assert!(svg.contains("throughput (sequences/s)"));
+    assert!(svg.contains("throughput (thousand tokens/s)"));
 }
 
 #[test]
@@ -229,5 +229,4 @@ fn sequences_of_different_length_are_compared_by_their_tokens() {
     longer.record.study.sequence_tokens *= 2;
     let mixed = drawn(&[run("a"), longer.clone()]);
     assert!(mixed.contains("throughput (thousand tokens/s)") && !mixed.contains("sequences/s"), "{mixed}");
-    assert!(drawn(&[longer.clone(), longer]).contains("throughput (sequences/s)"));
 }
