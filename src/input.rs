@@ -34,7 +34,11 @@ pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Fail
 /// Reads a chip from the text of its file.
 fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     if file.ends_with(".json") {
-        return interop::import_chip(text, file).or_input();
+        let imported = interop::import_chip(text, file).or_input()?;
+        for note in &imported.notes {
+            tracing::warn!("{file}: {note}");
+        }
+        return Ok(imported.template);
     }
     ChipTemplate::from_toml_str(text, file).or_input()
 }

@@ -15,15 +15,25 @@ use sim::files::carried::Files;
 use sim::hardware::{Accelerator, ChipTemplate};
 use sim::network::{Fabric, NetworkError};
 
+/// A chip from another simulator's file.
+#[derive(Debug, Clone)]
+pub struct ImportedChip {
+    /// The chip.
+    pub template: ChipTemplate,
+    /// Figures of the file that the chip has in another size, one line each.
+    pub notes: Vec<String>,
+}
+
 /// A chip from another simulator's file: LLMCompass's device or Calculon's system.
 ///
 /// # Errors
 /// A file of neither simulator, or a faulty one.
-pub fn import_chip(text: &str, file: &str) -> Result<ChipTemplate, FileError> {
+pub fn import_chip(text: &str, file: &str) -> Result<ImportedChip, FileError> {
     if calculon::system::CalculonSystem::recognises(text) {
-        return calculon::system::CalculonSystem::from_json_str(text, file)?.to_chip(None);
+        let system = calculon::system::CalculonSystem::from_json_str(text, file)?;
+        return Ok(ImportedChip { template: system.to_chip(None)?, notes: system.list_endless_memories() });
     }
-    llm_compass::read_chip(text, file)
+    Ok(ImportedChip { template: llm_compass::read_chip(text, file)?, notes: Vec::new() })
 }
 
 /// A fabric from another simulator's file: LLMCompass's interconnect or Calculon's networks.

@@ -81,6 +81,51 @@ fn lines_are_read_as_users_write_them() {
 }
 
 #[test]
+fn columns_are_found_by_their_names() {
+    let read = |text: &str| read_topology(text, "t.csv", None).unwrap();
+    let usual = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,\n";
+    let plain = read(&format!("{usual}A, 10, 12, 3, 2, 5, 4, 2,\n"));
+    assert_eq!((plain[0].m, plain[0].n, plain[0].k), (30, 4, 30));
+    for text in [
+        "LAYER_NAME,ifmap_height,ifmap_width,filter_height,filter_width,channels,num_filters,stride\nA,10,12,3,2,5,4,2\n",
+        "Strides, Num Filter, Channels, Filter W, Filter H, IFMAP W, IFMAP H, Layer,\n2, 4, 5, 2, 3, 12, 10, A,\n",
+        // A column in which no row has anything changes nothing.
+        "Layer, IFMAP H, IFMAP W, Filter H, Filter W, Channels, Num Filter, Strides, Comment,\nA, 10, 12, 3, 2, 5, 4, 2,\n",
+    ] {
+        assert_eq!(read(text), plain, "{text}");
+    }
+    let products = read("Layer, K, N, M,\nA, 7, 5, 3,\n");
+    assert_eq!((products[0].m, products[0].n, products[0].k), (3, 5, 7));
+    // SCALE-Sim 2 reads a ninth cell below the usual header as the stride along the width.
+    let ninth = read(&format!("{usual}A, 10, 12, 3, 2, 5, 4, 2, 1,\n"));
+    assert_eq!(ninth[0].m, 5 * 11);
+    assert_eq!(read(&format!("{usual}A, 10, 12, 3, 2, 5, 4, 2, 2:4,\n")), plain);
+}
+
+#[test]
+fn columns_of_other_names_are_refused_by_name() {
+    let refusal = |text: &str| read_topology(text, "t.csv", None).unwrap_err().to_string();
+    let figures = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides";
+    let batch = refusal(&format!("{figures}, Batch Size,\nA, 9, 9, 1, 1, 3, 4, 1, 1,\nB, 9, 9, 1, 1, 3, 4, 1, 8,\n"));
+    let known = format!("{figures}, Stride Width, Sparsity");
+    let expected = format!(
+        "t.csv: line 1, Batch Size = 1: SCALE-Sim has no batches; the columns are {known}; give a layer once per image, without it"
+    );
+    assert_eq!(batch, expected);
+    let products = refusal("Layer, M, N, K, Batch,\nA, 3, 5, 7, 2,\n");
+    assert!(products.starts_with("t.csv: line 1, Batch = 2: SCALE-Sim has no batches; the columns are"), "{products}");
+    let kind = refusal(&format!("{}\nA, conv, 9, 9, 1, 1, 3, 4, 1,\n", figures.replace("name", "name, Type")));
+    assert!(kind.starts_with("t.csv: line 1, Type = conv: SCALE-Sim has no such column; the columns are"), "{kind}");
+    let slip = refusal(&format!("{}\nA, 9, 9, 1, 1, 3, 4, 1,\n", figures.replace("Filter Width", "Fliter Width")));
+    let expected = "t.csv: line 1, Filter Width = nothing: this column is needed; rename column `Fliter Width`";
+    assert_eq!(slip, expected);
+    let twice = refusal("Layer, M, N, K, m,\nA, 3, 5, 7, 2,\n");
+    assert_eq!(twice, "t.csv: line 1, column 5 = m: column 2 is `M` already; remove one");
+    let sparsity = refusal("Layer, M, N, K, Sparsity,\nA, 3, 5, 7, 2,\n");
+    assert_eq!(sparsity, "t.csv: line 2, Sparsity = 2: must be N:M; write 2:4, for instance");
+}
+
+#[test]
 fn every_fault_of_a_topology_is_named_by_line_and_column() {
     let text = "Layer, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,\n\
                 a, 0, 8, 3, 3, 3, 8, 1,\nb, 8, 8, 9, 3, 3, 8, 1,\nc, 8, 8, 3, 3, 3, -8, x,\nd, 8, 8,\n";

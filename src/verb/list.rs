@@ -126,6 +126,7 @@ fn list_models() -> Result<ListFunction, Failure> {
         entries.push(json!({
             "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
             "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
+            "active_parameters": m.active_parameters(),
         }));
     }
     Ok((table, entries))

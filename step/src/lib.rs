@@ -45,7 +45,7 @@ pub use pass::work::StepWork;
 pub use pipeline::arrangement::{Arrangement, DeviceGroup};
 pub use plan::TrainingPlan;
 pub use stack::calibrate;
-pub use stack::framework::{Framework, FrameworkOptions, MixKind, PolicyKind, ScheduleKind};
+pub use stack::framework::{Framework, FrameworkOptions, KeyValueHeadRule, MixKind, PolicyKind, ScheduleKind};
 pub use stack::options::OptionError;
 pub use stack::software::{
     ExecutionMode, KernelOptions, LaunchOptions, MemoryOptions, OverlapOptions, SoftwareStack, StackError,

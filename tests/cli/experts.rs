@@ -60,3 +60,31 @@ fn a_search_trains_modules_for_further_tokens() {
         run_coplace_in(dir.path(), &narrow).expect_refusal().contains("whose embedding is narrower than its layers")
     );
 }
+
+#[test]
+fn active_parameters_are_stated_beside_all_where_a_token_does_not_meet_all() {
+    let answer = |verb: &str, model: &str, format: &str| {
+        let call = format!(
+            "{verb} {model} --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --tensor 1 --pipeline 1 \
+             --zero 1 --micro-batch 1 --recompute full --sequence-length 4096 --format {format}"
+        );
+        run_coplace(&call.split_whitespace().collect::<Vec<_>>())
+    };
+    let evaluated = answer("evaluate", "qwen3-30b-a3b", "json").expect_json();
+    let planned = answer("plan", "qwen3-30b-a3b", "json").expect_json();
+    // Qwen's own count of Qwen3-30B-A3B: 30.5 B, of them 3.3 B active.
+    for of in [&evaluated["job"]["model"], &planned] {
+        let count = |key: &str| of[key].as_u64().unwrap() as f64 / 1e9;
+        assert!((count("parameters") - 30.5).abs() < 0.05 && (count("active_parameters") - 3.3).abs() < 0.1, "{of}");
+    }
+    let active = planned["active_parameters"].as_u64().unwrap().to_string();
+    let billions = format!(",{} active per token", &active[active.len() - 3..]);
+    for verb in ["evaluate", "plan"] {
+        let text = answer(verb, "qwen3-30b-a3b", "text").expect_result();
+        assert!(text.contains("30,532,122,624 parameters, 3,") && text.contains(&billions), "{text}");
+    }
+    let dense = answer("evaluate", "llama2-7b", "json").expect_json();
+    assert_eq!(dense["job"]["model"]["parameters"], 6_738_415_616_u64);
+    assert!(dense["job"]["model"].get("active_parameters").is_none());
+    assert!(!answer("evaluate", "llama2-7b", "text").expect_result().contains("active per token"));
+}

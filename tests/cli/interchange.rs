@@ -1,7 +1,7 @@
 //! Files of other simulators: SCALE-Sim's configuration, topology and report, LLMCompass's device, Calculon's
 //! application, execution and system, Piper's graph.
 
-use crate::support::{file_names, read_repository_file, run_coplace, run_coplace_in};
+use crate::support::{file_names, read_repository_file, repository_path, run_coplace, run_coplace_in};
 use std::path::Path;
 
 const CONFIG: &str = "interop/tests/scale_sim/array_8x4.cfg";
@@ -138,6 +138,42 @@ fn a_row_of_calculon_runs() {
         text.contains("\nThe blocks alone, by Calculon's names\n") && text.contains("\nIn the files, not modelled\n"),
         "{text}"
     );
+}
+
+#[test]
+fn a_column_that_scale_sim_does_not_have_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let topology = read_repository_file(CONVOLUTIONS);
+    let batched = topology.replacen("Strides,", "Strides, Batch Size,", 1).replacen(" 10, 2,", " 10, 2, 8,", 1);
+    assert!(batched.contains("Batch Size") && batched.contains(" 10, 2, 8,"));
+    std::fs::write(dir.path().join("batch.csv"), batched).unwrap();
+    let config = repository_path(CONFIG).display().to_string();
+    let refused = run_coplace_in(dir.path(), &["scalesim", &config, "batch.csv"]).expect_refusal();
+    assert!(refused.contains("batch.csv: line 1, Batch Size = 8: SCALE-Sim has no batches"), "{refused}");
+}
+
+#[test]
+fn a_system_of_calculon_may_have_memory_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let system = read_repository_file(ROW[2]);
+    let endless = system.replacen("\"GiB\": 64", "\"GiB\": 80000000000", 1);
+    assert!(endless != system);
+    std::fs::write(dir.path().join("endless.json"), endless).unwrap();
+    let note = "mem1.GiB = 8e10: a memory without end, taken as 1048576 GiB";
+    let [model, execution] = [ROW[0], ROW[1]].map(|file| repository_path(file).display().to_string());
+    let row = run_coplace_in(dir.path(), &["calculon", &model, &execution, "endless.json", "--format", "json"]);
+    let row = row.expect_json();
+    assert!(row["not_modelled"].as_array().unwrap().iter().any(|line| line == note), "{row}");
+    // 175 billion parameters do not fit into the 64 GiB of the file as it is.
+    let call = "plan gpt3-175b --fabric SYSTEM --devices 16 --global-batch 16 --tensor 1 --pipeline 1 --zero 0 --chip";
+    let plan = |file: &str| {
+        let call = call.replace("SYSTEM", file);
+        run_coplace_in(dir.path(), &call.split_whitespace().chain([file]).collect::<Vec<_>>())
+    };
+    let planned = plan("endless.json");
+    assert_eq!(planned.code, 0, "{}", planned.stderr);
+    assert_eq!(planned.stderr.matches(&format!("endless.json: {note}")).count(), 1, "{}", planned.stderr);
+    assert!(plan(&repository_path(ROW[2]).display().to_string()).code != 0);
 }
 
 #[test]

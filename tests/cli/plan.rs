@@ -283,6 +283,38 @@ fn what_every_stage_keeps_is_chosen_and_told() {
 }
 
 #[test]
+fn a_tensor_degree_that_the_framework_does_not_take_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+        "max_position_embeddings": 4096, "tie_word_embeddings": false, "hidden_act": "silu", "rms_norm_eps": 1e-6}"#;
+    std::fs::write(dir.path().join("two_kv_heads.json"), config).unwrap();
+    let plan = |stack: &str, degrees: &str, format: &str| {
+        let call = format!(
+            "plan two_kv_heads.json --chip h100 --fabric nvlink4_node --devices 8 --global-batch 8 --pipeline 1 \
+             --tensor {degrees} --stack {stack} --format {format}"
+        );
+        run_coplace_in(dir.path(), &call.split_whitespace().collect::<Vec<_>>())
+    };
+    let refusals = |stack: &str, degrees: &str| -> Vec<(u64, Value)> {
+        let answer = plan(stack, degrees, "json").expect_json();
+        let row = |plan: &Value| (plan["plan"]["layout"]["tensor"].as_u64().unwrap(), plan["cannot_run"].clone());
+        answer["plans"].as_array().unwrap().iter().map(row).collect()
+    };
+    for stack in ["torchtitan", "nanotron"] {
+        let of = refusals(stack, "8,4");
+        let why = |t: &u64| format!("tensor {t}: it must divide the model's key/value heads, 2");
+        assert!(!of.is_empty() && of.iter().all(|(t, refusal)| *refusal == why(t)), "{stack}: {of:?}");
+        assert!(refusals(stack, "8,4,2").iter().any(|(t, refusal)| *t == 2 && refusal.is_null()), "{stack}");
+    }
+    let megatron = refusals("megatron_core", "8,4");
+    assert!(!megatron.is_empty() && megatron.iter().all(|(_, refusal)| refusal.is_null()), "{megatron:?}");
+    let text = plan("torchtitan", "4", "text").expect_result();
+    assert!(text.contains("tensor 4: it must divide the model's key/value heads, 2"), "{text}");
+    assert!(text.contains("It can run none of these."), "{text}");
+}
+
+#[test]
 fn maxtext_is_offered_its_own_policies() {
     let job =
         "plan llama2-7b --chip tpu_v5p --fabric ici_3d_torus --devices 64 --global-batch 512 --pipeline 1 --zero 3";

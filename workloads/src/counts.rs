@@ -205,6 +205,12 @@ impl Model {
         self.all_parameters(self.active_matrix_parameters(self.vocabulary), |experts| experts.top_k)
     }
 
+    /// Returns [`Self::active_parameters`] if the model has parameters that a token may not meet, else `None`.
+    #[must_use]
+    pub fn find_active_parameters(&self) -> Option<u64> {
+        Some(self.active_parameters()).filter(|active| *active < self.parameters())
+    }
+
     fn all_parameters(&self, matrices: u64, met: impl Fn(Experts) -> u64) -> u64 {
         let norm = self.norm_parameters(self.hidden);
         let positions = match self.position {

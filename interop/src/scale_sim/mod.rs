@@ -5,6 +5,7 @@
 //! the same under `InterfaceBandwidth: CALC`. Stalls under a user-defined bandwidth, sparsity, custom layouts and
 //! Ramulator traces are not modelled; [`ScaleSimConfig::beyond`] lists the settings that ask for them.
 
+mod columns;
 mod config;
 mod report;
 mod topology;

@@ -1,5 +1,6 @@
 //! `*.csv`: the layers, as convolutions or as matrix products.
 
+use super::columns::{CellMeaning, TopologyColumns, is_ratio};
 use serde::Serialize;
 use sim::files::FileError;
 use sim::hardware::FileFault;
@@ -27,10 +28,6 @@ pub struct TopologyLayer {
     pub k: u64,
 }
 
-/// The figures of a convolution, in the order of their columns.
-const CONVOLUTION: [&str; 7] =
-    ["IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter", "Strides"];
-const GEMM: [&str; 3] = ["M", "N", "K"];
 /// Most multiplications of a layer: counts up to 2^53 are exact in every tool that reads them.
 const MOST_WORK: u128 = 1 << 53;
 /// Largest accepted dimension.
@@ -38,92 +35,110 @@ const LARGEST: u64 = 1 << 32;
 /// Most channels of a depth-wise convolution; each channel becomes a layer.
 const MOST_CHANNELS: u64 = 1 << 16;
 
-/// Reads a topology; `file` names it in errors. The first line gives the kind, unless `kind` does (SCALE-Sim's `-i`). A
-/// layer with `DP` in its name is a depth-wise convolution: one product per channel, named as in SCALE-Sim. Accepted
-/// variations are a trailing comma, empty lines, a ninth column with the stride along the width, and a tenth column
-/// `N:M`. The tenth column is sparsity, which SCALE-Sim ignores unless its configuration asks for it.
+/// Reads a topology; `file` names it in errors. Columns are found by the names in the first line, which also give the
+/// kind, unless `kind` does (SCALE-Sim's `-i`). Under a given kind the first line may lack names; then columns have
+/// their usual order. A layer with `DP` in its name is a depth-wise convolution: one product per channel, named as in
+/// SCALE-Sim. Accepted variations are the columns' order, a trailing comma, empty lines, a ninth column with the stride
+/// along the width, and a column `N:M`. The latter is sparsity, which SCALE-Sim ignores unless its configuration asks
+/// for it.
 ///
 /// # Errors
-/// A header of neither kind, or rows with missing or impossible figures; all of them are listed by line and column.
+/// A header of neither kind, one that lacks a column, a column of another name that is not empty, or rows with missing
+/// or impossible figures; all of them are listed by line and column.
 pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<TopologyLayer>, FileError> {
     let mut faults = Vec::new();
     let mut layers = Vec::new();
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
     let header = lines.next().map_or("", |(_, line)| line);
-    match kind.or_else(|| kind_of_header(header)) {
-        None => {
-            let limit = "begins neither as `Layer, M, N, K,` nor as `Layer name, IFMAP Height, ...,`";
-            faults.push(FileFault::new(
-                "line 1",
-                header.trim(),
-                limit,
-                "give the header line, or say which it is (--input)",
-            ));
+    if let Some(columns) = TopologyColumns::from_header(header, kind, &mut faults) {
+        let mut unknown: Vec<(usize, &str)> = Vec::new();
+        for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+            let row = TopologyRow::new(index + 1, line, &columns, &mut faults);
+            unknown.extend(row.list_unknown_figures());
+            row.read_layers(&mut layers);
         }
-        Some(kind) => {
-            for (index, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
-                TopologyRow::new(index + 1, line, &mut faults).read_layers(kind, &mut layers);
-            }
-            if layers.is_empty() && faults.is_empty() {
-                faults.push(FileFault::new(
-                    "layers",
-                    "none",
-                    "a topology has at least one",
-                    "add a line per layer below the header",
-                ));
-            }
+        let names = columns.list_unknown();
+        let fault = |(at, name): (usize, &str)| {
+            let (_, value) = unknown.iter().find(|(other, _)| *other == at)?;
+            Some(columns.fault_of_unknown(name, value))
+        };
+        // Such a column changes the meaning of every row.
+        faults.splice(0..0, names.filter_map(fault));
+        if layers.is_empty() && faults.is_empty() {
+            let (limit, cure) = ("a topology has at least one", "add a line per layer below the header");
+            faults.push(FileFault::new("layers", "none", limit, cure));
         }
     }
     if faults.is_empty() { Ok(layers) } else { Err(FileError { file: file.to_owned(), faults }) }
 }
 
-fn kind_of_header(header: &str) -> Option<TopologyKind> {
-    let cells: Vec<String> = header.split(',').map(|cell| cell.trim().to_lowercase()).collect();
-    match cells.get(1..4)? {
-        [m, n, k] if m == "m" && n == "n" && k == "k" => Some(TopologyKind::Gemm),
-        [height, ..] if height.starts_with("ifmap") => Some(TopologyKind::Convolution),
-        _ => None,
-    }
-}
-
 /// One line; its faults are added to the file's.
-struct TopologyRow<'a> {
+struct TopologyRow<'a, 'f> {
     line: usize,
+    columns: &'a TopologyColumns,
     cells: Vec<&'a str>,
-    faults: &'a mut Vec<FileFault>,
+    faults: &'f mut Vec<FileFault>,
 }
 
-impl<'a> TopologyRow<'a> {
-    fn new(line: usize, text: &'a str, faults: &'a mut Vec<FileFault>) -> Self {
+impl<'a, 'f> TopologyRow<'a, 'f> {
+    fn new(line: usize, text: &'a str, columns: &'a TopologyColumns, faults: &'f mut Vec<FileFault>) -> Self {
         let mut cells: Vec<&str> = text.split(',').map(str::trim).collect();
         if cells.last().is_some_and(|cell| cell.is_empty()) {
             cells.pop();
         }
-        // Version 3's sparsity column.
-        if cells.last().is_some_and(|cell| cell.contains(':')) && cells.len() > 4 {
-            cells.pop();
-        }
-        Self { line, cells, faults }
+        Self { line, columns, cells, faults }
     }
 
     fn add_fault(&mut self, column: &str, value: &str, limit: &str, cure: &str) {
         self.faults.push(FileFault::new(format!("line {}, {column}", self.line), value, limit, cure));
     }
 
-    /// The figures in the columns after the name; `None` if one is wrong.
-    fn read_figures<const N: usize>(&mut self, columns: [&str; N], optional: usize) -> Option<[u64; N]> {
-        let found = self.cells.len().saturating_sub(1);
-        if !(N..=N + optional).contains(&found) {
-            let limit = format!("the row has {found} figures after its name, not {N}");
-            self.add_fault("row", &self.cells.join(", "), &limit, &format!("write Layer, {}", columns.join(", ")));
+    /// The cells below unknown names, by place, that are not empty.
+    fn list_unknown_figures(&self) -> Vec<(usize, &'a str)> {
+        let cell = |at: usize| self.cells.get(at).copied().filter(|cell| !cell.is_empty());
+        self.columns.list_unknown().filter_map(|(at, _)| Some((at, cell(at)?))).collect()
+    }
+
+    /// The first cell with a meaning; `None` if the row has none.
+    fn cell_with_meaning(&self, meaning: &CellMeaning) -> Option<&'a str> {
+        let has = |(at, cell): &(usize, &&str)| self.columns.meaning_of_cell(*at, cell) == meaning;
+        self.cells.iter().enumerate().find(has).map(|(_, cell)| *cell)
+    }
+
+    /// Checks the cells other than the figures: the row has as many as its columns, and sparsity is `N:M`.
+    fn has_sound_length(&mut self) -> bool {
+        let columns = self.columns;
+        let meanings: Vec<_> =
+            self.cells.iter().enumerate().map(|(at, cell)| columns.meaning_of_cell(at, cell)).collect();
+        let mut sparsity = self.cells.iter().zip(&meanings).filter(|(_, meaning)| ***meaning == CellMeaning::Sparsity);
+        if let Some((cell, _)) = sparsity.find(|(cell, _)| !cell.is_empty() && !is_ratio(cell)) {
+            self.add_fault("Sparsity", cell, "must be N:M", "write 2:4, for instance");
+            return false;
+        }
+        let surplus = |(cell, meaning): (&&str, &&CellMeaning)| **meaning == CellMeaning::Unnamed && !cell.is_empty();
+        let surplus = self.cells.iter().zip(&meanings).any(surplus);
+        let names: Vec<&str> = columns.names_of_figures().collect();
+        let lacks = |at: usize| self.cell_with_meaning(&CellMeaning::Figure(at)).is_none();
+        if surplus || (0..names.len()).any(lacks) {
+            let figures = self.cells.iter().filter(|cell| !is_ratio(cell)).count().saturating_sub(1);
+            let limit = format!("the row has {figures} figures after its name, not {}", names.len());
+            self.add_fault("row", &self.cells.join(", "), &limit, &format!("write Layer, {}", names.join(", ")));
+            return false;
+        }
+        true
+    }
+
+    /// The figures after the name; `None` if one is wrong.
+    fn read_figures<const N: usize>(&mut self) -> Option<[u64; N]> {
+        if !self.has_sound_length() {
             return None;
         }
         let mut figures = [0; N];
         let mut sound = true;
-        for (i, column) in columns.into_iter().enumerate() {
-            let cell = self.cells[i + 1];
-            match self.read_figure(column, cell) {
-                Some(value) => figures[i] = value,
+        for (at, (figure, name)) in figures.iter_mut().zip(self.columns.names_of_figures()).enumerate() {
+            let cell = self.cell_with_meaning(&CellMeaning::Figure(at)).unwrap_or_default();
+            match self.read_figure(name, cell) {
+                Some(value) => *figure = value,
                 None => sound = false,
             }
         }
@@ -150,11 +165,11 @@ impl<'a> TopologyRow<'a> {
         layers.push(layer);
     }
 
-    fn read_layers(mut self, kind: TopologyKind, layers: &mut Vec<TopologyLayer>) {
-        let name = self.cells.first().copied().unwrap_or_default().to_owned();
-        match kind {
+    fn read_layers(mut self, layers: &mut Vec<TopologyLayer>) {
+        let name = self.cell_with_meaning(&CellMeaning::Layer).unwrap_or_default().to_owned();
+        match self.columns.kind {
             TopologyKind::Gemm => {
-                if let Some([m, n, k]) = self.read_figures(GEMM, 0) {
+                if let Some([m, n, k]) = self.read_figures() {
                     self.take_layer(TopologyLayer { name, m, n, k }, layers);
                 }
             }
@@ -163,12 +178,10 @@ impl<'a> TopologyRow<'a> {
     }
 
     fn layer_of_convolution(mut self, name: String, layers: &mut Vec<TopologyLayer>) {
-        let Some([height, width, filter_height, filter_width, channels, filters, stride]) =
-            self.read_figures(CONVOLUTION, 1)
-        else {
+        let Some([height, width, filter_height, filter_width, channels, filters, stride]) = self.read_figures() else {
             return;
         };
-        let across = match self.cells.get(8).copied() {
+        let across = match self.cell_with_meaning(&CellMeaning::StrideWidth) {
             None => Some(stride),
             Some(cell) => self.read_figure("Stride Width", cell),
         };

@@ -68,6 +68,12 @@ pub struct PlannedAnswer {
     pub global_batch_sequences: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
+    /// Trainable parameters of the model; `None` in answers of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<u64>,
+    /// Parameters that one token meets, in a model with experts: all but the experts that are not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_parameters: Option<u64>,
     /// Memory techniques of every plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<TechniqueRecord>,
@@ -256,6 +262,8 @@ impl PlannedAnswer {
             devices: job.devices,
             global_batch_sequences: job.global_batch,
             sequence_tokens: job.sequence_length,
+            parameters: Some(job.model.parameters()),
+            active_parameters: job.model.find_active_parameters(),
             techniques: TechniqueRecord::of_techniques(job.techniques),
             counts: PlanCounts::from_answer(answer),
             plans: answer.best.iter().map(|ranked| plan_row_with_fit(job, ranked)).collect(),

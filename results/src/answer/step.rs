@@ -56,6 +56,9 @@ pub struct ModelRecord {
     pub name: String,
     /// Trainable parameters.
     pub parameters: u64,
+    /// Parameters that one token meets, in a model with experts: all but the experts that are not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_parameters: Option<u64>,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
     /// Parts of the model's file that are not modelled, with the assumptions made instead. A network of another chip is
@@ -201,6 +204,7 @@ impl JobRecord {
             model: ModelRecord {
                 name: model.to_owned(),
                 parameters: job.model.parameters(),
+                active_parameters: job.model.find_active_parameters(),
                 sequence_tokens: job.sequence_length,
                 assumptions: job.assumptions(),
             },

@@ -88,6 +88,8 @@ pub struct PageSubject {
     pub names: JobNames,
     /// Trainable parameters, if the run has them.
     pub parameters: Option<u64>,
+    /// Parameters that one token meets, if some experts are not chosen.
+    pub active_parameters: Option<u64>,
     /// Devices.
     pub devices: u64,
     /// Sequences per step over the whole cluster.
@@ -201,6 +203,7 @@ impl PageSubject {
                 stack: asked.as_ref().and_then(|asked| asked.software.stack.clone()).unwrap_or(study.stack),
             },
             parameters: Some(study.parameters),
+            active_parameters: study.active_parameters,
             devices: study.devices,
             global_batch: study.global_batch_sequences,
             sequence_tokens: study.sequence_tokens,
@@ -259,6 +262,7 @@ impl PageSubject {
                 stack: job.stack,
             },
             parameters: Some(job.model.parameters),
+            active_parameters: job.model.active_parameters,
             devices: job.cluster.devices.into(),
             global_batch: job.cluster.global_batch_sequences,
             sequence_tokens: job.model.sequence_tokens,
@@ -288,7 +292,8 @@ impl PageSubject {
         Self {
             kind: AnsweringVerb::Plan,
             names: JobNames { model: read.model, chip: read.chip, fabric: read.fabric, stack: read.stack },
-            parameters: None,
+            parameters: read.parameters,
+            active_parameters: read.active_parameters,
             devices: read.devices,
             global_batch: read.global_batch_sequences,
             sequence_tokens: read.sequence_tokens,

@@ -24,7 +24,9 @@ pub fn page_title(subject: &PageSubject) -> String {
 /// The question, in words.
 pub fn question_text(subject: &PageSubject) -> Vec<String> {
     let names = &subject.names;
-    let parameters = subject.parameters.map_or_else(String::new, |n| format!(" ({} parameters)", significant_count(n)));
+    let active = subject.active_parameters.map_or_else(String::new, |n| format!(", {} active", significant_count(n)));
+    let parameters =
+        subject.parameters.map_or_else(String::new, |n| format!(" ({} parameters{active})", significant_count(n)));
     let work = format!(
         "{} sequences of {} tokens per optimizer step, under the software stack {}",
         format_count(subject.global_batch),

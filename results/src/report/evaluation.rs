@@ -59,7 +59,7 @@ fn job_text(job: &JobRecord) -> String {
     let cores = format!("{} tensor and {} vector cores", chip.tensor_cores, chip.vector_cores);
     let (sequences, tokens) = (format_count(cluster.global_batch_sequences), format_count(model.sequence_tokens));
     format_fields(&[
-        ("model", format!("{}, {} parameters", model.name, format_count(model.parameters))),
+        ("model", format!("{}, {}", model.name, describe_parameters(model.parameters, model.active_parameters))),
         ("chip", format!("{}: {cores}, {peak}{hbm} GiB at {rate} GB/s", chip.name)),
         ("cluster", format!("{} devices, {}", format_count(cluster.devices), cluster.fabric)),
         ("batch", format!("{sequences} sequences of {tokens} tokens per step")),
@@ -220,4 +220,10 @@ fn kernel_table(pass: &PassRecord) -> String {
 
 fn number_or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
+}
+
+/// The number of a model's parameters, with those that a token meets if they are fewer.
+pub(super) fn describe_parameters(all: u64, active: Option<u64>) -> String {
+    let active = active.map_or_else(String::new, |active| format!(", {} active per token", format_count(active)));
+    format!("{} parameters{active}", format_count(all))
 }

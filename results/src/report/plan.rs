@@ -3,6 +3,7 @@
 use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
 use crate::answer::techniques::years_per_pb;
 use crate::answer::timeline::TimelineRow;
+use crate::report::evaluation::describe_parameters;
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant,
@@ -17,8 +18,13 @@ use workloads::{ActivationPolicy, Layout, StagePolicies};
 /// The whole report.
 #[must_use]
 pub fn plan_report(answer: &PlannedAnswer) -> String {
+    // A dense model's name says its size; that of one with experts may say either count.
+    let counts = match (answer.parameters, answer.active_parameters) {
+        (Some(all), Some(active)) => format!(" ({})", describe_parameters(all, Some(active))),
+        _ => String::new(),
+    };
     let mut text = format!(
-        "{} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
+        "{}{counts} on {} x {}, {}, {} sequences of {} tokens per step, software {}\n",
         answer.model,
         format_count(answer.devices),
         answer.chip,

@@ -123,6 +123,9 @@ pub struct StudyRecord {
     pub model: String,
     /// Trainable parameters of the model.
     pub parameters: u64,
+    /// Parameters that one token meets, in a model with experts: all but the experts that are not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_parameters: Option<u64>,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
     /// Designs in the space.

@@ -10,6 +10,7 @@ fn study() -> StudyRecord {
         name: "smoke".into(),
         model: "llama2-7b".into(),
         parameters: 6_738_415_616,
+        active_parameters: None,
         sequence_tokens: 4096,
         space_designs: 60,
         reference_chip: "phaze_tpuv4".into(),

@@ -129,7 +129,7 @@ impl<'a> Job<'a> {
     /// Why the stack's framework cannot run a plan; `None` if no reason is known.
     #[must_use]
     pub fn framework_refusal(&self, plan: &TrainingPlan) -> Option<String> {
-        self.stack.why_not_runnable(plan, self.model.layers)
+        self.stack.why_not_runnable(plan, self.model)
     }
 
     /// Lower bound on the devices that hold a plan. Each parameter's weight and optimizer states lie on at least one

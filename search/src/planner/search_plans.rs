@@ -35,7 +35,7 @@ pub fn search_plans_watched(
     }
     // The list has only the fastest mix of policies of a plan, which the framework may not be able to run.
     let listed = if space.mix_kind() > job.stack.framework.mixes { None } else { answer.best.iter().position(runs) };
-    let first = match (listed, space.runnable(job.stack)) {
+    let first = match (listed, space.runnable(job)) {
         (Some(place), _) => Some(answer.best.remove(place)),
         (None, Some(narrow)) => {
             let narrow = search_one_of_alike(job, &narrow, 1, watch)?;

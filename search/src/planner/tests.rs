@@ -494,6 +494,25 @@ fn headroom_is_left_free() {
 }
 
 #[test]
+fn a_tensor_degree_above_the_key_value_heads_is_listed_and_one_that_runs_with_it() {
+    let hardware = PlannerHardware::new("llama2-7b");
+    let model = Model { kv_heads: 2, ..hardware.job(8, 8, 4096).model.clone() };
+    let stacks = ["torchtitan", "megatron"].map(|name| SoftwareStack::load(name).unwrap());
+    let space = PlanSpace { tensor: Some(vec![2, 4]), pipeline: Some(vec![1]), ..PlanSpace::default() };
+    let refused = |stack: &SoftwareStack, space: &PlanSpace| -> Vec<(u32, Option<String>)> {
+        let job = Job { model: &model, stack, ..hardware.job(8, 8, 4096) };
+        let answer = search_plans(&job, space, 1).unwrap();
+        answer.best.iter().map(|ranked| (ranked.plan.layout.tensor, job.framework_refusal(&ranked.plan))).collect()
+    };
+    let four = PlanSpace { tensor: Some(vec![4]), ..space.clone() };
+    let why = "tensor 4: it must divide the model's key/value heads, 2".to_owned();
+    assert_eq!(refused(&stacks[0], &four), [(4, Some(why))]);
+    assert_eq!(refused(&stacks[1], &four), [(4, None)]);
+    // Whichever degree is faster, one that runs is listed.
+    assert!(refused(&stacks[0], &space).contains(&(2, None)));
+}
+
+#[test]
 fn plans_are_listed_by_time_and_one_that_the_framework_can_run_is_among_them() {
     let hardware = PlannerHardware::new("llama2-7b");
     let job = hardware.job(8, 32, 4096);

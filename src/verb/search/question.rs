@@ -264,6 +264,7 @@ impl SearchQuestion {
             name: self.name.clone(),
             model: self.model_names(),
             parameters: self.model.parameters(),
+            active_parameters: self.model.find_active_parameters(),
             sequence_tokens: self.sequence_length,
             space_designs: space.design_count() as u64,
             reference_chip: study.space.reference_chip.clone(),

@@ -110,6 +110,28 @@ pub struct FrameworkOptions {
     /// whole chunks instead of layers, which is not modelled.
     #[serde(default)]
     pub experts_hide_between_chunks: bool,
+    /// How tensor parallelism divides key/value heads.
+    #[serde(default)]
+    pub key_value_heads: KeyValueHeadRule,
+}
+
+/// The tensor-parallel degrees that a framework takes for a number of key/value heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyValueHeadRule {
+    /// Divisors and multiples of the heads: above their number several devices hold each head. Every layout obeys it.
+    #[default]
+    Replicated,
+    /// Divisors of the heads only: every device holds whole heads of its own.
+    Divided,
+}
+
+impl KeyValueHeadRule {
+    /// Returns whether a degree is allowed for this number of key/value heads.
+    #[must_use]
+    pub fn allows_degree(self, degree: u32, heads: u64) -> bool {
+        self == Self::Replicated || heads.is_multiple_of(u64::from(degree.max(1)))
+    }
 }
 
 /// How far layers' policies may differ within a plan.

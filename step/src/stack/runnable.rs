@@ -5,7 +5,7 @@ use crate::stack::framework::{MixKind, PolicyKind, ScheduleKind};
 use crate::{SoftwareStack, TrainingPlan};
 use sim::pipeline::PipelineSchedule;
 use std::fmt;
-use workloads::ActivationPolicy;
+use workloads::{ActivationPolicy, Model};
 
 impl SoftwareStack {
     /// Returns whether the framework runs a schedule with this number of chunks per stage.
@@ -22,10 +22,20 @@ impl SoftwareStack {
         self.framework.recompute.contains(&PolicyKind::of_policy(policy))
     }
 
-    /// Returns why the framework cannot run a plan for a model with `layers` layers; `None` if no reason is known.
+    /// Returns whether the framework divides a model's key/value heads over a tensor-parallel degree.
     #[must_use]
-    pub fn why_not_runnable(&self, plan: &TrainingPlan, layers: u64) -> Option<String> {
+    pub fn runs_tensor_degree(&self, degree: u32, model: &Model) -> bool {
+        self.framework.key_value_heads.allows_degree(degree, model.kv_heads)
+    }
+
+    /// Returns why the framework cannot run a plan for a model; `None` if no reason is known.
+    #[must_use]
+    pub fn why_not_runnable(&self, plan: &TrainingPlan, model: &Model) -> Option<String> {
         let (layout, framework) = (&plan.layout, &self.framework);
+        if !self.runs_tensor_degree(layout.tensor, model) {
+            let heads = model.kv_heads;
+            return Some(format!("tensor {}: it must divide the model's key/value heads, {heads}", layout.tensor));
+        }
         if layout.pipeline > 1 && !self.runs_schedule(plan.schedule, layout.virtual_stages) {
             let kind = ScheduleKind::of_schedule(effective_schedule(layout, plan.schedule));
             return Some(match framework.schedules.is_empty() {
@@ -55,7 +65,7 @@ impl SoftwareStack {
         if let Some(why) = self.why_experts_not_hidden(plan) {
             return Some(why.to_owned());
         }
-        let empty = layout.chunk_layers(layers).is_ok_and(|chunks| chunks.contains(&0));
+        let empty = layout.chunk_layers(model.layers).is_ok_and(|chunks| chunks.contains(&0));
         (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
     }
 
@@ -107,7 +117,8 @@ mod tests {
             schedule: PipelineSchedule::OneForwardOneBackward,
             techniques: workloads::Techniques::default(),
         };
-        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().why_not_runnable(plan, 32);
+        let model = Model::load("llama2-7b").unwrap();
+        let why = |stack: &str, plan: &TrainingPlan| SoftwareStack::load(stack).unwrap().why_not_runnable(plan, &model);
         assert_eq!(why("megatron_core", &plan), None);
         assert_eq!(why("maxtext", &plan).unwrap(), "schedule interleaved: it runs gpipe");
         assert_eq!(why("pytorch_fsdp", &plan).unwrap(), "it runs no pipeline");
@@ -120,6 +131,22 @@ mod tests {
         assert_eq!(why("megatron", &empty), None);
         let mut strict = SoftwareStack::load("megatron").unwrap();
         strict.framework.chunks_without_layers = false;
-        assert_eq!(strict.why_not_runnable(&empty, 32).unwrap(), "a chunk without layers");
+        assert_eq!(strict.why_not_runnable(&empty, &model).unwrap(), "a chunk without layers");
+    }
+
+    #[test]
+    fn a_tensor_degree_divides_the_key_value_heads_where_the_framework_copies_none() {
+        let model = Model { kv_heads: 2, ..Model::load("llama2-7b").unwrap() };
+        let refused = |stack: &str| {
+            let stack = SoftwareStack::load(stack).unwrap();
+            [1, 2, 4, 8].into_iter().filter(|degree| !stack.runs_tensor_degree(*degree, &model)).collect::<Vec<u32>>()
+        };
+        let divided = ["torchtitan", "torchtitan_eager", "torchtitan_async", "nanotron", "huggingface", "maxtext"];
+        for stack in divided {
+            assert_eq!(refused(stack), [4, 8], "{stack}");
+        }
+        for stack in ["megatron", "megatron_core", "megatron_bridge", "nemo", "ideal"] {
+            assert_eq!(refused(stack), [0; 0], "{stack}");
+        }
     }
 }

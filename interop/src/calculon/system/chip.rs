@@ -1,5 +1,6 @@
 //! A system's processor as a chip.
 
+use super::read::LARGEST_GIB;
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
 use sim::files::FileError;
 use sim::hardware::{
@@ -10,6 +11,7 @@ use sim::hardware::{
     Accumulation, ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
 };
 use sim::kernel::DataType;
+use sim::limits::format_number;
 use sim::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
 use std::collections::BTreeMap;
 
@@ -123,10 +125,22 @@ impl CalculonSystem {
         })
     }
 
+    /// The memories without end, one line each. As a chip they have the largest capacity that is modelled.
+    #[must_use]
+    pub fn list_endless_memories(&self) -> Vec<String> {
+        let memories = [("mem1", Some(&self.memory)), ("mem2", self.host.as_ref())];
+        let beyond = |(name, memory): (&str, Option<&CalculonMemory>)| {
+            let gib = format_number(memory?.beyond_gib?);
+            let most = format_number(LARGEST_GIB);
+            Some(format!("{name}.GiB = {gib}: a memory without end, taken as {most} GiB"))
+        };
+        memories.into_iter().filter_map(beyond).collect()
+    }
+
     /// The parts of the file that the chip does not model, one line each.
     #[must_use]
     pub fn list_unmodelled_of_chip(&self) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = self.list_endless_memories();
         let mut curve = |key: String, points: &[(f64, f64)]| {
             let smaller = points.get(1..).unwrap_or_default();
             if let (Some((from, _)), false) = (points.first(), smaller.is_empty()) {

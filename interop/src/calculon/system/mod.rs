@@ -48,8 +48,10 @@ pub struct CalculonEngine {
 /// A memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalculonMemory {
-    /// Its capacity.
+    /// Its capacity, 1 PiB at most.
     pub capacity: Bytes,
+    /// The capacity that the file states, in GiB, if it is larger: a memory without end.
+    pub beyond_gib: Option<f64>,
     /// Peak rate, reads and writes together.
     pub bandwidth: BytesPerSecond,
     /// The fraction of it that an operation achieves, by bytes moved.

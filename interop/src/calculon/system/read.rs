@@ -15,8 +15,8 @@ const LEAST_TFLOPS: f64 = 1e-3;
 const FASTEST_TFLOPS: f64 = 1e7;
 const LEAST_GB_PER_S: f64 = 1e-3;
 const FASTEST_GB_PER_S: f64 = 1e8;
-/// Largest accepted capacity of a memory, in GiB: 1 PiB.
-const LARGEST_GIB: f64 = 1_048_576.0;
+/// Largest capacity of a memory, in GiB: 1 PiB. Calculon's files write more for a memory without end.
+pub(super) const LARGEST_GIB: f64 = 1_048_576.0;
 /// Largest size of a curve's step, in GFLOP or MB: a million million times a large kernel's.
 const LARGEST_SIZE: f64 = 1e18;
 /// Smallest accepted capacity: about a kilobyte.
@@ -51,6 +51,7 @@ fn read_fields(r: &mut JsonReader, root: &JsonObject<'_>, file: &str) -> Calculo
         vector: read_engine(r, root, "vector"),
         memory: read_memory(r, root, "mem1", true).unwrap_or_else(|| CalculonMemory {
             capacity: Bytes(1),
+            beyond_gib: None,
             bandwidth: BytesPerSecond(1.0),
             efficiency: EfficiencyCurve(Vec::new()),
         }),
@@ -146,7 +147,7 @@ fn read_curve(r: &mut JsonReader, object: &JsonObject<'_>, key: &str, unit: f64)
 fn read_memory(r: &mut JsonReader, root: &JsonObject<'_>, key: &str, needed: bool) -> Option<CalculonMemory> {
     let object = r.object_under(root, key)?;
     r.refuse_unknown_keys(&object, &["GiB", "GBps", "MB_efficiency"]);
-    let gib = r.number_under(&object, "GiB", 0.0, LARGEST_GIB);
+    let gib = r.number_under(&object, "GiB", 0.0, f64::MAX);
     let rate = r.number_under(&object, "GBps", 0.0, FASTEST_GB_PER_S);
     for (key, value, least) in [("GiB", gib, LEAST_GIB), ("GBps", rate, LEAST_GB_PER_S)] {
         if value > 0.0 && value < least {
@@ -157,7 +158,8 @@ fn read_memory(r: &mut JsonReader, root: &JsonObject<'_>, key: &str, needed: boo
     let efficiency = read_curve(r, &object, "MB_efficiency", 1e6);
     if gib > 0.0 && rate > 0.0 {
         return Some(CalculonMemory {
-            capacity: Bytes::from_gib(gib),
+            capacity: Bytes::from_gib(gib.min(LARGEST_GIB)),
+            beyond_gib: (gib > LARGEST_GIB).then_some(gib),
             bandwidth: BytesPerSecond(rate * 1e9),
             efficiency,
         });

@@ -120,6 +120,23 @@ fn what_is_left_out_is_listed() {
     assert_eq!(system().to_fabric().unwrap().tiers[0].step, Seconds::ZERO);
 }
 
+/// Calculon's `a100_80e` states 80,000,000,000 GiB for a memory that never fills.
+#[test]
+fn a_memory_without_end_is_the_largest_that_is_modelled() {
+    let text = SYSTEM.replacen("\"GiB\": 64", "\"GiB\": 80000000000", 1);
+    let endless = CalculonSystem::from_json_str(&text, "s.json").unwrap();
+    assert_eq!(endless.to_chip(None).unwrap().accelerator.memory_capacity(), Bytes(1 << 50));
+    let note = "mem1.GiB = 8e10: a memory without end, taken as 1048576 GiB";
+    assert_eq!(endless.list_endless_memories(), [note]);
+    assert_eq!(endless.list_unmodelled_of_chip()[0], note);
+    assert_eq!(crate::import_chip(&text, "s.json").unwrap().notes, [note]);
+    assert!(crate::import_chip(SYSTEM, "s.json").unwrap().notes.is_empty());
+    // The largest capacity itself is no such figure.
+    let largest = SYSTEM.replacen("\"GiB\": 64", "\"GiB\": 1048576", 1);
+    assert!(CalculonSystem::from_json_str(&largest, "s.json").unwrap().list_endless_memories().is_empty());
+    assert!(error("\"GiB\": 64", "\"GiB\": -1").starts_with("s.json: mem1.GiB = -1: must lie between 0 and "));
+}
+
 #[test]
 fn faults_name_key_value_limit_and_cure() {
     assert_eq!(

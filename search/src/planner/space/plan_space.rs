@@ -6,6 +6,7 @@ use crate::planner::space::groups::LayoutSchedules;
 use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
 use step::{MixKind, SoftwareStack, TrainingPlan};
+use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Layout, LayoutError, RankOrder, ZeroStage};
 
@@ -61,16 +62,21 @@ pub(crate) fn broken(key: &'static str, value: impl ToString, limit: impl Into<S
 }
 
 impl PlanSpace {
-    /// The plans of the space that a stack's framework can run, except for chunks without layers; `None` if it can run
-    /// none.
-    pub(crate) fn runnable(&self, stack: &SoftwareStack) -> Option<Self> {
+    /// The plans of the space that the framework of a job's stack can run, except for chunks without layers; `None` if
+    /// it can run none.
+    pub(crate) fn runnable(&self, job: &Job<'_>) -> Option<Self> {
+        let stack = job.stack;
+        let degrees = self.tensor.clone().unwrap_or_else(|| tensor_parallel_degrees(job.model, job.devices));
+        let tensor: Vec<u32> =
+            degrees.into_iter().filter(|degree| stack.runs_tensor_degree(*degree, job.model)).collect();
         let activations: Vec<_> = self.policies().into_iter().filter(|policy| stack.runs_policy(policy)).collect();
         let schedules = self.schedules.clone().unwrap_or_else(|| vec![PipelineSchedule::OneForwardOneBackward]);
         let runs = |schedule: &PipelineSchedule| [1, 2].iter().any(|chunks| stack.runs_schedule(*schedule, *chunks));
         let schedules: Vec<PipelineSchedule> = schedules.into_iter().filter(runs).collect();
         let pipeline = if schedules.is_empty() { Some(vec![1]) } else { self.pipeline.clone() };
         let possible = pipeline == self.pipeline || self.pipeline.as_ref().is_none_or(|list| list.contains(&1));
-        (possible && !activations.is_empty()).then(|| Self {
+        (possible && !activations.is_empty() && !tensor.is_empty()).then(|| Self {
+            tensor: Some(tensor),
             pipeline,
             activations: Some(activations),
             mixes: Some(self.mix_kind().min(stack.framework.mixes)),
