@@ -87,10 +87,12 @@ fn columns_are_found_by_their_names() {
     let plain = read(&format!("{usual}A, 10, 12, 3, 2, 5, 4, 2,\n"));
     assert_eq!((plain[0].m, plain[0].n, plain[0].k), (30, 4, 30));
     for text in [
-        "LAYER_NAME,ifmap_height,ifmap_width,filter_height,filter_width,channels,num_filters,stride\nA,10,12,3,2,5,4,2\n",
+        "LAYER_NAME,ifmap_height,ifmap_width,filter_height,filter_width,channels,num_filters,stride\n\
+         A,10,12,3,2,5,4,2\n",
         "Strides, Num Filter, Channels, Filter W, Filter H, IFMAP W, IFMAP H, Layer,\n2, 4, 5, 2, 3, 12, 10, A,\n",
         // A column in which no row has anything changes nothing.
-        "Layer, IFMAP H, IFMAP W, Filter H, Filter W, Channels, Num Filter, Strides, Comment,\nA, 10, 12, 3, 2, 5, 4, 2,\n",
+        "Layer, IFMAP H, IFMAP W, Filter H, Filter W, Channels, Num Filter, Strides, Comment,\n\
+         A, 10, 12, 3, 2, 5, 4, 2,\n",
     ] {
         assert_eq!(read(text), plain, "{text}");
     }
@@ -109,7 +111,8 @@ fn columns_of_other_names_are_refused_by_name() {
     let batch = refusal(&format!("{figures}, Batch Size,\nA, 9, 9, 1, 1, 3, 4, 1, 1,\nB, 9, 9, 1, 1, 3, 4, 1, 8,\n"));
     let known = format!("{figures}, Stride Width, Sparsity");
     let expected = format!(
-        "t.csv: line 1, Batch Size = 1: SCALE-Sim has no batches; the columns are {known}; give a layer once per image, without it"
+        "t.csv: line 1, Batch Size = 1: SCALE-Sim has no batches; the columns are {known}; \
+         give a layer once per image, without it"
     );
     assert_eq!(batch, expected);
     let products = refusal("Layer, M, N, K, Batch,\nA, 3, 5, 7, 2,\n");

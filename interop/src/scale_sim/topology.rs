@@ -120,7 +120,8 @@ impl<'a, 'f> TopologyRow<'a, 'f> {
         let names: Vec<&str> = columns.names_of_figures().collect();
         let lacks = |at: usize| self.cell_with_meaning(&CellMeaning::Figure(at)).is_none();
         if surplus || (0..names.len()).any(lacks) {
-            let figures = self.cells.iter().filter(|cell| !is_ratio(cell)).count().saturating_sub(1);
+            let is_figure = |meaning: &&&CellMeaning| !matches!(meaning, CellMeaning::Layer | CellMeaning::Sparsity);
+            let figures = meanings.iter().filter(is_figure).count();
             let limit = format!("the row has {figures} figures after its name, not {}", names.len());
             self.add_fault("row", &self.cells.join(", "), &limit, &format!("write Layer, {}", names.join(", ")));
             return false;

@@ -292,8 +292,8 @@ impl PageSubject {
         Self {
             kind: AnsweringVerb::Plan,
             names: JobNames { model: read.model, chip: read.chip, fabric: read.fabric, stack: read.stack },
-            parameters: read.parameters,
-            active_parameters: read.active_parameters,
+            parameters: None,
+            active_parameters: None,
             devices: read.devices,
             global_batch: read.global_batch_sequences,
             sequence_tokens: read.sequence_tokens,
