@@ -387,7 +387,8 @@ fn an_unknown_family() {
         let listed = error.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&format!(": {cure}")));
         let mut listed: Vec<&str> = listed.unwrap_or_else(|| panic!("{error}")).split(", ").collect();
         let mut known = families.clone();
-        (listed.sort_unstable(), known.sort_unstable());
+        listed.sort_unstable();
+        known.sort_unstable();
         assert_eq!(listed, known);
     }
     assert_eq!(

@@ -1,6 +1,5 @@
 //! A topology's columns, found by the names in its header.
 
-use super::topology::TopologyKind;
 use sim::hardware::FileFault;
 use sim::names;
 
@@ -52,6 +51,15 @@ pub(super) enum CellMeaning {
     Unknown(String),
     /// The header gives it no name.
     Unnamed,
+}
+
+/// The form of a topology's layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopologyKind {
+    /// `Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,`
+    Convolution,
+    /// `Layer, M, N, K,`
+    Gemm,
 }
 
 /// The columns of a topology, in the order of its header.

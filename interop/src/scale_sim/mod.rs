@@ -10,9 +10,10 @@ mod config;
 mod report;
 mod topology;
 
+pub use columns::TopologyKind;
 pub use config::ScaleSimConfig;
 pub use report::{LayerReport, REPORT_HEADER, write_compute_report};
-pub use topology::{TopologyKind, TopologyLayer, read_topology};
+pub use topology::{TopologyLayer, read_topology};
 
 use sim::cost::ArrayProblem;
 

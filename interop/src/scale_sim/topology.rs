@@ -1,18 +1,9 @@
 //! `*.csv`: the layers, as convolutions or as matrix products.
 
-use super::columns::{CellMeaning, TopologyColumns, is_ratio};
+use super::columns::{CellMeaning, TopologyColumns, TopologyKind, is_ratio};
 use serde::Serialize;
 use sim::files::FileError;
 use sim::hardware::FileFault;
-
-/// The form of a topology's layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TopologyKind {
-    /// `Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,`
-    Convolution,
-    /// `Layer, M, N, K,`
-    Gemm,
-}
 
 /// A layer as the product (m, k) x (k, n) on the array. A convolution has a row per output pixel and a column per
 /// filter, and contracts its window (im2col).

@@ -1,6 +1,6 @@
 //! One plan of one job as text. The kernels come first, if requested; the summary ends the report.
 
-use super::plan::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
+use super::plan::{describe_parameters, kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
 use crate::answer::evaluation::EvaluateAnswer;
 use crate::answer::plan::one_line;
@@ -220,10 +220,4 @@ fn kernel_table(pass: &PassRecord) -> String {
 
 fn number_or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
-}
-
-/// The number of a model's parameters, with those that a token meets if they are fewer.
-pub(super) fn describe_parameters(all: u64, active: Option<u64>) -> String {
-    let active = active.map_or_else(String::new, |active| format!(", {} active per token", format_count(active)));
-    format!("{} parameters{active}", format_count(all))
 }

@@ -3,7 +3,6 @@
 use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
 use crate::answer::techniques::years_per_pb;
 use crate::answer::timeline::TimelineRow;
-use crate::report::evaluation::describe_parameters;
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant,
@@ -473,6 +472,12 @@ pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
 
 /// Most stages that are listed one by one.
 const STAGES_SHOWN: usize = 16;
+
+/// The number of a model's parameters, with those that a token meets if they are fewer.
+pub(super) fn describe_parameters(all: u64, active: Option<u64>) -> String {
+    let active = active.map_or_else(String::new, |active| format!(", {} active per token", format_count(active)));
+    format!("{} parameters{active}", format_count(all))
+}
 
 /// The activity of every stage over a step. If there are many stages, only the first and the last are listed.
 pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {

@@ -172,7 +172,11 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
             }),
         ),
         ("throughput", per_second(row.throughput_tokens_per_s, "tokens/s")),
-        ("", per_second(row.throughput_sequences_per_s, "sequences/s")),
+        // A record may lack the tokens.
+        (
+            if row.throughput_tokens_per_s.is_some() { "" } else { "throughput" },
+            per_second(row.throughput_sequences_per_s, "sequences/s"),
+        ),
         ("MFU", row.mfu.map(format_percent)),
         ("step", row.step_time_s.map(|t| format_seconds(Seconds(t)))),
         (

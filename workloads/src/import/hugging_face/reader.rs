@@ -294,7 +294,7 @@ impl<'a> ConfigReader<'a> {
             value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
         let fits = |key: &&str| self.has_key(key) && !family.reads(key);
         match list {
-            Some(list) if list.iter().all(|key| fits(&key)) => Ok(list),
+            Some(list) if list.iter().all(fits) => Ok(list),
             _ => {
                 let limit = "a list of keys of this file that its family does not read";
                 let cure = "correct the names; a key that is read cannot be ignored";
