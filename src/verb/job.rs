@@ -204,7 +204,10 @@ impl JobArguments {
             models: vec![WorkloadSpec { sequence_length, ..WorkloadSpec::of(&self.model) }],
             mtp_layers: self.mtp_layers.or(same.and_then(|run| run.mtp_layers)),
             capacity_factor: self.capacity_factor,
-            assume_ignored: self.assume.clone(),
+            assume_ignored: match same {
+                Some(run) if self.assume.is_empty() => run.assume_ignored.clone(),
+                _ => self.assume.clone(),
+            },
             chips: ChipChoice::One { chip, nvme: self.nvme.clone() },
             cluster,
             fast_domain: self.fast_domain,

@@ -7,6 +7,7 @@ mod piper;
 
 use crate::answer::Format;
 use crate::failure::{self, Failure};
+use sim::status::SolveStatus;
 use std::path::{Path, PathBuf};
 
 /// Place NEST and PHAZE instances and Piper graphs on devices: the optimum under the formulas of each
@@ -53,6 +54,15 @@ pub fn run_place(arguments: &PlaceArguments) -> Result<(), Failure> {
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+}
+
+/// The word of a status in records.
+fn word_of_status(status: &SolveStatus) -> &'static str {
+    match status {
+        SolveStatus::Optimal => "optimal",
+        SolveStatus::Gap { .. } => "gap",
+        SolveStatus::Infeasible { .. } => "infeasible",
+    }
 }
 
 /// Solves one file, in the format that its keys show.

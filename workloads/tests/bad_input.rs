@@ -527,3 +527,28 @@ fn the_largest_model_that_the_limits_allow_does_not_overflow() {
     assert!(graph.kernel_flops().0 > 1 << 110);
     assert!(model.parameters() > 1 << 60);
 }
+
+/// Two lists that tell different layers, and ends that are no layer, are refused.
+#[test]
+fn lists_of_layers_agree_with_each_other() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transformers");
+    let changed = |name: &str, old: &str, new: &str| {
+        let text = std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap();
+        assert!(text.contains(old), "{name}: {old}");
+        parse_config(name, "config.json", &text.replacen(old, new, 1)).map_err(|error| error.to_string())
+    };
+    let with = |name: &str, more: &str| changed(name, "{", &format!("{{{more},"));
+    assert!(with("nemotron_h", "\"hybrid_override_pattern\":\"ME*E-M*E\"").is_ok());
+    let error = with("nemotron_h", "\"hybrid_override_pattern\":\"ME*E-M**\"").unwrap_err();
+    assert!(error.contains("`hybrid_override_pattern`") && error.contains("the layers of `layers_block_type`"));
+    assert!(with("glm4_moe_lite", "\"first_k_dense_replace\":1").is_ok());
+    let error = with("glm4_moe_lite", "\"first_k_dense_replace\":2").unwrap_err();
+    assert!(error.contains("the number of leading \"dense\" layers in `mlp_layer_types` (1)"), "{error}");
+    assert!(changed("ernie4_5_moe", "\"moe_layer_end_index\":7", "\"moe_layer_end_index\":-1").is_ok());
+    let error = changed("ernie4_5_moe", "\"moe_layer_end_index\":7", "\"moe_layer_end_index\":\"7\"").unwrap_err();
+    assert!(error.contains("`moe_layer_end_index`"), "{error}");
+    let error = changed("glm4_moe", "\"n_routed_experts\":16,", "").unwrap_err();
+    assert!(error.contains("key `n_routed_experts` is missing"), "{error}");
+    let error = with("hunyuan_v1_moe", "\"num_shared_expert\":8192").unwrap_err();
+    assert!(error.contains("`n_shared_experts` is 8192"), "{error}");
+}

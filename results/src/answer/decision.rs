@@ -127,7 +127,8 @@ impl DecisionRecord {
         ];
         let lost = self.found_lost();
         if lost > 0.0 {
-            pairs.push(("over power", format!("in {} of the draws, at its lowest clock: it loses all", percent(lost))));
+            let why = "it exceeds the limit of power at its lowest clock, or no plan fits; it loses all there";
+            pairs.push(("cannot run", format!("in {} of the draws: {why}", percent(lost))));
         }
         let over = self.finalists.first().map_or(0.0, |found| found.over_limits);
         if over > 0.0 {
@@ -162,7 +163,7 @@ impl DecisionRecord {
         };
         let lost = match self.found_lost() {
             0.0 => String::new(),
-            lost => format!(" (all of it in {}, which need more power than allowed)", format_percent(lost)),
+            lost => format!("; it cannot run in {} of the draws", format_percent(lost)),
         };
         format!(
             "best in {} of {} draws of what is not known; choosing it costs {} on average, at most {} in 95 of 100 \

@@ -65,6 +65,7 @@ impl DecoderBlock {
                 (llama && model.activation != ElementwiseFunction::Silu, "a gated MLP of another activation than SiLU"),
                 (gpt3 && model.activation != ElementwiseFunction::Gelu, "an MLP of another activation than GELU"),
                 (gpt3 && model.experts.is_some(), "experts with biases and LayerNorm"),
+                (model.experts.is_some_and(|experts| experts.latent.is_some()), "experts on narrower vectors"),
                 (!llama && !gpt3, "layers that are neither Llama's nor GPT-3's"),
                 (model.norm_placement != NormPlacement::Pre, "norms elsewhere than before attention and MLP"),
                 (model.position == PositionEncoding::Alibi, "positions by ALiBi"),

@@ -38,6 +38,7 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             (model.position == PositionEncoding::Alibi, "positions by ALiBi"),
             (model.position == PositionEncoding::None, "attention without positions"),
             (model.embedding_norm, "a norm of the embedding"),
+            (model.experts.is_some_and(|experts| experts.latent.is_some()), "experts on narrower vectors"),
             (model.head_bias && !model.head_transform, "a bias on the logits"),
             (
                 !model.list.leading.is_empty() && plan.layout.pipeline > 1,

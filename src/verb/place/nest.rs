@@ -103,11 +103,7 @@ fn line_of_solution<'a>(
             why_none: named().filter_map(failed).collect(),
             correct_cut: named().map(correct_cut).collect(),
         },
-        status: match solution.status {
-            SolveStatus::Optimal => "optimal",
-            SolveStatus::Gap { .. } => "gap",
-            SolveStatus::Infeasible { .. } => "infeasible",
-        },
+        status: super::word_of_status(&solution.status),
         why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
         solve_seconds: solution.solve_seconds,
         expected: record.throughput.get(NEST_METHOD).map(|recorded| compare_throughput(throughput, *recorded)),

@@ -57,11 +57,7 @@ fn print_piper(
         time_per_sample: solution.time_per_sample,
         plan: solution.plan.as_ref(),
         costs: evaluation.iter().flat_map(|evaluation| &evaluation.stages).map(cost).collect(),
-        status: match solution.status {
-            SolveStatus::Optimal => "optimal",
-            SolveStatus::Gap { .. } => "gap",
-            SolveStatus::Infeasible { .. } => "infeasible",
-        },
+        status: super::word_of_status(&solution.status),
         why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
         solve_seconds: solution.solve_seconds,
     };

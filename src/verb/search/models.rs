@@ -112,7 +112,9 @@ pub fn step_record(
     let step = StepRecord::from_plan(job, ranked).or_other()?;
     // A fabric with a file of its own is named by it: the study's name means another network.
     let fabric = if of.has_fabric_file(id) { search_run::FABRIC } else { &of.study.cluster.fabric };
-    Ok((step, again::plan_options(job, ranked, fabric, &of.study.plan.stack)))
+    let mut options = again::plan_options(job, ranked, fabric, &of.study.plan.stack);
+    options.extend(of.assume_ignored.iter().flat_map(|key| ["--assume".to_owned(), format!("{key}=ignored")]));
+    Ok((step, options))
 }
 
 /// The plan of each model on a design.

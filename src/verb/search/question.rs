@@ -51,6 +51,8 @@ pub struct SearchQuestion {
     /// The fabrics in the order of the space's own, cut to the study's devices.
     pub fabrics: Vec<Fabric>,
     pub sequence_length: u64,
+    /// Keys of the model's file that are taken to change nothing.
+    pub assume_ignored: Vec<String>,
     /// The memory that plans leave free.
     pub headroom: Bytes,
     /// True if flags set the devices or the batch.
@@ -174,6 +176,7 @@ impl SearchQuestion {
             fabric,
             fabrics,
             sequence_length,
+            assume_ignored: question.assume_ignored.clone(),
             headroom,
             robust: question.aim.robust,
             cluster_by_flags: asked.devices.is_some() || asked.global_batch.is_some(),

@@ -288,7 +288,7 @@
       }));
     }
     made.append(table(['dimension', 'found', 'in', 'else', 'in '], sure.settled.map((of) => [of.dimension, of.value, percent(of.probability), of.other ?? '-', of.other_probability === null ? '-' : percent(of.other_probability)])));
-    made.append(folded(`the ${sure.finalists.length} finalists as a table`, table(['differs in', 'best in', 'regret', '95 of 100 below', 'over power in', 'over a limit in'], sure.finalists.map((of) => [of.is_found ? 'the found design' : of.differs_in, percent(of.probability_best), percent(of.regret_expected), percent(of.regret_95), percent(of.lost ?? 0), percent(of.over_limits)]))));
+    made.append(folded(`the ${sure.finalists.length} finalists as a table`, table(['differs in', 'best in', 'regret', '95 of 100 below', 'cannot run in', 'over a limit in'], sure.finalists.map((of) => [of.is_found ? 'the found design' : of.differs_in, percent(of.probability_best), percent(of.regret_expected), percent(of.regret_95), percent(of.lost ?? 0), percent(of.over_limits)]))));
   };
   const shares = () => {
     if (!page.shares.length) return;

@@ -67,7 +67,8 @@ pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
     defaults: &[],
     synonyms: llama::SYNONYMS,
     read: |reader| {
-        let PlainAttention { rotated, tied, norms, router_bias } = PlainAttention::of_type(&reader.model_type);
+        let PlainAttention { rotated, tied, norms, output_bias, router_bias } =
+            PlainAttention::of_type(&reader.model_type);
         let model = read_with_defaults(reader, LlamaDefaults { rotated, tied, ..LlamaDefaults::LLAMA })?;
         let types = windows::read_layer_types(reader, model.layers)?.unwrap_or_default();
         let model = add_experts(reader, model)?;
@@ -78,7 +79,7 @@ pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
         }
         let norms = reader.read_flag("use_qk_norm", norms)?.then_some(QueryKeyNorm::Head);
         let bias = reader.read_flag("use_bias", false)?;
-        let attention_output_bias = model.attention_output_bias && rotated == 1.0 || bias;
+        let attention_output_bias = model.attention_output_bias && output_bias || bias;
         let experts = model.experts.map(|experts| Experts { router_bias, ..experts });
         let (qkv_bias, mlp_bias) = (model.qkv_bias || bias, model.mlp_bias || bias);
         let model = Model { attention_output_bias, qkv_bias, mlp_bias, experts, ..model };
@@ -93,17 +94,19 @@ struct PlainAttention {
     tied: bool,
     /// True if queries and keys have norms unless the file says otherwise.
     norms: bool,
+    /// True if the attention's last product has a bias where the others have one.
+    output_bias: bool,
     /// True if the router's correction of its scores is a parameter.
     router_bias: bool,
 }
 
 impl PlainAttention {
     fn of_type(model_type: &str) -> Self {
-        let own = Self { rotated: 1.0, tied: false, norms: false, router_bias: false };
+        let own = Self { rotated: 1.0, tied: false, norms: false, output_bias: true, router_bias: false };
         match model_type {
             "dots1" => Self { norms: true, ..own },
             "ernie4_5_moe" => Self { tied: true, router_bias: true, ..own },
-            "glm4_moe" => Self { rotated: 0.5, ..own },
+            "glm4_moe" => Self { rotated: 0.5, output_bias: false, ..own },
             _ => own,
         }
     }
@@ -111,7 +114,8 @@ impl PlainAttention {
 
 /// Adds the experts; a file without any is dense.
 fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
-    if reader.get("n_routed_experts").is_none() {
+    let has_experts = ["n_routed_experts", "moe_intermediate_size", "num_experts_per_tok", "mlp_layer_types"];
+    if has_experts.iter().all(|key| reader.get(key).is_none()) {
         return Ok(model);
     }
     let frequency = reader.read_optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1);
@@ -125,9 +129,15 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     }
     let shared = (shared > 0).then_some(SharedExpert { ffn: together, weighed: false });
     let dense = reader.read_count("first_k_dense_replace", MAX_LAYERS, 0)?;
-    // ERNIE 4.5 ends its layers with experts too; -1 stands for the last layer.
-    let last = reader.get("moe_layer_end_index").and_then(serde_json::Value::as_u64).unwrap_or(MAX_LAYERS);
+    let last = read_last_sparse_layer(reader)?;
     let listed = read_sparse_layers(reader, model.layers)?;
+    let leading = |list: &Vec<bool>| list.iter().take_while(|sparse| !**sparse).count() as u64;
+    if let Some(listed) = listed.as_ref().map(leading).filter(|listed| *listed != dense)
+        && reader.get("first_k_dense_replace").is_some()
+    {
+        let limit = format!("the number of leading \"dense\" layers in `mlp_layer_types` ({listed})");
+        return Err(reader.value_error("first_k_dense_replace", dense, &limit, "correct one of the two"));
+    }
     let sparse = |layer: u64| match &listed {
         Some(sparse) => sparse[layer as usize],
         None => layer >= dense && layer <= last && layer.is_multiple_of(frequency),
@@ -153,6 +163,17 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
         ));
     }
     Ok(model)
+}
+
+/// Reads the last layer with experts (ERNIE 4.5); -1 stands for the model's last one.
+fn read_last_sparse_layer(reader: &ConfigReader<'_>) -> Result<u64, WorkloadError> {
+    let Some(value) = reader.get("moe_layer_end_index").filter(|value| value.as_i64() != Some(-1)) else {
+        return Ok(MAX_LAYERS);
+    };
+    value.as_u64().ok_or_else(|| {
+        let cure = "write -1 for the last layer";
+        reader.value_error("moe_layer_end_index", value.clone(), "-1 or a layer's number from 0", cure)
+    })
 }
 
 /// Reads the list of layers with and without experts, as transformers 5 writes it: true for those with experts.

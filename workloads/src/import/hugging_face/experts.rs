@@ -80,8 +80,13 @@ pub(super) const HUNYUAN: ModelFamily = ModelFamily {
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
-        let together = model.ffn.saturating_mul(reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?);
-        let shared = (together > 0).then_some(SharedExpert { ffn: together.min(MAX_FFN), weighed: false });
+        let count = reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?;
+        let together = model.ffn.saturating_mul(count);
+        if together > MAX_FFN {
+            let limit = format!("such that all of `intermediate_size` ({}) are at most {MAX_FFN} wide", model.ffn);
+            return Err(reader.value_error("n_shared_experts", count, &limit, "correct one of the two"));
+        }
+        let shared = (together > 0).then_some(SharedExpert { ffn: together, weighed: false });
         let experts = Some(Experts { shared, ..read_routed_experts(reader, "num_experts")? });
         Ok(with_variations(Model { experts, ..model }, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
     },

@@ -179,11 +179,34 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(model.with_layers(&[], &kinds))
 }
 
-/// Reads the kind of every layer: a list, or `hybrid_override_pattern`, where M is a scan, * attention, - an MLP, E
-/// experts.
+/// Keys that list the kind of every layer: transformers 5 writes a list, NVIDIA's files a text.
+const LAYER_LISTS: [&str; 2] = ["layers_block_type", "hybrid_override_pattern"];
+
+/// Reads the kind of every layer. In a text M is a scan, * attention, - an MLP, E experts.
 fn read_layer_pattern(reader: &ConfigReader<'_>, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
-    let key = reader.first_given_key(&["layers_block_type", "hybrid_override_pattern"]);
+    let key = reader.first_given_key(&LAYER_LISTS);
     let value = reader.get(key).cloned().unwrap_or_default();
+    let Some(kinds) = kinds_of_layers(&value, dense).filter(|kinds| !kinds.is_empty()) else {
+        let cure = "write one letter per layer: M for a scan, * for attention, - for an MLP, E for experts";
+        return Err(reader.value_error(key, value, "a text of M, *, - and E, or a list of kinds", cure));
+    };
+    for other in LAYER_LISTS.iter().filter(|other| **other != key) {
+        if let Some(given) = reader.get(other).filter(|given| kinds_of_layers(given, dense).as_ref() != Some(&kinds)) {
+            let limit = format!("the layers of `{key}`");
+            return Err(reader.value_error(other, given.clone(), &limit, "leave one of the two out"));
+        }
+    }
+    // Transformers 5 writes the list alone.
+    let layers = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?.unwrap_or(kinds.len() as u64);
+    if kinds.len() as u64 != layers {
+        let limit = format!("one entry for each of `num_hidden_layers` ({layers}) layers");
+        return Err(reader.value_error(key, value, &limit, &format!("it has {}: correct one of the two", kinds.len())));
+    }
+    Ok(kinds)
+}
+
+/// The kinds of layers that a list or a text names; `None` if it names another one.
+fn kinds_of_layers(value: &Value, dense: u64) -> Option<Vec<LayerKind>> {
     let kind = |name: &str| {
         let (mixer, feed) = match name {
             "M" | "mamba" | "linear_attention" => (Mixer::Scan, FeedForward::None),
@@ -194,21 +217,10 @@ fn read_layer_pattern(reader: &ConfigReader<'_>, dense: u64) -> Result<Vec<Layer
         };
         Some(LayerKind { mixer, feed, ..LayerKind::default() })
     };
-    let kinds = match &value {
-        Value::Array(list) => list.iter().map(|name| kind(name.as_str()?)).collect::<Option<Vec<LayerKind>>>(),
+    match value {
+        Value::Array(list) => list.iter().map(|name| kind(name.as_str()?)).collect(),
         _ => value.as_str().unwrap_or_default().chars().map(|letter| kind(letter.encode_utf8(&mut [0; 4]))).collect(),
-    };
-    let Some(kinds) = kinds.filter(|kinds| !kinds.is_empty()) else {
-        let cure = "write one letter per layer: M for a scan, * for attention, - for an MLP, E for experts";
-        return Err(reader.value_error(key, value, "a text of M, *, - and E, or a list of kinds", cure));
-    };
-    // Transformers 5 writes the list alone.
-    let layers = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?.unwrap_or(kinds.len() as u64);
-    if kinds.len() as u64 != layers {
-        let limit = format!("one entry for each of `num_hidden_layers` ({layers}) layers");
-        return Err(reader.value_error(key, value, &limit, &format!("it has {}: correct one of the two", kinds.len())));
     }
-    Ok(kinds)
 }
 
 /// Reads the experts and the shared expert.

@@ -6,6 +6,7 @@ mod bert;
 mod bloom;
 mod coverage;
 mod deepseek;
+mod entries;
 mod experts;
 mod falcon;
 mod gemma;
@@ -27,7 +28,8 @@ mod windows;
 use crate::error::WorkloadError;
 use crate::model::Model;
 pub use coverage::{FamilyCoverage, family_coverage};
-use reader::{ConfigEntries, ConfigReader};
+use entries::ConfigEntries;
+use reader::ConfigReader;
 
 /// A family of models and the way to read its `config.json`. A new family is a file here and a line in [`FAMILIES`].
 struct ModelFamily {
@@ -148,7 +150,7 @@ pub(super) fn parse_config_ignoring(
     text: &str,
     ignored: &[String],
 ) -> Result<Model, WorkloadError> {
-    let mut entries = reader::parse_entries(file, text)?;
+    let mut entries = entries::parse_entries(file, text)?;
     entries.add_ignored(ignored);
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };

@@ -119,6 +119,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         llama::KEYS,
         &[
             "attention_out_bias",
+            "bias",
             "hidden_activation",
             "layer_types",
             "residual_dropout",
@@ -134,6 +135,8 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 };
 
 fn read_near_copy(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    // InternLM 3's flag for the products that `qkv_bias` leaves out.
+    reader.forbid_flag("bias", "biases of attention's last product and of the MLP are not covered: set it to false")?;
     let copy = NEAR_COPIES.iter().find(|copy| copy.model_type == reader.model_type).unwrap_or(&LLAMA);
     let model = read_with_defaults(reader, copy.defaults)?;
     // Families with one flag for all biases (ERNIE 4.5).

@@ -1,147 +1,13 @@
 //! Checked access to the keys of a `config.json`.
 
 use super::ModelFamily;
+use super::entries::ConfigEntries;
 use super::keys::{self, KeyEffect};
 use crate::error::{WorkloadError, find_mistyped, find_nearest};
 use crate::limits::{MAX_POSITIONS, MAX_WIDTH};
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::{Map, Value};
-use sim::files::strict::StrictJson;
+use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
-use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fmt;
-
-/// The keys and values of the file in order, duplicates included.
-#[derive(Clone)]
-pub(super) struct ConfigEntries(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for ConfigEntries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = ConfigEntries;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of keys and values")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigEntries, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(key) = map.next_key()? {
-                    pairs.push((key, map.next_value_seed(StrictJson)?));
-                }
-                Ok(ConfigEntries(pairs))
-            }
-        }
-        deserializer.deserialize_map(Pairs)
-    }
-}
-
-impl ConfigEntries {
-    /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
-        self.raw_value(key).filter(|value| !value.is_null())
-    }
-
-    fn raw_value(&self, key: &str) -> Option<&Value> {
-        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
-    }
-
-    /// Adds keys to those that the file takes to change nothing.
-    pub(super) fn add_ignored(&mut self, ignored: &[String]) {
-        let own = self.get(keys::ASSUME_IGNORED).and_then(Value::as_array).cloned().unwrap_or_default();
-        if !ignored.is_empty() {
-            self.0.retain(|(key, _)| key != keys::ASSUME_IGNORED);
-            let all = own.into_iter().chain(ignored.iter().cloned().map(Value::String)).collect();
-            self.0.push((keys::ASSUME_IGNORED.to_owned(), Value::Array(all)));
-        }
-    }
-
-    /// Renames a number that the file has under another family's name to the one that `read` accepts. Two names with
-    /// unlike values are returned.
-    pub(super) fn rename_synonyms(&mut self, read: impl Fn(&str) -> bool) -> Result<(), (String, String)> {
-        for names in keys::SAME_NUMBER {
-            let Some(own) = names.iter().find(|name| read(name)) else { continue };
-            let Some(other) = names.iter().find(|name| !read(name) && self.get(name).is_some()) else { continue };
-            if let (Some(ours), Some(theirs)) = (self.get(own), self.get(other))
-                && ours != theirs
-            {
-                return Err(((*own).to_owned(), (*other).to_owned()));
-            }
-            self.0.retain(|(key, value)| key != own || !value.is_null());
-            if self.get(own).is_some() {
-                self.0.retain(|(key, _)| key != other);
-            }
-            if let Some((key, _)) = self.0.iter_mut().find(|(key, _)| key == other) {
-                (*own).clone_into(key);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the entries of a nested object, and the outer entries named in `inherited` that it lacks.
-    pub(super) fn flatten_object(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
-        let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));
-        let outer =
-            self.0.iter().filter(|(key, _)| inherited.contains(&key.as_str()) && !object.contains_key(key)).cloned();
-        Self(own.chain(outer).collect())
-    }
-}
-
-/// Parses the text. A repeated key is an error.
-pub(super) fn parse_entries(file: &str, text: &str) -> Result<ConfigEntries, WorkloadError> {
-    let entries: ConfigEntries =
-        serde_json::from_str(&replace_infinities(text)).map_err(|e| describe_syntax_error(file, text, &e))?;
-    for (i, (key, _)) in entries.0.iter().enumerate() {
-        if entries.0[..i].iter().any(|(earlier, _)| earlier == key) {
-            return Err(WorkloadError::DuplicateKey { file: file.to_owned(), key: key.clone() });
-        }
-    }
-    Ok(entries)
-}
-
-/// Returns the text with `Infinity` replaced by the largest number. Python writes `Infinity` for absent limits
-/// (`time_step_limit` of Mamba 2), but JSON does not allow it.
-fn replace_infinities(text: &str) -> Cow<'_, str> {
-    const INFINITY: &str = "Infinity";
-    if !text.contains(INFINITY) {
-        return Cow::Borrowed(text);
-    }
-    let (mut finite, mut rest, mut quoted) = (String::with_capacity(text.len()), text, false);
-    while let Some(c) = rest.chars().next() {
-        if !quoted && rest.starts_with(INFINITY) {
-            finite.push_str("1.7976931348623157e308");
-            rest = &rest[INFINITY.len()..];
-            continue;
-        }
-        // The character after an escape in a string is skipped.
-        let taken =
-            if quoted && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
-        quoted ^= c == '"';
-        finite.push_str(&rest[..taken]);
-        rest = &rest[taken..];
-    }
-    Cow::Owned(finite)
-}
-
-/// Characters of a faulty line that a message repeats; a file may be one long line.
-const SHOWN: usize = 80;
-
-fn describe_syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {
-    let line = error.line().max(1);
-    let content: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(SHOWN).collect();
-    let number = ["NaN", "nan", "inf"].iter().any(|word| content.contains(word));
-    let (at, cure) = if error.is_eof() {
-        (String::new(), "the file ends before the object does; is it truncated? fetch it again")
-    } else if number {
-        (format!(", at `{content}`"), "write an ordinary number; JSON has no NaN and no infinity")
-    } else {
-        (format!(", at `{content}`"), "mend that line")
-    };
-    let reason = error.to_string();
-    let reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
-    WorkloadError::Syntax { file: file.to_owned(), line, reason, at, cure: cure.to_owned() }
-}
 
 /// Reads `model_type`.
 pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<String, WorkloadError> {
@@ -256,8 +122,8 @@ impl<'a> ConfigReader<'a> {
             Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
         let ignored = reader.read_ignored(family)?;
         let mut unknown = Vec::new();
-        for (key, value) in entries.0.iter().filter(|(key, _)| !family.reads(key)) {
-            if ignored.contains(&key.as_str()) {
+        for (key, value) in entries.pairs().filter(|(key, _)| !family.reads(key)) {
+            if ignored.contains(&key) {
                 reader.note_assumption(format!("`{key}` = {} is ignored, as was asked", shorten_value(value)));
                 continue;
             }
@@ -528,31 +394,5 @@ impl<'a> ConfigReader<'a> {
     /// Reads the vocabulary's padding multiple.
     pub(super) fn read_vocabulary_multiple(&self) -> Result<u64, WorkloadError> {
         Ok(self.read_optional_dimension("make_vocab_size_divisible_by", MAX_WIDTH)?.unwrap_or(1))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn infinity_is_read_as_python_writes_it() {
-        let text =
-            r#"{"time_step_limit": [0.0, Infinity], "low": -Infinity, "name": "To \"Infinity\" and \\", "n": 3}"#;
-        let ConfigEntries(read) = parse_entries("config.json", text).unwrap();
-        let value = |key: &str| read.iter().find(|(known, _)| known == key).unwrap().1.clone();
-        assert_eq!(value("time_step_limit"), serde_json::json!([0.0, f64::MAX]));
-        assert_eq!(value("low"), serde_json::json!(-f64::MAX));
-        assert_eq!(value("name"), r#"To "Infinity" and \"#);
-        assert_eq!(value("n"), 3);
-    }
-
-    #[test]
-    fn what_is_no_number_is_not_read_as_one() {
-        for text in ["{\"rope_theta\": NaN}", "{\"rope_theta\": Infinit}", "{Infinity: 1}"] {
-            let message = parse_entries("config.json", text).err().unwrap().to_string();
-            assert!(message.starts_with("config.json, line 1: not valid JSON"), "{message}");
-        }
     }
 }
