@@ -18,7 +18,8 @@ pub fn search_arguments<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 /// A directory with the study, and with the run of a single process in `searched`.
 pub fn search_in_one_process() -> tempfile::TempDir {
     let dir = undisturbed_sweep();
-    run_coplace_in(dir.path(), &search_arguments("searched", &[])).expect_json();
+    // A merge draws as often as a search does by default.
+    run_coplace_in(dir.path(), &search_arguments("searched", &["--draws", "256"])).expect_json();
     dir
 }
 

@@ -34,12 +34,19 @@ impl CommandOutput {
     }
 }
 
+/// What a call adds to its arguments: a search draws nothing unless it says how often, because draws would take most of
+/// the suite's time. A part and a robust search never draw.
+fn without_draws(arguments: &[&str]) -> &'static [&'static str] {
+    let decided = ["--draws", "--shard", "--robust"].iter().any(|flag| arguments.contains(flag));
+    if arguments.first() == Some(&"search") && !decided { &["--draws", "0"] } else { &[] }
+}
+
 /// Calls the command in a directory.
 pub fn run_coplace_in(directory: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     // Without progress output, which slow machines have more of, and wide enough for all columns.
     command.env("COPLACE_LOG", "warn").env("COLUMNS", "170");
-    let output = command.current_dir(directory).args(arguments).output().unwrap();
+    let output = command.current_dir(directory).args(arguments).args(without_draws(arguments)).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     CommandOutput { code: output.status.code().unwrap(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }

@@ -149,19 +149,19 @@ pub const COMMANDS: &[Command] = &[
         "search opt-350m --study tests/golden/input/four.toml --out {T}/one",
         "one/best.toml"),
     command("search", "search_several", Json,
-        "search opt-350m llama3.2-1b --study tests/golden/input/four.toml --over mean --out {T}/several \
+        "search opt-350m llama3.2-1b --study tests/golden/input/four.toml --over mean --draws 0 --out {T}/several \
          --format json"),
     command("search", "search_dollars", Json,
         "search opt-350m --study tests/golden/input/one_memory.toml --objective per-dollar --years 3 \
-         --kwh-price 0.1 --pue 1.2 --utilisation 0.8 --out {T}/dollars --format json"),
+         --kwh-price 0.1 --pue 1.2 --utilisation 0.8 --draws 0 --out {T}/dollars --format json"),
     command("search", "search_robust", Json,
         "search opt-350m --study tests/golden/input/four.toml --robust --out {T}/robust --format json"),
     command("search", "search_front", Json,
         "search opt-350m --study tests/golden/input/one_memory.toml --front power,cost --max-power 300 \
-         --within 1 --out {T}/front --format json"),
+         --within 1 --draws 0 --out {T}/front --format json"),
     command("search", "search_own_space", Json,
         "search --study tests/golden/input/own_space.toml --set hbm_stacks=5 --max-step 2 --min-hbm-gib 64 \
-         --out {T}/own --format json"),
+         --draws 0 --out {T}/own --format json"),
     command("search", "search_part_1", Json,
         "search opt-350m --study tests/golden/input/four.toml --shard 1/2 --out {T}/part-1 --format json"),
     command("search", "search_part_2", Json,
