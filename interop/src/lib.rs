@@ -3,6 +3,7 @@
 
 pub mod calculon;
 pub mod chakra;
+pub mod framework;
 pub mod llm_compass;
 pub mod nest;
 pub mod phaze;

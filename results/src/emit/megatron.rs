@@ -15,8 +15,8 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
 use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
 
-/// Writes the arguments of a plan, one per line. Lines that begin with `#` name parts that Megatron-LM has no argument
-/// for.
+/// Writes a bash script that launches a plan: its arguments, one per line, then what the plan leaves open. Lines that
+/// begin with `#` name parts that Megatron-LM has no argument for.
 ///
 /// # Errors
 /// A model that Megatron-LM's layers cannot express.
@@ -40,10 +40,6 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             (model.embedding_norm, "a norm of the embedding"),
             (model.experts.is_some_and(|experts| experts.latent.is_some()), "experts on narrower vectors"),
             (model.head_bias && !model.head_transform, "a bias on the logits"),
-            (
-                !model.list.leading.is_empty() && plan.layout.pipeline > 1,
-                "leading layers without experts beside the embedding of a pipeline",
-            ),
             (
                 !model.list.block.is_empty()
                     || !model.list.trailing.is_empty()
@@ -84,8 +80,14 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     out.push_activations(recipe);
     out.push_argument("micro-batch-size", plan.batch.micro_batch);
     out.push_argument("global-batch-size", plan.batch.global_batch);
+    out.0.push(")".to_owned());
+    out.push_launch(model, recipe);
+    out.0.lines.insert(0, "PLAN=(".to_owned());
     Ok(out.0.into_text())
 }
+
+/// Most GPUs that one host of a usual server has.
+const GPUS_OF_A_HOST: u64 = 8;
 
 /// The way in which Megatron-LM shards gradients or weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,9 +149,16 @@ impl MegatronArguments {
             &format!("context parallelism: Megatron-LM cuts sequences in {halves}, which does not divide {sequence}"),
         );
         self.push_argument("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
-        self.push_argument("vocab-size", model.vocabulary);
+        // The tokenizer without words counts the end of a document itself (`_NullTokenizer` adds 1).
+        self.push_argument("vocab-size", model.vocabulary - 1);
         self.push_argument("make-vocab-size-divisible-by", model.vocabulary_multiple);
-        self.0.push_note(true, "a tokenizer of its own replaces --vocab-size");
+        self.0.push_note(
+            true,
+            &format!(
+                "--vocab-size: NullTokenizer adds 1, which makes {}; another tokenizer replaces it",
+                model.vocabulary
+            ),
+        );
         self.push_flag("swiglu", model.gated);
         self.push_flag("normalization RMSNorm", model.norm == Norm::RmsNorm);
         if model.position == PositionEncoding::Rotary {
@@ -174,6 +183,28 @@ impl MegatronArguments {
         self.push_latent_attention(model);
         self.push_argument("attention-dropout", model.dropout.attention);
         self.push_argument("hidden-dropout", model.dropout.residual);
+    }
+
+    /// What the plan leaves open, with values that run without data of one's own, and the command.
+    fn push_launch(&mut self, model: &Model, recipe: &PlanRecipe<'_>) {
+        let devices = recipe.plan.layout.device_count();
+        let host = u64::from(recipe.fast_domain).min(GPUS_OF_A_HOST).min(devices).max(1);
+        self.0.push_note(true, "data, tokenizer and learning rate are placeholders; give your own");
+        self.0.push("OPEN=(".to_owned());
+        self.push_flag("mock-data", true);
+        self.push_argument("tokenizer-type", "NullTokenizer");
+        self.push_argument("train-iters", 50);
+        self.push_argument("lr", "1e-4");
+        self.0.push(")".to_owned());
+        let causal = if model.causal { "pretrain_gpt.py" } else { "pretrain_bert.py" };
+        let hosts = devices.div_ceil(host);
+        let meeting = match hosts {
+            1 => String::new(),
+            _ => " --node-rank \"$NODE_RANK\" --master-addr \"$MASTER_ADDR\" --master-port \"$MASTER_PORT\"".to_owned(),
+        };
+        self.0.push(format!(
+            "torchrun --nproc-per-node {host} --nnodes {hosts}{meeting} {causal} \"${{PLAN[@]}}\" \"${{OPEN[@]}}\""
+        ));
     }
 
     fn push_latent_attention(&mut self, model: &Model) {
@@ -261,26 +292,45 @@ impl MegatronArguments {
     /// its chunks (Megatron-LM core 0.13 and later).
     fn push_stages(&mut self, model: &Model, layout: &Layout) {
         let Ok(split) = layout.chunk_split(model.layers) else { return };
+        // Leading layers stand beside the embedding.
+        let leading = model.list.leading.len() as u64;
+        let listed = layout.ends.is_some() || leading > 0 && split.chunks > 1;
         match layout.ends {
-            Some(ends) if layout.virtual_stages == 1 && ends.first > 0 && ends.last > 0 && split.longer == 0 => {
+            Some(ends)
+                if leading == 0
+                    && layout.virtual_stages == 1
+                    && ends.first > 0
+                    && ends.last > 0
+                    && split.longer == 0 =>
+            {
                 self.push_argument("decoder-first-pipeline-num-layers", ends.first);
                 self.push_argument("decoder-last-pipeline-num-layers", ends.last);
             }
-            Some(_) => {
-                let chunk = |place: u64| match split.layers_of_chunk(place) {
+            _ if listed => {
+                let several = |kind: &str, layers: u64| match layers {
                     0 => None,
-                    1 => Some("t".to_owned()),
-                    layers => Some(format!("t*{layers}")),
+                    1 => Some(kind.to_owned()),
+                    layers => Some(format!("{kind}*{layers}")),
                 };
                 let with_ends = |place: u64| {
-                    let embedding = (place == 0).then(|| "E".to_owned());
-                    let loss = (place + 1 == split.chunks).then(|| "L".to_owned());
-                    [embedding, chunk(place), loss].into_iter().flatten().collect::<Vec<_>>().join(",")
+                    let (first, last) = (place == 0, place + 1 == split.chunks);
+                    let layers = split.layers_of_chunk(place) + if first { leading } else { 0 };
+                    let further = if last { model.variations.further_tokens } else { 0 };
+                    [
+                        first.then(|| "E".to_owned()),
+                        several("t", layers),
+                        several("m", further),
+                        last.then(|| "L".to_owned()),
+                    ]
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join(",")
                 };
                 let list: Vec<String> = (0..split.chunks).map(with_ends).collect();
                 self.push_argument("pipeline-model-parallel-layout", format!("\"{}\"", list.join("|")));
             }
-            None => {
+            _ => {
                 if layout.virtual_stages > 1 {
                     self.push_argument("num-layers-per-virtual-pipeline-stage", split.inner);
                 }

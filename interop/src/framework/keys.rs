@@ -1,0 +1,101 @@
+//! The keys of a framework's file, which of them were read, and what is wrong with one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// A key of a framework's file that cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{file}: {key}: {why}")]
+pub struct FrameworkFileError {
+    /// The file.
+    pub file: String,
+    /// The key, with its value where there is one.
+    pub key: String,
+    /// The limit and the cure.
+    pub why: String,
+}
+
+/// The keys of a file with their values; a switch has none.
+pub(super) struct FrameworkKeys {
+    file: String,
+    values: BTreeMap<String, Vec<String>>,
+    read: BTreeSet<String>,
+}
+
+impl FrameworkKeys {
+    pub(super) fn new(file: &str, values: BTreeMap<String, Vec<String>>) -> Self {
+        Self { file: file.to_owned(), values, read: BTreeSet::new() }
+    }
+
+    /// A failure about a key.
+    pub(super) fn fault(&self, key: &str, why: impl Into<String>) -> FrameworkFileError {
+        let value = self.values.get(key).map(|values| values.join(" ")).filter(|value| !value.is_empty());
+        let key = value.map_or_else(|| key.to_owned(), |value| format!("{key} = {value}"));
+        FrameworkFileError { file: self.file.clone(), key, why: why.into() }
+    }
+
+    /// All values of a key.
+    pub(super) fn list(&mut self, key: &str) -> Option<Vec<String>> {
+        self.read.insert(key.to_owned());
+        self.values.get(key).cloned()
+    }
+
+    /// The value of a key as text.
+    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, FrameworkFileError> {
+        let Some(values) = self.list(key) else { return Ok(None) };
+        let Some(value) = values.into_iter().next() else { return Err(self.fault(key, "has no value; give one")) };
+        if value.contains('$') {
+            return Err(self.fault(key, "is a variable that the file does not set; write its value"));
+        }
+        Ok(Some(value))
+    }
+
+    /// The value of a key as a number.
+    pub(super) fn number<T: std::str::FromStr>(&mut self, key: &str) -> Result<Option<T>, FrameworkFileError> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        let number = text.replace('_', "").parse().ok();
+        number.map(Some).ok_or_else(|| self.fault(key, "is no number of this key's kind; correct it"))
+    }
+
+    /// A whole number from 1.
+    pub(super) fn count(&mut self, key: &str) -> Result<Option<u64>, FrameworkFileError> {
+        match self.number(key)? {
+            Some(0) => Err(self.fault(key, "must be at least 1; correct it")),
+            count => Ok(count),
+        }
+    }
+
+    /// The same where the key has to be there.
+    pub(super) fn required_count(&mut self, key: &str) -> Result<u64, FrameworkFileError> {
+        let cure = "is missing; add it, or name the model before the options";
+        self.count(key)?.ok_or_else(|| self.fault(key, cure))
+    }
+
+    /// A switch: off if it is not there or says so.
+    pub(super) fn switch(&mut self, key: &str) -> Result<bool, FrameworkFileError> {
+        let Some(values) = self.list(key) else { return Ok(false) };
+        // What follows a switch of a command line may be another word of the script.
+        Ok(!values.first().is_some_and(|value| value.eq_ignore_ascii_case("false")))
+    }
+
+    /// Takes keys as read.
+    pub(super) fn read_all(&mut self, keys: &[&str]) {
+        self.read.extend(keys.iter().map(|key| (*key).to_owned()));
+    }
+
+    /// Refuses the first key that nothing has read and that is not `ignored`: a name, or a beginning with `*`.
+    pub(super) fn refuse_the_rest(&self, ignored: &[&str], assumed: &[String]) -> Result<(), FrameworkFileError> {
+        let changes_nothing = |key: &str| {
+            ignored.iter().any(|name| name.strip_suffix('*').map_or(key == *name, |start| key.starts_with(start)))
+        };
+        let unread = self.values.keys().find(|key| {
+            !self.read.contains(*key) && !changes_nothing(key) && !assumed.iter().any(|assumed| assumed == *key)
+        });
+        unread.map_or(Ok(()), |key| {
+            let cure = format!(
+                "is not understood; leave it out, or give --assume {key}=ignored if it changes neither time nor memory"
+            );
+            Err(self.fault(key, cure))
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! MaxText's settings: a `.yml`, or `KEY=VALUE` lines as on its command line. Source: `configs/base.yml` and
+//! `configs/types.py` of AI-Hypercomputer/maxtext (2025).
+
+use super::keys::{FrameworkFileError, FrameworkKeys};
+use super::model::{ConfigJson, FrameworkModel};
+use super::{FrameworkContext, FrameworkRun, PlanOptions};
+use std::collections::BTreeMap;
+
+/// Models by MaxText's names.
+const MODELS: [(&str, &str); 10] = [
+    ("llama2-7b", "llama2-7b"),
+    ("llama3-8b", "llama3-8b"),
+    ("llama3-70b", "llama3-70b"),
+    ("llama3.1-8b", "llama3.1-8b"),
+    ("llama3.1-70b", "llama3-70b"),
+    ("llama3.1-405b", "llama3.1-405b"),
+    ("mistral-7b", "mistral-7b"),
+    ("mixtral-8x7b", "mixtral-8x7b"),
+    ("gpt3-175b", "gpt3-175b"),
+    ("qwen3-8b", "qwen3-8b"),
+];
+
+/// Settings that change neither time nor memory of a step.
+const NOTHING: &[&str] = &[
+    "adam_*",
+    "async_checkpointing",
+    "base_config",
+    "base_output_directory",
+    "checkpoint_*",
+    "cosine_*",
+    "data_*",
+    "dataset_*",
+    "enable_checkpointing",
+    "enable_goodput_recording",
+    "eval_*",
+    "final_weights_dtype",
+    "gradient_clipping_threshold",
+    "grain_*",
+    "hf_*",
+    "learning_rate*",
+    "log_*",
+    "logits_via_embedding",
+    "monitor_*",
+    "normalization_layer_epsilon",
+    "per_device_eval*",
+    "profile*",
+    "rope_max_timescale",
+    "rope_min_timescale",
+    "run_name",
+    "save_config_to_gcs",
+    "skip_*",
+    "steps",
+    "tokenizer_*",
+    "use_vertex_tensorboard",
+    "vertex_*",
+    "warmup_*",
+    "z_loss_multiplier",
+    "normalize_embedding_logits",
+    "trainable_position_size",
+    "hardware",
+    "reuse_example_batch",
+    "enable_tensorboard",
+    "gcs_metrics",
+    "sa_*",
+    "max_segments_per_seq",
+    "decoder_block",
+    "mlp_activations",
+    "enable_dropout",
+    "dropout_rate",
+    "fused_qkv",
+    "scan_layers",
+    "sparse_matmul",
+    "megablox",
+];
+
+/// The settings of a text: `key: value`, or `key=value`.
+pub(super) fn read_settings(text: &str) -> BTreeMap<String, Vec<String>> {
+    let pair = |line: &str| {
+        let line = line.split(" #").next().unwrap_or_default().trim().to_owned();
+        let (key, value) = line.split_once('=').or_else(|| line.split_once(':'))?;
+        let named = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let value = value.trim().trim_matches(['\'', '"']).to_owned();
+        named.then(|| (key.to_owned(), Some(value).filter(|value| !value.is_empty()).into_iter().collect()))
+    };
+    text.lines().filter(|line| !line.trim_start().starts_with('#')).filter_map(pair).collect()
+}
+
+/// True for settings of MaxText.
+pub(super) fn recognises(settings: &BTreeMap<String, Vec<String>>) -> bool {
+    let known = ["per_device_batch_size", "model_name", "base_emb_dim", "ici_fsdp_parallelism", "remat_policy"];
+    known.iter().any(|key| settings.contains_key(*key))
+}
+
+/// The axes of the mesh whose product is an option's degree.
+const AXES: [(&str, &[&str]); 4] = [
+    ("tensor", &["tensor", "tensor_sequence", "tensor_transpose", "autoregressive"]),
+    ("context", &["context", "sequence"]),
+    ("pipeline", &["pipeline"]),
+    ("expert", &["expert"]),
+];
+
+/// The degree of an axis in a slice times that between slices, where neither is left to the number of devices.
+fn degree(keys: &mut FrameworkKeys, axis: &str) -> Result<Option<u64>, FrameworkFileError> {
+    let mut product = Some(1);
+    for place in ["ici", "dcn"] {
+        let key = format!("{place}_{axis}_parallelism");
+        match keys.number::<i64>(&key)?.unwrap_or(1) {
+            -1 => product = None,
+            some if some >= 1 => product = product.map(|all| all * some.unsigned_abs()),
+            _ => return Err(keys.fault(&key, "must be -1 or at least 1; correct it")),
+        }
+    }
+    Ok(product)
+}
+
+pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
+    let mut options = PlanOptions::default();
+    options.push("stack", "maxtext");
+    let mut known = 1;
+    for (option, axes) in AXES {
+        let mut whole = 1;
+        for axis in axes {
+            whole *= degree(&mut keys, axis)?.ok_or_else(|| {
+                let cure = "takes the devices that are left, which is read for data and fsdp only; write its number";
+                keys.fault(&format!("ici_{axis}_parallelism"), cure)
+            })?;
+        }
+        if option != "expert" || whole > 1 {
+            options.push(option, whole);
+        }
+        known *= whole;
+    }
+    let sequence = ["ici", "dcn"]
+        .iter()
+        .any(|place| keys.list(&format!("{place}_tensor_sequence_parallelism")).is_some_and(|values| values != ["1"]));
+    options.push("sequence-parallel", sequence);
+    let [data, fsdp] = [degree(&mut keys, "data")?, degree(&mut keys, "fsdp")?];
+    let rest = |other: Option<u64>| context.devices.map(|devices| (devices / (known * other.unwrap_or(1))).max(1));
+    // `base.yml`: what is not given of fsdp takes the devices that are left.
+    let stated = |keys: &mut FrameworkKeys, axis: &str| {
+        ["ici", "dcn"].iter().any(|place| keys.list(&format!("{place}_{axis}_parallelism")).is_some())
+    };
+    let left_to_fsdp = !stated(&mut keys, "fsdp") && !stated(&mut keys, "data");
+    let fsdp = if left_to_fsdp { rest(data) } else { fsdp.or_else(|| rest(data)) };
+    let data = data.or_else(|| rest(fsdp));
+    if let Some(devices) = context.devices.or_else(|| Some(known * data? * fsdp?)) {
+        options.push("devices", devices);
+        read_batch(&mut keys, &mut options, devices)?;
+    } else {
+        return Err(keys.fault("ici_fsdp_parallelism", "takes the devices that are left; give --devices"));
+    }
+    let sharded_states = keys.switch("shard_optimizer_over_data")?;
+    options.push("zero", if fsdp > Some(1) { 3 } else { u64::from(sharded_states) });
+    if let (Some(fsdp), Some(2..)) = (fsdp.filter(|fsdp| *fsdp > 1), data) {
+        options.push("shards", fsdp);
+    }
+    if let Some(tokens) = keys.count("max_target_length")? {
+        options.push("sequence-length", tokens);
+    }
+    let policy = keys.text("remat_policy")?.unwrap_or_else(|| "full".to_owned());
+    options.push("recompute", policy);
+    read_numerics(&mut keys, &mut options)?;
+    if let Some(factor) = keys.number::<f64>("capacity_factor")?.filter(|factor| *factor > 0.0) {
+        options.push("capacity-factor", factor);
+    }
+    let model = read_model(&mut keys, context)?;
+    keys.refuse_the_rest(NOTHING, context.assumed)?;
+    Ok(FrameworkRun { framework: "MaxText", options: options.0, model })
+}
+
+/// The batch: MaxText counts sequences per device.
+fn read_batch(keys: &mut FrameworkKeys, options: &mut PlanOptions, devices: u64) -> Result<(), FrameworkFileError> {
+    let key = "per_device_batch_size";
+    let per_device = keys.number::<f64>(key)?.unwrap_or(12.0);
+    let accumulated = keys.count("gradient_accumulation_steps")?.unwrap_or(1);
+    let batch = per_device * (devices * accumulated) as f64;
+    if batch < 1.0 || batch.fract() != 0.0 {
+        return Err(
+            keys.fault(key, format!("makes {batch} sequences of a step on {devices} devices; give a whole number"))
+        );
+    }
+    options.push("global-batch", batch);
+    let value = |options: &PlanOptions, name: &str| {
+        let found = options.0.iter().find(|(option, _)| *option == name);
+        found.and_then(|(_, value)| value.parse::<f64>().ok()).unwrap_or(1.0)
+    };
+    let pipeline = value(options, "pipeline");
+    let ranks = devices as f64 / (pipeline * value(options, "tensor") * value(options, "context"));
+    let stages = keys.count("num_layers_per_pipeline_stage")?;
+    let micro_batches = keys.count("num_pipeline_microbatches")?;
+    if pipeline > 1.0 {
+        options.push("schedule", "gpipe");
+        options.push("layer-split", "even");
+        if let (Some(layers), Some(of_a_stage)) = (keys.count("base_num_decoder_layers")?, stages) {
+            options.push("virtual-stages", (layers / of_a_stage / pipeline as u64).max(1));
+        }
+        let pieces = micro_batches.map_or(pipeline, |count| count as f64);
+        options.push("micro-batch", (batch / ranks / pieces).max(1.0));
+    } else {
+        options.push("micro-batch", (batch / ranks / accumulated as f64).max(1.0));
+    }
+    Ok(())
+}
+
+fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    let dtype = keys.text("dtype")?;
+    keys.read_all(&["weight_dtype"]);
+    let precision = match (dtype.as_deref(), keys.text("quantization")?.as_deref()) {
+        (None | Some("bfloat16"), None | Some("")) => "bf16",
+        (_, Some("int8")) => "int8",
+        (_, Some("fp8" | "fp8_full" | "fp8_gpu")) => "fp8",
+        (Some("float16"), None) => "fp16",
+        (_, Some(_)) => return Err(keys.fault("quantization", "is not modelled; int8 and fp8 are")),
+        (Some(_), None) => return Err(keys.fault("dtype", "is not modelled; bfloat16 and float16 are")),
+    };
+    options.push("precision", precision);
+    match keys.text("attention")?.as_deref() {
+        None | Some("flash" | "autoselected" | "cudnn_flash_te" | "cudnn_flash_jax") => {
+            options.push("attention", "fused")
+        }
+        Some("dot_product") => options.push("attention", "unfused"),
+        Some(_) => return Err(keys.fault("attention", "is not modelled; flash, cudnn_flash_te and dot_product are")),
+    }
+    match keys.text("opt_type")?.as_deref() {
+        None | Some("adamw" | "adam_pax") => options.push("optimizer", "adam"),
+        Some("sgd") => options.push("optimizer", "sgd"),
+        Some(_) => return Err(keys.fault("opt_type", "is not modelled; adamw and sgd are")),
+    }
+    Ok(())
+}
+
+fn read_model(
+    keys: &mut FrameworkKeys,
+    context: FrameworkContext<'_>,
+) -> Result<Option<FrameworkModel>, FrameworkFileError> {
+    const SIZES: [&str; 12] = [
+        "base_num_decoder_layers",
+        "base_emb_dim",
+        "base_mlp_dim",
+        "base_num_query_heads",
+        "base_num_kv_heads",
+        "head_dim",
+        "vocab_size",
+        "num_experts",
+        "num_experts_per_tok",
+        "base_moe_mlp_dim",
+        "n_routing_groups",
+        "topk_routing_group",
+    ];
+    if context.model_is_named {
+        keys.read_all(&SIZES);
+        keys.read_all(&["model_name"]);
+        return Ok(None);
+    }
+    if let Some(name) = keys.text("model_name")?.filter(|name| name != "default") {
+        keys.read_all(&SIZES);
+        let known = MODELS.iter().find(|(theirs, _)| *theirs == name);
+        let known = known.map(|(_, built_in)| FrameworkModel::BuiltIn(built_in));
+        let cure = "is no model that is built in; name the model before --from";
+        return known.map(Some).ok_or_else(|| keys.fault("model_name", cure));
+    }
+    if let Some(block) = keys.text("decoder_block")?.filter(|block| !["llama2", "mixtral"].contains(&block.as_str())) {
+        return Err(
+            keys.fault("decoder_block", format!("{block}: is not built from settings; name the model before --from"))
+        );
+    }
+    let experts = keys.count("num_experts")?.filter(|experts| *experts > 1);
+    let positions = keys.count("max_target_length")?.unwrap_or(2048);
+    let config = ConfigJson::of_type(if experts.is_some() { "mixtral" } else { "llama" })
+        .with("num_hidden_layers", keys.required_count("base_num_decoder_layers")?)
+        .with("hidden_size", keys.required_count("base_emb_dim")?)
+        .with("intermediate_size", keys.required_count("base_mlp_dim")?)
+        .with("num_attention_heads", keys.required_count("base_num_query_heads")?)
+        .with("num_key_value_heads", keys.required_count("base_num_kv_heads")?)
+        .with_known("head_dim", keys.count("head_dim")?)
+        .with("vocab_size", keys.required_count("vocab_size")?)
+        .with("max_position_embeddings", positions)
+        .with("hidden_act", "silu")
+        .with("rms_norm_eps", keys.number::<f64>("normalization_layer_epsilon")?.unwrap_or(1e-5))
+        .with("rope_theta", keys.number::<f64>("rope_max_timescale")?.unwrap_or(10_000.0))
+        .with("tie_word_embeddings", keys.switch("logits_via_embedding")?);
+    for key in ["n_routing_groups", "topk_routing_group"] {
+        if keys.list(key).is_some_and(|values| values != ["-1"]) {
+            return Err(keys.fault(key, "is not built from settings; name the model before --from"));
+        }
+    }
+    let moe = keys.count("base_moe_mlp_dim")?;
+    let Some(experts) = experts else { return Ok(Some(config.into_model())) };
+    let config = config
+        .with("num_local_experts", experts)
+        .with("num_experts_per_tok", keys.count("num_experts_per_tok")?.unwrap_or(1))
+        .with_known("intermediate_size", moe);
+    Ok(Some(config.into_model()))
+}

@@ -1,0 +1,449 @@
+//! Megatron-LM's arguments. Source: `megatron/training/arguments.py` of NVIDIA/Megatron-LM at commit 000c4ac24f61
+//! (2025).
+
+use super::keys::{FrameworkFileError, FrameworkKeys};
+use super::split::{chunks_of_layout, layer_split};
+use super::{FrameworkContext, FrameworkRun, PlanOptions, megatron_model};
+
+/// Arguments that are an option's value as they are.
+const SAME: [(&str, &str); 8] = [
+    ("tensor-model-parallel-size", "tensor"),
+    ("pipeline-model-parallel-size", "pipeline"),
+    ("context-parallel-size", "context"),
+    ("expert-model-parallel-size", "expert"),
+    ("expert-tensor-parallel-size", "expert-tensor"),
+    ("micro-batch-size", "micro-batch"),
+    ("seq-length", "sequence-length"),
+    ("mtp-num-layers", "mtp-layers"),
+];
+
+/// Arguments that change neither time nor memory of a step, and those of torchrun; `*` ends a beginning.
+const NOTHING: &[&str] = &[
+    "adam-*",
+    "async-save",
+    "attention-softmax-in-fp32",
+    "auto-detect-ckpt-format",
+    "calculate-per-token-loss",
+    "check-for-nan-in-loss-and-grad",
+    "ckpt-*",
+    "clip-grad",
+    "cross-entropy-*",
+    "data-*",
+    "dataloader-type",
+    "decoupled-*",
+    "dist-ckpt-*",
+    "distributed-backend",
+    "distributed-timeout-minutes",
+    "end-weight-decay",
+    "eod-mask-loss",
+    "eval-*",
+    "exit-*",
+    "finetune",
+    "init-method-*",
+    "initial-loss-scale",
+    "load",
+    "log-*",
+    "loss-scale",
+    "lr",
+    "lr-*",
+    "manual-gc*",
+    "master-addr",
+    "master-port",
+    "merge-file",
+    "min-lr",
+    "mock-data",
+    "moe-aux-loss-coeff",
+    "moe-permute-fusion",
+    "moe-router-bias-update-rate",
+    "moe-router-dtype",
+    "moe-router-enable-expert-bias",
+    "moe-router-load-balancing-type",
+    "moe-router-pre-softmax",
+    "moe-router-score-function",
+    "moe-router-topk-scaling-factor",
+    "moe-z-loss-coeff",
+    "mtp-loss-scaling-factor",
+    "muon-*",
+    "no-bias-*",
+    "no-check-*",
+    "no-create-attention-mask-in-dataloader",
+    "no-gradient-accumulation-fusion",
+    "no-load-*",
+    "no-masked-softmax-fusion",
+    "no-mmap-bin-files",
+    "no-position-embedding",
+    "no-rope-fusion",
+    "no-save-*",
+    "node-rank",
+    "num-workers",
+    "override-opt_param-scheduler",
+    "override-opt-param-scheduler",
+    "profile*",
+    "rdzv-*",
+    "recompute-num-layers",
+    "rope-type",
+    "rotary-scaling-factor",
+    "rotary-seq-len-interpolation-factor",
+    "save",
+    "save-*",
+    "seed",
+    "split",
+    "start-weight-decay",
+    "straggler-*",
+    "te-rng-tracker",
+    "tensorboard-*",
+    "test-data-path",
+    "timing-log-*",
+    "tokenizer-*",
+    "train-data-path",
+    "train-iters",
+    "train-samples",
+    "transformer-impl",
+    "use-checkpoint-args",
+    "use-checkpoint-opt_param-scheduler",
+    "use-checkpoint-opt-param-scheduler",
+    "use-dist-ckpt",
+    "use-mcore-models",
+    "use-rope-scaling",
+    "use-rotary-position-embeddings",
+    "valid-data-path",
+    "vocab-file",
+    "wandb-*",
+    "weight-decay*",
+    "beta-*",
+    "mscale*",
+    "moe-router-padding-for-fp8",
+    "moe-router-force-load-balancing",
+    "log-throughput",
+];
+
+/// Reads a run from Megatron-LM's arguments.
+pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
+    let mut options = PlanOptions::default();
+    for (key, option) in SAME {
+        if let Some(value) = keys.count(key)? {
+            options.push(option, value);
+        }
+    }
+    let degree = |keys: &mut FrameworkKeys, key: &str| Ok::<u64, FrameworkFileError>(keys.count(key)?.unwrap_or(1));
+    let tensor = degree(&mut keys, "tensor-model-parallel-size")?;
+    let pipeline = degree(&mut keys, "pipeline-model-parallel-size")?;
+    let contexts = degree(&mut keys, "context-parallel-size")?;
+    // What is not given is 1 in Megatron-LM, and left open in coplace.
+    for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts)] {
+        if !options.0.iter().any(|(known, _)| *known == option) {
+            options.push(option, value);
+        }
+    }
+    let devices = read_devices(&mut keys, context)?;
+    if let Some(devices) = devices {
+        options.push("devices", devices);
+    }
+    read_global_batch(&mut keys, &mut options, devices, [tensor, pipeline, contexts])?;
+    read_stages(&mut keys, &mut options, pipeline)?;
+    if contexts > 1 {
+        let method = match keys.text("cp-comm-type")?.as_deref() {
+            None | Some("p2p" | "allgather") => "ring",
+            Some("a2a") => "ulysses",
+            Some(_) => return Err(keys.fault("cp-comm-type", "is not modelled; p2p, allgather and a2a are")),
+        };
+        options.push("context-method", method);
+    } else {
+        keys.read_all(&["cp-comm-type"]);
+    }
+    let sequence = keys.switch("sequence-parallel")?;
+    options.push("sequence-parallel", sequence && tensor > 1);
+    options.push("order", if keys.switch("use-tp-pp-dp-mapping")? { "t-p-d" } else { "t-d-p" });
+    read_sharding(&mut keys, &mut options, devices, tensor * pipeline)?;
+    read_numerics(&mut keys, &mut options)?;
+    read_recompute(&mut keys, &mut options)?;
+    read_overlap(&mut keys, &mut options)?;
+    if let Some(factor) = keys.number::<f64>("moe-expert-capacity-factor")? {
+        options.push("capacity-factor", factor);
+    }
+    keys.read_all(&["moe-pad-expert-input-to-capacity", "moe-grouped-gemm", "moe-shared-expert-overlap"]);
+    let model = match context.model_is_named {
+        true => {
+            keys.read_all(&megatron_model::KEYS);
+            None
+        }
+        false => Some(megatron_model::read(&mut keys, tensor)?),
+    };
+    keys.refuse_the_rest(NOTHING, context.assumed)?;
+    Ok(FrameworkRun { framework: "Megatron-LM", options: options.0, model })
+}
+
+/// The devices: those given, else torchrun's hosts times its processes.
+fn read_devices(keys: &mut FrameworkKeys, context: FrameworkContext<'_>) -> Result<Option<u64>, FrameworkFileError> {
+    if context.devices.is_some() {
+        keys.read_all(&["nnodes", "nproc-per-node", "world-size"]);
+        return Ok(context.devices);
+    }
+    if let Some(devices) = keys.count("world-size")? {
+        return Ok(Some(devices));
+    }
+    // A variable of the scheduler says nothing; --devices is then missing.
+    let known = |keys: &mut FrameworkKeys, key: &str| {
+        let set = keys.list(key).is_some_and(|values| values.first().is_some_and(|value| !value.contains('$')));
+        if set { keys.count(key) } else { Ok(None) }
+    };
+    let hosts = known(keys, "nnodes")?;
+    Ok(known(keys, "nproc-per-node")?.and_then(|of_a_host| Some(of_a_host * hosts?)))
+}
+
+/// The sequences of a step. Without an argument Megatron-LM takes one micro-batch of every data-parallel rank.
+fn read_global_batch(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    devices: Option<u64>,
+    degrees: [u64; 3],
+) -> Result<(), FrameworkFileError> {
+    let micro = keys.count("micro-batch-size")?;
+    match (keys.count("global-batch-size")?, devices, micro) {
+        (Some(batch), ..) => options.push("global-batch", batch),
+        (None, Some(devices), Some(micro)) => {
+            options.push("global-batch", micro * devices / degrees.iter().product::<u64>().max(1));
+        }
+        _ => {}
+    }
+    if keys.list("rampup-batch-size").is_some() {
+        return Err(keys.fault("rampup-batch-size", "is not modelled; leave it out for the steps behind it"));
+    }
+    Ok(())
+}
+
+/// Chunks and the layers of each.
+fn read_stages(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: u64) -> Result<(), FrameworkFileError> {
+    let (layers, leading) = (keys.count("num-layers")?, megatron_model::leading_layers(keys)?);
+    let chunk_layers = keys.count("num-layers-per-virtual-pipeline-stage")?;
+    let stated = keys.count("num-virtual-stages-per-pipeline-rank")?;
+    let embedding = u64::from(keys.switch("account-for-embedding-in-pipeline-split")?);
+    let loss = u64::from(keys.switch("account-for-loss-in-pipeline-split")?);
+    let (first, last) =
+        (keys.count("decoder-first-pipeline-num-layers")?, keys.count("decoder-last-pipeline-num-layers")?);
+    keys.read_all(&["no-overlap-p2p-communication", "overlap-p2p-communication-warmup-flush"]);
+    if let Some(layout) = keys.text("pipeline-model-parallel-layout")? {
+        let key = "pipeline-model-parallel-layout";
+        let chunks = chunks_of_layout(&layout).map_err(|why| keys.fault(key, why))?;
+        let mut counts: Vec<u64> =
+            chunks.iter().map(|chunk| chunk.chars().filter(|c| *c == 't').count() as u64).collect();
+        let total: u64 = counts.iter().sum();
+        if layers.is_some_and(|layers| layers != total) {
+            return Err(keys.fault(
+                key,
+                format!("has {total} layers t, num-layers is {}; they must be the same", layers.unwrap_or(0)),
+            ));
+        }
+        let stages = counts.len() as u64;
+        if stages == 0 || !stages.is_multiple_of(pipeline) {
+            return Err(keys.fault(key, format!("has {stages} stages; give a multiple of the pipeline's {pipeline}")));
+        }
+        counts[0] = counts[0].checked_sub(leading).ok_or_else(|| {
+            keys.fault(key, format!("has fewer layers in its first stage than the {leading} without experts"))
+        })?;
+        options.push("virtual-stages", stages / pipeline);
+        if stages > 1 {
+            let split = layer_split(&counts).ok_or_else(|| {
+                keys.fault(
+                    key,
+                    "has inner stages that differ otherwise than by one layer in neighbours, which is not modelled",
+                )
+            })?;
+            options.push("layer-split", split);
+        }
+        return Ok(());
+    }
+    let Some(layers) = layers else {
+        let virtual_stages = stated.unwrap_or(1);
+        if chunk_layers.is_some() {
+            return Err(keys.fault("num-layers", "is missing; the chunks of a stage follow from it"));
+        }
+        options.push("virtual-stages", virtual_stages);
+        return Ok(());
+    };
+    let all = layers + embedding + loss;
+    let virtual_stages = match chunk_layers {
+        Some(of_a_chunk) if all.is_multiple_of(of_a_chunk * pipeline) => all / (of_a_chunk * pipeline),
+        Some(of_a_chunk) => {
+            let limit = format!("must divide {all} layers over {pipeline} stages; correct it");
+            return Err(keys.fault("num-layers-per-virtual-pipeline-stage", format!("{of_a_chunk}: {limit}")));
+        }
+        None => stated.unwrap_or(1),
+    };
+    options.push("virtual-stages", virtual_stages);
+    let chunks = virtual_stages * pipeline;
+    if chunks < 2 {
+        return Ok(());
+    }
+    if first.is_none() && last.is_none() && embedding + loss + leading == 0 {
+        options.push("layer-split", "even");
+        return Ok(());
+    }
+    let inner = chunks - u64::from(first.is_some()) - u64::from(last.is_some());
+    let rest = (all - embedding - loss).checked_sub(first.unwrap_or(0) + last.unwrap_or(0));
+    let of_a_chunk = match (first.or(last), rest) {
+        (None, _) if all.is_multiple_of(chunks) => all / chunks,
+        (Some(_), Some(rest)) if inner > 0 && rest.is_multiple_of(inner) => rest / inner,
+        (Some(_), Some(0)) => 0,
+        _ => {
+            let limit = format!("{layers} over {chunks} stages do not divide; give pipeline-model-parallel-layout");
+            return Err(keys.fault("num-layers", limit));
+        }
+    };
+    let mut counts = vec![of_a_chunk; usize::try_from(chunks).unwrap_or(usize::MAX).min(1 << 16)];
+    let end = counts.len() - 1;
+    counts[0] = first.unwrap_or(of_a_chunk - embedding.min(of_a_chunk));
+    counts[end] = last.unwrap_or(of_a_chunk - loss.min(of_a_chunk));
+    counts[0] = counts[0].checked_sub(leading).ok_or_else(|| {
+        keys.fault("num-layers", format!("the first stage has fewer layers than the {leading} without experts"))
+    })?;
+    if let Some(split) = layer_split(&counts) {
+        options.push("layer-split", split);
+    }
+    Ok(())
+}
+
+/// The states that ranks share.
+fn read_sharding(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    devices: Option<u64>,
+    model_parallel: u64,
+) -> Result<(), FrameworkFileError> {
+    let torch = keys.switch("use-torch-fsdp2")?;
+    let megatron = keys.switch("use-megatron-fsdp")? | keys.switch("use-custom-fsdp")?;
+    let distributed = keys.switch("use-distributed-optimizer")?;
+    let strategy = keys.text("data-parallel-sharding-strategy")?;
+    let zero = match (torch, megatron, strategy.as_deref()) {
+        (true, ..) => 3,
+        (_, true, Some("optim")) => 1,
+        (_, true, Some("optim_grads")) => 2,
+        (_, true, Some("optim_grads_params")) => 3,
+        (_, true, Some("no_shard") | None) => 0,
+        (_, true, Some(_)) => {
+            let known = "is none of no_shard, optim, optim_grads, optim_grads_params; correct it";
+            return Err(keys.fault("data-parallel-sharding-strategy", known));
+        }
+        _ => u64::from(distributed),
+    };
+    options.push("zero", zero);
+    keys.read_all(&["outer-dp-sharding-strategy"]);
+    if let Some(copies) = keys.count("num-distributed-optimizer-instances")?.filter(|copies| *copies > 1) {
+        let Some(devices) = devices else {
+            return Err(
+                keys.fault("num-distributed-optimizer-instances", "needs the number of devices; give --devices")
+            );
+        };
+        options.push("shards", devices / model_parallel.max(1) / copies);
+    }
+    Ok(())
+}
+
+/// Number formats, attention and optimizer.
+fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    let (bf16, fp16) = (keys.switch("bf16")?, keys.switch("fp16")?);
+    let recipe = keys.text("fp8-recipe")?;
+    let fp8 = keys.text("fp8-format")?.is_some() || keys.switch("fp8")?;
+    let fp4 = keys.text("fp4-format")?.is_some();
+    keys.read_all(&["fp4-recipe", "fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-param-gather", "fp8-margin"]);
+    if keys.switch("fp8-param-gather")? {
+        return Err(keys.fault("fp8-param-gather", "is not modelled: weights are gathered in bf16; leave it out"));
+    }
+    let precision = match (fp4, fp8, bf16, fp16) {
+        (true, ..) => "nvfp4",
+        (_, true, ..) if recipe.as_deref() == Some("mxfp8") => "mxfp8",
+        (_, true, ..) => "fp8",
+        (.., true) => "fp16",
+        (_, _, true, _) => "bf16",
+        _ => return Err(keys.fault("bf16", "is missing: training in fp32 is not modelled; give --bf16 or --fp16")),
+    };
+    options.push("precision", precision);
+    let narrow = keys.switch("grad-reduce-in-bf16")?;
+    keys.read_all(&["accumulate-allreduce-grads-in-fp32"]);
+    if bf16 {
+        options.push("stack-option", format!("kernels.fp32_gradients={}", !narrow));
+    }
+    let flash = keys.switch("use-flash-attn")?;
+    match keys.text("attention-backend")?.as_deref() {
+        Some("unfused" | "local") => options.push("attention", "unfused"),
+        Some("flash" | "fused" | "auto") => options.push("attention", "fused"),
+        Some(_) => return Err(keys.fault("attention-backend", "is none of flash, fused, unfused, local, auto")),
+        None if flash => options.push("attention", "fused"),
+        None => {}
+    }
+    let momentum = keys.number::<f64>("sgd-momentum")?.unwrap_or(0.9);
+    match keys.text("optimizer")?.as_deref() {
+        None | Some("adam") => options.push("optimizer", "adam"),
+        Some("sgd") if momentum == 0.0 => options.push("optimizer", "sgd"),
+        Some("sgd") => options.push("optimizer", "momentum"),
+        Some(_) => return Err(keys.fault("optimizer", "is not one that can be asked for; adam and sgd are")),
+    }
+    Ok(())
+}
+
+/// What layers keep.
+fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    let selective = keys.switch("recompute-activations")?;
+    let granularity = keys.text("recompute-granularity")?;
+    let method = keys.text("recompute-method")?;
+    let modules = keys.list("recompute-modules").unwrap_or_default();
+    match (granularity.as_deref(), method.as_deref()) {
+        (None, _) if !selective => options.push("recompute", "none"),
+        (None | Some("selective"), _) => match modules.as_slice() {
+            [] => options.push("recompute", "selective"),
+            [only] if only == "core_attn" => options.push("recompute", "selective"),
+            modules => {
+                options.push("recompute", "none");
+                for module in modules {
+                    options.push("technique", format!("recompute-{}", module.replace('_', "-")));
+                }
+            }
+        },
+        (Some("full"), Some("block")) => {
+            return Err(keys.fault(
+                "recompute-method",
+                "a number of layers of every chunk is found by coplace and cannot be given; give uniform, or plan \
+                 without --from",
+            ));
+        }
+        (Some("full"), _) => options.push("recompute", "full"),
+        (Some(_), _) => return Err(keys.fault("recompute-granularity", "is neither selective nor full; correct it")),
+    }
+    if keys.switch("fine-grained-activation-offloading")? {
+        for module in keys.list("offload-modules").unwrap_or_default() {
+            options.push("technique", format!("offload-{}", module.replace('_', "-")));
+        }
+    }
+    if keys.switch("optimizer-cpu-offload")? {
+        if keys.number::<f64>("optimizer-offload-fraction")?.is_some_and(|fraction| fraction < 1.0) {
+            return Err(keys.fault("optimizer-offload-fraction", "only 1 is modelled; give 1"));
+        }
+        options.push("technique", "zero-offload");
+        keys.read_all(&["use-precision-aware-optimizer"]);
+    }
+    Ok(())
+}
+
+/// What runs beside what. An overlap that is not asked for is off.
+fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    for (key, option) in [
+        ("overlap-grad-reduce", "overlap.data_reduction=0"),
+        ("overlap-param-gather", "overlap.parameter_prefetch=0"),
+        ("tp-comm-overlap", "overlap.tensor=0"),
+    ] {
+        if !keys.switch(key)? {
+            options.push("stack-option", option);
+        }
+    }
+    if keys.switch("overlap-moe-expert-parallel-comm")? {
+        options.push("stack-option", "overlap.experts=1");
+    }
+    keys.read_all(&["overlap-param-gather-with-optimizer-step", "align-grad-reduce", "align-param-gather"]);
+    match keys.text("moe-token-dispatcher-type")?.as_deref() {
+        None | Some("alltoall" | "allgather") => {}
+        Some("flex") => options.push("stack-option", "kernels.expert_deduplicated=true"),
+        Some(_) => return Err(keys.fault("moe-token-dispatcher-type", "is none of alltoall, allgather, flex")),
+    }
+    keys.read_all(&["moe-enable-deepep"]);
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The model of Megatron-LM's arguments, as the `config.json` of a family with the same layers.
+
+use super::keys::{FrameworkFileError, FrameworkKeys};
+use super::model::{ConfigJson, FrameworkModel};
+
+/// The arguments that describe the model.
+pub(super) const KEYS: [&str; 41] = [
+    "num-layers",
+    "hidden-size",
+    "ffn-hidden-size",
+    "num-attention-heads",
+    "kv-channels",
+    "group-query-attention",
+    "num-query-groups",
+    "max-position-embeddings",
+    "vocab-size",
+    "make-vocab-size-divisible-by",
+    "swiglu",
+    "normalization",
+    "position-embedding-type",
+    "rotary-base",
+    "rotary-percent",
+    "norm-epsilon",
+    "untie-embeddings-and-output-weights",
+    "disable-bias-linear",
+    "add-qkv-bias",
+    "qk-layernorm",
+    "attention-dropout",
+    "hidden-dropout",
+    "num-experts",
+    "moe-layer-freq",
+    "moe-ffn-hidden-size",
+    "moe-shared-expert-intermediate-size",
+    "moe-router-topk",
+    "moe-router-num-groups",
+    "moe-router-group-topk",
+    "multi-latent-attention",
+    "q-lora-rank",
+    "kv-lora-rank",
+    "qk-head-dim",
+    "qk-pos-emb-head-dim",
+    "v-head-dim",
+    "bert-no-binary-head",
+    "openai-gelu",
+    "squared-relu",
+    "encoder-num-layers",
+    "encoder-seq-length",
+    "decoder-seq-length",
+];
+
+/// The padding of vocabularies: a multiple of this times the tensor-parallel degree. Source: `arguments.py`,
+/// `--make-vocab-size-divisible-by`.
+const USUAL_MULTIPLE: u64 = 128;
+
+/// The layers before the first with experts, from `([0]*3+[1]*58)` or a number.
+pub(super) fn leading_layers(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
+    let Some(text) = keys.text("moe-layer-freq")? else { return Ok(0) };
+    let compact: String = text.chars().filter(|c| !c.is_whitespace() && !"()".contains(*c)).collect();
+    let fault = "is not a number of layers without experts before layers with them ([0]*3+[1]*58); other orders are not \
+                 modelled";
+    let part = |text: &str, kind: &str| text.strip_prefix(kind)?.parse::<u64>().ok();
+    let found = match compact.split_once('+') {
+        None if compact == "1" || part(&compact, "[1]*").is_some() => Some(0),
+        Some((dense, experts)) => part(experts, "[1]*").and_then(|_| part(dense, "[0]*")),
+        None => None,
+    };
+    found.ok_or_else(|| keys.fault("moe-layer-freq", fault))
+}
+
+/// The sizes that every family has.
+struct CommonSizes {
+    layers: u64,
+    hidden: u64,
+    heads: u64,
+    groups: u64,
+    ffn: u64,
+    vocabulary: u64,
+    positions: u64,
+}
+
+/// Reads the model.
+pub(super) fn read(keys: &mut FrameworkKeys, tensor: u64) -> Result<FrameworkModel, FrameworkFileError> {
+    for key in ["encoder-num-layers", "encoder-seq-length", "decoder-seq-length", "openai-gelu", "squared-relu"] {
+        if keys.list(key).is_some() {
+            return Err(keys.fault(key, "is of a model that is not built from arguments; name the model before --from"));
+        }
+    }
+    let swiglu = keys.switch("swiglu")?;
+    let hidden = keys.required_count("hidden-size")?;
+    let heads = keys.required_count("num-attention-heads")?;
+    let grouped = keys.switch("group-query-attention")?;
+    // `arguments.py`: two thirds of four times the width for SwiGLU, in multiples of 64.
+    let usual_ffn = if swiglu { (4 * hidden * 2 / 3) / 64 * 64 } else { 4 * hidden };
+    let common = CommonSizes {
+        layers: keys.required_count("num-layers")?,
+        hidden,
+        heads,
+        groups: keys.count("num-query-groups")?.filter(|_| grouped).unwrap_or(heads),
+        ffn: keys.count("ffn-hidden-size")?.unwrap_or(usual_ffn),
+        vocabulary: read_vocabulary(keys, tensor)?,
+        positions: keys.required_count("max-position-embeddings")?,
+    };
+    let rms = keys.text("normalization")?.is_some_and(|norm| norm == "RMSNorm");
+    let position = keys.text("position-embedding-type")?;
+    let rotary = position.as_deref() == Some("rope") || keys.switch("use-rotary-position-embeddings")?;
+    let no_bias = keys.switch("disable-bias-linear")?;
+    let key_norm = keys.switch("qk-layernorm")?;
+    let dropout = [keys.number("attention-dropout")?, keys.number("hidden-dropout")?].map(|rate| rate.unwrap_or(0.1));
+    let (base, epsilon) = (keys.number::<f64>("rotary-base")?, keys.number::<f64>("norm-epsilon")?);
+    let untied = keys.switch("untie-embeddings-and-output-weights")?;
+    let bias = keys.switch("add-qkv-bias")?;
+    let head_dim = keys.count("kv-channels")?;
+    keys.read_all(&["bert-no-binary-head"]);
+    if let (true, Some(part)) = (rotary, keys.number::<f64>("rotary-percent")?)
+        && part != 1.0
+    {
+        return Err(keys.fault("rotary-percent", "only 1 is built from arguments; name the model before --from"));
+    }
+    let experts = keys.count("num-experts")?;
+    if !swiglu && !rms && !rotary && experts.is_none() && !no_bias {
+        let config = ConfigJson::of_type("gpt2")
+            .with("n_layer", common.layers)
+            .with("n_embd", common.hidden)
+            .with("n_head", common.heads)
+            .with("n_inner", common.ffn)
+            .with("n_positions", common.positions)
+            .with("vocab_size", common.vocabulary)
+            .with("activation_function", "gelu_new")
+            .with("attn_pdrop", dropout[0])
+            .with("resid_pdrop", dropout[1])
+            .with("embd_pdrop", dropout[1])
+            .with("layer_norm_epsilon", epsilon.unwrap_or(1e-5))
+            .with("tie_word_embeddings", !untied);
+        return Ok(config.into_model());
+    }
+    if !(swiglu && rms && rotary && no_bias) {
+        let these = "swiglu, normalization RMSNorm, position-embedding-type rope and disable-bias-linear together, or none of \
+                     them (a GPT), are built from arguments; name the model before --from";
+        return Err(keys.fault("num-layers", these));
+    }
+    let latent = keys.switch("multi-latent-attention")?;
+    let model_type = match (latent, experts, key_norm) {
+        (true, Some(_), _) => "deepseek_v3",
+        (true, None, _) => {
+            return Err(keys
+                .fault("multi-latent-attention", "without experts is no known family; name the model before --from"));
+        }
+        (false, Some(_), true) => "qwen3_moe",
+        (false, Some(_), false) => "mixtral",
+        (false, None, true) => "qwen3",
+        (false, None, false) if bias => "qwen2",
+        (false, None, false) => "llama",
+    };
+    let config = ConfigJson::of_type(model_type)
+        .with("num_hidden_layers", common.layers)
+        .with("hidden_size", common.hidden)
+        .with("num_attention_heads", common.heads)
+        .with("num_key_value_heads", common.groups)
+        .with("intermediate_size", common.ffn)
+        .with("vocab_size", common.vocabulary)
+        .with("max_position_embeddings", common.positions)
+        .with("tie_word_embeddings", !untied)
+        .with("hidden_act", "silu")
+        .with("rms_norm_eps", epsilon.unwrap_or(1e-5))
+        .with("rope_theta", base.unwrap_or(10_000.0));
+    let config = if latent || bias { config } else { config.with_known("head_dim", head_dim) };
+    let Some(experts) = experts else { return Ok(config.into_model()) };
+    add_experts(keys, config, (experts, &common), model_type).map(ConfigJson::into_model)
+}
+
+/// The vocabulary as Megatron-LM pads it.
+fn read_vocabulary(keys: &mut FrameworkKeys, tensor: u64) -> Result<u64, FrameworkFileError> {
+    let words = keys.count("vocab-size")?.ok_or_else(|| {
+        keys.fault("vocab-size", "is missing, as its tokenizer has it; add it, or name the model before --from")
+    })?;
+    // `_NullTokenizer` counts the end of a document itself.
+    let own_end = u64::from(keys.text("tokenizer-type")?.as_deref() == Some("NullTokenizer"));
+    let multiple = keys.count("make-vocab-size-divisible-by")?.unwrap_or(USUAL_MULTIPLE);
+    Ok((words + own_end).next_multiple_of(multiple.saturating_mul(tensor).max(1)))
+}
+
+fn add_experts(
+    keys: &mut FrameworkKeys,
+    config: ConfigJson,
+    (experts, common): (u64, &CommonSizes),
+    model_type: &str,
+) -> Result<ConfigJson, FrameworkFileError> {
+    let leading = leading_layers(keys)?;
+    let (own, shared) = (keys.count("moe-ffn-hidden-size")?, keys.count("moe-shared-expert-intermediate-size")?);
+    let width = own.unwrap_or(common.ffn);
+    let chosen = keys.count("moe-router-topk")?.unwrap_or(2);
+    let groups = [keys.count("moe-router-num-groups")?, keys.count("moe-router-group-topk")?];
+    let plain = model_type != "deepseek_v3";
+    if plain && (leading > 0 || shared.is_some() || groups.iter().any(Option::is_some)) {
+        let these = "with leading layers, shared experts or groups are built from arguments beside latent attention only; \
+                     name the model before --from";
+        return Err(keys.fault("num-experts", these));
+    }
+    let config = config.with("num_experts_per_tok", chosen);
+    Ok(match model_type {
+        "mixtral" => config.with("num_local_experts", experts).with("intermediate_size", width),
+        "qwen3_moe" => config
+            .with("num_experts", experts)
+            .with("moe_intermediate_size", width)
+            .with("decoder_sparse_step", 1)
+            .with("mlp_only_layers", Vec::<u64>::new()),
+        _ => {
+            let shared_experts = shared.map_or(0, |shared| shared / width.max(1));
+            if shared.is_some_and(|shared| !shared.is_multiple_of(width)) {
+                let limit = format!("must be a multiple of an expert's {width}");
+                return Err(keys.fault("moe-shared-expert-intermediate-size", limit));
+            }
+            let head = |keys: &mut FrameworkKeys, key: &str| keys.required_count(key);
+            config
+                .with("n_routed_experts", experts)
+                .with("n_shared_experts", shared_experts)
+                .with("moe_intermediate_size", width)
+                .with("first_k_dense_replace", leading)
+                .with("moe_layer_freq", 1)
+                .with_known("n_group", groups[0])
+                .with_known("topk_group", groups[1])
+                .with("q_lora_rank", keys.count("q-lora-rank")?)
+                .with("kv_lora_rank", head(keys, "kv-lora-rank")?)
+                .with("qk_nope_head_dim", head(keys, "qk-head-dim")?)
+                .with("qk_rope_head_dim", head(keys, "qk-pos-emb-head-dim")?)
+                .with("v_head_dim", head(keys, "v-head-dim")?)
+        }
+    })
+}

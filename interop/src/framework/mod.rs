@@ -1,0 +1,108 @@
+//! Training configurations of frameworks: the options of `coplace plan` that a file states, and its model. Every key
+//! is read, known to change neither time nor memory, or refused.
+
+mod arguments;
+mod deepspeed;
+mod keys;
+mod maxtext;
+mod megatron;
+mod megatron_model;
+mod model;
+mod split;
+mod torchtitan;
+
+pub use keys::FrameworkFileError;
+pub use model::FrameworkModel;
+
+use keys::FrameworkKeys;
+use std::collections::BTreeMap;
+
+/// A run that a framework's file describes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrameworkRun {
+    /// The framework's name, for people.
+    pub framework: &'static str,
+    /// Options of `coplace plan` with their values, without dashes; each at most once.
+    pub options: Vec<(&'static str, String)>,
+    /// The model. `None` where the file leaves it to other files.
+    pub model: Option<FrameworkModel>,
+}
+
+/// What is given beside the file.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FrameworkContext<'a> {
+    /// Devices of the cluster.
+    pub devices: Option<u64>,
+    /// True if the model is named beside the file, whose own description of it is then left aside.
+    pub model_is_named: bool,
+    /// Keys that are taken to change nothing.
+    pub assumed: &'a [String],
+}
+
+/// Options being collected.
+#[derive(Default)]
+struct PlanOptions(Vec<(&'static str, String)>);
+
+impl PlanOptions {
+    fn push(&mut self, option: &'static str, value: impl ToString) {
+        self.0.push((option, value.to_string()));
+    }
+}
+
+/// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, else a script or
+/// a list of Megatron-LM's arguments.
+///
+/// # Errors
+/// A text of none of these; a key that is not understood, is missing or has no modelled value.
+pub fn read_framework_file(
+    file: &str,
+    text: &str,
+    context: FrameworkContext<'_>,
+) -> Result<FrameworkRun, FrameworkFileError> {
+    let malformed = |why: String| FrameworkFileError { file: file.to_owned(), key: "the file".to_owned(), why };
+    if file.ends_with(".toml") {
+        let table: toml::Value = toml::from_str(text).map_err(|e| malformed(format!("is no TOML: {e}; correct it")))?;
+        let values = serde_json::to_value(table).map_err(|e| malformed(e.to_string()))?;
+        return torchtitan::read(FrameworkKeys::new(file, flatten(&values)), context);
+    }
+    if file.ends_with(".json") {
+        let values = serde_json::from_str(text).map_err(|e| malformed(format!("is no JSON: {e}; correct it")))?;
+        return deepspeed::read(FrameworkKeys::new(file, flatten(&values)), context);
+    }
+    let arguments = arguments::read_arguments(text);
+    if arguments.contains_key("tensor-model-parallel-size") || arguments.contains_key("num-layers") {
+        return megatron::read(FrameworkKeys::new(file, arguments), context);
+    }
+    let settings = maxtext::read_settings(text);
+    if maxtext::recognises(&settings) {
+        return maxtext::read(FrameworkKeys::new(file, settings), context);
+    }
+    Err(malformed(
+        "is no configuration that is known; give Megatron-LM's arguments or script, MaxText's .yml or KEY=VALUE lines, \
+         TorchTitan's .toml or DeepSpeed's .json"
+            .to_owned(),
+    ))
+}
+
+/// The leaves of a tree by their paths, joined by dots. A list has several values.
+fn flatten(value: &serde_json::Value) -> BTreeMap<String, Vec<String>> {
+    fn word(value: &serde_json::Value) -> String {
+        value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    }
+    fn visit(path: &str, value: &serde_json::Value, found: &mut BTreeMap<String, Vec<String>>) {
+        match value {
+            serde_json::Value::Object(entries) => {
+                for (key, value) in entries {
+                    let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    visit(&path, value, found);
+                }
+            }
+            serde_json::Value::Array(list) => drop(found.insert(path.to_owned(), list.iter().map(word).collect())),
+            serde_json::Value::Null => {}
+            value => drop(found.insert(path.to_owned(), vec![word(value)])),
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit("", value, &mut found);
+    found
+}

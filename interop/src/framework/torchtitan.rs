@@ -1,0 +1,230 @@
+//! TorchTitan's `.toml`. Source: `torchtitan/config/job_config.py` of pytorch/torchtitan (2025).
+
+use super::keys::{FrameworkFileError, FrameworkKeys};
+use super::model::FrameworkModel;
+use super::{FrameworkContext, FrameworkRun, PlanOptions};
+
+/// Models by name and flavour. Source: `torchtitan/models/*/__init__.py`.
+const MODELS: [(&str, &str, &str); 7] = [
+    ("llama3", "8B", "llama3.1-8b"),
+    ("llama3", "70B", "llama3-70b"),
+    ("llama3", "405B", "llama3.1-405b"),
+    ("deepseek_v3", "16B", "deepseek-v2-lite"),
+    ("deepseek_v3", "671B", "deepseek-v3"),
+    ("qwen3", "8B", "qwen3-8b"),
+    ("qwen3", "30B-A3B", "qwen3-30b-a3b"),
+];
+
+/// Keys that change neither time nor memory of a step.
+const NOTHING: &[&str] = &[
+    "job.*",
+    "profiling.*",
+    "metrics.*",
+    "checkpoint.*",
+    "comm.*",
+    "validation.*",
+    "fault_tolerance.*",
+    "debug.*",
+    "lr_scheduler.*",
+    "optimizer.lr",
+    "optimizer.eps",
+    "optimizer.beta1",
+    "optimizer.beta2",
+    "optimizer.weight_decay",
+    "optimizer.implementation",
+    "optimizer.early_step_in_backward",
+    "training.steps",
+    "training.max_norm",
+    "training.dataset",
+    "training.dataset_path",
+    "training.gc_freq",
+    "training.seed",
+    "training.deterministic",
+    "training.warmup_steps",
+    "training.debug_moe_force_load_balance",
+    "model.tokenizer_path",
+    "model.hf_assets_path",
+    "model.print_after_conversion",
+    "experimental.custom_import",
+    "experimental.custom_args_module",
+    "memory_estimation.*",
+    "activation_checkpoint.early_stop",
+    "activation_checkpoint.determinism_check",
+    "activation_checkpoint.preserve_rng_state",
+    "parallelism.disable_loss_parallel",
+    "compile.backend",
+    "parallelism.pipeline_parallel_expert_parallel_overlap",
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+];
+
+/// Degrees that are options as they are.
+const DEGREES: [(&str, &str); 4] = [
+    ("parallelism.tensor_parallel_degree", "tensor"),
+    ("parallelism.pipeline_parallel_degree", "pipeline"),
+    ("parallelism.context_parallel_degree", "context"),
+    ("parallelism.expert_parallel_degree", "expert"),
+];
+
+pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
+    let mut options = PlanOptions::default();
+    let mut degrees = Vec::new();
+    for (key, option) in DEGREES {
+        let degree = keys.count(key)?.unwrap_or(1);
+        if option != "expert" || degree > 1 {
+            options.push(option, degree);
+        }
+        degrees.push(degree);
+    }
+    let [tensor, pipeline, contexts] = [degrees[0], degrees[1], degrees[2]];
+    options.push("sequence-parallel", tensor > 1);
+    if contexts > 1 {
+        options.push("context-method", "ring");
+    }
+    let copies = keys.count("parallelism.data_parallel_replicate_degree")?.unwrap_or(1);
+    let model_parallel = tensor * pipeline * contexts;
+    let key = "parallelism.data_parallel_shard_degree";
+    let shards = match keys.number::<i64>(key)?.unwrap_or(-1) {
+        -1 => context.devices.map(|devices| (devices / (copies * model_parallel)).max(1)),
+        shards if shards >= 1 => Some(shards.unsigned_abs()),
+        _ => return Err(keys.fault(key, "must be -1 or at least 1; correct it")),
+    };
+    let ranks = shards.map(|shards| shards * copies);
+    if let Some(devices) = context.devices.or(ranks.map(|ranks| ranks * model_parallel)) {
+        options.push("devices", devices);
+    }
+    let reshard = keys.text("parallelism.fsdp_reshard_after_forward")?;
+    let sharded = shards.is_none_or(|shards| shards * contexts > 1);
+    options.push(
+        "zero",
+        if !sharded {
+            0
+        } else if reshard.as_deref() == Some("never") {
+            2
+        } else {
+            3
+        },
+    );
+    if let (true, Some(shards)) = (copies > 1 && sharded, shards) {
+        options.push("shards", shards * contexts);
+    }
+    read_batch(&mut keys, &mut options, pipeline, ranks)?;
+    read_schedule(&mut keys, &mut options, pipeline)?;
+    read_activations(&mut keys, &mut options)?;
+    let stack = read_stack(&mut keys, &mut options)?;
+    options.push("stack", stack);
+    match keys.text("optimizer.name")?.as_deref() {
+        None | Some("AdamW" | "Adam") => options.push("optimizer", "adam"),
+        Some(_) => return Err(keys.fault("optimizer.name", "is not modelled; AdamW is")),
+    }
+    let [name, flavor] = [keys.text("model.name")?, keys.text("model.flavor")?];
+    let known =
+        MODELS.iter().find(|(model, size, _)| [Some(*model), Some(*size)] == [name.as_deref(), flavor.as_deref()]);
+    let model = match (context.model_is_named, known) {
+        (true, _) => None,
+        (false, Some((.., built_in))) => Some(FrameworkModel::BuiltIn(built_in)),
+        (false, None) => {
+            return Err(keys.fault("model.flavor", "is of no model that is built in; name the model before --from"));
+        }
+    };
+    keys.refuse_the_rest(NOTHING, context.assumed)?;
+    Ok(FrameworkRun { framework: "TorchTitan", options: options.0, model })
+}
+
+fn read_batch(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    pipeline: u64,
+    ranks: Option<u64>,
+) -> Result<(), FrameworkFileError> {
+    if let Some(tokens) = keys.count("training.seq_len")? {
+        options.push("sequence-length", tokens);
+    }
+    let old = keys.count("training.batch_size")?;
+    let local = keys.count("training.local_batch_size")?.or(old).unwrap_or(8);
+    let micro = keys.count("parallelism.pipeline_parallel_microbatch_size")?.unwrap_or(1);
+    options.push("micro-batch", if pipeline > 1 { micro } else { local });
+    let global = keys.number::<i64>("training.global_batch_size")?.filter(|batch| *batch > 0).map(i64::unsigned_abs);
+    if let Some(batch) = global.or(ranks.map(|ranks| ranks * local)) {
+        options.push("global-batch", batch);
+    }
+    Ok(())
+}
+
+fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: u64) -> Result<(), FrameworkFileError> {
+    let key = "parallelism.pipeline_parallel_schedule";
+    let named = keys.text(key)?;
+    keys.read_all(&["parallelism.pipeline_parallel_layers_per_stage", "parallelism.pipeline_parallel_split_points"]);
+    if pipeline == 1 {
+        return Ok(());
+    }
+    for (key, cure) in [
+        ("parallelism.pipeline_parallel_layers_per_stage", "is not read; leave it out, and give --layer-split"),
+        ("parallelism.pipeline_parallel_split_points", "is not read; leave it out, and give --layer-split"),
+    ] {
+        if keys.list(key).is_some_and(|values| !values.is_empty()) {
+            return Err(keys.fault(key, cure));
+        }
+    }
+    let (schedule, chunks) = match named.as_deref() {
+        None | Some("1F1B") => ("1f1b", 1),
+        Some("Interleaved1F1B") => ("1f1b", 2),
+        Some("GPipe") => ("gpipe", 1),
+        Some("ZBVZeroBubble") => ("zb-v", 2),
+        Some(_) => return Err(keys.fault(key, "is not modelled; 1F1B, Interleaved1F1B, GPipe and ZBVZeroBubble are")),
+    };
+    options.push("schedule", schedule);
+    options.push("virtual-stages", chunks);
+    Ok(())
+}
+
+fn read_activations(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    let option = keys.text("activation_checkpoint.selective_ac_option")?;
+    let mode = keys.text("activation_checkpoint.mode")?;
+    let policy = match (mode.as_deref(), option.as_deref()) {
+        (Some("none"), _) => "none",
+        (Some("full"), _) => "full",
+        (None | Some("selective"), Some("op")) => "selective_per_operator",
+        (None | Some("selective"), _) => {
+            let limit = "every so many layers is not modelled; \"op\" is";
+            return Err(keys.fault("activation_checkpoint.selective_ac_option", limit));
+        }
+        _ => return Err(keys.fault("activation_checkpoint.mode", "is none of none, selective, full")),
+    };
+    options.push("recompute", policy);
+    Ok(())
+}
+
+/// The stack that has the file's compiler, tensor-parallel overlap and scaling.
+fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'static str, FrameworkFileError> {
+    let old = keys.switch("training.compile")?;
+    keys.read_all(&["compile.components"]);
+    let compiled = keys.switch("compile.enable")? || old;
+    let asynchronous = keys.switch("parallelism.enable_async_tensor_parallel")?
+        | keys.switch("experimental.enable_async_tensor_parallel")?;
+    let converters = keys.list("model.converters").unwrap_or_default().join(",");
+    let mut recipe = None;
+    for table in ["float8", "quantize.linear.float8"] {
+        let found = keys.text(&format!("{table}.recipe_name"))?;
+        recipe = recipe.or(found);
+        for key in [
+            "enable_fsdp_float8_all_gather",
+            "precompute_float8_dynamic_scale_for_fsdp",
+            "filter_fqns",
+            "force_recompute_fp8_weight_in_bwd",
+            "emulate",
+        ] {
+            keys.read_all(&[&format!("{table}.{key}")]);
+        }
+    }
+    let fp8 = converters.contains("float8");
+    options.push("precision", if fp8 { "fp8" } else { "bf16" });
+    keys.read_all(&["training.mixed_precision_param", "training.mixed_precision_reduce"]);
+    let rowwise = fp8 && recipe.is_some_and(|recipe| recipe.starts_with("rowwise"));
+    Ok(match (compiled, asynchronous, rowwise) {
+        (false, ..) => "torchtitan_eager",
+        (_, false, false) => "torchtitan",
+        (_, false, true) => "torchtitan_rowwise",
+        (_, true, false) => "torchtitan_async",
+        (_, true, true) => "torchtitan_async_rowwise",
+    })
+}
