@@ -97,9 +97,9 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call of the program.
-    pub fn of_program() -> Self {
-        Self { files: Files::default(), control: CallControl::default(), kept: None }
+    /// A call of the program; `files` are texts that stand in for files of the same names.
+    pub fn of_program(files: Files) -> Self {
+        Self { files, control: CallControl::default(), kept: None }
     }
 
     /// A call from another program. Its output is kept.

@@ -9,6 +9,7 @@ mod call;
 mod failure;
 #[cfg(test)]
 mod flags;
+mod from;
 mod input;
 mod named_input;
 mod numbers;
@@ -120,11 +121,16 @@ pub fn run_program(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     // A log that another program has set stays.
     let _ = tracing::subscriber::set_global_default(log);
     fit_text_to_screen();
+    let mut files = Files::default();
+    let words = match from::with_file_options(words.into_iter().collect(), &command(), &mut files) {
+        Ok(words) => words,
+        Err(failure) => return failure.report_and_exit(),
+    };
     let verb = match parse_words(words) {
         Ok(verb) => verb,
         Err(error) => return print_parser_message(&error),
     };
-    match run_verb(verb, &Call::of_program()) {
+    match run_verb(verb, &Call::of_program(files)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report_and_exit(),
     }
@@ -133,8 +139,13 @@ pub fn run_program(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// Answers a call of another program. `words` are those of the command line, without the program's name. `files` are
 /// texts that stand in for files of the same names, in the verbs of [`VERBS_WITH_FILES`]. The output is what the
 /// program writes in both formats; it may have a part of the answer beside a fault.
-pub fn answer_call(words: &[String], files: Files, control: CallControl) -> (CallOutput, Result<(), CallFault>) {
-    let verb = match parse_words(words.iter().map(OsString::from)) {
+pub fn answer_call(words: &[String], mut files: Files, control: CallControl) -> (CallOutput, Result<(), CallFault>) {
+    let words = words.iter().map(OsString::from).collect();
+    let words = match from::with_file_options(words, &command(), &mut files) {
+        Ok(words) => words,
+        Err(failure) => return (CallOutput::default(), Err(CallFault::of_failure(&failure))),
+    };
+    let verb = match parse_words(words) {
         Ok(verb) => verb,
         Err(error) => return (CallOutput::default(), Err(CallFault::of_arguments(&error))),
     };

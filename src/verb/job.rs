@@ -18,6 +18,7 @@ use sim::files::carried::Files;
 use sim::hardware::{Accelerator, ChipTemplate};
 use sim::network::Fabric;
 use sim::units::Bytes;
+use std::path::PathBuf;
 use step::{SoftwareStack, usable_hbm};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, Lowering};
@@ -74,6 +75,11 @@ impl OptimizerName {
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
+    /// Take the model, the plan and the software from a framework's file: a script or list of Megatron-LM's arguments,
+    /// MaxText's settings, TorchTitan's .toml or DeepSpeed's .json. Options given beside it take precedence; a
+    /// model may be named
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
     /// A chip: built in (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a
     /// run directory of `coplace search` (its found chip, with its cluster and stack unless given), or an answer that
     /// `evaluate` or `plan` printed with --format json (.json)

@@ -17,6 +17,7 @@ use fit::FitSearch;
 use interop::piper;
 use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
 use results::answer::rank_mapping::RankMappingRecord;
+use results::answer::whole_training::{TrainedStep, WholeTraining};
 use results::emit::stage_trace;
 use results::store::files;
 use results::{figure, report};
@@ -43,6 +44,28 @@ enum LinkEnds {
     Nodes,
     /// Single devices
     Devices,
+}
+
+/// Most tokens of a training.
+const MOST_TOKENS: f64 = 1e18;
+
+/// Tokens: a whole number, or a number with K, M, B or T behind it.
+fn parse_tokens(text: &str) -> Result<u64, String> {
+    let units = [("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)];
+    let ends = |unit: &str| text.strip_suffix(unit).or_else(|| text.strip_suffix(&unit.to_lowercase()));
+    let found = units.iter().find_map(|(unit, size)| Some((ends(unit)?, *size)));
+    let (digits, size) = found.unwrap_or((text, 1.0));
+    let tokens = digits.parse::<f64>().ok().map(|number| number * size);
+    match tokens.filter(|tokens| (1.0..=MOST_TOKENS).contains(tokens)) {
+        Some(tokens) => Ok(tokens.round() as u64),
+        None => Err(format!("must be from 1 to {MOST_TOKENS:e} tokens, such as 15T, 300B or 20000000")),
+    }
+}
+
+/// A price in USD.
+fn parse_price(text: &str) -> Result<f64, String> {
+    let price = text.parse::<f64>().ok().filter(|price| (0.0..=1e6).contains(price));
+    price.ok_or_else(|| "must be from 0 to 1e6 USD, such as 2.5".to_owned())
 }
 
 /// Find the fastest plans of a model on an existing cluster, and explain why their neighbours are slower
@@ -116,6 +139,13 @@ pub struct PlanArguments {
     /// which is created if needed
     #[arg(long, value_name = "DIR", conflicts_with = "emit")]
     memory: Option<PathBuf>,
+    /// Say what a whole training of so many tokens takes under the first plan: days, device hours, energy. 15T, 300B,
+    /// 20M or a whole number
+    #[arg(long, value_name = "TOKENS", value_parser = parse_tokens, conflicts_with = "emit")]
+    tokens: Option<u64>,
+    /// The price of one device for one hour, USD: the price of the whole training
+    #[arg(long, value_name = "USD", value_parser = parse_price, requires = "tokens")]
+    usd_per_device_hour: Option<f64>,
     /// Stop after this many seconds, with the best plans so far and a lower bound on the step (Ctrl-C does so at once;
     /// a second one ends the program)
     #[arg(long, value_name = "SECONDS")]
@@ -345,6 +375,16 @@ fn list_plans(
     record.headroom_gib = asked_free;
     record.capacity_gib = record.capacity_gib.map(|capacity| capacity + margin - asked_free);
     record.robust = arguments.robust;
+    record.whole_training = arguments.tokens.and_then(|tokens| {
+        let first = record.plans.first()?;
+        let step = TrainedStep {
+            tokens: job.global_batch * job.sequence_length,
+            seconds: first.mapped_step_s.unwrap_or(first.step_s),
+            interval_s: first.evidence.as_ref().map(|evidence| evidence.step_interval_s),
+            energy_j: first.energy_j,
+        };
+        Some(WholeTraining::of_steps(&step, tokens, job.devices, arguments.usd_per_device_hour))
+    });
     record.asked = Some(question.clone());
     record.stopped = stopped;
     if let Some(best) = answer.best.first() {

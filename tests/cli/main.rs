@@ -8,6 +8,7 @@ mod constants;
 mod enough;
 mod experts;
 mod explain;
+mod framework_files;
 mod golden;
 mod help;
 mod hostile;

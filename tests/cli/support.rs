@@ -34,7 +34,7 @@ impl CommandOutput {
     }
 }
 
-/// What a call adds to its arguments: a search draws nothing unless it says how often, because draws would take most of
+/// The arguments that a call adds: a search draws nothing unless it says how often, because draws would take most of
 /// the suite's time. A part and a robust search never draw.
 fn without_draws(arguments: &[&str]) -> &'static [&'static str] {
     let decided = ["--draws", "--shard", "--robust"].iter().any(|flag| arguments.contains(flag));

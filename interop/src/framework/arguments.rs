@@ -49,9 +49,10 @@ fn assignment(word: &str) -> Option<(&str, &str)> {
 /// The arguments of a script by name, with `-` between words: `--num_layers=32`, `--num-layers 32`, `--num-layers: 32`.
 pub(super) fn read_arguments(text: &str) -> BTreeMap<String, Vec<String>> {
     let (mut variables, mut found) = (BTreeMap::new(), BTreeMap::<String, Vec<String>>::new());
-    let mut last: Option<String> = None;
     let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
     for line in joined.lines() {
+        // A value stands on its key's line.
+        let mut last: Option<String> = None;
         let mut words: Vec<String> = Vec::new();
         for word in words_of_line(line) {
             match assignment(&word) {
@@ -61,7 +62,6 @@ pub(super) fn read_arguments(text: &str) -> BTreeMap<String, Vec<String>> {
                 }
                 Some((name, value)) => {
                     variables.insert(name.to_owned(), with_variables(value, &variables));
-                    last = None;
                 }
                 None => words.push(with_variables(&word, &variables)),
             }

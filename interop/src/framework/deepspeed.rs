@@ -121,9 +121,9 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     if on(&mut keys, "activation_checkpointing.partition_activations")? {
         return Err(keys.fault("activation_checkpointing.partition_activations", "is not modelled; switch it off"));
     }
-    keys.refuse_the_rest(NOTHING, context.assumed)?;
+    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
     if !context.model_is_named {
         return Err(keys.fault("model", "is not in a file of DeepSpeed's; name it before --from"));
     }
-    Ok(FrameworkRun { framework: "DeepSpeed", options: options.0, model: None })
+    Ok(FrameworkRun { framework: "DeepSpeed", options: options.0, model: None, assumed })
 }

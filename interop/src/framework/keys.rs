@@ -74,7 +74,7 @@ impl FrameworkKeys {
     /// A switch: off if it is not there or says so.
     pub(super) fn switch(&mut self, key: &str) -> Result<bool, FrameworkFileError> {
         let Some(values) = self.list(key) else { return Ok(false) };
-        // What follows a switch of a command line may be another word of the script.
+        // Another word of the script may follow a switch of a command line.
         Ok(!values.first().is_some_and(|value| value.eq_ignore_ascii_case("false")))
     }
 
@@ -83,19 +83,24 @@ impl FrameworkKeys {
         self.read.extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
-    /// Refuses the first key that nothing has read and that is not `ignored`: a name, or a beginning with `*`.
-    pub(super) fn refuse_the_rest(&self, ignored: &[&str], assumed: &[String]) -> Result<(), FrameworkFileError> {
+    /// Refuses the first key that nothing has read and that is not `ignored`: a name, or a beginning with `*`. Returns
+    /// the keys that are `assumed` to change nothing.
+    pub(super) fn refuse_the_rest(
+        &self,
+        ignored: &[&str],
+        assumed: &[String],
+    ) -> Result<Vec<String>, FrameworkFileError> {
         let changes_nothing = |key: &str| {
             ignored.iter().any(|name| name.strip_suffix('*').map_or(key == *name, |start| key.starts_with(start)))
         };
-        let unread = self.values.keys().find(|key| {
-            !self.read.contains(*key) && !changes_nothing(key) && !assumed.iter().any(|assumed| assumed == *key)
-        });
-        unread.map_or(Ok(()), |key| {
-            let cure = format!(
-                "is not understood; leave it out, or give --assume {key}=ignored if it changes neither time nor memory"
-            );
-            Err(self.fault(key, cure))
-        })
+        let unread = self.values.keys().filter(|key| !self.read.contains(*key) && !changes_nothing(key));
+        let (taken, refused): (Vec<&String>, Vec<&String>) = unread.partition(|key| assumed.contains(key));
+        refused.first().map_or_else(
+            || Ok(taken.into_iter().cloned().collect()),
+            |key| {
+                let cure = "is not understood; leave it out, or give --assume";
+                Err(self.fault(key, format!("{cure} {key}=ignored if it changes neither time nor memory")))
+            },
+        )
     }
 }

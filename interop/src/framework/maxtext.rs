@@ -164,8 +164,8 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         options.push("capacity-factor", factor);
     }
     let model = read_model(&mut keys, context)?;
-    keys.refuse_the_rest(NOTHING, context.assumed)?;
-    Ok(FrameworkRun { framework: "MaxText", options: options.0, model })
+    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
+    Ok(FrameworkRun { framework: "MaxText", options: options.0, model, assumed })
 }
 
 /// The batch: MaxText counts sequences per device.

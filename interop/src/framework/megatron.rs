@@ -129,7 +129,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     let tensor = degree(&mut keys, "tensor-model-parallel-size")?;
     let pipeline = degree(&mut keys, "pipeline-model-parallel-size")?;
     let contexts = degree(&mut keys, "context-parallel-size")?;
-    // What is not given is 1 in Megatron-LM, and left open in coplace.
+    // A degree that is not given is 1 in Megatron-LM, and left open in coplace.
     for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts)] {
         if !options.0.iter().any(|(known, _)| *known == option) {
             options.push(option, value);
@@ -169,8 +169,8 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         }
         false => Some(megatron_model::read(&mut keys, tensor)?),
     };
-    keys.refuse_the_rest(NOTHING, context.assumed)?;
-    Ok(FrameworkRun { framework: "Megatron-LM", options: options.0, model })
+    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
+    Ok(FrameworkRun { framework: "Megatron-LM", options: options.0, model, assumed })
 }
 
 /// The devices: those given, else torchrun's hosts times its processes.
@@ -381,7 +381,7 @@ fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
     Ok(())
 }
 
-/// What layers keep.
+/// Reads which activations layers keep.
 fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let selective = keys.switch("recompute-activations")?;
     let granularity = keys.text("recompute-granularity")?;
@@ -424,16 +424,18 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
     Ok(())
 }
 
-/// What runs beside what. An overlap that is not asked for is off.
+/// Reads the overlaps. An overlap that is not asked for is off.
 fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
-    for (key, option) in [
-        ("overlap-grad-reduce", "overlap.data_reduction=0"),
-        ("overlap-param-gather", "overlap.parameter_prefetch=0"),
-        ("tp-comm-overlap", "overlap.tensor=0"),
-    ] {
+    for (key, option) in
+        [("overlap-grad-reduce", "overlap.data_reduction=0"), ("overlap-param-gather", "overlap.parameter_prefetch=0")]
+    {
         if !keys.switch(key)? {
             options.push("stack-option", option);
         }
+    }
+    // Without sequence parallelism the all-reduces run beside weight gradients by themselves.
+    if !keys.switch("tp-comm-overlap")? && keys.switch("sequence-parallel")? {
+        options.push("stack-option", "overlap.tensor=0");
     }
     if keys.switch("overlap-moe-expert-parallel-comm")? {
         options.push("stack-option", "overlap.experts=1");

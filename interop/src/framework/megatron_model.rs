@@ -56,8 +56,8 @@ const USUAL_MULTIPLE: u64 = 128;
 pub(super) fn leading_layers(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
     let Some(text) = keys.text("moe-layer-freq")? else { return Ok(0) };
     let compact: String = text.chars().filter(|c| !c.is_whitespace() && !"()".contains(*c)).collect();
-    let fault = "is not a number of layers without experts before layers with them ([0]*3+[1]*58); other orders are not \
-                 modelled";
+    let fault = "is not a number of layers without experts before layers with them ([0]*3+[1]*58); other orders are \
+                 not modelled";
     let part = |text: &str, kind: &str| text.strip_prefix(kind)?.parse::<u64>().ok();
     let found = match compact.split_once('+') {
         None if compact == "1" || part(&compact, "[1]*").is_some() => Some(0),
@@ -134,8 +134,8 @@ pub(super) fn read(keys: &mut FrameworkKeys, tensor: u64) -> Result<FrameworkMod
         return Ok(config.into_model());
     }
     if !(swiglu && rms && rotary && no_bias) {
-        let these = "swiglu, normalization RMSNorm, position-embedding-type rope and disable-bias-linear together, or none of \
-                     them (a GPT), are built from arguments; name the model before --from";
+        let these = "swiglu, normalization RMSNorm, position-embedding-type rope and disable-bias-linear together, or \
+                     none of them (a GPT), are built from arguments; name the model before --from";
         return Err(keys.fault("num-layers", these));
     }
     let latent = keys.switch("multi-latent-attention")?;
@@ -192,8 +192,8 @@ fn add_experts(
     let groups = [keys.count("moe-router-num-groups")?, keys.count("moe-router-group-topk")?];
     let plain = model_type != "deepseek_v3";
     if plain && (leading > 0 || shared.is_some() || groups.iter().any(Option::is_some)) {
-        let these = "with leading layers, shared experts or groups are built from arguments beside latent attention only; \
-                     name the model before --from";
+        let these = "with leading layers, shared experts or groups are built from arguments beside latent attention \
+                     only; name the model before --from";
         return Err(keys.fault("num-experts", these));
     }
     let config = config.with("num_experts_per_tok", chosen);

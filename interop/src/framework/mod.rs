@@ -9,6 +9,8 @@ mod megatron;
 mod megatron_model;
 mod model;
 mod split;
+#[cfg(test)]
+mod tests;
 mod torchtitan;
 
 pub use keys::FrameworkFileError;
@@ -26,9 +28,11 @@ pub struct FrameworkRun {
     pub options: Vec<(&'static str, String)>,
     /// The model. `None` where the file leaves it to other files.
     pub model: Option<FrameworkModel>,
+    /// Keys that are taken to change nothing only because the call says so.
+    pub assumed: Vec<String>,
 }
 
-/// What is given beside the file.
+/// The words that are given beside the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FrameworkContext<'a> {
     /// Devices of the cluster.

@@ -2,18 +2,10 @@
 
 use super::keys::{FrameworkFileError, FrameworkKeys};
 use super::model::FrameworkModel;
+use super::split::layer_split;
 use super::{FrameworkContext, FrameworkRun, PlanOptions};
-
-/// Models by name and flavour. Source: `torchtitan/models/*/__init__.py`.
-const MODELS: [(&str, &str, &str); 7] = [
-    ("llama3", "8B", "llama3.1-8b"),
-    ("llama3", "70B", "llama3-70b"),
-    ("llama3", "405B", "llama3.1-405b"),
-    ("deepseek_v3", "16B", "deepseek-v2-lite"),
-    ("deepseek_v3", "671B", "deepseek-v3"),
-    ("qwen3", "8B", "qwen3-8b"),
-    ("qwen3", "30B-A3B", "qwen3-30b-a3b"),
-];
+use step::TORCHTITAN_MODELS;
+use workloads::Model;
 
 /// Keys that change neither time nor memory of a step.
 const NOTHING: &[&str] = &[
@@ -117,8 +109,9 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         Some(_) => return Err(keys.fault("optimizer.name", "is not modelled; AdamW is")),
     }
     let [name, flavor] = [keys.text("model.name")?, keys.text("model.flavor")?];
-    let known =
-        MODELS.iter().find(|(model, size, _)| [Some(*model), Some(*size)] == [name.as_deref(), flavor.as_deref()]);
+    let known = TORCHTITAN_MODELS
+        .iter()
+        .find(|(model, size, _)| [Some(*model), Some(*size)] == [name.as_deref(), flavor.as_deref()]);
     let model = match (context.model_is_named, known) {
         (true, _) => None,
         (false, Some((.., built_in))) => Some(FrameworkModel::BuiltIn(built_in)),
@@ -126,8 +119,9 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
             return Err(keys.fault("model.flavor", "is of no model that is built in; name the model before --from"));
         }
     };
-    keys.refuse_the_rest(NOTHING, context.assumed)?;
-    Ok(FrameworkRun { framework: "TorchTitan", options: options.0, model })
+    read_split(&mut keys, &mut options, known.map(|(.., built_in)| *built_in))?;
+    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
+    Ok(FrameworkRun { framework: "TorchTitan", options: options.0, model, assumed })
 }
 
 fn read_batch(
@@ -174,6 +168,36 @@ fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: 
     };
     options.push("schedule", schedule);
     options.push("virtual-stages", chunks);
+    Ok(())
+}
+
+/// The layers of the stages, as TorchTitan spreads them: the ends count as so many layers, and the first stages take what
+/// does not divide. Source: `torchtitan/distributed/pipeline_parallel.py`, `generate_llm_fqn_per_model_part`.
+fn read_split(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    model: Option<&str>,
+) -> Result<(), FrameworkFileError> {
+    let names = ["first", "last"].map(|end| format!("parallelism.pipeline_parallel_{end}_stage_less_layers"));
+    let [first, last] = [keys.number::<u64>(&names[0])?.unwrap_or(1), keys.number::<u64>(&names[1])?.unwrap_or(1)];
+    let of = |name: &str| {
+        let value = options.0.iter().find(|(option, _)| *option == name).map(|(_, value)| value.parse::<u64>());
+        value.and_then(Result::ok).unwrap_or(1)
+    };
+    let stages = of("pipeline") * of("virtual-stages");
+    let Some(model) = model.and_then(|name| Model::load(name).ok()).filter(|_| stages > 1) else { return Ok(()) };
+    let leading = model.layer_count() - model.layers;
+    let whole = model.layer_count() + first + last;
+    let mut counts: Vec<u64> = (0..stages).map(|at| whole / stages + u64::from(at < whole % stages)).collect();
+    let end = counts.len() - 1;
+    let fewer = |layers: u64, by: u64| layers.checked_sub(by);
+    let ends = fewer(counts[0], first + leading).zip(fewer(counts[end], last));
+    let split = ends.and_then(|(first, last)| {
+        (counts[0], counts[end]) = (first, last);
+        layer_split(&counts)
+    });
+    let cure = "makes stages that cannot be said; give --layer-split";
+    options.push("layer-split", split.ok_or_else(|| keys.fault(&names[0], cure))?);
     Ok(())
 }
 

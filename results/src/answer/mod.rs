@@ -12,3 +12,4 @@ pub mod rank_mapping;
 pub mod step;
 pub mod techniques;
 pub mod timeline;
+pub mod whole_training;

@@ -9,6 +9,7 @@ pub use stopped::StoppedSearch;
 use crate::answer::evidence::{EvidenceRecord, fit_probability};
 use crate::answer::rank_mapping::RankMappingRecord;
 use crate::answer::timeline::{self, TimelineRow};
+use crate::answer::whole_training::WholeTraining;
 use search::ask::Question;
 use search::planner::{Job, Neighbour, NeighbourOutcome, PlanAnswer, RankedPlan};
 use search::rank_mapping::RankMapping;
@@ -103,6 +104,9 @@ pub struct PlannedAnswer {
     pub mapping: Option<RankMappingRecord>,
     /// If no plan fits: the shortfall of the nearest plan, or the reason of the refusal.
     pub why: Option<String>,
+    /// A whole training under the first plan, where its tokens are given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whole_training: Option<WholeTraining>,
     /// Parts of the model's file that are not modelled, with the assumptions made instead.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
@@ -254,6 +258,7 @@ impl PlannedAnswer {
         Self {
             format: FORMAT,
             model: model.to_owned(),
+            whole_training: None,
             assumptions: job.assumptions(),
             asked: None,
             chip: job.chip.name.clone(),

@@ -185,7 +185,7 @@ impl MegatronArguments {
         self.push_argument("hidden-dropout", model.dropout.residual);
     }
 
-    /// What the plan leaves open, with values that run without data of one's own, and the command.
+    /// Adds arguments that the plan leaves open, with values that run without data of one's own, and the command.
     fn push_launch(&mut self, model: &Model, recipe: &PlanRecipe<'_>) {
         let devices = recipe.plan.layout.device_count();
         let host = u64::from(recipe.fast_domain).min(GPUS_OF_A_HOST).min(devices).max(1);

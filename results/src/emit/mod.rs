@@ -7,11 +7,13 @@ pub mod stage_trace;
 #[cfg(test)]
 mod tests;
 mod torch;
+mod torchtitan;
 pub mod trace;
 
 pub use maxtext::{maxtext_choices, maxtext_policies, write_maxtext};
 pub use megatron::write_megatron;
 pub use torch::write_torch;
+pub use torchtitan::{torchtitan_choices, write_torchtitan};
 
 use crate::answer::rank_mapping::RankMappingRecord;
 use step::{Framework, SoftwareStack, TrainingPlan};

@@ -3,6 +3,7 @@
 use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
 use crate::answer::techniques::years_per_pb;
 use crate::answer::timeline::TimelineRow;
+use crate::answer::whole_training::WholeTraining;
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant,
@@ -55,6 +56,10 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
             if best.plan.layout.pipeline > 1 && best.plan.schedule == PipelineSchedule::ZbV {
                 text.push_str(ZB_V_MEMORY);
             }
+            if let Some(training) = &answer.whole_training {
+                text.push_str(&format_heading("A whole training under it"));
+                text.push_str(&format_fields(&whole_training_fields(training)));
+            }
             if answer.timeline.len() > 1 {
                 text.push_str(&format_heading("Its stages over a step, seconds"));
                 text.push_str(&timeline_text(&answer.timeline));
@@ -84,6 +89,22 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
     text.push_str(&format_heading("Search"));
     text.push_str(&search_text(answer));
     text
+}
+
+/// The lines about a whole training.
+fn whole_training_fields(training: &WholeTraining) -> Vec<(&'static str, String)> {
+    let short = |value: f64| format_significant(value, 3);
+    let interval = training
+        .days_interval
+        .map_or_else(String::new, |[least, most]| format!(" (90 %: {} to {})", short(least), short(most)));
+    let mut lines = vec![
+        ("tokens", format!("{} in {} steps", format_rate(training.tokens as f64), format_count(training.steps))),
+        ("days", format!("{}{interval}, without restarts", short(training.days))),
+        ("device hours", format_rate(training.device_hours)),
+        ("energy", format!("{} kWh of the chips alone", format_rate(training.chips_kwh))),
+    ];
+    lines.extend(training.usd.map(|usd| ("price", format!("{} USD", format_rate(usd)))));
+    lines
 }
 
 /// The note for schedules whose memory in flight depends on the times of passes.

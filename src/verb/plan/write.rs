@@ -20,6 +20,8 @@ pub enum EmitTarget {
     Megatron,
     /// MaxText's settings
     Maxtext,
+    /// TorchTitan's configuration
+    Torchtitan,
     /// PyTorch's selective activation checkpointing of a layer, as Python
     Torch,
     /// Not the plan but the problem: the model's layers with their costs, as input of Piper's planner and of `coplace
@@ -32,6 +34,7 @@ impl EmitTarget {
         match self {
             Self::Megatron => "megatron",
             Self::Maxtext => "maxtext",
+            Self::Torchtitan => "torchtitan",
             Self::Torch => "torch",
             Self::Piper => "piper",
         }
@@ -41,6 +44,9 @@ impl EmitTarget {
 /// The default choices of a plan that is written for MaxText or runs on it: MaxText's own policies (it wraps every
 /// layer), and its other decisions. `None` means the planner's defaults.
 pub fn runnable_choices(emit: Option<EmitTarget>, stack: &SoftwareStack) -> Option<PlanSpace> {
+    if emit == Some(EmitTarget::Torchtitan) {
+        return Some(emit::torchtitan_choices());
+    }
     let runs = stack.framework.name == Framework::MaxText;
     let maxtext = emit.map_or(runs, |target| target == EmitTarget::Maxtext);
     maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
@@ -128,6 +134,7 @@ fn write_plan(
     match framework {
         EmitTarget::Megatron => emit::write_megatron(&recipe).or_input(),
         EmitTarget::Torch => emit::write_torch(&recipe).or_input(),
+        EmitTarget::Torchtitan => emit::write_torchtitan(&recipe).or_input(),
         EmitTarget::Maxtext | EmitTarget::Piper => emit::write_maxtext(&recipe).or_input(),
     }
 }

@@ -1,0 +1,199 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+fn read(file: &str, text: &str, context: FrameworkContext<'_>) -> Result<FrameworkRun, String> {
+    read_framework_file(file, text, context).map_err(|error| error.to_string())
+}
+
+fn option<'a>(run: &'a FrameworkRun, name: &str) -> Vec<&'a str> {
+    run.options.iter().filter(|(option, _)| *option == name).map(|(_, value)| value.as_str()).collect()
+}
+
+fn config(run: &FrameworkRun) -> serde_json::Value {
+    match &run.model {
+        Some(FrameworkModel::Config(text)) => serde_json::from_str(text).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A script with the arguments of Llama 3 8B, and more.
+fn llama(more: &str) -> String {
+    format!(
+        "torchrun --nproc-per-node 8 --nnodes 4 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size \
+         14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 \
+         --max-position-embeddings 8192 --swiglu --normalization RMSNorm --position-embedding-type rope \
+         --untie-embeddings-and-output-weights --disable-bias-linear --vocab-size 128256 --bf16 --micro-batch-size 1 \
+         --global-batch-size 64 {more}"
+    )
+}
+
+#[test]
+fn a_megatron_script_states_model_plan_and_devices() {
+    let more = "--tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce \
+                --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --log-interval 10 --lr 1e-4";
+    let run = read("train.sh", &llama(more), FrameworkContext::default()).unwrap();
+    for (name, value) in [
+        ("devices", "32"),
+        ("tensor", "8"),
+        ("pipeline", "1"),
+        ("context", "1"),
+        ("zero", "1"),
+        ("recompute", "full"),
+        ("sequence-parallel", "true"),
+        ("precision", "bf16"),
+        ("global-batch", "64"),
+        ("sequence-length", "8192"),
+    ] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    let options = option(&run, "stack-option");
+    assert_eq!(options, ["kernels.fp32_gradients=true", "overlap.parameter_prefetch=0", "overlap.tensor=0"]);
+    // Megatron-LM pads to 128 x tp: 129,024 is the next multiple of 1,024.
+    let config = config(&run);
+    assert_eq!((&config["vocab_size"], &config["num_key_value_heads"]), (&129_024.into(), &8.into()));
+    assert_eq!(config["model_type"], "llama");
+}
+
+#[test]
+fn stages_are_read_as_megatron_divides_them() {
+    let splits = |more: &str| {
+        let run = read("train.sh", &llama(more), FrameworkContext::default()).unwrap();
+        [option(&run, "layer-split").join(","), option(&run, "virtual-stages").join(",")]
+    };
+    let of = |split: &str, chunks: &str| [split.to_owned(), chunks.to_owned()];
+    let pipeline = "--pipeline-model-parallel-size 4";
+    assert_eq!(splits(pipeline), of("even", "1"));
+    assert_eq!(splits(&format!("{pipeline} --num-layers-per-virtual-pipeline-stage 4")), of("even", "2"));
+    assert_eq!(splits(&format!("{pipeline} --num-virtual-stages-per-pipeline-rank 2")), of("even", "2"));
+    let ends = "--decoder-first-pipeline-num-layers 9 --decoder-last-pipeline-num-layers 7";
+    assert_eq!(splits(&format!("{pipeline} {ends}")), of("9:7", "1"));
+    assert_eq!(splits(&format!("{pipeline} --decoder-last-pipeline-num-layers 5")), of("9:5", "1"));
+    let layout = "--pipeline-model-parallel-layout \"Et*7|t*8|t*9|t*8,L\"";
+    assert_eq!(splits(&format!("{pipeline} {layout}")), of("7:8@1", "1"));
+    let refused = |more: &str| read("train.sh", &llama(more), FrameworkContext::default()).unwrap_err();
+    let short = refused(&format!("{pipeline} --pipeline-model-parallel-layout \"Et*7|t*8|t*8|t*8,L\""));
+    assert!(short.contains("has 31 layers t, num-layers is 32; they must be the same"), "{short}");
+    let three = refused(&format!("{pipeline} --pipeline-model-parallel-layout \"Et*16|t*8|t*8,L\""));
+    assert!(three.contains("has 3 stages; give a multiple of the pipeline's 4"), "{three}");
+    let accounted = refused(&format!("{pipeline} --account-for-loss-in-pipeline-split"));
+    assert!(accounted.contains("num-layers = 32: 32 over 4 stages do not divide"), "{accounted}");
+}
+
+#[test]
+fn what_is_not_understood_is_refused_with_its_key() {
+    let refused = |more: &str| read("train.sh", &llama(more), FrameworkContext::default()).unwrap_err();
+    for (more, said) in [
+        (
+            "--hybrid-override-pattern M-M*",
+            "train.sh: hybrid-override-pattern = M-M*: is not understood; leave it out, or give \
+                                            --assume hybrid-override-pattern=ignored",
+        ),
+        (
+            "--tensor-model-parallel-size $TP",
+            "tensor-model-parallel-size = $TP: is a variable that the file does not set",
+        ),
+        ("--optimizer muon", "optimizer = muon: is not one that can be asked for"),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+            "recompute-method = block: ",
+        ),
+        ("--rampup-batch-size 16 16 1000", "rampup-batch-size = 16 16 1000: is not modelled"),
+        ("--squared-relu", "squared-relu: is of a model that is not built from arguments"),
+    ] {
+        let why = refused(more);
+        assert!(why.contains(said), "{why}");
+    }
+    let assumed = ["hybrid-override-pattern".to_owned()];
+    let context = FrameworkContext { assumed: &assumed, ..FrameworkContext::default() };
+    assert!(read("train.sh", &llama("--hybrid-override-pattern M-M*"), context).is_ok());
+    let nothing = read("notes.txt", "buy milk", FrameworkContext::default()).unwrap_err();
+    assert!(
+        nothing.starts_with("notes.txt: the file: is no configuration that is known; give Megatron-LM's"),
+        "{nothing}"
+    );
+}
+
+#[test]
+fn torchtitan_s_degrees_checkpointing_and_stack_are_read() {
+    let text = r#"
+        [model]
+        name = "llama3"
+        flavor = "8B"
+        converters = ["float8"]
+        [training]
+        local_batch_size = 2
+        seq_len = 8192
+        steps = 1000
+        [parallelism]
+        data_parallel_replicate_degree = 2
+        data_parallel_shard_degree = 4
+        tensor_parallel_degree = 8
+        enable_async_tensor_parallel = true
+        [activation_checkpoint]
+        mode = "selective"
+        selective_ac_option = "op"
+        [compile]
+        enable = true
+    "#;
+    let run = read("train.toml", text, FrameworkContext::default()).unwrap();
+    for (name, value) in [
+        ("devices", "64"),
+        ("global-batch", "16"),
+        ("micro-batch", "2"),
+        ("zero", "3"),
+        ("shards", "4"),
+        ("precision", "fp8"),
+        ("stack", "torchtitan_async"),
+        ("recompute", "selective_per_operator"),
+    ] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    assert_eq!(run.model, Some(FrameworkModel::BuiltIn("llama3.1-8b")));
+    let every_other = text.replace("\"op\"", "\"2\"");
+    let refused = read("train.toml", &every_other, FrameworkContext::default()).unwrap_err();
+    assert!(refused.contains("selective_ac_option = 2: every so many layers is not modelled"), "{refused}");
+    let unknown = text.replace("[compile]", "[compile]\nmystery = 3");
+    assert!(
+        read("train.toml", &unknown, FrameworkContext::default())
+            .unwrap_err()
+            .contains("compile.mystery = 3: is not understood")
+    );
+}
+
+#[test]
+fn maxtext_fills_the_axis_that_is_left() {
+    let text = "# base\nmodel_name: 'llama3.1-8b'\nper_device_batch_size: 4\nmax_target_length: 8192\n\
+                ici_tensor_parallelism: 4\nici_fsdp_parallelism: -1\nremat_policy: 'full'\nsteps: 30\n";
+    let missing = read("run.yml", text, FrameworkContext::default()).unwrap_err();
+    assert!(missing.contains("takes the devices that are left; give --devices"), "{missing}");
+    let context = FrameworkContext { devices: Some(64), ..FrameworkContext::default() };
+    let run = read("run.yml", text, context).unwrap();
+    for (name, value) in
+        [("tensor", "4"), ("zero", "3"), ("global-batch", "256"), ("micro-batch", "16"), ("recompute", "full")]
+    {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    assert_eq!(run.model, Some(FrameworkModel::BuiltIn("llama3.1-8b")));
+}
+
+#[test]
+fn deepspeed_s_batch_must_fit_the_devices() {
+    let text = r#"{"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true}},
+        "bf16": {"enabled": true}, "gradient_clipping": 1.0}"#;
+    let context =
+        |devices| FrameworkContext { devices: Some(devices), model_is_named: true, ..FrameworkContext::default() };
+    let run = read("ds.json", text, context(64)).unwrap();
+    for (name, value) in [("zero", "3"), ("micro-batch", "2"), ("technique", "zero-offload"), ("global-batch", "512")] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    let wrong = read("ds.json", text, context(32)).unwrap_err();
+    assert!(
+        wrong.contains("train_batch_size = 512: must be the micro-batch x accumulation x 32 devices, 256"),
+        "{wrong}"
+    );
+    let unnamed = FrameworkContext { devices: Some(64), ..FrameworkContext::default() };
+    assert!(
+        read("ds.json", text, unnamed).unwrap_err().contains("is not in a file of DeepSpeed's; name it before --from")
+    );
+}

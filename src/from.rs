@@ -1,0 +1,113 @@
+//! `--from FILE`: the options that a framework's file states, put among the words of a command line before they are
+//! parsed. An option that the call gives itself takes precedence.
+
+use crate::failure::{Failure, OrInput, input_failure};
+use clap::{Arg, Command};
+use interop::framework::{FrameworkContext, FrameworkModel, read_framework_file};
+use sim::files::carried::Files;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// The option.
+const FROM: &str = "from";
+
+/// The words of a call: which options they give with which value, and whether a value stands alone.
+#[derive(Default)]
+struct GivenWords {
+    options: Vec<(String, String)>,
+    has_positional: bool,
+}
+
+impl GivenWords {
+    /// Sorts the words behind a verb. An option that the verb does not have is left to the parser.
+    fn of_words(words: &[String], verb: &Command) -> Self {
+        let mut given = Self::default();
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
+                given.has_positional |= !word.starts_with('-');
+                continue;
+            };
+            let (name, value) = named.split_once('=').map_or((named, None), |(name, value)| (name, Some(value)));
+            let known = verb.get_arguments().find(|argument| names_of(argument).any(|known| known == name));
+            let Some(known) = known else { continue };
+            let takes_value = known.get_action().takes_values();
+            let value = value.map(str::to_owned).or_else(|| takes_value.then(|| rest.next().cloned()).flatten());
+            given.options.push((known.get_long().unwrap_or(name).to_owned(), value.unwrap_or_default()));
+        }
+        given
+    }
+
+    fn value_of(&self, option: &str) -> Option<&str> {
+        self.options.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+    }
+}
+
+/// The names of an option: its own, and its aliases.
+fn names_of(argument: &Arg) -> impl Iterator<Item = &str> {
+    let aliases = argument.get_all_aliases().unwrap_or_default();
+    argument.get_long().into_iter().chain(aliases)
+}
+
+/// Replaces nothing where `--from` is not given. Otherwise adds the options that the file states and that are not given,
+/// and the model if none is named; a model that the file describes is put among `files` under the file's name.
+///
+/// # Errors
+/// A file that cannot be read, or that is not understood.
+pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Files) -> Result<Vec<OsString>, Failure> {
+    let texts: Option<Vec<String>> = words.iter().map(|word| word.to_str().map(str::to_owned)).collect();
+    let (Some((verb, rest)), true) = (texts.as_deref().and_then(<[String]>::split_first), words.len() > 1) else {
+        return Ok(words);
+    };
+    let Some(verb) = command.find_subcommand(verb) else { return Ok(words) };
+    let given = GivenWords::of_words(rest, verb);
+    let Some(file) = given.value_of(FROM).filter(|_| verb.get_arguments().any(|known| known.get_long() == Some(FROM)))
+    else {
+        return Ok(words);
+    };
+    let path = Path::new(file);
+    let text = files
+        .read(path)
+        .map_err(|error| input_failure(format!("--from {file}: cannot be read: {error}; give a framework's file")))?;
+    let assumed: Vec<String> = given
+        .options
+        .iter()
+        .filter(|(name, _)| name == "assume")
+        .filter_map(|(_, value)| value.strip_suffix("=ignored").map(str::to_owned))
+        .collect();
+    let context = FrameworkContext {
+        devices: given.value_of("devices").and_then(|value| value.parse().ok()),
+        model_is_named: given.has_positional,
+        assumed: &assumed,
+    };
+    let run = read_framework_file(file, &text, context).or_input()?;
+    // Options that may be given several times stand before the user's own, of which the last counts.
+    let stated = run
+        .options
+        .iter()
+        .filter(|(option, _)| ["stack-option", "technique"].contains(option) || given.value_of(option).is_none());
+    let mut added: Vec<OsString> = stated.map(|(option, value)| format!("--{option}={value}").into()).collect();
+    match run.model {
+        None => {}
+        Some(FrameworkModel::BuiltIn(name)) => added.push(name.into()),
+        Some(FrameworkModel::Config(config)) => {
+            files.insert(path, config);
+            added.push(file.into());
+        }
+    }
+    // These assumptions are about the file, not about a model.
+    let is_of_file =
+        |value: &str| value.strip_suffix("=ignored").is_some_and(|key| run.assumed.iter().any(|k| k == key));
+    let mut kept: Vec<OsString> = Vec::with_capacity(words.len() + added.len());
+    for word in words {
+        let text = word.to_str().unwrap_or_default();
+        let last_is_flag = kept.last().is_some_and(|last| last == "--assume");
+        if last_is_flag && is_of_file(text) {
+            kept.pop();
+        } else if !text.strip_prefix("--assume=").is_some_and(is_of_file) {
+            kept.push(word);
+        }
+    }
+    kept.splice(1..1, added);
+    Ok(kept)
+}

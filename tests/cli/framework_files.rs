@@ -1,0 +1,178 @@
+//! Plans that are written for a framework, and files of frameworks that `--from` reads.
+
+use crate::support::{run_coplace, run_coplace_in};
+use std::path::Path;
+use std::process::Command;
+
+/// The jobs that are written and read again: name of the file, model and arguments.
+const JOBS: [(&str, &str); 14] = [
+    (
+        "dense.sh",
+        "llama3-8b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 2 --recompute none;selective;full",
+    ),
+    (
+        "chunks.sh",
+        "llama3-70b H100 --devices 64 --global-batch 256 --tensor 8 --pipeline 4 --virtual-stages 2 --recompute full",
+    ),
+    ("ends.sh", "llama3.1-405b H100 --devices 512 --global-batch 512 --tensor 8 --pipeline 16 --recompute full"),
+    (
+        "deepseek.sh",
+        "deepseek-v3 H100 --devices 1024 --global-batch 2048 --sequence-length 4096 --tensor 1 --pipeline 16 \
+                     --expert 64 --zero 1 --recompute full --micro-batch 1 --mtp-layers 1",
+    ),
+    (
+        "lite.sh",
+        "deepseek-v2-lite H100 --devices 16 --global-batch 64 --sequence-length 4096 --tensor 1 --pipeline 2 \
+                 --expert 8 --zero 1 --micro-batch 1 --recompute full",
+    ),
+    ("experts.sh", "qwen3-30b-a3b H100 --devices 64 --global-batch 256 --expert 8 --recompute none;full"),
+    (
+        "mixtral.sh",
+        "mixtral-8x7b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 4 --expert 4 --sequence-length \
+                    4096 --recompute none;selective;full",
+    ),
+    ("gpt.sh", "gpt3-175b A100 --devices 1024 --global-batch 1536 --recompute selective;full --layer-split even"),
+    ("bias.sh", "qwen2.5-7b H100 --devices 64 --global-batch 512 --recompute none;selective;full"),
+    (
+        "long.sh",
+        "qwen3-8b H100 --devices 64 --global-batch 64 --sequence-length 32768 --context 4 --recompute full \
+                 --precision fp8",
+    ),
+    ("dense.toml", "llama3.1-8b TITAN --devices 64 --global-batch 128 --sequence-length 8192"),
+    (
+        "stages.toml",
+        "llama3-70b TITAN --devices 128 --global-batch 256 --sequence-length 8192 --tensor 8 --pipeline 4 --schedule 1f1b \
+         --virtual-stages 1 --recompute full",
+    ),
+    ("dense.yml", "llama3-8b TPU --devices 64 --global-batch 512"),
+    ("stages.yml", "llama3-70b TPU --devices 256 --global-batch 512 --pipeline 4"),
+];
+
+fn cluster(name: &str) -> &'static str {
+    match name {
+        "H100" => "--chip h100 --fabric eos_ndr400x8",
+        "TITAN" => "--chip h100 --fabric eos_ndr400x8 --stack torchtitan",
+        "A100" => "--chip a100_80gb --fabric selene_hdr200x8",
+        _ => "--chip tpu_v5p --fabric ici_3d_torus --stack maxtext",
+    }
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
+/// The step of a plan of one job, s.
+fn step_of(directory: &Path, call: &str) -> f64 {
+    let answer = run_coplace_in(directory, &words(&format!("{call} --top 1 --format json"))).expect_json();
+    answer["plans"][0]["step_s"].as_f64().unwrap_or_else(|| panic!("{call}: {answer}"))
+}
+
+#[test]
+fn what_is_written_for_a_framework_is_read_as_the_same_step() {
+    let dir = tempfile::tempdir().unwrap();
+    for (file, job) in JOBS {
+        let [model, chip] = [0, 1].map(|at| words(job)[at]);
+        let rest = words(job)[2..].join(" ");
+        let (framework, devices) = match file.rsplit_once('.').unwrap().1 {
+            // torchrun's line and TorchTitan's degrees have the number of devices.
+            "sh" => ("megatron", String::new()),
+            "toml" => ("torchtitan", String::new()),
+            _ => ("maxtext", format!("--devices {}", words(job)[3])),
+        };
+        let call = format!("plan {model} {} {rest}", cluster(chip));
+        let written = run_coplace_in(dir.path(), &words(&format!("{call} --emit {framework}"))).expect_result();
+        std::fs::write(dir.path().join(file), &written).unwrap();
+        if framework == "megatron" {
+            let checked = Command::new("bash").args(["-n", file]).current_dir(dir.path()).output().unwrap();
+            assert!(checked.status.success(), "{file}: {}", String::from_utf8_lossy(&checked.stderr));
+        }
+        let again = step_of(dir.path(), &format!("plan --from {file} {} {devices}", cluster(chip)));
+        let first = step_of(dir.path(), &call);
+        assert!((again / first - 1.0).abs() < 1e-9, "{file}: {first} s written, {again} s read\n{written}");
+    }
+}
+
+#[test]
+fn a_deepseek_pipeline_is_written_with_its_layers_and_predictors() {
+    let call = "plan deepseek-v3 --chip h100 --fabric eos_ndr400x8 --devices 1024 --global-batch 4096 --sequence-length 4096 \
+        --tensor 1 --pipeline 16 --virtual-stages 1 --expert 64 --zero 1 --recompute full --micro-batch 1 --mtp-layers 1 \
+        --layer-split 1:1 --emit megatron";
+    let written = run_coplace(&words(call)).expect_result();
+    // Megatron Bridge runs it so: the embedding and four decoders, 14 stages of four, one decoder with predictor and loss.
+    let layout: String = std::iter::once("E,t*4|").chain(std::iter::repeat_n("t*4|", 14)).chain(["t,m,L"]).collect();
+    for line in [
+        format!("--pipeline-model-parallel-layout \"{layout}\""),
+        "--moe-layer-freq '([0]*3+[1]*58)'".to_owned(),
+        "--num-layers 61".to_owned(),
+    ] {
+        assert!(written.lines().any(|written| written == line), "{line}: {written}");
+    }
+    let launch = written.lines().find(|line| line.starts_with("torchrun ")).unwrap();
+    assert!(launch.contains("--nproc-per-node 8 --nnodes 128 ") && launch.contains("pretrain_gpt.py"), "{launch}");
+}
+
+#[test]
+fn what_is_given_beside_a_file_takes_precedence_and_what_is_not_understood_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \
+        --num-attention-heads 16 --ffn-hidden-size 8192 --seq-length 4096 --max-position-embeddings 4096 --swiglu \
+        --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --vocab-size 128256 --bf16 \
+        --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer";
+    std::fs::write(dir.path().join("train.sh"), script).unwrap();
+    std::fs::write(dir.path().join("odd.sh"), format!("{script} --mystery-width 3")).unwrap();
+    let call = |file: &str, more: &str| {
+        let text = format!("evaluate --from {file} {} {more}", cluster("H100"));
+        run_coplace_in(dir.path(), &words(&text))
+    };
+    let own = call("train.sh", "--format json").expect_json();
+    assert_eq!(own["job"]["cluster"]["devices"], 16);
+    assert_eq!(own["result"]["plan"]["plan"]["layout"]["zero"], "optimizer_states");
+    let other = call("train.sh", "--tp 2 --sequence-parallel true --gpus 32 --format json").expect_json();
+    assert_eq!(other["job"]["cluster"]["devices"], 32);
+    assert_eq!(other["result"]["plan"]["plan"]["layout"]["tensor"], 2);
+    let named = run_coplace_in(
+        dir.path(),
+        &words(&format!("evaluate llama3.2-1b --from train.sh {} --format json", cluster("H100"))),
+    );
+    assert_eq!(named.expect_json()["job"]["model"]["name"], "llama3.2-1b");
+    let refused = call("odd.sh", "").expect_refusal();
+    assert!(
+        refused.contains("odd.sh: mystery-width = 3: is not understood; leave it out, or give --assume"),
+        "{refused}"
+    );
+    call("odd.sh", "--assume mystery-width=ignored").expect_result();
+    let missing = call("nowhere.sh", "").expect_refusal();
+    assert!(missing.contains("--from nowhere.sh: cannot be read: "), "{missing}");
+    // The question travels with the file's model.
+    let answer = run_coplace_in(dir.path(), &words(&format!("plan --from train.sh {} --format json", cluster("H100"))));
+    std::fs::write(dir.path().join("answer.json"), answer.expect_result()).unwrap();
+    std::fs::remove_file(dir.path().join("train.sh")).unwrap();
+    run_coplace_in(dir.path(), &["compare", "answer.json", "answer.json"]).expect_result();
+}
+
+#[test]
+fn a_whole_training_is_the_step_as_often_as_its_tokens_ask() {
+    let call =
+        format!("plan llama3.2-1b {} --devices 16 --global-batch 64 --sequence-length 4096 --top 1", cluster("H100"));
+    let more = "--tokens 300B --usd-per-device-hour 2.5 --format json";
+    let answer = run_coplace(&words(&format!("{call} {more}"))).expect_json();
+    let of = |key: &str| answer["whole_training"][key].as_f64().unwrap();
+    // 300e9 tokens over 64 x 4,096 of a step.
+    assert_eq!((of("tokens"), of("steps")), (300e9, 1_144_410.0));
+    let [step, joules] = ["step_s", "energy_j"].map(|key| answer["plans"][0][key].as_f64().unwrap());
+    let hours = 1_144_410.0 * step / 3600.0;
+    for (key, value) in [
+        ("days", hours / 24.0),
+        ("device_hours", 16.0 * hours),
+        ("usd", 40.0 * hours),
+        ("chips_kwh", 1_144_410.0 * joules / 3.6e6),
+    ] {
+        assert!((of(key) / value - 1.0).abs() < 1e-12, "{key}: {} {value}", of(key));
+    }
+    let ends = &answer["whole_training"]["days_interval"];
+    assert!(ends[0].as_f64() < Some(of("days")) && ends[1].as_f64() > Some(of("days")), "{ends}");
+    let text = run_coplace(&words(&format!("{call} --tokens 300B"))).expect_result();
+    assert!(text.contains("300,000,000,000 in 1,144,410 steps") && text.contains("without restarts"), "{text}");
+    let refused = run_coplace(&words(&format!("{call} --tokens many"))).expect_refusal();
+    assert!(refused.contains("must be from 1 to 1e18 tokens, such as 15T, 300B or 20000000"), "{refused}");
+}
