@@ -473,14 +473,17 @@ impl<'a> TechniqueRewriter<'a> {
                 .filter(|_| op.layer.is_some() && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
             let Some(c) = product else { continue };
             let rank = match adapter.form {
-                AdapterForm::LowRank | AdapterForm::Decomposed | AdapterForm::InputSums | AdapterForm::WeightUpdate => {
-                    self.rank_within_width(op, adapter.rank, c.k.min(c.n))?
-                }
-                // Shared projections may be wider than a product.
-                _ => adapter.rank as u64,
+                // Shared projections may be wider than a product; the others have no rank.
+                AdapterForm::SharedProjection
+                | AdapterForm::ScaledInput
+                | AdapterForm::ScaledOutput
+                | AdapterForm::Bias => adapter.rank as u64,
+                _ => self.rank_within_width(op, adapter.rank, c.k.min(c.n))?,
             };
             match adapter.form {
-                AdapterForm::LowRank | AdapterForm::Decomposed => self.add_adapter_to(at, c, rank, adapter),
+                AdapterForm::LowRank | AdapterForm::Corrected | AdapterForm::Decomposed => {
+                    self.add_adapter_to(at, c, rank, adapter);
+                }
                 form => self.add_vector_adapter(at, c, rank, form),
             }
             found = true;
@@ -524,7 +527,7 @@ impl<'a> TechniqueRewriter<'a> {
         let (inner_numbers, inner_kernels) = match form {
             AdapterForm::SharedProjection => (tokens * rank, vec![of(c.m, rank, c.k), of(c.m, c.n, rank)]),
             AdapterForm::InputSums => (tokens * rank, vec![of(c.m, c.n, rank)]),
-            AdapterForm::WeightUpdate => (0, vec![of(c.k, c.n, rank), of(c.m, c.n, c.k)]),
+            AdapterForm::WeightUpdate | AdapterForm::ChangedWeights => (0, vec![of(c.k, c.n, rank), of(c.m, c.n, c.k)]),
             _ => (0, vec![]),
         };
         let inner = StandIn {
@@ -537,6 +540,10 @@ impl<'a> TechniqueRewriter<'a> {
         };
         let mut reads = vec![self.add_side_output(at, input, &inner)];
         match form {
+            AdapterForm::ChangedWeights => {
+                reads.push(input);
+                reads.push(self.add_adapter_copy(at, output, c.batch * c.k * c.n, c.operand.bytes()));
+            }
             AdapterForm::WeightUpdate => {
                 reads.push(self.add_adapter_copy(at, input, tokens * c.k, each));
                 reads.push(self.add_adapter_copy(at, output, c.batch * c.k * c.n, each));
@@ -558,7 +565,7 @@ impl<'a> TechniqueRewriter<'a> {
         });
         let gradient = match form {
             AdapterForm::InputSums => of(rank, c.n, c.m),
-            AdapterForm::WeightUpdate => of(c.k, c.n, c.m),
+            AdapterForm::WeightUpdate | AdapterForm::ChangedWeights => of(c.k, c.n, c.m),
             _ => sum,
         };
         let op = &mut self.graph.operators[at];
@@ -644,6 +651,10 @@ impl<'a> TechniqueRewriter<'a> {
             input
         };
         let mut scaled = Vec::new();
+        if adapter.form == AdapterForm::Corrected {
+            let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
+            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, each));
+        }
         if adapter.form == AdapterForm::Decomposed {
             let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
             scaled.push(self.add_adapter_copy(at, output, tokens * c.n, c.operand.bytes()));

@@ -94,6 +94,8 @@ fn an_adapter_in_fp32_keeps_a_copy_of_its_input_for_every_target() {
     assert_eq!(more("miss,rank=64,targets=q_proj/v_proj"), T * 4 * 2 * 64);
     assert_eq!(more("bitfit,targets=v_proj"), 0);
     assert_eq!(more("loha,rank=32,targets=v_proj"), 4 * (T * 3072 + 3072 * 1024));
+    assert_eq!(more("glora,rank=8,targets=v_proj"), 2 * (T * 3072 + 3072 * 1024));
+    assert_eq!(more("deft,rank=32,targets=v_proj"), T * 4 * (3072 + 32 + 1024));
     // In the operand's type both targets share the norm's result, in bf16.
     let shared = kept(&lowered("llama3.2-3b", "lora,rank=32,targets=q_proj/v_proj", |l| l).unwrap()) - base;
     assert_eq!(shared, T * 2 * (3072 + 2 * 32));

@@ -340,7 +340,10 @@ impl ParameterTensors {
             };
             let (inputs, outputs) = (along(by_rows), along(!by_rows));
             match adapter.form {
-                AdapterForm::LowRank | AdapterForm::WeightUpdate => {}
+                AdapterForm::LowRank
+                | AdapterForm::Corrected
+                | AdapterForm::WeightUpdate
+                | AdapterForm::ChangedWeights => {}
                 AdapterForm::Decomposed => added.push(vector(matrix.columns, outputs)),
                 AdapterForm::SharedProjection => {
                     added.extend([vector(matrix.columns, outputs), vector(rank, ParameterSplit::Replicated)]);
@@ -349,7 +352,13 @@ impl ParameterTensors {
                 AdapterForm::ScaledInput => added.push(vector(matrix.rows, inputs)),
                 AdapterForm::ScaledOutput | AdapterForm::Bias => added.push(vector(matrix.columns, outputs)),
             }
-            let pairs = [AdapterForm::LowRank, AdapterForm::Decomposed, AdapterForm::WeightUpdate];
+            let pairs = [
+                AdapterForm::LowRank,
+                AdapterForm::Corrected,
+                AdapterForm::Decomposed,
+                AdapterForm::WeightUpdate,
+                AdapterForm::ChangedWeights,
+            ];
             if !pairs.contains(&adapter.form) {
                 continue;
             }

@@ -210,6 +210,9 @@ pub enum AdapterForm {
     /// The same, with the result scaled by a trained magnitude over the norm of the whole weights. Its backward pass
     /// also reads both summands of the result (Liu et al., DoRA, 2024; PEFT, `tuners/lora/dora.py`).
     Decomposed,
+    /// Two products through `rank` numbers, less a projection of the frozen product's result, which they read in the
+    /// adapter's type (PEFT, `tuners/deft/layer.py`).
+    Corrected,
     /// Two frozen products through `rank` numbers that all layers share, with trained factors of the `rank` numbers and
     /// of the result. These read what they scale (Kopiczko et al., VeRA, 2023; PEFT, `tuners/vera/layer.py`).
     SharedProjection,
@@ -220,6 +223,9 @@ pub enum AdapterForm {
     /// products of `rank` has. It reads the input and the update (Hyeon-Woo et al., LoHa, 2021; PEFT,
     /// `tuners/lycoris_utils.py`, `get_delta_weight`).
     WeightUpdate,
+    /// The product of the input with changed weights, which are made anew in the weights' type and kept with the input
+    /// (Chavan et al., GLoRA, 2023; PEFT, `tuners/glora/layer.py`).
+    ChangedWeights,
     /// Trained factors of the input, which read it (Liu et al., IA3, 2022; PEFT, `tuners/ia3/layer.py`).
     ScaledInput,
     /// Trained factors of the result, which read it (as above).
