@@ -37,7 +37,8 @@ struct FinetuningMethod {
     ranked: u8,
     /// The target modules, apart by `/`; `row` for those of the row's note.
     targets: Option<String>,
-    /// Tokens in front of every sequence: a number, or `trained` for the trained numbers over the model's width.
+    /// Tokens in front of every sequence: a number, `trained` for the trained numbers over the model's width, or
+    /// `keys_and_values` for trained keys and values alone.
     virtual_tokens: Option<String>,
 }
 
@@ -73,11 +74,11 @@ pub(in crate::validate) fn predict_peak(
     let model = Model::load(known).map_err(|e| unknown(e.to_string()))?;
     let method = find_method(row)?;
     let devices = row.dimension("gpus", 1 << 20)?;
-    let techniques = techniques_of_row(row, method)?;
+    let micro_batch = row.dimension("micro_batch", MAX_MICRO_BATCH)?;
+    let techniques = techniques_of_row(row, method, &model, micro_batch)?;
     let sequence = row.dimension("seq", MAX_SEQUENCE)? + virtual_tokens(row, method, &model)?;
     // Several devices train copies of a batch each, and shard the weights (FSDP with checkpoints of its layers).
     let sharded = devices > 1;
-    let micro_batch = row.dimension("micro_batch", MAX_MICRO_BATCH)?;
     let data = u32::try_from(devices).unwrap_or(1);
     let recompute = match row.cell("recompute") {
         Some("none") | None if sharded => ActivationPolicy::Full,
@@ -127,6 +128,9 @@ pub(in crate::validate) fn predict_peak(
     Ok(vec![("peak", peak), ("fits", f64::from(u8::from(fits)))])
 }
 
+/// Trained keys and values in front of every sequence, which lengthen no query.
+const KEYS_AND_VALUES: &str = "keys_and_values";
+
 /// The method of a row: the line for a variant that its id names goes first.
 fn find_method(row: &MeasuredRow<'_>) -> Result<&'static FinetuningMethod, RowFailure> {
     let (method, id) = (row.text("technique")?, row.id());
@@ -143,7 +147,18 @@ fn noted<'r>(row: &MeasuredRow<'r>, word: &str, end: char) -> Option<&'r str> {
     Some(rest.split(end).next().unwrap_or(rest))
 }
 
-fn techniques_of_row(row: &MeasuredRow<'_>, method: &FinetuningMethod) -> Result<Techniques, RowFailure> {
+/// The numbers that the row's note says are trained.
+fn trained_numbers(row: &MeasuredRow<'_>) -> Result<u64, RowFailure> {
+    let trained = noted(row, "trainable ", ';').and_then(|count| count.trim().replace(',', "").parse().ok());
+    trained.ok_or_else(|| row.row_fault("note", "must give the trained numbers", "write `trainable 614400`"))
+}
+
+fn techniques_of_row(
+    row: &MeasuredRow<'_>,
+    method: &FinetuningMethod,
+    model: &Model,
+    micro_batch: u64,
+) -> Result<Techniques, RowFailure> {
     let fault = |e: TechniqueError| RowFailure::Unpredictable(e.to_string());
     let mut techniques = Vec::new();
     if let Some(name) = &method.technique {
@@ -161,6 +176,12 @@ fn techniques_of_row(row: &MeasuredRow<'_>, method: &FinetuningMethod) -> Result
         };
         if let Some(targets) = targets {
             technique = technique.with_targets(&targets, '/').map_err(fault)?;
+        }
+        if method.virtual_tokens.as_deref() == Some(KEYS_AND_VALUES) {
+            let each = model.layer_count() * model.kv_heads * (model.head_dim + model.value_dim());
+            let tokens = trained_numbers(row)? / each.max(1);
+            technique = technique.with_parameter("tokens", tokens as f64);
+            technique = technique.with_parameter("sequences", micro_batch as f64);
         }
         techniques.push(technique);
     }
@@ -180,13 +201,8 @@ fn techniques_of_row(row: &MeasuredRow<'_>, method: &FinetuningMethod) -> Result
 /// Tokens that the method puts in front of every sequence.
 fn virtual_tokens(row: &MeasuredRow<'_>, method: &FinetuningMethod, model: &Model) -> Result<u64, RowFailure> {
     match method.virtual_tokens.as_deref() {
-        None => Ok(0),
-        Some("trained") => {
-            let trained = noted(row, "trainable ", ';').and_then(|count| count.trim().replace(',', "").parse().ok());
-            let trained: u64 = trained
-                .ok_or_else(|| row.row_fault("note", "must give the trained numbers", "write `trainable 614400`"))?;
-            Ok(trained / model.hidden.max(1))
-        }
+        None | Some(KEYS_AND_VALUES) => Ok(0),
+        Some("trained") => Ok(trained_numbers(row)? / model.hidden.max(1)),
         Some(number) => number
             .parse()
             .map_err(|_| RowFailure::Unpredictable(format!("virtual_tokens = {number}: is no whole number"))),
