@@ -1,9 +1,11 @@
 //! The job and the plans that verbs about plans ask for.
 
+mod kept;
 mod precision;
 pub mod run;
 mod space;
 
+pub use kept::KeptArguments;
 pub use precision::ProductFormat;
 pub(super) use precision::training_precision;
 pub use space::{SpaceArguments, option_of_rule};
@@ -21,7 +23,7 @@ use sim::units::Bytes;
 use std::path::PathBuf;
 use step::{SoftwareStack, usable_hbm};
 use workloads::footprint::{Optimizer, Precision};
-use workloads::training::{Attention, Lowering};
+use workloads::training::{Attention, LossForm, Lowering};
 use workloads::{Allowance, Model, Technique, Techniques, TrainingGraph};
 
 /// The execution of attention.
@@ -66,6 +68,24 @@ impl OptimizerName {
             Self::Adam => Optimizer::Adam,
             Self::Adam8bit => Optimizer::Adam8bit,
             Self::Adafactor => Optimizer::Adafactor,
+        }
+    }
+}
+
+/// How head and loss are computed.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum LossName {
+    /// Logits of all tokens at once
+    Whole,
+    /// Logits of a chunk of tokens at once
+    Chunked,
+}
+
+impl LossName {
+    pub(super) fn form(self) -> LossForm {
+        match self {
+            Self::Whole => LossForm::Whole,
+            Self::Chunked => LossForm::Chunked,
         }
     }
 }
@@ -134,6 +154,12 @@ pub struct JobArguments {
     /// The optimizer, in mixed precision [default: adam]
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,
+    #[command(flatten)]
+    pub kept: KeptArguments,
+    /// How head and loss are computed: on whole logits, or by chunks of tokens that are used up one after the other
+    /// (Liger's fused linear cross-entropy) [default: the stack's]
+    #[arg(long, value_enum)]
+    pub loss: Option<LossName>,
     /// Storage (NVMe) for every device, GB/s and GB, in place of the chip's file
     #[arg(long, value_name = "GB_PER_S:GB")]
     pub nvme: Option<String>,
@@ -141,6 +167,10 @@ pub struct JobArguments {
     /// `coplace techniques` compares them. Can be given several times
     #[arg(long, value_name = "NAME[,KEY=VALUE]")]
     pub technique: Vec<String>,
+    /// Modules that a technique's adapters stand beside: `q_proj,v_proj`, `all-linear` and so on [default: the
+    /// technique's own, all products of the layers for LoRA]
+    #[arg(long, value_name = "MODULES")]
+    pub lora_targets: Option<String>,
     /// Allow a technique that changes the training. X is the expected factor on the number of steps; the throughput
     /// divided by X is printed too. Can be given several times
     #[arg(long, value_name = "NAME[,step_multiplier=X]")]
@@ -282,9 +312,12 @@ impl JobArguments {
             attention: attention.unwrap_or_default(),
             precision: self.precision.and_then(format),
             optimizer: optimizer.unwrap_or_default(),
+            kept: self.kept.formats(same_model.map(|software| software.kept).unwrap_or_default()),
+            loss: self.loss.map(LossName::form).or(same_model.and_then(|software| software.loss)),
             headroom_gib: self.headroom_gib.or(run.map(|software| software.headroom_gib)).unwrap_or(0.0),
             fit: None,
             techniques: self.technique.clone(),
+            lora_targets: self.lora_targets.clone(),
             allow: self.allow.clone(),
         }
     }
@@ -336,11 +369,31 @@ fn model_of(question: &Question) -> Result<Model, Failure> {
     Ok(model)
 }
 
+/// The techniques with their adapters beside the given modules.
+pub(super) fn with_targets(techniques: Techniques, modules: Option<&str>) -> Result<Techniques, Failure> {
+    let Some(modules) = modules else { return Ok(techniques) };
+    let fault = |why: String| input_failure(format!("--lora-targets {modules}: {why}"));
+    if !techniques.iter().any(|technique| technique.preset().has_adapters()) {
+        return Err(fault("no technique has adapters; add --technique lora, or leave it out".to_owned()));
+    }
+    let target = |technique: &Technique| match technique.preset().has_adapters() {
+        true => technique.with_targets(modules, ',').map_err(|e| fault(e.to_string())),
+        false => Ok(technique.clone()),
+    };
+    techniques.iter().map(target).collect()
+}
+
 /// The techniques of a question, each lossy one allowed, if they can be used with the model at all.
-fn techniques_of(question: &Question, model: &Model, chip: &Accelerator) -> Result<Techniques, Failure> {
+fn techniques_of(
+    question: &Question,
+    model: &Model,
+    chip: &Accelerator,
+    stack: &SoftwareStack,
+) -> Result<Techniques, Failure> {
     let software = &question.software;
     let parsed = |text: &String| text.parse::<Technique>().map_err(|e| input_failure(format!("--technique: {e}")));
     let asked: Techniques = software.techniques.iter().map(parsed).collect::<Result<_, _>>()?;
+    let asked = with_targets(asked, software.lora_targets.as_deref())?;
     let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| input_failure(format!("--allow: {e}")));
     let allowances: Vec<Allowance> = software.allow.iter().map(allowance).collect::<Result<_, _>>()?;
     let techniques = asked.with_allowances(&allowances).or_input()?;
@@ -350,6 +403,10 @@ fn techniques_of(question: &Question, model: &Model, chip: &Accelerator) -> Resu
     let lowering = Lowering {
         sequence_length: question.sequence_length(model),
         optimizer: software.optimizer,
+        elementwise_fusion: stack.kernels.elementwise_fusion,
+        separate_projections: stack.kernels.separate_projections,
+        wide_adapters: stack.kernels.wide_adapters,
+        loss: stack.kernels.loss,
         ..Lowering::new(model)
     };
     let graph = techniques.apply_to_graph(model, TrainingGraph::new(model, &lowering).or_input()?, 1).or_input()?;
@@ -396,6 +453,7 @@ impl JobParts {
         })?;
         let (software, given) = (&question.software, (&chip.accelerator, named.as_str()));
         let stack = input::read_stack_of_chip(software.stack.as_deref(), given, &software.stack_options, files)?;
+        let stack = software.loss.map_or(Ok(stack.clone()), |loss| stack.with_loss(loss)).or_input()?;
         Ok(Self { model, chip, stack, cluster: whole, fabric })
     }
 }
@@ -415,9 +473,10 @@ impl LoadedJob {
                 software.precision.as_deref().unwrap_or_default()
             ))
         })?;
-        let precision = stack.precision_of_run(training_precision(format, &chip)?);
+        let asked = training_precision(format, &chip)?;
+        let precision = stack.precision_with_formats(asked, &software.kept, software.optimizer).or_input()?;
         let headroom = parse_headroom(software.headroom_gib, &chip, &stack)?;
-        let techniques = techniques_of(question, &model, &chip)?;
+        let techniques = techniques_of(question, &model, &chip, &stack)?;
         Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, techniques })
     }
 

@@ -8,7 +8,8 @@ use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::run::{files_beside, question_of_run};
 use crate::verb::job::{
-    AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, ignored_key, training_precision,
+    AttentionKernel, KeptArguments, LONGEST, LossName, OptimizerName, ProductFormat, count_up_to, ignored_key,
+    training_precision,
 };
 use results::answer::techniques::{self, TechniqueComparison};
 use results::{figure, report};
@@ -17,8 +18,7 @@ use search::techniques::TechniqueSetting;
 use sim::hardware::Accelerator;
 use sim::pipeline::PipelineSchedule;
 use std::path::PathBuf;
-use step::{SoftwareStack, TrainingPlan};
-use workloads::footprint::Precision;
+use step::{MasterCopy, SoftwareStack, TrainingPlan};
 use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, ZeroStage};
 
 /// Compare memory techniques on one model and chip: memory by class, step time, longest sequence and largest
@@ -96,6 +96,11 @@ pub struct TechniquesArguments {
     /// Keep weights, gradients and states only in the number format, without an fp32 master copy
     #[arg(long)]
     no_master: bool,
+    #[command(flatten)]
+    kept: KeptArguments,
+    /// How head and loss are computed [default: the stack's]
+    #[arg(long, value_enum)]
+    loss: Option<LossName>,
     /// The optimizer [default: adam]
     #[arg(long, value_enum)]
     optimizer: Option<OptimizerName>,
@@ -126,6 +131,7 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
     }
     let stack = arguments.stack.as_deref().or(run.as_ref().and_then(|run| run.software.stack.as_deref()));
     let stack = input::read_stack_of_chip(stack, (&chip, &arguments.chip), &arguments.stack_option, &files)?;
+    let stack = arguments.loss.map_or(Ok(stack.clone()), |loss| stack.with_loss(loss.form())).or_input()?;
     let same_model = run.as_ref().filter(|run| run.model() == arguments.model);
     let plan = technique_plan(arguments, same_model, &model, &chip, &stack)?;
     let devices = u32::try_from(plan.layout.device_count())
@@ -194,9 +200,14 @@ fn technique_plan(
         sequence_length: arguments.sequence_length.or(tokens).unwrap_or(model.max_sequence),
     };
     layout.check_model_and_batch(model, &batch).or_input()?;
-    let asked = stack.precision_of_run(training_precision(arguments.precision, chip)?);
-    let precision =
-        if arguments.no_master { Precision { gradient: asked.operand, master: None, ..asked } } else { asked };
+    let optimizer = arguments.optimizer.map(OptimizerName::to_optimizer).or(software.map(|of| of.optimizer));
+    let optimizer = optimizer.unwrap_or_default();
+    let mut kept = arguments.kept.formats(software.map(|of| of.kept).unwrap_or_default());
+    if arguments.no_master {
+        kept.master = Some(MasterCopy::None);
+    }
+    let asked = training_precision(arguments.precision, chip)?;
+    let precision = stack.precision_with_formats(asked, &kept, optimizer).or_input()?;
     let activations: ActivationPolicy = match arguments.recompute.as_str() {
         "best" => {
             return Err(failure::input_failure(
@@ -215,11 +226,7 @@ fn technique_plan(
             .or(software.map(|of| of.attention))
             .unwrap_or_default(),
         precision,
-        optimizer: arguments
-            .optimizer
-            .map(OptimizerName::to_optimizer)
-            .or(software.map(|of| of.optimizer))
-            .unwrap_or_default(),
+        optimizer,
         schedule: PipelineSchedule::OneForwardOneBackward,
         techniques: Techniques::default(),
     })

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
     (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
-    (global_batch, peak_gib); measured/README.md describes them all. Rows of the last two may say their software:\n\
-    framework, stack, stack_options; without them it is the usual one of the chip or of the carried data set.\n\
+    (global_batch, peak_gib), finetuning_peaks (technique, quantization, peak); measured/README.md describes them\n\
+    all. Rows of training_runs and memory_peaks may say their software: framework, stack, stack_options; without them it is the usual one of the chip or of the carried data set.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error. What rows leave open is listed with what was assumed.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\

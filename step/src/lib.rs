@@ -46,6 +46,7 @@ pub use pipeline::arrangement::{Arrangement, DeviceGroup};
 pub use plan::TrainingPlan;
 pub use stack::calibrate;
 pub use stack::framework::{Framework, FrameworkOptions, KeyValueHeadRule, MixKind, PolicyKind, ScheduleKind};
+pub use stack::kept_formats::{KeptFormatError, KeptFormats, MasterCopy};
 pub use stack::model_names::TORCHTITAN_MODELS;
 pub use stack::options::OptionError;
 pub use stack::software::{

@@ -75,9 +75,11 @@ pub struct Precision {
     /// product. Activations stay in `operand`, except products' inputs if conversions are cached. Scores, head and
     /// router always use `operand`.
     pub product: Option<DataType>,
-    /// Type of the optimizer's own copy of the weights and of its states. Without a copy, states have the weights'
-    /// type.
+    /// Type of the optimizer's own copy of the weights. Without a copy, the optimizer updates the weights themselves.
     pub master: Option<DataType>,
+    /// Type of the optimizer's states, if it is neither the copy's nor, without a copy, the weights'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<DataType>,
 }
 
 impl Precision {
@@ -91,13 +93,19 @@ impl Precision {
     pub const FP32: Self = Self::of_types(DataType::Fp32, DataType::Fp32, None);
 
     const fn of_types(operand: DataType, gradient: DataType, master: Option<DataType>) -> Self {
-        Self { operand, product: None, gradient, master }
+        Self { operand, product: None, gradient, master, state: None }
     }
 
     /// Returns the same formats with the products of layers' weights in another type.
     #[must_use]
     pub const fn with_product_type(self, product: DataType) -> Self {
         Self { product: Some(product), ..self }
+    }
+
+    /// Returns the type of the optimizer's states: the copy's, and without a copy the weights', unless it has its own.
+    #[must_use]
+    pub fn state_type(&self) -> DataType {
+        self.state.or(self.master).unwrap_or(self.operand)
     }
 }
 
@@ -126,7 +134,7 @@ impl BytesPerParameter {
     pub fn new(optimizer: Optimizer, precision: &Precision) -> Self {
         let state = match optimizer {
             Optimizer::Adam8bit => DataType::Int8,
-            _ => precision.master.unwrap_or(precision.operand),
+            _ => precision.state_type(),
         };
         Self {
             weight: Bytes(precision.operand.bytes()),
@@ -167,6 +175,13 @@ mod tests {
         assert_eq!(total(Optimizer::Adam8bit, Precision::PURE_BF16), Bytes(6));
         assert_eq!(total(Optimizer::Adafactor, Precision::MIXED_BF16), Bytes(8));
         assert_eq!(total(Optimizer::Adafactor, Precision::PURE_BF16), Bytes(4));
+        // DeepSeek-V3 (2024), section 3.3.3: both moments in bf16, master weights and gradients in fp32.
+        let narrow = Precision { state: Some(DataType::Bf16), ..Precision::MIXED_BF16_FP32_GRADIENTS };
+        assert_eq!(total(Optimizer::Adam, narrow), Bytes(14));
+        assert_eq!(
+            total(Optimizer::Momentum, Precision { state: Some(DataType::Fp32), ..Precision::PURE_BF16 }),
+            Bytes(8)
+        );
     }
 
     #[test]

@@ -16,6 +16,18 @@ pub enum Attention {
     Unfused,
 }
 
+/// How head and loss are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossForm {
+    /// Logits of all tokens, then their loss, and the gradients in the backward pass.
+    #[default]
+    Whole,
+    /// Chunk after chunk of tokens: logits, their loss, the gradient over the logits in place, and its products with
+    /// the weights and with the hidden states. No other chunk's logits exist then (Liger's fused linear cross-entropy).
+    Chunked,
+}
+
 /// How attention reaches the keys and values of other context-parallel devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -86,6 +98,36 @@ pub struct Lowering {
     /// True if the loss is one kernel per direction that converts logits on the fly. Otherwise as in eager PyTorch:
     /// fp32 logits in memory, and separate conversion passes.
     pub fused_loss: bool,
+    /// True if adapters are in fp32 whatever the operand type, and read an fp32 copy of their own (PEFT's
+    /// `autocast_adapter_dtype`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wide_adapters: bool,
+    /// How head and loss are computed. By chunks, the loss is one kernel per chunk, whatever `fused_loss` says.
+    #[serde(default, skip_serializing_if = "LossForm::is_whole")]
+    pub loss: LossForm,
+}
+
+impl LossForm {
+    /// Returns whether all logits exist at once.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        *self == Self::Whole
+    }
+
+    /// Returns the chunks in which `tokens` pass a head of `width` x `vocabulary` on this device: 1 for whole logits.
+    /// Chunks have as many tokens as a power of two that holds at most about the hidden states' bytes of logits
+    /// (Liger-Kernel, `src/liger_kernel/ops/fused_linear_cross_entropy.py`: `inc_factor`, `chunk_size`).
+    #[must_use]
+    pub fn chunk_count(self, tokens: u64, width: u64, vocabulary: u64) -> u64 {
+        match self {
+            Self::Whole => 1,
+            Self::Chunked => {
+                let parts = vocabulary.div_ceil(width.max(1)).max(1);
+                let chunk = tokens.div_ceil(parts).next_power_of_two().min(tokens);
+                tokens.div_ceil(chunk.max(1)).max(1)
+            }
+        }
+    }
 }
 
 impl Lowering {
@@ -115,6 +157,26 @@ impl Lowering {
             cached_conversions: false,
             weighted_experts: false,
             fused_loss: true,
+            wide_adapters: false,
+            loss: LossForm::Whole,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_those_of_liger() {
+        let count = |tokens, width, vocabulary| LossForm::Chunked.chunk_count(tokens, width, vocabulary);
+        // The example in its source: 16,384 tokens, 32,000 x 4096: factor 8, chunks of 2048 tokens.
+        assert_eq!(count(16_384, 4096, 32_000), 8);
+        // Llama 3.2 3B, 3,072 tokens: factor 42, 74 tokens, rounded up to 128.
+        assert_eq!(count(3072, 3072, 128_256), 24);
+        // 1,304 tokens of Llama 2 7B: 163 tokens, rounded up to 256; the last chunk is shorter.
+        assert_eq!(count(1304, 4096, 32_000), 6);
+        assert_eq!((count(1, 4096, 32_000), count(64, 4096, 1000)), (1, 1));
+        assert_eq!(LossForm::Whole.chunk_count(16_384, 4096, 32_000), 1);
     }
 }

@@ -1,12 +1,13 @@
 //! Techniques as users request them, their compatibility, and their effect on a lowered model.
 
 mod change;
+mod targets;
 
 use crate::footprint::{Optimizer, Precision};
 use crate::memory::TechniqueEffects;
 use crate::memory::amount::TrainingQuantities;
 use crate::memory::error::TechniqueError;
-use crate::memory::policy::{Representation, TensorClass, TrainingEffect};
+use crate::memory::policy::{Representation, TechniqueRule, TensorClass, TrainingEffect};
 use crate::memory::preset::Preset;
 use crate::model::Model;
 use crate::recompute_policy::{ActivationPolicy, ReplayExtent};
@@ -17,12 +18,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
+use targets::{AdapterTarget, rules_of_targets, target_error, unmatched_adapter};
 
 /// A technique with the given parameters: `galore,rank=256`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Technique {
     preset: Arc<Preset>,
     given: BTreeMap<String, f64>,
+    /// Modules that adapters stand beside, in place of the preset's.
+    targets: Vec<AdapterTarget>,
     /// Expected factor on the number of steps, if the user allowed the technique.
     multiplier: Option<f64>,
 }
@@ -59,6 +63,9 @@ impl FromStr for Allowance {
     }
 }
 
+/// The key of an adapter's target modules, which are no number.
+const TARGETS: &str = "targets";
+
 /// Number of steps in which an adaptive technique's offload fraction is tried: MEMO's alpha is in eighths (Zhao et al.,
 /// SIGMOD 2025, section 4).
 const PARTS: u32 = 8;
@@ -75,7 +82,7 @@ impl Technique {
     pub fn with_parameter(&self, key: &str, value: f64) -> Self {
         let mut given = self.given.clone();
         given.insert(key.to_owned(), value);
-        Self { preset: Arc::clone(&self.preset), given, multiplier: self.multiplier }
+        Self { given, ..self.clone() }
     }
 
     /// Returns the expected factor on the number of steps; throughput is divided by it.
@@ -90,10 +97,42 @@ impl Technique {
         self.preset.adaptive && !self.has_parameter("fraction")
     }
 
+    /// Returns a copy whose adapters stand beside these modules, separated by `separator`.
+    ///
+    /// # Errors
+    /// A technique without adapters or with adapters at fixed modules; no module; an unknown or repeated one.
+    pub fn with_targets(&self, modules: &str, separator: char) -> Result<Self, TechniqueError> {
+        let refused = |why: &str, cure: &str| Err(TechniqueError::refuse(&self.preset.name, why, cure));
+        match self.preset.rules.iter().filter(|rule| rule.adapter.is_some()).count() {
+            0 => return refused("has no adapters, so no target modules", "leave the targets out, or use lora"),
+            1 => {}
+            _ => return refused("its adapters stand beside modules of its own", "leave the targets out"),
+        }
+        let names: Vec<&str> = modules.split(separator).map(str::trim).filter(|name| !name.is_empty()).collect();
+        if names.is_empty() {
+            return refused("its targets name no module", "name some, such as q_proj,v_proj, or all-linear");
+        }
+        let targets: Vec<AdapterTarget> = names
+            .iter()
+            .map(|name| AdapterTarget::find(name).ok_or_else(|| target_error(&self.preset.name, name)))
+            .collect::<Result<_, _>>()?;
+        if let Some(twice) = names.iter().enumerate().find_map(|(at, name)| names[..at].contains(name).then_some(name))
+        {
+            return refused(&format!("its targets name {twice} twice"), "name it once");
+        }
+        Ok(Self { targets, ..self.clone() })
+    }
+
     /// Returns whether the user gave the parameter `key`.
     #[must_use]
     pub fn has_parameter(&self, key: &str) -> bool {
         self.given.contains_key(key)
+    }
+
+    /// Returns the value that the user gave the parameter `key`.
+    #[must_use]
+    pub fn given_parameter(&self, key: &str) -> Option<f64> {
+        self.given.get(key).copied()
     }
 
     /// Returns the values of all parameters for a model.
@@ -112,7 +151,11 @@ impl fmt::Display for Technique {
             // Very small and very large numbers are printed with an exponent.
             size if size != 0.0 && !(1e-4..1e16).contains(&size) => write!(f, ",{key}={value:e}"),
             _ => write!(f, ",{key}={value}"),
-        })
+        })?;
+        match self.targets.is_empty() {
+            true => Ok(()),
+            false => write!(f, ",{TARGETS}={}", self.targets.iter().map(|t| t.module).collect::<Vec<_>>().join("/")),
+        }
     }
 }
 
@@ -122,10 +165,14 @@ impl FromStr for Technique {
     fn from_str(text: &str) -> Result<Self, TechniqueError> {
         let mut parts = text.split(',').map(str::trim);
         let preset = Arc::new(Preset::load(parts.next().unwrap_or(text))?);
-        let mut given = BTreeMap::new();
+        let (mut given, mut targets) = (BTreeMap::new(), None);
         for part in parts {
             let form = || TechniqueError::Form { text: text.to_owned(), part: part.to_owned() };
             let (key, value) = part.split_once('=').ok_or_else(form)?;
+            if key.trim() == TARGETS {
+                targets = Some(value.trim().to_owned());
+                continue;
+            }
             let finite = value.trim().parse().ok().filter(|v: &f64| v.is_finite());
             let value: f64 = finite.ok_or_else(|| TechniqueError::Value {
                 technique: preset.name.clone(),
@@ -142,7 +189,8 @@ impl FromStr for Technique {
                 ));
             }
         }
-        Ok(Self { preset, given, multiplier: None })
+        let technique = Self { preset, given, targets: Vec::new(), multiplier: None };
+        targets.map_or(Ok(technique.clone()), |modules| technique.with_targets(&modules, '/'))
     }
 }
 
@@ -294,6 +342,9 @@ impl Techniques {
                 if preset.name == other.preset.name {
                     return Err(TechniqueError::refuse(&pair, "it is given twice", "give it once"));
                 }
+                if preset.has_adapters() && other.preset.has_adapters() {
+                    return Err(TechniqueError::refuse(&pair, "both put adapters beside products", "use one of them"));
+                }
                 let reason =
                     preset.excludes.get(&other.preset.name).or_else(|| other.preset.excludes.get(&preset.name));
                 if let Some(why) = reason {
@@ -409,23 +460,25 @@ impl Techniques {
         for segment in &mut training.segments {
             let mut statics = change_segment(model, segment, &rules, applied.decomposed_every, &mut found)?;
             segment.second_backward = applied.second_backward;
+            segment.overlapped_update = applied.overlapped_update;
             if segment.kind == SegmentKind::Embedding {
                 (statics.own.stock, statics.apart.stock) = (stock_here, stock_here);
             }
             segment.statics = Some(Box::new(statics));
         }
+        let precision = training.lowering.precision;
         for (technique, found) in rules.iter().zip(&found) {
             let class = technique.rule.class;
             let note = match found {
+                RuleMatch::Something if is_as_wide(&technique.rule, &precision) => format!(
+                    "{}: the {class} have {} bits already: nothing changes",
+                    technique.name,
+                    bits_of_class(class, &precision)
+                ),
                 RuleMatch::Something => continue,
                 // The weights would be frozen with no adapter to train.
                 _ if technique.rule.adapter.is_some() => {
-                    let why = format!(
-                        "its adapters match no product of {}'s layers, so nothing would be trained",
-                        model.name
-                    );
-                    let cure = "name the operators of the model's layers in the technique's file, or leave it out";
-                    return Err(TechniqueError::refuse(&technique.name, why, cure));
+                    return Err(unmatched_adapter(technique, model));
                 }
                 RuleMatch::Frozen => {
                     let why = format!("all weights whose {class} it changes are frozen");
@@ -458,17 +511,13 @@ impl Techniques {
         facts: &TrainingQuantities,
         precision: &Precision,
     ) -> Result<Vec<NamedRule>, TechniqueError> {
-        // States and master weights are fp32 at most.
-        let bits_of = |class| match class {
-            TensorClass::Gradients => 8 * precision.gradient.bytes(),
-            TensorClass::MasterWeights | TensorClass::OptimizerStates => 32,
-            _ => 8 * precision.operand.bytes(),
-        };
+        let bits_of = |class| bits_of_class(class, precision);
         let mut rules = Vec::new();
         for technique in self.0.iter() {
             let values = technique.parameter_values(facts)?;
             let own = technique.preset.resolve_rules(&values, facts, bits_of)?;
-            rules.extend(own.into_iter().map(|rule| NamedRule { name: technique.preset.name.clone(), rule }));
+            let own = own.into_iter().flat_map(|rule| rules_of_targets(rule, &technique.targets));
+            rules.extend(own.map(|rule| NamedRule { name: technique.preset.name.clone(), rule }));
         }
         // Adapters and frozen weights decide what is read. Then forms decide what is kept, and that is rebuilt or
         // offloaded.
@@ -484,6 +533,7 @@ impl Techniques {
         Ok(rules)
     }
 
+    /// Returns the run-wide effects of all techniques.
     fn effects(&self, facts: &TrainingQuantities) -> Result<TechniqueEffects, TechniqueError> {
         let mut applied = TechniqueEffects::default();
         for technique in self.0.iter() {
@@ -491,8 +541,30 @@ impl Techniques {
             let value = |key: &Option<String>| key.as_ref().and_then(|key| values.get(key)).copied().unwrap_or(0.0);
             applied.planned_addresses |= preset.planned_addresses;
             applied.second_backward |= value(&preset.second_backward) != 0.0;
+            applied.overlapped_update |= value(&preset.overlapped_update) != 0.0;
             applied.decomposed_every = applied.decomposed_every.max(value(&preset.decomposed_every) as u64);
         }
         Ok(applied)
     }
+}
+
+/// Returns the bits of a number of a class in this run. Master weights are fp32 at most.
+fn bits_of_class(class: TensorClass, precision: &Precision) -> u64 {
+    8 * match class {
+        TensorClass::Gradients => precision.gradient.bytes(),
+        TensorClass::OptimizerStates => precision.state_type().bytes(),
+        TensorClass::MasterWeights => 4,
+        _ => precision.operand.bytes(),
+    }
+}
+
+/// Returns whether a rule narrows parameters' numbers to the width that they have.
+fn is_as_wide(rule: &TechniqueRule, precision: &Precision) -> bool {
+    let bits = match rule.representation {
+        Some(Representation::Quantised { bits, .. }) => bits,
+        _ => return false,
+    };
+    let class = rule.class;
+    let of_parameters = matches!(class, TensorClass::Weights | TensorClass::Gradients | TensorClass::OptimizerStates);
+    of_parameters && bits == bits_of_class(class, precision) as f64
 }

@@ -7,7 +7,7 @@ use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, Tensor
 use crate::layer_list::EncoderDecoderSide;
 use crate::layer_names::layer_prefixes;
 use crate::lower::Lowerer;
-pub use crate::lowering::{Attention, ContextMethod, Lowering};
+pub use crate::lowering::{Attention, ContextMethod, LossForm, Lowering};
 use crate::memory::{BytesByPlace, SegmentStatics, TechniqueEffects};
 use crate::model::Model;
 use crate::op::segment_plan::SegmentPlan;
@@ -70,6 +70,10 @@ pub struct Segment {
     /// True if the backward pass runs twice.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub second_backward: bool,
+    /// True if the kernels of an update on different resources run side by side: the device's own, copies by link, and
+    /// the host's memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlapped_update: bool,
     /// Kernels that memory techniques add to one update of one piece's parameters, and how often a step runs each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub update_extra: Vec<(Kernel, f64)>,
@@ -91,6 +95,7 @@ impl Segment {
             lowering: *lowering,
             statics: None,
             second_backward: false,
+            overlapped_update: false,
             update_extra: Vec::new(),
         }
     }
@@ -224,7 +229,7 @@ impl Segment {
     }
 
     /// Returns the kernels of an update of `parameters`, and how often a step runs each. Memory techniques change the
-    /// bytes read and written, and add kernels in proportion.
+    /// bytes read and written, and add kernels in proportion. The device updates the parameters whose states it holds.
     #[must_use]
     pub fn update_kernels(&self, parameters: u64) -> Vec<(Kernel, f64)> {
         let update = self.update_kernel(parameters);
@@ -234,14 +239,17 @@ impl Segment {
         let part = |bytes: u64| Bytes((bytes as f64 * each) as u64);
         let device = |placed: &BytesByPlace| placed.device.per_device_count();
         let (states, masters) = (part(device(&own.states)), part(device(&own.masters)));
-        let away = own.states.host.per_device_count() + own.states.nvme.per_device_count() > 0;
+        let gone = |placed: &BytesByPlace| placed.host.per_device_count() + placed.nvme.per_device_count();
+        let (here, away) = (device(&own.states) + device(&own.masters), gone(&own.states) + gone(&own.masters));
         let mut kernels = Vec::new();
-        if !away {
+        if here > 0 || away == 0 {
+            let share = if away == 0 { 1.0 } else { here as f64 / (here + away) as f64 };
+            let elements = (parameters as f64 * share).round() as u64;
             let per = self.bytes_per_parameter();
-            let weights = per.weight * parameters;
+            let weights = per.weight * elements;
             let source = if masters > Bytes::ZERO { masters } else { weights };
-            let (read, written) = (per.gradient * parameters + source + states, weights + masters + states);
-            kernels.push((Kernel::Elementwise(Elementwise { read, written, ..plain }), 1.0));
+            let (read, written) = (per.gradient * elements + source + states, weights + masters + states);
+            kernels.push((Kernel::Elementwise(Elementwise { elements, read, written, ..plain }), 1.0));
         }
         kernels.extend(self.update_extra.iter().map(|(kernel, times)| (*kernel, times * each)));
         kernels

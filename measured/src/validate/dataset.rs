@@ -25,6 +25,8 @@ pub enum Dataset {
     TrainingRuns,
     /// Memory peaks of training steps.
     MemoryPeaks,
+    /// Memory peaks of fine-tuning, method by method.
+    FinetuningPeaks,
 }
 
 /// The streams, with the columns of their times alone.
@@ -54,6 +56,9 @@ const RESERVED: TargetColumn =
 const TRAINING: [TargetColumn; 4] =
     [TargetColumn::new("iteration_s", "step time", "s", TargetRange::Positive), PEAK, RESERVED, FITS];
 const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
+
+const FINETUNING: [TargetColumn; 2] =
+    [TargetColumn::new("peak", "peak memory", "GiB or GB, as `unit` says", TargetRange::Positive), FITS];
 
 /// Columns that a prediction of concurrent streams needs.
 const STREAMS: [&str; 8] = [
@@ -97,18 +102,20 @@ impl fmt::Display for Dataset {
             Self::DieArea => "die_area",
             Self::TrainingRuns => "training_runs",
             Self::MemoryPeaks => "memory_peaks",
+            Self::FinetuningPeaks => "finetuning_peaks",
         })
     }
 }
 
 impl Dataset {
     /// All data sets. Those with more identifying columns come first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Kernels,
         Self::Collectives,
         Self::StreamContention,
         Self::SystolicCycles,
         Self::DieArea,
+        Self::FinetuningPeaks,
         Self::TrainingRuns,
         Self::MemoryPeaks,
     ];
@@ -124,6 +131,7 @@ impl Dataset {
             Self::DieArea => &["component", "measured_mm2"],
             Self::TrainingRuns => &["global_batch", "iteration_s"],
             Self::MemoryPeaks => &["global_batch", "peak_gib"],
+            Self::FinetuningPeaks => &["technique", "quantization", "peak"],
         }
     }
 
@@ -140,6 +148,20 @@ impl Dataset {
             Self::DieArea => &["id", "chip", "level", "component", "measured_mm2"],
             Self::TrainingRuns => &RUN,
             Self::MemoryPeaks => RUN.split_last().map_or(&[], |(_, columns)| columns),
+            Self::FinetuningPeaks => &[
+                "id",
+                "source",
+                "model",
+                "chip",
+                "gpus",
+                "technique",
+                "quantization",
+                "micro_batch",
+                "seq",
+                "peak",
+                "unit",
+                "instrument",
+            ],
         }
     }
 
@@ -180,6 +202,9 @@ impl Dataset {
             ],
             Self::SystolicCycles => &["layer", "source"],
             Self::DieArea => &["source"],
+            Self::FinetuningPeaks => {
+                &["dataset", "rank", "recompute", "offload", "step_or_total_s", "tokens_per_s", "note", "stack"]
+            }
             Self::TrainingRuns | Self::MemoryPeaks => &[
                 "dataset",
                 "model",
@@ -240,6 +265,7 @@ impl Dataset {
             Self::DieArea => &AREA_MM2,
             Self::TrainingRuns => &TRAINING,
             Self::MemoryPeaks => &MEMORY,
+            Self::FinetuningPeaks => &FINETUNING,
         }
     }
 
@@ -333,6 +359,7 @@ impl Dataset {
             Self::SystolicCycles => cell("dataflow").to_owned(),
             Self::DieArea => format!("{} {}", cell("chip"), cell("level")),
             Self::TrainingRuns => format!("{origin}{}", cell("chip")),
+            Self::FinetuningPeaks => format!("{origin}{} {} of {}", cell("model"), cell("gpus"), cell("chip")),
             Self::MemoryPeaks => {
                 // Fixed overheads dominate models below a billion parameters.
                 let class = if parameters_of(row).is_some_and(|p| p < 1_000_000_000) { " <1B" } else { " >=1B" };

@@ -465,6 +465,8 @@ pub fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod documented_tests;
 #[cfg(test)]
+mod finetuning_tests;
+#[cfg(test)]
 mod run_tests;
 #[cfg(test)]
 #[path = "tests.rs"]

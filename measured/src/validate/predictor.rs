@@ -19,6 +19,7 @@ impl Dataset {
             Self::DieArea => predict::die_area::predict_area,
             Self::TrainingRuns => predict::training::predict_training,
             Self::MemoryPeaks => predict::memory::predict_memory,
+            Self::FinetuningPeaks => predict::finetuning::predict_peak,
         }
     }
 }

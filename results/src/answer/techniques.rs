@@ -138,12 +138,22 @@ impl TechniqueComparison {
     }
 }
 
+/// The technique beside which frozen weights are quantised.
+const ADAPTERS: &str = "lora";
+
 /// All built-in techniques with their defaults.
+/// One that quantises frozen weights stands beside LoRA.
 ///
 /// # Errors
 /// A built-in file that cannot be read.
 pub fn all_techniques() -> Result<Vec<Techniques>, workloads::TechniqueError> {
-    Preset::built_in_names().iter().map(|name| Ok([name.parse::<Technique>()?].into_iter().collect())).collect()
+    let alone_or_beside_adapters = |name: &String| {
+        let technique: Technique = name.parse()?;
+        let frozen = technique.preset().needs_frozen_weights();
+        let adapters = frozen.then(|| ADAPTERS.parse()).transpose()?;
+        Ok(adapters.into_iter().chain([technique]).collect())
+    };
+    Preset::built_in_names().iter().map(alone_or_beside_adapters).collect()
 }
 
 fn technique_row(

@@ -13,7 +13,7 @@ use workloads::layer_list::{EncoderDecoderSide, Mixer};
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
-use workloads::{ActivationPolicy, Layout, Model, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Layout, Model, RankOrder, Technique, ZeroStage};
 
 /// Writes a bash script that launches a plan: its arguments, one per line, then what the plan leaves open. Lines that
 /// begin with `#` name parts that Megatron-LM has no argument for.
@@ -76,6 +76,7 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     out.push_sharing(recipe);
     out.push_overlap(recipe);
     out.push_optimizer(plan);
+    out.push_states(plan);
     out.push_techniques(plan);
     out.push_activations(recipe);
     out.push_argument("micro-batch-size", plan.batch.micro_batch);
@@ -111,6 +112,23 @@ impl ShardingFlag {
             ZeroStage::Parameters if torch => Self::TorchFsdp,
             ZeroStage::Gradients | ZeroStage::Parameters => Self::MegatronFsdp,
         }
+    }
+}
+
+/// Returns whether Megatron-LM's precision-aware optimizer takes the plan.
+fn is_precision_aware(plan: &TrainingPlan) -> bool {
+    plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam
+}
+
+/// Returns the fraction of the optimizer's states that a technique offloads, and whether copies and updates overlap.
+fn offloaded_states(technique: &Technique) -> Option<(f64, bool)> {
+    match technique.preset().name.as_str() {
+        "zero-offload" => Some((1.0, false)),
+        "optimizer-offload" => Some((
+            technique.given_parameter("fraction").unwrap_or(1.0),
+            technique.given_parameter("overlap").is_some_and(|value| value != 0.0),
+        )),
+        _ => None,
     }
 }
 
@@ -444,17 +462,47 @@ impl MegatronArguments {
         self.0.push_lack(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
     }
 
+    /// Formats of states and master weights, which only the precision-aware optimizer narrows. It asserts Adam and the
+    /// distributed optimizer (`megatron/core/optimizer/optimizer_config.py`).
+    fn push_states(&mut self, plan: &TrainingPlan) {
+        let precision = &plan.precision;
+        self.0.push_lack(
+            precision.master.is_none(),
+            "no master weights: Megatron-LM keeps a copy, in fp32 or fp16 (--main-params-dtype)",
+        );
+        let states = precision.state_type();
+        let has_states = plan.optimizer.states() > 0 && plan.optimizer != Optimizer::Adam8bit;
+        let narrow = has_states && states != DataType::Fp32 && precision.master.is_some();
+        if narrow && is_precision_aware(plan) {
+            self.push_argument("exp-avg-dtype", states);
+            self.push_argument("exp-avg-sq-dtype", states);
+            if precision.gradient == DataType::Bf16 {
+                self.push_argument("main-grads-dtype", precision.gradient);
+            }
+            // An offloaded optimizer switches it on as well.
+            let offloaded = plan.techniques.iter().any(|technique| offloaded_states(technique).is_some());
+            self.push_flag("use-precision-aware-optimizer", !offloaded);
+        }
+        self.0.push_lack(
+            narrow && !is_precision_aware(plan),
+            &format!(
+                "states in {states}: the precision-aware optimizer takes adam with the distributed optimizer only"
+            ),
+        );
+    }
+
     /// Techniques that are not policies of layers.
     fn push_techniques(&mut self, plan: &TrainingPlan) {
-        let shared = plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam;
         for technique in plan.techniques.iter() {
             // It uses the path of the precision-aware optimizer, a part of the distributed optimizer.
-            if technique.preset().name == "zero-offload" && shared {
-                self.push_flag("optimizer-cpu-offload", true);
-                self.push_argument("optimizer-offload-fraction", "1.0");
-                self.push_flag("use-precision-aware-optimizer", true);
-            } else {
-                self.0.push_lack(true, &format!("technique {technique}: Megatron-LM has no argument for it"));
+            match offloaded_states(technique).filter(|_| is_precision_aware(plan)) {
+                Some((fraction, overlapped)) => {
+                    self.push_flag("optimizer-cpu-offload", true);
+                    self.push_argument("optimizer-offload-fraction", format_args!("{fraction:?}"));
+                    self.push_flag("overlap-cpu-optimizer-d2h-h2d", overlapped);
+                    self.push_flag("use-precision-aware-optimizer", true);
+                }
+                None => self.0.push_lack(true, &format!("technique {technique}: Megatron-LM has no argument for it")),
             }
         }
     }

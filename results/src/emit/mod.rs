@@ -19,6 +19,7 @@ use crate::answer::rank_mapping::RankMappingRecord;
 use step::{Framework, SoftwareStack, TrainingPlan};
 use thiserror::Error;
 use workloads::Model;
+use workloads::training::LossForm;
 
 /// A plan with the job it was made for.
 #[derive(Debug, Clone, Copy)]
@@ -136,10 +137,16 @@ impl PlanRecipe<'_> {
     fn push_comments(&self, is_own: impl Fn(Framework) -> bool) -> EmittedLines {
         let foreign = !is_own(self.stack.framework.name);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
-        EmittedLines {
+        let mut out = EmittedLines {
             lines: timed.into_iter().chain(self.mapping.map(describe_placement)).collect(),
             ..EmittedLines::default()
-        }
+        };
+        let chunked = self.stack.kernels.loss == LossForm::Chunked;
+        out.push_lack(
+            chunked,
+            "head and loss by chunks of tokens: Liger's kernel, which is no setting of the framework",
+        );
+        out
     }
 }
 

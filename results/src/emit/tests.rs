@@ -135,6 +135,42 @@ fn number_formats_and_optimizers_are_the_plans_own() {
 }
 
 #[test]
+fn narrow_states_take_the_precision_aware_optimizer() {
+    let of = |precision, zero, techniques: &str| {
+        let techniques = techniques.split('+').filter(|name| !name.is_empty()).map(|name| name.parse().unwrap());
+        TrainingPlan { precision, techniques: techniques.collect(), ..plan(layout(4, 1, zero)) }
+    };
+    let narrow = Precision { state: Some(DataType::Bf16), ..Precision::MIXED_BF16 };
+    let flags = [
+        "--grad-reduce-in-bf16",
+        "--use-precision-aware-optimizer",
+        "--exp-avg-dtype bf16",
+        "--exp-avg-sq-dtype bf16",
+        "--main-grads-dtype bf16",
+    ];
+    check(&CORE.megatron(&of(narrow, ZeroStage::OptimizerStates, "")), &flags, &["# states"]);
+    let wide = Precision { state: Some(DataType::Bf16), ..Precision::MIXED_BF16_FP32_GRADIENTS };
+    check(
+        &CORE.megatron(&of(wide, ZeroStage::OptimizerStates, "")),
+        &["--exp-avg-dtype bf16"],
+        &["--main-grads-dtype"],
+    );
+    let lacking = ["# states in bf16: the precision-aware optimizer takes adam with the distributed optimizer only"];
+    check(&CORE.megatron(&of(narrow, ZeroStage::None, "")), &lacking, &["--use-precision-aware-optimizer"]);
+    let half = of(narrow, ZeroStage::OptimizerStates, "optimizer-offload,fraction=0.5,overlap=1");
+    let offloaded = CORE.megatron(&half);
+    let flags = ["--optimizer-cpu-offload", "--optimizer-offload-fraction 0.5", "--overlap-cpu-optimizer-d2h-h2d"];
+    check(&offloaded, &flags, &[]);
+    assert_eq!(offloaded.iter().filter(|line| *line == "--use-precision-aware-optimizer").count(), 1);
+    let pure = of(Precision::PURE_BF16, ZeroStage::OptimizerStates, "");
+    check(
+        &CORE.megatron(&pure),
+        &["# no master weights: Megatron-LM keeps a copy, in fp32 or fp16 (--main-params-dtype)"],
+        &["--exp-avg-dtype"],
+    );
+}
+
+#[test]
 fn a_slice_is_filled_in_the_order_of_ranks() {
     let of = |layout| MAXTEXT.maxtext(&plan(layout));
     check(

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sim::files::carried::Files;
 use std::path::{Path, PathBuf};
+use step::KeptFormats;
 use workloads::footprint::Optimizer;
-use workloads::training::Attention;
+use workloads::training::{Attention, LossForm};
 use workloads::{Model, model};
 
 /// A question as a value. Records, parts and answers store it as JSON; it can be asked again from there alone.
@@ -93,6 +94,12 @@ pub struct Software {
     /// The optimizer.
     #[serde(default)]
     pub optimizer: Optimizer,
+    /// Formats of gradients, states and master weights, where they are not the stack's usual ones.
+    #[serde(default, skip_serializing_if = "KeptFormats::are_usual")]
+    pub kept: KeptFormats,
+    /// How head and loss are computed; `None` is the stack's way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<LossForm>,
     /// GiB of every device's memory that plans leave free.
     #[serde(default)]
     pub headroom_gib: f64,
@@ -102,6 +109,9 @@ pub struct Software {
     /// Memory techniques that every plan has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<String>,
+    /// Modules that the techniques' adapters stand beside, apart by commas; `None` is the techniques' own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora_targets: Option<String>,
     /// Techniques that may change what is trained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,

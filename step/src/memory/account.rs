@@ -6,6 +6,7 @@ mod away;
 mod besides;
 mod chunks;
 mod kept;
+mod logits;
 mod turns;
 
 use self::at_work::TransientBytes;
@@ -13,6 +14,7 @@ use self::away::EndKeeps;
 use self::besides::{count_communicators, whole_hidden_states};
 use self::chunks::ChunkMemory;
 pub use self::chunks::StageRoom;
+use self::logits::LogitBytes;
 use crate::SoftwareStack;
 use crate::memory::stage::{PeakMoment, StageMemory};
 use crate::memory::techniques::{OffloadedModelBytes, TechniqueMemory, fragmented_fraction, working_set_of_layer};
@@ -21,8 +23,9 @@ use crate::pipeline::arrangement::{Arrangement, DEVICE_KINDS, DeviceGroup};
 use crate::schedule::interleaving_group;
 use sim::pipeline::{PipelineSchedule, passes_in_flight};
 use sim::units::Bytes;
-use workloads::footprint::BytesPerParameter;
+use workloads::footprint::{BytesPerParameter, Optimizer};
 use workloads::graph::{OpId, OperatorGraph, OperatorRole, Parameters, TensorInfo};
+use workloads::training::Lowering;
 use workloads::{ActivationPolicy, LayerMix, ReplayExtent, Segment, SegmentKind, StagePolicies, TrainingGraph};
 
 pub(crate) const GIB: f64 = 1_073_741_824.0;
@@ -43,8 +46,10 @@ pub struct MemoryProfile {
     /// Bytes that the embedding and the head keep, with their layers.
     embedding: EndKeeps,
     head: EndKeeps,
-    /// Logits of a micro-batch on one device.
-    logits: u64,
+    /// Bytes of a parameter's state that the update copies for all parameters at once, if the stack's does.
+    copied_state: Bytes,
+    /// Logits of a micro-batch, and how the loss makes them.
+    logits: LogitBytes,
     /// Bytes of a micro-batch's whole hidden states.
     hidden: Bytes,
     /// Bytes that chunks keep, in pipeline order, if stages have their own policies.
@@ -75,8 +80,6 @@ impl MemoryProfile {
         let [embedding, layer, head] = [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(segment);
         let ends = [embedding, head]
             .map(|end| EndKeeps::of_treatment(&ActivationPolicy::None.treatment_of_segment(&end.graph), &end.graph));
-        let logits =
-            head.graph.find_tensor("head.logits.out").map(|t| head.graph.tensors[t.index()].bytes).unwrap_or_default();
         Self {
             parameters: PieceParameters {
                 embedding: embedding.parameters,
@@ -92,7 +95,8 @@ impl MemoryProfile {
             transient: TransientBytes::default(),
             embedding: ends[0],
             head: ends[1],
-            logits: logits.0 / training.lowering.precision.operand.bytes(),
+            copied_state: copied_state(&training.lowering),
+            logits: LogitBytes::new(head, &training.lowering),
             hidden: whole_hidden_states(training, layer.boundary_bytes),
             chunks: Vec::new(),
             changed: TechniqueMemory::new(training, stack).map(Box::new),
@@ -154,6 +158,18 @@ impl MemoryProfile {
             stored: treatment.stored_bytes(&layer.graph),
             transient,
             ..self.clone()
+        }
+    }
+}
+
+/// Returns the bytes of one of Adam's states of a parameter; zero for optimizers whose updates are in place
+/// (`torch/optim/adam.py` and `sgd.py`: `_multi_tensor_adam` takes the roots of all second moments, `_multi_tensor_sgd`
+/// adds to the weights).
+fn copied_state(lowering: &Lowering) -> Bytes {
+    match lowering.optimizer {
+        Optimizer::Adam => Bytes(lowering.precision.state_type().bytes()),
+        Optimizer::Sgd | Optimizer::Momentum | Optimizer::Adafactor | Optimizer::Adam8bit | Optimizer::Muon => {
+            Bytes::ZERO
         }
     }
 }
@@ -483,13 +499,11 @@ impl<'a> MemoryAccount<'a> {
     }
 
     fn bytes_in_loss(&self, stage: u32, held: &StageHolding, activations: Bytes) -> [Bytes; 5] {
-        let count = self.profile.logits;
-        let slices = self.profile.changed.as_ref().map_or(1, |changed| changed.logit_slices);
-        let at_work = Bytes((count as f64 * self.stack.memory.bytes_per_logit) as u64 / slices);
-        // GPipe's other micro-batches wait with fp32 probabilities.
-        let waiting = Bytes(4 * count) * self.losses_in_flight(stage).saturating_sub(1);
+        let logits = &self.profile.logits;
+        let at_work = self.logits_at_work(held);
+        let waiting = logits.waiting() * self.losses_in_flight(stage).saturating_sub(1);
         let early = self.arrangement.micro_batches == 1 && !self.stack.memory.gradients_persist;
-        let gradients = match (self.frees_by_layer(), early) {
+        let gradients = match (self.frees_by_layer() || early && logits.chunked, early) {
             (true, _) => self.head_gradient_bytes(held),
             (false, true) => Bytes::ZERO,
             (false, false) => held.resident.gradients,

@@ -1,5 +1,5 @@
 //! Effects of memory techniques on a stage's memory: bytes by class instead of bytes per parameter, offloaded bytes,
-//! slices of the loss, planned addresses.
+//! planned addresses.
 
 use crate::SoftwareStack;
 use crate::memory::addresses::plan_addresses;
@@ -19,8 +19,6 @@ pub(crate) struct TechniqueMemory {
     /// Bytes of a master weight and of a gradient, if gradients are as wide as the stored master weights; their ratio
     /// widens gradients.
     widened: (u64, u64),
-    /// Slices of the logits.
-    pub(crate) logit_slices: u64,
     /// True if fragmentation wastes nothing.
     pub(crate) planned_addresses: bool,
     /// Layers per device whose activations are never offloaded.
@@ -50,17 +48,12 @@ impl TechniqueMemory {
         let per = training.segments[0].bytes_per_parameter();
         let wide = stack.memory.stored_master && per.master > per.gradient;
         let settled = training.segment(SegmentKind::Layer).map(|s| &s.graph.settled);
-        let logits = training.segment(SegmentKind::Head).and_then(|s| {
-            let logits = s.graph.find_tensor("head.logits.out")?;
-            s.graph.settled.slices.get(&logits).copied()
-        });
         Some(Self {
             embedding: embedding.own,
             layer: layer.own,
             head: head.own,
             head_apart: head.apart,
             widened: if wide { (per.master.0, per.gradient.0.max(1)) } else { (1, 1) },
-            logit_slices: logits.unwrap_or(1),
             planned_addresses: applied.planned_addresses,
             buffered_layers: settled.map_or(0, |s| s.buffered_layers),
         })
@@ -100,7 +93,10 @@ impl TechniqueMemory {
             updated: Bytes(stored(&all.weights, 0) + stored(&all.masters, 2) + stored(&all.states, 2)),
             gradients: Bytes(stored(&all.gradients, 1)),
         };
-        let (wide, narrow) = self.widened;
+        // Without master weights the stored weights are narrow, and gradients with them.
+        let masters = [all.masters.device, all.masters.host, all.masters.nvme];
+        let has_masters = masters.into_iter().any(|bytes| bytes.per_device_count() > 0);
+        let (wide, narrow) = if has_masters { self.widened } else { (1, 1) };
         (
             sharding.resident_static_bytes(&all, stored_master, |gradient| {
                 (u128::from(gradient) * u128::from(wide) / u128::from(narrow)) as u64

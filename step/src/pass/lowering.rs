@@ -65,6 +65,8 @@ pub fn lowering_of_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStac
         weighted_experts: stack.kernels.weighted_experts,
         separate_accumulation: stack.kernels.separate_accumulation && plan.micro_batches() > 1,
         fused_loss: stack.kernels.fused_loss,
+        loss: stack.kernels.loss,
+        wide_adapters: stack.kernels.wide_adapters,
         ..Lowering::new(model)
     }
 }

@@ -2,17 +2,28 @@
 
 use crate::pass::chip_times::ChipTimes;
 use crate::pass::profile::StepProfile;
-use sim::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel};
+use sim::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel, TransferLink};
 use sim::units::{Bytes, Joules, Seconds};
 
 impl ChipTimes {
     /// Returns the time of the optimizer's update of `parameters` on one device, with the stack's passes over the
-    /// gradients.
+    /// gradients. An overlapped update takes as long as its busiest resource.
     pub fn time_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
-        self.update_kernels(profile, parameters)
-            .iter()
-            .map(|(kernel, times)| self.time_of_kernel(kernel) * *times)
-            .sum()
+        let kernels = self.update_kernels(profile, parameters);
+        let mut busy: Vec<(Option<TransferLink>, Seconds)> = Vec::new();
+        for (kernel, times) in &kernels {
+            let link = match kernel {
+                Kernel::Transfer(copy) => Some(copy.link),
+                _ => None,
+            };
+            let time = self.time_of_kernel(kernel) * *times;
+            match busy.iter_mut().find(|(known, _)| *known == link) {
+                Some((_, sum)) => *sum += time,
+                None => busy.push((link, time)),
+            }
+        }
+        let times = busy.into_iter().map(|(_, time)| time);
+        if profile.layer_segment.overlapped_update { times.fold(Seconds::ZERO, Seconds::max) } else { times.sum() }
     }
 
     /// Returns the energy of [`Self::time_of_update`], without static power.
@@ -43,5 +54,36 @@ impl ChipTimes {
         });
         kernels.push((passes, 1.0));
         kernels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::SoftwareStack;
+    use crate::technique_tests::technique_plan;
+    use sim::hardware::Accelerator;
+    use sim::network::Fabric;
+    use workloads::{Layout, Model};
+
+    #[test]
+    fn an_overlapped_update_takes_as_long_as_its_busiest_resource() {
+        let stack = SoftwareStack::load("megatron").unwrap();
+        let model = Model { layers: 2, ..Model::load("llama2-7b").unwrap() };
+        let fabric = Fabric::built_in("nvlink4_node").unwrap().for_devices(1).unwrap();
+        let mut chip = ChipTimes::new(&Accelerator::built_in("h200").unwrap(), &stack).unwrap();
+        let mut update = |technique: &str| {
+            let plan = technique_plan(Layout::default(), 1, technique);
+            let profile = chip.profile_plan(&model, &fabric, &plan).unwrap();
+            chip.time_of_update(&profile, 100_000_000).0
+        };
+        let [plain, overlapped] =
+            ["optimizer-offload,fraction=0.5", "optimizer-offload,fraction=0.5,overlap=1"].map(&mut update);
+        // The host streams 28 bytes of half the numbers at 76.8 GB/s; the rest is shorter.
+        assert!((overlapped / (28.0 * 50e6 / 76.8e9) - 1.0).abs() < 1e-3, "{overlapped}");
+        assert!(overlapped < plain && plain < 3.0 * overlapped, "{plain} {overlapped}");
+        let none = update("optimizer-offload,fraction=0");
+        assert!((none / update("") - 1.0).abs() < 1e-6);
     }
 }

@@ -141,7 +141,8 @@ impl StackPrior {
         let names = SoftwareStack::built_in_names();
         let kept = names.iter().filter(|name| !without.contains(&name.as_str()));
         let mut stacks: Vec<SoftwareStack> = kept.map(|name| SoftwareStack::load(name)).collect::<Result<_, _>>()?;
-        stacks.retain(|stack| stack.framework.name != Framework::Ideal);
+        // A stack with the scalars of another one adds no measurement.
+        stacks.retain(|stack| stack.framework.name != Framework::Ideal && stack.calibrated_from.is_none());
         Ok(stacks)
     }
 

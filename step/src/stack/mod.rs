@@ -2,6 +2,7 @@
 
 pub mod calibrate;
 pub(crate) mod framework;
+pub(crate) mod kept_formats;
 pub(crate) mod model_names;
 pub(crate) mod options;
 pub(crate) mod runnable;

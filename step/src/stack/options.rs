@@ -2,6 +2,7 @@
 
 use crate::SoftwareStack;
 use thiserror::Error;
+use workloads::training::LossForm;
 
 /// An option that cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -85,6 +86,19 @@ impl SoftwareStack {
         stack.sources.insert(key.to_owned(), "given in the call".to_owned());
         stack.check_values(&self.name).map_err(|error| OptionError::Value(error.to_string()))?;
         Ok(stack)
+    }
+}
+
+impl SoftwareStack {
+    /// Returns the stack with head and loss computed as asked.
+    ///
+    /// # Errors
+    /// None for a stack with valid values.
+    pub fn with_loss(&self, loss: LossForm) -> Result<Self, OptionError> {
+        self.with_option(match loss {
+            LossForm::Whole => "kernels.loss=whole",
+            LossForm::Chunked => "kernels.loss=chunked",
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use thiserror::Error;
 use workloads::Release;
 use workloads::footprint::Precision;
 use workloads::recompute_policy::ReplayExtent;
+use workloads::training::LossForm;
 
 static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
 
@@ -102,8 +103,14 @@ pub struct KernelOptions {
     pub weighted_experts: bool,
     /// True if the loss is one kernel per direction.
     pub fused_loss: bool,
+    /// How head and loss are computed: `whole`, or `chunked` by Liger's rule ([`LossForm`]).
+    #[serde(default)]
+    pub loss: LossForm,
     /// True if the projections to query, key and value are separate products, and so are gate and up.
     pub separate_projections: bool,
+    /// True if adapters are in fp32 and read fp32 copies of their inputs (PEFT's `autocast_adapter_dtype`).
+    #[serde(default)]
+    pub wide_adapters: bool,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
     /// True if gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
@@ -283,8 +290,12 @@ pub struct MemoryOptions {
     /// runs ahead of the device.
     #[serde(default)]
     pub states_ahead: f64,
-    /// Bytes per updated parameter of the optimizer's temporaries.
+    /// Bytes per updated parameter of the optimizer's temporaries, whatever the optimizer.
     pub update_bytes_per_parameter: f64,
+    /// Copies of one of Adam's states that its update makes for all parameters at once (PyTorch's foreach: the roots of
+    /// the second moments). Other optimizers update in place.
+    #[serde(default)]
+    pub update_state_copies: f64,
     /// True if these are buffers as large as all parameters of a device, which do not fit into the allocator's cache.
     #[serde(default)]
     pub update_contiguous: bool,
@@ -303,7 +314,7 @@ pub struct SoftwareStack {
     pub name: String,
     /// One line for lists.
     pub description: String,
-    /// The built-in stack whose scalars a calibration started from; `None` for a built-in stack.
+    /// The built-in stack whose scalars a calibration started from, or whose scalars a built-in stack has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrated_from: Option<String>,
     /// Options of the lowering.
@@ -463,6 +474,7 @@ impl SoftwareStack {
             ("memory.gathered_layers", f64::from(m.gathered_layers), 1.0, 1e6),
             ("memory.reduced_bytes_per_parameter", m.reduced_bytes_per_parameter, 0.0, 64.0),
             ("memory.update_bytes_per_parameter", m.update_bytes_per_parameter, 0.0, 64.0),
+            ("memory.update_state_copies", m.update_state_copies, 0.0, 16.0),
             ("memory.states_ahead", m.states_ahead, 0.0, 1e4),
             ("memory.expert_imbalance", m.expert_imbalance, 0.0, 64.0),
             ("kernels.expert_imbalance", self.kernels.expert_imbalance, 1.0, 64.0),

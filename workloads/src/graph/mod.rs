@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub use sim::kernel::OpId;
 use sim::kernel::{DataType, GradientOf, Kernel, ParallelAxis};
 use sim::units::Bytes;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Index of a tensor in its segment.
@@ -74,6 +75,8 @@ pub enum StandInKind {
     GroupScalars,
     /// The rows between an adapter's factors.
     Adapted,
+    /// A copy of a tensor that an adapter keeps in its own type, or what it scales.
+    AdapterCopy,
     /// One factor per row, beside a norm's result.
     RowFactor,
 }
@@ -88,6 +91,7 @@ impl StandInKind {
             Self::Sampled => "sampled",
             Self::GroupScalars => "group_scalars",
             Self::Adapted => "adapted",
+            Self::AdapterCopy => "adapter_copy",
             Self::RowFactor => "rstd",
         }
     }
@@ -428,12 +432,21 @@ pub(crate) struct GraphBuilder {
     layer: Option<String>,
     /// True if new operators belong to the shared expert.
     shared_expert: bool,
+    /// Slices of tensors that exist slice by slice.
+    slices: BTreeMap<TensorId, u64>,
 }
 
 impl GraphBuilder {
     /// Starts an empty graph for activations of type `operand`.
     pub(crate) fn new(operand: DataType) -> Self {
-        Self { operators: Vec::new(), tensors: Vec::new(), operand, layer: None, shared_expert: false }
+        Self {
+            operators: Vec::new(),
+            tensors: Vec::new(),
+            operand,
+            layer: None,
+            shared_expert: false,
+            slices: BTreeMap::new(),
+        }
     }
 
     /// From now on, replaces the prefix `layer` of names by `word`; `None` ends the replacement.
@@ -536,6 +549,11 @@ impl GraphBuilder {
         }
     }
 
+    /// Lets a tensor exist in so many slices, one at a time.
+    pub(crate) fn slice_tensor(&mut self, tensor: TensorId, slices: u64) {
+        self.slices.insert(tensor, slices);
+    }
+
     /// Gives the last operator a role.
     pub(crate) fn set_role_of_last(&mut self, role: OperatorRole) {
         if let Some(op) = self.operators.last_mut() {
@@ -573,7 +591,8 @@ impl GraphBuilder {
 
     pub(crate) fn finish_graph(self, output: TensorId) -> OperatorGraph {
         let (operators, tensors, operand) = (self.operators, self.tensors, self.operand);
-        OperatorGraph { operators, tensors, output, operand, settled: TensorPlacements::default() }
+        let settled = TensorPlacements { slices: self.slices, ..TensorPlacements::default() };
+        OperatorGraph { operators, tensors, output, operand, settled }
     }
 }
 

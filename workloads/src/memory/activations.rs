@@ -2,13 +2,15 @@
 //! technique by name.
 
 use super::error::TechniqueError;
-use super::policy::{Adapter, AdapterTraining, BackwardReader, ProjectionBasis, Representation, TechniqueRule};
+use super::policy::{
+    Adapter, AdapterForm, AdapterTraining, BackwardReader, ProjectionBasis, Representation, TechniqueRule,
+};
 use super::slices::contracted_tokens;
 use crate::graph::{
     BackwardChain, Gradient, KernelStep, NARROW, OpId, OperatorGraph, OperatorNode, OperatorRole, StandInKind,
     TensorId, TensorInfo, TensorRole,
 };
-use sim::kernel::{Contraction, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
+use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,6 +79,8 @@ pub(crate) struct TechniqueRewriter<'a> {
     pub(crate) heads: u64,
     /// Replacements so far, by tensor and, if every reader has its own, by operator index.
     shared: BTreeMap<(TensorId, Option<usize>), TensorId>,
+    /// True if adapters are in fp32 and keep fp32 copies.
+    pub(crate) wide_adapters: bool,
     /// True if some tensor kept its form because the new form would take more memory.
     pub(crate) kept_whole: bool,
 }
@@ -96,7 +100,7 @@ struct StandIn {
 
 impl<'a> TechniqueRewriter<'a> {
     pub(crate) fn new(graph: &'a mut OperatorGraph, technique: &'a str, heads: u64) -> Self {
-        Self { graph, technique, heads, shared: BTreeMap::new(), kept_whole: false }
+        Self { graph, technique, heads, shared: BTreeMap::new(), wide_adapters: false, kept_whole: false }
     }
 
     fn refusal(&self, why: String, cure: &str) -> TechniqueError {
@@ -468,15 +472,154 @@ impl<'a> TechniqueRewriter<'a> {
             let product = find_product(op)
                 .filter(|_| op.layer.is_some() && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
             let Some(c) = product else { continue };
-            let rank = self.rank_within_width(op, adapter.rank, c.k.min(c.n))?;
-            self.add_adapter_to(at, c, rank, adapter.trained);
+            let rank = match adapter.form {
+                // Shared projections may be wider than a product; the others have no rank.
+                AdapterForm::SharedProjection
+                | AdapterForm::ScaledInput
+                | AdapterForm::ScaledOutput
+                | AdapterForm::Bias => adapter.rank as u64,
+                _ => self.rank_within_width(op, adapter.rank, c.k.min(c.n))?,
+            };
+            match adapter.form {
+                AdapterForm::LowRank | AdapterForm::Corrected | AdapterForm::Decomposed => {
+                    self.add_adapter_to(at, c, rank, adapter);
+                }
+                form => self.add_vector_adapter(at, c, rank, form),
+            }
             found = true;
         }
         self.mark_saved();
         Ok(found)
     }
 
-    fn add_adapter_to(&mut self, at: usize, c: Contraction, rank: u64, trained: AdapterTraining) {
+    /// Returns the bytes of a number of an adapter.
+    fn adapter_bytes(&self, c: &Contraction) -> u64 {
+        if self.wide_adapters { DataType::Fp32.bytes() } else { c.operand.bytes() }
+    }
+
+    /// Adds a copy of `numbers` numbers of `of` that an adapter's backward pass reads.
+    fn add_adapter_copy(&mut self, at: usize, of: TensorId, numbers: u64, each: u64) -> TensorId {
+        let bytes = Bytes(each) * numbers;
+        let copy = Kernel::Elementwise(Elementwise {
+            function: ElementwiseFunction::Convert,
+            direction: Direction::Forward,
+            elements: numbers,
+            read: Bytes(self.operand_bytes()) * numbers,
+            written: bytes,
+        });
+        let stand_in = StandIn {
+            kind: StandInKind::AdapterCopy,
+            bytes,
+            forward: vec![copy],
+            backward: vec![],
+            workspace: Bytes::ZERO,
+            gradient: None,
+        };
+        self.add_side_output(at, of, &stand_in)
+    }
+
+    /// Adds an adapter that is no pair of trained products. Its kernels are passes over what it scales or sums.
+    fn add_vector_adapter(&mut self, at: usize, c: Contraction, rank: u64, form: AdapterForm) {
+        let op = &self.graph.operators[at];
+        let (Some(input), Some(output)) = (op.inputs.first().copied(), op.outputs.first().copied()) else { return };
+        let (each, tokens) = (self.adapter_bytes(&c), c.batch * c.m);
+        let of = |m, n, k| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, ..c });
+        let (inner_numbers, inner_kernels) = match form {
+            AdapterForm::SharedProjection => (tokens * rank, vec![of(c.m, rank, c.k), of(c.m, c.n, rank)]),
+            AdapterForm::InputSums => (tokens * rank, vec![of(c.m, c.n, rank)]),
+            AdapterForm::WeightUpdate | AdapterForm::ChangedWeights => (0, vec![of(c.k, c.n, rank), of(c.m, c.n, c.k)]),
+            _ => (0, vec![]),
+        };
+        let inner = StandIn {
+            kind: StandInKind::Adapted,
+            bytes: Bytes(each) * inner_numbers,
+            forward: inner_kernels,
+            backward: vec![],
+            workspace: Bytes::ZERO,
+            gradient: None,
+        };
+        let mut reads = vec![self.add_side_output(at, input, &inner)];
+        match form {
+            AdapterForm::ChangedWeights => {
+                reads.push(input);
+                reads.push(self.add_adapter_copy(at, output, c.batch * c.k * c.n, c.operand.bytes()));
+            }
+            AdapterForm::WeightUpdate => {
+                reads.push(self.add_adapter_copy(at, input, tokens * c.k, each));
+                reads.push(self.add_adapter_copy(at, output, c.batch * c.k * c.n, each));
+            }
+            AdapterForm::ScaledInput => reads.push(self.add_adapter_copy(at, input, tokens * c.k, each)),
+            AdapterForm::ScaledOutput => {
+                reads.push(self.add_adapter_copy(at, output, tokens * c.n, c.operand.bytes()));
+            }
+            AdapterForm::SharedProjection => reads.push(self.add_adapter_copy(at, output, tokens * c.n, each)),
+            _ => {}
+        }
+        let sum = Kernel::Reduction(Reduction {
+            function: RowFunction::Sum,
+            direction: Direction::Backward,
+            rows: c.n,
+            columns: tokens,
+            read: Bytes(c.operand.bytes()) * (tokens * c.n),
+            written: Bytes(each) * c.n,
+        });
+        let gradient = match form {
+            AdapterForm::InputSums => of(rank, c.n, c.m),
+            AdapterForm::WeightUpdate | AdapterForm::ChangedWeights => of(c.k, c.n, c.m),
+            _ => sum,
+        };
+        let op = &mut self.graph.operators[at];
+        op.backward.retain(|chain| chain.gradient != Gradient::Weights);
+        let label = "backward_weight.adapter".to_owned();
+        op.backward.push(BackwardChain {
+            gradient: Gradient::Weights,
+            reads,
+            steps: vec![KernelStep { label, kernel: gradient, axis: None }],
+        });
+    }
+
+    /// Lets the selected frozen products read weights of `bytes_per_number`: they are converted before every product,
+    /// to a whole matrix that exists while the product runs.
+    pub(crate) fn quantise_weights(&mut self, rule: &TechniqueRule, bytes_per_number: f64) {
+        let operand = self.operand_bytes();
+        for at in 0..self.graph.operators.len() {
+            let op = &self.graph.operators[at];
+            let Some(c) = find_product(op).filter(|_| op.layer.is_some() && rule.at.selects_operator(&op.name)) else {
+                continue;
+            };
+            // Products of activations have no parameters.
+            if op.parameters.per_device_count() == 0 {
+                continue;
+            }
+            let numbers = c.batch.saturating_mul(c.k).saturating_mul(c.n);
+            let whole = Bytes(operand) * numbers;
+            let convert = |direction| {
+                Kernel::Elementwise(Elementwise {
+                    function: ElementwiseFunction::Convert,
+                    direction,
+                    elements: numbers,
+                    read: Bytes((numbers as f64 * bytes_per_number).ceil() as u64),
+                    written: whole,
+                })
+            };
+            let step = |label: &str, direction| KernelStep {
+                label: format!("{label}.dequantise"),
+                kernel: convert(direction),
+                axis: None,
+            };
+            let input = op.inputs.first().copied();
+            let op = &mut self.graph.operators[at];
+            op.forward.insert(0, step("forward", Direction::Forward));
+            op.workspace += whole;
+            for chain in op.backward.iter_mut().filter(|chain| chain.gradient != Gradient::Weights) {
+                chain.steps.insert(0, step("backward_input", Direction::Backward));
+                chain.reads.extend(input.filter(|input| rule.keeps_input && !chain.reads.contains(input)));
+            }
+        }
+        self.mark_saved();
+    }
+
+    fn add_adapter_to(&mut self, at: usize, c: Contraction, rank: u64, adapter: &Adapter) {
         let of =
             |m, n, k, result| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, operand: c.operand, result });
         let step = |label: &str, kernel| KernelStep { label: label.to_owned(), kernel, axis: None };
@@ -494,13 +637,31 @@ impl<'a> TechniqueRewriter<'a> {
         let Some(input) = self.graph.operators[at].inputs.first().copied() else { return };
         let inner = StandIn {
             kind: StandInKind::Adapted,
-            bytes: Bytes(c.operand.bytes()) * (c.batch * c.m * rank),
+            bytes: Bytes(self.adapter_bytes(&c)) * (c.batch * c.m * rank),
             forward: vec![of(c.m, rank, c.k, c.result), of(c.m, c.n, rank, c.result), add(Direction::Forward, c.n)],
             backward: vec![],
             workspace: Bytes::ZERO,
             gradient: None,
         };
         let inner = self.add_side_output(at, input, &inner);
+        let (each, tokens) = (self.adapter_bytes(&c), c.batch * c.m);
+        let first = if self.wide_adapters && adapter.trained == AdapterTraining::Both {
+            self.add_adapter_copy(at, input, tokens * c.k, each)
+        } else {
+            input
+        };
+        let mut scaled = Vec::new();
+        if adapter.form == AdapterForm::Corrected {
+            let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
+            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, each));
+        }
+        if adapter.form == AdapterForm::Decomposed {
+            let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
+            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, c.operand.bytes()));
+            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, each));
+            // The norm of weights and adapter: both whole, in the adapter's type.
+            self.graph.operators[at].workspace += Bytes(2 * each) * (c.batch * c.k * c.n);
+        }
         let op = &mut self.graph.operators[at];
         let gradient = own_weight_chain(op)
             .and_then(|chain| chain.steps.iter().find_map(contracts_tokens))
@@ -517,8 +678,11 @@ impl<'a> TechniqueRewriter<'a> {
             steps: vec![step(label, kernel)],
         };
         op.backward.push(chain(inner, "backward_weight.adapter_up", of(rank, c.n, c.m, gradient)));
-        if trained == AdapterTraining::Both {
-            op.backward.push(chain(input, "backward_weight.adapter_down", of(c.k, rank, c.m, gradient)));
+        for chain in op.backward.iter_mut().filter(|chain| chain.gradient != Gradient::Weights) {
+            chain.reads.extend(&scaled);
+        }
+        if adapter.trained == AdapterTraining::Both {
+            op.backward.push(chain(first, "backward_weight.adapter_down", of(c.k, rank, c.m, gradient)));
         }
     }
 

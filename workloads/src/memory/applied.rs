@@ -9,6 +9,9 @@ pub struct TechniqueEffects {
     pub planned_addresses: bool,
     /// True if every backward pass runs twice: first for the norm of all gradients, then for the updates.
     pub second_backward: bool,
+    /// True if the host's update runs beside its copies and beside the device's part.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlapped_update: bool,
     /// Steps between two decompositions of each matrix's gradient; 0 if there are none.
     pub decomposed_every: u64,
     /// Requested techniques that have no effect here, one sentence each.

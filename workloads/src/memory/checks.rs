@@ -173,9 +173,12 @@ impl Preset {
             return wrong("stock.count", stock.count, "from 0 to 1e18");
         }
         match &rule.representation {
-            Some(Representation::Quantised { bits, .. } | Representation::DerivativeBits { bits })
-                if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) =>
-            {
+            Some(Representation::Quantised { bits, .. }) if !(*bits > 0.0 && *bits <= bits_of(rule.class) as f64) => {
+                let limit =
+                    format!("above 0 and at most the {} bits of the numbers that it replaces", bits_of(rule.class));
+                wrong("representation.bits", *bits, &limit)
+            }
+            Some(Representation::DerivativeBits { bits }) if !(*bits > 0.0 && *bits < bits_of(rule.class) as f64) => {
                 let limit =
                     format!("above 0 and below the {} bits of the numbers that it replaces", bits_of(rule.class));
                 wrong("representation.bits", *bits, &limit)

@@ -36,6 +36,8 @@ pub use policy::{OffloadTarget, TensorClass, TrainingEffect};
 pub use preset::{AllowedOptimizers, Preset, PresetParameter, SingleMicroBatch};
 
 #[cfg(test)]
+mod finetuning_tests;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod tests;

@@ -184,7 +184,7 @@ fn files_say_what_is_wrong_with_them() {
         (rule("exact", &away("nan")), "rule 1: place.fraction = NaN: must be from 0 to 1"),
         (
             rule("biased", &quantised("64")),
-            "rule 1: representation.bits = 64: must be above 0 and below the 16 bits of the numbers that it replaces",
+            "rule 1: representation.bits = 64: must be above 0 and at most the 16 bits of the numbers that it replaces",
         ),
         (rule("biased", &quantised("0")), "representation.bits = 0: must be above 0"),
         (

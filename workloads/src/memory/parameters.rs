@@ -4,7 +4,8 @@
 use super::error::TechniqueError;
 use super::matrix::Matrix;
 use super::policy::{
-    Adapter, AdapterTraining, OffloadPlace, OffloadTarget, ProjectionBasis, Representation, TechniqueRule, TensorClass,
+    Adapter, AdapterForm, AdapterTraining, OffloadPlace, OffloadTarget, ProjectionBasis, Representation, TechniqueRule,
+    TensorClass,
 };
 use crate::footprint::BytesPerParameter;
 use crate::graph::{Gradient, OperatorGraph, OperatorNode, OperatorRole, Parameters};
@@ -179,6 +180,8 @@ pub(crate) struct ParameterTensors {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberWidths {
     pub(crate) per: BytesPerParameter,
+    /// Those of adapters.
+    pub(crate) adapter: BytesPerParameter,
     pub(crate) states: u64,
     pub(crate) operand: u64,
 }
@@ -246,6 +249,17 @@ impl ParameterTensors {
             if class > 0 && !tensor.trained {
                 continue;
             }
+            if class == 0 && matches!(rule.representation, Some(Representation::Quantised { .. })) {
+                // Only products have quantised weights; adapters beside them have not.
+                if tensor.adapter || tensor.matrix.is_none() {
+                    continue;
+                }
+                if tensor.trained {
+                    let why = format!("it quantises the weights of {}, which are trained", tensor.operator);
+                    let cure = "add an adapter, which freezes them (--technique lora), or leave it out";
+                    return Err(TechniqueError::refuse(technique, why, cure));
+                }
+            }
             found = true;
             let held = &mut tensor.held[class];
             if let Some(form) = &rule.representation {
@@ -308,6 +322,46 @@ impl ParameterTensors {
             .filter(|t| !t.adapter && rule.at.selects_operator(&t.operator) && name_within_layer(&t.operator).is_some())
         {
             let Some(matrix) = tensor.matrix else { continue };
+            let vector = |numbers: u64, kind: ParameterSplit| ParameterTensor {
+                operator: tensor.operator.clone(),
+                adapter: true,
+                matrix: None,
+                numbers: numbers.saturating_mul(matrix.copies),
+                kind,
+                trained: true,
+                counted: true,
+                held: Default::default(),
+            };
+            // A vector of the result's width is split as the result is, one of the input's width as the input is.
+            let by_rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
+            let along = |split: bool| match tensor.kind {
+                ParameterSplit::Sharded if !split => ParameterSplit::Replicated,
+                kind => kind,
+            };
+            let (inputs, outputs) = (along(by_rows), along(!by_rows));
+            match adapter.form {
+                AdapterForm::LowRank
+                | AdapterForm::Corrected
+                | AdapterForm::WeightUpdate
+                | AdapterForm::ChangedWeights => {}
+                AdapterForm::Decomposed => added.push(vector(matrix.columns, outputs)),
+                AdapterForm::SharedProjection => {
+                    added.extend([vector(matrix.columns, outputs), vector(rank, ParameterSplit::Replicated)]);
+                }
+                AdapterForm::InputSums => added.push(vector(rank.saturating_mul(matrix.columns), outputs)),
+                AdapterForm::ScaledInput => added.push(vector(matrix.rows, inputs)),
+                AdapterForm::ScaledOutput | AdapterForm::Bias => added.push(vector(matrix.columns, outputs)),
+            }
+            let pairs = [
+                AdapterForm::LowRank,
+                AdapterForm::Corrected,
+                AdapterForm::Decomposed,
+                AdapterForm::WeightUpdate,
+                AdapterForm::ChangedWeights,
+            ];
+            if !pairs.contains(&adapter.form) {
+                continue;
+            }
             let rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
             // A product split by columns has its first factor whole on every device; a product split by rows has its
             // second factor whole.
@@ -356,7 +410,7 @@ impl ParameterTensors {
         let of = |held: &ClassTreatment, each: Bytes, arrays: u64| {
             bytes_of_arrays(tensor, &held.forms, (each.0, arrays), widths.operand)
         };
-        let per = &widths.per;
+        let per = if tensor.adapter { &widths.adapter } else { &widths.per };
         let mut own = BytesByPlace::default();
         own.add_split_bytes(tensor.kind, of(weights, per.weight, 1), weights.place.as_ref());
         sum.weights = sum.weights.add_each(own, Parameters::plus);

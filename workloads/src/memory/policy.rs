@@ -199,14 +199,52 @@ pub enum AdapterTraining {
     Second,
 }
 
-/// A low-rank product beside a product with frozen weights.
+/// The computation of an adapter beside a product with frozen weights of `inputs` x `outputs` numbers, and the tensors
+/// that its backward pass reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdapterForm {
+    /// Two products through `rank` numbers. They read the input and the numbers between them (Hu et al., LoRA, 2021).
+    #[default]
+    LowRank,
+    /// The same, with the result scaled by a trained magnitude over the norm of the whole weights. Its backward pass
+    /// also reads both summands of the result (Liu et al., DoRA, 2024; PEFT, `tuners/lora/dora.py`).
+    Decomposed,
+    /// Two products through `rank` numbers, less a projection of the frozen product's result, which they read in the
+    /// adapter's type (PEFT, `tuners/deft/layer.py`).
+    Corrected,
+    /// Two frozen products through `rank` numbers that all layers share, with trained factors of the `rank` numbers and
+    /// of the result. These read what they scale (Kopiczko et al., VeRA, 2023; PEFT, `tuners/vera/layer.py`).
+    SharedProjection,
+    /// The sums of `inputs / rank` inputs, times trained weights of `rank` x `outputs`, which read the sums (Kang and
+    /// Yin, MiSS, 2024; PEFT, `tuners/miss/layer.py`).
+    InputSums,
+    /// A product with an update of the whole weights that is made anew from trained numbers, as many as a pair of
+    /// products of `rank` has. It reads the input and the update (Hyeon-Woo et al., LoHa, 2021; PEFT,
+    /// `tuners/lycoris_utils.py`, `get_delta_weight`).
+    WeightUpdate,
+    /// The product of the input with changed weights, which are made anew in the weights' type and kept with the input
+    /// (Chavan et al., GLoRA, 2023; PEFT, `tuners/glora/layer.py`).
+    ChangedWeights,
+    /// Trained factors of the input, which read it (Liu et al., IA3, 2022; PEFT, `tuners/ia3/layer.py`).
+    ScaledInput,
+    /// Trained factors of the result, which read it (as above).
+    ScaledOutput,
+    /// A trained bias, which reads nothing (Ben Zaken et al., BitFit, 2021).
+    Bias,
+}
+
+/// Trained parameters beside a product with frozen weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter<N = f64> {
-    /// Rank of the adapter.
+    /// Rank of the adapter; forms without a rank have 1.
     pub rank: N,
     /// The trained factors.
     pub trained: AdapterTraining,
+    /// Its computation.
+    #[serde(default)]
+    pub form: AdapterForm,
 }
 
 /// Units of read-only data.
@@ -340,6 +378,10 @@ pub struct TechniqueRule<N = f64, P = OffloadTarget> {
     /// For weights: whether they are frozen.
     #[serde(default)]
     pub frozen: bool,
+    /// For quantised weights: whether their products keep the input for the backward pass, though it has no gradient of
+    /// weights to compute (bitsandbytes, `autograd/_functions.py`: `ctx.tensors = (A, B)`).
+    #[serde(default)]
+    pub keeps_input: bool,
     /// For weights: an adapter beside the product.
     #[serde(default = "no_value")]
     pub adapter: Option<Adapter<N>>,

@@ -57,6 +57,9 @@ pub struct Preset {
     /// A parameter; if it is not 0, a second backward pass computes the norm of all gradients.
     #[serde(default)]
     pub second_backward: Option<String>,
+    /// A parameter; if it is not 0, the host's part of the update runs beside its copies and the device's part.
+    #[serde(default)]
+    pub overlapped_update: Option<String>,
     /// The parameter that holds the number of steps between two decompositions of a gradient, if there are any.
     #[serde(default)]
     pub decomposed_every: Option<String>,
@@ -192,6 +195,23 @@ impl Preset {
         self.gate == TrainingEffect::Exact && !further && !self.rules.is_empty() && self.rules.iter().all(places)
     }
 
+    /// Returns whether the technique makes sense only beside one that freezes the weights: it quantises them.
+    #[must_use]
+    pub fn needs_frozen_weights(&self) -> bool {
+        let quantises = |form: &Representation<PresetAmount>| matches!(form, Representation::Quantised { .. });
+        let narrows = self
+            .rules
+            .iter()
+            .any(|rule| rule.class == TensorClass::Weights && rule.representation.as_ref().is_some_and(quantises));
+        narrows && !self.rules.iter().any(|rule| rule.frozen)
+    }
+
+    /// Returns whether the technique puts adapters beside products.
+    #[must_use]
+    pub fn has_adapters(&self) -> bool {
+        self.rules.iter().any(|rule| rule.adapter.is_some())
+    }
+
     /// Returns whether `name_or_path` names this technique, by its name or its file's path.
     #[must_use]
     pub fn is_called(&self, name_or_path: &str) -> bool {
@@ -324,7 +344,9 @@ impl Preset {
             None => None,
         };
         let adapter = match &rule.adapter {
-            Some(adapter) => Some(Adapter { rank: number(&adapter.rank)?, trained: adapter.trained }),
+            Some(adapter) => {
+                Some(Adapter { rank: number(&adapter.rank)?, trained: adapter.trained, form: adapter.form })
+            }
             None => None,
         };
         let stock = match &rule.stock {
@@ -341,6 +363,7 @@ impl Preset {
             rebuild: rule.rebuild,
             slice,
             frozen: rule.frozen,
+            keeps_input: rule.keeps_input,
             adapter,
             copy_bytes: rule.copy_bytes.as_ref().map(&number).transpose()?,
             stock,

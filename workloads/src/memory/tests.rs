@@ -75,7 +75,8 @@ fn every_preset_is_read_and_runs_on_llama() {
         assert!(preset.source.len() > 20 && !preset.formula.is_empty() && !preset.description.is_empty(), "{name}");
         // Approx-BP replaces nonlinearities that have kernels of their own, as in its paper.
         let own_kernels = name == "approx-bp";
-        let training = lowered(&name, |l| Lowering { elementwise_fusion: !own_kernels, ..l })
+        let beside = if preset.needs_frozen_weights() { format!("lora {name}") } else { name.clone() };
+        let training = lowered(&beside, |l| Lowering { elementwise_fusion: !own_kernels, ..l })
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let applied = training.applied.unwrap();
         let moe = [

@@ -31,6 +31,7 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
             split: WeightSplit::Columns,
             shares_input: !first,
             narrow: true,
+            chunks: 1,
         };
         product.add_linear(graph, shape, encoded)[0]
     });

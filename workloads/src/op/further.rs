@@ -43,10 +43,12 @@ pub(crate) fn add_further_token_modules(
             split: WeightSplit::Columns,
             shares_input: false,
             narrow: false,
+            chunks: plan.loss_chunks(width),
         };
+        let chunks = logits.chunks;
         let logits = logits.add_linear(graph, shape, x)[0];
         graph.share_parameters_of_last();
-        loss = loss::add_loss(graph, shape, &called("loss"), plan.slice.vocabulary, logits);
+        loss = loss::add_loss(graph, shape, &called("loss"), (plan.slice.vocabulary, chunks), logits);
     }
     loss
 }

@@ -25,7 +25,7 @@ pub(crate) fn add_latent_attention(
     let query_width = heads.query * heads.dim;
     let product = |name: &str, input, split, outputs: &[(&str, u64)], graph: &mut GraphBuilder, x| {
         let name = format!("layer.attention.{name}");
-        Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true }
+        Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 }
             .add_linear(graph, shape, x)
     };
     let norm = |part: &str, width, graph: &mut GraphBuilder, x| {

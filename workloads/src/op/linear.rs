@@ -34,6 +34,8 @@ pub(crate) struct Linear<'a> {
     /// True if an earlier operator reads the same input. Then its gathered (and converted) copy exists already, and
     /// both gradients are summed over the devices once.
     pub(crate) shares_input: bool,
+    /// Chunks of tokens that pass the product one after the other, forward and backward; 1 for all at once.
+    pub(crate) chunks: u64,
     /// True if operands are converted to [`OperatorContext::product`]; the head's and a router's are not.
     pub(crate) narrow: bool,
 }
@@ -59,10 +61,12 @@ impl Linear<'_> {
         let full_input = shape.activation_bytes(tokens.saturating_mul(self.input));
         let full_output = shape.activation_bytes(tokens.saturating_mul(width));
         let operand = if self.narrow { shape.product } else { shape.operand };
-        let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand, result });
-        let forward = product(tokens, width, self.input, shape.operand);
-        let backward_input = product(tokens, self.input, width, shape.operand);
-        let backward_weight = product(self.input, width, tokens, shape.gradient);
+        let chunks = self.chunks.max(1);
+        let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: chunks, m, n, k, operand, result });
+        let chunk = tokens.div_ceil(chunks);
+        let forward = product(chunk, width, self.input, shape.operand);
+        let backward_input = product(chunk, self.input, width, shape.operand);
+        let backward_weight = product(self.input, width, chunk, shape.gradient);
         let weights = self.input.saturating_mul(width);
         let [convert_input, convert_weight, convert_gradient] =
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]

@@ -3,21 +3,30 @@
 //! before it is converted back. The fp32 probabilities are kept for the backward pass. With the vocabulary split over
 //! devices, three small all-reduces (maximum, label's logit, sum of exponentials) avoid gathering the logits
 //! (Megatron-LM).
+//!
+//! By chunks of tokens (Liger), one kernel per chunk reads the logits twice (normaliser, then gradient) and writes the
+//! gradient over them; the backward pass has no kernel of its own. Liger runs a chunk's three products behind that
+//! kernel in the forward pass; here the two gradients stay in the backward pass, which follows at once. The reads of
+//! the weight gradient that later chunks add to are not counted, as in other products.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::lowering::LossForm;
 use crate::op::embedding::TOKEN_ID_BYTES;
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Adds the loss over `columns` logits per token on this device; returns it.
+/// Adds the loss over `columns` logits per token on this device, in as many chunks of tokens; returns it.
 pub(crate) fn add_loss(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    columns: u64,
+    (columns, chunks): (u64, u64),
     logits: TensorId,
 ) -> TensorId {
+    if shape.loss == LossForm::Chunked {
+        return add_chunked_loss(graph, shape, name, (columns, chunks.max(1)), logits);
+    }
     let tokens = shape.tokens();
     let elements = tokens.saturating_mul(columns);
     let loss = graph.add_constant(&format!("{name}.out"), Bytes(4) * tokens);
@@ -72,4 +81,97 @@ pub(crate) fn add_loss(
         ..NewOperator::default()
     });
     loss
+}
+
+/// Adds the loss chunk by chunk. With the vocabulary split over devices, every chunk has its three all-reduces.
+fn add_chunked_loss(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    name: &str,
+    (columns, chunks): (u64, u64),
+    logits: TensorId,
+) -> TensorId {
+    let tokens = shape.tokens();
+    let loss = graph.add_constant(&format!("{name}.out"), Bytes(4) * tokens);
+    let mut steps = Vec::new();
+    for chunk in 0..chunks {
+        // The last chunk has what is left.
+        let rows = tokens.div_ceil(chunks).min(tokens.saturating_sub(chunk * tokens.div_ceil(chunks)));
+        let size = shape.activation_bytes(rows.saturating_mul(columns));
+        let labels = Bytes(TOKEN_ID_BYTES) * rows;
+        let kernel = reduction_kernel(
+            RowFunction::CrossEntropy,
+            Direction::Forward,
+            (rows, columns),
+            size * 2 + labels,
+            size + Bytes(4) * rows,
+        );
+        steps.push(kernel_step(&format!("forward.chunk_{chunk}"), kernel));
+        if shape.is_tensor_parallel() {
+            for what in ["maximum", "label", "sum"] {
+                let label = format!("forward.chunk_{chunk}.all_reduce_{what}");
+                steps.push(shape.tensor_collective_step(&label, CollectiveKind::AllReduce, Bytes(4) * rows));
+            }
+        }
+    }
+    graph.slice_tensor(logits, chunks);
+    graph.add_operator(NewOperator {
+        name: name.to_owned(),
+        inputs: vec![logits],
+        outputs: vec![loss],
+        forward: steps,
+        backward: vec![input_chain(&[logits], &[], Vec::new())],
+        ..NewOperator::default()
+    });
+    loss
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::model::Model;
+    use crate::training::{LossForm, Lowering, SegmentKind, TrainingGraph};
+    use sim::kernel::Kernel;
+
+    fn lowered(loss: LossForm, tensor_parallel: u32) -> TrainingGraph {
+        let model = Model::load("llama3-8b").unwrap();
+        let lowering = Lowering { sequence_length: 8192, tensor_parallel, loss, ..Lowering::new(&model) };
+        TrainingGraph::new(&model, &lowering).unwrap()
+    }
+
+    #[test]
+    fn chunks_do_the_same_products_and_exchange_three_rows_each() {
+        let [whole, chunked] = [LossForm::Whole, LossForm::Chunked].map(|loss| lowered(loss, 8));
+        assert_eq!(whole.kernel_flops(), chunked.kernel_flops());
+        let head = |training: &TrainingGraph| training.segment(SegmentKind::Head).unwrap().clone();
+        let loss = |training: &TrainingGraph| {
+            let graph = head(training).graph;
+            graph.operators.into_iter().find(|op| op.name == "head.loss").unwrap()
+        };
+        let collectives = |training: &TrainingGraph| {
+            let kernels = loss(training).forward.into_iter().map(|step| step.kernel);
+            let bytes = kernels.filter_map(|kernel| match kernel {
+                Kernel::Collective(c) => Some(c.bytes.0),
+                _ => None,
+            });
+            bytes.collect::<Vec<_>>()
+        };
+        // 16,032 columns of a device over 4,096: four chunks of 2,048 tokens.
+        assert_eq!(collectives(&whole), vec![4 * 8192; 3]);
+        assert_eq!(collectives(&chunked), vec![4 * 2048; 12]);
+        // The gradient is written over the logits in the forward kernel: the backward pass has none.
+        assert!(loss(&chunked).backward.iter().all(|chain| chain.steps.is_empty()));
+        let moved = |training: &TrainingGraph| -> u64 {
+            let op = loss(training);
+            let steps = op.forward.iter().chain(op.backward.iter().flat_map(|chain| &chain.steps));
+            let bytes = steps.map(|step| match step.kernel {
+                Kernel::Reduction(r) => (r.read + r.written).0,
+                Kernel::Elementwise(e) => (e.read + e.written).0,
+                _ => 0,
+            });
+            bytes.sum()
+        };
+        // Three passes over bf16 logits, labels and losses.
+        assert_eq!(moved(&chunked), 8192 * (3 * 2 * 16_032 + 8 + 4));
+    }
 }

@@ -28,6 +28,7 @@ pub(crate) mod transformer;
 pub(crate) mod ulysses;
 
 use crate::graph::{BackwardChain, Gradient, KernelStep, TensorId};
+use crate::lowering::LossForm;
 use sim::kernel::{
     Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, ParallelAxis, RankGroup,
     Reduction, RowFunction,
@@ -60,6 +61,8 @@ pub(crate) struct OperatorContext {
     pub(crate) cached_conversions: bool,
     /// True if the loss reads and writes logits in their own type, and converts on the fly.
     pub(crate) fused_loss: bool,
+    /// How head and loss are computed.
+    pub(crate) loss: LossForm,
 }
 
 impl OperatorContext {

@@ -117,6 +117,7 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
         split: WeightSplit::Replicated,
         shares_input: false,
         narrow: false,
+        chunks: 1,
     };
     let logits = router.add_linear(graph, shape, x)[0];
     let weights = add_top_k(graph, shape, experts, logits);
@@ -184,6 +185,7 @@ fn add_latent_product(
         split: WeightSplit::Replicated,
         shares_input: false,
         narrow: false,
+        chunks: 1,
     };
     product.add_linear(graph, shape, x)[0]
 }

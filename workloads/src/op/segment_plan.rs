@@ -28,8 +28,14 @@ impl<'a> SegmentPlan<'a> {
             separate_accumulation: lowering.separate_accumulation,
             cached_conversions: lowering.cached_conversions,
             fused_loss: lowering.fused_loss,
+            loss: lowering.loss,
         };
         Self { model, shape, slice, lowering: *lowering }
+    }
+
+    /// Returns the chunks in which the tokens pass a head of `width` columns.
+    pub(crate) fn loss_chunks(&self, width: u64) -> u64 {
+        self.shape.loss.chunk_count(self.shape.tokens(), width, self.slice.vocabulary)
     }
 
     /// Returns the numbers of the residual stream on this device.

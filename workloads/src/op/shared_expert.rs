@@ -30,6 +30,7 @@ pub(crate) fn add_shared_expert(
             split: WeightSplit::Replicated,
             shares_input: false,
             narrow: false,
+            chunks: 1,
         };
         let score = score.add_linear(graph, &shape, x)[0];
         let weight = activation::add_activation(

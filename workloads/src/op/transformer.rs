@@ -11,7 +11,7 @@ use super::{
 use crate::graph::{GraphBuilder, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
-use crate::lowering::{Attention, ContextMethod};
+use crate::lowering::{Attention, ContextMethod, LossForm};
 use crate::model::{NormPlacement, PositionEncoding};
 use crate::parallel::DeviceSlice;
 use crate::parallel::Heads;
@@ -355,10 +355,12 @@ impl SegmentPlan<'_> {
             split: WeightSplit::Columns,
             shares_input: false,
             narrow: false,
+            chunks: self.loss_chunks(model.embedding_width),
         };
+        let chunks = logits.chunks;
         let logits = logits.add_linear(&mut graph, shape, x)[0];
         graph.set_role_of_last(OperatorRole::Logits);
-        let loss = loss::add_loss(&mut graph, shape, "head.loss", self.slice.vocabulary, logits);
+        let loss = loss::add_loss(&mut graph, shape, "head.loss", (self.slice.vocabulary, chunks), logits);
         graph.set_role_of_last(OperatorRole::Loss);
         let loss = further::add_further_token_modules(&mut graph, self, hidden, loss);
         graph.finish_graph(loss)
@@ -366,7 +368,14 @@ impl SegmentPlan<'_> {
 
     /// Adds logits and loss of one token per sequence; every device computes the same.
     fn build_pooled_head(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
-        let shape = OperatorContext { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape };
+        let shape = OperatorContext {
+            sequence: 1,
+            context: 1,
+            ranks: 1,
+            sequence_parallel: false,
+            loss: LossForm::Whole,
+            ..self.shape
+        };
         let x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
         let outputs = &[("out", head.outputs)];
         let (name, split) = ("head.logits".to_owned(), WeightSplit::Replicated);
@@ -378,10 +387,11 @@ impl SegmentPlan<'_> {
             split,
             shares_input: false,
             narrow: false,
+            chunks: 1,
         };
         let logits = product.add_linear(&mut graph, &shape, x)[0];
         graph.set_role_of_last(OperatorRole::Logits);
-        let loss = loss::add_loss(&mut graph, &shape, "head.loss", head.outputs, logits);
+        let loss = loss::add_loss(&mut graph, &shape, "head.loss", (head.outputs, 1), logits);
         graph.set_role_of_last(OperatorRole::Loss);
         graph.finish_graph(loss)
     }
@@ -423,6 +433,7 @@ impl SegmentPlan<'_> {
             split: WeightSplit::Rows,
             shares_input: false,
             narrow: true,
+            chunks: 1,
         };
         product.add_linear(graph, &self.shape, x)[0]
     }
@@ -437,7 +448,16 @@ impl SegmentPlan<'_> {
     ) -> TensorId {
         let outputs = &[("out", output)];
         let split = WeightSplit::Replicated;
-        let product = Linear { name: name.to_owned(), input, outputs, bias, split, shares_input: false, narrow: false };
+        let product = Linear {
+            name: name.to_owned(),
+            input,
+            outputs,
+            bias,
+            split,
+            shares_input: false,
+            narrow: false,
+            chunks: 1,
+        };
         product.add_linear(graph, &self.shape, x)[0]
     }
 
@@ -453,8 +473,16 @@ impl SegmentPlan<'_> {
     ) -> Vec<TensorId> {
         let product = |name: &str, outputs: &[(&str, u64)], shares_input: bool, graph: &mut GraphBuilder| {
             let (name, input) = (format!("{prefix}.{name}"), self.model.hidden);
-            let product =
-                Linear { name, input, outputs, bias, split: WeightSplit::Columns, shares_input, narrow: true };
+            let product = Linear {
+                name,
+                input,
+                outputs,
+                bias,
+                split: WeightSplit::Columns,
+                shares_input,
+                narrow: true,
+                chunks: 1,
+            };
             product.add_linear(graph, &self.shape, x)
         };
         if !self.lowering.separate_projections || parts.len() == 1 {

@@ -1,13 +1,14 @@
 //! Applies the rules of techniques to one segment: changes its operators and counts its parameters. Knows no technique
 //! by name.
 
+use crate::footprint::{BytesPerParameter, Precision};
 use crate::graph::{OpId, OperatorGraph, PartialOffload, TensorId};
 use crate::layer_names::{block_boundary_tensors, layer_input_tensors, name_within_layer};
 use crate::memory::activations::{TechniqueRewriter, hands_on_rank, name_of_sampled};
 use crate::memory::error::TechniqueError;
 use crate::memory::parameters::{BytesByPlace, NumberWidths, ParameterTensors, SegmentStatics};
 use crate::memory::policy::{
-    OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, SliceAxis, TechniqueRule, TensorClass,
+    OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, Representation, SliceAxis, TechniqueRule, TensorClass,
 };
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
@@ -51,6 +52,7 @@ pub(crate) fn change_segment(
             continue;
         }
         let mut rewriting = TechniqueRewriter::new(&mut segment.graph, name, model.heads);
+        rewriting.wide_adapters = segment.lowering.wide_adapters;
         let something = |any: bool, else_: RuleMatch| if any { RuleMatch::Something } else { else_ };
         let here = match rule.class {
             TensorClass::ReadOnly => RuleMatch::Something,
@@ -67,7 +69,7 @@ pub(crate) fn change_segment(
                 merge_placements(&mut segment.graph, rule, name)?.max(formed)
             }
             TensorClass::Transients | TensorClass::Logits => {
-                something(slice_tensors(&mut segment.graph, rule), RuleMatch::Nothing)
+                something(slice_tensors(&mut segment.graph, rule, name)?, RuleMatch::Nothing)
             }
             _ => {
                 if let Some(adapter) = &rule.adapter {
@@ -79,6 +81,11 @@ pub(crate) fn change_segment(
                         rewriting.freeze_weights(rule);
                     }
                     let any = parameters.apply_rule(rule, name)?;
+                    if let (TensorClass::Weights, Some(Representation::Quantised { bits, group, meta_bytes, .. })) =
+                        (rule.class, &rule.representation)
+                    {
+                        rewriting.quantise_weights(rule, bits / 8.0 + meta_bytes / group.max(1.0));
+                    }
                     something(any, if parameters.are_frozen_at(rule) { RuleMatch::Frozen } else { RuleMatch::Nothing })
                 }
             }
@@ -88,6 +95,11 @@ pub(crate) fn change_segment(
     let per = segment.bytes_per_parameter();
     let widths = NumberWidths {
         per,
+        adapter: if segment.lowering.wide_adapters {
+            BytesPerParameter::new(segment.lowering.optimizer, &Precision::FP32)
+        } else {
+            per
+        },
         states: segment.lowering.optimizer.states(),
         operand: segment.lowering.precision.operand.bytes(),
     };
@@ -193,9 +205,12 @@ fn offload_tensors(
 }
 
 /// Slices the tensors that the selected operators pass to each other.
-fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
+///
+/// # Errors
+/// A tensor that is sliced already.
+fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: &str) -> Result<bool, TechniqueError> {
     let Some(count) = rule.slice.as_ref().filter(|s| s.along == SliceAxis::Sequence).and_then(|s| s.count) else {
-        return false;
+        return Ok(false);
     };
     let chosen: BTreeSet<_> =
         graph.operators.iter().filter(|op| rule.at.selects_operator(&op.name)).map(|op| op.id).collect();
@@ -207,10 +222,15 @@ fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule) -> bool {
         .map(|t| t.id)
         .collect();
     let found = !inner.is_empty();
+    if let Some((sliced, count)) = inner.iter().find_map(|t| Some((t, graph.settled.slices.get(t)?))) {
+        let why = format!("{} exists in {count} slices already", graph.tensors[sliced.index()].name);
+        let cure = "use --loss whole if the loss runs by chunks, or leave one of the techniques out";
+        return Err(TechniqueError::refuse(technique, why, cure));
+    }
     let slices: &mut BTreeMap<TensorId, u64> = &mut graph.settled.slices;
     slices.extend(inner.into_iter().map(|t| (t, (count as u64).max(1))));
     crate::memory::slices::cut_products(graph, &chosen, (count as u64).max(1));
-    found
+    Ok(found)
 }
 
 /// Returns the bytes of read-only data on one device.

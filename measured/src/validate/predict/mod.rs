@@ -4,6 +4,7 @@
 mod cluster;
 pub(super) mod collectives;
 pub(super) mod die_area;
+pub(super) mod finetuning;
 pub(super) mod kernels;
 pub(super) mod memory;
 mod modules;

@@ -40,9 +40,11 @@ impl MemoryAccount<'_> {
         pieces.per.weight * if placed { pieces.head_apart.per_device_count() } else { 0 }
     }
 
-    /// Returns the optimizer's temporaries.
+    /// Returns the optimizer's temporaries: buffers of any optimizer, and copies of one of Adam's states.
     pub(super) fn update_temporaries(&self, held: &StageHolding) -> Bytes {
-        Bytes((held.resident.updated as f64 * self.stack.memory.update_bytes_per_parameter) as u64)
+        let memory = &self.stack.memory;
+        let copies = memory.update_state_copies * self.profile.copied_state.as_f64();
+        Bytes((held.resident.updated as f64 * (memory.update_bytes_per_parameter + copies)) as u64)
     }
 
     /// Returns the optimizer's temporaries in a reserved reading whose peak is another moment. Buffers as large as all
