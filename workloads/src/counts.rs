@@ -2,7 +2,7 @@
 
 use crate::layer_list::{EncoderDecoderSide, FeedForward, Mixer};
 use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
-use crate::variations::{ParallelBranches, QueryKeyNorm, StateSpace};
+use crate::variations::{OutputGate, ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
 
 fn count_if(condition: bool, count: u64) -> u64 {
@@ -99,6 +99,7 @@ impl Model {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_matrices(),
             Mixer::Scan => self.scan_matrices(),
+            Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
         let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_matrices());
@@ -111,9 +112,18 @@ impl Model {
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
     }
 
+    /// Returns the numbers per token of the gate on attention's result.
+    fn gate_width(&self) -> u64 {
+        match self.variations.output_gate {
+            Some(OutputGate::Number) => self.context_width(),
+            Some(OutputGate::Head) => self.heads,
+            None => 0,
+        }
+    }
+
     fn attention_matrices(&self) -> u64 {
         let Some(latent) = self.variations.latent else {
-            return self.hidden.saturating_mul(2 * (self.query_width() + self.kv_width()));
+            return self.hidden.saturating_mul(2 * (self.query_width() + self.kv_width()) + self.gate_width());
         };
         let query = match latent.query_rank {
             Some(rank) => rank.saturating_mul(self.hidden + self.query_width()),
@@ -149,7 +159,8 @@ impl Model {
     pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
         let places = self.experts.map_or(tokens, |experts| experts.expert_slots(tokens).max(tokens));
         let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
-        let beside = self.mlp_widths().max().unwrap_or(0).max(scanned);
+        let linear = self.variations.linear.map_or(0, |linear| linear.mixed_width().saturating_mul(2));
+        let beside = self.mlp_widths().max().unwrap_or(0).max(scanned).max(linear);
         let mlp = 2
             * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
@@ -246,6 +257,7 @@ impl Model {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_vectors(),
             Mixer::Scan => self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)),
+            Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
             Mixer::None => 0,
         };
         let biases = match self.experts {
@@ -379,6 +391,7 @@ impl Model {
         let mixer = match self.variations.mixer {
             Mixer::Attention => widths * seen,
             Mixer::Scan => self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations()),
+            Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };
         let cross =

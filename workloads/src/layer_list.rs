@@ -17,6 +17,8 @@ pub enum Mixer {
     Attention,
     /// A state-space scan ([`crate::variations::StateSpace`]).
     Scan,
+    /// Linear attention ([`crate::linear_attention::LinearAttention`]).
+    Linear,
     /// Not at all: the layer is only an MLP.
     None,
 }
@@ -74,6 +76,7 @@ impl fmt::Display for LayerKind {
             (Mixer::Attention, Some(window)) => Some(format!("attention in a window of {window}")),
             (Mixer::Attention, None) => Some("attention".to_owned()),
             (Mixer::Scan, _) => Some("scan".to_owned()),
+            (Mixer::Linear, _) => Some("linear attention".to_owned()),
             (Mixer::None, _) => None,
         };
         let feed = match self.feed {

@@ -44,6 +44,21 @@ impl Model {
         model
     }
 
+    /// Returns all layers in order.
+    #[must_use]
+    pub fn layers_in_order(&self) -> Vec<LayerKind> {
+        let block = self.block_kinds();
+        let repeated = (0..self.layers).flat_map(|_| block.iter().copied());
+        let LayerList { leading, trailing, .. } = &self.list;
+        leading.iter().copied().chain(repeated).chain(trailing.iter().copied()).collect()
+    }
+
+    /// Returns the model with every layer, counted from 0, as `change` makes it.
+    pub(crate) fn with_changed_layers(self, change: impl Fn(u64, LayerKind) -> LayerKind) -> Self {
+        let layers: Vec<LayerKind> = (0..).zip(self.layers_in_order()).map(|(i, kind)| change(i, kind)).collect();
+        self.with_layers(&[], &layers)
+    }
+
     /// Returns a uniform model of one of this model's kinds of layer.
     #[must_use]
     pub fn with_uniform_kind(&self, kind: &LayerKind) -> Self {

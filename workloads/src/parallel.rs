@@ -70,6 +70,9 @@ impl DeviceSlice {
         if let Some(scan) = model.variations.scan {
             check_divides(model, t, "heads of the scan", scan.heads)?;
         }
+        if let Some(linear) = model.variations.linear {
+            check_divides(model, t, "heads of linear attention", linear.heads)?;
+        }
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
             let (product, limit) = if c == 1 {
@@ -128,8 +131,10 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    if c > 1 && model.variations.scan.is_some() {
-        let limit = "1: a scan goes along the whole sequence".to_owned();
+    let along_sequence =
+        [(model.variations.scan.is_some(), "a scan"), (model.variations.linear.is_some(), "linear attention")];
+    if let Some((_, what)) = along_sequence.into_iter().find(|(has, _)| *has && c > 1) {
+        let limit = format!("1: {what} goes along the whole sequence");
         return error(
             "the context-parallel degree",
             c.to_string(),
@@ -203,7 +208,8 @@ pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
 pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
     let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
     let scan = model.variations.scan.is_none_or(|scan| scan.heads.is_multiple_of(t));
-    model.heads.is_multiple_of(t) && kv && scan && model.mlp_widths().all(|width| width.is_multiple_of(t))
+    let linear = model.variations.linear.is_none_or(|linear| linear.heads.is_multiple_of(t));
+    model.heads.is_multiple_of(t) && kv && scan && linear && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

@@ -1,6 +1,7 @@
 //! Differences of transformer families from GPT-2, BERT and Llama. The default has no difference.
 
 use crate::layer_list::{EncoderDecoderSide, Mixer};
+use crate::linear_attention::LinearAttention;
 use serde::{Deserialize, Serialize};
 
 /// Norms of queries and keys before their rotation.
@@ -103,6 +104,16 @@ pub struct PooledHead {
     pub bias: bool,
 }
 
+/// A gate on attention's result before its output projection: the sigmoid of a product of the layer's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputGate {
+    /// One number per number of the result (Qwen3-Next).
+    Number,
+    /// One number per head (Step 3.7).
+    Head,
+}
+
 /// Differences of a family from GPT-2, BERT and Llama.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -125,6 +136,12 @@ pub struct Variations {
     pub window: Option<u64>,
     /// The state-space layer, if there is one.
     pub scan: Option<StateSpace>,
+    /// The linear attention, if there are such layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear: Option<LinearAttention>,
+    /// A gate on attention's result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_gate: Option<OutputGate>,
     /// True if layers have no MLP.
     pub without_mlp: bool,
     /// True if the layers' first branch reads its input without a norm.

@@ -8,7 +8,8 @@ use crate::layer_names::{layer_of_name, name_within_layer};
 
 /// Operators of all models; those in layers without the layer's name.
 const OPERATORS: &str = "\
-    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.key \
+    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.gate \
+    attention.gated attention.key \
     attention.kv_down \
     attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv \
     attention.query \
@@ -20,7 +21,10 @@ const OPERATORS: &str = "\
     embedding.dropout \
     embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type \
     encoder.norm encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
-    head.transform_activation head.transform_norm mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
+    head.transform_activation head.transform_norm linear.activation linear.convolution linear.core linear.decay \
+    linear.gate linear.gate_up linear.gated linear.gated.gate linear.gated.product linear.in linear.mixed \
+    linear.narrow linear.norm linear.norm_of_result linear.out linear.output_norm linear.rates linear.residual \
+    linear.residual.dropout mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
     mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
     moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
@@ -59,7 +63,9 @@ fn suggest_operator(name: &str) -> String {
     let swapped = all.iter().copied().find(|known| letters(known) == letters(name));
     match swapped.or_else(|| sim::names::find_nearest(name, all.iter().copied())) {
         Some(known) => format!("did you mean `{known}`?"),
-        None => "names begin with attention, mlp, moe, scan, cross, embedding or head, such as mlp.down".to_owned(),
+        None => {
+            "names begin with attention, mlp, moe, scan, linear, cross, embedding or head, such as mlp.down".to_owned()
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod context;
+pub(crate) mod convolution;
 pub(crate) mod cross;
 pub(crate) mod dropout;
 pub(crate) mod embedding;
@@ -11,6 +12,7 @@ pub(crate) mod fused_attention;
 pub(crate) mod gated;
 pub(crate) mod latent;
 pub(crate) mod linear;
+pub(crate) mod linear_attention;
 pub(crate) mod loss;
 pub(crate) mod moe;
 pub(crate) mod norm;

@@ -5,8 +5,8 @@ use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss,
-    moe, patches, pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
+    OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent,
+    linear_attention, loss, moe, patches, pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
@@ -15,7 +15,7 @@ use crate::lowering::{Attention, ContextMethod};
 use crate::model::{NormPlacement, PositionEncoding};
 use crate::parallel::DeviceSlice;
 use crate::parallel::Heads;
-use crate::variations::{ParallelBranches, PooledHead, Variations};
+use crate::variations::{OutputGate, ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 
 impl SegmentPlan<'_> {
@@ -107,16 +107,24 @@ impl SegmentPlan<'_> {
         if let Some(branches) = variations.parallel {
             return self.add_parallel_branches(graph, branches, x);
         }
-        x = match (variations.mixer, variations.scan) {
-            (Mixer::Attention, _) => {
+        x = match variations.mixer {
+            Mixer::Attention => {
                 let branch = ("layer.attention", variations.without_first_norm);
                 self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
             }
-            (Mixer::Scan, Some(dimensions)) => {
-                let branch = ("layer.scan", false);
-                self.add_residual_branch(graph, branch, x, |graph, x| scan::add_scan_branch(graph, self, dimensions, x))
-            }
-            (Mixer::Scan | Mixer::None, _) => x,
+            Mixer::Scan => match variations.scan {
+                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
+                    scan::add_scan_branch(graph, self, scan, x)
+                }),
+                None => x,
+            },
+            Mixer::Linear => match variations.linear {
+                Some(linear) => self.add_residual_branch(graph, ("layer.linear", false), x, |graph, x| {
+                    linear_attention::add_linear_attention(graph, self, linear, x)
+                }),
+                None => x,
+            },
+            Mixer::None => x,
         };
         if variations.side == EncoderDecoderSide::Decoder {
             let branch = ("layer.cross", false);
@@ -213,6 +221,9 @@ impl SegmentPlan<'_> {
         if exchange.is_some() {
             mixed = ulysses::gather_heads(graph, shape, "layer.attention.exchange_back", heads, mixed);
         }
+        if let Some(gate) = model.variations.output_gate {
+            mixed = self.add_output_gate(graph, (gate, heads), (x, mixed));
+        }
         self.add_row_split_product(
             graph,
             "layer.attention.output",
@@ -220,6 +231,32 @@ impl SegmentPlan<'_> {
             model.attention_output_bias,
             mixed,
         )
+    }
+
+    /// Adds the sigmoid of a product of the layer's input, and its product with attention's result.
+    fn add_output_gate(
+        &self,
+        graph: &mut GraphBuilder,
+        (gate, heads): (OutputGate, Heads),
+        (x, mixed): (TensorId, TensorId),
+    ) -> TensorId {
+        let width = heads.query * heads.value;
+        let gates = match gate {
+            OutputGate::Number => width,
+            OutputGate::Head => heads.query,
+        };
+        let product = Linear {
+            name: "layer.attention.gate".to_owned(),
+            input: self.model.hidden,
+            outputs: &[("out", gates)],
+            bias: false,
+            split: WeightSplit::Columns,
+            shares_input: true,
+            narrow: true,
+        };
+        let open = product.add_linear(graph, &self.shape, x)[0];
+        let sizes = gated::GateSizes { gates, width };
+        gated::add_gate(graph, &self.shape, "layer.attention.gated", sizes, (open, mixed))
     }
 
     /// Adds the products of queries, keys and values, their norms and the rotation.

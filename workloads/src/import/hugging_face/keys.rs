@@ -23,7 +23,11 @@ pub(super) const SAME_NUMBER: &[&[&str]] = &[
     &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"],
     &["first_k_dense_replace", "moe_layer_start_index"],
     &["moe_layer_freq", "moe_layer_interval"],
+    &["n_group", "num_expert_group"],
 ];
+
+/// Keys that stand for another one where a file lacks that: (the key that is read, its stand-in).
+pub(super) const STAND_INS: &[(&str, &str)] = &[("max_position_embeddings", "model_max_length")];
 
 /// The effect of a key that no family reads.
 #[derive(Debug, Clone, Copy)]
@@ -99,12 +103,25 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("logits_scaling", SCALED),
     ("residual_multiplier", SCALED),
     ("mup_width_multiplier", SCALED),
+    ("full_attn_alpha_factor", SCALED),
+    ("full_attn_beta_factor", SCALED),
+    ("layernorm_full_attention_alpha", SCALED),
+    ("layernorm_full_attention_beta", SCALED),
+    ("layernorm_linear_attention_alpha", SCALED),
+    ("layernorm_linear_attention_beta", SCALED),
+    ("layernorm_mlp_alpha", SCALED),
+    ("layernorm_mlp_beta", SCALED),
+    ("linear_attn_alpha_factor", SCALED),
+    ("linear_attn_beta_factor", SCALED),
+    ("mlp_alpha_factor", SCALED),
+    ("mlp_beta_factor", SCALED),
     ("clip_qkv", KeyEffect::Assumed("clamping queries, keys and values counts as part of their kernel")),
     ("swiglu_limit", KeyEffect::Assumed("the limit of the gated activation counts as part of its kernel")),
     ("lora_rank", KeyEffect::Missing("adapters")),
     ("audio_config", LEFT_OUT),
     ("vision_config", LEFT_OUT),
     ("num_nextn_predict_layers", FURTHER),
+    ("mtp_num_hidden_layers", FURTHER),
     ("mtp_layers_block_type", FURTHER),
     ("mtp_hybrid_override_pattern", FURTHER),
     ("residual_in_fp32", KeyEffect::Assumed("the residual stream has the activations' own type")),
@@ -175,6 +192,8 @@ const IRRELEVANT: &[&str] = &[
     "min_length",
     "model_name",
     "moe_norm_min",
+    "moe_renormalize",
+    "moe_router_activation_func",
     "n_group",
     "name",
     "no_repeat_ngram_size",
@@ -195,6 +214,7 @@ const IRRELEVANT: &[&str] = &[
     "output_projection",
     "output_router_logits",
     "output_scores",
+    "postnorm",
     "predict_special_tokens",
     "prefix",
     "pretraining_tp",
@@ -217,6 +237,7 @@ const IRRELEVANT: &[&str] = &[
     "scale_attn_weights",
     "scoring_func",
     "seq_aux",
+    "shared_moe_mode",
     "skip_bias_add",
     "skip_bias_add_qkv",
     "slow_but_exact",
@@ -243,6 +264,7 @@ const IRRELEVANT: &[&str] = &[
     "use_bfloat16",
     "use_cache",
     "use_flash_attn",
+    "use_grouped_topk",
     "use_mamba_kernels",
     "verbose",
 ];

@@ -13,6 +13,7 @@ mod gemma;
 mod gpt2;
 mod gpt_neox;
 mod keys;
+mod linear_attention;
 mod llama;
 mod llama_like;
 mod mamba;
@@ -88,6 +89,10 @@ static FAMILIES: &[ModelFamily] = &[
     llama_like::QWEN3,
     llama_like::STABLELM,
     llama_like::STARCODER2,
+    linear_attention::KIMI_LINEAR,
+    linear_attention::MINIMAX,
+    linear_attention::QWEN3_5,
+    linear_attention::QWEN3_NEXT,
     mamba::MAMBA2,
     mamba::NEMOTRON_H,
     modernbert::FAMILY,
@@ -118,9 +123,7 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
     ("jamba", FIRST_SCAN),
     ("mamba", FIRST_SCAN),
-    ("minimax", "layers of linear attention"),
     ("mllama", "layers of cross attention"),
-    ("qwen3_next", "layers of linear attention"),
     ("rwkv", "linear recurrences"),
     ("siglip", IMAGES),
     ("umt5", "a table of relative positions in every layer"),

@@ -257,12 +257,11 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads a whole number from 0 to `limit`, or the default.
+    /// Reads a whole number from 0 to `limit`, or the family's default, or `default`.
     pub(super) fn read_count(&self, key: &str, limit: u64, default: u64) -> Result<u64, WorkloadError> {
         match self.get(key) {
             Some(value) if value.as_u64() == Some(0) => Ok(0),
-            Some(_) => Ok(self.read_optional_dimension(key, limit)?.unwrap_or(default)),
-            None => Ok(default),
+            _ => Ok(self.read_optional_dimension(key, limit)?.unwrap_or(default)),
         }
     }
 
