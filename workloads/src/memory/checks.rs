@@ -9,7 +9,8 @@ use crate::layer_names::{layer_of_name, name_within_layer};
 /// Operators of all models; those in layers without the layer's name.
 const OPERATORS: &str = "\
     attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.gate \
-    attention.gated attention.key \
+    attention.gated attention.index.key attention.index.norm attention.index.query attention.index.scores \
+    attention.key attention.key_absorbed attention.value_up \
     attention.kv_down \
     attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv \
     attention.query \
@@ -29,14 +30,15 @@ const OPERATORS: &str = "\
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
     moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
     moe.gated.product moe.latent_down moe.latent_up moe.norm moe.output_norm moe.residual \
-    moe.residual.dropout moe.return moe.router \
+    moe.residual.dropout moe.return moe.routed_norm moe.routed_output_norm moe.router moe.router_norm \
     moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate \
     moe.shared.gate_up \
-    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.score moe.shared.sigmoid \
+    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.output_norm moe.shared.score moe.shared.sigmoid \
     moe.shared.sum moe.shared.up \
     moe.shared.weighed moe.top_k moe.up scan.convolution scan.convolved scan.core scan.gate \
     scan.gated scan.gated.gate scan.gated.product scan.gated_norm scan.in scan.norm scan.out \
-    scan.output_norm scan.residual scan.residual.dropout scan.step";
+    scan.input scan.output_norm scan.residual scan.residual.dropout scan.select scan.state_norm scan.step \
+    scan.step_norm scan.steps";
 
 /// Returns whether `name` is an operator, or a prefix of operators that ends before a dot.
 pub(crate) fn is_operator_name(name: &str) -> bool {

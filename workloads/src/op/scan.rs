@@ -50,6 +50,9 @@ pub(crate) fn add_scan_branch(
     let scanned = add_scan_core(graph, plan, &own, (mixed, steps));
     let unit =
         gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+    if own.without_norm {
+        return plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, unit);
+    }
     let rows = OperatorContext { ranks: 1, sequence_parallel: false, ..*shape };
     let norm = NormOperator {
         name: "layer.scan.gated_norm".to_owned(),

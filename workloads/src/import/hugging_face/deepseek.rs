@@ -120,7 +120,10 @@ pub(super) fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Mod
     if has_experts.iter().all(|key| reader.get(key).is_none()) {
         return Ok(model);
     }
-    let frequency = reader.read_optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1);
+    let frequency = match reader.get("moe_layer_freq") {
+        Some(value) if value.is_array() => 1,
+        _ => reader.read_optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1),
+    };
     let width = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
     let shared = reader.read_count("n_shared_experts", MAX_EXPERTS, 0)?;
     let together = width.saturating_mul(shared);
@@ -179,8 +182,12 @@ fn read_last_sparse_layer(reader: &ConfigReader<'_>) -> Result<u64, WorkloadErro
 }
 
 /// Reads the list of layers with and without experts, as transformers 5 writes it: true for those with experts.
-fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
-    let Some(value) = reader.get("mlp_layer_types") else { return Ok(None) };
+pub(super) fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
+    let Some(value) = reader.get("mlp_layer_types") else {
+        // Some checkpoints mark each layer by 0 or 1 under the key of the interval.
+        let marks = reader.get("moe_layer_freq").filter(|value| value.is_array());
+        return marks.map(|value| reader.read_marks(("moe_layer_freq", ""), value, layers)).transpose();
+    };
     let kind = |kind: &serde_json::Value| match kind.as_str() {
         Some("sparse") => Some(true),
         Some("dense") => Some(false),

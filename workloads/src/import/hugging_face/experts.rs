@@ -165,7 +165,7 @@ pub(super) fn alternate_experts(model: Model, wide: u64, sparse: impl Fn(u64) ->
 }
 
 /// Reads a list of layer numbers, counted from 0.
-fn read_layer_list(
+pub(super) fn read_layer_list(
     reader: &ConfigReader<'_>,
     key: &'static str,
     layers: u64,

@@ -195,14 +195,7 @@ pub(super) const KIMI_LINEAR: ModelFamily = ModelFamily {
         let model = add_latent_attention(reader, add_experts(reader, model)?)?;
         let nested = reader.get("linear_attn_config");
         let size = |inner: &str, key: &'static str, limit| match nested.and_then(|nested| nested.get(inner)) {
-            Some(value) => match value.as_u64().filter(|n| (1..=limit).contains(n)) {
-                Some(n) => Ok(n),
-                None => {
-                    let (key, limit) =
-                        (format!("linear_attn_config.{inner}"), format!("a whole number from 1 to {limit}"));
-                    Err(reader.value_error(&key, value.clone(), &limit, "write the model's own value"))
-                }
-            },
+            Some(value) => reader.nested_dimension(("linear_attn_config", inner), value, limit),
             None => reader.read_dimension(key, limit),
         };
         let heads = size("num_heads", "linear_num_heads", MAX_HEADS)?;

@@ -22,6 +22,7 @@ mod mpt;
 mod near_copies;
 mod opt;
 mod reader;
+mod sparse_attention;
 mod t5;
 mod vit;
 mod windows;
@@ -99,6 +100,9 @@ static FAMILIES: &[ModelFamily] = &[
     mpt::FAMILY,
     near_copies::FAMILY,
     opt::FAMILY,
+    sparse_attention::DEEPSEEK_V32,
+    sparse_attention::GLM_MOE_DSA,
+    sparse_attention::MINIMAX_M3,
     t5::FAMILY,
     vit::CLIP_TEXT,
     vit::CLIP_VISION,
@@ -114,16 +118,14 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
-    ("bamba", BESIDE),
     ("bart", ENCODER_DECODER),
     ("codegen", "its own order of heads in the product of queries, keys and values"),
     ("deberta-v2", "relative positions in the scores"),
-    ("falcon_h1", "attention and a scan beside each other"),
-    ("falcon_mamba", FIRST_SCAN),
+    ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
-    ("jamba", FIRST_SCAN),
-    ("mamba", FIRST_SCAN),
+    ("lfm2", "short convolutions as mixers"),
     ("mllama", "layers of cross attention"),
+    ("olmo_hybrid", "norms in other places of linear layers than of others"),
     ("rwkv", "linear recurrences"),
     ("siglip", IMAGES),
     ("umt5", "a table of relative positions in every layer"),
@@ -131,9 +133,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("zamba2", "attention whose weights several layers share"),
 ];
 const ENCODER_DECODER: &str = "an encoder and a decoder with learned positions and biases (T5 and mT5 are covered)";
-const FIRST_SCAN: &str = "the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are \
-    covered)";
-const BESIDE: &str = "scans and attention with rotation in layers that have MLPs too";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
 
 /// Parses the text of a `config.json`. `name` is the model's name, and `file` names the file in errors.

@@ -43,12 +43,24 @@ pub(super) fn read_types_of_layers<'r>(
     layers: u64,
     known: &[&str],
 ) -> Result<Option<Vec<&'r str>>, WorkloadError> {
-    let Some(value) = reader.get("layer_types") else { return Ok(None) };
+    read_types_under_key(reader, "layer_types", layers, known)
+}
+
+/// The same, under another key.
+pub(super) fn read_types_under_key<'r>(
+    reader: &ConfigReader<'r>,
+    key: &str,
+    layers: u64,
+    known: &[&str],
+) -> Result<Option<Vec<&'r str>>, WorkloadError> {
+    let Some(value) = reader.get(key) else { return Ok(None) };
+    // Some checkpoints also list the modules that predict further tokens.
+    let further = reader.get("num_nextn_predict_layers").and_then(Value::as_u64).unwrap_or_default();
     let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     let Some(list) = list.filter(|list| list.iter().all(|kind| known.contains(kind))) else {
         let cure = "other kinds of layers are not covered in this family: correct the list";
         return Err(reader.value_error(
-            "layer_types",
+            key,
             value.clone(),
             &format!(
                 "a list of {}",
@@ -57,10 +69,13 @@ pub(super) fn read_types_of_layers<'r>(
             cure,
         ));
     };
+    if list.len() as u64 == layers + further {
+        return Ok(Some(list.into_iter().take(layers as usize).collect()));
+    }
     if list.len() as u64 != layers {
         let limit = format!("a list of `num_hidden_layers` ({layers}) entries");
         let cure = format!("it has {}: correct one of the two", list.len());
-        return Err(reader.value_error("layer_types", value.clone(), &limit, &cure));
+        return Err(reader.value_error(key, value.clone(), &limit, &cure));
     }
     Ok(Some(list))
 }
