@@ -17,6 +17,7 @@ mod linear_attention;
 mod llama;
 mod llama_like;
 mod mamba;
+mod mixed_heads;
 mod modernbert;
 mod mpt;
 mod near_copies;
@@ -96,6 +97,12 @@ static FAMILIES: &[ModelFamily] = &[
     linear_attention::QWEN3_NEXT,
     mamba::MAMBA2,
     mamba::NEMOTRON_H,
+    mixed_heads::EXAONE_MOE,
+    mixed_heads::GEMMA4,
+    mixed_heads::LAGUNA,
+    mixed_heads::MIMO_V2_FLASH,
+    mixed_heads::NEMOTRON_NAS,
+    mixed_heads::STEP3P5,
     modernbert::FAMILY,
     mpt::FAMILY,
     near_copies::FAMILY,
