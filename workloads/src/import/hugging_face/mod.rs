@@ -12,6 +12,7 @@ mod falcon;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
+mod hybrids;
 mod keys;
 mod linear_attention;
 mod llama;
@@ -80,6 +81,11 @@ static FAMILIES: &[ModelFamily] = &[
     gpt_neox::FAMILY,
     gpt_neox::GPTJ,
     gpt_neox::PHI,
+    hybrids::BAMBA,
+    hybrids::FALCON_H1,
+    hybrids::GRANITE_HYBRID,
+    hybrids::JAMBA,
+    hybrids::MAMBA,
     llama::FAMILY,
     llama_like::COHERE,
     llama_like::GRANITE,
