@@ -54,15 +54,29 @@ pub(crate) struct ChunkProduct {
     pub(crate) backward: [[u64; 3]; 2],
     /// True if the chunks of one head must follow each other, because the product reads or updates the state.
     pub(crate) in_order: bool,
-    /// True if fused kernels rebuild the result in the backward pass instead of keeping it.
-    pub(crate) rebuilt: bool,
+    /// How long the result lives.
+    pub(crate) result: ChunkResult,
+    /// True if the result is the states, one of which is written per chunk.
+    pub(crate) writes_states: bool,
+}
+
+/// How long the result of a chunk's product lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChunkResult {
+    /// Until the next product, or as the layer's result.
+    Passing,
+    /// Until the backward pass.
+    Kept,
+    /// Until the backward pass where kernels are not fused; fused ones rebuild it.
+    Rebuilt,
 }
 
 impl ChunkProduct {
     /// A product whose backward pass has the gradients of both factors.
     const fn new(name: &'static str, [m, n, k]: [u64; 3]) -> Self {
         let backward = [[m, k, n], [k, n, m]];
-        Self { name, forward: [m, n, k], backward, in_order: false, rebuilt: false }
+        let (in_order, result, writes_states) = (false, ChunkResult::Passing, false);
+        Self { name, forward: [m, n, k], backward, in_order, result, writes_states }
     }
 
     const fn in_order(self) -> Self {
@@ -70,7 +84,7 @@ impl ChunkProduct {
     }
 
     const fn rebuilt(self) -> Self {
-        Self { rebuilt: true, ..self }
+        Self { result: ChunkResult::Rebuilt, ..self }
     }
 }
 
@@ -158,21 +172,25 @@ impl LinearAttention {
     /// Without the delta rule: scores within the chunk, their product with the values, the state's update and the
     /// contribution of the arriving state (Qin et al. 2024, Lightning Attention-2, arXiv:2401.04658, algorithm 1).
     ///
-    /// With it, four more (Yang et al. 2024, arXiv:2406.06484, section 3.2; Gated Delta Networks, arXiv:2412.06464,
-    /// section 3.3; Kimi Linear, arXiv:2510.26692, section 3): the products of keys with each other, the inverse of that
-    /// triangle, its products with keys and values (W and U), and what the arriving state holds for W. Inverting a
-    /// triangle of c rows takes c³ / 6 multiply-additions; its gradient is two products with it (`fla/ops/gated_delta_
-    /// rule/wy_fast.py` of flash-linear-attention).
+    /// With it, four more: the products of keys with each other, the inverse of that triangle, its products with keys
+    /// and values (W and U), and what the arriving state holds for W. Inverting a triangle of c rows takes c³ / 6
+    /// multiply-additions; its gradient is two products with it (`wy_fast.py` of flash-linear-attention). Sources: Yang
+    /// et al. 2024, arXiv:2406.06484, section 3.2; Gated Delta Networks, arXiv:2412.06464, section 3.3; Kimi Linear,
+    /// arXiv:2510.26692, section 3.
     pub(crate) fn chunk_products(&self, c: u64) -> Vec<ChunkProduct> {
         let (k, v) = (self.key_dim, self.value_dim);
         let correction = [
             ChunkProduct::new("keys", [c, c, k]),
-            ChunkProduct { backward: [[c, c, c]; 2], ..ChunkProduct::new("inverse", [c, c, c.div_ceil(6)]) },
+            ChunkProduct {
+                backward: [[c, c, c]; 2],
+                result: ChunkResult::Kept,
+                ..ChunkProduct::new("inverse", [c, c, c.div_ceil(6)])
+            },
             ChunkProduct::new("updates", [c, k + v, c]).rebuilt(),
             ChunkProduct::new("correction", [c, v, k]).in_order().rebuilt(),
         ];
         let common = [
-            ChunkProduct::new("states", [k, v, c]).in_order().rebuilt(),
+            ChunkProduct { writes_states: true, ..ChunkProduct::new("states", [k, v, c]).in_order().rebuilt() },
             ChunkProduct::new("scores", [c, c, k]).rebuilt(),
             ChunkProduct::new("within", [c, v, c]),
             ChunkProduct::new("across", [c, v, k]),

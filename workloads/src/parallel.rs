@@ -111,7 +111,7 @@ impl DeviceSlice {
 }
 
 /// Returns the key/value heads on one of `t` tensor-parallel devices; with more devices than heads, several devices
-/// hold every head. Where layers differ, it is the largest number that divides the heads of each.
+/// hold every head. If layers differ, it is the largest number that divides the heads of each.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
     let shares = model.attention_heads().into_iter().map(|(_, kv)| (kv / t).max(1));
     shares.reduce(greatest_common_divisor).unwrap_or(1)

@@ -33,7 +33,8 @@ const OPERATORS: &str = "\
     moe.residual.dropout moe.return moe.routed_norm moe.routed_output_norm moe.router moe.router_norm \
     moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate \
     moe.shared.gate_up \
-    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.output_norm moe.shared.score moe.shared.sigmoid \
+    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.output_norm moe.shared.score \
+    moe.shared.sigmoid \
     moe.shared.sum moe.shared.up \
     moe.shared.weighed moe.top_k moe.up scan.convolution scan.convolved scan.core scan.gate \
     scan.gated scan.gated.gate scan.gated.product scan.gated_norm scan.in scan.norm scan.out \

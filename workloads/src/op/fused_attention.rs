@@ -46,8 +46,8 @@ pub(crate) struct ChosenKeys {
 }
 
 impl AttentionCore {
-    /// Returns the kernel for a head dimension. Where every query has its own keys, each token is a sequence of its own:
-    /// the query heads that share a key head are its queries, and it reads its own keys from memory.
+    /// Returns the kernel for a head dimension. If every query has its own keys, each token is a sequence: the query
+    /// heads that share a key head are its queries, and it reads its own keys from memory.
     fn kernel(&self, shape: &OperatorContext, direction: Direction, head_dim: u64) -> FusedAttention {
         let (heads, keys, operand) = (self.heads, self.keys, shape.operand);
         let common = FusedAttention {

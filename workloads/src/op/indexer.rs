@@ -8,7 +8,8 @@
 //! detached, so no gradient of the model's loss passes it. Its backward pass scores the chosen tokens again, needs
 //! attention's probabilities on them, and makes the gradients of its queries and keys.
 //!
-//! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather its keys.
+//! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather its
+//! keys.
 
 use super::linear::{Linear, WeightSplit, activation_product};
 use super::norm::NormOperator;
@@ -29,8 +30,8 @@ const WIDE: u64 = 4;
 /// Most bytes of scores that exist at once; more queries wait (512 MiB: vLLM's `VLLM_SPARSE_INDEXER_MAX_LOGITS_MB`).
 const SCORES_AT_ONCE: Bytes = Bytes(512 << 20);
 
-/// Adds the indexer; returns the choice. Queries come from `narrow`, latent attention's narrow query vector, or from the
-/// layer's input `x`.
+/// Adds the indexer; returns the choice. Queries come from `narrow`, latent attention's narrow query vector, or from
+/// the layer's input `x`.
 pub(crate) fn add_indexer(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,

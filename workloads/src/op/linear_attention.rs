@@ -16,7 +16,7 @@ use super::{
     weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
-use crate::linear_attention::{ChunkProduct, LinearAttention, StateDecay};
+use crate::linear_attention::{ChunkProduct, ChunkResult, LinearAttention, StateDecay};
 use crate::lowering::Attention;
 use crate::model::Norm;
 use sim::kernel::{Direction, ElementwiseFunction, Kernel, RowFunction};
@@ -114,8 +114,8 @@ struct LinearCore<'a> {
 }
 
 impl LinearCore<'_> {
-    /// Returns a chunk's product for all chunks and heads. Chunks in order are one product over the whole sequence, which
-    /// only the cores of a head share.
+    /// Returns a chunk's product for all chunks and heads. Chunks in order are one product over the whole sequence,
+    /// which only the cores of a head share.
     fn product(&self, product: &ChunkProduct, [m, n, k]: [u64; 3]) -> Kernel {
         let shape = &self.plan.shape;
         let chunks = shape.sequence.div_ceil(self.chunk);
@@ -140,10 +140,13 @@ impl LinearCore<'_> {
         let tokens = shape.tokens();
         let output = graph.add_activation("layer.linear.core.out", tokens.saturating_mul(own.value_width()));
         let products = own.chunk_products(self.chunk);
-        let keeps = |product: &&ChunkProduct| {
-            let last = matches!(product.name, "within" | "across" | "keys");
-            !last && (!product.rebuilt || self.plan.lowering.attention == Attention::Unfused)
+        let unfused = self.plan.lowering.attention == Attention::Unfused;
+        let keeps = |product: &&ChunkProduct| match product.result {
+            ChunkResult::Passing => false,
+            ChunkResult::Kept => true,
+            ChunkResult::Rebuilt => unfused,
         };
+        let is_rebuilt = |product: &&ChunkProduct| product.result == ChunkResult::Rebuilt && !unfused;
         let kept: Vec<TensorId> = products
             .iter()
             .filter(keeps)
@@ -157,10 +160,8 @@ impl LinearCore<'_> {
         let mut forward = self.vector_passes("forward", Direction::Forward, decays.map(|(_, count)| count));
         forward.extend(products.iter().flat_map(|product| self.forward_of_product("forward", product)));
         let mut backward: Vec<KernelStep> = Vec::new();
-        if self.plan.lowering.attention != Attention::Unfused {
-            let rebuilt = products.iter().filter(|product| product.rebuilt);
-            backward.extend(rebuilt.flat_map(|product| self.forward_of_product("backward_input.again", product)));
-        }
+        let again = products.iter().filter(is_rebuilt);
+        backward.extend(again.flat_map(|product| self.forward_of_product("backward_input.again", product)));
         for product in products.iter().rev() {
             for (side, dimensions) in ["left", "right"].into_iter().zip(product.backward) {
                 let label = format!("backward_input.{}_{side}", product.name);
@@ -178,7 +179,7 @@ impl LinearCore<'_> {
             let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (parameters, tokens), read, written);
             weight_chain(&[tensor], vec![kernel_step("backward_weight", sum)])
         }));
-        let workspace = products.iter().filter(|product| product.rebuilt && !keeps(product));
+        let workspace = products.iter().filter(is_rebuilt);
         let workspace = workspace.map(|product| self.result_bytes(product)).sum();
         graph.add_operator(NewOperator {
             name: "layer.linear.core".to_owned(),
@@ -197,7 +198,7 @@ impl LinearCore<'_> {
     fn forward_of_product(&self, prefix: &str, product: &ChunkProduct) -> Vec<KernelStep> {
         let label = format!("{prefix}.{}", product.name);
         let mut steps = vec![kernel_step(&label, self.product(product, product.forward))];
-        if product.name == "states" {
+        if product.writes_states {
             let written = self.result_bytes(product);
             let numbers = written.0 / self.plan.shape.operand.bytes().max(1);
             let decay = elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, numbers, Bytes::ZERO, written);

@@ -316,8 +316,8 @@ impl SegmentPlan<'_> {
         [query, key, value]
     }
 
-    /// Returns the indexer whose choice limits the keys of fused attention; `None` if all keys are seen. Unfused attention
-    /// computes all scores and masks them, as transformers does.
+    /// Returns the indexer whose choice limits the keys of fused attention; `None` if all keys are seen. Unfused
+    /// attention computes all scores and masks them, as transformers does.
     fn limiting_indexer(&self) -> Option<Indexer> {
         let sequence = self.shape.full_sequence();
         let limits = |indexer: &Indexer| {
@@ -328,9 +328,9 @@ impl SegmentPlan<'_> {
         self.model.variations.indexer.filter(limits)
     }
 
-    /// Returns whether latent attention runs on the narrow vectors themselves, which all heads share, because each query
-    /// has its own keys. DeepSeek-V3.2 does so for long sequences and masks full attention for short ones (its report,
-    /// 2025, section 2.1); here whichever has fewer operations.
+    /// Returns whether latent attention runs on the narrow vectors themselves, which all heads share, because each
+    /// query has its own keys. DeepSeek-V3.2 does so for long sequences and masks full attention for short ones (its
+    /// report, 2025, section 2.1); here it is the form with fewer operations.
     fn attends_absorbed(&self) -> bool {
         let (Some(latent), Some(indexer)) = (self.model.variations.latent, self.limiting_indexer()) else {
             return false;

@@ -1,6 +1,6 @@
-//! Families whose layers differ in their attention heads: MiMo V2 Flash, Step 3.5 and 3.7, Laguna, Gemma 4, and NVIDIA's
-//! searched Llamas (Nemotron-NAS). EXAONE MoE has windows beside dense and sparse layers. Defaults are those of
-//! transformers 5.24.
+//! Families whose layers differ in their attention heads: MiMo V2 Flash, Step 3.5 and 3.7, Laguna, Gemma 4, and
+//! NVIDIA's searched Llamas (Nemotron-NAS). EXAONE MoE has windows beside dense and sparse layers. Defaults are those
+//! of transformers 5.24.
 
 use super::ModelFamily;
 use super::deepseek::{self, add_experts};
