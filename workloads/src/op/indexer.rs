@@ -20,7 +20,7 @@ use crate::model::Norm;
 use crate::parallel::Heads;
 use crate::variations::Indexer;
 use sim::kernel::{
-    CollectiveKind, Contraction, Direction, Elementwise, ElementwiseFunction, Epilogue, Kernel, RowFunction,
+    CollectiveKind, Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, Kernel, RowFunction,
 };
 use sim::units::Bytes;
 
@@ -96,13 +96,14 @@ fn add_choice(
     // A token sees half of the sequence on average.
     let seen = sequence.div_ceil(2);
     let written = Bytes(WIDE) * tokens.saturating_mul(seen).div_ceil(indexer.block.max(1));
+    // The sum over heads stays in the accumulators: one product over all heads' dimensions.
     let scores = Contraction {
         batch: shape.batch,
-        m: shape.sequence.saturating_mul(indexer.heads),
+        m: shape.sequence,
         n: seen,
-        k: indexer.head_dim,
+        k: indexer.heads.saturating_mul(indexer.head_dim),
         operand: shape.operand,
-        result: shape.operand,
+        result: DataType::Fp32,
     };
     let relu = Elementwise {
         function: ElementwiseFunction::Relu,

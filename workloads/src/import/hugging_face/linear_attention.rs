@@ -218,7 +218,8 @@ pub(super) const KIMI_LINEAR: ModelFamily = ModelFamily {
             None => nested.map(|nested| read_nested_layers(reader, nested, layers)).transpose()?,
         };
         // KimiLinearConfig: every fourth layer after the first is full attention.
-        let linear_at = |layer: u64| types.as_ref().map_or(layer == 0 || layer % 4 != 0, |types| types[layer as usize]);
+        let linear_at =
+            |layer: u64| types.as_ref().map_or(layer == 0 || !layer.is_multiple_of(4), |types| types[layer as usize]);
         Ok(add_linear_layers(with_variations(model, |v| v.linear = Some(linear)), linear_at))
     },
 };

@@ -309,10 +309,8 @@ pub(super) const GEMMA4: ModelFamily = ModelFamily {
         let defaults = LlamaDefaults { tied: true, activation: ElementwiseFunction::Gelu, ..LlamaDefaults::LLAMA };
         let model = read_with_defaults(reader, defaults)?;
         let activation = reader.read_activation("hidden_activation", ElementwiseFunction::Gelu)?;
-        let causal = match reader.get("use_bidirectional_attention").and_then(Value::as_str) {
-            None | Some("vision") => true,
-            _ => false,
-        };
+        let both_ways = reader.get("use_bidirectional_attention").and_then(Value::as_str);
+        let causal = matches!(both_ways, None | Some("vision"));
         let model = Model { activation, causal, norm_placement: NormPlacement::Sandwich, ..model };
         let model =
             if reader.read_flag("enable_moe_block", false)? { add_normed_experts(reader, model)? } else { model };
