@@ -256,11 +256,21 @@ pub struct FusedAttention {
     /// otherwise. `None` is all keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u64>,
+    /// True if keys and values are one tensor, which is read once and has one gradient (latent attention on its narrow
+    /// vectors).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub values_are_keys: bool,
     /// Type of Q, K, V and the output.
     pub operand: DataType,
 }
 
 impl FusedAttention {
+    /// Returns the number of tensors that hold keys and values.
+    #[must_use]
+    pub fn key_value_tensors(&self) -> u64 {
+        if self.values_are_keys { 1 } else { 2 }
+    }
+
     /// Floating-point operations: two products per score forward; five backward (scores again, dV, dP, dQ, dK). Causal
     /// masking halves the scores.
     #[must_use]
@@ -295,7 +305,8 @@ impl FusedAttention {
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let q = Bytes(self.operand.bytes()) * self.batch * self.heads * self.queries * self.head_dim;
-        let kv = Bytes(self.operand.bytes()) * self.batch * self.kv_heads * self.keys * self.head_dim * 2;
+        let kv = Bytes(self.operand.bytes()) * self.batch * self.kv_heads * self.keys * self.head_dim;
+        let kv = kv * self.key_value_tensors();
         let lse = Bytes(4) * self.batch * self.heads * self.queries;
         match self.direction {
             Direction::Forward => q * 2 + kv + lse,

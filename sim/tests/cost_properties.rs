@@ -153,6 +153,7 @@ fn kernels() -> impl Strategy<Value = Kernel> {
                 head_dim,
                 causal,
                 window,
+                values_are_keys: queries.is_multiple_of(2),
                 operand: DataType::Bf16,
             })
         });
@@ -355,6 +356,7 @@ fn no_kernel_is_too_small_or_too_large() {
                 head_dim: m,
                 causal: true,
                 window: None,
+                values_are_keys: false,
                 operand: DataType::Bf16,
             };
             let bytes = Bytes(m).max(Bytes(k));

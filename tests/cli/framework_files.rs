@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The jobs that are written and read again: name of the file, model and arguments.
-const JOBS: [(&str, &str); 14] = [
+const JOBS: [(&str, &str); 15] = [
     (
         "dense.sh",
         "llama3-8b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 2 --recompute none;selective;full",
@@ -37,6 +37,10 @@ const JOBS: [(&str, &str); 14] = [
         "long.sh",
         "qwen3-8b H100 --devices 64 --global-batch 64 --sequence-length 32768 --context 4 --recompute full \
                  --precision fp8",
+    ),
+    (
+        "narrow.sh",
+        "llama3-8b H100 --devices 64 --global-batch 512 --zero 1 --recompute full --states bf16 --gradients bf16",
     ),
     ("dense.toml", "llama3.1-8b TITAN --devices 64 --global-batch 128 --sequence-length 8192"),
     (

@@ -1,8 +1,8 @@
 //! Counts of a model: its parameters, those active per token, and the matrix operations of a training step.
 
-use crate::layer_list::{EncoderDecoderSide, FeedForward, Mixer};
+use crate::layer_list::{EncoderDecoderSide, FeedForward, KeyChoice, Mixer};
 use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
-use crate::variations::{ParallelBranches, QueryKeyNorm, StateSpace};
+use crate::variations::{Indexer, OutputGate, ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
 
 fn count_if(condition: bool, count: u64) -> u64 {
@@ -25,7 +25,8 @@ impl Model {
     /// Returns the dimension of a value head.
     #[must_use]
     pub fn value_dim(&self) -> u64 {
-        self.variations.latent.map_or(self.head_dim, |latent| latent.value_dim)
+        let variations = &self.variations;
+        variations.latent.map(|latent| latent.value_dim).or(variations.value_dim).unwrap_or(self.head_dim)
     }
 
     /// Returns the width of attention's result before its output projection.
@@ -61,6 +62,18 @@ impl Model {
     pub fn layer_count(&self) -> u64 {
         let ends = self.list.leading.len() + self.list.trailing.len();
         self.layers.saturating_mul(self.layers_per_block()).saturating_add(ends as u64)
+    }
+
+    /// Returns the distinct (query heads, key/value heads) of layers with attention; the model's own in one without.
+    #[must_use]
+    pub fn attention_heads(&self) -> Vec<(u64, u64)> {
+        let kinds = self.layer_kinds().into_iter().filter(|(kind, _)| kind.mixer.has_attention());
+        let mut heads: Vec<(u64, u64)> = kinds
+            .map(|(kind, _)| kind.attention.map_or((self.heads, self.kv_heads), |shape| (shape.heads, shape.kv_heads)))
+            .collect();
+        heads.sort_unstable();
+        heads.dedup();
+        if heads.is_empty() { vec![(self.heads, self.kv_heads)] } else { heads }
     }
 
     /// Returns the embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
@@ -99,6 +112,9 @@ impl Model {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_matrices(),
             Mixer::Scan => self.scan_matrices(),
+            Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
+            Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.matrices(self.hidden)),
+            Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
         let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_matrices());
@@ -111,9 +127,33 @@ impl Model {
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
     }
 
+    /// Returns the total width of values that a product of their own makes.
+    fn value_width(&self) -> u64 {
+        count_if(!self.variations.shared_value, self.kv_heads * self.value_dim())
+    }
+
+    /// Returns the indexer of a layer that has one of its own.
+    pub(crate) fn own_indexer(&self) -> Option<Indexer> {
+        self.variations.indexer.filter(|_| self.variations.keys == KeyChoice::Indexed)
+    }
+
+    fn indexer_matrices(&self) -> u64 {
+        self.own_indexer().map_or(0, |indexer| indexer.matrices(self.hidden))
+    }
+
+    /// Returns the numbers per token of the gate on attention's result.
+    fn gate_width(&self) -> u64 {
+        match self.variations.output_gate {
+            Some(OutputGate::Number) => self.context_width(),
+            Some(OutputGate::Head) => self.heads,
+            None => 0,
+        }
+    }
+
     fn attention_matrices(&self) -> u64 {
         let Some(latent) = self.variations.latent else {
-            return self.hidden.saturating_mul(2 * (self.query_width() + self.kv_width()));
+            let joint = self.query_width() + self.kv_width() + self.value_width() + self.context_width();
+            return self.hidden.saturating_mul(joint + self.gate_width()).saturating_add(self.indexer_matrices());
         };
         let query = match latent.query_rank {
             Some(rank) => rank.saturating_mul(self.hidden + self.query_width()),
@@ -124,7 +164,10 @@ impl Model {
             .hidden
             .saturating_mul(latent.kv_rank + latent.rope_dim)
             .saturating_add(latent.kv_rank.saturating_mul(up));
-        query.saturating_add(key_value).saturating_add(self.context_width().saturating_mul(self.hidden))
+        query
+            .saturating_add(key_value)
+            .saturating_add((self.context_width() + self.gate_width()).saturating_mul(self.hidden))
+            .saturating_add(self.indexer_matrices())
     }
 
     fn mlp_matrices(&self, width: u64) -> u64 {
@@ -149,7 +192,9 @@ impl Model {
     pub(crate) fn largest_tensor(&self, tokens: u64) -> u128 {
         let places = self.experts.map_or(tokens, |experts| experts.expert_slots(tokens).max(tokens));
         let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
-        let beside = self.mlp_widths().max().unwrap_or(0).max(scanned);
+        let linear = self.variations.linear.map_or(0, |linear| linear.mixed_width().saturating_mul(2));
+        let linear = linear.max(self.variations.channel_scan.map_or(0, |scan| 2 * scan.width));
+        let beside = self.mlp_widths().max().unwrap_or(0).max(scanned).max(linear);
         let mlp = 2
             * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
@@ -246,11 +291,19 @@ impl Model {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_vectors(),
             Mixer::Scan => self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)),
+            Mixer::AttentionAndScan => {
+                self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
+            }
+            Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.vectors(self.hidden)),
+            Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
             Mixer::None => 0,
         };
         let biases = match self.experts {
             Some(experts) => {
-                met(experts).saturating_mul(self.mlp_biases(self.ffn)) + count_if(experts.router_bias, experts.count)
+                let norms = 3 + u64::from(experts.shared.is_some());
+                met(experts).saturating_mul(self.mlp_biases(self.ffn))
+                    + count_if(experts.router_bias, experts.count)
+                    + count_if(experts.own_norms, norms * self.norm_parameters(self.hidden))
             }
             None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
@@ -278,7 +331,7 @@ impl Model {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
         let biases =
             count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
-        convolution + 3 * scan.heads + scan.scan_width() + biases
+        convolution + 3 * scan.heads + count_if(!scan.without_norm, scan.scan_width()) + biases
     }
 
     fn norm_parameters(&self, width: u64) -> u64 {
@@ -303,7 +356,8 @@ impl Model {
         };
         let latent = variations.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0) + latent.kv_rank);
         count_if(self.norm_affine, query_key + latent)
-            + count_if(self.qkv_bias, self.query_width() + 2 * self.kv_width())
+            + count_if(self.qkv_bias, self.query_width() + self.kv_width() + self.value_width())
+            + self.own_indexer().map_or(0, |indexer| indexer.vectors())
             + count_if(self.attention_output_bias, self.hidden)
             + count_if(variations.sinks, self.heads)
     }
@@ -328,6 +382,9 @@ impl Model {
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let s = u128::from(sequence_length);
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
+            if let Some(indexer) = layer.variations.indexer.filter(|_| layer.variations.keys != KeyChoice::All) {
+                return u128::from(indexer.chosen_keys(sequence_length));
+            }
             match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
                 (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
                 (Some(window), false) => window,
@@ -372,13 +429,29 @@ impl Model {
         4 * u128::from(weights) * u128::from(sequences) * u128::from(sequence_length.saturating_sub(1))
     }
 
+    /// Returns the operations of a layer's indexer per token besides its products with weights: all scores forward,
+    /// and the gradients of queries and keys on the chosen tokens.
+    fn indexer_operations(&self, sequence_length: u64) -> u128 {
+        self.own_indexer().map_or(0, |indexer| {
+            let chosen = u128::from(indexer.chosen_keys(sequence_length));
+            let per_key = 2 * u128::from(indexer.heads) * u128::from(indexer.head_dim);
+            indexer.score_operations(sequence_length) + 2 * per_key * chosen
+        })
+    }
+
     /// Returns the operations of a layer per token, in a model of alike layers.
     fn layer_operations(&self, seen: u128, sequence_length: u64) -> u128 {
-        let products = 6 * u128::from(self.active_layer_matrix_parameters());
+        // The indexer's input is detached: its products have no gradient of the input.
+        let products = 6 * u128::from(self.active_layer_matrix_parameters()) - 2 * u128::from(self.indexer_matrices());
         let widths = 6 * u128::from(self.query_width() + self.context_width());
+        let scan = self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations());
         let mixer = match self.variations.mixer {
-            Mixer::Attention => widths * seen,
-            Mixer::Scan => self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations()),
+            Mixer::Attention => widths * seen + self.indexer_operations(sequence_length),
+            Mixer::AttentionAndScan => widths * seen + scan,
+            Mixer::Scan => scan,
+            // Its work is no product.
+            Mixer::ChannelScan => 0,
+            Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };
         let cross =

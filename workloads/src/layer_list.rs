@@ -17,8 +17,58 @@ pub enum Mixer {
     Attention,
     /// A state-space scan ([`crate::variations::StateSpace`]).
     Scan,
+    /// Linear attention ([`crate::linear_attention::LinearAttention`]).
+    Linear,
+    /// Attention and a state-space scan beside each other, on the same input.
+    AttentionAndScan,
+    /// A scan whose decays are numbers per channel ([`crate::variations::ChannelScan`]).
+    ChannelScan,
     /// Not at all: the layer is only an MLP.
     None,
+}
+
+impl Mixer {
+    /// Returns whether the layer has attention.
+    #[must_use]
+    pub fn has_attention(self) -> bool {
+        matches!(self, Self::Attention | Self::AttentionAndScan)
+    }
+}
+
+/// The keys that attention's queries see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyChoice {
+    /// All that mask and window leave.
+    #[default]
+    All,
+    /// Those that the layer's own indexer chooses ([`crate::variations::Indexer`]).
+    Indexed,
+    /// Those that an earlier layer's indexer chose.
+    Reused,
+}
+
+impl KeyChoice {
+    /// Returns whether queries see all keys.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    pub(crate) fn is_all(&self) -> bool {
+        *self == Self::All
+    }
+}
+
+/// A layer's attention, where it differs from the model's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub heads: u64,
+    /// Key/value heads.
+    pub kv_heads: u64,
+    /// Dimension of a head.
+    pub head_dim: u64,
+    /// True if every head has a learned logit besides its scores.
+    pub sinks: bool,
+    /// True if keys, before norm and rotation, are the values too.
+    pub shared_value: bool,
 }
 
 /// The part of a layer that works on each token by itself.
@@ -61,6 +111,12 @@ pub struct LayerKind {
     pub side: EncoderDecoderSide,
     /// True if its first branch reads its input without a norm.
     pub without_first_norm: bool,
+    /// Its heads, if they are not the model's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention: Option<AttentionShape>,
+    /// The keys that its queries see.
+    #[serde(skip_serializing_if = "KeyChoice::is_all")]
+    pub keys: KeyChoice,
 }
 
 impl fmt::Display for LayerKind {
@@ -72,8 +128,12 @@ impl fmt::Display for LayerKind {
         };
         let mixer = match (self.mixer, self.window) {
             (Mixer::Attention, Some(window)) => Some(format!("attention in a window of {window}")),
+            (Mixer::Attention, None) if self.keys != KeyChoice::All => Some("attention to chosen tokens".to_owned()),
             (Mixer::Attention, None) => Some("attention".to_owned()),
+            (Mixer::AttentionAndScan, _) => Some("attention beside a scan".to_owned()),
+            (Mixer::ChannelScan, _) => Some("scan by channels".to_owned()),
             (Mixer::Scan, _) => Some("scan".to_owned()),
+            (Mixer::Linear, _) => Some("linear attention".to_owned()),
             (Mixer::None, _) => None,
         };
         let feed = match self.feed {
@@ -81,7 +141,10 @@ impl fmt::Display for LayerKind {
             FeedForward::Mlp(width) => Some(format!("MLP of {width}")),
             FeedForward::None => None,
         };
-        f.write_str(&[side, mixer, feed].into_iter().flatten().collect::<Vec<_>>().join(", "))
+        let heads = self
+            .attention
+            .map(|shape| format!("{} heads of {}, {} for keys", shape.heads, shape.head_dim, shape.kv_heads));
+        f.write_str(&[side, mixer, heads, feed].into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -19,8 +19,8 @@ impl Model {
     #[must_use]
     pub fn uniform_kind(&self) -> LayerKind {
         let feed = if self.variations.without_mlp { FeedForward::None } else { FeedForward::Own };
-        let Variations { mixer, window, side, without_first_norm, .. } = self.variations;
-        LayerKind { mixer, window, feed, side, without_first_norm }
+        let Variations { mixer, window, side, without_first_norm, keys, .. } = self.variations;
+        LayerKind { mixer, window, feed, side, without_first_norm, attention: None, keys }
     }
 
     /// Returns the model with `layers`, first to last, after the `before` layers that stay with the embedding. An empty
@@ -35,6 +35,7 @@ impl Model {
         let mut model = Self { layers: repeats, list, ..self };
         if let [kind] = model.list.block[..]
             && !matches!(kind.feed, FeedForward::Mlp(_))
+            && kind.attention.is_none()
         {
             // A block of one layer becomes the model's own layer.
             let (experts, ffn, kind) = (model.experts, model.ffn, kind);
@@ -44,14 +45,34 @@ impl Model {
         model
     }
 
+    /// Returns all layers in order.
+    #[must_use]
+    pub fn layers_in_order(&self) -> Vec<LayerKind> {
+        let block = self.block_kinds();
+        let repeated = (0..self.layers).flat_map(|_| block.iter().copied());
+        let LayerList { leading, trailing, .. } = &self.list;
+        leading.iter().copied().chain(repeated).chain(trailing.iter().copied()).collect()
+    }
+
+    /// Returns the model with every layer, counted from 0, as `change` makes it.
+    pub(crate) fn with_changed_layers(self, change: impl Fn(u64, LayerKind) -> LayerKind) -> Self {
+        let layers: Vec<LayerKind> = (0..).zip(self.layers_in_order()).map(|(i, kind)| change(i, kind)).collect();
+        self.with_layers(&[], &layers)
+    }
+
     /// Returns a uniform model of one of this model's kinds of layer.
     #[must_use]
     pub fn with_uniform_kind(&self, kind: &LayerKind) -> Self {
         let mut alike = Self { list: LayerList::default(), ..self.clone() };
         let variations = &mut alike.variations;
         (variations.mixer, variations.window, variations.side) = (kind.mixer, kind.window, kind.side);
+        variations.keys = kind.keys;
         (variations.without_mlp, variations.without_first_norm) =
             (kind.feed == FeedForward::None, kind.without_first_norm);
+        if let Some(shape) = kind.attention {
+            (variations.sinks, variations.shared_value) = (shape.sinks, shape.shared_value);
+            (alike.heads, alike.kv_heads, alike.head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
+        }
         match kind.side {
             EncoderDecoderSide::Only => {}
             EncoderDecoderSide::Encoder => alike.causal = false,

@@ -17,6 +17,7 @@ mod layers_of_model;
 pub mod layout;
 mod lifetimes;
 pub mod limits;
+pub mod linear_attention;
 mod lower;
 mod lowering;
 pub mod memory;

@@ -123,6 +123,10 @@ pub struct Experts {
     /// dispatch and after the combination change the width (Nemotron 3's latent experts).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latent: Option<u64>,
+    /// True if the router's input, the routed experts' input and result, and the shared expert's result have norms of
+    /// their own (Gemma 4).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_norms: bool,
     /// The limit on the groups of a token's experts; `None` if any experts may be chosen together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<ExpertGroups>,

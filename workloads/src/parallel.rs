@@ -3,6 +3,7 @@
 use crate::error::WorkloadError;
 use crate::lowering::{Attention, ContextMethod, Lowering};
 use crate::model::Model;
+use crate::variations::Variations;
 
 /// Most sequences in a micro-batch (2^20).
 pub const MAX_MICRO_BATCH: u64 = 1 << 20;
@@ -54,21 +55,26 @@ impl DeviceSlice {
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
         check_ranges(model, lowering)?;
         let t = u64::from(lowering.tensor_parallel);
-        check_divides(model, t, "heads", model.heads)?;
-        if t <= model.kv_heads {
-            check_divides(model, t, "key/value heads", model.kv_heads)?;
-        } else if !t.is_multiple_of(model.kv_heads) {
-            return Err(degree_error(
-                model,
-                t,
-                format!("a multiple of the {} key/value heads if it exceeds them", model.kv_heads),
-            ));
+        for (heads, kv_heads) in model.attention_heads() {
+            check_divides(model, t, "heads", heads)?;
+            if t <= kv_heads {
+                check_divides(model, t, "key/value heads", kv_heads)?;
+            } else if !t.is_multiple_of(kv_heads) {
+                let limit = format!("a multiple of the {kv_heads} key/value heads if it exceeds them");
+                return Err(degree_error(model, t, limit));
+            }
         }
         for width in model.mlp_widths() {
             check_divides(model, t, "MLP width", width)?;
         }
         if let Some(scan) = model.variations.scan {
             check_divides(model, t, "heads of the scan", scan.heads)?;
+        }
+        if let Some(linear) = model.variations.linear {
+            check_divides(model, t, "heads of linear attention", linear.heads)?;
+        }
+        if let Some(scan) = model.variations.channel_scan {
+            check_divides(model, t, "channels of the scan", scan.width)?;
         }
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
@@ -105,9 +111,14 @@ impl DeviceSlice {
 }
 
 /// Returns the key/value heads on one of `t` tensor-parallel devices; with more devices than heads, several devices
-/// hold every head.
+/// hold every head. If layers differ, it is the largest number that divides the heads of each.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
-    (model.kv_heads / t).max(1)
+    let shares = model.attention_heads().into_iter().map(|(_, kv)| (kv / t).max(1));
+    shares.reduce(greatest_common_divisor).unwrap_or(1)
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// Returns the rule for the context-parallel degree under Ulysses, whose exchange gives every device whole heads. The
@@ -128,13 +139,23 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    if c > 1 && model.variations.scan.is_some() {
-        let limit = "1: a scan goes along the whole sequence".to_owned();
+    let Variations { scan, channel_scan, linear, indexer, .. } = model.variations;
+    let along_sequence = [(scan.is_some() || channel_scan.is_some(), "a scan"), (linear.is_some(), "linear attention")];
+    if let Some((_, what)) = along_sequence.into_iter().find(|(has, _)| *has && c > 1) {
+        let limit = format!("1: {what} goes along the whole sequence");
         return error(
             "the context-parallel degree",
             c.to_string(),
             limit,
             "use tensor parallelism for long sequences".to_owned(),
+        );
+    }
+    if c > 1 && indexer.is_some() && lowering.context_method == ContextMethod::Ulysses {
+        return error(
+            "the method of context parallelism",
+            "ulysses".to_owned(),
+            "ring: an indexer chooses keys for every query, not for every head".to_owned(),
+            "use the ring method".to_owned(),
         );
     }
     let t = u64::from(lowering.tensor_parallel);
@@ -201,9 +222,15 @@ pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
 }
 
 pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
-    let kv = if t <= model.kv_heads { model.kv_heads.is_multiple_of(t) } else { t.is_multiple_of(model.kv_heads) };
-    let scan = model.variations.scan.is_none_or(|scan| scan.heads.is_multiple_of(t));
-    model.heads.is_multiple_of(t) && kv && scan && model.mlp_widths().all(|width| width.is_multiple_of(t))
+    let divides = |(heads, kv): &(u64, u64)| {
+        heads.is_multiple_of(t) && if t <= *kv { kv.is_multiple_of(t) } else { t.is_multiple_of(*kv) }
+    };
+    let Variations { scan, channel_scan, linear, .. } = model.variations;
+    model.attention_heads().iter().all(divides)
+        && scan.is_none_or(|scan| scan.heads.is_multiple_of(t))
+        && linear.is_none_or(|linear| linear.heads.is_multiple_of(t))
+        && channel_scan.is_none_or(|scan| scan.width.is_multiple_of(t))
+        && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

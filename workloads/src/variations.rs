@@ -1,7 +1,14 @@
 //! Differences of transformer families from GPT-2, BERT and Llama. The default has no difference.
 
-use crate::layer_list::{EncoderDecoderSide, Mixer};
+use crate::layer_list::{EncoderDecoderSide, KeyChoice, Mixer};
+use crate::linear_attention::LinearAttention;
 use serde::{Deserialize, Serialize};
+
+/// For serde: an option that is off is not written.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
 
 /// Norms of queries and keys before their rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +66,9 @@ pub struct StateSpace {
     pub bias: bool,
     /// True if the convolution has biases.
     pub convolution_bias: bool,
+    /// True if the result has a gate but no norm (Falcon-H1).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub without_norm: bool,
 }
 
 impl StateSpace {
@@ -85,6 +95,42 @@ impl StateSpace {
     }
 }
 
+/// A state-space layer whose decays are numbers per channel (Mamba: Gu and Dao 2023, arXiv:2312.00752).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelScan {
+    /// Channels of the scan.
+    pub width: u64,
+    /// State numbers per channel.
+    pub state: u64,
+    /// Width of the convolution before the scan, in tokens.
+    pub convolution: u64,
+    /// Width of the vector that the steps come from.
+    pub step_rank: u64,
+    /// True if the products into and out of the layer have biases.
+    pub bias: bool,
+    /// True if the convolution has biases.
+    pub convolution_bias: bool,
+    /// True if the step's vector and the state's projections have norms with gains (Jamba).
+    pub norms: bool,
+}
+
+impl ChannelScan {
+    /// Returns the weights of its products, in a layer of width `hidden`.
+    #[must_use]
+    pub fn matrices(&self, hidden: u64) -> u64 {
+        self.width.saturating_mul(3 * hidden + 2 * self.step_rank + 2 * self.state)
+    }
+
+    /// Returns its parameters in no matrix: convolution, decays, skip, the steps' biases, norms and biases.
+    #[must_use]
+    pub fn vectors(&self, hidden: u64) -> u64 {
+        let convolution = self.convolution + u64::from(self.convolution_bias);
+        let norms = if self.norms { self.step_rank + 2 * self.state } else { 0 };
+        let biases = if self.bias { 2 * self.width + hidden } else { 0 };
+        self.width.saturating_mul(convolution + self.state + 2) + norms + biases
+    }
+}
+
 /// Images instead of tokens (ViT, Dosovitskiy et al. 2021): one product turns every patch into a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patches {
@@ -101,6 +147,63 @@ pub struct PooledHead {
     pub outputs: u64,
     /// True if it has a bias.
     pub bias: bool,
+}
+
+/// The indexer of sparse attention: small heads score all earlier tokens, and a query attends to the best ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Indexer {
+    /// Heads that score.
+    pub heads: u64,
+    /// Dimension of a head; all heads share one key.
+    pub head_dim: u64,
+    /// Tokens that a query attends to at most.
+    pub chosen: u64,
+    /// Neighbouring tokens that are chosen together; 1 where each is chosen by itself.
+    pub block: u64,
+    /// Width of the narrow vector that its queries come from; `None` if they come from the layer's input.
+    pub query_rank: Option<u64>,
+    /// True if a product of the layer's input weighs the heads' scores.
+    pub weighed: bool,
+}
+
+impl Indexer {
+    /// Returns the tokens that a query of a causal sequence attends to on average: k of s tokens, less the shortfall of
+    /// the first k queries, k² / (2 s); half of the sequence if all are chosen.
+    #[must_use]
+    pub fn chosen_keys(&self, sequence: u64) -> u64 {
+        let chosen = self.chosen.min(sequence);
+        (chosen - chosen.saturating_mul(chosen) / (2 * sequence.max(1))).max(1)
+    }
+
+    /// Returns the weights of its products, in a layer of width `hidden`.
+    #[must_use]
+    pub fn matrices(&self, hidden: u64) -> u64 {
+        let queries = self.query_rank.unwrap_or(hidden).saturating_mul(self.heads).saturating_mul(self.head_dim);
+        let weights = if self.weighed { self.heads } else { 0 };
+        queries.saturating_add(hidden.saturating_mul(self.head_dim + weights))
+    }
+
+    /// Returns the parameters of its norms.
+    #[must_use]
+    pub fn vectors(&self) -> u64 {
+        2 * self.head_dim
+    }
+
+    /// Returns the forward operations of its scores per token: 2 per multiply-addition with half of the sequence.
+    #[must_use]
+    pub fn score_operations(&self, sequence: u64) -> u128 {
+        2 * u128::from(self.heads) * u128::from(self.head_dim) * u128::from(sequence.div_ceil(2))
+    }
+}
+
+/// A gate on attention's result before its output projection: the sigmoid of a product of the layer's input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputGate {
+    /// One number per number of the result (Qwen3-Next).
+    Number,
+    /// One number per head (Step 3.7).
+    Head,
 }
 
 /// Differences of a family from GPT-2, BERT and Llama.
@@ -125,6 +228,27 @@ pub struct Variations {
     pub window: Option<u64>,
     /// The state-space layer, if there is one.
     pub scan: Option<StateSpace>,
+    /// The scan by channels, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel_scan: Option<ChannelScan>,
+    /// The linear attention, if there are such layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linear: Option<LinearAttention>,
+    /// The indexer of sparse attention, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub indexer: Option<Indexer>,
+    /// The keys that attention sees.
+    #[serde(skip_serializing_if = "KeyChoice::is_all")]
+    pub keys: KeyChoice,
+    /// Dimension of a value head, if it differs from a key head's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_dim: Option<u64>,
+    /// True if keys, before norm and rotation, are the values too.
+    #[serde(skip_serializing_if = "is_false")]
+    pub shared_value: bool,
+    /// A gate on attention's result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_gate: Option<OutputGate>,
     /// True if layers have no MLP.
     pub without_mlp: bool,
     /// True if the layers' first branch reads its input without a norm.

@@ -371,11 +371,7 @@ fn an_unknown_family() {
         // Another version is no misspelling.
         ("qwen9", "give a model of one of these families"),
         ("colour", "give a model of one of these families"),
-        (
-            "mamba",
-            "it needs the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are \
-             covered), which is not covered yet: give a model of one of these families",
-        ),
+        ("rwkv", "it needs linear recurrences, which is not covered yet: give a model of one of these families"),
         (
             "bart",
             "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is \

@@ -156,6 +156,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     options.push("order", if keys.switch("use-tp-pp-dp-mapping")? { "t-p-d" } else { "t-d-p" });
     read_sharding(&mut keys, &mut options, devices, tensor * pipeline)?;
     read_numerics(&mut keys, &mut options)?;
+    read_states(&mut keys, &mut options)?;
     read_recompute(&mut keys, &mut options)?;
     read_overlap(&mut keys, &mut options)?;
     if let Some(factor) = keys.number::<f64>("moe-expert-capacity-factor")? {
@@ -415,11 +416,31 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
         }
     }
     if keys.switch("optimizer-cpu-offload")? {
-        if keys.number::<f64>("optimizer-offload-fraction")?.is_some_and(|fraction| fraction < 1.0) {
-            return Err(keys.fault("optimizer-offload-fraction", "only 1 is modelled; give 1"));
-        }
-        options.push("technique", "zero-offload");
-        keys.read_all(&["use-precision-aware-optimizer"]);
+        let fraction = keys.number::<f64>("optimizer-offload-fraction")?.unwrap_or(1.0);
+        let overlap = u8::from(keys.switch("overlap-cpu-optimizer-d2h-h2d")?);
+        options.push("technique", format!("optimizer-offload,fraction={fraction},overlap={overlap}"));
+    }
+    Ok(())
+}
+
+/// The formats of gradients and states, which the precision-aware optimizer alone narrows.
+fn read_states(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    let aware = keys.switch("use-precision-aware-optimizer")?;
+    let [first, second] = [keys.text("exp-avg-dtype")?, keys.text("exp-avg-sq-dtype")?];
+    if first != second {
+        return Err(
+            keys.fault("exp-avg-sq-dtype", "differs from exp-avg-dtype, which is not modelled; give both one format")
+        );
+    }
+    let gradients = keys.text("main-grads-dtype")?;
+    if keys.text("main-params-dtype")?.is_some_and(|format| format != "fp32") {
+        return Err(keys.fault("main-params-dtype", "is not modelled; fp32 is"));
+    }
+    if let Some(format) = first.filter(|_| aware) {
+        options.push("states", format);
+    }
+    if let Some(format) = gradients.filter(|_| aware) {
+        options.push("gradients", format);
     }
     Ok(())
 }

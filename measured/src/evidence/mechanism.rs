@@ -29,6 +29,12 @@ pub enum Mechanism {
     Experts,
     /// Latent attention.
     LatentAttention,
+    /// Linear attention.
+    LinearAttention,
+    /// State-space scans.
+    Scan,
+    /// Attention to tokens that an indexer chooses.
+    SparseAttention,
     /// A ZeRO stage, from 1 on.
     Zero(ZeroStage),
     /// Products of fewer than 16 bits.
@@ -72,6 +78,9 @@ impl Mechanism {
             Self::ExpertParallelism => "expert",
             Self::Experts => "experts",
             Self::LatentAttention => "latent-attention",
+            Self::LinearAttention => "linear-attention",
+            Self::Scan => "scan",
+            Self::SparseAttention => "sparse-attention",
             Self::Zero(ZeroStage::None) => "zero-0",
             Self::Zero(ZeroStage::OptimizerStates) => "zero-1",
             Self::Zero(ZeroStage::Gradients) => "zero-2",
@@ -99,6 +108,9 @@ impl Mechanism {
             Self::ExpertParallelism,
             Self::Experts,
             Self::LatentAttention,
+            Self::LinearAttention,
+            Self::Scan,
+            Self::SparseAttention,
             Self::Zero(ZeroStage::OptimizerStates),
             Self::Zero(ZeroStage::Gradients),
             Self::Zero(ZeroStage::Parameters),
@@ -141,6 +153,9 @@ pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) 
         (layout.expert > 1, Mechanism::ExpertParallelism),
         (model.experts.is_some(), Mechanism::Experts),
         (model.variations.latent.is_some(), Mechanism::LatentAttention),
+        (model.variations.linear.is_some(), Mechanism::LinearAttention),
+        (model.variations.scan.is_some() || model.variations.channel_scan.is_some(), Mechanism::Scan),
+        (model.variations.indexer.is_some(), Mechanism::SparseAttention),
         (layout.zero != ZeroStage::None, Mechanism::Zero(layout.zero)),
     ];
     let of_layout = of_layout.into_iter().filter(|(is, _)| *is).map(|(_, mechanism)| mechanism);

@@ -2,7 +2,7 @@
 //! AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026.
 
 use super::kept::{PolicyNames, find_maxtext_names, plan_by_policies};
-use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe};
+use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe, mixer_features};
 use crate::answer::plan::schedule_name;
 use search::planner::{PlanSpace, Splits};
 use sim::kernel::{DataType, ElementwiseFunction};
@@ -55,6 +55,7 @@ impl DecoderBlock {
             && model.norm == Norm::LayerNorm
             && !model.gated
             && model.mlp_bias;
+        recipe.refuse_features("MaxText", &mixer_features(model))?;
         recipe.refuse_features(
             "MaxText",
             &[

@@ -3,13 +3,13 @@
 //! (2025).
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module, plan_by_policies};
-use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe};
+use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe, mixer_features};
 use crate::answer::plan::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
 use step::{Framework, TrainingPlan, state_copies};
 use workloads::footprint::Optimizer;
-use workloads::layer_list::{EncoderDecoderSide, Mixer};
+use workloads::layer_list::EncoderDecoderSide;
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
@@ -23,6 +23,7 @@ use workloads::{ActivationPolicy, Layout, Model, RankOrder, Technique, ZeroStage
 pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let (model, recipe) = (recipe.model, &PlanRecipe { plan, ..*recipe });
+    recipe.refuse_features("Megatron-LM", &mixer_features(model))?;
     recipe.refuse_features(
         "Megatron-LM",
         &[
@@ -47,7 +48,6 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
                 "layers that differ in more than leading ones without experts",
             ),
             (model.variations.window.is_some(), "windows of attention"),
-            (model.variations.mixer != Mixer::Attention, "state-space scans"),
             (model.variations.side != EncoderDecoderSide::Only, "an encoder and a decoder"),
             (
                 model.variations.patches.is_some() || model.variations.pooled_head.is_some(),

@@ -123,6 +123,22 @@ pub struct Inexpressible {
     pub framework: &'static str,
 }
 
+/// Returns the features of a model's mixers that only some frameworks have settings for.
+fn mixer_features(model: &Model) -> [(bool, &'static str); 8] {
+    let variations = &model.variations;
+    let own_heads = model.layer_kinds().iter().any(|(kind, _)| kind.attention.is_some());
+    [
+        (variations.linear.is_some(), "layers of linear attention"),
+        (variations.indexer.is_some(), "attention to tokens that an indexer chooses"),
+        (variations.scan.is_some() || variations.channel_scan.is_some(), "state-space scans"),
+        (own_heads, "layers that differ in their attention heads"),
+        (variations.output_gate.is_some(), "a gate on attention's result"),
+        (variations.value_dim.is_some(), "value heads of another dimension than key heads"),
+        (variations.shared_value, "keys that are values too"),
+        (model.experts.is_some_and(|experts| experts.own_norms), "experts with norms of their own"),
+    ]
+}
+
 impl PlanRecipe<'_> {
     /// Returns an error for the first of `features` that the model has.
     fn refuse_features(&self, framework: &'static str, features: &[(bool, &'static str)]) -> Result<(), Inexpressible> {

@@ -299,6 +299,25 @@ fn what_a_framework_cannot_be_is_refused() {
 }
 
 #[test]
+fn mixers_without_settings_are_refused_by_name() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../workloads/tests/transformers");
+    for (name, feature) in [
+        ("qwen3_next", Some("layers of linear attention")),
+        ("minimax", Some("layers of linear attention")),
+        ("deepseek_v32", Some("attention to tokens that an indexer chooses")),
+        ("jamba", Some("state-space scans")),
+        ("falcon_h1", Some("state-space scans")),
+        ("laguna", Some("layers that differ in their attention heads")),
+        ("qwen3_next_full", Some("a gate on attention's result")),
+        ("llama", None),
+    ] {
+        let model = Model::load_file(&folder.join(format!("{name}.json"))).unwrap();
+        let first = mixer_features(&model).into_iter().find(|(has, _)| *has);
+        assert_eq!(first.map(|(_, feature)| feature), feature, "{name}");
+    }
+}
+
+#[test]
 fn nodes_are_named_in_the_order_of_their_ranks() {
     let mapped = |devices: &[u32]| RankMappingRecord {
         devices: devices.to_vec(),

@@ -50,10 +50,10 @@ struct CoreExchange {
 /// Bytes that a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles
 /// of the streamed operand, and the fp32 scores.
 fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
-    let (d, b) = (a.head_dim as f64, a.operand.bytes() as f64);
+    let (d, b, kv) = (a.head_dim as f64, a.operand.bytes() as f64, a.key_value_tensors() as f64);
     match a.direction {
-        Direction::Forward => q * d * (b + 4.0) + 4.0 * k * d * b + q * k * 4.0,
-        Direction::Backward => k * d * (2.0 * b + 8.0) + 4.0 * q * d * b + q * d * 4.0 + 2.0 * q * k * 4.0,
+        Direction::Forward => q * d * (b + 4.0) + 2.0 * kv * k * d * b + q * k * 4.0,
+        Direction::Backward => k * d * kv * (b + 4.0) + 4.0 * q * d * b + q * d * 4.0 + 2.0 * q * k * 4.0,
     }
 }
 
@@ -197,10 +197,11 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
     // A unit runs its first product before any softmax, then the slower side per tile pair. Units run in waves over the
     // cores.
     let work = ceil_div(units, workers) * (steps * step) + tensor.min(vector);
+    let kv = a.key_value_tensors() as f64;
     let streamed = match a.direction {
-        Direction::Forward => heads * pairs * 2.0 * k * d * bytes + heads * queries * d * bytes,
+        Direction::Forward => heads * pairs * kv * k * d * bytes + heads * queries * d * bytes,
         // Q, dO and the fp32 dQ accumulator (read and written) per tile of keys; K and V once.
-        Direction::Backward => heads * pairs * q * d * (2.0 * bytes + 8.0) + heads * keys * 2.0 * d * bytes,
+        Direction::Backward => heads * pairs * q * d * (2.0 * bytes + 8.0) + heads * keys * kv * d * bytes,
     };
     let first = view.shared.first().map_or(0.0, |l| l.busy_seconds(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
@@ -327,7 +328,9 @@ impl AttentionTiling {
 fn device_bytes(view: &SpanResources, route: Route, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
     let workers = view.cores.min(view.vector_cores);
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);
-    let per_head = (a.keys as f64 * 2.0 + a.queries as f64 * 2.0) * a.head_dim as f64 * a.operand.bytes() as f64;
+    let per_head = (a.keys as f64 * a.key_value_tensors() as f64 + a.queries as f64 * 2.0)
+        * a.head_dim as f64
+        * a.operand.bytes() as f64;
     let compulsory = a.compulsory_bytes().as_f64();
     let held = route.levels_crossed(&view.shared).skip(1).any(|(_, level)| level.capacity >= in_flight * per_head);
     let sharing = if route.next_level(0).is_some() { kept.min(workers).max(1.0) } else { 1.0 };
@@ -338,7 +341,10 @@ fn written_bytes(a: &FusedAttention) -> f64 {
     let d = a.head_dim as f64 * a.operand.bytes() as f64 * a.batch as f64;
     match a.direction {
         Direction::Forward => d * a.heads as f64 * a.queries as f64,
-        Direction::Backward => d * (a.heads as f64 * a.queries as f64 + 2.0 * a.kv_heads as f64 * a.keys as f64),
+        Direction::Backward => {
+            let kv = a.key_value_tensors() as f64;
+            d * (a.heads as f64 * a.queries as f64 + kv * a.kv_heads as f64 * a.keys as f64)
+        }
     }
 }
 
@@ -374,6 +380,7 @@ mod tests {
             head_dim: 128,
             causal: true,
             window: None,
+            values_are_keys: false,
             operand: DataType::Bf16,
         };
         let mut chip = Accelerator::built_in("gaudi2").unwrap();

@@ -110,7 +110,8 @@ proptest! {
             Elementwise { function: ElementwiseFunction::Gelu, direction, elements: batch * m * n, read: bytes, written: bytes };
         let epilogue = Epilogue { contraction, elementwise: Elementwise { read: Bytes(m), written: Bytes(n), ..elementwise } };
         let attention = FusedAttention {
-            batch, heads: 2, kv_heads: 1, queries: m, keys: n, head_dim: k, causal, window: None, operand, direction,
+            batch, heads: 2, kv_heads: 1, queries: m, keys: n, head_dim: k, causal, window: None,
+            values_are_keys: causal, operand, direction,
         };
         let rows = Reduction { function: RowFunction::LayerNorm, direction, rows: m, columns: n, read: bytes, written: bytes };
         for effort in [MappingEffort::Library, MappingEffort::Thorough] {

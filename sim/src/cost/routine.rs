@@ -100,6 +100,7 @@ impl CostModel {
             head_dim: call.head_dim,
             causal: call.queries > 1 && call.window.is_none(),
             window: None,
+            values_are_keys: false,
             operand: call.operand,
         };
         self.cost_alone(&Kernel::FusedAttention(kernel)).latency

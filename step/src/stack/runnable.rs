@@ -25,7 +25,7 @@ impl SoftwareStack {
     /// Returns whether the framework divides a model's key/value heads over a tensor-parallel degree.
     #[must_use]
     pub fn runs_tensor_degree(&self, degree: u32, model: &Model) -> bool {
-        self.framework.key_value_heads.allows_degree(degree, model.kv_heads)
+        model.attention_heads().iter().all(|(_, kv)| self.framework.key_value_heads.allows_degree(degree, *kv))
     }
 
     /// Returns why the framework cannot run a plan for a model; `None` if no reason is known.
@@ -33,7 +33,8 @@ impl SoftwareStack {
     pub fn why_not_runnable(&self, plan: &TrainingPlan, model: &Model) -> Option<String> {
         let (layout, framework) = (&plan.layout, &self.framework);
         if !self.runs_tensor_degree(layout.tensor, model) {
-            let heads = model.kv_heads;
+            let heads: Vec<u64> = model.attention_heads().into_iter().map(|(_, kv)| kv).collect();
+            let heads = join_names(&heads);
             return Some(format!("tensor {}: it must divide the model's key/value heads, {heads}", layout.tensor));
         }
         if layout.pipeline > 1 && !self.runs_schedule(plan.schedule, layout.virtual_stages) {

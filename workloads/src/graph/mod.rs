@@ -554,6 +554,13 @@ impl GraphBuilder {
         self.slices.insert(tensor, slices);
     }
 
+    /// Takes the gradients of the last operator's inputs away: it reads them detached.
+    pub(crate) fn detach_inputs_of_last(&mut self) {
+        if let Some(op) = self.operators.last_mut() {
+            op.backward.retain(|chain| matches!(chain.gradient, Gradient::Weights));
+        }
+    }
+
     /// Gives the last operator a role.
     pub(crate) fn set_role_of_last(&mut self, role: OperatorRole) {
         if let Some(op) = self.operators.last_mut() {

@@ -58,9 +58,9 @@ impl Layout {
                 limit: format!(
                     "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} \
                      key/value heads",
-                    model.heads,
+                    join_counts(model.attention_heads().into_iter().map(|(heads, _)| heads)),
                     model.distinct_mlp_widths(),
-                    model.kv_heads
+                    join_counts(model.attention_heads().into_iter().map(|(_, kv)| kv))
                 ),
                 cure: nearest_valid_values(t, model.heads, "tp", obeys),
             });
@@ -236,6 +236,12 @@ fn nearest_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below.saturating_add(step);
     if below == 0 { format!("use {above}") } else { format!("use {below} or {above}") }
+}
+
+/// Returns distinct counts as text for a message.
+fn join_counts(counts: impl Iterator<Item = u64>) -> String {
+    let distinct: std::collections::BTreeSet<u64> = counts.collect();
+    distinct.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 #[cfg(test)]

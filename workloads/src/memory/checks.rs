@@ -8,7 +8,9 @@ use crate::layer_names::{layer_of_name, name_within_layer};
 
 /// Operators of all models; those in layers without the layer's name.
 const OPERATORS: &str = "\
-    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.key \
+    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.gate \
+    attention.gated attention.index.key attention.index.norm attention.index.query attention.index.scores \
+    attention.key attention.key_absorbed attention.value_up \
     attention.kv_down \
     attention.kv_norm attention.kv_up attention.norm attention.output attention.output_norm attention.qkv \
     attention.query \
@@ -20,19 +22,24 @@ const OPERATORS: &str = "\
     embedding.dropout \
     embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type \
     encoder.norm encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
-    head.transform_activation head.transform_norm mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
+    head.transform_activation head.transform_norm linear.activation linear.convolution linear.core linear.decay \
+    linear.gate linear.gate_up linear.gated linear.gated.gate linear.gated.product linear.in linear.mixed \
+    linear.narrow linear.norm linear.norm_of_result linear.out linear.output_norm linear.rates linear.residual \
+    linear.residual.dropout mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
     mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
     moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
     moe.gated.product moe.latent_down moe.latent_up moe.norm moe.output_norm moe.residual \
-    moe.residual.dropout moe.return moe.router \
+    moe.residual.dropout moe.return moe.routed_norm moe.routed_output_norm moe.router moe.router_norm \
     moe.shared.activation moe.shared.activation_dropout moe.shared.down moe.shared.fc1 moe.shared.fc2 moe.shared.gate \
     moe.shared.gate_up \
-    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.score moe.shared.sigmoid \
+    moe.shared.gated moe.shared.gated.gate moe.shared.gated.product moe.shared.output_norm moe.shared.score \
+    moe.shared.sigmoid \
     moe.shared.sum moe.shared.up \
     moe.shared.weighed moe.top_k moe.up scan.convolution scan.convolved scan.core scan.gate \
     scan.gated scan.gated.gate scan.gated.product scan.gated_norm scan.in scan.norm scan.out \
-    scan.output_norm scan.residual scan.residual.dropout scan.step";
+    scan.input scan.output_norm scan.residual scan.residual.dropout scan.select scan.state_norm scan.step \
+    scan.step_norm scan.steps";
 
 /// Returns whether `name` is an operator, or a prefix of operators that ends before a dot.
 pub(crate) fn is_operator_name(name: &str) -> bool {
@@ -59,7 +66,9 @@ fn suggest_operator(name: &str) -> String {
     let swapped = all.iter().copied().find(|known| letters(known) == letters(name));
     match swapped.or_else(|| sim::names::find_nearest(name, all.iter().copied())) {
         Some(known) => format!("did you mean `{known}`?"),
-        None => "names begin with attention, mlp, moe, scan, cross, embedding or head, such as mlp.down".to_owned(),
+        None => {
+            "names begin with attention, mlp, moe, scan, linear, cross, embedding or head, such as mlp.down".to_owned()
+        }
     }
 }
 

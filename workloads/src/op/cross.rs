@@ -37,7 +37,14 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     });
     let mixed = match plan.lowering.attention {
         Attention::Fused => {
-            let core = AttentionCore { heads, keys: shape.full_sequence(), causal: false, window: None, sinks: false };
+            let core = AttentionCore {
+                heads,
+                keys: shape.full_sequence(),
+                causal: false,
+                window: None,
+                sinks: false,
+                chosen: None,
+            };
             fused_attention::add_fused_attention(graph, shape, "layer.cross.core", core, [query, key, value])
         }
         Attention::Unfused => plan.add_unfused_core(graph, shape, "layer.cross", (heads, false), [query, key, value]),

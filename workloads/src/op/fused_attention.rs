@@ -26,6 +26,58 @@ pub(crate) struct AttentionCore {
     pub(crate) window: Option<u64>,
     /// True if every head has a learned logit besides its scores.
     pub(crate) sinks: bool,
+    /// Keys that every query chooses for itself.
+    pub(crate) chosen: Option<ChosenKeys>,
+}
+
+/// Keys that a query chooses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChosenKeys {
+    /// Their number at most, and on average.
+    pub(crate) most: u64,
+    pub(crate) count: u64,
+    /// True if whole blocks are chosen. Queries that chose the same block then share its tiles (MoBA, arXiv:2502.13189,
+    /// section 2.3), as in a window.
+    pub(crate) in_blocks: bool,
+    /// True if keys and values are one tensor.
+    pub(crate) one_tensor: bool,
+    /// The tensor that names them, if this layer made it.
+    pub(crate) choice: Option<TensorId>,
+}
+
+impl AttentionCore {
+    /// Returns the kernel for a head dimension. If every query has its own keys, each token is a sequence: the query
+    /// heads that share a key head are its queries, and it reads its own keys from memory.
+    fn kernel(&self, shape: &OperatorContext, direction: Direction, head_dim: u64) -> FusedAttention {
+        let (heads, keys, operand) = (self.heads, self.keys, shape.operand);
+        let common = FusedAttention {
+            direction,
+            batch: shape.batch,
+            heads: heads.query,
+            kv_heads: heads.kv,
+            queries: shape.sequence,
+            keys,
+            head_dim,
+            causal: self.causal,
+            window: self.window.filter(|window| *window < keys),
+            values_are_keys: false,
+            operand,
+        };
+        match self.chosen {
+            None => common,
+            Some(chosen) if chosen.in_blocks => FusedAttention { window: Some(chosen.most), ..common },
+            Some(chosen) => FusedAttention {
+                batch: shape.tokens(),
+                heads: heads.kv,
+                queries: heads.query / heads.kv.max(1),
+                keys: chosen.count,
+                causal: false,
+                window: None,
+                values_are_keys: chosen.one_tensor,
+                ..common
+            },
+        }
+    }
 }
 
 /// Adds the operator; returns attention's output.
@@ -33,30 +85,23 @@ pub(crate) fn add_fused_attention(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    AttentionCore { heads, keys, causal, window, sinks }: AttentionCore,
+    core: AttentionCore,
     [query, key, value]: [TensorId; 3],
 ) -> TensorId {
+    let (heads, sinks) = (core.heads, core.sinks);
     let rows = shape.tokens().saturating_mul(heads.query);
     let output = graph.add_activation(&format!("{name}.out"), rows.saturating_mul(heads.value));
     let log_sum_exp = graph.add_constant(&format!("{name}.log_sum_exp"), Bytes(4) * rows);
     let kernel = |direction| {
-        Kernel::FusedAttention(FusedAttention {
-            direction,
-            batch: shape.batch,
-            heads: heads.query,
-            kv_heads: heads.kv,
-            queries: shape.sequence,
-            keys,
-            head_dim: match direction {
-                Direction::Forward => (heads.dim + heads.value).div_ceil(2),
-                Direction::Backward => (3 * heads.dim + 2 * heads.value).div_ceil(5),
-            },
-            causal,
-            window: window.filter(|window| *window < keys),
-            operand: shape.operand,
-        })
+        let head_dim = match direction {
+            Direction::Forward => (heads.dim + heads.value).div_ceil(2),
+            Direction::Backward => (3 * heads.dim + 2 * heads.value).div_ceil(5),
+        };
+        Kernel::FusedAttention(core.kernel(shape, direction, head_dim))
     };
-    let local = graph.tensor_bytes(key) + graph.tensor_bytes(value);
+    // Absorbed latent attention has one tensor for keys and values.
+    let own_value = (value != key).then_some(value);
+    let local = graph.tensor_bytes(key) + own_value.map_or(Bytes::ZERO, |value| graph.tensor_bytes(value));
     let ring = |label: &str, kind| {
         (shape.context > 1).then(|| shape.context_collective_step(label, kind, local * u64::from(shape.context)))
     };
@@ -66,12 +111,15 @@ pub(crate) fn add_fused_attention(
         ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
     backward.push(kernel_step("backward_input", kernel(Direction::Backward)));
     backward.extend(ring("backward_input.ring_reduce_scatter", CollectiveKind::ReduceScatter));
-    let mut chains = vec![input_chain(&[query, key, value], &[query, key, value, output, log_sum_exp], backward)];
+    let choice = core.chosen.and_then(|chosen| chosen.choice);
+    let inputs: Vec<TensorId> = [query, key].into_iter().chain(own_value).collect();
+    let reads: Vec<TensorId> = inputs.iter().copied().chain([output, log_sum_exp]).chain(choice).collect();
+    let mut chains = vec![input_chain(&inputs, &reads, backward)];
     let read = graph.tensor_bytes(log_sum_exp) + graph.tensor_bytes(output);
     chains.extend(sinks.then(|| sink_gradient(shape, heads, (log_sum_exp, read))));
     graph.add_operator(NewOperator {
         name: name.to_owned(),
-        inputs: vec![query, key, value],
+        inputs: inputs.into_iter().chain(choice).collect(),
         outputs: vec![output, log_sum_exp],
         forward,
         backward: chains,

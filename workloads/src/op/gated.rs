@@ -42,6 +42,39 @@ pub(crate) fn add_gated_unit(
     output
 }
 
+/// Numbers of a gate per token, and of what it scales; a gate of fewer numbers scales several neighbours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GateSizes {
+    pub(crate) gates: u64,
+    pub(crate) width: u64,
+}
+
+/// Adds sigmoid(gate) * x as `name`: one kernel forward, one backward that makes both gradients. Both are kept.
+pub(crate) fn add_gate(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    name: &str,
+    GateSizes { gates, width }: GateSizes,
+    (gate, x): (TensorId, TensorId),
+) -> TensorId {
+    let elements = shape.tokens().saturating_mul(width);
+    let (size, narrow) =
+        (shape.activation_bytes(elements), shape.activation_bytes(shape.tokens().saturating_mul(gates)));
+    let output = graph.add_activation(&format!("{name}.out"), elements);
+    let pass =
+        |direction, read, written| elementwise_kernel(ElementwiseFunction::Sigmoid, direction, elements, read, written);
+    let backward = pass(Direction::Backward, size * 2 + narrow, size + narrow);
+    graph.add_operator(NewOperator {
+        name: name.to_owned(),
+        inputs: vec![gate, x],
+        outputs: vec![output],
+        forward: vec![kernel_step("forward", pass(Direction::Forward, size + narrow, size))],
+        backward: vec![input_chain(&[gate, x], &[gate, x], vec![kernel_step("backward_input", backward)])],
+        ..NewOperator::default()
+    });
+    output
+}
+
 /// Adds left * right. Each gradient needs the other factor.
 fn gated_product(
     graph: &mut GraphBuilder,

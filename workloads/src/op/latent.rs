@@ -5,6 +5,7 @@
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
+use super::per_head::PerHeadProduct;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
 use crate::model::{Model, Norm};
@@ -13,14 +14,22 @@ use crate::variations::LatentAttention;
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds all projections and the rotation; returns query, key and value of the device's heads.
+impl LatentAttention {
+    /// Returns `heads` query heads that attend to the narrow vectors, which are one key and value head for all.
+    pub(crate) fn absorbed_heads(&self, heads: u64) -> Heads {
+        Heads { query: heads, kv: 1, dim: self.kv_rank + self.rope_dim, value: self.kv_rank }
+    }
+}
+
+/// Adds all projections and the rotation; returns query, key and value of the device's heads, and the narrow query
+/// vector. If `absorbed`, queries take in the keys' up-projection, and the rotated narrow vector is key and value.
 pub(crate) fn add_latent_attention(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (model, latent): (&Model, LatentAttention),
+    (model, latent, absorbed): (&Model, LatentAttention, bool),
     heads: Heads,
     x: TensorId,
-) -> [TensorId; 3] {
+) -> ([TensorId; 3], Option<TensorId>) {
     let (rope, nope) = (latent.rope_dim, heads.dim.saturating_sub(latent.rope_dim));
     let query_width = heads.query * heads.dim;
     let product = |name: &str, input, split, outputs: &[(&str, u64)], graph: &mut GraphBuilder, x| {
@@ -33,28 +42,40 @@ pub(crate) fn add_latent_attention(
         NormOperator { name, norm: Norm::RmsNorm, width, affine: model.norm_affine, bias: false, split: false }
             .add_norm(graph, shape, x)
     };
-    let query = match latent.query_rank {
+    let (query, narrow_query) = match latent.query_rank {
         Some(rank) => {
             let down = product("query_down", model.hidden, WeightSplit::Replicated, &[("out", rank)], graph, x)[0];
             let down = norm("query_norm", rank, graph, down);
-            product("query_up", rank, WeightSplit::Columns, &[("out", query_width)], graph, down)[0]
+            let up = product("query_up", rank, WeightSplit::Columns, &[("out", query_width)], graph, down)[0];
+            (up, Some(down))
         }
-        None => product("query", model.hidden, WeightSplit::Columns, &[("out", query_width)], graph, x)[0],
+        None => (product("query", model.hidden, WeightSplit::Columns, &[("out", query_width)], graph, x)[0], None),
     };
     let parts = [("latent", latent.kv_rank), ("rope_key", rope)];
     let down = product("kv_down", model.hidden, WeightSplit::Replicated, &parts, graph, x);
     let narrow = norm("kv_norm", latent.kv_rank, graph, down[0]);
+    if absorbed {
+        let name = "layer.attention.key_absorbed";
+        let taken_in = PerHeadProduct { name, heads: heads.query, input: nope, output: latent.kv_rank };
+        let query = taken_in.add_product(graph, shape, query);
+        let heads = latent.absorbed_heads(heads.query);
+        // The narrow vector also comes from the devices that have the other tokens.
+        let gathered = rope + latent.kv_rank;
+        let (query, key) = add_latent_rope(graph, shape, (heads, rope, gathered), [query, narrow, down[1]]);
+        return ([query, key, key], narrow_query);
+    }
     let parts = [("key", heads.kv * nope), ("value", heads.kv * heads.value)];
     let up = product("kv_up", latent.kv_rank, WeightSplit::Columns, &parts, graph, narrow);
-    let (query, key) = add_latent_rope(graph, shape, (heads, rope), [query, up[0], down[1]]);
-    [query, key, up[1]]
+    let (query, key) = add_latent_rope(graph, shape, (heads, rope, rope), [query, up[0], down[1]]);
+    ([query, key, up[1]], narrow_query)
 }
 
 /// Rotates a part of every query head and the common part of the keys, and puts the latter beside every key head.
+/// `gathered` numbers per token are split along the sequence before.
 fn add_latent_rope(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (heads, rope): (Heads, u64),
+    (heads, rope, gathered): (Heads, u64, u64),
     [query, key, rope_key]: [TensorId; 3],
 ) -> (TensorId, TensorId) {
     let tokens = shape.tokens();
@@ -62,7 +83,7 @@ fn add_latent_rope(
     let whole_query = graph.add_activation(&format!("{name}.query"), tokens.saturating_mul(heads.query * heads.dim));
     let whole_key = graph.add_activation(&format!("{name}.key"), tokens.saturating_mul(heads.kv * heads.dim));
     let turned = tokens.saturating_mul(rope).saturating_mul(heads.query + 1);
-    let shared = shape.activation_bytes(tokens.saturating_mul(rope));
+    let shared = shape.activation_bytes(tokens.saturating_mul(gathered));
     // One sine and one cosine, fp32, per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rope;
     let narrow = graph.tensor_bytes(query) + graph.tensor_bytes(key) + shared;

@@ -2,19 +2,24 @@
 //! that the backward pass reads. A new operator is a file here and a line below; [`crate::op::transformer`] places it.
 
 pub(crate) mod activation;
+pub(crate) mod channel_scan;
 pub(crate) mod context;
+pub(crate) mod convolution;
 pub(crate) mod cross;
 pub(crate) mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod further;
 pub(crate) mod fused_attention;
 pub(crate) mod gated;
+pub(crate) mod indexer;
 pub(crate) mod latent;
 pub(crate) mod linear;
+pub(crate) mod linear_attention;
 pub(crate) mod loss;
 pub(crate) mod moe;
 pub(crate) mod norm;
 pub(crate) mod patches;
+pub(crate) mod per_head;
 pub(crate) mod pooling;
 pub(crate) mod query_key_norm;
 pub(crate) mod residual;

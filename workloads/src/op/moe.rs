@@ -109,6 +109,11 @@ impl ExpertDispatch {
 pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, experts: Experts, x: TensorId) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let dispatch = ExpertDispatch::new(plan, experts);
+    let norm = |part: &str, graph: &mut GraphBuilder, x| match experts.own_norms {
+        true => plan.add_norm_operator(graph, &format!("layer.moe.{part}"), model.hidden, x),
+        false => x,
+    };
+    let routed_from = norm("router_norm", graph, x);
     let router = Linear {
         name: "layer.moe.router".to_owned(),
         input: model.hidden,
@@ -119,10 +124,11 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
         narrow: false,
         chunks: 1,
     };
-    let logits = router.add_linear(graph, shape, x)[0];
+    let logits = router.add_linear(graph, shape, routed_from)[0];
     let weights = add_top_k(graph, shape, experts, logits);
-    let narrow = experts.latent.map_or(x, |latent| {
-        add_latent_product(graph, shape, ("layer.moe.latent_down", "latent"), (model.hidden, latent), x)
+    let sent = norm("routed_norm", graph, x);
+    let narrow = experts.latent.map_or(sent, |latent| {
+        add_latent_product(graph, shape, ("layer.moe.latent_down", "latent"), (model.hidden, latent), sent)
     });
     let tokens = add_dispatch(graph, shape, &dispatch, narrow);
     // The experts see one long sequence of slots. Under sequence parallelism, the devices that share an expert gather
@@ -162,6 +168,7 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let routed = experts.latent.map_or(combined, |latent| {
         add_latent_product(graph, shape, ("layer.moe.latent_up", "out"), (latent, model.hidden), combined)
     });
+    let routed = norm("routed_output_norm", graph, routed);
     match experts.shared {
         Some(shared) => shared_expert::add_shared_expert(graph, plan, shared, (x, routed)),
         None => routed,

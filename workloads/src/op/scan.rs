@@ -14,7 +14,9 @@
 use super::linear::activation_product;
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
-use super::{OperatorContext, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{
+    OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain,
+};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;
 use crate::variations::StateSpace;
@@ -38,10 +40,19 @@ pub(crate) fn add_scan_branch(
     let parts = [("gate", width), ("convolved", convolved), ("step", own.heads)];
     let made = plan.add_column_split_products(graph, ("layer.scan", "in"), &parts, own.bias, x);
     let [gate, input, steps] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
-    let mixed = add_convolution(graph, shape, &own, input);
+    let convolution = convolution::Convolution {
+        name: "layer.scan.convolution",
+        width: convolved,
+        reach: own.convolution,
+        bias: own.convolution_bias,
+    };
+    let mixed = convolution.add_convolution(graph, shape, input);
     let scanned = add_scan_core(graph, plan, &own, (mixed, steps));
     let unit =
         gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+    if own.without_norm {
+        return plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, unit);
+    }
     let rows = OperatorContext { ranks: 1, sequence_parallel: false, ..*shape };
     let norm = NormOperator {
         name: "layer.scan.gated_norm".to_owned(),
@@ -53,46 +64,6 @@ pub(crate) fn add_scan_branch(
     };
     let normed = norm.add_norm(graph, &rows, unit);
     plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, normed)
-}
-
-/// Adds the convolution of each channel along the sequence and its nonlinearity: one pass over memory with as many
-/// multiplications per number as the convolution is wide.
-fn add_convolution(graph: &mut GraphBuilder, shape: &OperatorContext, own: &StateSpace, input: TensorId) -> TensorId {
-    let elements = shape.tokens().saturating_mul(own.convolved_width());
-    let size = shape.activation_bytes(elements);
-    let output = graph.add_activation("layer.scan.convolution.out", elements);
-    let work = elements.saturating_mul(own.convolution);
-    let weights = own.convolved_width().saturating_mul(own.convolution + u64::from(own.convolution_bias));
-    let sum = reduction_kernel(
-        RowFunction::Sum,
-        Direction::Backward,
-        (weights, shape.tokens()),
-        size * 2,
-        shape.gradient_bytes(weights),
-    );
-    graph.add_operator(NewOperator {
-        name: "layer.scan.convolution".to_owned(),
-        inputs: vec![input],
-        outputs: vec![output],
-        forward: vec![kernel_step(
-            "forward",
-            elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, size),
-        )],
-        backward: vec![
-            input_chain(
-                &[input],
-                &[input],
-                vec![kernel_step(
-                    "backward_input",
-                    elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, work, size * 2, size),
-                )],
-            ),
-            weight_chain(&[input], vec![kernel_step("backward_weight", sum)]),
-        ],
-        parameters: Parameters { sharded: weights, ..Parameters::default() },
-        ..NewOperator::default()
-    });
-    output
 }
 
 /// The products and passes of a scan on one device.

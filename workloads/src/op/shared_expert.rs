@@ -43,6 +43,9 @@ pub(crate) fn add_shared_expert(
         );
         result = add_row_weights(graph, &shape, plan.model.hidden, (result, weight));
     }
+    if plan.model.experts.is_some_and(|experts| experts.own_norms) {
+        result = plan.add_norm_operator(graph, "layer.moe.shared.output_norm", plan.model.hidden, result);
+    }
     graph.mark_shared_expert(false);
     add_expert_sum(graph, &plan.unsplit_context(), plan.model.hidden, (routed, result))
 }

@@ -1,21 +1,22 @@
 //! Builds the segments of every family from operators: embedding, one layer, head.
 
-use super::fused_attention::AttentionCore;
+use super::fused_attention::{AttentionCore, ChosenKeys};
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
+use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, context, cross, dropout, embedding, further, fused_attention, gated, latent, loss,
-    moe, patches, pooling, query_key_norm, residual, rope, scan, scores, softmax, ulysses,
+    OperatorContext, activation, channel_scan, context, cross, dropout, embedding, further, fused_attention, gated,
+    indexer, latent, linear_attention, loss, moe, patches, pooling, query_key_norm, residual, rope, scan, scores,
+    softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, OperatorGraph, OperatorRole, TensorId};
-use crate::layer_list::{EncoderDecoderSide, LayerKind, Mixer};
+use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, LossForm};
 use crate::model::{NormPlacement, PositionEncoding};
-use crate::parallel::DeviceSlice;
-use crate::parallel::Heads;
-use crate::variations::{ParallelBranches, PooledHead, Variations};
+use crate::parallel::{DeviceSlice, Heads, kv_heads_of_device};
+use crate::variations::{Indexer, OutputGate, ParallelBranches, PooledHead, Variations};
 use sim::units::Bytes;
 
 impl SegmentPlan<'_> {
@@ -93,7 +94,9 @@ impl SegmentPlan<'_> {
     /// Adds a layer of a kind; its operators' names begin with `name`.
     pub(crate) fn add_layer(&self, graph: &mut GraphBuilder, kind: &LayerKind, name: &str, x: TensorId) -> TensorId {
         let alike = self.model.with_uniform_kind(kind);
-        let slice = DeviceSlice { ffn: alike.ffn / u64::from(self.shape.ranks.max(1)), ..self.slice };
+        let t = u64::from(self.shape.ranks.max(1));
+        let (heads, kv_heads) = (alike.heads / t, kv_heads_of_device(&alike, t));
+        let slice = DeviceSlice { heads, kv_heads, ffn: alike.ffn / t, ..self.slice };
         let plan = SegmentPlan { model: &alike, slice, ..*self };
         graph.rename_layers(Some(name.to_owned()));
         let x = plan.add_branches(graph, x);
@@ -107,16 +110,31 @@ impl SegmentPlan<'_> {
         if let Some(branches) = variations.parallel {
             return self.add_parallel_branches(graph, branches, x);
         }
-        x = match (variations.mixer, variations.scan) {
-            (Mixer::Attention, _) => {
+        x = match variations.mixer {
+            Mixer::Attention => {
                 let branch = ("layer.attention", variations.without_first_norm);
                 self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
             }
-            (Mixer::Scan, Some(dimensions)) => {
-                let branch = ("layer.scan", false);
-                self.add_residual_branch(graph, branch, x, |graph, x| scan::add_scan_branch(graph, self, dimensions, x))
-            }
-            (Mixer::Scan | Mixer::None, _) => x,
+            Mixer::Scan => match variations.scan {
+                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
+                    scan::add_scan_branch(graph, self, scan, x)
+                }),
+                None => x,
+            },
+            Mixer::Linear => match variations.linear {
+                Some(linear) => self.add_residual_branch(graph, ("layer.linear", false), x, |graph, x| {
+                    linear_attention::add_linear_attention(graph, self, linear, x)
+                }),
+                None => x,
+            },
+            Mixer::ChannelScan => match variations.channel_scan {
+                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
+                    channel_scan::add_channel_scan(graph, self, scan, x)
+                }),
+                None => x,
+            },
+            Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
+            Mixer::None => x,
         };
         if variations.side == EncoderDecoderSide::Decoder {
             let branch = ("layer.cross", false);
@@ -139,6 +157,18 @@ impl SegmentPlan<'_> {
             Some(experts) => moe::add_mixture(graph, self, experts, x),
             None => self.add_mlp(graph, "layer.mlp", self.slice.ffn, x),
         }
+    }
+
+    /// Adds attention and a scan on the same normalised input. The tensor-parallel devices sum each of them separately.
+    fn add_attention_beside_scan(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
+        let normed = self.add_norm_operator(graph, "layer.attention.norm", width, x);
+        let mixed = self.add_attention(graph, normed);
+        let name = "layer.attention.residual";
+        let sum = residual::add_residual_sum(graph, &self.shape, name, (width, drops), (mixed, x));
+        let Some(dimensions) = self.model.variations.scan else { return sum };
+        let scanned = scan::add_scan_branch(graph, self, dimensions, normed);
+        residual::add_residual_sum(graph, &self.shape, "layer.scan.residual", (width, drops), (scanned, sum))
     }
 
     /// Adds attention and MLP on the same input. The tensor-parallel devices sum each of them separately.
@@ -196,9 +226,17 @@ impl SegmentPlan<'_> {
     fn add_attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let heads = self.slice.attention_heads(model);
-        let [mut query, mut key, mut value] = match model.variations.latent {
-            Some(latent) => latent::add_latent_attention(graph, shape, (model, latent), heads, x),
-            None => self.add_query_key_value(graph, heads, x),
+        let absorbed = self.attends_absorbed();
+        let (qkv, narrow) = match model.variations.latent {
+            Some(latent) => latent::add_latent_attention(graph, shape, (model, latent, absorbed), heads, x),
+            None => (self.add_query_key_value(graph, heads, x), None),
+        };
+        let [mut query, mut key, mut value] = qkv;
+        let chosen = self.add_key_choice(graph, heads, (x, narrow));
+        let whole = heads;
+        let heads = match model.variations.latent.filter(|_| absorbed) {
+            Some(latent) => latent.absorbed_heads(heads.query),
+            None => heads,
         };
         let exchange = (shape.context > 1 && self.lowering.context_method == ContextMethod::Ulysses)
             .then(|| heads.split_over_devices(shape.context));
@@ -209,9 +247,18 @@ impl SegmentPlan<'_> {
             core_heads = fewer;
         }
         let core_shape = if exchange.is_some() { shape.with_whole_sequences() } else { *shape };
-        let mut mixed = self.add_attention_core(graph, &core_shape, core_heads, [query, key, value]);
+        let mut mixed = self.add_attention_core(graph, &core_shape, (core_heads, chosen), [query, key, value]);
         if exchange.is_some() {
             mixed = ulysses::gather_heads(graph, shape, "layer.attention.exchange_back", heads, mixed);
+        }
+        if absorbed {
+            let (input, output) = (heads.value, whole.value);
+            let name = "layer.attention.value_up";
+            mixed = PerHeadProduct { name, heads: heads.query, input, output }.add_product(graph, shape, mixed);
+        }
+        let heads = whole;
+        if let Some(gate) = model.variations.output_gate {
+            mixed = self.add_output_gate(graph, (gate, heads), (x, mixed));
         }
         self.add_row_split_product(
             graph,
@@ -222,13 +269,42 @@ impl SegmentPlan<'_> {
         )
     }
 
+    /// Adds the sigmoid of a product of the layer's input, and its product with attention's result.
+    fn add_output_gate(
+        &self,
+        graph: &mut GraphBuilder,
+        (gate, heads): (OutputGate, Heads),
+        (x, mixed): (TensorId, TensorId),
+    ) -> TensorId {
+        let width = heads.query * heads.value;
+        let gates = match gate {
+            OutputGate::Number => width,
+            OutputGate::Head => heads.query,
+        };
+        let product = Linear {
+            name: "layer.attention.gate".to_owned(),
+            input: self.model.hidden,
+            outputs: &[("out", gates)],
+            bias: false,
+            split: WeightSplit::Columns,
+            shares_input: true,
+            narrow: true,
+            chunks: 1,
+        };
+        let open = product.add_linear(graph, &self.shape, x)[0];
+        let sizes = gated::GateSizes { gates, width };
+        gated::add_gate(graph, &self.shape, "layer.attention.gated", sizes, (open, mixed))
+    }
+
     /// Adds the products of queries, keys and values, their norms and the rotation.
     fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-        let parts = [("query", query_width), ("key", kv_width), ("value", kv_width)];
-        let qkv = self.add_column_split_products(graph, ("layer.attention", "qkv"), &parts, model.qkv_bias, x);
-        let [mut query, mut key, value] = <[TensorId; 3]>::try_from(qkv).unwrap_or([x; 3]);
+        let parts = [("query", query_width), ("key", kv_width), ("value", heads.kv * heads.value)];
+        let made = if model.variations.shared_value { &parts[..2] } else { &parts[..] };
+        let qkv = self.add_column_split_products(graph, ("layer.attention", "qkv"), made, model.qkv_bias, x);
+        let (mut query, mut key) = (qkv[0], qkv[1]);
+        let value = qkv.get(2).copied().unwrap_or(key);
         if let Some(kind) = model.variations.query_key_norm {
             let name = "layer.attention.query_key_norm";
             (query, key) = query_key_norm::add_query_key_norms(graph, shape, name, (model, kind), heads, (query, key));
@@ -241,18 +317,67 @@ impl SegmentPlan<'_> {
         [query, key, value]
     }
 
+    /// Returns the indexer whose choice limits the keys of fused attention; `None` if all keys are seen. Unfused
+    /// attention computes all scores and masks them, as transformers does.
+    fn limiting_indexer(&self) -> Option<Indexer> {
+        let sequence = self.shape.full_sequence();
+        let limits = |indexer: &Indexer| {
+            self.model.variations.keys != KeyChoice::All
+                && self.lowering.attention == Attention::Fused
+                && indexer.chosen < sequence
+        };
+        self.model.variations.indexer.filter(limits)
+    }
+
+    /// Returns whether latent attention runs on the narrow vectors themselves, which all heads share, because each
+    /// query has its own keys. DeepSeek-V3.2 does so for long sequences and masks full attention for short ones (its
+    /// report, 2025, section 2.1); here it is the form with fewer operations.
+    fn attends_absorbed(&self) -> bool {
+        let (Some(latent), Some(indexer)) = (self.model.variations.latent, self.limiting_indexer()) else {
+            return false;
+        };
+        let sequence = self.shape.full_sequence();
+        let narrow = indexer.chosen_keys(sequence) * (2 * latent.kv_rank + latent.rope_dim);
+        narrow < sequence / 2 * (self.model.head_dim + latent.value_dim)
+    }
+
+    /// Adds the layer's own indexer. Returns the keys that attention's core sees; `None` if it sees all.
+    fn add_key_choice(
+        &self,
+        graph: &mut GraphBuilder,
+        heads: Heads,
+        inputs: (TensorId, Option<TensorId>),
+    ) -> Option<ChosenKeys> {
+        let choice = self.model.own_indexer().map(|own| indexer::add_indexer(graph, self, (own, heads), inputs));
+        let limiting = self.limiting_indexer()?;
+        let sparse = self.model.variations.latent.is_none() || self.attends_absorbed();
+        sparse.then(|| ChosenKeys {
+            most: limiting.chosen,
+            count: limiting.chosen_keys(self.shape.full_sequence()),
+            in_blocks: limiting.block > 1,
+            one_tensor: self.model.variations.latent.is_some(),
+            choice,
+        })
+    }
+
     fn add_attention_core(
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,
-        heads: Heads,
+        (heads, chosen): (Heads, Option<ChosenKeys>),
         qkv: [TensorId; 3],
     ) -> TensorId {
         let Variations { sinks, window, .. } = self.model.variations;
         match self.lowering.attention {
             Attention::Fused => {
-                let core =
-                    AttentionCore { heads, keys: shape.full_sequence(), causal: self.model.causal, window, sinks };
+                let core = AttentionCore {
+                    heads,
+                    keys: shape.full_sequence(),
+                    causal: self.model.causal,
+                    window,
+                    sinks,
+                    chosen,
+                };
                 fused_attention::add_fused_attention(graph, shape, "layer.attention.core", core, qkv)
             }
             Attention::Unfused => self.add_unfused_core(graph, shape, "layer.attention", (heads, sinks), qkv),

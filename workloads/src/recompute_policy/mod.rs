@@ -138,8 +138,9 @@ impl NamedTensor {
                 "cross.core.log_sum_exp",
                 "cross.context.out",
                 "scan.core.out",
+                "linear.core.out",
             ]),
-            Self::OutProj => all(&["attention.output.out", "cross.output.out", "scan.out.out"]),
+            Self::OutProj => all(&["attention.output.out", "cross.output.out", "scan.out.out", "linear.out.out"]),
             Self::Mlpwi0 => both(
                 &["mlp.gate.out", "mlp.gate_up.gate", "mlp.fc1.out", "moe.gate_up.gate", "moe.fc1.out"],
                 &["moe.shared.gate.out", "moe.shared.gate_up.gate", "moe.shared.fc1.out"],

@@ -12,7 +12,7 @@ use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_WIDTH};
 use crate::model::{ExpertGroups, Experts, Model, SharedExpert};
 use crate::variations::{LatentAttention, QueryKeyNorm};
 
-const EXPERT_KEYS: &[&str] = &[
+pub(super) const EXPERT_KEYS: &[&str] = &[
     "capacity_factor",
     "first_k_dense_replace",
     "mlp_layer_types",
@@ -26,34 +26,37 @@ const EXPERT_KEYS: &[&str] = &[
     "topk_method",
 ];
 
+pub(super) const LATENT_KEYS: &[&str] =
+    &["kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"];
+
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "youtu"],
-    keys: &[
-        llama::KEYS,
-        EXPERT_KEYS,
-        &["kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"],
-    ],
+    keys: &[llama::KEYS, EXPERT_KEYS, LATENT_KEYS],
     defaults: &[],
     synonyms: llama::SYNONYMS,
     read: |reader| {
-        let model = add_experts(reader, read_with_defaults(reader, LlamaDefaults::LLAMA)?)?;
-        let rope_dim = reader.read_dimension("qk_rope_head_dim", MAX_WIDTH)?;
-        let latent = LatentAttention {
-            query_rank: reader.read_optional_dimension("q_lora_rank", MAX_WIDTH)?,
-            kv_rank: reader.read_dimension("kv_lora_rank", MAX_WIDTH)?,
-            rope_dim,
-            value_dim: reader.read_dimension("v_head_dim", MAX_WIDTH)?,
-        };
-        let head_dim = rope_dim + reader.read_dimension("qk_nope_head_dim", MAX_WIDTH)?;
-        // Latent attention has as many key heads as query heads, whatever the file states. Its biases are on the
-        // down-projections.
-        if model.qkv_bias {
-            reader.note_assumption("`attention_bias` = true: biases of the narrow vectors are left out".to_owned());
-        }
-        let model = Model { head_dim, kv_heads: model.heads, qkv_bias: false, attention_output_bias: false, ..model };
-        Ok(with_variations(model, |v| v.latent = Some(latent)))
+        add_latent_attention(reader, add_experts(reader, read_with_defaults(reader, LlamaDefaults::LLAMA)?)?)
     },
 };
+
+/// Returns the model with latent attention.
+pub(super) fn add_latent_attention(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
+    let rope_dim = reader.read_dimension("qk_rope_head_dim", MAX_WIDTH)?;
+    let latent = LatentAttention {
+        query_rank: reader.read_optional_dimension("q_lora_rank", MAX_WIDTH)?,
+        kv_rank: reader.read_dimension("kv_lora_rank", MAX_WIDTH)?,
+        rope_dim,
+        value_dim: reader.read_dimension("v_head_dim", MAX_WIDTH)?,
+    };
+    let head_dim = rope_dim + reader.read_dimension("qk_nope_head_dim", MAX_WIDTH)?;
+    // Latent attention has as many key heads as query heads, whatever the file states. Its biases are on the
+    // down-projections.
+    if model.qkv_bias {
+        reader.note_assumption("`attention_bias` = true: biases of the narrow vectors are left out".to_owned());
+    }
+    let model = Model { head_dim, kv_heads: model.heads, qkv_bias: false, attention_output_bias: false, ..model };
+    Ok(with_variations(model, |v| v.latent = Some(latent)))
+}
 
 /// The same layers with ordinary attention: DeepSeek-MoE, and GLM 4.5, which rotates half of every head.
 pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
@@ -70,13 +73,12 @@ pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
         let PlainAttention { rotated, tied, norms, output_bias, router_bias } =
             PlainAttention::of_type(&reader.model_type);
         let model = read_with_defaults(reader, LlamaDefaults { rotated, tied, ..LlamaDefaults::LLAMA })?;
-        let types = windows::read_layer_types(reader, model.layers)?.unwrap_or_default();
         let model = add_experts(reader, model)?;
-        if types.iter().any(|kind| *kind != "full_attention") {
-            let value = reader.get("layer_types").cloned().unwrap_or_default();
-            let cure = "windows beside layers with and without experts are not covered yet";
-            return Err(reader.value_error("layer_types", value, "a list of \"full_attention\"", cure));
-        }
+        let types = windows::read_layer_types(reader, model.layer_count())?;
+        let model = match reader.read_window()?.filter(|_| types.is_some()) {
+            Some(window) => windows::add_windows_by_type(reader, model, window, 1)?,
+            None => model,
+        };
         let norms = reader.read_flag("use_qk_norm", norms)?.then_some(QueryKeyNorm::Head);
         let bias = reader.read_flag("use_bias", false)?;
         let attention_output_bias = model.attention_output_bias && output_bias || bias;
@@ -113,12 +115,15 @@ impl PlainAttention {
 }
 
 /// Adds the experts; a file without any is dense.
-fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
+pub(super) fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let has_experts = ["n_routed_experts", "moe_intermediate_size", "num_experts_per_tok", "mlp_layer_types"];
     if has_experts.iter().all(|key| reader.get(key).is_none()) {
         return Ok(model);
     }
-    let frequency = reader.read_optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1);
+    let frequency = match reader.get("moe_layer_freq") {
+        Some(value) if value.is_array() => 1,
+        _ => reader.read_optional_dimension("moe_layer_freq", MAX_LAYERS)?.unwrap_or(1),
+    };
     let width = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
     let shared = reader.read_count("n_shared_experts", MAX_EXPERTS, 0)?;
     let together = width.saturating_mul(shared);
@@ -154,7 +159,7 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
     }
     let routed = read_routed_experts(reader, "n_routed_experts")?;
     let experts = Some(Experts { shared, groups: read_expert_groups(reader, &routed)?, ..routed });
-    let model = alternate_experts(Model { ffn: width, experts, ..model }, layers, wide, sparse);
+    let model = alternate_experts(Model { ffn: width, experts, ..model }, wide, sparse);
     let leading = model.list.leading.len();
     if leading > 0 {
         reader.note_assumption(format!(
@@ -177,8 +182,12 @@ fn read_last_sparse_layer(reader: &ConfigReader<'_>) -> Result<u64, WorkloadErro
 }
 
 /// Reads the list of layers with and without experts, as transformers 5 writes it: true for those with experts.
-fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
-    let Some(value) = reader.get("mlp_layer_types") else { return Ok(None) };
+pub(super) fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
+    let Some(value) = reader.get("mlp_layer_types") else {
+        // Some checkpoints mark each layer by 0 or 1 under the key of the interval.
+        let marks = reader.get("moe_layer_freq").filter(|value| value.is_array());
+        return marks.map(|value| reader.read_marks(("moe_layer_freq", ""), value, layers)).transpose();
+    };
     let kind = |kind: &serde_json::Value| match kind.as_str() {
         Some("sparse") => Some(true),
         Some("dense") => Some(false),

@@ -77,6 +77,14 @@ impl ConfigEntries {
                 (*own).clone_into(key);
             }
         }
+        for (own, stand_in) in keys::STAND_INS {
+            if read(own) && !read(stand_in) && self.get(own).is_none() {
+                self.0.retain(|(key, _)| key != own);
+                if let Some((key, _)) = self.0.iter_mut().find(|(key, _)| key == stand_in) {
+                    (*own).clone_into(key);
+                }
+            }
+        }
         Ok(())
     }
 

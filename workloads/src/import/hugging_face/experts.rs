@@ -23,10 +23,10 @@ pub(super) const MIXTRAL: ModelFamily = ModelFamily {
     read: read_mixtral,
 };
 
-const MIXTRAL_KEYS: &[&str] =
+pub(super) const MIXTRAL_KEYS: &[&str] =
     &["capacity_factor", "num_experts_per_tok", "num_local_experts", "shared_intermediate_size", "sliding_window"];
 
-fn read_mixtral(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+pub(super) fn read_mixtral(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let mut model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
     if let Some(window) = reader.read_window()? {
         model = windows::with_window(model, window, |_| true);
@@ -93,7 +93,7 @@ pub(super) const HUNYUAN: ModelFamily = ModelFamily {
 };
 
 /// Qwen's keys of experts.
-const QWEN_KEYS: &[&str] = &[
+pub(super) const QWEN_KEYS: &[&str] = &[
     "capacity_factor",
     "decoder_sparse_step",
     "layer_types",
@@ -122,7 +122,7 @@ pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
     read: |reader| {
         let shared = reader.read_count("shared_expert_intermediate_size", MAX_FFN, 5632)?;
         let shared = (shared > 0).then_some(SharedExpert { ffn: shared, weighed: true });
-        let model = read_qwen_experts(reader, shared)?;
+        let model = read_upper_windows(reader, read_qwen_experts(reader, shared)?)?;
         Ok(Model { qkv_bias: reader.read_flag("qkv_bias", true)?, attention_output_bias: false, ..model })
     },
 };
@@ -134,39 +134,38 @@ pub(super) const QWEN3_MOE: ModelFamily = ModelFamily {
     defaults: &[("moe_intermediate_size", 768), ("num_experts_per_tok", 8), ("num_key_value_heads", 4)],
     synonyms: SYNONYMS,
     read: |reader| {
-        Ok(with_variations(read_qwen_experts(reader, None)?, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
+        let model = read_upper_windows(reader, read_qwen_experts(reader, None)?)?;
+        Ok(with_variations(model, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
     },
 };
 
-fn read_qwen_experts(reader: &ConfigReader<'_>, shared: Option<SharedExpert>) -> Result<Model, WorkloadError> {
+/// Reads Qwen's layers with and without experts; the experts of all layers have `shared` beside them.
+pub(super) fn read_qwen_experts(
+    reader: &ConfigReader<'_>,
+    shared: Option<SharedExpert>,
+) -> Result<Model, WorkloadError> {
     let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
     let step = reader.read_optional_dimension("decoder_sparse_step", MAX_LAYERS)?.unwrap_or(1);
     let dense = read_layer_list(reader, "mlp_only_layers", model.layers)?.unwrap_or_default();
     let mixed = step > 1 || !dense.is_empty();
-    let (layers, wide) = (model.layers, model.ffn);
+    let wide = model.ffn;
     let ffn = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
     let model =
         Model { ffn, experts: Some(Experts { shared, ..read_routed_experts(reader, "num_experts")? }), ..model };
     if !mixed {
-        return read_upper_windows(reader, model);
+        return Ok(model);
     }
-    if reader.read_flag("use_sliding_window", false)? {
-        let cure = "windows beside layers with and without experts are not covered: set it to false";
-        return Err(reader.value_error("use_sliding_window", true, "false", cure));
-    }
-    Ok(alternate_experts(model, layers, wide, |layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)))
+    Ok(alternate_experts(model, wide, |layer| (layer + 1).is_multiple_of(step) && !dense.contains(&layer)))
 }
 
 /// Returns the model with experts in the layers where `sparse` is true, and an MLP of width `wide` in the others.
-pub(super) fn alternate_experts(model: Model, layers: u64, wide: u64, sparse: impl Fn(u64) -> bool) -> Model {
-    let own = model.uniform_kind();
-    let kind = |layer| LayerKind { feed: if sparse(layer) { FeedForward::Own } else { FeedForward::Mlp(wide) }, ..own };
-    let kinds: Vec<LayerKind> = (0..layers).map(kind).collect();
-    model.with_layers(&[], &kinds)
+pub(super) fn alternate_experts(model: Model, wide: u64, sparse: impl Fn(u64) -> bool) -> Model {
+    let feed = |layer| if sparse(layer) { FeedForward::Own } else { FeedForward::Mlp(wide) };
+    model.with_changed_layers(|layer, kind| LayerKind { feed: feed(layer), ..kind })
 }
 
 /// Reads a list of layer numbers, counted from 0.
-fn read_layer_list(
+pub(super) fn read_layer_list(
     reader: &ConfigReader<'_>,
     key: &'static str,
     layers: u64,
@@ -260,10 +259,9 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
             );
         }
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
-        let layers = model.layers;
         let model =
             Model { experts: Some(Experts { shared, ..read_routed_experts(reader, "num_local_experts")? }), ..model };
-        Ok(alternate_experts(model, layers, wide, |layer| match &sparse {
+        Ok(alternate_experts(model, wide, |layer| match &sparse {
             Some(sparse) => sparse.contains(&layer),
             None => (layer + 1).is_multiple_of(step),
         }))

@@ -65,6 +65,12 @@ fn read_llama(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
 
 /// Reads a Llama with other defaults.
 pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefaults) -> Result<Model, WorkloadError> {
+    let model = read_without_mlp(reader, defaults)?;
+    Ok(Model { ffn: reader.read_dimension("intermediate_size", MAX_FFN)?, ..model })
+}
+
+/// Reads a Llama without the width of its MLP, which each layer states.
+pub(super) fn read_without_mlp(reader: &ConfigReader<'_>, defaults: LlamaDefaults) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
     let head_dim = match reader.read_optional_dimension("head_dim", MAX_WIDTH)? {
@@ -82,7 +88,6 @@ pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefau
         heads,
         kv_heads,
         head_dim,
-        ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
         vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.read_vocabulary_multiple()?,
         max_sequence: reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?,

@@ -214,7 +214,7 @@ pub(super) fn read_upper_windows(reader: &ConfigReader<'_>, model: Model) -> Res
     let whole = reader.read_count("max_window_layers", MAX_POSITIONS, 28)?;
     let used = reader.read_flag("use_sliding_window", false)?;
     let Some(window) = window.filter(|_| used) else { return Ok(model) };
-    match windows::read_layer_types(reader, model.layers)? {
+    match windows::read_layer_types(reader, model.layer_count())? {
         Some(_) => windows::add_windows_by_type(reader, model, window, 0),
         None => Ok(windows::with_window(model, window, |layer| layer >= whole)),
     }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 
 /// Default sequence length for scans, whose files may state none: the one of the paper's training.
-const PAPER_SEQUENCE: u64 = 2048;
+pub(super) const PAPER_SEQUENCE: u64 = 2048;
 
 pub(super) const MAMBA2: ModelFamily = ModelFamily {
     model_types: &["mamba2"],
@@ -59,6 +59,7 @@ pub(super) const MAMBA2: ModelFamily = ModelFamily {
             chunk: reader.read_dimension("chunk_size", MAX_POSITIONS)?,
             bias: reader.read_flag("use_bias", false)?,
             convolution_bias: reader.read_flag("use_conv_bias", true)?,
+            without_norm: false,
         };
         let expanded = hidden.saturating_mul(reader.read_dimension("expand", MAX_WIDTH)?);
         if expanded != scan.scan_width() {
@@ -147,6 +148,7 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         chunk: reader.read_dimension("chunk_size", MAX_POSITIONS)?,
         bias: reader.read_flag("mamba_proj_bias", false)?,
         convolution_bias: reader.read_flag("use_conv_bias", true)?,
+        without_norm: false,
     };
     check_groups(reader, &scan, "mamba_num_heads")?;
     let dense = reader.read_dimension("intermediate_size", MAX_FFN)?;

@@ -12,15 +12,19 @@ mod falcon;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
+mod hybrids;
 mod keys;
+mod linear_attention;
 mod llama;
 mod llama_like;
 mod mamba;
+mod mixed_heads;
 mod modernbert;
 mod mpt;
 mod near_copies;
 mod opt;
 mod reader;
+mod sparse_attention;
 mod t5;
 mod vit;
 mod windows;
@@ -77,6 +81,11 @@ static FAMILIES: &[ModelFamily] = &[
     gpt_neox::FAMILY,
     gpt_neox::GPTJ,
     gpt_neox::PHI,
+    hybrids::BAMBA,
+    hybrids::FALCON_H1,
+    hybrids::GRANITE_HYBRID,
+    hybrids::JAMBA,
+    hybrids::MAMBA,
     llama::FAMILY,
     llama_like::COHERE,
     llama_like::GRANITE,
@@ -88,12 +97,25 @@ static FAMILIES: &[ModelFamily] = &[
     llama_like::QWEN3,
     llama_like::STABLELM,
     llama_like::STARCODER2,
+    linear_attention::KIMI_LINEAR,
+    linear_attention::MINIMAX,
+    linear_attention::QWEN3_5,
+    linear_attention::QWEN3_NEXT,
     mamba::MAMBA2,
     mamba::NEMOTRON_H,
+    mixed_heads::EXAONE_MOE,
+    mixed_heads::GEMMA4,
+    mixed_heads::LAGUNA,
+    mixed_heads::MIMO_V2_FLASH,
+    mixed_heads::NEMOTRON_NAS,
+    mixed_heads::STEP3P5,
     modernbert::FAMILY,
     mpt::FAMILY,
     near_copies::FAMILY,
     opt::FAMILY,
+    sparse_attention::DEEPSEEK_V32,
+    sparse_attention::GLM_MOE_DSA,
+    sparse_attention::MINIMAX_M3,
     t5::FAMILY,
     vit::CLIP_TEXT,
     vit::CLIP_VISION,
@@ -109,18 +131,14 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
-    ("bamba", BESIDE),
     ("bart", ENCODER_DECODER),
     ("codegen", "its own order of heads in the product of queries, keys and values"),
     ("deberta-v2", "relative positions in the scores"),
-    ("falcon_h1", "attention and a scan beside each other"),
-    ("falcon_mamba", FIRST_SCAN),
+    ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
-    ("jamba", FIRST_SCAN),
-    ("mamba", FIRST_SCAN),
-    ("minimax", "layers of linear attention"),
+    ("lfm2", "short convolutions as mixers"),
     ("mllama", "layers of cross attention"),
-    ("qwen3_next", "layers of linear attention"),
+    ("olmo_hybrid", "norms in other places of linear layers than of others"),
     ("rwkv", "linear recurrences"),
     ("siglip", IMAGES),
     ("umt5", "a table of relative positions in every layer"),
@@ -128,9 +146,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("zamba2", "attention whose weights several layers share"),
 ];
 const ENCODER_DECODER: &str = "an encoder and a decoder with learned positions and biases (T5 and mT5 are covered)";
-const FIRST_SCAN: &str = "the scan of Mamba 1, whose decays are a number per channel (Mamba 2 and Nemotron-H are \
-    covered)";
-const BESIDE: &str = "scans and attention with rotation in layers that have MLPs too";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
 
 /// Parses the text of a `config.json`. `name` is the model's name, and `file` names the file in errors.

@@ -79,7 +79,8 @@ pub(super) fn activation_by_name(name: &str) -> Option<ElementwiseFunction> {
             ElementwiseFunction::Gelu
         }
         "relu" => ElementwiseFunction::Relu,
-        "silu" | "swish" => ElementwiseFunction::Silu,
+        // The clamped variant of GPT-OSS and MiniMax M3 differs by work on chip.
+        "silu" | "swish" | "swigluoai" => ElementwiseFunction::Silu,
         "sigmoid" => ElementwiseFunction::Sigmoid,
         "tanh" => ElementwiseFunction::Tanh,
         // Squared ReLU keeps its input for its derivative, like leaky ReLU. Its extra multiplication is on chip.
@@ -219,6 +220,38 @@ impl<'a> ConfigReader<'a> {
         self.entries.raw_value(key).is_some()
     }
 
+    /// Reads a whole number from 1 to `limit` inside an object.
+    pub(super) fn nested_dimension(
+        &self,
+        (object, key): (&str, &str),
+        value: &Value,
+        limit: u64,
+    ) -> Result<u64, WorkloadError> {
+        value.as_u64().filter(|n| (1..=limit).contains(n)).ok_or_else(|| {
+            let limit = format!("a whole number between 1 and {limit}");
+            self.value_error(&format!("{object}.{key}"), value.clone(), &limit, "write the model's own value")
+        })
+    }
+
+    /// Reads one mark for each layer, 0 or 1. `inner` is the key inside an object; empty for a list by itself.
+    pub(super) fn read_marks(
+        &self,
+        (key, inner): (&str, &str),
+        value: &Value,
+        layers: u64,
+    ) -> Result<Vec<bool>, WorkloadError> {
+        let mark = |mark: &Value| match mark {
+            Value::Bool(flag) => Some(*flag),
+            _ => mark.as_u64().filter(|n| *n < 2).map(|n| n == 1),
+        };
+        let list = value.as_array().and_then(|list| list.iter().map(mark).collect::<Option<Vec<bool>>>());
+        list.filter(|list| list.len() as u64 == layers).ok_or_else(|| {
+            let name = if inner.is_empty() { key.to_owned() } else { format!("{key}.{inner}") };
+            let limit = format!("a list of `num_hidden_layers` ({layers}) marks, each 0 or 1");
+            self.value_error(&name, value.clone(), &limit, "correct one of the two")
+        })
+    }
+
     /// Returns the first of several names of a key that the file has; the first name if it has none.
     pub(super) fn first_given_key(&self, words: &[&'static str]) -> &'static str {
         words.iter().find(|word| self.get(word).is_some()).or(words.first()).copied().unwrap_or_default()
@@ -257,12 +290,11 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads a whole number from 0 to `limit`, or the default.
+    /// Reads a whole number from 0 to `limit`, or the family's default, or `default`.
     pub(super) fn read_count(&self, key: &str, limit: u64, default: u64) -> Result<u64, WorkloadError> {
         match self.get(key) {
             Some(value) if value.as_u64() == Some(0) => Ok(0),
-            Some(_) => Ok(self.read_optional_dimension(key, limit)?.unwrap_or(default)),
-            None => Ok(default),
+            _ => Ok(self.read_optional_dimension(key, limit)?.unwrap_or(default)),
         }
     }
 
@@ -362,7 +394,7 @@ impl<'a> ConfigReader<'a> {
         let Some(value) = self.get(key) else { return Ok(default) };
         activation_by_name(value.as_str().unwrap_or_default()).ok_or_else(|| {
             let names = "elu, gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, leaky_relu, linear, prelu, \
-                quick_gelu, relu, relu2, selu, sigmoid, silu, tanh";
+                quick_gelu, relu, relu2, selu, sigmoid, silu, swigluoai, tanh";
             let near = value.as_str().and_then(|word| find_nearest(word, names.split(", ")));
             let cure = near.map_or("use the nearest of these in cost".to_owned(), |near| {
                 format!(

@@ -8,13 +8,10 @@ use serde_json::Value;
 
 /// Returns the model with `window` in the layers where `sees` is true. A window that no sequence fills changes nothing.
 pub(super) fn with_window(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
-    if window >= model.max_sequence || !(0..model.layers).any(&sees) {
+    if window >= model.max_sequence || !(0..model.layer_count()).any(&sees) {
         return model;
     }
-    let own = model.uniform_kind();
-    let kind = |layer: u64| LayerKind { window: sees(layer).then_some(window), ..own };
-    let layers: Vec<LayerKind> = (0..model.layers).map(kind).collect();
-    model.with_layers(&[], &layers)
+    model.with_changed_layers(|layer, kind| LayerKind { window: sees(layer).then_some(window), ..kind })
 }
 
 /// Returns the model with `window` in the layers that `layer_types` names. Without that key, all layers except every
@@ -25,7 +22,7 @@ pub(super) fn add_windows_by_type(
     window: u64,
     period: u64,
 ) -> Result<Model, WorkloadError> {
-    let Some(types) = read_layer_types(reader, model.layers)? else {
+    let Some(types) = read_layer_types(reader, model.layer_count())? else {
         return Ok(with_window(model, window, |layer| period == 0 || !(layer + 1).is_multiple_of(period)));
     };
     let windowed = |layer: u64| types.get(layer as usize).is_some_and(|kind| *kind != "full_attention");
@@ -37,22 +34,48 @@ pub(super) fn read_layer_types<'r>(
     reader: &ConfigReader<'r>,
     layers: u64,
 ) -> Result<Option<Vec<&'r str>>, WorkloadError> {
-    let Some(value) = reader.get("layer_types") else { return Ok(None) };
+    read_types_of_layers(reader, layers, &["full_attention", "sliding_attention", "chunked_attention"])
+}
+
+/// Reads the file's list of layers by kind, each one of `known`.
+pub(super) fn read_types_of_layers<'r>(
+    reader: &ConfigReader<'r>,
+    layers: u64,
+    known: &[&str],
+) -> Result<Option<Vec<&'r str>>, WorkloadError> {
+    read_types_under_key(reader, "layer_types", layers, known)
+}
+
+/// The same, under another key.
+pub(super) fn read_types_under_key<'r>(
+    reader: &ConfigReader<'r>,
+    key: &str,
+    layers: u64,
+    known: &[&str],
+) -> Result<Option<Vec<&'r str>>, WorkloadError> {
+    let Some(value) = reader.get(key) else { return Ok(None) };
+    // Some checkpoints also list the modules that predict further tokens.
+    let further = reader.get("num_nextn_predict_layers").and_then(Value::as_u64).unwrap_or_default();
     let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
-    let known = ["full_attention", "sliding_attention", "chunked_attention"];
     let Some(list) = list.filter(|list| list.iter().all(|kind| known.contains(kind))) else {
         let cure = "other kinds of layers are not covered in this family: correct the list";
         return Err(reader.value_error(
-            "layer_types",
+            key,
             value.clone(),
-            "a list of \"full_attention\" and \"sliding_attention\"",
+            &format!(
+                "a list of {}",
+                known.iter().take(2).map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(" and ")
+            ),
             cure,
         ));
     };
+    if list.len() as u64 == layers + further {
+        return Ok(Some(list.into_iter().take(layers as usize).collect()));
+    }
     if list.len() as u64 != layers {
         let limit = format!("a list of `num_hidden_layers` ({layers}) entries");
         let cure = format!("it has {}: correct one of the two", list.len());
-        return Err(reader.value_error("layer_types", value.clone(), &limit, &cure));
+        return Err(reader.value_error(key, value.clone(), &limit, &cure));
     }
     Ok(Some(list))
 }

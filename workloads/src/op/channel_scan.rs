@@ -1,0 +1,120 @@
+//! A state-space layer whose decays are numbers per channel and state number (Mamba, Gu and Dao 2023, arXiv:2312.00752,
+//! algorithm 2). One product makes input and gate. After a short convolution a second product makes the step's narrow
+//! vector and the projections into and out of the state, and a third one the steps.
+//!
+//! The scan has no products: it is vector work, an exponential and three multiply-additions per channel and state
+//! number, in one kernel that keeps states on chip (section 3.3.2). Its time is that of the exponentials; the
+//! multiply-additions run beside them. It writes the states once per 2,048 tokens, and the backward pass runs the scan
+//! again (`mamba_ssm`, `csrc/selective_scan`).
+//!
+//! Tensor parallelism splits the channels; the second product's result is summed over the devices.
+
+use super::linear::{Linear, WeightSplit};
+use super::norm::NormOperator;
+use super::segment_plan::SegmentPlan;
+use super::{
+    OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain,
+};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
+use crate::model::Norm;
+use crate::variations::ChannelScan;
+use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
+use sim::units::Bytes;
+
+/// Bytes of a state's number, fp32.
+const WIDE: u64 = 4;
+
+/// Tokens between two states that the scan writes (`csrc/selective_scan/selective_scan.cpp`: chunks of 2,048).
+const TOKENS_PER_STATE: u64 = 2048;
+
+/// Adds the branch; returns its result.
+pub(crate) fn add_channel_scan(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    whole: ChannelScan,
+    x: TensorId,
+) -> TensorId {
+    let shape = &plan.shape;
+    let own = ChannelScan { width: whole.width / u64::from(shape.ranks.max(1)), ..whole };
+    let (width, state) = (own.width, own.state);
+    let parts = [("input", width), ("gate", width)];
+    let made = plan.add_column_split_products(graph, ("layer.scan", "in"), &parts, own.bias, x);
+    let [input, gate] = <[TensorId; 2]>::try_from(made).unwrap_or([x; 2]);
+    let convolution = convolution::Convolution {
+        name: "layer.scan.convolution",
+        width,
+        reach: own.convolution,
+        bias: own.convolution_bias,
+    };
+    let mixed = convolution.add_convolution(graph, shape, input);
+    let product = |name: &str, input, outputs: &[(&str, u64)], split, bias, graph: &mut GraphBuilder, x| {
+        let name = format!("layer.scan.{name}");
+        let product = Linear { name, input, outputs, bias, split, shares_input: false, narrow: true, chunks: 1 };
+        product.add_linear(graph, shape, x)
+    };
+    let parts = [("step", own.step_rank), ("state", 2 * state)];
+    let narrow = product("select", width, &parts, WeightSplit::Rows, false, graph, mixed);
+    let norm = |name: &str, width, graph: &mut GraphBuilder, x| {
+        if !own.norms {
+            return x;
+        }
+        let name = format!("layer.scan.{name}");
+        NormOperator { name, norm: Norm::RmsNorm, width, affine: true, bias: false, split: false }
+            .add_norm(graph, shape, x)
+    };
+    let step = norm("step_norm", own.step_rank, graph, narrow[0]);
+    // Two norms of `state` numbers each; one of both has as many gains and moves as many bytes.
+    let states = norm("state_norm", 2 * state, graph, narrow[1]);
+    let steps = product("steps", own.step_rank, &[("out", width)], WeightSplit::Columns, true, graph, step)[0];
+    let scanned = add_core(graph, shape, &own, [mixed, steps, states]);
+    let unit =
+        gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+    plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, unit)
+}
+
+/// Adds the scan, with decays and skip of every channel as parameters.
+fn add_core(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    own: &ChannelScan,
+    [mixed, steps, states]: [TensorId; 3],
+) -> TensorId {
+    let tokens = shape.tokens();
+    let output = graph.add_activation("layer.scan.core.out", tokens.saturating_mul(own.width));
+    let numbers = own.width.saturating_mul(own.state);
+    let written = shape.batch.saturating_mul(shape.sequence.div_ceil(TOKENS_PER_STATE)).saturating_mul(numbers);
+    let kept = graph.add_constant("layer.scan.core.states", Bytes(WIDE) * written);
+    let work = tokens.saturating_mul(numbers);
+    let row = shape.activation_bytes(tokens.saturating_mul(own.width));
+    let gathered = shape.activation_bytes(tokens.saturating_mul(2 * own.state));
+    let scan = |direction, read, written| elementwise_kernel(ElementwiseFunction::Exp, direction, work, read, written);
+    let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", gathered).into_iter().collect();
+    let states_size = graph.tensor_bytes(kept);
+    forward.push(kernel_step("forward", scan(Direction::Forward, row * 2 + gathered, row + states_size)));
+    let read = row * 3 + gathered + states_size;
+    let mut backward = vec![kernel_step("backward_input", scan(Direction::Backward, read, row * 2 + gathered))];
+    // Every device has its own channels' part of the gradient.
+    backward.extend(shape.sum_over_tensor_ranks("backward_input", gathered));
+    let parameters = numbers + own.width;
+    let sum = reduction_kernel(
+        RowFunction::Sum,
+        Direction::Backward,
+        (parameters, shape.batch),
+        shape.gradient_bytes(parameters.saturating_mul(shape.batch)),
+        shape.gradient_bytes(parameters),
+    );
+    graph.add_operator(NewOperator {
+        name: "layer.scan.core".to_owned(),
+        inputs: vec![mixed, steps, states],
+        outputs: vec![output, kept],
+        forward,
+        backward: vec![
+            input_chain(&[mixed, steps, states], &[mixed, steps, states, kept], backward),
+            weight_chain(&[mixed], vec![kernel_step("backward_weight", sum)]),
+        ],
+        parameters: Parameters { sharded: parameters, ..Parameters::default() },
+        workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
+        ..NewOperator::default()
+    });
+    output
+}

@@ -1,0 +1,182 @@
+//! The indexer of sparse attention (DeepSeek-V3.2-Exp report, 2025, section 2.1): small heads score all earlier tokens,
+//! and every query keeps the best ones. A score is the weighed sum over heads of relu(query · key).
+//!
+//! The scores stay on chip for the sum over heads; only the sum is written, in fp32. A selection by radix reads it
+//! twice (TileLang, `examples/deepseek_v32/topk_selector.py`). The backward pass keeps the choice, not the scores.
+//!
+//! The indexer learns from attention's own probabilities (the report's equations 3 and 4, sparse stage): its input is
+//! detached, so no gradient of the model's loss passes it. Its backward pass scores the chosen tokens again, needs
+//! attention's probabilities on them, and makes the gradients of its queries and keys.
+//!
+//! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather its
+//! keys.
+
+use super::linear::{Linear, WeightSplit, activation_product};
+use super::norm::NormOperator;
+use super::segment_plan::SegmentPlan;
+use super::{elementwise_kernel, input_chain, kernel_step, reduction_kernel};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
+use crate::model::Norm;
+use crate::parallel::Heads;
+use crate::variations::Indexer;
+use sim::kernel::{
+    CollectiveKind, Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, Kernel, RowFunction,
+};
+use sim::units::Bytes;
+
+/// Bytes of a score (fp32) and of a chosen token's number (int32).
+const WIDE: u64 = 4;
+
+/// Most bytes of scores that exist at once; more queries wait (512 MiB: vLLM's `VLLM_SPARSE_INDEXER_MAX_LOGITS_MB`).
+const SCORES_AT_ONCE: Bytes = Bytes(512 << 20);
+
+/// Adds the indexer; returns the choice. Queries come from `narrow`, latent attention's narrow query vector, or from
+/// the layer's input `x`.
+pub(crate) fn add_indexer(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    (indexer, heads): (Indexer, Heads),
+    (x, narrow): (TensorId, Option<TensorId>),
+) -> TensorId {
+    let (hidden, dim) = (plan.model.hidden, indexer.head_dim);
+    let query_from = narrow.filter(|_| indexer.query_rank.is_some()).unwrap_or(x);
+    let query_input = indexer.query_rank.unwrap_or(hidden);
+    let width = indexer.heads.saturating_mul(dim);
+    let query = add_detached_product(graph, plan, "query", query_input, &[("out", width)], query_from)[0];
+    let mut parts = vec![("key", dim)];
+    parts.extend(indexer.weighed.then_some(("weights", indexer.heads)));
+    let made = add_detached_product(graph, plan, "key", hidden, &parts, x);
+    let key = add_key_norm(graph, plan, indexer, made[0]);
+    let inputs: Vec<TensorId> = [query, key].into_iter().chain(made.get(1).copied()).collect();
+    add_choice(graph, plan, (indexer, heads), &inputs)
+}
+
+/// Adds a product whose input gets no gradient.
+fn add_detached_product(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    name: &str,
+    input: u64,
+    outputs: &[(&str, u64)],
+    x: TensorId,
+) -> Vec<TensorId> {
+    let name = format!("layer.attention.index.{name}");
+    let split = WeightSplit::Replicated;
+    let product = Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: false, chunks: 1 };
+    let made = product.add_linear(graph, &plan.shape, x);
+    graph.detach_inputs_of_last();
+    made
+}
+
+/// Adds the keys' norm. The queries' (MiniMax M3) counts as part of it.
+fn add_key_norm(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, indexer: Indexer, key: TensorId) -> TensorId {
+    // LayerNorm has a gain and a bias for keys, RMSNorm a gain each for queries and keys: as many parameters.
+    let norm = NormOperator {
+        name: "layer.attention.index.norm".to_owned(),
+        norm: Norm::LayerNorm,
+        width: indexer.head_dim,
+        affine: true,
+        bias: true,
+        split: false,
+    };
+    norm.add_norm(graph, &plan.shape, key)
+}
+
+/// Adds scores and choice.
+fn add_choice(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    (indexer, attention): (Indexer, Heads),
+    inputs: &[TensorId],
+) -> TensorId {
+    let shape = &plan.shape;
+    let (tokens, sequence) = (shape.tokens(), shape.full_sequence());
+    let chosen = indexer.chosen_keys(sequence);
+    let choice = graph.add_constant("layer.attention.index.scores.choice", Bytes(WIDE) * tokens.saturating_mul(chosen));
+    // A token sees half of the sequence on average.
+    let seen = sequence.div_ceil(2);
+    let written = Bytes(WIDE) * tokens.saturating_mul(seen).div_ceil(indexer.block.max(1));
+    // The sum over heads stays in the accumulators: one product over all heads' dimensions.
+    let scores = Contraction {
+        batch: shape.batch,
+        m: shape.sequence,
+        n: seen,
+        k: indexer.heads.saturating_mul(indexer.head_dim),
+        operand: shape.operand,
+        result: DataType::Fp32,
+    };
+    let relu = Elementwise {
+        function: ElementwiseFunction::Relu,
+        direction: Direction::Forward,
+        elements: tokens.saturating_mul(indexer.heads).saturating_mul(seen),
+        read: Bytes::ZERO,
+        written,
+    };
+    let rotated = tokens.saturating_mul((indexer.heads + 1).saturating_mul(indexer.head_dim));
+    let size = shape.activation_bytes(rotated);
+    let gathered = shape.activation_bytes(rotated);
+    let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", gathered).into_iter().collect();
+    forward.push(kernel_step(
+        "forward.rope",
+        elementwise_kernel(ElementwiseFunction::Rope, Direction::Forward, rotated, size, size),
+    ));
+    let all_keys = shape.activation_bytes(shape.batch.saturating_mul(sequence).saturating_mul(indexer.head_dim));
+    let exchange =
+        |label: &str, kind| (shape.context > 1).then(|| shape.context_collective_step(label, kind, all_keys));
+    forward.extend(exchange("forward.all_gather", CollectiveKind::AllGather));
+    forward.push(kernel_step("forward.scores", Kernel::Epilogue(Epilogue { contraction: scores, elementwise: relu })));
+    let rows = (tokens, seen.div_ceil(indexer.block.max(1)));
+    let select = reduction_kernel(RowFunction::Sum, Direction::Forward, rows, written * 2, graph.tensor_bytes(choice));
+    forward.push(kernel_step("forward", select));
+    let mut reads = inputs.to_vec();
+    reads.push(choice);
+    let mut backward: Vec<KernelStep> =
+        exchange("backward_input.all_gather", CollectiveKind::AllGather).into_iter().collect();
+    backward.extend(backward_on_chosen(plan, (indexer, attention), chosen));
+    backward.extend(exchange("backward_input.reduce_scatter", CollectiveKind::ReduceScatter));
+    let alive = written.min(SCORES_AT_ONCE);
+    let workspace = if shape.sequence_parallel { gathered + alive } else { alive };
+    graph.add_operator(NewOperator {
+        name: "layer.attention.index.scores".to_owned(),
+        inputs: inputs.to_vec(),
+        outputs: vec![choice],
+        forward,
+        backward: vec![input_chain(inputs, &reads, backward)],
+        workspace,
+        ..NewOperator::default()
+    });
+    choice
+}
+
+/// Returns the backward pass of the scores, on the chosen tokens alone.
+fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, Heads), chosen: u64) -> Vec<KernelStep> {
+    let shape = &plan.shape;
+    let (tokens, heads, dim) = (shape.tokens(), indexer.heads, indexer.head_dim);
+    let sums = Bytes(WIDE) * tokens.saturating_mul(chosen);
+    // A product whose results are summed over heads on chip.
+    let summed = |label: &str, heads: u64, k: u64, function| {
+        let contraction =
+            Contraction { batch: tokens, m: heads, n: chosen, k, operand: shape.operand, result: shape.operand };
+        let elements = tokens.saturating_mul(heads).saturating_mul(chosen);
+        let elementwise =
+            Elementwise { function, direction: Direction::Backward, elements, read: Bytes::ZERO, written: sums };
+        kernel_step(&format!("backward_input.{label}"), Kernel::Epilogue(Epilogue { contraction, elementwise }))
+    };
+    let product = |label: &str, dimensions| {
+        kernel_step(&format!("backward_input.{label}"), activation_product(tokens, dimensions, shape.operand))
+    };
+    let rows = (tokens, chosen);
+    let divergence = reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, sums * 2, sums);
+    let mut steps = vec![
+        summed("again", heads, dim, ElementwiseFunction::Relu),
+        summed("target", attention.query, attention.dim, ElementwiseFunction::Exp),
+    ];
+    steps.extend(shape.is_tensor_parallel().then(|| {
+        // Every device has the probabilities of its own heads.
+        shape.tensor_collective_step("backward_input.all_reduce", CollectiveKind::AllReduce, sums)
+    }));
+    steps.push(kernel_step("backward_input.divergence", divergence));
+    steps.push(product("query", (heads, dim, chosen)));
+    steps.push(product("key", (chosen, dim, heads)));
+    steps
+}

@@ -1,0 +1,229 @@
+//! A layer of linear attention (`crate::linear_attention`): products for queries, keys, values, decays and the output
+//! gate; a short convolution or a nonlinearity; the chunked mixing; a norm of its result, the gate, and one product
+//! back.
+//!
+//! Fused, the backward pass rebuilds updates, states and scores from queries, keys, values, decays and the inverse
+//! triangles, as flash-linear-attention does (`fla/ops/gated_delta_rule/chunk.py`); unfused, all are kept. A state is
+//! written once per chunk, in the activations' type (`fla/ops/common/chunk_delta_h.py`).
+//!
+//! Tensor parallelism splits the heads.
+
+use super::linear::{Linear, WeightSplit, activation_product};
+use super::norm::NormOperator;
+use super::segment_plan::SegmentPlan;
+use super::{
+    OperatorContext, activation, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel,
+    weight_chain,
+};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
+use crate::linear_attention::{ChunkProduct, ChunkResult, LinearAttention, StateDecay};
+use crate::lowering::Attention;
+use crate::model::Norm;
+use sim::kernel::{Direction, ElementwiseFunction, Kernel, RowFunction};
+use sim::units::Bytes;
+
+/// Bytes of a decay; fp32.
+const WIDE: u64 = 4;
+
+/// Adds the branch; returns its result.
+pub(crate) fn add_linear_attention(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    whole: LinearAttention,
+    x: TensorId,
+) -> TensorId {
+    let shape = &plan.shape;
+    let own = whole.share_of_device(shape.ranks.into());
+    let width = own.value_width();
+    let mut parts = vec![("mixed", own.mixed_width())];
+    parts.extend(own.gate_rank.is_none().then_some(("gate", width)));
+    parts.extend((own.rates() > 0).then_some(("rates", own.rates())));
+    let made = plan.add_column_split_products(graph, ("layer.linear", "in"), &parts, false, x);
+    let mut made = made.into_iter();
+    let joint = made.next().unwrap_or(x);
+    let (decay, gate) = match own.gate_rank {
+        Some(rank) => add_narrow_gates(graph, plan, &own, rank, x),
+        None => (None, made.next().unwrap_or(x)),
+    };
+    let rates = made.next();
+    let mixed = if own.convolution > 0 {
+        let size = convolution::Convolution {
+            name: "layer.linear.convolution",
+            width: own.mixed_width(),
+            reach: own.convolution,
+            bias: false,
+        };
+        size.add_convolution(graph, shape, joint)
+    } else {
+        let (name, function) = ("layer.linear.activation", ElementwiseFunction::Silu);
+        activation::add_activation(graph, shape, name, function, own.mixed_width(), joint)
+    };
+    let core = LinearCore { plan, own, chunk: own.chunk_of_sequence(shape.sequence) };
+    let result = core.add_core(graph, mixed, &[rates, decay].into_iter().flatten().collect::<Vec<_>>());
+    // A head's norm has rows of one head; the other kind rows of all heads.
+    let per_token = if own.norm_of_head { own.heads } else { 1 };
+    let sequence = shape.sequence.saturating_mul(per_token);
+    let rows = OperatorContext { sequence, ranks: 1, sequence_parallel: false, ..*shape };
+    let norm = NormOperator {
+        name: "layer.linear.norm_of_result".to_owned(),
+        norm: Norm::RmsNorm,
+        width: width / per_token.max(1),
+        affine: true,
+        bias: false,
+        split: !own.norm_of_head,
+    };
+    let normed = norm.add_norm(graph, &rows, result);
+    let function = if own.delta_rule && own.gate_rank.is_none() {
+        ElementwiseFunction::Silu
+    } else {
+        ElementwiseFunction::Sigmoid
+    };
+    let unit = gated::add_gated_unit(graph, shape, "layer.linear.gated", function, width, (gate, normed));
+    plan.add_row_split_product(graph, "layer.linear.out", width, false, unit)
+}
+
+/// Adds decays and output gate from narrow vectors of `rank` numbers; every device computes those for its own tokens.
+fn add_narrow_gates(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    own: &LinearAttention,
+    rank: u64,
+    x: TensorId,
+) -> (Option<TensorId>, TensorId) {
+    let product = |name: &str, input, outputs: &[(&str, u64)], split, graph: &mut GraphBuilder, x| {
+        let name = format!("layer.linear.{name}");
+        let product = Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 };
+        product.add_linear(graph, &plan.shape, x)
+    };
+    let per_channel = own.decay == StateDecay::PerChannel;
+    let mut parts = vec![("gate", rank)];
+    parts.extend(per_channel.then_some(("decay", rank)));
+    let narrow = product("narrow", plan.model.hidden, &parts, WeightSplit::Replicated, graph, x);
+    let up = |name: &str, width, x, graph: &mut GraphBuilder| {
+        product(name, rank, &[("out", width)], WeightSplit::Columns, graph, x)[0]
+    };
+    let decay = narrow.get(1).map(|narrow| up("decay", own.decays(), *narrow, graph));
+    (decay, up("gate_up", own.value_width(), narrow[0], graph))
+}
+
+/// The mixing of tokens between the products with weights.
+struct LinearCore<'a> {
+    plan: &'a SegmentPlan<'a>,
+    own: LinearAttention,
+    chunk: u64,
+}
+
+impl LinearCore<'_> {
+    /// Returns a chunk's product for all chunks and heads. Chunks in order are one product over the whole sequence,
+    /// which only the cores of a head share.
+    fn product(&self, product: &ChunkProduct, [m, n, k]: [u64; 3]) -> Kernel {
+        let shape = &self.plan.shape;
+        let chunks = shape.sequence.div_ceil(self.chunk);
+        let heads = shape.batch.saturating_mul(self.own.heads);
+        if product.in_order {
+            let (state, tokens) = ((self.own.key_dim, self.own.value_dim), chunks.saturating_mul(self.chunk));
+            return activation_product(heads, (state.0, state.1, tokens), shape.operand);
+        }
+        activation_product(heads.saturating_mul(chunks), (m, n, k), shape.operand)
+    }
+
+    /// Returns the bytes of a product's result over all chunks and heads.
+    fn result_bytes(&self, product: &ChunkProduct) -> Bytes {
+        let shape = &self.plan.shape;
+        let chunks = shape.batch.saturating_mul(shape.sequence.div_ceil(self.chunk)).saturating_mul(self.own.heads);
+        shape.activation_bytes(chunks.saturating_mul(product.forward[0]).saturating_mul(product.forward[1]))
+    }
+
+    /// Adds the operator; returns its result. `rates` are steps and decays before their nonlinearity.
+    fn add_core(&self, graph: &mut GraphBuilder, mixed: TensorId, rates: &[TensorId]) -> TensorId {
+        let (own, shape) = (&self.own, &self.plan.shape);
+        let tokens = shape.tokens();
+        let output = graph.add_activation("layer.linear.core.out", tokens.saturating_mul(own.value_width()));
+        let products = own.chunk_products(self.chunk);
+        let unfused = self.plan.lowering.attention == Attention::Unfused;
+        let keeps = |product: &&ChunkProduct| match product.result {
+            ChunkResult::Passing => false,
+            ChunkResult::Kept => true,
+            ChunkResult::Rebuilt => unfused,
+        };
+        let is_rebuilt = |product: &&ChunkProduct| product.result == ChunkResult::Rebuilt && !unfused;
+        let kept: Vec<TensorId> = products
+            .iter()
+            .filter(keeps)
+            .map(|product| {
+                graph.add_constant(&format!("layer.linear.core.{}", product.name), self.result_bytes(product))
+            })
+            .collect();
+        let decays = tokens.saturating_mul(own.decays());
+        let decays =
+            (decays > 0).then(|| (graph.add_constant("layer.linear.core.decays", Bytes(WIDE) * decays), decays));
+        let mut forward = self.vector_passes("forward", Direction::Forward, decays.map(|(_, count)| count));
+        forward.extend(products.iter().flat_map(|product| self.forward_of_product("forward", product)));
+        let mut backward: Vec<KernelStep> = Vec::new();
+        let again = products.iter().filter(is_rebuilt);
+        backward.extend(again.flat_map(|product| self.forward_of_product("backward_input.again", product)));
+        for product in products.iter().rev() {
+            for (side, dimensions) in ["left", "right"].into_iter().zip(product.backward) {
+                let label = format!("backward_input.{}_{side}", product.name);
+                backward.push(kernel_step(&label, self.product(product, dimensions)));
+            }
+        }
+        backward.extend(self.vector_passes("backward_input", Direction::Backward, decays.map(|(_, count)| count)));
+        let inputs: Vec<TensorId> = std::iter::once(mixed).chain(rates.iter().copied()).collect();
+        let reads: Vec<TensorId> =
+            inputs.iter().copied().chain(kept.iter().copied()).chain(decays.map(|(tensor, _)| tensor)).collect();
+        let mut chains = vec![input_chain(&inputs, &reads, backward)];
+        chains.extend(decays.map(|(tensor, _)| {
+            let (parameters, read) = (own.decay_parameters(), graph.tensor_bytes(tensor));
+            let written = shape.gradient_bytes(parameters);
+            let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (parameters, tokens), read, written);
+            weight_chain(&[tensor], vec![kernel_step("backward_weight", sum)])
+        }));
+        let workspace = products.iter().filter(is_rebuilt);
+        let workspace = workspace.map(|product| self.result_bytes(product)).sum();
+        graph.add_operator(NewOperator {
+            name: "layer.linear.core".to_owned(),
+            inputs,
+            outputs: [output].into_iter().chain(kept).chain(decays.map(|(tensor, _)| tensor)).collect(),
+            forward,
+            backward: chains,
+            parameters: Parameters { sharded: own.decay_parameters(), ..Parameters::default() },
+            workspace,
+            ..NewOperator::default()
+        });
+        output
+    }
+
+    /// Returns the kernels of a product's forward pass. States also cost their decay and a write per chunk.
+    fn forward_of_product(&self, prefix: &str, product: &ChunkProduct) -> Vec<KernelStep> {
+        let label = format!("{prefix}.{}", product.name);
+        let mut steps = vec![kernel_step(&label, self.product(product, product.forward))];
+        if product.writes_states {
+            let written = self.result_bytes(product);
+            let numbers = written.0 / self.plan.shape.operand.bytes().max(1);
+            let decay = elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, numbers, Bytes::ZERO, written);
+            steps.push(kernel_step(&format!("{label}.write"), decay));
+        }
+        steps
+    }
+
+    /// Returns the passes over queries and keys (their norms, under the delta rule) and over decays.
+    fn vector_passes(&self, prefix: &str, direction: Direction, decays: Option<u64>) -> Vec<KernelStep> {
+        let (own, shape) = (&self.own, &self.plan.shape);
+        let rows = shape.tokens().saturating_mul(2 * own.key_heads);
+        let size = shape.activation_bytes(rows.saturating_mul(own.key_dim));
+        let sides = if direction == Direction::Forward { 1 } else { 2 };
+        let norm = reduction_kernel(RowFunction::RmsNorm, direction, (rows, own.key_dim), size * sides, size);
+        let decay = decays.map(|count| {
+            let (narrow, wide) = (shape.activation_bytes(count), Bytes(WIDE) * count);
+            let (read, written) =
+                if direction == Direction::Forward { (narrow, wide) } else { (wide + narrow, narrow) };
+            kernel_step(
+                &format!("{prefix}.decays"),
+                elementwise_kernel(ElementwiseFunction::Exp, direction, count, read, written),
+            )
+        });
+        let norm = own.delta_rule.then(|| kernel_step(&format!("{prefix}.norm"), norm));
+        norm.into_iter().chain(decay).collect()
+    }
+}

@@ -1,0 +1,53 @@
+//! A product of every head with weights of its own: latent attention's projections where they are absorbed into queries
+//! and results. Tensor parallelism splits the heads.
+
+use super::linear::{accumulate_weight_gradient, activation_product};
+use super::{OperatorContext, input_chain, kernel_step, weight_chain};
+use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
+use sim::kernel::{Contraction, Kernel};
+
+/// The product on one device.
+pub(crate) struct PerHeadProduct {
+    pub(crate) name: &'static str,
+    /// Heads on this device.
+    pub(crate) heads: u64,
+    /// Numbers of a head that the product reads.
+    pub(crate) input: u64,
+    /// Numbers of a head that it makes.
+    pub(crate) output: u64,
+}
+
+impl PerHeadProduct {
+    /// Adds the operator; returns its result.
+    pub(crate) fn add_product(&self, graph: &mut GraphBuilder, shape: &OperatorContext, x: TensorId) -> TensorId {
+        let Self { heads, input, output, .. } = *self;
+        let tokens = shape.tokens();
+        let result =
+            graph.add_activation(&format!("{}.out", self.name), tokens.saturating_mul(heads).saturating_mul(output));
+        let product = |dimensions| activation_product(heads, dimensions, shape.operand);
+        let gradient = Contraction {
+            batch: heads,
+            m: input,
+            n: output,
+            k: tokens,
+            operand: shape.operand,
+            result: shape.gradient,
+        };
+        let weights = heads.saturating_mul(input).saturating_mul(output);
+        let mut of_weights = vec![kernel_step("backward_weight", Kernel::Contraction(gradient))];
+        of_weights.extend(shape.separate_accumulation.then(|| accumulate_weight_gradient(shape, weights)));
+        graph.add_operator(NewOperator {
+            name: self.name.to_owned(),
+            inputs: vec![x],
+            outputs: vec![result],
+            forward: vec![kernel_step("forward", product((tokens, output, input)))],
+            backward: vec![
+                input_chain(&[x], &[], vec![kernel_step("backward_input", product((tokens, input, output)))]),
+                weight_chain(&[x], of_weights),
+            ],
+            parameters: Parameters { sharded: weights, ..Parameters::default() },
+            ..NewOperator::default()
+        });
+        result
+    }
+}

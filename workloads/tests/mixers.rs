@@ -1,0 +1,388 @@
+//! Mixers other than full attention over all keys: linear attention, scans by channels, sparse attention with an
+//! indexer, and layers that differ in heads. Hand-counted operations, and laws.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+use coplace_workloads as workloads;
+use sim::kernel::Kernel;
+use std::path::Path;
+use workloads::import::hugging_face::parse_config;
+use workloads::layer_list::{KeyChoice, LayerKind, Mixer};
+use workloads::linear_attention::{LinearAttention, StateDecay};
+use workloads::training::Attention;
+use workloads::variations::Indexer;
+use workloads::{Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
+
+fn load(name: &str) -> Model {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(format!("{name}.json"));
+    Model::load_file(&file).unwrap()
+}
+
+const MIXED: [&str; 25] = [
+    "bamba",
+    "deepseek_v32",
+    "dots1_windows",
+    "exaone_moe",
+    "falcon_h1",
+    "falcon_h1_norm",
+    "falcon_mamba",
+    "gemma4_text",
+    "gemma4_text_experts",
+    "glm_moe_dsa",
+    "glm_moe_dsa_shared_index",
+    "granitemoehybrid",
+    "granitemoehybrid_dense",
+    "jamba",
+    "kimi_linear",
+    "laguna",
+    "mamba",
+    "mimo_v2_flash",
+    "minimax",
+    "minimax_m3",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "qwen3_next",
+    "qwen3_next_dense_layers",
+    "step3p5",
+];
+
+fn lowering(model: &Model, sequence_length: u64) -> Lowering {
+    Lowering { sequence_length, micro_batch: 2, ..Lowering::new(model) }
+}
+
+/// Every operator's parameters are those of the closed form, whole and split, and unfused kernels do the operations of
+/// the closed form.
+#[test]
+fn graphs_have_the_parameters_and_operations_of_the_closed_form() {
+    for name in MIXED {
+        let model = load(name);
+        for attention in [Attention::Fused, Attention::Unfused] {
+            let lowering = Lowering { attention, ..lowering(&model, 2048) };
+            let graph = TrainingGraph::new(&model, &lowering).unwrap();
+            assert_eq!(graph.parameters().per_device_count(), model.parameters(), "{name}");
+            if attention == Attention::Unfused && model.variations.indexer.is_none() {
+                assert_eq!(graph.kernel_flops(), model.training_flops(2, 2048, model.vocabulary), "{name}");
+            }
+        }
+    }
+}
+
+/// Tensor parallelism divides what it may: the shares of two devices make the whole again.
+#[test]
+fn split_models_sum_to_the_whole() {
+    for name in MIXED {
+        let model = load(name);
+        // Devices that share a group of a scan's projections each hold it.
+        if model.variations.scan.is_some_and(|scan| !scan.groups.is_multiple_of(2)) {
+            continue;
+        }
+        let split = Lowering { tensor_parallel: 2, ..lowering(&model, 2048) };
+        for sequence_parallel in [false, true] {
+            let graph = TrainingGraph::new(&model, &Lowering { sequence_parallel, ..split }).unwrap();
+            let parameters = graph.parameters();
+            let whole = 2 * (parameters.sharded + parameters.expert) + parameters.replicated;
+            assert_eq!(whole, model.parameters(), "{name}");
+        }
+    }
+}
+
+/// Gated delta net, one head of 128 x 128 in chunks of 64. Multiply-additions of a chunk: keys 64 x 64 x 128, inverse
+/// 64 x 64 x 11, W and U 64 x 256 x 64, W S and K^T V 64 x 128 x 128 each, Q K^T 64 x 64 x 128, P V 64 x 128 x 64,
+/// Q S 64 x 128 x 128.
+#[test]
+fn a_gated_delta_net_has_the_operations_counted_by_hand() {
+    let net = LinearAttention {
+        heads: 1,
+        key_heads: 1,
+        key_dim: 128,
+        value_dim: 128,
+        decay: StateDecay::PerHead,
+        delta_rule: true,
+        convolution: 4,
+        gate_rank: None,
+        norm_of_head: true,
+        chunk: 64,
+    };
+    let chunk = 524_288 + 45_056 + 1_048_576 + 2 * 1_048_576 + 524_288 + 524_288 + 1_048_576;
+    let (forward, both) = net.operations(4096);
+    assert_eq!(forward, 2 * chunk / 64);
+    // Twice as much again backward, but for the inverse: two products of 64 x 64 x 64.
+    assert_eq!(both, 2 * (3 * (chunk - 45_056) + 45_056 + 2 * 262_144) / 64);
+    // Several heads do as much each, whatever the sequence.
+    let heads = LinearAttention { heads: 32, key_heads: 16, ..net };
+    assert_eq!(heads.operations(65_536).0, 32 * forward);
+    assert_eq!(net.operations(1 << 20), net.operations(4096));
+}
+
+/// Lightning attention, one head of 128 in blocks of 256: per token 2 x 2 x (256 x 128 + 128 x 128) operations.
+#[test]
+fn lightning_attention_has_the_operations_counted_by_hand() {
+    let lightning = LinearAttention {
+        heads: 1,
+        key_heads: 1,
+        key_dim: 128,
+        value_dim: 128,
+        decay: StateDecay::Constant,
+        delta_rule: false,
+        convolution: 0,
+        gate_rank: None,
+        norm_of_head: false,
+        chunk: 256,
+    };
+    assert_eq!(lightning.operations(8192), (196_608, 3 * 196_608));
+}
+
+/// DeepSeek-V3.2's indexer at 131,072 tokens: 64 heads of 128 score 65,536 tokens on average; 2,048 are chosen, less
+/// 16 for the first queries.
+#[test]
+fn an_indexer_has_the_operations_counted_by_hand() {
+    let indexer = Indexer { heads: 64, head_dim: 128, chosen: 2048, block: 1, query_rank: Some(1536), weighed: true };
+    assert_eq!(indexer.score_operations(131_072), 2 * 64 * 128 * 65_536);
+    assert_eq!(indexer.chosen_keys(131_072), 2032);
+    assert_eq!(indexer.chosen_keys(1024), 512);
+    // Queries 1536 x 8192, keys 7168 x 128, weights 7168 x 64, and the norm's gain and bias.
+    assert_eq!((indexer.matrices(7168), indexer.vectors()), (12_582_912 + 917_504 + 458_752, 256));
+    // The graph does what the closed form says: its layers alone, without attention's core.
+    let model = load("deepseek_v32");
+    let length = 2048;
+    let graph = TrainingGraph::new(&model, &lowering(&model, length)).unwrap();
+    let layer = &graph.segment(SegmentKind::Layer).unwrap();
+    let forward = layer.forward_graph();
+    let scores = forward.node_weights().find(|node| node.name.contains("index.scores.forward.scores")).unwrap();
+    let Kernel::Epilogue(epilogue) = scores.kernel else { panic!("{:?}", scores.kernel) };
+    let own = model.variations.indexer.unwrap();
+    assert_eq!(epilogue.contraction.flops().0, u128::from(2 * length) * own.score_operations(length));
+}
+
+/// A list that names full attention everywhere is the model without the key.
+#[test]
+fn a_list_of_full_attention_is_the_plain_model() {
+    let listed = load("qwen3_next_full");
+    assert!(listed.list.is_empty() && listed.variations.linear.is_none(), "{:?}", listed.list);
+    assert_eq!(listed.layers, 8);
+    let kind = listed.uniform_kind();
+    assert_eq!((kind.mixer, kind), (Mixer::Attention, LayerKind::default()));
+    // Context parallelism, which linear attention refuses, is allowed.
+    let split = Lowering { context_parallel: 2, ..lowering(&listed, 2048) };
+    assert!(TrainingGraph::new(&listed, &split).is_ok());
+    let mixed = load("qwen3_next");
+    let error = TrainingGraph::new(&mixed, &Lowering { context_parallel: 2, ..lowering(&mixed, 2048) }).unwrap_err();
+    assert!(error.to_string().contains("linear attention goes along the whole sequence"), "{error}");
+}
+
+/// Kept bytes and operations of linear attention grow with the sequence, not with its square.
+#[test]
+fn linear_attention_grows_linearly_with_the_sequence() {
+    for name in ["kimi_linear", "minimax", "qwen3_next"] {
+        let model = load(name);
+        let linear = model.with_uniform_kind(&LayerKind { mixer: Mixer::Linear, ..model.uniform_kind() });
+        let at = |length: u64| {
+            let graph = TrainingGraph::new(&linear, &lowering(&linear, length)).unwrap();
+            let layer = graph.segment(SegmentKind::Layer).unwrap().clone();
+            (layer.saved_bytes(&RecomputeSet::none()).0, layer.forward_flops().0, layer.backward_flops().0)
+        };
+        let (one, four) = (at(2048), at(8192));
+        assert_eq!(four, (4 * one.0, 4 * one.1, 4 * one.2), "{name}");
+    }
+}
+
+/// Returns the seconds of a layer's forward and backward kernels on one H100, one after the other.
+fn layer_seconds(model: &Model, sequence_length: u64) -> f64 {
+    let chip = sim::hardware::Accelerator::built_in("h100_80gb_sxm").unwrap();
+    let cost = sim::cost::CostModel::new(chip).unwrap();
+    let lowering = Lowering { micro_batch: 1, ..lowering(model, sequence_length) };
+    let graph = TrainingGraph::new(model, &lowering).unwrap();
+    let layer = graph.segment(SegmentKind::Layer).unwrap();
+    let (forward, backward) = (layer.forward_graph(), layer.backward_graph(&RecomputeSet::none()));
+    let kernels = forward.node_weights().chain(backward.node_weights());
+    kernels.map(|node| cost.latency_of_kernel(&node.kernel, sim::cost::Span::AllCores).0).sum()
+}
+
+#[test]
+fn the_time_of_linear_attention_grows_linearly_with_the_sequence() {
+    for name in ["kimi_linear", "minimax", "qwen3_next"] {
+        let model = load(name);
+        let alike = |mixer| model.with_uniform_kind(&LayerKind { mixer, ..model.uniform_kind() });
+        let ratio = |model: &Model| layer_seconds(model, 65_536) / layer_seconds(model, 16_384);
+        let (linear, full) = (ratio(&alike(Mixer::Linear)), ratio(&alike(Mixer::Attention)));
+        assert!((3.8..4.05).contains(&linear), "{name}: {linear}");
+        assert!(full > 5.0, "{name}: {full}");
+    }
+}
+
+/// DeepSeek-V3.2, GLM 5 and MiniMax M3 with their published sizes of attention.
+fn published_attention() -> [(&'static str, Model); 3] {
+    let resized = |name: &str, sizes: &[(&str, u64)]| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(format!("{name}.json"));
+        let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        for (key, value) in sizes {
+            config[key] = (*value).into();
+        }
+        parse_config(name, "config.json", &config.to_string()).unwrap()
+    };
+    let latent = [("kv_lora_rank", 512), ("qk_rope_head_dim", 64), ("index_head_dim", 128), ("index_topk", 2048)];
+    let deepseek = [
+        ("hidden_size", 7168),
+        ("num_attention_heads", 128),
+        ("num_key_value_heads", 128),
+        ("q_lora_rank", 1536),
+        ("qk_nope_head_dim", 128),
+        ("v_head_dim", 128),
+        ("index_n_heads", 64),
+    ];
+    let glm = [
+        ("hidden_size", 6144),
+        ("num_attention_heads", 64),
+        ("num_key_value_heads", 64),
+        ("q_lora_rank", 2048),
+        ("qk_nope_head_dim", 192),
+        ("v_head_dim", 256),
+        ("index_n_heads", 32),
+    ];
+    let minimax = [
+        ("hidden_size", 6144),
+        ("num_attention_heads", 64),
+        ("head_dim", 128),
+        ("index_head_dim", 128),
+        ("index_block_size", 128),
+        ("index_topk_blocks", 16),
+    ];
+    [
+        ("deepseek_v32", resized("deepseek_v32", &[&latent[..], &deepseek].concat())),
+        ("glm_moe_dsa", resized("glm_moe_dsa", &[&latent[..], &glm].concat())),
+        ("minimax_m3", resized("minimax_m3", &minimax)),
+    ]
+}
+
+/// Attention to chosen tokens, with its indexer, takes no longer than full attention of the same shape where the
+/// sequence is long, and grows more slowly.
+#[test]
+fn chosen_tokens_are_never_dearer_than_all_in_long_sequences() {
+    for (name, model) in published_attention() {
+        let alike = |keys| model.with_uniform_kind(&LayerKind { keys, ..model.uniform_kind() });
+        let kinds = [KeyChoice::Reused, KeyChoice::Indexed, KeyChoice::All].map(alike);
+        let at = |length| kinds.each_ref().map(|model| layer_seconds(model, length));
+        let (shorter, longer) = (at(65_536), at(131_072));
+        for [reused, chosen, all] in [shorter, longer] {
+            assert!(reused < chosen && chosen < all, "{name}: {reused}, {chosen}, {all}");
+        }
+        assert!(longer[1] / shorter[1] < longer[2] / shorter[2], "{name}: {shorter:?}, {longer:?}");
+        // A sequence no longer than the choice is full attention.
+        let [reused, _, all] = at(512);
+        assert!((reused - all).abs() < 1e-12, "{name}: {reused}, {all}");
+    }
+}
+
+/// Context-parallel devices share a sequence's queries: each scores its own, after all keys of the indexer came by.
+#[test]
+fn an_indexer_runs_under_context_parallelism() {
+    let model = load("deepseek_v32");
+    let at = |context_parallel| {
+        let lowering = Lowering { context_parallel, ..lowering(&model, 8192) };
+        let graph = TrainingGraph::new(&model, &lowering).unwrap();
+        let layer = graph.segment(SegmentKind::Layer).unwrap().clone();
+        (layer.forward_flops().0, layer.forward_graph())
+    };
+    let (whole, split) = (at(1), at(4));
+    assert_eq!(whole.0, 4 * split.0);
+    assert!(split.1.node_weights().any(|node| node.name.ends_with("index.scores.forward.all_gather")));
+    let method = workloads::training::ContextMethod::Ulysses;
+    let ulysses = Lowering { context_parallel: 4, context_method: method, ..lowering(&model, 8192) };
+    let error = TrainingGraph::new(&model, &ulysses).unwrap_err().to_string();
+    assert!(error.contains("use the ring method"), "{error}");
+}
+
+/// Full recomputation keeps a layer's input, whatever its mixer; everything else is rebuilt.
+#[test]
+fn full_recomputation_keeps_inputs_alone() {
+    for name in MIXED {
+        let model = load(name);
+        let graph = TrainingGraph::new(&model, &lowering(&model, 2048)).unwrap();
+        let layer = graph.segment(SegmentKind::Layer).unwrap();
+        let full = layer.graph.full_recompute_set();
+        assert_eq!(layer.saved_bytes(&full).0, 2 * 2 * 2048 * model.hidden, "{name}");
+        assert!(layer.saved_bytes(&RecomputeSet::none()) > layer.saved_bytes(&full), "{name}");
+    }
+}
+
+/// Nemotron-NAS by hand, as transformers has no class for it: a layer of 4 key heads and an MLP of 1,536 (two thirds of
+/// twice 1,024, up to a multiple of 256), one without attention, one of 2 key heads without MLP.
+#[test]
+fn a_searched_llama_has_the_parameters_counted_by_hand() {
+    let block = |group: serde_json::Value, factor: serde_json::Value| {
+        serde_json::json!({
+            "attention": {"n_heads_in_group": group, "no_op": group.is_null(), "replace_with_linear": false},
+            "ffn": {"ffn_mult": factor, "no_op": factor.is_null(), "replace_with_linear": false},
+        })
+    };
+    let null = serde_json::Value::Null;
+    let blocks = [block(4.into(), 2.0.into()), block(null.clone(), 1.0.into()), block(8.into(), null)];
+    let config = serde_json::json!({
+        "model_type": "nemotron-nas", "hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 3,
+        "num_key_value_heads": null, "intermediate_size": null, "max_position_embeddings": 4096, "vocab_size": 1000,
+        "tie_word_embeddings": false, "block_configs": blocks,
+    });
+    let model = parse_config("searched", "config.json", &config.to_string()).unwrap();
+    let first = 2 * 1024 * 1024 + 2 * 256 * 1024 + 3 * 1024 * 1536 + 2 * 1024;
+    let second = 3 * 1024 * 768 + 1024;
+    let third = 2 * 1024 * 1024 + 2 * 128 * 1024 + 1024;
+    assert_eq!(model.parameters(), first + second + third + 2 * 1000 * 1024 + 1024);
+    for tensor_parallel in [1, 2] {
+        let lowering = Lowering { tensor_parallel, ..lowering(&model, 1024) };
+        assert!(TrainingGraph::new(&model, &lowering).is_ok());
+    }
+    let error = TrainingGraph::new(&model, &Lowering { tensor_parallel: 3, ..lowering(&model, 1024) }).unwrap_err();
+    assert!(error.to_string().contains("divisor of the 16 heads"), "{error}");
+}
+
+/// Bad lists of layers are refused with key, value and cure.
+#[test]
+fn bad_lists_of_layers_are_named() {
+    let changed = |name: &str, change: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(format!("{name}.json"));
+        let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        change(config.as_object_mut().unwrap());
+        parse_config(name, "config.json", &config.to_string()).unwrap_err().to_string()
+    };
+    let set = |name: &str, key: &str, value: serde_json::Value| {
+        changed(name, &|config| drop(config.insert(key.to_owned(), value.clone())))
+    };
+    let json = |text: &str| serde_json::from_str(text).unwrap();
+    for (message, parts) in [
+        (
+            set("qwen3_next", "layer_types", json(r#"["full_attention", "lineer_attention"]"#)),
+            ["`layer_types`", "linear"],
+        ),
+        (set("qwen3_next", "layer_types", json(r#"["full_attention"]"#)), ["num_hidden_layers", "it has 1"]),
+        (set("qwen3_next", "linear_num_key_heads", 3.into()), ["linear_num_key_heads", "divisor"]),
+        (
+            changed("kimi_linear", &|config| {
+                config.remove("layer_types");
+                config.insert("linear_attn_config".into(), json(r#"{"full_attn_layers": [4], "kda_layers": [1, 2]}"#));
+            }),
+            ["linear_attn_config", "kda_layers"],
+        ),
+        (
+            changed("minimax", &|config| {
+                config.remove("layer_types");
+                config.insert("attn_type_list".into(), json("[0, 1, 2]"));
+            }),
+            ["attn_type_list", "0 for linear"],
+        ),
+        (set("glm_moe_dsa", "indexer_types", json(r#"["shared", "full"]"#)), ["indexer_types", "the first one"]),
+        (set("gemma4_text", "hidden_size_per_layer_input", 64.into()), ["hidden_size_per_layer_input", "not covered"]),
+        (set("gemma4_text", "num_kv_shared_layers", 2.into()), ["num_kv_shared_layers", "share keys and values"]),
+        (
+            set("laguna", "num_attention_heads_per_layer", json("[16, 30]")),
+            ["num_attention_heads_per_layer", "multiples"],
+        ),
+        (set("laguna", "gating", json(r#""per-token""#)), ["gating", "per-head"]),
+        (set("falcon_h1", "projectors_bias", true.into()), ["projectors_bias", "mamba_proj_bias"]),
+        (set("jamba", "attn_layer_offset", 9.into()), ["attn_layer_offset", "attn_layer_period"]),
+        (set("llama", "model_type", "deepseek_v4".into()), ["deepseek_v4", "residual streams"]),
+        (set("llama", "block_configs", json("[{}]")), ["block_configs", "not covered"]),
+    ] {
+        for part in parts {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
