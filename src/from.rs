@@ -49,8 +49,9 @@ fn names_of(argument: &Arg) -> impl Iterator<Item = &str> {
     argument.get_long().into_iter().chain(aliases)
 }
 
-/// Replaces nothing where `--from` is not given. Otherwise adds the options that the file states and that are not given,
-/// and the model if none is named; a model that the file describes is put among `files` under the file's name.
+/// Returns the words as they are where `--from` is not given. Otherwise adds the options that the file states and that
+/// are not given, and the model if none is named; a model that the file describes is put among `files` under the file's
+/// name.
 ///
 /// # Errors
 /// A file that cannot be read, or that is not understood.

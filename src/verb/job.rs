@@ -491,8 +491,9 @@ impl LoadedJob {
         self.techniques = techniques;
     }
 
-    /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the fastest plan, of ones alike the
-    /// largest, with what that search found. Nothing is searched where nothing is open; where no part has a plan that fits all of it goes away.
+    /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the
+    /// fastest plan, of ones alike the largest, with what that search found. Nothing is searched where nothing is open;
+    /// where no part has a plan that fits, all of it goes away.
     pub fn settle_offload(
         &mut self,
         question: &Question,

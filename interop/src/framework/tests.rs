@@ -30,7 +30,8 @@ fn llama(more: &str) -> String {
 #[test]
 fn a_megatron_script_states_model_plan_and_devices() {
     let more = "--tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce \
-                --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --log-interval 10 --lr 1e-4";
+                --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --log-interval 10 \
+                --lr 1e-4";
     let run = read("train.sh", &llama(more), FrameworkContext::default()).unwrap();
     for (name, value) in [
         ("devices", "32"),

@@ -171,8 +171,8 @@ fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: 
     Ok(())
 }
 
-/// The layers of the stages, as TorchTitan spreads them: the ends count as so many layers, and the first stages take what
-/// does not divide. Source: `torchtitan/distributed/pipeline_parallel.py`, `generate_llm_fqn_per_model_part`.
+/// The layers of the stages, as TorchTitan spreads them: the ends count as so many layers, and the first stages take
+/// what does not divide. Source: `torchtitan/distributed/pipeline_parallel.py`, `generate_llm_fqn_per_model_part`.
 fn read_split(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,

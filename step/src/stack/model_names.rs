@@ -1,7 +1,7 @@
 //! Built-in models by the names that frameworks have for them.
 
-/// TorchTitan's model and flavour, with the built-in model of the same layers. Where several stand for one flavour, the
-/// first is read. Source: `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
+/// TorchTitan's model and flavour, with the built-in model of the same layers. The first of several
+/// that stand for one flavour is read. Source: `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
 pub const TORCHTITAN_MODELS: [(&str, &str, &str); 8] = [
     ("llama3", "8B", "llama3.1-8b"),
     ("llama3", "8B", "llama3-8b"),
