@@ -1,5 +1,6 @@
 //! Writes answers to standard output: text for people, JSON for scripts.
 
+use crate::call::Call;
 use crate::failure::{Failure, OrOther};
 use clap::ValueEnum;
 use results::answer::finite;
@@ -16,14 +17,12 @@ pub enum Format {
 }
 
 /// Writes text to standard output, without control characters. A closed pipe is not an error.
-pub fn write_text(text: &str) -> Result<(), Failure> {
+pub fn write_text(call: &Call, text: &str) -> Result<(), Failure> {
     let text = results::text::escape_controls(text);
+    if call.keep(|kept| kept.text.push_str(&text)) {
+        return Ok(());
+    }
     std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).map_err(output_failure)
-}
-
-/// Writes text for people to standard output, folded to the width of the screen.
-pub fn write_folded(words: &str) -> Result<(), Failure> {
-    write_text(&results::text::fold_lines(words))
 }
 
 /// The failure of a write to standard output.
@@ -56,36 +55,40 @@ impl<'a, T> Versioned<'a, T> {
 
 /// Writes an answer in the given format. Fails if a number is not finite.
 pub fn write_answer<T: Serialize>(
+    call: &Call,
     format: Format,
     value: &T,
     in_words: impl FnOnce(&T) -> String,
 ) -> Result<(), Failure> {
-    match format {
-        Format::Json => write_json(value),
-        Format::Text => {
-            finite::check_finite(value).or_other()?;
-            write_folded(&in_words(value))
-        }
-    }
-}
-
-/// Writes a value as indented JSON. Fails if a number is not finite.
-pub fn write_json(value: &impl Serialize) -> Result<(), Failure> {
-    finite::check_finite(value).or_other()?;
-    let mut out = serde_json::to_string_pretty(value).or_other()?;
-    out.push('\n');
-    write_text(&out)
+    write_as(call, format, value, in_words, |value| serde_json::to_string_pretty(value))
 }
 
 /// Writes an answer in the given format, JSON in one line. Fails if a number is not finite.
 pub fn write_answer_line<T: Serialize>(
+    call: &Call,
     format: Format,
     value: &T,
     in_words: impl FnOnce(&T) -> String,
 ) -> Result<(), Failure> {
+    write_as(call, format, value, in_words, |value| serde_json::to_string(value))
+}
+
+/// Writes an answer in the given format. A call from another program keeps both formats.
+fn write_as<T: Serialize>(
+    call: &Call,
+    format: Format,
+    value: &T,
+    in_words: impl FnOnce(&T) -> String,
+    in_json: impl FnOnce(&T) -> serde_json::Result<String>,
+) -> Result<(), Failure> {
     finite::check_finite(value).or_other()?;
-    match format {
-        Format::Json => write_text(&(serde_json::to_string(value).or_other()? + "\n")),
-        Format::Text => write_folded(&in_words(value)),
+    let of_program = call.is_of_program();
+    if !of_program || format == Format::Json {
+        let json = in_json(value).or_other()? + "\n";
+        let json = results::text::escape_controls(&json);
+        if !call.keep(|kept| kept.json.push_str(&json)) {
+            return write_text(call, &json);
+        }
     }
+    write_text(call, &results::text::fold_lines(&in_words(value)))
 }

@@ -1,6 +1,8 @@
 //! Failures and their exit codes: 2 for wrong input, 3 for an incomplete answer, 1 for anything else.
 
+use clap::error::{ContextKind, ContextValue};
 use results::store::files::Unwritable;
+use sim::files::{FileError, FileFault};
 use std::io;
 use std::process::ExitCode;
 
@@ -36,16 +38,108 @@ impl Failure {
         }
     }
 
+    /// The exit code.
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Input(_) => 2,
+            Self::Incomplete(_) => 3,
+            Self::Other(_) => 1,
+            Self::ClosedPipe => 0,
+        }
+    }
+
     /// Prints the message to standard error and returns the exit code.
     pub fn report_and_exit(&self) -> ExitCode {
-        let (code, error) = match self {
-            Self::Input(e) => (2, e),
-            Self::Incomplete(e) => (3, e),
-            Self::Other(e) => (1, e),
-            Self::ClosedPipe => return ExitCode::SUCCESS,
+        if !matches!(self, Self::ClosedPipe) {
+            write_to_stderr(&format!("error: {}", self.message()));
+        }
+        ExitCode::from(self.exit_code())
+    }
+}
+
+/// A failure as a program that calls this one sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallFault {
+    /// The exit code of the program: 2 for wrong input, 3 for an incomplete answer, 1 for anything else.
+    pub exit_code: u8,
+    /// The message, as the program prints it behind `error: `.
+    pub message: String,
+    /// The option or key at fault, as far as the message has one.
+    pub key: Option<String>,
+    /// Its value.
+    pub value: Option<String>,
+    /// The rule that the value breaks.
+    pub limit: Option<String>,
+    /// The cure.
+    pub cure: Option<String>,
+}
+
+impl CallFault {
+    /// A failure of a verb.
+    pub(crate) fn of_failure(failure: &Failure) -> Self {
+        let exit_code = failure.exit_code();
+        let file = match failure {
+            Failure::Input(e) | Failure::Incomplete(e) | Failure::Other(e) => {
+                e.chain().find_map(|cause| cause.downcast_ref::<FileError>())
+            }
+            Failure::ClosedPipe => None,
         };
-        write_to_stderr(&format!("error: {error:#}"));
-        ExitCode::from(code)
+        let message = failure.message();
+        match file.and_then(|file| file.faults.first()) {
+            Some(FileFault { key, value, limit, cure }) => {
+                let [key, value, limit, cure] = [key, value, limit, cure].map(|part| Some(part.clone()));
+                Self { exit_code, message, key, value, limit, cure }
+            }
+            None => Self { exit_code, ..Self::of_message(message) },
+        }
+    }
+
+    /// Takes a message of the form `PLACE: KEY VALUE: LIMIT; CURE` apart, where KEY is an option or `KEY = VALUE` stands
+    /// in a file. A message of another form stays whole.
+    fn of_message(message: String) -> Self {
+        let mut fault = Self::default();
+        let (rule, cure) = message.rsplit_once("; ").map_or((&*message, None), |(rule, cure)| (rule, Some(cure)));
+        let mut rest = rule;
+        while let Some((head, tail)) = rest.split_once(": ") {
+            let named = match head.split_once(" = ") {
+                Some((key, value)) if !key.contains(' ') => Some((key, value)),
+                _ if head.starts_with("--") => Some(head.split_once(' ').unwrap_or((head, ""))),
+                _ => None,
+            };
+            if let Some((key, value)) = named {
+                fault.key = Some(key.to_owned());
+                fault.value = Some(value.to_owned()).filter(|value| !value.is_empty());
+                fault.limit = Some(tail.to_owned());
+                fault.cure = cure.map(str::to_owned);
+                break;
+            }
+            rest = tail;
+        }
+        Self { message, ..fault }
+    }
+
+    /// An error of the arguments.
+    pub(crate) fn of_arguments(error: &clap::Error) -> Self {
+        let text = |kind: ContextKind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.clone()),
+            Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+            _ => None,
+        };
+        let text_of_error = error.to_string();
+        let message = text_of_error.strip_prefix("error: ").unwrap_or(&text_of_error).trim_end().to_owned();
+        let name = |key: String| key.split([' ', '=']).next().unwrap_or_default().to_owned();
+        let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand];
+        let cure = suggested.into_iter().find_map(text).map(|word| format!("use {word}"));
+        let limit = text(ContextKind::ValidValue).map(|values| format!("must be one of {values}"));
+        let why = std::error::Error::source(error).map(ToString::to_string);
+        Self {
+            exit_code: u8::try_from(error.exit_code()).unwrap_or(1),
+            message,
+            key: text(ContextKind::InvalidArg).map(name),
+            value: text(ContextKind::InvalidValue),
+            limit: limit.or(why),
+            cure,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Progress on standard error during long work: a temporary line on a terminal, otherwise an occasional log line.
 
+use crate::call::{Call, CallControl};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -16,8 +17,8 @@ const TICK: Duration = Duration::from_millis(200);
 pub const TARGET: &str = "coplace::progress";
 
 /// Runs `work` and shows its progress from the third second on. `what` is its name.
-pub fn run_with_progress<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
-    let progress = ProgressDisplay::begin_phase(what);
+pub fn run_with_progress<T>(call: &Call, what: &'static str, work: impl FnOnce() -> T) -> T {
+    let progress = ProgressDisplay::begin_phase(call, what);
     let result = work();
     drop(progress);
     result
@@ -29,6 +30,8 @@ pub struct ProgressDisplay {
     /// Dropping the sender ends the display's thread.
     end: Option<mpsc::Sender<()>>,
     teller: Option<JoinHandle<()>>,
+    /// The caller that reads the line, instead of a display.
+    control: Option<CallControl>,
 }
 
 /// The state of the display.
@@ -94,8 +97,12 @@ fn duration_text(time: Duration) -> String {
 
 impl ProgressDisplay {
     /// Starts the display with a phase.
-    pub fn begin_phase(phase: &'static str) -> Self {
+    pub fn begin_phase(call: &Call, phase: &'static str) -> Self {
         let state = Arc::new(Mutex::new(DisplayState::new(phase)));
+        if !call.is_of_program() {
+            call.control.set_progress(phase.to_owned());
+            return Self { state, end: None, teller: None, control: Some(call.control.clone()) };
+        }
         let (end, waiting) = mpsc::channel();
         let watched = Arc::clone(&state);
         let teller = thread::spawn(move || {
@@ -105,11 +112,17 @@ impl ProgressDisplay {
                 write_to_log(&watched, &waiting)
             }
         });
-        Self { state, end: Some(end), teller: Some(teller) }
+        Self { state, end: Some(end), teller: Some(teller), control: None }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, DisplayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_caller(&self, state: &DisplayState) {
+        if let Some(control) = &self.control {
+            control.set_progress(state.status_line());
+        }
     }
 
     /// Starts another phase.
@@ -118,18 +131,23 @@ impl ProgressDisplay {
         if state.phase != phase {
             *state = DisplayState::new(phase);
         }
+        self.tell_caller(&state);
     }
 
     /// Sets the progress of the phase, and the time left if it is known (`left`, `to the proof`).
     pub fn say_progress(&self, said: String, left: Option<TimeLeft>) {
         let mut state = self.lock_state();
         (state.said, state.left) = (said, left);
+        self.tell_caller(&state);
     }
 }
 
 impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.end = None;
+        if let Some(control) = &self.control {
+            control.set_progress(String::new());
+        }
         if let Some(teller) = self.teller.take() {
             // A panic of the thread has no consequence here.
             let _ = teller.join();

@@ -218,6 +218,14 @@ impl Study {
     /// # Errors
     /// An unknown name, an unreadable or malformed file, a value outside its limits.
     pub fn load(name_or_path: &str) -> Result<Self, StudyError> {
+        Self::load_from(name_or_path, &Files::default())
+    }
+
+    /// The same, with the texts of `files` in the place of files on the disk.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`].
+    pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, StudyError> {
         let own = Self::names().into_iter().find(|name| sim::names::are_same_name(name, name_or_path));
         if let Some((file, name)) = own.and_then(|name| Some((STUDIES.get_file(format!("{name}.toml"))?, name))) {
             return Self::parse(&name, file.contents_utf8().unwrap_or_default());
@@ -225,7 +233,8 @@ impl Study {
         if !name_or_path.ends_with(".toml") {
             return Err(StudyError::Unknown { name: name_or_path.into(), known: Self::names().join(", ") });
         }
-        let text = sim::files::text::read_text(name_or_path.as_ref())
+        let text = files
+            .read(name_or_path.as_ref())
             .map_err(|e| StudyError::Unreadable { file: name_or_path.into(), why: e.to_string() })?;
         Self::parse(name_or_path, &text)
     }

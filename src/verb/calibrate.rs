@@ -7,6 +7,7 @@ mod fabric;
 mod stack;
 
 use crate::answer::Format;
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use measured::validate::Dataset;
 use measured::validate::held_out::FittedScalarRange;
@@ -64,15 +65,15 @@ pub struct CalibrateArguments {
 }
 
 /// Runs the verb: fits and prints. Faulty rows are reported; the others are fitted.
-pub fn run_calibrate(arguments: &CalibrateArguments) -> Result<(), Failure> {
+pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
     // As with kernels, the error of an unreadable file is reported once the chip is known.
     if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = measured::validate::recognise_file(&arguments.data) {
-        return stack::run_calibrate_stack(arguments);
+        return stack::run_calibrate_stack(arguments, call);
     }
     if let Ok(Dataset::Collectives) = measured::validate::recognise_file(&arguments.data) {
-        return fabric::run_calibrate_fabric(arguments);
+        return fabric::run_calibrate_fabric(arguments, call);
     }
-    chip::calibrate_chip(arguments)
+    chip::calibrate_chip(arguments, call)
 }
 
 /// Reports the faulty rows that a fit left out.

@@ -3,6 +3,7 @@
 mod freedoms;
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
@@ -63,18 +64,21 @@ pub struct CompareArguments {
 }
 
 /// Runs the verb: reads the runs and prints the comparison.
-pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
+pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Failure> {
     if arguments.freedoms {
-        return freedoms::compare_freedoms(&freedoms::FreedomsRequest {
-            models: arguments.directories.iter().map(|model| model.display().to_string()).collect(),
-            study: arguments.study.as_ref(),
-            stack: arguments.stack.as_ref(),
-            sequence_length: arguments.sequence_length,
-            expert: arguments.expert.as_deref(),
-            seed: arguments.seed,
-            out: arguments.out.as_deref(),
-            format: arguments.format,
-        });
+        return freedoms::compare_freedoms(
+            call,
+            &freedoms::FreedomsRequest {
+                models: arguments.directories.iter().map(|model| model.display().to_string()).collect(),
+                study: arguments.study.as_ref(),
+                stack: arguments.stack.as_ref(),
+                sequence_length: arguments.sequence_length,
+                expert: arguments.expert.as_deref(),
+                seed: arguments.seed,
+                out: arguments.out.as_deref(),
+                format: arguments.format,
+            },
+        );
     }
     if let Some(missing) = arguments.directories.iter().find(|path| !path.exists()) {
         return Err(failure::input_failure(format!(
@@ -86,7 +90,7 @@ pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
         None => {
             let comparison = answers::compare_answers(&read_answers(&arguments.directories)?);
-            return answer::write_answer(arguments.format, &Versioned::with_schema_one(&comparison), |_| {
+            return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
                 comparison.to_text()
             });
         }
@@ -100,7 +104,7 @@ pub fn run_compare(arguments: &CompareArguments) -> Result<(), Failure> {
         }
         Some(_) => compare_runs(read_runs(&arguments.directories)?).map_err(failure::input_failure)?,
     };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&comparison), |_| {
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
         if !comparison.over.any_runs() {
             return "No design of these runs runs the model.\n".to_owned();
         }

@@ -1,6 +1,7 @@
 //! `coplace doctor`: checks the machine, the built-in files, and the runs in a directory.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
 use results::run::record::RECORD;
@@ -55,7 +56,7 @@ struct RunDirectory {
 }
 
 /// Runs the verb: checks and prints.
-pub fn run_doctor(arguments: &DoctorArguments) -> Result<(), Failure> {
+pub fn run_doctor(arguments: &DoctorArguments, call: &Call) -> Result<(), Failure> {
     let mut unsound = Vec::new();
     let mut built_in = Vec::new();
     for (kind, count) in list::KINDS {
@@ -73,7 +74,7 @@ pub fn run_doctor(arguments: &DoctorArguments) -> Result<(), Failure> {
         runs: find_runs(&arguments.runs, &mut unsound),
         unsound,
     };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&found), |_| answer_text(&found))?;
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&found), |_| answer_text(&found))?;
     match found.unsound.len() {
         0 => Ok(()),
         n => Err(Failure::Incomplete(anyhow::anyhow!("{n} faults found; the answer names them with their cures"))),

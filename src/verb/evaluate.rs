@@ -1,6 +1,7 @@
 //! `coplace evaluate`: evaluates one plan and explains its figures.
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
 use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, count_up_to, option_of_rule};
@@ -14,6 +15,7 @@ use results::report::KernelDetailLevel;
 use results::store::files;
 use search::ask::{ClusterSpec, Question};
 use search::planner::{Job, search_plans};
+use sim::files::carried::Files;
 use std::path::PathBuf;
 
 /// Evaluate one plan of a model on a cluster: time, memory, energy, and the bound of each kernel
@@ -58,14 +60,22 @@ pub struct EvaluateArguments {
     format: Format,
 }
 
+impl EvaluateArguments {
+    /// The same, with texts that stand in for files of the same names.
+    pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
+        self.job.files.clone_from(files);
+        self
+    }
+}
+
 /// Runs the verb: evaluates, prints, writes the traces.
-pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
+pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Failure> {
     let question = arguments.question()?;
     let mut loaded = LoadedJob::load(&question, Ok)?;
     let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
         let (space, _) = plan::requested_spaces(None, false, job, &cluster, &asked);
-        progress::run_with_progress("searching plans", || search_plans(job, &space, 1)).or_input()
+        progress::run_with_progress(call, "searching plans", || search_plans(job, &space, 1)).or_input()
     };
     let settled = loaded.settle_offload(&question, searched)?;
     let job = loaded.planner_job(&question);
@@ -89,7 +99,7 @@ pub fn run_evaluate(arguments: &EvaluateArguments) -> Result<(), Failure> {
     let mut record = EvaluateAnswer::new(&job, question.model(), &found, explained.as_ref());
     record.asked = Some(question);
     let kernels = if arguments.kernels { KernelDetailLevel::All } else { KernelDetailLevel::Longest };
-    answer::write_answer(arguments.format, &record, |record| report::evaluation_report(record, kernels))
+    answer::write_answer(call, arguments.format, &record, |record| report::evaluation_report(record, kernels))
 }
 
 /// The cluster where the user names none: that of the study `phaze`.

@@ -1,6 +1,7 @@
 //! `coplace explain`: explains why a run's design is the best, and which changes would matter.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::progress;
 use crate::verb::search::models;
@@ -36,7 +37,7 @@ pub struct ExplainArguments {
 }
 
 /// Runs the verb: reads a run, asks its question again, and evaluates the neighbours of its best design.
-pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
+pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
     let record = search_run::read_record(&arguments.run).or_input()?;
     let refused = |why: &str| failure::input_failure(format!("{name}: {why}"));
@@ -62,8 +63,8 @@ pub fn run_explain(arguments: &ExplainArguments) -> Result<(), Failure> {
         combination: found,
     };
     let explained =
-        progress::run_with_progress("planning for the designs around the best", || about.explain_design(name))?;
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&explained), |_| {
+        progress::run_with_progress(call, "planning for the designs around the best", || about.explain_design(name))?;
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&explained), |_| {
         let predicted = "\nThe search ranked designs by the bad end of their steps' 90 % intervals; the figures here \
             are for predicted steps.\n";
         format!(

@@ -1,6 +1,7 @@
 //! `coplace init`: writes a first study and the schema for its completion in an editor.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::store::files;
 use search::schema::{self, TEMPLATE, TITLE};
@@ -38,7 +39,7 @@ struct InitAnswer {
 }
 
 /// Runs the verb: writes the study and the schema.
-pub fn run_init(arguments: &InitArguments) -> Result<(), Failure> {
+pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
     let file = &arguments.file;
     let refused = |why: &str| failure::input_failure(format!("{}: {why}", file.display()));
     if file.extension().is_none_or(|ending| ending != "toml") {
@@ -68,7 +69,7 @@ pub fn run_init(arguments: &InitArguments) -> Result<(), Failure> {
     files::write_files(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())])
         .or_unwritable()?;
     let written = InitAnswer { study: file.display().to_string(), schema: schema.display().to_string() };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&written), |_| {
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&written), |_| {
         let InitAnswer { study, schema } = &written;
         format!("Written: {study}, and {schema} for editors\nSearch it: coplace search llama3-8b --study {study}\n")
     })

@@ -139,6 +139,9 @@ pub struct JobArguments {
     /// divided by X is printed too. Can be given several times
     #[arg(long, value_name = "NAME[,step_multiplier=X]")]
     pub allow: Vec<String>,
+    /// Texts that stand in for files of the same names.
+    #[arg(skip)]
+    pub files: Files,
 }
 
 /// The longest sequence that is taken, in tokens.
@@ -219,7 +222,7 @@ impl JobArguments {
             everything: false,
             aim: AimSpec::default(),
             limits: None,
-            files: run.as_ref().map_or_else(Files::default, |run| run::files_without(&run.files, &own)),
+            files: run::files_beside(run.as_ref(), &own, &self.files),
         };
         question.carry_files();
         Ok(question)
@@ -247,7 +250,7 @@ impl JobArguments {
     fn cluster(&self, usual: Option<&ClusterSpec>, chip: &str) -> Result<ClusterSpec, Failure> {
         let given = self.fabric.as_deref().map(|fabric| run::fabric_beside_chip(fabric, chip));
         let Some(fabric) = given.or_else(|| usual.map(|usual| usual.fabric.clone())) else {
-            return Err(missing_fabric(chip)?);
+            return Err(missing_fabric(chip, &self.files)?);
         };
         let missing =
             |option: &str, of: &str| input_failure(format!("{option} is missing: give {of}, or a run as --chip"));
@@ -282,8 +285,8 @@ impl JobArguments {
 }
 
 /// The failure that names the networks that a chip is sold with.
-fn missing_fabric(chip: &str) -> Result<Failure, Failure> {
-    let accelerator = input::read_chip(chip, &Files::default())?.accelerator;
+fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
+    let accelerator = input::read_chip(chip, files)?.accelerator;
     let chip = accelerator.known_name();
     let own = Fabric::names().into_iter().filter_map(|name| Fabric::built_in(name).ok());
     let own: Vec<String> = own

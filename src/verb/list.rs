@@ -1,13 +1,14 @@
 //! `coplace list`: lists the built-in files.
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{Failure, OrInput, OrOther};
 use crate::verb::search::chip_document;
 use clap::ValueEnum;
 use results::text::{ColumnAlign, TextTable, format_area, format_gib, format_significant};
 use search::space::FABRIC;
 use search::study::Study;
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::files::carried::Files;
 use sim::hardware::constants::{ConstantDefinition, constant_definitions};
 use sim::hardware::fields::{self, ChipField};
@@ -69,7 +70,7 @@ pub struct ListArguments {
 }
 
 /// Runs the verb.
-pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
+pub fn run_list(arguments: &ListArguments, call: &Call) -> Result<(), Failure> {
     let (table, entries) = match arguments.what {
         ListedKind::Models if arguments.family => list_families(),
         ListedKind::Models => list_models()?,
@@ -78,17 +79,14 @@ pub fn run_list(arguments: &ListArguments) -> Result<(), Failure> {
         ListedKind::Studies => list_studies()?,
         ListedKind::Stacks => list_stacks()?,
         ListedKind::Techniques => list_techniques()?,
-        ListedKind::Dimensions => list_dimensions(arguments)?,
+        ListedKind::Dimensions => list_dimensions(arguments, &call.files)?,
         ListedKind::Constants => list_constants(),
     };
     let note = if arguments.family { HOW_CHECKED } else { "" };
-    match arguments.format {
-        Format::Text => answer::write_folded(&format!("{}{note}", table.render())),
-        Format::Json => answer::write_json(&entries),
-    }
+    answer::write_answer(call, arguments.format, &entries, |_| format!("{}{note}", table.render()))
 }
 
-type ListFunction = (TextTable, Vec<serde_json::Value>);
+type ListFunction = (TextTable, Vec<Value>);
 
 /// Reads all files of a kind and returns their number.
 type CountFunction = fn() -> Result<usize, Failure>;
@@ -123,13 +121,19 @@ fn list_models() -> Result<ListFunction, Failure> {
             m.max_sequence.to_string(),
             format!("{:.2} B", parameters as f64 / 1e9),
         ]);
-        entries.push(json!({
-            "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
-            "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
-            "active_parameters": m.active_parameters(),
-        }));
+        entries.push(entry_of_model(name, &m)?);
     }
     Ok((table, entries))
+}
+
+/// A model as an entry of the list.
+pub fn entry_of_model(name: &str, m: &Model) -> Result<Value, Failure> {
+    let parameters = TrainingGraph::new(m, &Lowering::new(m)).or_other()?.parameters().per_device_count();
+    Ok(json!({
+        "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
+        "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
+        "active_parameters": m.active_parameters(),
+    }))
 }
 
 /// The meaning of the columns of families.
@@ -201,15 +205,23 @@ fn list_chips() -> Result<ListFunction, Failure> {
             dies.map_or("-".into(), format_area),
             c.published.tdp.map_or("-".into(), |tdp| format!("{:.0} W", tdp.0)),
         ]);
-        entries.push(json!({
-            "name": name, "tensor_cores": c.tensor.cores, "arrays_per_core": c.tensor.arrays_per_core, "rows": c.tensor.rows,
-            "columns": c.tensor.columns, "vector_cores": c.vector.cores, "vector_lanes": c.vector.lanes, "clock_mhz": c.clock.0 / 1e6,
-            "peak_bf16_tflop_per_s": peak.map(|p| p.0 / 1e12), "global_buffer_mib": buffer.map(|b| b.gib() * 1024.0),
-            "hbm_gib": c.memory_capacity().gib(), "hbm_gb_per_s": c.hbm.read_bandwidth.0 / 1e9,
-            "node_nm": c.process_node().map(sim::hardware::ProcessNode::nanometres), "area_mm2": dies.map(|area| area.0), "tdp_w": c.published.tdp.map(|tdp| tdp.0),
-        }));
+        entries.push(entry_of_chip(name, &c));
     }
     Ok((table, entries))
+}
+
+/// A chip as an entry of the list.
+pub fn entry_of_chip(name: &str, c: &Accelerator) -> Value {
+    let peak = c.peak_flops(DataType::Bf16).or(c.peak_flops(DataType::Fp16));
+    let buffer = c.global_buffer().map(|level| level.capacity);
+    let dies = sim::hardware::chip_area(c).ok().map(|areas| areas.total_area());
+    json!({
+        "name": name, "tensor_cores": c.tensor.cores, "arrays_per_core": c.tensor.arrays_per_core, "rows": c.tensor.rows,
+        "columns": c.tensor.columns, "vector_cores": c.vector.cores, "vector_lanes": c.vector.lanes, "clock_mhz": c.clock.0 / 1e6,
+        "peak_bf16_tflop_per_s": peak.map(|p| p.0 / 1e12), "global_buffer_mib": buffer.map(|b| b.gib() * 1024.0),
+        "hbm_gib": c.memory_capacity().gib(), "hbm_gb_per_s": c.hbm.read_bandwidth.0 / 1e9,
+        "node_nm": c.process_node().map(sim::hardware::ProcessNode::nanometres), "area_mm2": dies.map(|area| area.0), "tdp_w": c.published.tdp.map(|tdp| tdp.0),
+    })
 }
 
 fn list_fabrics() -> Result<ListFunction, Failure> {
@@ -222,9 +234,7 @@ fn list_fabrics() -> Result<ListFunction, Failure> {
     for name in Fabric::names() {
         let f = Fabric::built_in(name).or_other()?;
         let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
-        // Unlimited if the outermost tier is a switch of unstated size.
-        let limited = |n: u32| (n != u32::MAX).then_some(n);
-        let (devices, domain) = (limited(f.device_count()), limited(f.fast_domain_devices()));
+        let (devices, domain) = (limited_devices(f.device_count()), limited_devices(f.fast_domain_devices()));
         let or_any = |n: Option<u32>| n.map_or_else(|| "any".to_owned(), |n| n.to_string());
         let rates: Vec<String> = bandwidths.iter().map(|b| format!("{b:.1}")).collect();
         table.add_row([
@@ -235,12 +245,23 @@ fn list_fabrics() -> Result<ListFunction, Failure> {
             f.joins.join(", "),
             f.description.clone(),
         ]);
-        entries.push(json!({
-            "name": name, "devices": devices, "fast_domain": domain, "gb_per_s_per_device": bandwidths,
-            "chips": f.joins, "description": f.description,
-        }));
+        entries.push(entry_of_fabric(name, &f));
     }
     Ok((table, entries))
+}
+
+/// A number of devices; `None` if the outermost tier is a switch of unstated size.
+fn limited_devices(devices: u32) -> Option<u32> {
+    (devices != u32::MAX).then_some(devices)
+}
+
+/// A fabric as an entry of the list.
+pub fn entry_of_fabric(name: &str, f: &Fabric) -> Value {
+    let bandwidths: Vec<f64> = f.tiers.iter().map(|t| t.bandwidth.0 / 1e9).collect();
+    json!({
+        "name": name, "devices": limited_devices(f.device_count()), "fast_domain": limited_devices(f.fast_domain_devices()),
+        "gb_per_s_per_device": bandwidths, "chips": f.joins, "description": f.description,
+    })
 }
 
 fn list_studies() -> Result<ListFunction, Failure> {
@@ -258,12 +279,17 @@ fn list_studies() -> Result<ListFunction, Failure> {
             batch.to_string(),
             s.description.clone(),
         ]);
-        entries.push(json!({
-            "name": name, "devices": devices, "fabric": s.cluster.fabric, "global_batch_sequences": batch,
-            "description": s.description, "source": s.source,
-        }));
+        entries.push(entry_of_study(&name, &s));
     }
     Ok((table, entries))
+}
+
+/// A study as an entry of the list.
+pub fn entry_of_study(name: &str, s: &Study) -> Value {
+    json!({
+        "name": name, "devices": s.cluster.devices, "fabric": s.cluster.fabric,
+        "global_batch_sequences": s.cluster.global_batch_sequences, "description": s.description, "source": s.source,
+    })
 }
 
 fn list_stacks() -> Result<ListFunction, Failure> {
@@ -319,10 +345,10 @@ fn list_constants() -> ListFunction {
 }
 
 /// The fields of a chip and a fabric with their values, and further fields that their files may have.
-fn list_dimensions(arguments: &ListArguments) -> Result<ListFunction, Failure> {
-    let chip = chip_document(&arguments.chip, &Files::default())?;
+fn list_dimensions(arguments: &ListArguments, files: &Files) -> Result<ListFunction, Failure> {
+    let chip = chip_document(&arguments.chip, files)?;
     let name = chip.build_accelerator().or_input()?.name;
-    let fabric = FabricDocument::load_for(&arguments.fabric, &name).or_input()?;
+    let fabric = FabricDocument::load_from(&arguments.fabric, &name, files).or_input()?;
     let of_fabric = fabric.list_fields().into_iter().map(|(key, value)| (format!("{FABRIC}{key}"), value));
     let given: Vec<(String, FieldValue)> =
         chip.strip_measured(true).list_fields().into_iter().chain(of_fabric).collect();

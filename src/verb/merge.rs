@@ -1,6 +1,7 @@
 //! `coplace merge`: merges the parts of a sweep or of a search.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{parts, prepare_job};
@@ -33,7 +34,7 @@ pub struct MergeArguments {
 }
 
 /// Runs the verb: merges, writes the directory, and prints the answer of a sweep.
-pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
+pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure> {
     if let Some(part) = arguments.parts.iter().find(|directory| is_part(directory)) {
         if let Some(swept) =
             arguments.parts.iter().find(|directory| !is_part(directory) && directory.join(STORE).exists())
@@ -44,7 +45,7 @@ pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
                 "{part}: is a part of a search, and {swept} one of a sweep; {cure}"
             )));
         }
-        return parts::merge_parts(&arguments.parts, &arguments.out, arguments.format);
+        return parts::merge_parts(call, &arguments.parts, &arguments.out, arguments.format);
     }
     let parts = SweepParts::open_all(&arguments.parts).or_input()?;
     let question = SearchQuestion::load_again(parts.facts().asked.clone())?.of_one_model(false)?;
@@ -61,5 +62,5 @@ pub fn run_merge(arguments: &MergeArguments) -> Result<(), Failure> {
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
     let answer = ready.finish_sweep(&whole, SweepProcessCounts::default())?;
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }

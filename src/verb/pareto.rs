@@ -2,6 +2,7 @@
 
 use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
@@ -81,7 +82,7 @@ struct AxesNamed {
 }
 
 /// Runs the verb: reads the runs, draws and lists.
-pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
+pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failure> {
     let mut runs = read_runs(&arguments.directories)?;
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
         return Err(failure::input_failure(format!(
@@ -106,7 +107,9 @@ pub fn run_pareto(arguments: &ParetoArguments) -> Result<(), Failure> {
     let written = figure.write_files(out, PARETO).or_unwritable()?;
     let written = written.iter().map(|path| path.display().to_string()).collect();
     let answer = ParetoAnswer { written, runs: fronts_of_runs(&runs, axes) };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer, &runs, axes))
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| {
+        answer_text(&answer, &runs, axes)
+    })
 }
 
 /// The requested axes. Fails if two are equal, or if no design has a value.

@@ -6,6 +6,7 @@ mod phaze;
 mod piper;
 
 use crate::answer::Format;
+use crate::call::Call;
 use crate::failure::{self, Failure};
 use sim::status::SolveStatus;
 use std::path::{Path, PathBuf};
@@ -45,10 +46,10 @@ pub struct PlaceArguments {
 }
 
 /// Runs the verb: solves every file. A bad file is reported; the others are still solved.
-pub fn run_place(arguments: &PlaceArguments) -> Result<(), Failure> {
+pub fn run_place(arguments: &PlaceArguments, call: &Call) -> Result<(), Failure> {
     let mut faults = Vec::new();
     for path in &arguments.files {
-        match place_file(path, arguments.format) {
+        match place_file(call, path, arguments.format) {
             Err(Failure::Input(error)) => faults.push(error.to_string()),
             other => other?,
         }
@@ -66,14 +67,16 @@ fn word_of_status(status: &SolveStatus) -> &'static str {
 }
 
 /// Solves one file, in the format that its keys show.
-fn place_file(path: &Path, format: Format) -> Result<(), Failure> {
+fn place_file(call: &Call, path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
     match sim::files::text::read_text(path) {
         Ok(text) if interop::piper::PiperInstance::is_piper_graph(&text) => {
-            piper::place_piper_text(&text, &file, format)
+            piper::place_piper_text(call, &text, &file, format)
         }
-        Ok(text) if interop::nest::NestInstance::is_nest_instance(&text) => nest::place_nest_text(&text, &file, format),
+        Ok(text) if interop::nest::NestInstance::is_nest_instance(&text) => {
+            nest::place_nest_text(call, &text, &file, format)
+        }
         // PHAZE's reader also names a file that cannot be read.
-        _ => phaze::place_phaze_file(path, format),
+        _ => phaze::place_phaze_file(call, path, format),
     }
 }

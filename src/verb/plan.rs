@@ -5,6 +5,7 @@ mod watched;
 mod write;
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::numbers::whole_number_in;
@@ -26,6 +27,7 @@ use search::planner::{
     search_plans_watched,
 };
 use search::rank_mapping::RankMapping;
+use sim::files::carried::Files;
 use sim::network::Fabric;
 use sim::pipeline::Timeline;
 use sim::units::Bytes;
@@ -123,9 +125,17 @@ pub struct PlanArguments {
     format: Format,
 }
 
+impl PlanArguments {
+    /// The same, with texts that stand in for files of the same names.
+    pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
+        self.job.files.clone_from(files);
+        self
+    }
+}
+
 /// Runs the verb: searches and prints.
-pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
-    let limit = stop::StopLimit::new(arguments.time_limit)?;
+pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
+    let limit = stop::StopLimit::new(call, arguments.time_limit)?;
     let question = arguments.question()?;
     let mut loaded = LoadedJob::load(&question, |whole| fabric_with_links(arguments, &question, whole))?;
     let mut asked = question.plans.clone().with_mixes_of(&loaded.stack);
@@ -134,7 +144,7 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
         asked.orders.get_or_insert_with(|| vec![RankOrder::DataFirst]);
     }
     let techniques = loaded.techniques().clone();
-    let settled = search_with_fractions((arguments, &question), &mut loaded, &asked, &limit)?;
+    let settled = search_with_fractions(call, (arguments, &question), &mut loaded, &asked, &limit)?;
     let (job, cluster) = (loaded.planner_job(&question), &loaded.cluster);
     let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
@@ -145,13 +155,13 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
     }
     if arguments.emit == Some(EmitTarget::Piper) {
-        return write_piper_instance(arguments, &question, &job);
+        return write_piper_instance(arguments, &question, &job, call);
     }
-    let progress = ProgressDisplay::begin_phase("searching plans");
+    let progress = ProgressDisplay::begin_phase(call, "searching plans");
     let answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
     unmet_budget(&question, &job, &answer)?;
     let (arguments, question, asked, limit) = (arguments, &question, &asked, &limit);
-    let fits = FitSearch { arguments, question, asked, techniques, limit, progress: &progress };
+    let fits = FitSearch { call, arguments, question, asked, techniques, limit, progress: &progress };
     let (mut answer, refused) = fits.keep_margin(&mut loaded, answer)?;
     let (job, cluster) = (loaded.planner_job(question), &loaded.cluster);
     let (_, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, asked);
@@ -182,14 +192,14 @@ pub fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
             if let Some(stopped) = &stopped {
                 tracing::warn!("{}", stopped.proof_text(answer.best.first().map(|best| best.time.total.0)));
             }
-            write_best_plan(question, framework, &job, &answer, &mappings)
+            write_best_plan(call, question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
             let mut record = list_plans((arguments, question), &job, &around, &answer, stopped)?;
             drop(progress);
             record.why = refused.or(record.why);
             record.with_mappings(&mappings);
-            answer::write_answer(arguments.format, &record, report::plan_report)
+            answer::write_answer(call, arguments.format, &record, report::plan_report)
         }
     }
 }
@@ -233,13 +243,14 @@ fn search_space(
 
 /// Searches the fastest plans, with the best offloaded fraction if a technique leaves it open.
 fn search_with_fractions(
+    call: &Call,
     (arguments, question): (&PlanArguments, &Question),
     loaded: &mut LoadedJob,
     asked: &PlanSpace,
     limit: &stop::StopLimit,
 ) -> Result<Option<PlanAnswer>, Failure> {
     let cluster = loaded.cluster.clone();
-    let progress = ProgressDisplay::begin_phase("searching plans with every part that may go away");
+    let progress = ProgressDisplay::begin_phase(call, "searching plans with every part that may go away");
     loaded.settle_offload(question, |job| {
         let (space, _) = requested_spaces(arguments.emit, arguments.everything, job, &cluster, asked);
         search_space(arguments, job, &space, limit, &progress)
@@ -247,14 +258,19 @@ fn search_with_fractions(
 }
 
 /// Writes the job's graph as a problem for Piper.
-fn write_piper_instance(arguments: &PlanArguments, question: &Question, job: &Job<'_>) -> Result<(), Failure> {
+fn write_piper_instance(
+    arguments: &PlanArguments,
+    question: &Question,
+    job: &Job<'_>,
+    call: &Call,
+) -> Result<(), Failure> {
     if let Some(top) = arguments.top {
         tracing::warn!("--top {top}: --emit piper writes the graph, which has no plans yet; it is left out");
     }
     let plans = &question.plans;
     let micro_batch = plans.micro_batch.as_ref().and_then(|list| list.first()).map_or(1, |b| *b);
     let instance = piper::piper_graph_of_job(job, micro_batch, plans.tensor.as_deref()).or_input()?;
-    answer::write_text(&instance.to_json_string())
+    answer::write_text(call, &instance.to_json_string())
 }
 
 /// Maps the ranks of the listed plans to the links. Empty if the search was stopped.
@@ -298,6 +314,7 @@ pub fn requested_spaces(
 
 /// Prints the best plan in a framework's configuration.
 fn write_best_plan(
+    call: &Call,
     question: &Question,
     framework: EmitTarget,
     job: &Job<'_>,
@@ -309,7 +326,7 @@ fn write_best_plan(
         return Err(Failure::Other(anyhow::anyhow!("--emit: nothing to write: {why}")));
     }
     let mappings: Vec<RankMappingRecord> = mappings.iter().map(RankMappingRecord::from).collect();
-    write::write_first_expressible(framework, question, job, &answer.best, &mappings)
+    write::write_first_expressible(call, framework, question, job, &answer.best, &mappings)
 }
 
 /// The best plans, and the neighbours of the first unless the search was stopped. Writes the trace.

@@ -1,10 +1,11 @@
 //! `coplace report`: writes a run as one HTML page.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use crate::verb::job::JobParts;
-use crate::verb::job::run::files_without;
+use crate::verb::job::run::files_beside;
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
 use results::run::search_run::{RunError, SearchRun};
@@ -64,7 +65,7 @@ struct ReportAnswer {
 }
 
 /// Runs the verb: reads the run, replays its step, writes the page.
-pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
+pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failure> {
     if arguments.out.is_dir() {
         return Err(failure::input_failure(format!(
             "-o {}: is a directory; give a file, such as report.html in it",
@@ -98,7 +99,7 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
                 headroom: Bytes::ZERO,
                 techniques: &plan.techniques,
             };
-            let played = progress::run_with_progress("replaying the step", || PlanReplay::new(&job, found));
+            let played = progress::run_with_progress(call, "replaying the step", || PlanReplay::new(&job, found));
             played.map_err(|why| left_out.push(format!("passes, kernels and memory over time, because {why}"))).ok()
         }
         _ => None,
@@ -113,7 +114,7 @@ pub fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     files::write_file(&arguments.out, html.as_bytes()).or_unwritable()?;
     let written =
         ReportAnswer { written: arguments.out.display().to_string(), bytes: html.len(), left_out: page.left_out };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&written), |_| {
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&written), |_| {
         let mut text =
             format!("Written: {} ({:.1} MB; open it in a browser)\n", written.written, written.bytes as f64 / 1e6);
         text.extend(written.left_out.iter().map(|what| format!("Left out: {what}\n")));
@@ -151,7 +152,7 @@ fn parts_of_question(arguments: &ReportArguments, subject: &PageSubject) -> Resu
     let mut question = subject.asked.clone().unwrap_or_else(|| question_of_names(subject));
     let ReportArguments { model, chip, fabric, stack, .. } = arguments;
     let own: Vec<&str> = [model, chip, fabric, stack].into_iter().flatten().map(String::as_str).collect();
-    question.files = files_without(&question.files, &own);
+    question.files = files_beside(Some(&question), &own, &Files::default());
     if let (Some(model), Some(first)) = (model, question.models.first_mut()) {
         first.model.clone_from(model);
     }

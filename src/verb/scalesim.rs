@@ -1,6 +1,7 @@
 //! `coplace scalesim`: reads SCALE-Sim's configuration and topology, and writes its compute report.
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use clap::ValueEnum;
@@ -75,7 +76,7 @@ struct AnswerLayer {
 }
 
 /// Runs the verb: counts, prints, writes the report.
-pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
+pub fn run_scalesim(arguments: &ScaleSimArguments, call: &Call) -> Result<(), Failure> {
     let name = arguments.config.display().to_string();
     let config =
         ScaleSimConfig::from_cfg_str(&input::read_text(&arguments.config, "a SCALE-Sim configuration (.cfg)")?, &name)
@@ -112,7 +113,7 @@ pub fn run_scalesim(arguments: &ScaleSimArguments) -> Result<(), Failure> {
         dataflow: config.dataflow,
         layers,
     };
-    answer::write_answer(arguments.format, &answer, answer_text)
+    answer::write_answer(call, arguments.format, &answer, answer_text)
 }
 
 fn answer_text(answer: &ScaleSimAnswer) -> String {

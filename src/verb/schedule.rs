@@ -1,6 +1,7 @@
 //! `coplace schedule`: solves operator-schedule instances with proof, under both pairings.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure};
 use crate::numbers::whole_number_in;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -99,7 +100,7 @@ struct PairingLine {
 }
 
 /// Runs the verb: solves every file under both pairings. A bad file is reported; the others are still solved.
-pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
+pub fn run_schedule(arguments: &ScheduleArguments, call: &Call) -> Result<(), Failure> {
     let time = match arguments.time_limit {
         Some(s) if !(s > 0.0 && s < 1e9) => {
             return Err(failure::input_failure(format!(
@@ -117,7 +118,7 @@ pub fn run_schedule(arguments: &ScheduleArguments) -> Result<(), Failure> {
                 let paired = ScheduleAnswer::answer_line(&instance, Pairing::SameIndex, limits);
                 unpaired.adopt_shorter(&paired, instance.stored_unpaired);
                 let line = PairingLine { file: path.display().to_string(), unpaired, paired };
-                answer::write_answer_line(arguments.format, &Versioned::with_schema_one(&line), |_| {
+                answer::write_answer_line(call, arguments.format, &Versioned::with_schema_one(&line), |_| {
                     answer_text(&line)
                 })?;
             }

@@ -10,6 +10,7 @@ pub mod question;
 mod within;
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::numbers::whole_number_in;
 use crate::progress::{self, RemainingTime, TimeLeft};
@@ -35,6 +36,7 @@ use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
 use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use search::space::{DesignId, EfficiencyChoice};
+use sim::files::carried::Files;
 use sim::units::SquareMillimeters;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -123,6 +125,9 @@ pub struct SearchRequest {
     pub assume: Vec<String>,
     #[command(flatten)]
     pub asked: StudyOverrides,
+    /// Texts that stand in for files of the same names.
+    #[arg(skip)]
+    pub files: Files,
 }
 
 /// Overrides of the study.
@@ -225,19 +230,27 @@ impl SearchArguments {
     }
 }
 
+impl SearchArguments {
+    /// The same, with texts that stand in for files of the same names.
+    pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
+        self.posed.files.clone_from(files);
+        self
+    }
+}
+
 /// Runs the verb: searches, writes the run directory, prints the report.
-pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
+pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failure> {
     let arguments = &SearchArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if arguments.in_parts.shard.is_some() || arguments.in_parts.slurm.is_some() {
-        return parts::run_part(arguments);
+        return parts::run_part(arguments, call);
     }
     if arguments.posed.asked.robust && arguments.draws != DRAWS {
         let cure = "--robust has a rule of doubt of its own; leave one of the two out";
         return Err(failure::input_failure(format!("--draws {}: {cure}", arguments.draws)));
     }
     let start = Instant::now();
-    let limit = stop::StopLimit::new(arguments.posed.asked.time_limit)?;
-    let progress = progress::ProgressDisplay::begin_phase("reading the question and preparing plans");
+    let limit = stop::StopLimit::new(call, arguments.posed.asked.time_limit)?;
+    let progress = progress::ProgressDisplay::begin_phase(call, "reading the question and preparing plans");
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
     prepare_and_search(&question, |searched, search| {
@@ -290,9 +303,9 @@ pub fn run_search(arguments: &SearchArguments) -> Result<(), Failure> {
         times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
         progress.next_phase("explaining the best chip and comparing it");
         let about = RecordContext { digest, seed, stopped, decision, grown: Some(grown.to_csv()), start, times };
-        let found = conclude_search(&question, searched, &answer, about)?;
+        let found = conclude_search(&question, searched, &answer, about, call)?;
         drop(progress);
-        write_and_print(&out, arguments.format, found, |record| match arguments.details {
+        write_and_print(call, &out, arguments.format, found, |record| match arguments.details {
             true => report_with_progress(record, &grown),
             false => report::run_summary(record, &out.path().display().to_string()),
         })
@@ -357,6 +370,7 @@ pub fn conclude_search(
     searched: &SearchedModelSet<'_>,
     answer: &DesignAnswer,
     about: RecordContext,
+    call: &Call,
 ) -> Result<(SearchRecord, Vec<DesignRow>, FoundFiles), Failure> {
     let RecordContext { digest, seed, stopped, decision, grown, start, mut times } = about;
     let explaining = Instant::now();
@@ -364,7 +378,7 @@ pub fn conclude_search(
     name_bounds(searched, answer, &mut rows)?;
     let best = best_design(question, searched, answer, &rows)?;
     let comparison = match &best {
-        Some(_) if stop::StopLimit::was_interrupted() => {
+        Some(_) if call.control.is_stopped() => {
             tracing::warn!("the best design is not compared with built chips, which would take some seconds more");
             None
         }
@@ -404,6 +418,7 @@ pub fn conclude_search(
 
 /// Writes the run directory and prints the report.
 pub fn write_and_print(
+    call: &Call,
     out: &DirectoryClaim,
     format: Format,
     (record, designs, found): (SearchRecord, Vec<DesignRow>, FoundFiles),
@@ -413,14 +428,14 @@ pub fn write_and_print(
     let run = SearchRun { name, record, designs };
     // The answer of a search matters more than its files: it is printed first if they cannot be written.
     let written = run.write_run(out.path(), &found);
-    match (format, &written) {
-        (Format::Json, _) => answer::write_json(&run.record)?,
-        (Format::Text, Ok(files)) => {
+    call.note_directory(out.path());
+    answer::write_answer(call, format, &run.record, |record| match &written {
+        Ok(files) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            answer::write_folded(&format!("{}\nWritten: {}\n", text(&run.record), files.join(", ")))?;
+            format!("{}\nWritten: {}\n", text(record), files.join(", "))
         }
-        (Format::Text, Err(_)) => answer::write_folded(&text(&run.record))?,
-    }
+        Err(_) => text(record),
+    })?;
     written.or_unwritable().map(drop)
 }
 

@@ -1,6 +1,7 @@
 //! Hidden verbs for packagers: shell completions and manual pages.
 
 use crate::answer;
+use crate::call::Call;
 use crate::failure::{Failure, OrOther, write_failure};
 use clap::Command;
 use clap_complete::Shell;
@@ -23,14 +24,14 @@ pub struct ManArguments {
 }
 
 /// Prints the completions of the command for a shell.
-pub fn print_completions(arguments: &CompletionArguments, mut command: Command) -> Result<(), Failure> {
+pub fn print_completions(arguments: &CompletionArguments, mut command: Command, call: &Call) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "coplace", &mut script);
-    answer::write_text(&String::from_utf8_lossy(&script))
+    answer::write_text(call, &String::from_utf8_lossy(&script))
 }
 
 /// Writes `coplace.1`, and `coplace-VERB.1` for every verb that is not hidden.
-pub fn write_manual(arguments: &ManArguments, command: Command) -> Result<(), Failure> {
+pub fn write_manual(arguments: &ManArguments, command: Command, call: &Call) -> Result<(), Failure> {
     let out = &arguments.out;
     let unwritten = |path: &Path, why: &std::io::Error| {
         write_failure(
@@ -52,5 +53,5 @@ pub fn write_manual(arguments: &ManArguments, command: Command) -> Result<(), Fa
         let path = out.join(format!("{name}.1"));
         std::fs::write(&path, page).map_err(|why| unwritten(&path, &why))?;
     }
-    answer::write_text(&format!("Written: {count} pages in {}\n", out.display()))
+    answer::write_text(call, &format!("Written: {count} pages in {}\n", out.display()))
 }

@@ -1,8 +1,8 @@
 //! Stops a search or a sweep before its end: after a time limit, or on Ctrl-C or SIGTERM.
 
+use crate::call::{Call, CallControl};
 use crate::failure::{self, Failure};
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,47 +13,39 @@ const INTERRUPTED: i32 = 130;
 /// Largest limit that a clock can represent.
 const LONGEST: f64 = 1e9;
 
-static ASKED: AtomicBool = AtomicBool::new(false);
-
 /// The limits of a search.
 pub struct StopLimit {
+    control: CallControl,
     end: Option<(Instant, f64)>,
 }
 
 impl StopLimit {
-    /// Starts the time limit, if there is one, and handles Ctrl-C and SIGTERM. A second signal ends the program.
-    pub fn new(seconds: Option<f64>) -> Result<Self, Failure> {
+    /// Starts the time limit, if there is one. The program handles Ctrl-C and SIGTERM: the first signal stops the
+    /// search, the second ends the program.
+    pub fn new(call: &Call, seconds: Option<f64>) -> Result<Self, Failure> {
         if let Some(seconds) = seconds.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST)) {
             let limit = format!("must be above 0 and at most {LONGEST} seconds; give a limit, or leave it out");
             return Err(failure::input_failure(format!("--time-limit {seconds}: {limit}")));
         }
-        let handler = || {
-            if ASKED.swap(true, Ordering::SeqCst) {
+        let control = call.control.clone();
+        handle_signals(call, move || {
+            if control.stop_again() {
                 std::process::exit(INTERRUPTED);
             }
             tracing::warn!("stopping: work in progress ends, then the best so far follows; Ctrl-C again ends at once");
-        };
-        // Without a handler, Ctrl-C ends the program as usual.
-        if let Err(why) = ctrlc::set_handler(handler) {
-            tracing::debug!("no handler for Ctrl-C: {why}");
-        }
+        });
         let end = seconds.map(|seconds| (Instant::now() + Duration::from_secs_f64(seconds), seconds));
-        Ok(Self { end })
+        Ok(Self { control: call.control.clone(), end })
     }
 
     /// True if the search must stop now.
     pub fn is_reached(&self) -> bool {
-        ASKED.load(Ordering::SeqCst) || self.end.is_some_and(|(end, _)| Instant::now() >= end)
-    }
-
-    /// True if a signal has stopped the search.
-    pub fn was_interrupted() -> bool {
-        ASKED.load(Ordering::SeqCst)
+        self.control.is_stopped() || self.end.is_some_and(|(end, _)| Instant::now() >= end)
     }
 
     /// The cause of the stop, if the search was stopped.
     pub fn stopped_by(&self) -> Option<String> {
-        if ASKED.load(Ordering::SeqCst) {
+        if self.control.is_stopped() {
             return Some(BY_SIGNAL.to_owned());
         }
         self.end
@@ -62,35 +54,50 @@ impl StopLimit {
     }
 }
 
-/// The number of stored designs of a sweep. Ctrl-C and SIGTERM end the program at once and print it; the store loses
-/// nothing.
-pub struct KeptCounter(Arc<Mutex<u64>>);
+/// Handles Ctrl-C and SIGTERM in the program. Another program that calls this one handles its own signals.
+fn handle_signals(call: &Call, handler: impl FnMut() + Send + 'static) {
+    if !call.is_of_program() {
+        return;
+    }
+    // Without a handler, Ctrl-C ends the program as usual.
+    if let Err(why) = ctrlc::set_handler(handler) {
+        tracing::debug!("no handler for Ctrl-C: {why}");
+    }
+}
+
+/// The number of stored designs of a sweep. In the program, Ctrl-C and SIGTERM end it at once and print the number. A
+/// call from another program ends with an incomplete answer that names it. The store loses nothing.
+pub struct KeptCounter {
+    kept: Arc<Mutex<u64>>,
+    control: CallControl,
+    words: Arc<dyn Fn(u64) -> String + Send + Sync>,
+}
 
 impl KeptCounter {
     /// Starts with `kept` stored designs. `words` describes a number.
-    pub fn new(kept: u64, words: impl Fn(u64) -> String + Send + 'static) -> Self {
-        let count = Arc::new(Mutex::new(kept));
-        let known = Arc::clone(&count);
-        let handler = move || {
+    pub fn new(call: &Call, kept: u64, words: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
+        let count = Self { kept: Arc::new(Mutex::new(kept)), control: call.control.clone(), words: Arc::new(words) };
+        let (known, words) = (Arc::clone(&count.kept), Arc::clone(&count.words));
+        handle_signals(call, move || {
             // A commit in progress ends first, so the line and the store agree; none starts before the exit.
             let kept = known.lock().unwrap_or_else(PoisonError::into_inner);
             // Standard error may be closed.
             let _ = writeln!(std::io::stderr(), "{BY_SIGNAL}: {}", words(*kept));
             std::process::exit(INTERRUPTED);
-        };
-        if let Err(why) = ctrlc::set_handler(handler) {
-            tracing::debug!("no handler for Ctrl-C: {why}");
-        }
-        Self(count)
+        });
+        count
     }
 
     /// Stores designs with `store`, which returns the number of all stored designs.
     ///
     /// # Errors
-    /// Those of `store`; the number stays as it was.
-    pub fn count_stored<E>(&self, store: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Those of `store`; the number stays as it was. An incomplete answer, if the call was asked to stop.
+    pub fn count_stored(&self, store: impl FnOnce() -> Result<u64, Failure>) -> Result<u64, Failure> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = store()?;
+        if self.control.is_stopped() {
+            return Err(Failure::Incomplete(anyhow::anyhow!("{BY_SIGNAL}: {}", (self.words)(*kept))));
+        }
         Ok(*kept)
     }
 }

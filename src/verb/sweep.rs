@@ -1,6 +1,7 @@
 //! `coplace sweep`: evaluates every design of a study, without pruning.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress::{ProgressDisplay, TimeLeft};
 use crate::verb::search::question::SearchQuestion;
@@ -21,6 +22,7 @@ use search::shard::Shard;
 use search::space::{Chips, CombinationChip};
 use search::sweep::{Sweep, SweptOutcome};
 use serde::Serialize;
+use sim::files::carried::Files;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -101,8 +103,16 @@ impl SweepArguments {
     }
 }
 
+impl SweepArguments {
+    /// The same, with texts that stand in for files of the same names.
+    pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
+        self.posed.files.clone_from(files);
+        self
+    }
+}
+
 /// Runs the verb: starts or resumes a sweep.
-pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
+pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure> {
     let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if let Some((flag, why)) = arguments.posed.asked.flag_of_search_alone() {
         return Err(failure::input_failure(format!("{flag}: works only for search: {why}")));
@@ -125,23 +135,25 @@ pub fn run_sweep(arguments: &SweepArguments) -> Result<(), Failure> {
             state: &state,
         };
         let submitted = batch.submit_batch()?;
-        return answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| {
+        return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&submitted), |_| {
             slurm::answer_text(&submitted)
         });
     }
     let claim = claim_directory(&path)?;
+    call.note_directory(&path);
     let mut store = open_store(claim.path(), &facts, arguments.resume)?;
     let of = format!("of {} designs are stored in {}; go on with --resume", format_count(facts.size()), path.display());
-    let kept = stop::KeptCounter::new(store.present().count(), move |kept| format!("{} {of}", format_count(kept)));
+    let kept =
+        stop::KeptCounter::new(call, store.present().count(), move |kept| format!("{} {of}", format_count(kept)));
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
     let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
     let ready = PreparedSweep { question: &question, jobs: &jobs, prepared: &prepared };
-    let this_run = ready.sweep_missing(&mut store, &kept)?;
+    let this_run = ready.sweep_missing(call, &mut store, &kept)?;
     let answer = match shard {
         Shard::WHOLE => ready.finish_sweep(&store, this_run)?,
         _ => part_answer(&store, &question, this_run)?,
     };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }
 
 /// The state of a part in a directory.
@@ -251,7 +263,12 @@ impl<'a> PreparedSweep<'a> {
     }
 
     /// Decides every design that the store lacks.
-    fn sweep_missing(&self, store: &mut SweepStore, kept: &stop::KeptCounter) -> Result<SweepProcessCounts, Failure> {
+    fn sweep_missing(
+        &self,
+        call: &Call,
+        store: &mut SweepStore,
+        kept: &stop::KeptCounter,
+    ) -> Result<SweepProcessCounts, Failure> {
         let (start, sweep) = (Instant::now(), self.whole_sweep());
         let shard = store.facts().shard();
         let present = store.present().clone();
@@ -260,7 +277,7 @@ impl<'a> PreparedSweep<'a> {
             (!group.is_empty()).then_some(group)
         });
         let (progress, size, before) =
-            (ProgressDisplay::begin_phase("sweeping"), store.facts().size(), store.present().count());
+            (ProgressDisplay::begin_phase(call, "sweeping"), store.facts().size(), store.present().count());
         let some = |numbers: &[u64]| {
             let fates: Vec<SweptOutcome> =
                 sweep.evaluate_combinations(numbers).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
@@ -273,7 +290,7 @@ impl<'a> PreparedSweep<'a> {
             let rows: Vec<SweptRow> = found.into_iter().map(|(_, row)| row).collect();
             let done = kept.count_stored(|| {
                 store.keep_rows(&rows).or_unwritable()?;
-                Ok::<_, Failure>(store.present().count())
+                Ok(store.present().count())
             })?;
             looked += rows.len() as u64;
             let seconds = start.elapsed().as_secs_f64();

@@ -1,11 +1,12 @@
 //! `coplace techniques`: compares all memory techniques on one model and chip.
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::progress;
-use crate::verb::job::run::{files_without, question_of_run};
+use crate::verb::job::run::{files_beside, question_of_run};
 use crate::verb::job::{
     AttentionKernel, LONGEST, OptimizerName, ProductFormat, count_up_to, ignored_key, training_precision,
 };
@@ -13,7 +14,6 @@ use results::answer::techniques::{self, TechniqueComparison};
 use results::{figure, report};
 use search::ask::Question;
 use search::techniques::TechniqueSetting;
-use sim::files::carried::Files;
 use sim::hardware::Accelerator;
 use sim::pipeline::PipelineSchedule;
 use std::path::PathBuf;
@@ -114,11 +114,11 @@ pub struct TechniquesArguments {
 }
 
 /// Runs the verb: evaluates the techniques and prints.
-pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
+pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<(), Failure> {
     let run = question_of_run(&arguments.chip, &arguments.model)?;
     let own = [Some(arguments.model.as_str()), arguments.fabric.as_deref(), arguments.stack.as_deref()];
     let own: Vec<&str> = own.into_iter().flatten().collect();
-    let files = run.as_ref().map_or_else(Files::default, |run| files_without(&run.files, &own));
+    let files = files_beside(run.as_ref(), &own, &call.files);
     let model = Model::load_assuming(&arguments.model, &files, &arguments.assume).or_input()?;
     let mut chip = input::read_chip(&arguments.chip, &files)?.accelerator;
     if let Some(text) = &arguments.nvme {
@@ -138,9 +138,10 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
         false => arguments.technique.iter().map(|text| parse_techniques(text)).collect::<Result<_, _>>()?,
     };
     let setting = TechniqueSetting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
-    let answer =
-        progress::run_with_progress("trying techniques", || TechniqueComparison::compare_techniques(&setting, &lists))
-            .or_input()?;
+    let answer = progress::run_with_progress(call, "trying techniques", || {
+        TechniqueComparison::compare_techniques(&setting, &lists)
+    })
+    .or_input()?;
     // Some of several techniques may be impossible. If all requested ones are, there is nothing to compare.
     let asked = answer.rows.iter().skip(1);
     if let (Some(why), true) =
@@ -157,7 +158,7 @@ pub fn run_techniques(arguments: &TechniquesArguments) -> Result<(), Failure> {
         })?;
         figure::draw_techniques(&answer).or_other()?.write_files(directory, "techniques").or_unwritable()?;
     }
-    answer::write_answer(arguments.format, &answer, report::techniques_report)
+    answer::write_answer(call, arguments.format, &answer, report::techniques_report)
 }
 
 /// Parses techniques joined by `+`.

@@ -3,11 +3,11 @@
 mod hindcast;
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use measured::validate::{self, FileReport};
-use results::answer::finite;
 use results::store::files;
 use results::{figure, report};
 use std::path::{Path, PathBuf};
@@ -78,25 +78,27 @@ pub struct ValidateArguments {
 }
 
 /// Runs the verb: scores every file. Faults are reported at the end; the other rows are still scored.
-pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
+pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Failure> {
     if arguments.techniques {
         let figures = results::papers::reproduce_figures().or_other()?;
-        return answer::write_answer(arguments.format, &figures, |figures| report::papers_report(figures));
+        return answer::write_answer(call, arguments.format, &figures, |figures| report::papers_report(figures));
     }
     if let Some(chips) = &arguments.hindcast {
-        return hindcast::run_hindcast(chips, arguments.format);
+        return hindcast::run_hindcast(chips, arguments.format, call);
     }
     if let Some(table) = &arguments.intervals {
-        return validate_intervals(table.as_deref());
+        return validate_intervals(table.as_deref(), call);
     }
     let mut faults = Vec::new();
     let mut reports = Vec::new();
     let options = validate_options(arguments)?;
     if arguments.held_out {
-        return validate_held_out(arguments, &options);
+        return validate_held_out(arguments, &options, call);
     }
     for path in &arguments.files {
-        match progress::run_with_progress("predicting what was measured", || validate::validate_file(path, &options)) {
+        match progress::run_with_progress(call, "predicting what was measured", || {
+            validate::validate_file(path, &options)
+        }) {
             Ok(report) => reports.push(report),
             Err(error) => faults.push(error.to_string()),
         }
@@ -109,13 +111,10 @@ pub fn run_validate(arguments: &ValidateArguments) -> Result<(), Failure> {
             files::write_file(path, &validate::breakdown_csv(&reports).or_other()?).or_unwritable()?;
         }
         let drawn = arguments.plot.as_deref().map(|directory| draw_figures(directory, &reports)).transpose()?;
-        finite::check_finite(&reports).or_other()?;
-        match arguments.format {
-            Format::Json => answer::write_json(&validate::reports_json(&reports))?,
-            Format::Text => {
-                answer::write_folded(&reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default())))?
-            }
-        }
+        let figures = validate::reports_json(&reports);
+        answer::write_answer(call, arguments.format, &figures, |_| {
+            reports_text(&reports, &list_written(arguments, drawn.unwrap_or_default()))
+        })?;
     }
     for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {
         faults.extend(errors.iter().take(NAMED).map(ToString::to_string));
@@ -140,10 +139,14 @@ fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateO
 }
 
 /// Prints the errors on held-out rows.
-fn validate_held_out(arguments: &ValidateArguments, options: &validate::ValidateOptions) -> Result<(), Failure> {
+fn validate_held_out(
+    arguments: &ValidateArguments,
+    options: &validate::ValidateOptions,
+    call: &Call,
+) -> Result<(), Failure> {
     let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.files {
-        let found = progress::run_with_progress("fitting without the held-out rows", || {
+        let found = progress::run_with_progress(call, "fitting without the held-out rows", || {
             validate::held_out::alone_residuals(path, options)
         });
         if let Some(found) = found.or_input()? {
@@ -172,27 +175,26 @@ fn validate_held_out(arguments: &ValidateArguments, options: &validate::Validate
     if !residuals.is_empty() || alone.is_empty() {
         text.push_str(&format!("{}\n{}", report::held_out_report(&residuals), report::few_runs_report(&few)));
     }
-    answer::write_text(&text)
+    answer::write_text(call, &text)
 }
 
 /// Prints the coverage of intervals.
-fn validate_intervals(table: Option<&Path>) -> Result<(), Failure> {
+fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> {
     let runs = |table: &ResidualTable| report::coverage_report(&coverage_by_data_set(table));
     let alone = |table: &AloneResiduals| report::coverage_of_alone(&table.coverage_by_data_set());
     let Some(path) = table else {
-        return answer::write_text(&format!(
-            "{}\n{}",
-            runs(ResidualTable::read_carried()),
-            alone(AloneResiduals::read_carried())
-        ));
+        return answer::write_text(
+            call,
+            &format!("{}\n{}", runs(ResidualTable::read_carried()), alone(AloneResiduals::read_carried())),
+        );
     };
     let text = sim::files::text::read_text(path)
         .map_err(|e| failure::input_failure(format!("{}: {e}; give a readable table", path.display())))?;
     let wrong = |e| failure::input_failure(format!("{}: {e}", path.display()));
     if AloneResiduals::is_table(&text) {
-        return answer::write_text(&alone(&AloneResiduals::parse_csv(&text).map_err(wrong)?));
+        return answer::write_text(call, &alone(&AloneResiduals::parse_csv(&text).map_err(wrong)?));
     }
-    answer::write_text(&runs(&ResidualTable::parse_csv(&text).map_err(wrong)?))
+    answer::write_text(call, &runs(&ResidualTable::parse_csv(&text).map_err(wrong)?))
 }
 
 /// Most faulty rows of a file that standard error names.

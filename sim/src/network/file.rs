@@ -31,6 +31,14 @@ impl Fabric {
         build_fabric(&file)
     }
 
+    /// The text of a built-in fabric's file.
+    ///
+    /// # Errors
+    /// [`NetworkError::Unknown`] lists the names that exist.
+    pub fn built_in_text(name: &str) -> Result<&'static str, NetworkError> {
+        template_text(name)
+    }
+
     /// A built-in fabric by name, or a fabric file by path (any name that ends in `.toml`). If several chips share it,
     /// it has the figures of the first one.
     ///

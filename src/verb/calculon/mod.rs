@@ -5,6 +5,7 @@ mod record;
 mod text;
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
@@ -53,7 +54,7 @@ pub struct CalculonArguments {
 }
 
 /// Runs the verb: reads a row, evaluates it, prints.
-pub fn run_calculon(arguments: &CalculonArguments) -> Result<(), Failure> {
+pub fn run_calculon(arguments: &CalculonArguments, call: &Call) -> Result<(), Failure> {
     let files = [&arguments.model, &arguments.execution, &arguments.system].map(|path| path.display().to_string());
     let [model, execution, system] = files.each_ref().map(String::as_str);
     let application = input::read_text(&arguments.model, "an application of Calculon (.json)")?;
@@ -66,5 +67,5 @@ pub fn run_calculon(arguments: &CalculonArguments) -> Result<(), Failure> {
     let row = assemble_row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
     let outcome = row.run_row().map_err(|why| failure::input_failure(format!("{execution}: {why}")))?;
     let ran = CalculonAnswer::new([model, execution, system], &row, &outcome);
-    answer::write_answer(arguments.format, &ran, text::calculon_report)
+    answer::write_answer(call, arguments.format, &ran, text::calculon_report)
 }

@@ -2,6 +2,7 @@
 
 use super::{CalibrateArguments, errors, format_number, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use crate::progress;
@@ -41,25 +42,25 @@ struct KernelError {
 }
 
 /// Fits, writes and prints.
-pub fn calibrate_chip(arguments: &CalibrateArguments) -> Result<(), Failure> {
-    let template = &read_chip(arguments)?;
+pub fn calibrate_chip(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
+    let template = &read_chip(arguments, &call.files)?;
     let keys: Vec<&str> = arguments.only.iter().map(String::as_str).collect();
     let data = read_measurements(&arguments.data, &template.accelerator).or_input()?;
     if data.rows.is_empty() {
         return Err(failure::input_failure(nothing_to_fit(arguments, &template.name, &data)));
     }
-    let fit =
-        progress::run_with_progress("fitting", || fit_scalars(&template.accelerator, &data.rows, &keys)).or_input()?;
+    let fit = progress::run_with_progress(call, "fitting", || fit_scalars(&template.accelerator, &data.rows, &keys))
+        .or_input()?;
     let answer = fit_answer(arguments, &template.name, data, fit);
     if let Some(out) = &arguments.out {
         write_chip(arguments, out, &answer)?;
     }
-    answer::write_answer(arguments.format, &Versioned::with_schema_two(&answer), |_| answer_text(&answer))?;
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_two(&answer), |_| answer_text(&answer))?;
     super::name_wrong_rows(&answer.row_errors)
 }
 
 /// Reads the chip. The error for a fabric or a stack names its kind.
-fn read_chip(arguments: &CalibrateArguments) -> Result<ChipTemplate, Failure> {
+fn read_chip(arguments: &CalibrateArguments, files: &Files) -> Result<ChipTemplate, Failure> {
     let name = &arguments.chip;
     let is = |names: &[&str]| names.iter().any(|known| sim::names::are_same_name(known, name));
     let stacks = SoftwareStack::built_in_names();
@@ -68,7 +69,7 @@ fn read_chip(arguments: &CalibrateArguments) -> Result<ChipTemplate, Failure> {
         () if is(&stacks.iter().map(String::as_str).collect::<Vec<_>>()) => {
             "a software stack, which is fitted to training runs"
         }
-        () => return input::read_chip(name, &Files::default()),
+        () => return input::read_chip(name, files),
     };
     let data = arguments.data.display();
     Err(failure::input_failure(format!(

@@ -2,6 +2,7 @@
 
 use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::validate::ValidateOptions;
@@ -18,14 +19,14 @@ struct CalibratedFabricAnswer {
 }
 
 /// Fits, writes and prints.
-pub fn run_calibrate_fabric(arguments: &CalibrateArguments) -> Result<(), Failure> {
+pub fn run_calibrate_fabric(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::input_failure(
             "--only: selects scalars of a chip; for a fabric all are fitted, and those that collectives do not \
             determine are kept",
         ));
     }
-    let CalibratedFabric { mut document, fit, source } = progress::run_with_progress("fitting", || {
+    let CalibratedFabric { mut document, fit, source } = progress::run_with_progress(call, "fitting", || {
         calibrate_fabric(&arguments.data, &arguments.chip, &ValidateOptions::default())
     })
     .or_input()?;
@@ -36,7 +37,7 @@ pub fn run_calibrate_fabric(arguments: &CalibrateArguments) -> Result<(), Failur
     }
     let answer =
         CalibratedFabricAnswer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
     super::report_wrong_rows(&arguments.data)
 }
 

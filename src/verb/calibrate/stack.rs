@@ -2,6 +2,7 @@
 
 use super::{CalibrateArguments, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use measured::validate::ValidateOptions;
@@ -19,7 +20,7 @@ struct CalibratedStackAnswer {
 }
 
 /// Fits a stack's scalars to measured runs, writes the stack, and prints its errors.
-pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure> {
+pub fn run_calibrate_stack(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::input_failure(
             "--only: selects scalars of a chip; for a stack all are fitted, and those that runs do not determine are \
@@ -33,7 +34,7 @@ pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure
         ))
     })?;
     let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), output_stem);
-    let CalibratedStack { stack, rows, parts } = progress::run_with_progress("fitting", || {
+    let CalibratedStack { stack, rows, parts } = progress::run_with_progress(call, "fitting", || {
         calibrate_stack(&arguments.data, &base, &name, &ValidateOptions::default())
     })
     .or_input()?;
@@ -42,7 +43,7 @@ pub fn run_calibrate_stack(arguments: &CalibrateArguments) -> Result<(), Failure
         results::store::files::write_file(out, text.as_bytes()).or_unwritable()?;
     }
     let answer = CalibratedStackAnswer { stack: base.name, data: arguments.data.display().to_string(), rows, parts };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
     super::report_wrong_rows(&arguments.data)
 }
 

@@ -1,6 +1,7 @@
 //! The value of each freedom of a search, model by model.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::verb::search::baselines::search_expert_plan;
 use crate::verb::search::question::SearchQuestion;
@@ -40,7 +41,7 @@ pub struct FreedomsRequest<'a> {
 }
 
 /// Runs the comparison: searches with each freedom and prints.
-pub fn compare_freedoms(asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
+pub fn compare_freedoms(call: &Call, asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
     let given = asked.expert.map(parse_degrees).transpose()?;
     let models = asked.models.iter().map(|model| freedoms_of_model(asked, model, given)).collect::<Result<_, _>>()?;
     let answer = Freedoms::from_models(models, asked.seed);
@@ -53,7 +54,7 @@ pub fn compare_freedoms(asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
         })?;
         figure::draw_freedoms(&answer).or_other()?.write_files(directory, "freedoms").or_unwritable()?;
     }
-    answer::write_answer(asked.format, &Versioned::with_schema_one(&answer), |_| answer.to_text())
+    answer::write_answer(call, asked.format, &Versioned::with_schema_one(&answer), |_| answer.to_text())
 }
 
 /// Parses `P,T,D`: pipeline stages, tensor-parallel width, data-parallel ranks.

@@ -21,13 +21,15 @@ pub fn question_of_run(chip: &str, model: &str) -> Result<Option<Question>, Fail
     Ok(search_run::read_record(directory).or_input()?.question_of_best(directory, Some(model)))
 }
 
-/// The texts that travel with a question, except those of files that the user names and that lie there.
-pub fn files_without(files: &Files, own: &[&str]) -> Files {
-    let mut files = files.clone();
+/// The texts that travel with the question of a run, except those of files that the user names and that lie there.
+/// The texts of `given` take precedence.
+pub fn files_beside(run: Option<&Question>, own: &[&str], given: &Files) -> Files {
+    let mut files = run.map_or_else(Files::default, |run| run.files.clone());
     for path in own.iter().map(Path::new).filter(|path| path.exists()) {
         files.remove(path);
         files.remove(&path.join("config.json"));
     }
+    given.iter().for_each(|(path, text)| files.insert(Path::new(path), text.to_owned()));
     files
 }
 

@@ -1,6 +1,7 @@
 //! Answers for NEST's instances.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use interop::nest::{self, NestBaseline, NestInstance, NestPlan, NestRecord, NestSolution};
 use serde::Serialize;
@@ -63,12 +64,14 @@ struct PublishedFigures<'a> {
 }
 
 /// Solves an instance, evaluates its fixed plans and prints the answer.
-pub fn place_nest_text(text: &str, file: &str, format: Format) -> Result<(), Failure> {
+pub fn place_nest_text(call: &Call, text: &str, file: &str, format: Format) -> Result<(), Failure> {
     let instance = NestInstance::from_json_str(text, file).or_input()?;
     let solution = nest::place_nest_chain(&instance).map_err(|why| failure::input_failure(format!("{file}: {why}")))?;
     let baselines = nest::evaluate_baselines(&instance);
     let line = line_of_solution(file, &instance.record, &solution, &baselines);
-    answer::write_answer_line(format, &Versioned::with_schema_one(&line), |_| nest_text(&line, &instance, &solution))
+    answer::write_answer_line(call, format, &Versioned::with_schema_one(&line), |_| {
+        nest_text(&line, &instance, &solution)
+    })
 }
 
 fn line_of_solution<'a>(

@@ -1,6 +1,7 @@
 //! Answers for PHAZE's placement instances.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{Failure, OrInput};
 use interop::phaze::{self, PhazePlan, PhazeSolution, Recorded};
 use serde::Serialize;
@@ -65,7 +66,7 @@ impl RecordedComparison {
 }
 
 /// Solves an instance and prints its answer.
-pub fn place_phaze_file(path: &Path, format: Format) -> Result<(), Failure> {
+pub fn place_phaze_file(call: &Call, path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
     let instance = phaze::PhazeInstance::read_file(path).or_input()?;
     let solution = solve_timed(&instance);
@@ -77,6 +78,7 @@ pub fn place_phaze_file(path: &Path, format: Format) -> Result<(), Failure> {
         })
     });
     print_phaze(
+        call,
         &file,
         &solution,
         recorded.map(|recorded| RecordedComparison::compare_with_record(&recorded, &solution)),
@@ -103,6 +105,7 @@ fn solve_timed(instance: &phaze::PhazeInstance) -> PhazeSolution {
 }
 
 fn print_phaze(
+    call: &Call,
     file: &str,
     solution: &PhazeSolution,
     expected: Option<RecordedComparison>,
@@ -118,7 +121,7 @@ fn print_phaze(
         solve_seconds: solution.solve_seconds,
         expected,
     };
-    answer::write_answer_line(format, &Versioned::with_schema_one(&line), |_| phaze_text(&line, solution))
+    answer::write_answer_line(call, format, &Versioned::with_schema_one(&line), |_| phaze_text(&line, solution))
 }
 
 fn phaze_text(line: &PhazeLine<'_>, solution: &PhazeSolution) -> String {

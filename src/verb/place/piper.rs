@@ -1,6 +1,7 @@
 //! Answers for Piper's graphs.
 
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use interop::piper;
 use serde::Serialize;
@@ -8,10 +9,10 @@ use sim::status::SolveStatus;
 use std::collections::BTreeMap;
 
 /// Solves a graph and prints its answer.
-pub fn place_piper_text(text: &str, file: &str, format: Format) -> Result<(), Failure> {
+pub fn place_piper_text(call: &Call, text: &str, file: &str, format: Format) -> Result<(), Failure> {
     let instance = piper::PiperInstance::from_json_str(text, file).or_input()?;
     let solution = piper::place_graph(&instance).map_err(|why| failure::input_failure(format!("{file}: {why}")))?;
-    print_piper(file, &instance, &solution, format)
+    print_piper(call, file, &instance, &solution, format)
 }
 
 /// The answer for a graph of Piper.
@@ -38,6 +39,7 @@ struct PiperCost {
 }
 
 fn print_piper(
+    call: &Call,
     file: &str,
     instance: &piper::PiperInstance,
     solution: &piper::PiperSolution,
@@ -61,7 +63,9 @@ fn print_piper(
         why: (solution.status != SolveStatus::Optimal).then(|| solution.status.to_string()),
         solve_seconds: solution.solve_seconds,
     };
-    answer::write_answer_line(format, &Versioned::with_schema_one(&line), |_| piper_text(&line, instance, solution))
+    answer::write_answer_line(call, format, &Versioned::with_schema_one(&line), |_| {
+        piper_text(&line, instance, solution)
+    })
 }
 
 fn piper_text(line: &PiperLine<'_>, instance: &piper::PiperInstance, solution: &piper::PiperSolution) -> String {

@@ -1,6 +1,7 @@
 //! Plans whose peak fits the memory with a given chance.
 
 use super::{PlanArguments, requested_spaces, search_space, search_with_fractions};
+use crate::call::Call;
 use crate::failure::Failure;
 use crate::progress::ProgressDisplay;
 use crate::verb::job::LoadedJob;
@@ -28,6 +29,7 @@ pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
 
 /// The start of a search for plans that fit with a chance.
 pub(super) struct FitSearch<'a> {
+    pub(super) call: &'a Call,
     pub(super) arguments: &'a PlanArguments,
     pub(super) question: &'a Question,
     pub(super) asked: &'a PlanSpace,
@@ -68,8 +70,8 @@ impl FitSearch<'_> {
     }
 
     fn search(&self, loaded: &mut LoadedJob) -> Result<PlanAnswer, Failure> {
-        let Self { arguments, question, asked, limit, progress, .. } = *self;
-        let settled = search_with_fractions((arguments, question), loaded, asked, limit)?;
+        let Self { call, arguments, question, asked, limit, progress, .. } = *self;
+        let settled = search_with_fractions(call, (arguments, question), loaded, asked, limit)?;
         let job = loaded.planner_job(question);
         let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, &loaded.cluster, asked);
         settled.map_or_else(|| search_space(arguments, &job, &space, limit, progress), Ok)

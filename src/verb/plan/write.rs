@@ -1,6 +1,7 @@
 //! `plan --emit`: writes the fastest plan in a framework's configuration.
 
 use crate::answer;
+use crate::call::Call;
 use crate::failure::{Failure, OrInput};
 use clap::ValueEnum;
 use results::answer::rank_mapping::RankMappingRecord;
@@ -52,6 +53,7 @@ pub fn runnable_choices(emit: Option<EmitTarget>, stack: &SoftwareStack) -> Opti
 /// Wrong input if the framework has no layers like the model's. An incomplete answer, after writing it, if the
 /// framework cannot express the whole plan.
 pub fn write_first_expressible(
+    call: &Call,
     framework: EmitTarget,
     question: &Question,
     job: &Job<'_>,
@@ -69,7 +71,7 @@ pub fn write_first_expressible(
     let whole = all.iter().position(|written| written.lacking.is_empty());
     let lacking = fastest.lacking.join("; ");
     let chosen = whole.unwrap_or(0);
-    answer::write_text(&format!("{}{}", all[chosen].text, prediction_comment(job, &plans[chosen])))?;
+    answer::write_text(call, &format!("{}{}", all[chosen].text, prediction_comment(job, &plans[chosen])))?;
     if framework == EmitTarget::Megatron && runs_maxtext(job.chip) {
         return Err(Failure::Incomplete(anyhow::anyhow!(
             "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does \

@@ -6,6 +6,7 @@ use super::{
     prepare_and_search, run_path, search_line, write_and_print,
 };
 use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
 use crate::verb::slurm::{self, PartState, SlurmBatch};
@@ -42,7 +43,7 @@ struct SearchPartAnswer {
 }
 
 /// Runs the verb for parts: searches one, or submits all.
-pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
+pub fn run_part(arguments: &SearchArguments, call: &Call) -> Result<(), Failure> {
     if arguments.posed.asked.time_limit.is_some() {
         let cure = "a part is searched to its end or started again: limit the job (--slurm --time=4:00:00), or search \
             in one process";
@@ -58,8 +59,8 @@ pub fn run_part(arguments: &SearchArguments) -> Result<(), Failure> {
     let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
     match (arguments.in_parts.shard, &arguments.in_parts.slurm) {
-        (Some(shard), _) => part_answer(arguments, (&question, digest), shard),
-        (None, options) => submit_parts(arguments, (&question, &digest), options.as_deref().unwrap_or_default()),
+        (Some(shard), _) => part_answer(call, arguments, (&question, digest), shard),
+        (None, options) => submit_parts(call, arguments, (&question, &digest), options.as_deref().unwrap_or_default()),
     }
 }
 
@@ -69,6 +70,7 @@ fn part_facts(question: &SearchQuestion, digest: &str, seed: u64, shard: Shard) 
 }
 
 fn submit_parts(
+    call: &Call,
     arguments: &SearchArguments,
     (question, digest): (&SearchQuestion, &str),
     options: &[String],
@@ -88,7 +90,9 @@ fn submit_parts(
         state: &state,
     };
     let submitted = batch.submit_batch()?;
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&submitted), |_| slurm::answer_text(&submitted))
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&submitted), |_| {
+        slurm::answer_text(&submitted)
+    })
 }
 
 /// The state of a part in a directory.
@@ -124,6 +128,7 @@ fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFact
 }
 
 fn part_answer(
+    call: &Call,
     arguments: &SearchArguments,
     (question, digest): (&SearchQuestion, String),
     shard: Shard,
@@ -147,23 +152,24 @@ fn part_answer(
     })?;
     let (done, was_complete) = match read_held_part(claim.path(), &asked)? {
         Some(done) => (done, true),
-        None => (search_part(arguments, question, asked, claim.path())?, false),
+        None => (search_part(call, arguments, question, asked, claim.path())?, false),
     };
     let PartFacts { question, evaluated, seconds, .. } = done;
     let files = FILES.map(|name| path.join(name).display().to_string()).to_vec();
     let answer = SearchPartAnswer { part: shard.to_string(), question, evaluated, seconds, was_complete, files };
-    answer::write_answer(arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))
 }
 
 /// Searches a part and writes its results.
 fn search_part(
+    call: &Call,
     arguments: &SearchArguments,
     question: &SearchQuestion,
     asked: PartFacts,
     directory: &Path,
 ) -> Result<PartFacts, Failure> {
     let start = Instant::now();
-    let progress = progress::ProgressDisplay::begin_phase("preparing plans");
+    let progress = progress::ProgressDisplay::begin_phase(call, "preparing plans");
     let mut shared =
         arguments.share.as_deref().map(|share| BestKnown::new(share, &asked)).transpose().or_unwritable()?;
     let answer = prepare_and_search(question, |searched, search| {
@@ -206,7 +212,7 @@ fn answer_text(answer: &SearchPartAnswer) -> String {
 }
 
 /// Merges the parts in directories, writes the run directory of the whole, prints its report.
-pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
+pub fn merge_parts(call: &Call, directories: &[PathBuf], out: &Path, format: Format) -> Result<(), Failure> {
     let start = Instant::now();
     let parts = SearchParts::open_all(directories).or_input()?;
     let PartFacts { asked, seed, question: digest, .. } = parts.facts;
@@ -225,7 +231,7 @@ pub fn merge_parts(directories: &[PathBuf], out: &Path, format: Format) -> Resul
         let effort = DecisionEffort { seed, ..DecisionEffort::default() };
         let decision = decide_answer(search, &answer, effort, &|| false);
         let about = RecordContext { digest, seed, stopped: None, decision, grown: None, start, times };
-        let found = conclude_search(&question, searched, &answer, about)?;
-        write_and_print(&claim, format, found, report::run_report)
+        let found = conclude_search(&question, searched, &answer, about, call)?;
+        write_and_print(call, &claim, format, found, report::run_report)
     })
 }

@@ -337,7 +337,7 @@ impl SearchRequest {
                 "without --node these are PHAZE's chips at 22 nm on its links of 4 GiB/s; --node n5, for instance, asks for TPU-like ones"
             );
         }
-        let mut study = Study::load(&name).or_input()?;
+        let mut study = Study::load_from(&name, &self.files).or_input()?;
         asked.apply_to_study(&name, &mut study)?;
         if let Some(stack) = &self.stack {
             study.plan.stack.clone_from(stack);
@@ -349,6 +349,8 @@ impl SearchRequest {
             work.sequence_length = self.sequence_length.or(work.sequence_length);
         }
         let mut question = study.question(&name);
+        question.files.clone_from(&self.files);
+        question.files.remove(Path::new(&name));
         asked.apply_to_aim(&mut question.aim);
         question.software.headroom_gib = self.headroom_gib;
         question.mtp_layers = self.mtp_layers;

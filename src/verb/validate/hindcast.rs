@@ -1,6 +1,7 @@
 //! `coplace validate --hindcast`: the best chip under the constraints of each chip that was built.
 
 use crate::answer::{self, Format};
+use crate::call::Call;
 use crate::failure::{self, Failure};
 use crate::progress::ProgressDisplay;
 use crate::verb::search::question::SearchQuestion;
@@ -17,17 +18,17 @@ use sim::status::SolveStatus;
 const FORMAT: u32 = 1;
 
 /// Runs the hindcasts of some chips, or of all.
-pub fn run_hindcast(chips: &[String], format: Format) -> Result<(), Failure> {
+pub fn run_hindcast(chips: &[String], format: Format, call: &Call) -> Result<(), Failure> {
     let cases = chosen_cases(chips)?;
-    let limit = StopLimit::new(None)?;
+    let limit = StopLimit::new(call, None)?;
     let mut entries = Vec::new();
     for case in &cases {
-        let progress = ProgressDisplay::begin_phase("searching under the constraints of a chip that was built");
+        let progress = ProgressDisplay::begin_phase(call, "searching under the constraints of a chip that was built");
         entries.push(hindcast_of(case, &|| limit.is_reached())?);
         drop(progress);
     }
     let found = HindcastAnswer { format: FORMAT, chips: entries };
-    answer::write_answer(format, &found, HindcastAnswer::to_text)
+    answer::write_answer(call, format, &found, HindcastAnswer::to_text)
 }
 
 /// The cases of the named chips; all without a name.

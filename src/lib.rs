@@ -1,0 +1,175 @@
+//! The coplace command as a library. A call parses arguments, runs one verb, and turns its result into text, JSON, an exit
+//! code or a fault.
+//!
+//! [`run_program`] is the program. [`answer_call`] answers a call of another program in the same process: it neither
+//! prints nor handles signals, and calls in parallel are independent of each other.
+
+mod answer;
+mod call;
+mod failure;
+#[cfg(test)]
+mod flags;
+mod input;
+mod named_input;
+mod numbers;
+mod progress;
+mod verb;
+
+use call::Call;
+pub use call::{CallControl, CallOutput};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+pub use failure::CallFault;
+use failure::Failure;
+pub use named_input::{InputKind, NamedInput};
+pub use sim::files::carried::Files;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+/// Which accelerator should you build for the models you train, and how should each model run on a cluster of it?
+#[derive(Parser)]
+#[command(name = "coplace", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 a result, 2 wrong input, 3 an incomplete result, 1 anything else.\n\
+    The main job: coplace search llama2-7b")]
+struct CommandLine {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Search(Box<verb::search::SearchArguments>),
+    Sweep(Box<verb::sweep::SweepArguments>),
+    Merge(verb::merge::MergeArguments),
+    Explain(verb::explain::ExplainArguments),
+    Init(verb::init::InitArguments),
+    Evaluate(Box<verb::evaluate::EvaluateArguments>),
+    Plan(Box<verb::plan::PlanArguments>),
+    Compare(verb::compare::CompareArguments),
+    Pareto(verb::pareto::ParetoArguments),
+    Report(verb::report::ReportArguments),
+    Validate(verb::validate::ValidateArguments),
+    Calibrate(verb::calibrate::CalibrateArguments),
+    Place(verb::place::PlaceArguments),
+    Schedule(verb::schedule::ScheduleArguments),
+    Scalesim(verb::scalesim::ScaleSimArguments),
+    Calculon(verb::calculon::CalculonArguments),
+    Techniques(Box<verb::techniques::TechniquesArguments>),
+    List(verb::list::ListArguments),
+    Doctor(verb::doctor::DoctorArguments),
+    #[command(hide = true)]
+    Completions(verb::shell::CompletionArguments),
+    #[command(hide = true)]
+    Man(verb::shell::ManArguments),
+}
+
+/// Prints the parser's message: the help, the version, or the error of the arguments. A failure to print the help is a
+/// failure.
+fn print_parser_message(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        error.exit();
+    }
+    match error.print().map_err(answer::output_failure) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report_and_exit(),
+    }
+}
+
+/// Line width for files and pipes, in characters.
+const COLUMNS: usize = 80;
+
+/// The line width in characters: COLUMNS, or the width of the terminal, or [`COLUMNS`].
+fn screen_columns() -> usize {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let screen = said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)));
+    screen.filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+}
+
+/// Sets the line width of the text of all answers to that of the screen.
+pub fn fit_text_to_screen() {
+    results::text::set_screen_width(screen_columns());
+}
+
+/// The verbs with their options, as the program takes them.
+#[must_use]
+pub fn command() -> clap::Command {
+    numbers::with_negative_values(CommandLine::command())
+}
+
+/// The verb and its arguments from the words of a command line, without the program's name.
+fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Verb, clap::Error> {
+    let words = std::iter::once(OsString::from("coplace")).chain(words);
+    let mut matches = command().try_get_matches_from(words)?;
+    Ok(CommandLine::from_arg_matches_mut(&mut matches)?.verb)
+}
+
+/// Runs the program with the words of its command line, without the program's name. Returns its exit code.
+pub fn run_program(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let usual = || format!("warn,{}=info", progress::TARGET).into();
+    let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| usual());
+    // https://no-color.org
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(log)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .without_time()
+        .with_target(false)
+        .finish();
+    // A log that another program has set stays.
+    let _ = tracing::subscriber::set_global_default(log);
+    fit_text_to_screen();
+    let verb = match parse_words(words) {
+        Ok(verb) => verb,
+        Err(error) => return print_parser_message(&error),
+    };
+    match run_verb(verb, &Call::of_program()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report_and_exit(),
+    }
+}
+
+/// Answers a call of another program. `words` are those of the command line, without the program's name. `files` are
+/// texts that stand in for files of the same names, in the verbs of [`VERBS_WITH_FILES`]. The output is what the
+/// program writes in both formats; it may have a part of the answer beside a fault.
+pub fn answer_call(words: &[String], files: Files, control: CallControl) -> (CallOutput, Result<(), Box<CallFault>>) {
+    let verb = match parse_words(words.iter().map(OsString::from)) {
+        Ok(verb) => verb,
+        Err(error) => return (CallOutput::default(), Err(Box::new(CallFault::of_arguments(&error)))),
+    };
+    let call = Call::of_library(files, control);
+    let warnings = call::WarningLog::default();
+    let result = tracing::subscriber::with_default(warnings.subscriber(), || run_verb(verb, &call));
+    let output = CallOutput { warnings: warnings.into_lines(), ..call.into_output() };
+    (output, result.map_err(|failure| Box::new(CallFault::of_failure(&failure))))
+}
+
+/// The verbs that read texts in the place of files.
+pub const VERBS_WITH_FILES: [&str; 7] = ["search", "sweep", "evaluate", "plan", "techniques", "calibrate", "list"];
+
+fn run_verb(verb: Verb, call: &Call) -> Result<(), Failure> {
+    match verb {
+        Verb::Search(a) => verb::search::run_search(&a.with_files(&call.files), call),
+        Verb::Sweep(a) => verb::sweep::run_sweep(&a.with_files(&call.files), call),
+        Verb::Merge(a) => verb::merge::run_merge(&a, call),
+        Verb::Explain(a) => verb::explain::run_explain(&a, call),
+        Verb::Init(a) => verb::init::run_init(&a, call),
+        Verb::Evaluate(a) => verb::evaluate::run_evaluate(&a.with_files(&call.files), call),
+        Verb::Plan(a) => verb::plan::run_plan(&a.with_files(&call.files), call),
+        Verb::Compare(a) => verb::compare::run_compare(&a, call),
+        Verb::Pareto(a) => verb::pareto::run_pareto(&a, call),
+        Verb::Report(a) => verb::report::run_report(&a, call),
+        Verb::Validate(a) => verb::validate::run_validate(&a, call),
+        Verb::Calibrate(a) => verb::calibrate::run_calibrate(&a, call),
+        Verb::Place(a) => verb::place::run_place(&a, call),
+        Verb::Schedule(a) => verb::schedule::run_schedule(&a, call),
+        Verb::Scalesim(a) => verb::scalesim::run_scalesim(&a, call),
+        Verb::Calculon(a) => verb::calculon::run_calculon(&a, call),
+        Verb::Techniques(a) => verb::techniques::run_techniques(&a, call),
+        Verb::List(a) => verb::list::run_list(&a, call),
+        Verb::Doctor(a) => verb::doctor::run_doctor(&a, call),
+        Verb::Completions(a) => verb::shell::print_completions(&a, CommandLine::command(), call),
+        Verb::Man(a) => verb::shell::write_manual(&a, CommandLine::command(), call),
+    }
+}
