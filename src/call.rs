@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The controls that a program that calls the command as a library shares with a running call. Clones share the same state.
+/// The controls of a running call, for the program that calls the command as a library. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct CallControl {
     stopped: Arc<AtomicBool>,
