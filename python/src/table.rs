@@ -1,6 +1,7 @@
 //! Tables in Arrow's format, which data frames read without a copy.
 
 use crate::ordered::Json;
+use arrow_array::builder::{Float64Builder, Int64Builder, StringBuilder};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray};
 use arrow_schema::{ArrowError, Schema};
@@ -80,36 +81,58 @@ impl Table {
 pub fn read_designs(py: Python<'_>, file: PathBuf) -> PyResult<Table> {
     py.detach(|| {
         let rows = design_file::read_designs(&file).map_err(|why| why.to_string())?;
-        table_of_designs(&rows).map_err(|why| why.to_string())
+        table_of_designs(rows).map_err(|why| why.to_string())
     })
     .map(Table)
     .map_err(value_error)
 }
 
-fn table_of_designs(rows: &[DesignRow]) -> Result<RecordBatch, ArrowError> {
-    let mut columns: Vec<Vec<StoreCell>> = DesignRow::COLUMNS.iter().map(|_| Vec::with_capacity(rows.len())).collect();
+/// A column that grows cell by cell.
+enum GrowingColumn {
+    Int(Int64Builder),
+    Float(Float64Builder),
+    Text(StringBuilder),
+}
+
+impl GrowingColumn {
+    fn new(kind: ColumnKind) -> Self {
+        match kind {
+            ColumnKind::Int => Self::Int(Int64Builder::new()),
+            ColumnKind::Float => Self::Float(Float64Builder::new()),
+            ColumnKind::Text => Self::Text(StringBuilder::new()),
+        }
+    }
+
+    /// Adds a cell. A cell of another type counts as none; the store has none.
+    fn push(&mut self, cell: StoreCell) {
+        match (self, cell) {
+            (Self::Int(column), StoreCell::Int(value)) => column.append_value(value),
+            (Self::Float(column), StoreCell::Float(value)) => column.append_value(value),
+            (Self::Text(column), StoreCell::Text(value)) => column.append_value(value),
+            (Self::Int(column), _) => column.append_null(),
+            (Self::Float(column), _) => column.append_null(),
+            (Self::Text(column), _) => column.append_null(),
+        }
+    }
+
+    fn finish(mut self) -> ArrayRef {
+        match &mut self {
+            Self::Int(column) => Arc::new(column.finish()),
+            Self::Float(column) => Arc::new(column.finish()),
+            Self::Text(column) => Arc::new(column.finish()),
+        }
+    }
+}
+
+fn table_of_designs(rows: Vec<DesignRow>) -> Result<RecordBatch, ArrowError> {
+    let mut columns: Vec<GrowingColumn> =
+        DesignRow::COLUMNS.iter().map(|column| GrowingColumn::new(column.kind)).collect();
     for row in rows {
         columns.iter_mut().zip(row.cells()).for_each(|(column, cell)| column.push(cell));
     }
-    let array = |(kind, cells): (ColumnKind, Vec<StoreCell>)| -> ArrayRef {
-        match kind {
-            ColumnKind::Int => Arc::new(Int64Array::from_iter(cells.into_iter().map(|cell| match cell {
-                StoreCell::Int(value) => Some(value),
-                _ => None,
-            }))),
-            ColumnKind::Float => Arc::new(Float64Array::from_iter(cells.into_iter().map(|cell| match cell {
-                StoreCell::Float(value) => Some(value),
-                _ => None,
-            }))),
-            ColumnKind::Text => Arc::new(StringArray::from_iter(cells.into_iter().map(|cell| match cell {
-                StoreCell::Text(value) => Some(value),
-                _ => None,
-            }))),
-        }
-    };
     let named = DesignRow::COLUMNS.iter().zip(columns);
     RecordBatch::try_from_iter_with_nullable(
-        named.map(|(column, cells)| (column.name, array((column.kind, cells)), !column.required)),
+        named.map(|(column, cells)| (column.name, cells.finish(), !column.required)),
     )
 }
 

@@ -53,9 +53,11 @@ def main() -> None:
     options = {"chip": "a100_80gb", "fabric": "selene_hdr200x8", "devices": 64, "global_batch": 256}
     answer = coplace.plan("llama3-8b", top=5000, everything=True, **options)
     found = time.perf_counter() - start
+    first = seconds(answer.to_pandas)
     start = time.perf_counter()
     frame = answer.to_pandas()
-    print(f"{len(frame)} plans found in {found:.2f} s; {len(frame.columns)} columns in {time.perf_counter() - start:.3f} s")
+    again = time.perf_counter() - start
+    print(f"{len(frame)} plans found in {found:.2f} s; {len(frame.columns)} columns in {first:.2f} s, again {again:.2f} s")
 
 
 if __name__ == "__main__":
