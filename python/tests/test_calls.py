@@ -60,7 +60,9 @@ def test_no_value_is_taken_for_an_option() -> None:
 
 def test_keys_are_attributes_and_answers_stay_as_they_are() -> None:
     answer = coplace.evaluate("opt-350m", **JOB)
-    assert answer.result.time.step_s == answer["result"]["time"]["step_s"] == answer.to_dict()["result"]["time"]["step_s"]
+    assert (
+        answer.result.time.step_s == answer["result"]["time"]["step_s"] == answer.to_dict()["result"]["time"]["step_s"]
+    )
     assert "result" in dir(answer) and "feasible" in answer
     answer.to_dict()["result"].clear()
     assert answer.result.time.step_s > 0

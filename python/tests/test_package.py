@@ -31,12 +31,22 @@ def test_the_stubs_are_up_to_date(tmp_path: Path) -> None:
     assert (installed / "verbs.pyi").read_text() == (HERE.parent / "package" / "coplace" / "verbs.pyi").read_text()
 
 
-def test_the_example_runs_and_passes_type_checkers(tmp_path: Path) -> None:
-    for checker, options in (("mypy", ["--strict"]), ("pyright", ["--pythonpath", sys.executable])):
-        if shutil.which(checker, path=str(Path(sys.executable).parent)) is None:
-            pytest.skip(f"{checker} is not installed")
-        run([str(Path(sys.executable).with_name(checker)), *options, str(HERE / "example.py")], tmp_path)
-    assert re.match(r"\{512: 0\.\d+, 1024: 0\.\d+, 2048: 0\.\d+\}", run([sys.executable, str(HERE / "example.py")], tmp_path))
+def test_the_example_runs(tmp_path: Path) -> None:
+    printed = run([sys.executable, str(HERE / "example.py")], tmp_path)
+    assert re.match(r"\{512: 0\.\d+, 1024: 0\.\d+, 2048: 0\.\d+\}", printed)
+
+
+@pytest.mark.parametrize(
+    ("checker", "options"), [("mypy", ["--strict"]), ("pyright", ["--pythonpath", sys.executable])]
+)
+def test_the_example_passes_type_checkers(checker: str, options: List[str], tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name(checker))
+    if shutil.which(program) is None:
+        pytest.skip(f"{checker} is not installed")
+    # pyright fetches a JavaScript runtime on its first call.
+    if subprocess.run([program, "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"{checker} does not start here")
+    run([program, *options, str(HERE / "example.py")], tmp_path)
 
 
 def test_a_wrong_argument_fails_the_type_checker(tmp_path: Path) -> None:
@@ -44,8 +54,10 @@ def test_a_wrong_argument_fails_the_type_checker(tmp_path: Path) -> None:
     if not checker.exists():
         pytest.skip("mypy is not installed")
     wrong = tmp_path / "wrong.py"
-    wrong.write_text('import coplace\ncoplace.plan("opt-350m", chip="h100", sequence_lenth=4)\ncoplace.plan("x", chip="y", top="3")\n')
-    done = subprocess.run([str(checker), "--strict", str(wrong)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    calls = ['coplace.plan("opt-350m", chip="h100", sequence_lenth=4)', 'coplace.plan("x", chip="y", top="3")']
+    wrong.write_text("\n".join(["import coplace", *calls, ""]))
+    words = [str(checker), "--strict", str(wrong)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.count("error:") == 2, done.stdout
 
 
@@ -55,7 +67,9 @@ def test_the_wheel_has_the_program(tmp_path: Path) -> None:
     assert run([sys.executable, "-m", "coplace", "--version"], tmp_path) == f"coplace {coplace.__version__}\n"
     done = subprocess.run([str(program), "evaluate", "opt-350m"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--chip" in done.stderr
-    head = subprocess.run(f"'{program}' list constants | head -1", shell=True, capture_output=True, text=True, check=True)
+    head = subprocess.run(
+        f"'{program}' list constants | head -1", shell=True, capture_output=True, text=True, check=True
+    )
     assert head.stderr == ""
 
 
@@ -83,7 +97,9 @@ def test_a_notebook_gives_its_outputs_again(notebook: Path, here: Path) -> None:
     pytest.importorskip("ipykernel")
     stored = nbformat.read(notebook, as_version=4)
     fresh = nbformat.read(notebook, as_version=4)
-    nbclient.NotebookClient(fresh, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(here)}}).execute()
+    nbclient.NotebookClient(
+        fresh, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(here)}}
+    ).execute()
 
     def texts(cell: object) -> List[str]:
         found = []

@@ -153,7 +153,10 @@ def test_text_is_the_program_s(here: Path) -> None:
 
 def test_instances_by_file(here: Path) -> None:
     interop = Path(__file__).resolve().parents[2] / "interop"
-    placed = [interop / "tests" / "piper" / "small.json", *sorted((interop / "reference" / "nest").glob("*_mbs1.json"))[:1]]
+    placed = [
+        interop / "tests" / "piper" / "small.json",
+        *sorted((interop / "reference" / "nest").glob("*_mbs1.json"))[:1],
+    ]
     scheduled = sorted((interop / "reference" / "phaze" / "schedule").glob("*.json"))[:3]
     for verb, files in (("place", placed), ("schedule", scheduled)):
         assert files

@@ -1,7 +1,7 @@
 """Writes `package/coplace/verbs.pyi` from the command's table of options.
 
-    python tools/make_stubs.py            # writes it
-    python tools/make_stubs.py --check    # fails if it is not up to date
+python tools/make_stubs.py            # writes it
+python tools/make_stubs.py --check    # fails if it is not up to date
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def stub_of(verb: Dict[str, Any]) -> str:
     return (
         f"class _{name.capitalize()}Verb:\n"
         f"    options: _List[Dict[str, Any]]\n"
-        f"    def __call__(\n{listed}    ) -> Answer:\n        \"\"\"{doc}\"\"\"\n"
+        f'    def __call__(\n{listed}    ) -> Answer:\n        """{doc}"""\n'
         f"    def question(\n{listed}    ) -> Question: ...\n\n"
         f"{name}: _{name.capitalize()}Verb\n"
     )

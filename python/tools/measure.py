@@ -44,7 +44,9 @@ def main() -> None:
         start = time.perf_counter()
         assert all(isinstance(answer, coplace.Answer) and answer.result.time.step_s > 0 for answer in answers)
         steps += time.perf_counter() - start
-    print(f"{calls} evaluate calls on {threads} threads: Rust {rust:.2f} s, Python {python:.2f} s, ratio {python / rust:.3f}")
+    print(
+        f"{calls} evaluate calls on {threads} threads: Rust {rust:.2f} s, Python {python:.2f} s, ratio {python / rust:.3f}"
+    )
     print(f"reading the step of every answer: {steps:.2f} s")
     single = seconds(lambda: [question.ask() for question in asked[: calls // 10]])
     one = _core.time_loop("evaluate", ("llama3-8b",), JOB, calls // 10, 1)
@@ -57,7 +59,9 @@ def main() -> None:
     start = time.perf_counter()
     frame = answer.to_pandas()
     again = time.perf_counter() - start
-    print(f"{len(frame)} plans found in {found:.2f} s; {len(frame.columns)} columns in {first:.2f} s, again {again:.2f} s")
+    print(
+        f"{len(frame)} plans found in {found:.2f} s; {len(frame.columns)} columns in {first:.2f} s, again {again:.2f} s"
+    )
 
 
 if __name__ == "__main__":

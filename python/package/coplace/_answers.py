@@ -232,7 +232,7 @@ class Answer(Record):
         return self.table(path).to_polars()
 
     def plot(self, name: Optional[str] = None) -> Figure:
-        """The figure that the command draws: of a plan its memory, of a search the front (``pareto``) or ``tornado``."""
+        """The figure that the command draws: a plan's memory, a search's front (``pareto``) or ``tornado``."""
         from coplace._figures import draw
 
         return draw(self, name)

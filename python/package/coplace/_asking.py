@@ -151,8 +151,8 @@ def batch(
 ) -> List[Union[Answer, CoplaceError]]:
     """Answers many questions side by side, without Python's lock. Answers are in the order of the questions.
 
-    A question that fails has its :class:`CoplaceError` in the place of its answer. ``progress`` is called with the number
-    of answers a few times a second; on a terminal and in a notebook a line shows it. Ctrl-C raises
+    A question that fails has its :class:`CoplaceError` in the place of its answer. ``progress`` is called with the
+    number of answers a few times a second; on a terminal and in a notebook a line shows it. Ctrl-C raises
     :class:`BatchInterrupted`, which has the answers so far.
     """
     asked = [_question(value) for value in questions]
