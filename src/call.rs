@@ -2,10 +2,11 @@
 
 use sim::files::carried::Files;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The controls that a program that calls the command as a library shares with a running call. Clones share the same state.
+/// The controls of a running call, for the program that calls the command as a library. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct CallControl {
     stopped: Arc<AtomicBool>,
@@ -47,6 +48,8 @@ pub struct CallOutput {
     pub json: String,
     /// The answer under `--format text`.
     pub text: String,
+    /// The run directory that was written.
+    pub directory: Option<PathBuf>,
     /// Warnings, one each.
     pub warnings: Vec<String>,
 }
@@ -117,6 +120,11 @@ impl Call {
         let Some(kept) = &self.kept else { return false };
         add(&mut kept.lock().unwrap_or_else(PoisonError::into_inner));
         true
+    }
+
+    /// Notes the run directory that is written.
+    pub fn note_directory(&self, directory: &Path) {
+        self.keep(|kept| kept.directory = Some(directory.to_owned()));
     }
 
     /// The kept output.

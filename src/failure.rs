@@ -4,7 +4,6 @@ use clap::error::{ContextKind, ContextValue};
 use results::store::files::Unwritable;
 use sim::files::{FileError, FileFault};
 use std::io;
-use std::process::ExitCode;
 
 /// The reason why a verb has no complete result.
 #[derive(Debug)]
@@ -49,11 +48,11 @@ impl Failure {
     }
 
     /// Prints the message to standard error and returns the exit code.
-    pub fn report_and_exit(&self) -> ExitCode {
+    pub fn report_to_stderr(&self) -> u8 {
         if !matches!(self, Self::ClosedPipe) {
             write_to_stderr(&format!("error: {}", self.message()));
         }
-        ExitCode::from(self.exit_code())
+        self.exit_code()
     }
 }
 
@@ -108,8 +107,11 @@ impl CallFault {
             };
             if let Some((key, value)) = named {
                 fault.key = Some(key.to_owned());
+                // `--tensor: tp = 3: LIMIT` has the value behind the key of the plan.
+                let inner = tail.split_once(": ").and_then(|(inner, limit)| Some((inner.split_once(" = ")?.1, limit)));
+                let (value, limit) = if value.is_empty() { inner.unwrap_or(("", tail)) } else { (value, tail) };
                 fault.value = Some(value.to_owned()).filter(|value| !value.is_empty());
-                fault.limit = Some(tail.to_owned());
+                fault.limit = Some(limit.to_owned());
                 fault.cure = cure.map(str::to_owned);
                 break;
             }
@@ -126,12 +128,15 @@ impl CallFault {
             _ => None,
         };
         let text_of_error = error.to_string();
-        let message = text_of_error.strip_prefix("error: ").unwrap_or(&text_of_error).trim_end().to_owned();
+        let message = text_of_error.strip_prefix("error: ").unwrap_or(&text_of_error);
+        // Usage and a hint at `--help` follow.
+        let message = message.split("\n\n").next().unwrap_or(message).trim_end();
         let name = |key: String| key.split([' ', '=']).next().unwrap_or_default().to_owned();
         let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand];
         let cure = suggested.into_iter().find_map(text).map(|word| format!("use {word}"));
         let limit = text(ContextKind::ValidValue).map(|values| format!("must be one of {values}"));
         let why = std::error::Error::source(error).map(ToString::to_string);
+        let message = cure.as_ref().map_or_else(|| message.to_owned(), |cure| format!("{message}; {cure}"));
         Self {
             exit_code: u8::try_from(error.exit_code()).unwrap_or(1),
             message,

@@ -1,5 +1,5 @@
-//! The coplace command as a library. A call parses arguments, runs one verb, and turns its result into text, JSON, an exit
-//! code or a fault.
+//! The coplace command as a library. A call parses arguments, runs one verb, and turns its result into text, JSON, an
+//! exit code or a fault.
 //!
 //! [`run_program`] is the program. [`answer_call`] answers a call of another program in the same process: it neither
 //! prints nor handles signals, and calls in parallel are independent of each other.
@@ -25,7 +25,6 @@ pub use named_input::{InputKind, NamedInput};
 pub use sim::files::carried::Files;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::process::ExitCode;
 
 /// Which accelerator should you build for the models you train, and how should each model run on a cluster of it?
 #[derive(Parser)]
@@ -66,13 +65,13 @@ enum Verb {
 
 /// Prints the parser's message: the help, the version, or the error of the arguments. A failure to print the help is a
 /// failure.
-fn print_parser_message(error: &clap::Error) -> ExitCode {
+fn print_parser_message(error: &clap::Error) -> u8 {
     if error.use_stderr() {
         error.exit();
     }
     match error.print().map_err(answer::output_failure) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report_and_exit(),
+        Ok(()) => 0,
+        Err(failure) => failure.report_to_stderr(),
     }
 }
 
@@ -91,6 +90,12 @@ pub fn fit_text_to_screen() {
     results::text::set_screen_width(screen_columns());
 }
 
+/// A hint for a name that is not among `known` (`a, b, c`).
+#[must_use]
+pub fn hint_of_name(word: &str, known: &str) -> String {
+    sim::names::hint(word, known, "it has")
+}
+
 /// The verbs with their options, as the program takes them.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -104,8 +109,9 @@ fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Verb, clap::
     Ok(CommandLine::from_arg_matches_mut(&mut matches)?.verb)
 }
 
-/// Runs the program with the words of its command line, without the program's name. Returns its exit code.
-pub fn run_program(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+/// Runs the program with the words of its command line, without the program's name. Returns its exit code: 0 a result,
+/// 2 wrong input, 3 an incomplete result, 1 anything else.
+pub fn run_program(words: impl IntoIterator<Item = OsString>) -> u8 {
     let usual = || format!("warn,{}=info", progress::TARGET).into();
     let log = tracing_subscriber::EnvFilter::try_from_env("COPLACE_LOG").unwrap_or_else(|_| usual());
     // https://no-color.org
@@ -124,36 +130,40 @@ pub fn run_program(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut files = Files::default();
     let words = match from::with_file_options(words.into_iter().collect(), &command(), &mut files) {
         Ok(words) => words,
-        Err(failure) => return failure.report_and_exit(),
+        Err(failure) => return failure.report_to_stderr(),
     };
     let verb = match parse_words(words) {
         Ok(verb) => verb,
         Err(error) => return print_parser_message(&error),
     };
     match run_verb(verb, &Call::of_program(files)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report_and_exit(),
+        Ok(()) => 0,
+        Err(failure) => failure.report_to_stderr(),
     }
 }
 
 /// Answers a call of another program. `words` are those of the command line, without the program's name. `files` are
 /// texts that stand in for files of the same names, in the verbs of [`VERBS_WITH_FILES`]. The output is what the
 /// program writes in both formats; it may have a part of the answer beside a fault.
-pub fn answer_call(words: &[String], mut files: Files, control: CallControl) -> (CallOutput, Result<(), CallFault>) {
+pub fn answer_call(
+    words: &[String],
+    mut files: Files,
+    control: CallControl,
+) -> (CallOutput, Result<(), Box<CallFault>>) {
     let words = words.iter().map(OsString::from).collect();
     let words = match from::with_file_options(words, &command(), &mut files) {
         Ok(words) => words,
-        Err(failure) => return (CallOutput::default(), Err(CallFault::of_failure(&failure))),
+        Err(failure) => return (CallOutput::default(), Err(Box::new(CallFault::of_failure(&failure)))),
     };
     let verb = match parse_words(words) {
         Ok(verb) => verb,
-        Err(error) => return (CallOutput::default(), Err(CallFault::of_arguments(&error))),
+        Err(error) => return (CallOutput::default(), Err(Box::new(CallFault::of_arguments(&error)))),
     };
     let call = Call::of_library(files, control);
     let warnings = call::WarningLog::default();
     let result = tracing::subscriber::with_default(warnings.subscriber(), || run_verb(verb, &call));
     let output = CallOutput { warnings: warnings.into_lines(), ..call.into_output() };
-    (output, result.map_err(|failure| CallFault::of_failure(&failure)))
+    (output, result.map_err(|failure| Box::new(CallFault::of_failure(&failure))))
 }
 
 /// The verbs that read texts in the place of files.

@@ -7,5 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    coplace::run_program(std::env::args_os().skip(1))
+    ExitCode::from(coplace::run_program(std::env::args_os().skip(1)))
 }

@@ -45,9 +45,9 @@ impl NamedInput {
     ///
     /// # Errors
     /// An unknown name, a file that cannot be read or used.
-    pub fn load(kind: InputKind, name_or_path: &str) -> Result<Self, CallFault> {
+    pub fn load(kind: InputKind, name_or_path: &str) -> Result<Self, Box<CallFault>> {
         let input = Self { kind, word: name_or_path.to_owned(), own_text: None };
-        input.check().map_err(|failure| CallFault::of_failure(&failure))?;
+        input.check().map_err(|failure| Box::new(CallFault::of_failure(&failure)))?;
         Ok(input)
     }
 
@@ -55,10 +55,10 @@ impl NamedInput {
     ///
     /// # Errors
     /// A text that cannot be used.
-    pub fn from_text(kind: InputKind, name: &str, text: String) -> Result<Self, CallFault> {
+    pub fn from_text(kind: InputKind, name: &str, text: String) -> Result<Self, Box<CallFault>> {
         let ending = if kind == InputKind::Model { "json" } else { "toml" };
         let input = Self { kind, word: format!("{name}.{ending}"), own_text: Some(text) };
-        input.check().map_err(|failure| CallFault::of_failure(&failure))?;
+        input.check().map_err(|failure| Box::new(CallFault::of_failure(&failure)))?;
         Ok(input)
     }
 
@@ -94,16 +94,16 @@ impl NamedInput {
     ///
     /// # Errors
     /// A file that cannot be read, or of another tool's format.
-    pub fn text(&self) -> Result<String, CallFault> {
-        self.read_text().map_err(|failure| CallFault::of_failure(&failure))
+    pub fn text(&self) -> Result<String, Box<CallFault>> {
+        self.read_text().map_err(|failure| Box::new(CallFault::of_failure(&failure)))
     }
 
     /// Its facts, with the unit in each key: the columns of `coplace list`, and the keys of its file.
     ///
     /// # Errors
     /// As [`Self::text`].
-    pub fn facts(&self) -> Result<Value, CallFault> {
-        self.read_facts().map_err(|failure| CallFault::of_failure(&failure))
+    pub fn facts(&self) -> Result<Value, Box<CallFault>> {
+        self.read_facts().map_err(|failure| Box::new(CallFault::of_failure(&failure)))
     }
 
     /// The same with one key of its file changed. A chip's, fabric's or study's key may be the end of its full key, if
@@ -112,7 +112,7 @@ impl NamedInput {
     ///
     /// # Errors
     /// An unknown key, or a value that the file's reader refuses.
-    pub fn with_value(&self, key: &str, value: &Value, chip: Option<&str>) -> Result<Self, CallFault> {
+    pub fn with_value(&self, key: &str, value: &Value, chip: Option<&str>) -> Result<Self, Box<CallFault>> {
         let changed = self.changed_text(key, value, chip).and_then(|text| {
             let base = self.name();
             let base = base.split("-changed-").next().unwrap_or(&base);
@@ -129,7 +129,7 @@ impl NamedInput {
                 false => format!("{key} = {value}: {}", fault.message),
             };
             let (key, value) = (fault.key.or_else(|| Some(key.to_owned())), fault.value.or(Some(value)));
-            CallFault { message, key, value, ..fault }
+            Box::new(CallFault { message, key, value, ..fault })
         })
     }
 

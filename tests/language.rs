@@ -55,6 +55,16 @@ fn no_rule_of_language_has_more_offenders_than_before() {
     assert!(risen.is_empty(), "offenders are listed above\n{}", risen.join("\n"));
 }
 
+/// PyO3's macros write unsafe code, so the compiler cannot forbid it in `python/`.
+#[test]
+fn nothing_of_the_python_package_is_unsafe() {
+    let texts = texts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("python"), "rs");
+    for (file, text) in &texts {
+        let code = text.lines().map(|line| line.split("//").next().unwrap());
+        assert!(!code.flat_map(str::split_whitespace).any(|word| word == "unsafe"), "{file}");
+    }
+}
+
 #[test]
 fn offenders_are_found() {
     let texts = |text: &str| Texts::from([("a.rs".into(), text.to_owned()), ("b.rs".into(), "pub struct A;".into())]);

@@ -16,7 +16,7 @@ fn answer(line: &str) -> CallOutput {
     output
 }
 
-fn fault(line: &str) -> CallFault {
+fn fault(line: &str) -> Box<CallFault> {
     answer_call(&words(line), Files::default(), CallControl::default()).1.unwrap_err()
 }
 
@@ -65,8 +65,11 @@ fn a_fault_names_key_value_limit_and_cure() {
     let found = fault(&format!("{job} --sequence-lenth 4"));
     assert_eq!((found.key.as_deref(), found.exit_code), (Some("--sequence-lenth"), 2));
     assert_eq!(found.cure.unwrap(), "use --sequence-length");
-    let found = fault(&format!("{job} --devices 0"));
-    assert!(found.message.contains("--devices"), "{found:?}");
+    let found = fault(&format!("{job} --tensor 3"));
+    assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("--tensor"), Some("3")));
+    let found = fault(&format!("{job} --attention fast"));
+    assert_eq!(found.limit.as_deref(), Some("must be one of fused, unfused"));
+    assert!(!found.message.contains("--help"), "{}", found.message);
     let found = fault("evaluate opt-350m --chip h100 --fabric nvlink4_node --devices many --global-batch 8");
     assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("--devices"), Some("many")));
     assert!(found.limit.unwrap().contains("whole number from 1 to 1048576"));

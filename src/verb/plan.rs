@@ -68,6 +68,9 @@ fn parse_price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "must be from 0 to 1e6 USD, such as 2.5".to_owned())
 }
 
+/// Most plans in a list.
+const MOST_PLANS: u16 = 10_000;
+
 /// Find the fastest plans of a model on an existing cluster, and explain why their neighbours are slower
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -97,7 +100,7 @@ pub struct PlanArguments {
     choices: SpaceArguments,
     /// Plans to list. The fastest plan that the stack's framework can run is added if it is not among them [default:
     /// 10]
-    #[arg(long, value_name = "N", value_parser = whole_number_in::<u16>(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = whole_number_in::<u16>(1..=MOST_PLANS))]
     top: Option<u16>,
     /// The least chance that a plan's peak memory fits, above 0 and below 1. With 0.5 or less the predicted peak has to
     /// fit and may fill the memory

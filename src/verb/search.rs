@@ -428,6 +428,7 @@ pub fn write_and_print(
     let run = SearchRun { name, record, designs };
     // The answer of a search matters more than its files: it is printed first if they cannot be written.
     let written = run.write_run(out.path(), &found);
+    call.note_directory(out.path());
     answer::write_answer(call, format, &run.record, |record| match &written {
         Ok(files) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();

@@ -140,6 +140,7 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
         });
     }
     let claim = claim_directory(&path)?;
+    call.note_directory(&path);
     let mut store = open_store(claim.path(), &facts, arguments.resume)?;
     let of = format!("of {} designs are stored in {}; go on with --resume", format_count(facts.size()), path.display());
     let kept =

@@ -56,7 +56,7 @@ fn negative_numbers_are_refused_by_their_options() {
         ("--expert-tensor", "-1", "-1 is not in 1..=65536"),
         ("--tensor", "-1,2", "-1 is not in 1..=65536"),
         ("--zero", "-1", "-1 is not in 0..=3"),
-        ("--top", "-3", "-3 is not in 1..=1000"),
+        ("--top", "-3", "-3 is not in 1..=10000"),
         ("--sequence-length", "-4096", "-4096 is not in 1..=16777216"),
         ("--headroom-gib", "-0.5", "must be at least 0"),
         ("--time-limit", "-inf", "must be above 0"),

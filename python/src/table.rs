@@ -1,0 +1,214 @@
+//! Tables in Arrow's format, which data frames read without a copy.
+
+use crate::ordered::Json;
+use arrow_array::builder::{Float64Builder, Int64Builder, StringBuilder};
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray};
+use arrow_schema::{ArrowError, Schema};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use results::store::design::{ColumnKind, DesignRow, StoreCell};
+use results::store::design_file;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A table of columns of equal length.
+#[pyclass(frozen)]
+#[derive(Debug, Clone)]
+pub struct Table(RecordBatch);
+
+/// The most levels of objects in objects that become columns.
+const DEEPEST: usize = 8;
+
+fn value_error(why: impl ToString) -> PyErr {
+    PyValueError::new_err(why.to_string())
+}
+
+#[pymethods]
+impl Table {
+    /// A table with a row per JSON object, or per object of the list in it under `path` (keys joined by dots; none: the
+    /// object itself). Objects in objects become columns `outer.inner`. A list of scalars becomes a text of JSON; a
+    /// list of objects is left out.
+    #[staticmethod]
+    #[pyo3(signature = (answers, path=None))]
+    fn of_answers(py: Python<'_>, answers: Vec<String>, path: Option<String>) -> PyResult<Self> {
+        py.detach(|| {
+            let mut rows = Vec::new();
+            for answer in &answers {
+                let value: Json = serde_json::from_str(answer).map_err(|why| why.to_string())?;
+                match path.as_deref().map_or(Some(&value), |path| value_at(&value, path)) {
+                    Some(Json::List(entries)) => rows.extend(entries.iter().map(flat_row)),
+                    Some(Json::Null) => {}
+                    Some(other) => rows.push(flat_row(other)),
+                    None => return Err(format!("{}: is no key of the answer", path.unwrap_or_default())),
+                }
+            }
+            table_of_rows(rows).map_err(|why| why.to_string())
+        })
+        .map(Self)
+        .map_err(value_error)
+    }
+
+    /// The number of rows.
+    fn __len__(&self) -> usize {
+        self.0.num_rows()
+    }
+
+    /// The names of the columns.
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.0.schema().fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// The table as a stream of Arrow arrays.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // A producer may ignore the requested schema, as the interface says.
+        drop(requested_schema);
+        let batches = RecordBatchIterator::new([Ok::<_, ArrowError>(self.0.clone())], self.0.schema());
+        PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(batches)), c"arrow_array_stream")
+    }
+}
+
+/// The designs of a run's `designs.parquet`.
+#[pyfunction]
+pub fn read_designs(py: Python<'_>, file: PathBuf) -> PyResult<Table> {
+    py.detach(|| {
+        let rows = design_file::read_designs(&file).map_err(|why| why.to_string())?;
+        table_of_designs(rows).map_err(|why| why.to_string())
+    })
+    .map(Table)
+    .map_err(value_error)
+}
+
+/// A column that grows cell by cell.
+enum GrowingColumn {
+    Int(Int64Builder),
+    Float(Float64Builder),
+    Text(StringBuilder),
+}
+
+impl GrowingColumn {
+    fn new(kind: ColumnKind) -> Self {
+        match kind {
+            ColumnKind::Int => Self::Int(Int64Builder::new()),
+            ColumnKind::Float => Self::Float(Float64Builder::new()),
+            ColumnKind::Text => Self::Text(StringBuilder::new()),
+        }
+    }
+
+    /// Adds a cell. A cell of another type counts as none; the store has none.
+    fn push(&mut self, cell: StoreCell) {
+        match (self, cell) {
+            (Self::Int(column), StoreCell::Int(value)) => column.append_value(value),
+            (Self::Float(column), StoreCell::Float(value)) => column.append_value(value),
+            (Self::Text(column), StoreCell::Text(value)) => column.append_value(value),
+            (Self::Int(column), _) => column.append_null(),
+            (Self::Float(column), _) => column.append_null(),
+            (Self::Text(column), _) => column.append_null(),
+        }
+    }
+
+    fn finish(mut self) -> ArrayRef {
+        match &mut self {
+            Self::Int(column) => Arc::new(column.finish()),
+            Self::Float(column) => Arc::new(column.finish()),
+            Self::Text(column) => Arc::new(column.finish()),
+        }
+    }
+}
+
+fn table_of_designs(rows: Vec<DesignRow>) -> Result<RecordBatch, ArrowError> {
+    let mut columns: Vec<GrowingColumn> =
+        DesignRow::COLUMNS.iter().map(|column| GrowingColumn::new(column.kind)).collect();
+    for row in rows {
+        columns.iter_mut().zip(row.cells()).for_each(|(column, cell)| column.push(cell));
+    }
+    let named = DesignRow::COLUMNS.iter().zip(columns);
+    RecordBatch::try_from_iter_with_nullable(
+        named.map(|(column, cells)| (column.name, cells.finish(), !column.required)),
+    )
+}
+
+/// The value under keys joined by dots.
+fn value_at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
+    path.split('.').try_fold(value, |value, key| value.get(key))
+}
+
+/// The cells of a row by column.
+type Row = Vec<(String, Json)>;
+
+/// The scalars of an object by column.
+fn flat_row(value: &Json) -> Row {
+    let mut row = Row::new();
+    match value {
+        Json::Object(keys) => add_columns("", keys, DEEPEST, &mut row),
+        scalar => row.push(("value".to_owned(), scalar.clone())),
+    }
+    row
+}
+
+fn add_columns(prefix: &str, keys: &[(String, Json)], deeper: usize, row: &mut Row) {
+    for (key, value) in keys {
+        let name = format!("{prefix}{key}");
+        match value {
+            Json::Object(inner) if deeper > 0 => add_columns(&format!("{name}."), inner, deeper - 1, row),
+            Json::List(entries) if entries.iter().any(|entry| matches!(entry, Json::Object(_))) => {}
+            Json::List(_) | Json::Object(_) => row.push((name, Json::Text(value.to_text()))),
+            scalar => row.push((name, scalar.clone())),
+        }
+    }
+}
+
+/// The columns of rows, in the order in which the rows name them. Numbers are integers where all are.
+fn table_of_rows(rows: Vec<Row>) -> Result<RecordBatch, ArrowError> {
+    let count = rows.len();
+    let mut at: BTreeMap<String, usize> = BTreeMap::new();
+    let mut columns: Vec<(String, Vec<Json>)> = Vec::new();
+    for (row, cells) in rows.into_iter().enumerate() {
+        for (name, value) in cells {
+            let column = *at.entry(name).or_insert_with_key(|name| {
+                columns.push((name.clone(), Vec::new()));
+                columns.len() - 1
+            });
+            columns[column].1.resize(row, Json::Null);
+            columns[column].1.push(value);
+        }
+    }
+    if columns.is_empty() {
+        return Ok(RecordBatch::new_empty(Arc::new(Schema::empty())));
+    }
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, mut cells)| {
+        cells.resize(count, Json::Null);
+        (name, array_of_cells(&cells), true)
+    }))
+}
+
+fn array_of_cells(cells: &[Json]) -> ArrayRef {
+    let known = || cells.iter().filter(|cell| **cell != Json::Null);
+    let number = |cell: &Json| if let Json::Number(number) = cell { Some(number.clone()) } else { None };
+    let whole = |cell: &Json| number(cell).and_then(|number| number.as_i64());
+    let real = |cell: &Json| number(cell).and_then(|number| number.as_f64());
+    let truth = |cell: &Json| if let Json::Bool(value) = cell { Some(*value) } else { None };
+    if known().next().is_some() && known().all(|cell| truth(cell).is_some()) {
+        return Arc::new(cells.iter().map(truth).collect::<BooleanArray>());
+    }
+    if known().next().is_some() && known().all(|cell| whole(cell).is_some()) {
+        return Arc::new(cells.iter().map(whole).collect::<Int64Array>());
+    }
+    if known().all(|cell| real(cell).is_some()) {
+        return Arc::new(cells.iter().map(real).collect::<Float64Array>());
+    }
+    let text = |cell: &Json| match cell {
+        Json::Null => None,
+        Json::Text(text) => Some(text.clone()),
+        other => Some(other.to_text()),
+    };
+    Arc::new(cells.iter().map(text).collect::<StringArray>())
+}
