@@ -169,6 +169,7 @@ const BESIDE: &[(&str, &str)] = &[
     ("--residuals", "--held-out"),
     ("--links-of", "--links links.csv"),
     ("--links-between", "--links links.csv"),
+    ("--usd-per-device-hour", "--tokens 300B"),
     ("--years", "--objective per-dollar"),
     ("--kwh-price", "--objective per-dollar --years 4"),
     ("--pue", "--objective per-dollar --years 4"),

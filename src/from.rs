@@ -15,7 +15,7 @@ const FROM: &str = "from";
 #[derive(Default)]
 struct GivenWords {
     options: Vec<(String, String)>,
-    has_positional: bool,
+    positional: Option<String>,
 }
 
 impl GivenWords {
@@ -25,7 +25,8 @@ impl GivenWords {
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
             let Some(named) = word.strip_prefix("--").filter(|named| !named.is_empty()) else {
-                given.has_positional |= !word.starts_with('-');
+                given.positional =
+                    given.positional.or_else(|| Some(word.clone()).filter(|word| !word.starts_with('-')));
                 continue;
             };
             let (name, value) = named.split_once('=').map_or((named, None), |(name, value)| (name, Some(value)));
@@ -78,7 +79,8 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         .collect();
     let context = FrameworkContext {
         devices: given.value_of("devices").and_then(|value| value.parse().ok()),
-        model_is_named: given.has_positional,
+        // Another program cannot leave the model out: it names the file itself.
+        model_is_named: given.positional.as_deref().is_some_and(|named| named != file),
         assumed: &assumed,
     };
     let run = read_framework_file(file, &text, context).or_input()?;
@@ -88,23 +90,26 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         .iter()
         .filter(|(option, _)| ["stack-option", "technique"].contains(option) || given.value_of(option).is_none());
     let mut added: Vec<OsString> = stated.map(|(option, value)| format!("--{option}={value}").into()).collect();
-    match run.model {
+    match &run.model {
         None => {}
         Some(FrameworkModel::BuiltIn(name)) => added.push(name.into()),
         Some(FrameworkModel::Config(config)) => {
-            files.insert(path, config);
-            added.push(file.into());
+            files.insert(path, config.clone());
+            added.extend(given.positional.is_none().then(|| OsString::from(file)));
         }
     }
     // These assumptions are about the file, not about a model.
     let is_of_file =
         |value: &str| value.strip_suffix("=ignored").is_some_and(|key| run.assumed.iter().any(|k| k == key));
     let mut kept: Vec<OsString> = Vec::with_capacity(words.len() + added.len());
+    let by_name = matches!(run.model, Some(FrameworkModel::BuiltIn(_)));
     for word in words {
         let text = word.to_str().unwrap_or_default();
-        let last_is_flag = kept.last().is_some_and(|last| last == "--assume");
-        if last_is_flag && is_of_file(text) {
+        let last_is = |flag: &str| kept.last().is_some_and(|last| last == flag);
+        if last_is("--assume") && is_of_file(text) {
             kept.pop();
+        } else if by_name && text == file && !last_is("--from") {
+            // The file stood in the model's place.
         } else if !text.strip_prefix("--assume=").is_some_and(is_of_file) {
             kept.push(word);
         }

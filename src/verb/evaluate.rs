@@ -4,7 +4,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
-use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, count_up_to, option_of_rule};
+use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, count_up_to, option_of_rule};
 use crate::verb::plan::{self, describe_job, draw_memory};
 use interop::chakra;
 use results::answer::evaluation::EvaluateAnswer;
@@ -33,6 +33,8 @@ use std::path::PathBuf;
     every key."
 )]
 pub struct EvaluateArguments {
+    #[command(flatten)]
+    from: FrameworkFileArgument,
     #[command(flatten)]
     job: JobArguments,
     #[command(flatten)]

@@ -95,11 +95,6 @@ impl LossName {
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
-    /// Take the model, the plan and the software from a framework's file: a script or list of Megatron-LM's arguments,
-    /// MaxText's settings, TorchTitan's .toml or DeepSpeed's .json. Options given beside it take precedence; a
-    /// model may be named
-    #[arg(long, value_name = "FILE")]
-    pub from: Option<PathBuf>,
     /// A chip: built in (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a
     /// run directory of `coplace search` (its found chip, with its cluster and stack unless given), or an answer that
     /// `evaluate` or `plan` printed with --format json (.json)
@@ -180,6 +175,16 @@ pub struct JobArguments {
     pub files: Files,
 }
 
+/// A framework's file in the place of options. They are read before the arguments are parsed (`crate::from`).
+#[derive(clap::Args)]
+pub struct FrameworkFileArgument {
+    /// Take the model, the plan and the software from a framework's file: a script or list of Megatron-LM's arguments,
+    /// MaxText's settings, TorchTitan's .toml or DeepSpeed's .json. Options given beside it take precedence; a model
+    /// may be named
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+}
+
 /// The longest sequence that is taken, in tokens.
 pub const LONGEST: u64 = 1 << 24;
 /// Most modules that predict further tokens.
@@ -224,8 +229,8 @@ pub fn ignored_key(text: &str) -> Result<String, String> {
 }
 
 impl JobArguments {
-    /// The question that the arguments ask. Values that are not given are those of the run that is given as the chip; then of `usual`.
-    /// If all plans are left open and `fixed` is set, the run's plan is asked for.
+    /// The question that the arguments ask. Values that are not given are those of the run that is given as the chip;
+    /// then of `usual`. If all plans are left open and `fixed` is set, the run's plan is asked for.
     ///
     /// # Errors
     /// A run directory that cannot be read; a part of the job that nobody names.

@@ -10,7 +10,7 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::progress::ProgressDisplay;
-use crate::verb::job::{JobArguments, LoadedJob, SpaceArguments, option_of_rule};
+use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
 use clap::ValueEnum;
 use fit::FitSearch;
@@ -94,6 +94,8 @@ const MOST_PLANS: u16 = 10_000;
     JSON: counts, stopped, plans (each with step_s, parts_s, peak_gib), stages, timeline, neighbours, mapping.\n\
     The keys have the units; docs/json.md describes every key.")]
 pub struct PlanArguments {
+    #[command(flatten)]
+    from: FrameworkFileArgument,
     #[command(flatten)]
     job: JobArguments,
     #[command(flatten)]

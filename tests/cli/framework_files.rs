@@ -139,6 +139,8 @@ fn what_is_given_beside_a_file_takes_precedence_and_what_is_not_understood_is_re
         &words(&format!("evaluate llama3.2-1b --from train.sh {} --format json", cluster("H100"))),
     );
     assert_eq!(named.expect_json()["job"]["model"]["name"], "llama3.2-1b");
+    let in_its_place = format!("evaluate train.sh --from train.sh {} --format json", cluster("H100"));
+    assert_eq!(run_coplace_in(dir.path(), &words(&in_its_place)).expect_json()["result"], own["result"]);
     let refused = call("odd.sh", "").expect_refusal();
     assert!(
         refused.contains("odd.sh: mystery-width = 3: is not understood; leave it out, or give --assume"),

@@ -199,7 +199,7 @@ impl LinearAttention {
     }
 
     /// Returns the operations of all heads per token, forward and in both passes: 2 per multiply-addition of
-    /// [`Self::chunk_products`].
+    /// `chunk_products`.
     #[must_use]
     pub fn operations(&self, sequence: u64) -> (u128, u128) {
         let c = self.chunk_of_sequence(sequence);

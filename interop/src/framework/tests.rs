@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
 
 fn read(file: &str, text: &str, context: FrameworkContext<'_>) -> Result<FrameworkRun, String> {
