@@ -7,8 +7,9 @@
 //! names and types that Chakra's feeder reads.
 
 use prost::Message;
-use sim::kernel::{CollectiveKind, Kernel};
+use sim::kernel::{CollectiveKind, Kernel, RankGroup};
 use sim::units::Seconds;
+use std::collections::{BTreeMap, BTreeSet};
 use step::KernelDetail;
 use step::explain::{Explanation, PassDetail};
 
@@ -99,7 +100,7 @@ pub fn write_execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
         ],
     };
     let mut file = metadata.encode_length_delimited_to_vec();
-    let mut writer = Writer { at: Seconds::ZERO, next: 1, last: Vec::new() };
+    let mut writer = Writer { at: Seconds::ZERO, next: 1, last: Vec::new(), groups: groups_of(why) };
     for pass in forward.chain(backward) {
         for time in 0..pass.count {
             for node in writer.write_pass(pass, time) {
@@ -110,6 +111,34 @@ pub fn write_execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
     file
 }
 
+/// The groups of ranks that a trace's collectives name, as ASTRA-sim's `--comm-group-configuration` reads them: the
+/// devices of each group of the first device, by the group's name. Source: `astra-sim/workload/Workload.cc` of
+/// astra-sim/astra-sim at commit 0383c203.
+#[must_use]
+pub fn write_rank_groups(why: &Explanation) -> String {
+    let members = |group: &RankGroup| (0..group.ranks).map(|rank| u64::from(rank) * u64::from(group.stride)).collect();
+    let groups: BTreeMap<String, Vec<u64>> =
+        groups_of(why).iter().enumerate().map(|(at, group)| (name_of_group(at), members(group))).collect();
+    serde_json::json!(groups).to_string()
+}
+
+/// The groups of all collectives, each once.
+fn groups_of(why: &Explanation) -> Vec<RankGroup> {
+    let kernels = why.passes.iter().flat_map(|pass| &pass.kernels);
+    let found: BTreeSet<RankGroup> = kernels
+        .filter_map(|kernel| match kernel.kernel {
+            Kernel::Collective(collective) => Some(collective.group),
+            _ => None,
+        })
+        .collect();
+    found.into_iter().collect()
+}
+
+/// The name of a group at a place; ASTRA-sim takes numbers, and 0 for all ranks.
+fn name_of_group(at: usize) -> String {
+    (at + 1).to_string()
+}
+
 /// The state of a trace being written.
 struct Writer {
     /// Start of the next pass.
@@ -118,6 +147,8 @@ struct Writer {
     next: u64,
     /// The nodes on which the next pass depends.
     last: Vec<u64>,
+    /// The groups of ranks, in the order of their names.
+    groups: Vec<RankGroup>,
 }
 
 impl Writer {
@@ -130,7 +161,7 @@ impl Writer {
         for (at, kernel) in kernels.iter().enumerate() {
             let before = latest_ended(&kernels, kernel.start.0);
             let (start, end) = (to_microseconds(self.at + kernel.start), to_microseconds(self.at + kernel.end_time()));
-            let (kind, attr) = node_attributes(kernel, pass);
+            let (kind, attr) = node_attributes(kernel, pass, &self.groups);
             nodes.push(Node {
                 id: number(at),
                 name: format!("{} {time} {}: {}", pass.segment, pass.pass, kernel.name),
@@ -160,7 +191,7 @@ fn latest_ended(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
 }
 
 /// The schema's type of a kernel, with the attributes that Chakra's feeder reads.
-fn node_attributes(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<Attribute>) {
+fn node_attributes(kernel: &KernelDetail, pass: &PassDetail, groups: &[RankGroup]) -> (NodeType, Vec<Attribute>) {
     let integer = |name: &str, value: u64| Attribute {
         name: name.into(),
         value: Some(Value::Int64(i64::try_from(value).unwrap_or(i64::MAX))),
@@ -172,6 +203,8 @@ fn node_attributes(kernel: &KernelDetail, pass: &PassDetail) -> (NodeType, Vec<A
             attributes.push(integer("comm_size", collective.bytes.0));
             attributes.push(integer("group_ranks", collective.group.ranks.into()));
             attributes.push(integer("group_stride", collective.group.stride.into()));
+            let named = groups.iter().position(|group| *group == collective.group).map(name_of_group);
+            attributes.extend(named.map(|name| text_attribute("pg_name", &name)));
             let rank = |name: &str, value: u32| Attribute {
                 name: name.into(),
                 value: Some(Value::Int32(i32::try_from(value).unwrap_or(i32::MAX))),

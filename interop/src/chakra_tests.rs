@@ -136,15 +136,16 @@ fn a_trace_has_every_kernel_of_a_micro_batch_in_an_order_that_can_be_run() {
         sent += value("comm_size", 9);
         match number(&node, 3) {
             4 => assert!(attributes.contains_key("num_ops") && attributes["tensor_size"].0 == 13),
-            7 => assert_eq!(
-                attributes["comm_type"],
-                (9, Raw::Number(0)),
-                "tensor parallelism without sequence parallelism all-reduces"
-            ),
+            7 => {
+                // Tensor parallelism without sequence parallelism all-reduces.
+                assert_eq!(attributes["comm_type"], (9, Raw::Number(0)));
+                assert_eq!(attributes["pg_name"], (29, Raw::Bytes(b"1".to_vec())));
+            }
             other => unreachable!("node type {other}"),
         }
         assert_eq!(attributes["is_cpu_op"].0, 27);
     }
+    assert_eq!(write_rank_groups(&explained), "{\"1\":[0,1]}");
     let all = explained.passes.iter().flat_map(|pass| pass.kernels.iter().map(move |kernel| (pass.count, kernel)));
     let all: Vec<_> = all.filter(|(_, kernel)| kernel.latency > Seconds::ZERO).collect();
     assert_eq!(nodes, all.iter().map(|(count, _)| count).sum::<u64>());

@@ -50,7 +50,7 @@ pub struct EvaluateArguments {
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
     /// Write a micro-batch on the slowest stage, kernel by kernel, as a Chakra execution trace (MLCommons), for
-    /// ASTRA-sim and others
+    /// ASTRA-sim and others; FILE.groups.json beside it has the groups of ranks
     #[arg(long, value_name = "FILE.et")]
     chakra: Option<PathBuf>,
     /// Draw the memory of every stage over the step into this directory (memory.svg and .png), which is created if
@@ -158,5 +158,7 @@ fn write_traces(
     write("--trace", arguments.trace.as_ref(), &|explained| {
         trace::kernel_trace(&title, explained, job.chip).into_bytes()
     })?;
+    let groups = arguments.chakra.as_ref().map(|file| file.with_extension("groups.json"));
+    write("--chakra", groups.as_ref(), &|explained| chakra::write_rank_groups(&explained.why).into_bytes())?;
     write("--chakra", arguments.chakra.as_ref(), &|explained| chakra::write_execution_trace(&title, &explained.why))
 }
