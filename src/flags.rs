@@ -182,13 +182,15 @@ const BESIDE: &[(&str, &str)] = &[
     ("compare --out", "--freedoms"),
 ];
 
-/// Flags that are no part of a question: output, form, limits of time, parts, where a question comes from.
-const NOT_ASKED: [&str; 22] = [
+/// Flags that are no part of a question: output, form, limits of time, parts, where a question comes from, the price
+/// and length of a whole training, which follow from the answer.
+const NOT_ASKED: [&str; 25] = [
     "--chakra",
     "--details",
     "--draws",
     "--emit",
     "--format",
+    "--from",
     "--kernels",
     "--links",
     "--links-between",
@@ -204,8 +206,10 @@ const NOT_ASKED: [&str; 22] = [
     "--share",
     "--slurm",
     "--time-limit",
+    "--tokens",
     "--top",
     "--trace",
+    "--usd-per-device-hour",
 ];
 
 /// One verb with its required arguments and one flag.

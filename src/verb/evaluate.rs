@@ -110,8 +110,8 @@ fn usual_cluster() -> ClusterSpec {
 }
 
 impl EvaluateArguments {
-    /// The question that the arguments ask. A data-parallel degree says how wide the rest is, and thereby the context-parallel degree, 1 if it is not
-    /// given.
+    /// The question that the arguments ask. A data-parallel degree says how wide the rest is, and thereby the
+    /// context-parallel degree, 1 if it is not given.
     pub fn question(&self) -> Result<Question, Failure> {
         let asked = self.choices.plan_space()?;
         let mut question = self.job.question(asked, Some(&usual_cluster()), self.data.is_none())?;

@@ -80,7 +80,14 @@ impl Model {
     /// `vocabulary_multiple * tensor_parallel` (Megatron-LM, `_vocab_size_with_padding`).
     #[must_use]
     pub fn padded_vocabulary(&self, tensor_parallel: u32) -> u64 {
-        self.vocabulary.next_multiple_of(self.vocabulary_multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
+        self.vocabulary_padded_by(1, tensor_parallel)
+    }
+
+    /// Returns the same rows where the framework pads by a multiple of its own, unless the model's file has one.
+    #[must_use]
+    pub fn vocabulary_padded_by(&self, framework_multiple: u64, tensor_parallel: u32) -> u64 {
+        let multiple = if self.vocabulary_multiple > 1 { self.vocabulary_multiple } else { framework_multiple };
+        self.vocabulary.next_multiple_of(multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
     }
 
     /// Returns the weights of a layer's matrix products, in a model of alike layers.

@@ -105,6 +105,9 @@ pub struct Lowering {
     /// How head and loss are computed. By chunks, the loss is one kernel per chunk, whatever `fused_loss` says.
     #[serde(default, skip_serializing_if = "LossForm::is_whole")]
     pub loss: LossForm,
+    /// The framework pads the vocabulary to a multiple of this times the tensor-parallel degree, unless the model's
+    /// file has a multiple of its own; 1 pads to the degree alone.
+    pub vocabulary_multiple: u64,
 }
 
 impl LossForm {
@@ -159,6 +162,7 @@ impl Lowering {
             fused_loss: true,
             wide_adapters: false,
             loss: LossForm::Whole,
+            vocabulary_multiple: 1,
         }
     }
 }

@@ -72,6 +72,11 @@ impl DeviceSlice {
         }
         if let Some(linear) = model.variations.linear {
             check_divides(model, t, "heads of linear attention", linear.heads)?;
+            if !divides_or_is_multiple(t, linear.key_heads) {
+                let limit =
+                    format!("a divisor or a multiple of the {} key heads of linear attention", linear.key_heads);
+                return Err(degree_error(model, t, limit));
+            }
         }
         if let Some(scan) = model.variations.channel_scan {
             check_divides(model, t, "channels of the scan", scan.width)?;
@@ -100,7 +105,7 @@ impl DeviceSlice {
             heads: model.heads / t,
             kv_heads: kv_heads_of_device(model, t),
             ffn: model.ffn / t,
-            vocabulary: model.padded_vocabulary(lowering.tensor_parallel) / t,
+            vocabulary: model.vocabulary_padded_by(lowering.vocabulary_multiple, lowering.tensor_parallel) / t,
         })
     }
 
@@ -221,16 +226,34 @@ pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
     (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys_degree_rules(model, u64::from(*t))).collect()
 }
 
+/// Returns whether every rank has whole heads, or several ranks share each.
+fn divides_or_is_multiple(t: u64, heads: u64) -> bool {
+    if t <= heads { heads.is_multiple_of(t) } else { t.is_multiple_of(heads) }
+}
+
 pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
-    let divides = |(heads, kv): &(u64, u64)| {
-        heads.is_multiple_of(t) && if t <= *kv { kv.is_multiple_of(t) } else { t.is_multiple_of(*kv) }
-    };
+    let divides = |(heads, kv): &(u64, u64)| heads.is_multiple_of(t) && divides_or_is_multiple(t, *kv);
     let Variations { scan, channel_scan, linear, .. } = model.variations;
     model.attention_heads().iter().all(divides)
         && scan.is_none_or(|scan| scan.heads.is_multiple_of(t))
-        && linear.is_none_or(|linear| linear.heads.is_multiple_of(t))
+        && linear.is_none_or(|linear| linear.heads.is_multiple_of(t) && divides_or_is_multiple(t, linear.key_heads))
         && channel_scan.is_none_or(|scan| scan.width.is_multiple_of(t))
         && model.mlp_widths().all(|width| width.is_multiple_of(t))
+}
+
+/// The counts of other mixers that a degree has to divide, for people; empty without such a mixer.
+pub(crate) fn mixer_degree_limits(model: &Model) -> String {
+    let Variations { scan, channel_scan, linear, .. } = model.variations;
+    let linear = linear.map(|linear| {
+        let keys = linear.key_heads;
+        format!(
+            ", and of the {} heads of linear attention, a divisor or a multiple of its {keys} key heads",
+            linear.heads
+        )
+    });
+    let scan = scan.map(|scan| format!(", and of the {} heads of the scan", scan.heads));
+    let channels = channel_scan.map(|scan| format!(", and of the {} channels of the scan", scan.width));
+    [linear, scan, channels].into_iter().flatten().collect()
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

@@ -312,7 +312,7 @@ impl TrainingGraph {
             // Their modules look tokens up in the same table.
             head.tied_parameters = slice.vocabulary.saturating_mul(model.embedding_width);
         }
-        let vocabulary_rows = model.padded_vocabulary(lowering.tensor_parallel);
+        let vocabulary_rows = model.vocabulary_padded_by(lowering.vocabulary_multiple, lowering.tensor_parallel);
         Ok(Self {
             model: model.name.clone(),
             lowering: *lowering,

@@ -10,7 +10,7 @@ use workloads::layer_list::{KeyChoice, LayerKind, Mixer};
 use workloads::linear_attention::{LinearAttention, StateDecay};
 use workloads::training::Attention;
 use workloads::variations::Indexer;
-use workloads::{Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
+use workloads::{Batch, Layout, Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
 
 fn load(name: &str) -> Model {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transformers").join(format!("{name}.json"));
@@ -385,4 +385,28 @@ fn bad_lists_of_layers_are_named() {
             assert!(message.contains(part), "{message}");
         }
     }
+}
+
+/// A rank has whole key heads of linear attention, or shares one with others.
+#[test]
+fn a_tensor_degree_cuts_no_key_head_of_linear_attention() {
+    let mut model = load("qwen3_next");
+    let linear = model.variations.linear.as_mut().unwrap();
+    (linear.heads, linear.key_heads) = (12, 6);
+    (model.heads, model.kv_heads) = (12, 12);
+    let refused = |tensor: u32| {
+        let asked = Lowering { tensor_parallel: tensor, ..lowering(&model, 1024) };
+        TrainingGraph::new(&model, &asked).err().map(|error| error.to_string())
+    };
+    // 6 key heads: two, three and six ranks have whole ones, and pairs of twelve ranks share one.
+    assert_eq!([2].map(|tensor| refused(tensor)), [None]);
+    let error = refused(4).unwrap();
+    assert!(error.contains("a divisor or a multiple of the 6 key heads of linear attention"), "{error}");
+    let batch = Batch { micro_batch: 1, global_batch: 4, sequence_length: 1024 };
+    let layout = Layout { tensor: 4, ..Layout::default() };
+    let error = layout.check_model_and_batch(&model, &batch).unwrap_err().to_string();
+    assert!(
+        error.contains("of the 12 heads of linear attention, a divisor or a multiple of its 6 key heads"),
+        "{error}"
+    );
 }

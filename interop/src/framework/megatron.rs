@@ -163,12 +163,14 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         options.push("capacity-factor", factor);
     }
     keys.read_all(&["moe-pad-expert-input-to-capacity", "moe-grouped-gemm", "moe-shared-expert-overlap"]);
+    let multiple = keys.count("make-vocab-size-divisible-by")?.unwrap_or(megatron_model::USUAL_MULTIPLE);
+    options.push("stack-option", format!("kernels.vocabulary_multiple={multiple}"));
     let model = match context.model_is_named {
         true => {
             keys.read_all(&megatron_model::KEYS);
             None
         }
-        false => Some(megatron_model::read(&mut keys, tensor)?),
+        false => Some(megatron_model::read(&mut keys)?),
     };
     let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
     Ok(FrameworkRun { framework: "Megatron-LM", options: options.0, model, assumed })

@@ -50,7 +50,7 @@ pub(super) const KEYS: [&str; 41] = [
 
 /// The padding of vocabularies: a multiple of this times the tensor-parallel degree. Source: `arguments.py`,
 /// `--make-vocab-size-divisible-by`.
-const USUAL_MULTIPLE: u64 = 128;
+pub(super) const USUAL_MULTIPLE: u64 = 128;
 
 /// The layers before the first with experts, from `([0]*3+[1]*58)` or a number.
 pub(super) fn leading_layers(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
@@ -79,7 +79,7 @@ struct CommonSizes {
 }
 
 /// Reads the model.
-pub(super) fn read(keys: &mut FrameworkKeys, tensor: u64) -> Result<FrameworkModel, FrameworkFileError> {
+pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, FrameworkFileError> {
     for key in ["encoder-num-layers", "encoder-seq-length", "decoder-seq-length", "openai-gelu", "squared-relu"] {
         if keys.list(key).is_some() {
             return Err(keys.fault(key, "is of a model that is not built from arguments; name the model before --from"));
@@ -97,7 +97,7 @@ pub(super) fn read(keys: &mut FrameworkKeys, tensor: u64) -> Result<FrameworkMod
         heads,
         groups: keys.count("num-query-groups")?.filter(|_| grouped).unwrap_or(heads),
         ffn: keys.count("ffn-hidden-size")?.unwrap_or(usual_ffn),
-        vocabulary: read_vocabulary(keys, tensor)?,
+        vocabulary: read_vocabulary(keys)?,
         positions: keys.required_count("max-position-embeddings")?,
     };
     let rms = keys.text("normalization")?.is_some_and(|norm| norm == "RMSNorm");
@@ -168,15 +168,14 @@ pub(super) fn read(keys: &mut FrameworkKeys, tensor: u64) -> Result<FrameworkMod
     add_experts(keys, config, (experts, &common), model_type).map(ConfigJson::into_model)
 }
 
-/// The vocabulary as Megatron-LM pads it.
-fn read_vocabulary(keys: &mut FrameworkKeys, tensor: u64) -> Result<u64, FrameworkFileError> {
+/// The vocabulary before it is padded.
+fn read_vocabulary(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
     let words = keys.count("vocab-size")?.ok_or_else(|| {
         keys.fault("vocab-size", "is missing, as its tokenizer has it; add it, or name the model before --from")
     })?;
     // `_NullTokenizer` counts the end of a document itself.
     let own_end = u64::from(keys.text("tokenizer-type")?.as_deref() == Some("NullTokenizer"));
-    let multiple = keys.count("make-vocab-size-divisible-by")?.unwrap_or(USUAL_MULTIPLE);
-    Ok((words + own_end).next_multiple_of(multiple.saturating_mul(tensor).max(1)))
+    Ok(words + own_end)
 }
 
 fn add_experts(

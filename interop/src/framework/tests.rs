@@ -48,10 +48,11 @@ fn a_megatron_script_states_model_plan_and_devices() {
         assert_eq!(option(&run, name), [value], "{name}");
     }
     let options = option(&run, "stack-option");
-    assert_eq!(options, ["kernels.fp32_gradients=true", "overlap.parameter_prefetch=0", "overlap.tensor=0"]);
-    // Megatron-LM pads to 128 x tp: 129,024 is the next multiple of 1,024.
+    let wanted = ["kernels.fp32_gradients=true", "overlap.parameter_prefetch=0", "overlap.tensor=0"];
+    assert_eq!(options[..3], wanted);
+    assert_eq!(options[3..], ["kernels.vocabulary_multiple=128"]);
     let config = config(&run);
-    assert_eq!((&config["vocab_size"], &config["num_key_value_heads"]), (&129_024.into(), &8.into()));
+    assert_eq!((&config["vocab_size"], &config["num_key_value_heads"]), (&128_256.into(), &8.into()));
     assert_eq!(config["model_type"], "llama");
 }
 

@@ -3,7 +3,7 @@
 //! (2025).
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module, plan_by_policies};
-use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe, mixer_features};
+use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe, mixer_features};
 use crate::answer::plan::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
@@ -68,7 +68,7 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
         ],
     )?;
     let mut out = MegatronArguments(recipe.push_comments(Framework::takes_megatron_arguments));
-    out.push_model(model, recipe.numerics, plan);
+    out.push_model(recipe);
     out.push_experts(model, recipe);
     out.push_numerics(plan);
     out.push_layout(model, &plan.layout);
@@ -145,7 +145,8 @@ impl MegatronArguments {
         }
     }
 
-    fn push_model(&mut self, model: &Model, numerics: ModelNumerics, plan: &TrainingPlan) {
+    fn push_model(&mut self, recipe: &PlanRecipe<'_>) {
+        let PlanRecipe { model, numerics, plan, stack, .. } = *recipe;
         self.0.push_note(!model.causal, "not causal: an entry point with a bidirectional mask (pretrain_bert.py)");
         self.push_argument("num-layers", model.layer_count());
         if model.variations.further_tokens > 0 {
@@ -169,7 +170,11 @@ impl MegatronArguments {
         self.push_argument("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
         // The tokenizer without words counts the end of a document itself (`_NullTokenizer` adds 1).
         self.push_argument("vocab-size", model.vocabulary - 1);
-        self.push_argument("make-vocab-size-divisible-by", model.vocabulary_multiple);
+        let multiple = match model.vocabulary_multiple {
+            0 | 1 => u64::from(stack.kernels.vocabulary_multiple),
+            own => own,
+        };
+        self.push_argument("make-vocab-size-divisible-by", multiple);
         self.0.push_note(
             true,
             &format!(

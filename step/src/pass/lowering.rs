@@ -66,6 +66,7 @@ pub fn lowering_of_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStac
         separate_accumulation: stack.kernels.separate_accumulation && plan.micro_batches() > 1,
         fused_loss: stack.kernels.fused_loss,
         loss: stack.kernels.loss,
+        vocabulary_multiple: stack.kernels.vocabulary_multiple.into(),
         wide_adapters: stack.kernels.wide_adapters,
         ..Lowering::new(model)
     }

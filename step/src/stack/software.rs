@@ -106,6 +106,10 @@ pub struct KernelOptions {
     /// How head and loss are computed: `whole`, or `chunked` by Liger's rule ([`LossForm`]).
     #[serde(default)]
     pub loss: LossForm,
+    /// The vocabulary is padded to a multiple of this times the tensor-parallel degree, unless the model's file has a
+    /// multiple (`make_vocab_size_divisible_by`). 1 pads to the degree alone.
+    #[serde(default = "one")]
+    pub vocabulary_multiple: u32,
     /// True if the projections to query, key and value are separate products, and so are gate and up.
     pub separate_projections: bool,
     /// True if adapters are in fp32 and read fp32 copies of their inputs (PEFT's `autocast_adapter_dtype`).
@@ -134,6 +138,11 @@ pub struct KernelOptions {
     pub gradient_reads: f64,
     /// Extra passes that write the gradients, besides the update: clipping, unscaling, conversion.
     pub gradient_writes: f64,
+}
+
+/// No multiple beyond the tensor-parallel degree.
+fn one() -> u32 {
+    1
 }
 
 /// Even routing.
@@ -445,6 +454,7 @@ impl SoftwareStack {
         vec![
             ("kernels.gradient_reads", k.gradient_reads, 0.0, 100.0),
             ("kernels.gradient_writes", k.gradient_writes, 0.0, 100.0),
+            ("kernels.vocabulary_multiple", f64::from(k.vocabulary_multiple), 1.0, 65536.0),
             ("launch.host_forward_us", l.host_forward_us, 0.0, 1e4),
             ("launch.host_backward_us", l.host_backward_us, 0.0, 1e4),
             ("launch.gap_us", l.gap_us, 0.0, 1e4),

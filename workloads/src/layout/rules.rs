@@ -57,10 +57,11 @@ impl Layout {
                 value: t.to_string(),
                 limit: format!(
                     "a divisor of the {} heads and of the MLP width {}, and a divisor or a multiple of the {} \
-                     key/value heads",
+                     key/value heads{}",
                     join_counts(model.attention_heads().into_iter().map(|(heads, _)| heads)),
                     model.distinct_mlp_widths(),
-                    join_counts(model.attention_heads().into_iter().map(|(_, kv)| kv))
+                    join_counts(model.attention_heads().into_iter().map(|(_, kv)| kv)),
+                    crate::parallel::mixer_degree_limits(model)
                 ),
                 cure: nearest_valid_values(t, model.heads, "tp", obeys),
             });
