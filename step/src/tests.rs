@@ -108,7 +108,8 @@ fn axes_that_share_a_port_contend_for_it() {
 
 #[test]
 fn model_flops_are_invariant_under_the_plan() {
-    let model = Model::load("llama2-7b").unwrap();
+    // No degree pads this vocabulary: a multiple of 128 x 16.
+    let model = Model { vocabulary: 32_768, ..Model::load("llama2-7b").unwrap() };
     let stack = SoftwareStack::load("megatron").unwrap();
     let flops = |t: u32, d: u32, micro_batch: u64, sequence_parallel: bool| {
         let layout = Layout { tensor: t, data: d, sequence_parallel, ..Layout::default() };
