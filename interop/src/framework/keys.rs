@@ -1,5 +1,6 @@
 //! The keys of a framework's file, which of them were read, and what is wrong with one.
 
+use super::shell::UNDECIDED;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -20,11 +21,13 @@ pub(super) struct FrameworkKeys {
     file: String,
     values: BTreeMap<String, Vec<String>>,
     read: BTreeSet<String>,
+    /// Keys of which the value counts.
+    used: BTreeSet<String>,
 }
 
 impl FrameworkKeys {
     pub(super) fn new(file: &str, values: BTreeMap<String, Vec<String>>) -> Self {
-        Self { file: file.to_owned(), values, read: BTreeSet::new() }
+        Self { file: file.to_owned(), values, read: BTreeSet::new(), used: BTreeSet::new() }
     }
 
     /// A failure about a key.
@@ -37,13 +40,24 @@ impl FrameworkKeys {
     /// All values of a key.
     pub(super) fn list(&mut self, key: &str) -> Option<Vec<String>> {
         self.read.insert(key.to_owned());
+        self.used.insert(key.to_owned());
         self.values.get(key).cloned()
+    }
+
+    /// Refuses a value that depends on a condition.
+    fn decided(&self, key: &str) -> Result<(), FrameworkFileError> {
+        if self.values.get(key).is_none_or(|values| values != &[UNDECIDED]) {
+            return Ok(());
+        }
+        let why = "depends on an if or a case that the script does not decide; set its variable in the script";
+        Err(FrameworkFileError { file: self.file.clone(), key: key.to_owned(), why: why.to_owned() })
     }
 
     /// The value of a key as text.
     pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, FrameworkFileError> {
         let Some(values) = self.list(key) else { return Ok(None) };
         let Some(value) = values.into_iter().next() else { return Err(self.fault(key, "has no value; give one")) };
+        self.decided(key)?;
         if value.contains('$') {
             return Err(self.fault(key, "is a variable that the file does not set; write its value"));
         }
@@ -74,6 +88,7 @@ impl FrameworkKeys {
     /// A switch: off if it is not there or says so.
     pub(super) fn switch(&mut self, key: &str) -> Result<bool, FrameworkFileError> {
         let Some(values) = self.list(key) else { return Ok(false) };
+        self.decided(key)?;
         // Another word of the script may follow a switch of a command line.
         Ok(!values.first().is_some_and(|value| value.eq_ignore_ascii_case("false")))
     }
@@ -83,6 +98,12 @@ impl FrameworkKeys {
         self.read.extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
+    /// Takes the keys that begin so as read.
+    pub(super) fn read_tables(&mut self, starts: &[&str]) {
+        let of_these = self.values.keys().filter(|key| starts.iter().any(|start| key.starts_with(start)));
+        self.read.extend(of_these.cloned());
+    }
+
     /// Refuses the first key that nothing has read and that is not `ignored`: a name, or a beginning with `*`. Returns
     /// the keys that are `assumed` to change nothing.
     pub(super) fn refuse_the_rest(
@@ -90,6 +111,7 @@ impl FrameworkKeys {
         ignored: &[&str],
         assumed: &[String],
     ) -> Result<Vec<String>, FrameworkFileError> {
+        self.used.iter().try_for_each(|key| self.decided(key))?;
         let changes_nothing = |key: &str| {
             ignored.iter().any(|name| name.strip_suffix('*').map_or(key == *name, |start| key.starts_with(start)))
         };

@@ -20,6 +20,7 @@ const SAME: [(&str, &str); 8] = [
 /// Arguments that change neither time nor memory of a step, and those of torchrun; `*` ends a beginning.
 const NOTHING: &[&str] = &[
     "adam-*",
+    "apply-layernorm-1p",
     "async-save",
     "attention-softmax-in-fp32",
     "auto-detect-ckpt-format",
@@ -29,11 +30,13 @@ const NOTHING: &[&str] = &[
     "clip-grad",
     "cross-entropy-*",
     "data-*",
+    "dataset",
     "dataloader-type",
     "decoupled-*",
     "dist-ckpt-*",
     "distributed-backend",
     "distributed-timeout-minutes",
+    "enable-experimental",
     "end-weight-decay",
     "eod-mask-loss",
     "eval-*",
@@ -43,10 +46,12 @@ const NOTHING: &[&str] = &[
     "initial-loss-scale",
     "load",
     "log-*",
+    "logging-level",
     "loss-scale",
     "lr",
     "lr-*",
     "manual-gc*",
+    "max-padding-length",
     "master-addr",
     "master-port",
     "merge-file",
@@ -66,6 +71,7 @@ const NOTHING: &[&str] = &[
     "muon-*",
     "no-bias-*",
     "no-check-*",
+    "no-ckpt-*",
     "no-create-attention-mask-in-dataloader",
     "no-gradient-accumulation-fusion",
     "no-load-*",
@@ -76,10 +82,13 @@ const NOTHING: &[&str] = &[
     "no-save-*",
     "node-rank",
     "num-workers",
+    "override-lr-scheduler",
     "override-opt_param-scheduler",
     "override-opt-param-scheduler",
+    "patch-tokenizer-type",
     "profile*",
     "rdzv-*",
+    "reset-position-ids",
     "recompute-num-layers",
     "rope-type",
     "rotary-scaling-factor",
@@ -93,10 +102,12 @@ const NOTHING: &[&str] = &[
     "te-rng-tracker",
     "tensorboard-*",
     "test-data-path",
+    "tiktoken-*",
     "timing-log-*",
     "tokenizer-*",
     "train-data-path",
     "train-iters",
+    "train-mode",
     "train-samples",
     "transformer-impl",
     "use-checkpoint-args",
@@ -104,6 +115,7 @@ const NOTHING: &[&str] = &[
     "use-checkpoint-opt-param-scheduler",
     "use-dist-ckpt",
     "use-mcore-models",
+    "use-persistent-ckpt-worker",
     "use-rope-scaling",
     "use-rotary-position-embeddings",
     "valid-data-path",
@@ -385,8 +397,11 @@ fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
 /// Reads which activations layers keep.
 fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let selective = keys.switch("recompute-activations")?;
-    let granularity = keys.text("recompute-granularity")?;
-    let method = keys.text("recompute-method")?;
+    // Before Megatron-LM 3.0 whole layers were kept by these names.
+    let old_method = keys.text("activations-checkpoint-method")?;
+    let whole = keys.switch("checkpoint-activations")? || old_method.is_some();
+    let granularity = keys.text("recompute-granularity")?.or_else(|| whole.then(|| "full".to_owned()));
+    let method = keys.text("recompute-method")?.or(old_method);
     let modules = keys.list("recompute-modules").unwrap_or_default();
     match (granularity.as_deref(), method.as_deref()) {
         (None, _) if !selective => options.push("recompute", "none"),
@@ -467,6 +482,6 @@ fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(
         Some("flex") => options.push("stack-option", "kernels.expert_deduplicated=true"),
         Some(_) => return Err(keys.fault("moe-token-dispatcher-type", "is none of alltoall, allgather, flex")),
     }
-    keys.read_all(&["moe-enable-deepep"]);
+    keys.read_all(&["moe-enable-deepep", "moe-flex-dispatcher-backend"]);
     Ok(())
 }

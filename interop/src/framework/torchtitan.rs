@@ -69,8 +69,19 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     }
     let [tensor, pipeline, contexts] = [degrees[0], degrees[1], degrees[2]];
     options.push("sequence-parallel", tensor > 1);
+    let rotation = "parallelism.context_parallel_rotate_method";
+    if keys.text(rotation)?.is_some_and(|method| !["allgather", "alltoall"].contains(&method.as_str())) {
+        return Err(keys.fault(rotation, "is neither allgather nor alltoall; correct it"));
+    }
     if contexts > 1 {
         options.push("context-method", "ring");
+    }
+    let in_experts = keys.count("parallelism.expert_tensor_parallel_degree")?.unwrap_or(1);
+    if degrees[3] > 1 {
+        options.push("expert-tensor", in_experts);
+    }
+    if keys.switch("training.enable_cpu_offload")? {
+        return Err(keys.fault("training.enable_cpu_offload", "is not read; leave it out, and give --technique"));
     }
     let copies = keys.count("parallelism.data_parallel_replicate_degree")?.unwrap_or(1);
     let model_parallel = tensor * pipeline * contexts;
@@ -86,11 +97,20 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     }
     let reshard = keys.text("parallelism.fsdp_reshard_after_forward")?;
     let sharded = shards.is_none_or(|shards| shards * contexts > 1);
+    // By default a pipeline keeps the weights that it has gathered.
+    let kept = match reshard.as_deref() {
+        None | Some("default") => pipeline > 1,
+        Some("never") => true,
+        Some("always") => false,
+        Some(_) => {
+            return Err(keys.fault("parallelism.fsdp_reshard_after_forward", "is none of default, never and always"));
+        }
+    };
     options.push(
         "zero",
         if !sharded {
             0
-        } else if reshard.as_deref() == Some("never") {
+        } else if kept {
             2
         } else {
             3
@@ -221,8 +241,9 @@ fn read_activations(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Resu
 /// The stack that has the file's compiler, tensor-parallel overlap and scaling.
 fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'static str, FrameworkFileError> {
     let old = keys.switch("training.compile")?;
-    keys.read_all(&["compile.components"]);
-    let compiled = keys.switch("compile.enable")? || old;
+    // Without the model only the loss is compiled.
+    let of_the_model = keys.list("compile.components").is_none_or(|parts| parts.iter().any(|part| part == "model"));
+    let compiled = keys.switch("compile.enable")? && of_the_model || old;
     let asynchronous = keys.switch("parallelism.enable_async_tensor_parallel")?
         | keys.switch("experimental.enable_async_tensor_parallel")?;
     let converters = keys.list("model.converters").unwrap_or_default().join(",");
@@ -242,7 +263,16 @@ fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'s
     }
     let fp8 = converters.contains("float8");
     options.push("precision", if fp8 { "fp8" } else { "bf16" });
-    keys.read_all(&["training.mixed_precision_param", "training.mixed_precision_reduce"]);
+    if converters.is_empty() {
+        keys.read_tables(&["float8.", "mx.", "quantize."]);
+    }
+    for (key, format) in
+        [("training.mixed_precision_param", "bfloat16"), ("training.mixed_precision_reduce", "float32")]
+    {
+        if keys.text(key)?.is_some_and(|stated| stated != format) {
+            return Err(keys.fault(key, format!("is not modelled; {format} is")));
+        }
+    }
     let rowwise = fp8 && recipe.is_some_and(|recipe| recipe.starts_with("rowwise"));
     Ok(match (compiled, asynchronous, rowwise) {
         (false, ..) => "torchtitan_eager",
