@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Most variables that name each other.
 const MOST_DEPTH: usize = 16;
 
-/// What is read of the options of `torchrun` and `deepspeed`: the devices.
+/// The options of `torchrun` and `deepspeed` that are read: the devices.
 const OF_THE_LAUNCHER: [&str; 2] = ["nnodes", "nproc-per-node"];
 
 /// The variable that a word consists of.

@@ -277,7 +277,7 @@ fn read_model(
     let experts = keys.count("num_experts")?.filter(|experts| *experts > 1);
     let positions = keys.count("max_target_length")?.unwrap_or(2048);
     let config = ConfigJson::of_type(if experts.is_some() { "mixtral" } else { "llama" })
-        // What a file leaves out is as in `base.yml`.
+        // A setting that the file leaves out is as in `base.yml`.
         .with("num_hidden_layers", keys.count("base_num_decoder_layers")?.unwrap_or(16))
         .with("hidden_size", keys.count("base_emb_dim")?.unwrap_or(2048))
         .with("intermediate_size", keys.count("base_mlp_dim")?.unwrap_or(7168))

@@ -14,7 +14,7 @@ const MOST_LEVELS: usize = 64;
 /// Most commands of a script.
 const MOST_COMMANDS: usize = 1 << 14;
 
-/// What a script has set and run so far.
+/// The variables and commands of a script so far.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ShellRun {
     pub(super) variables: ShellVariables,
@@ -151,7 +151,7 @@ impl Reader<'_> {
             };
             let mut branch = run.clone();
             let own = self.command(&mut branch);
-            // What only a failure brings is left out: no command that is read fails.
+            // An exit after a failure is left out: no command that is read fails.
             branch.exited &= joined != "||" || branch.exited == run.exited;
             match runs {
                 Some(true) => (*run, status) = (branch, own),
@@ -386,7 +386,7 @@ fn test_one(words: &[String], variables: &ShellVariables) -> Option<bool> {
         [not, rest @ ..] if not == "!" => test_one(rest, variables).map(|holds| !holds),
         [operator, word] if operator == "-z" || operator == "-n" => {
             let text = value(word);
-            // What neither the script nor its call sets is empty.
+            // A variable that neither the script nor its call sets is empty.
             let unset = text.strip_prefix('$').is_some_and(|name| {
                 let name = name.trim_start_matches('{').trim_end_matches('}');
                 !variables.contains_key(name) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most variables inside each other.
 const MOST_DEPTH: usize = 32;
 
-/// What a variable holds; a plain value is a list of one.
+/// The value of a variable; a plain value is a list of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ShellValue {
     /// The words.
@@ -24,7 +24,7 @@ pub(super) enum Token {
     Word(String),
     /// `NAME=(...)`, or `NAME+=(...)`.
     Array { name: String, append: Option<bool>, words: Vec<String> },
-    /// What ends or joins commands; `\n` for the end of a line.
+    /// A sign that ends or joins commands; `\n` for the end of a line.
     Operator(String),
 }
 
@@ -213,7 +213,7 @@ fn whole_list(quoted: &str) -> Option<&str> {
     quoted.strip_prefix("${")?.strip_suffix("[@]}")
 }
 
-/// A word's texts: more than one only where a list stands in it. What is not known stays as it is written.
+/// A word's texts: more than one only where a list stands in it. An unknown variable stays as it is written.
 fn expand(word: &str, variables: &ShellVariables, depth: usize) -> Vec<String> {
     pieces(word, variables, depth).into_iter().map(|(text, _)| text).collect()
 }
