@@ -30,8 +30,6 @@ const NOTHING: &[&str] = &[
     "gradient_predivide_factor",
     "zero_optimization.contiguous_gradients",
     "zero_optimization.overlap_comm",
-    "zero_optimization.allgather_partitions",
-    "zero_optimization.reduce_scatter",
     "zero_optimization.round_robin_gradients",
     "zero_optimization.allgather_bucket_size",
     "zero_optimization.reduce_bucket_size",
@@ -39,23 +37,25 @@ const NOTHING: &[&str] = &[
     "zero_optimization.stage3_*",
     "zero_optimization.ignore_unused_parameters",
     "zero_force_ds_cpu_optimizer",
-    "zero_optimization.offload_*.pin_memory",
     "zero_optimization.offload_optimizer.pin_memory",
     "zero_optimization.offload_param.pin_memory",
     "zero_optimization.offload_optimizer.buffer_count",
     "zero_optimization.offload_optimizer.fast_init",
+    "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.offload_param.buffer_size",
+    "zero_optimization.gather_16bit_weights_on_model_save",
+    "activation_checkpointing.contiguous_memory_optimization",
+    "activation_checkpointing.number_checkpoints",
+    "activation_checkpointing.profile",
+    "activation_checkpointing.synchronize_checkpoint_boundary",
 ];
 
 pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
     let mut options = PlanOptions::default();
     options.push("stack", "huggingface");
-    for option in ["tensor", "pipeline", "context"] {
-        options.push(option, 1);
-    }
-    if let Some(width) = keys.count("tensor_parallel.autotp_size")?.filter(|width| *width > 1) {
-        return Err(
-            keys.fault("tensor_parallel.autotp_size", format!("{width}: is not read; leave it out and give --tensor"))
-        );
+    let tensor = keys.count("tensor_parallel.autotp_size")?.unwrap_or(1);
+    for (option, degree) in [("tensor", tensor), ("pipeline", 1), ("context", 1)] {
+        options.push(option, degree);
     }
     let zero = keys.number::<u64>("zero_optimization.stage")?.unwrap_or(0);
     if zero > 3 {
@@ -69,18 +69,19 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     let micro = automatic(&mut keys, "train_micro_batch_size_per_gpu")?;
     let accumulated = automatic(&mut keys, "gradient_accumulation_steps")?;
     let whole = automatic(&mut keys, "train_batch_size")?;
-    let devices = context.devices;
-    let from_parts = micro.and_then(|micro| Some(micro * accumulated.unwrap_or(1) * devices?));
+    let devices = context.devices.map(|devices| devices / tensor);
+    let from_parts =
+        micro.and_then(|micro| Some(micro.saturating_mul(accumulated.unwrap_or(1)).saturating_mul(devices?)));
     if let (Some(whole), Some(parts)) = (whole, from_parts)
         && (accumulated.is_some() && whole != parts)
     {
-        let limit = format!("must be the micro-batch x accumulation x {} devices, {parts}", devices.unwrap_or(0));
+        let limit = format!("must be the micro-batch x accumulation x {} replicas, {parts}", devices.unwrap_or(0));
         return Err(keys.fault("train_batch_size", limit));
     }
     if let Some(batch) = whole.or(from_parts) {
         options.push("global-batch", batch);
     }
-    let follows = || Some(whole? / (devices? * accumulated?));
+    let follows = || Some(whole? / devices?.saturating_mul(accumulated?));
     if let Some(micro) = micro.or_else(follows).filter(|micro| *micro > 0) {
         options.push("micro-batch", micro);
     }
@@ -102,7 +103,11 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         }
     }
     let on = |keys: &mut FrameworkKeys, key: &str| {
-        Ok::<bool, FrameworkFileError>(keys.list(key).is_some_and(|values| values == ["true"]))
+        let values = keys.list(key).unwrap_or_default();
+        if values == ["auto"] {
+            return Err(keys.fault(key, "follows the trainer's arguments; write true or false"));
+        }
+        Ok::<bool, FrameworkFileError>(values == ["true"])
     };
     let (bf16, fp16) = (on(&mut keys, "bf16.enabled")?, on(&mut keys, "fp16.enabled")?);
     match (bf16, fp16) {
@@ -118,8 +123,15 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         None | Some("Adam" | "AdamW") => options.push("optimizer", "adam"),
         Some(_) => return Err(keys.fault("optimizer.type", "is not modelled; AdamW is")),
     }
-    if on(&mut keys, "activation_checkpointing.partition_activations")? {
-        return Err(keys.fault("activation_checkpointing.partition_activations", "is not modelled; switch it off"));
+    for key in ["partition_activations", "cpu_checkpointing"].map(|key| format!("activation_checkpointing.{key}")) {
+        if on(&mut keys, &key)? {
+            return Err(keys.fault(&key, "is not modelled; switch it off"));
+        }
+    }
+    for key in ["reduce_scatter", "allgather_partitions"].map(|key| format!("zero_optimization.{key}")) {
+        if keys.list(&key).is_some_and(|values| values == ["false"]) {
+            return Err(keys.fault(&key, "is not modelled; leave it out, or give true"));
+        }
     }
     let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
     if !context.model_is_named {

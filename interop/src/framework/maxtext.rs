@@ -7,8 +7,10 @@ use super::{FrameworkContext, FrameworkRun, PlanOptions};
 use std::collections::BTreeMap;
 
 /// Models by MaxText's names.
-const MODELS: [(&str, &str); 10] = [
+const MODELS: [(&str, &str); 14] = [
     ("llama2-7b", "llama2-7b"),
+    ("llama2-13b", "llama2-13b"),
+    ("llama2-70b", "llama2-70b"),
     ("llama3-8b", "llama3-8b"),
     ("llama3-70b", "llama3-70b"),
     ("llama3.1-8b", "llama3.1-8b"),
@@ -18,6 +20,8 @@ const MODELS: [(&str, &str); 10] = [
     ("mixtral-8x7b", "mixtral-8x7b"),
     ("gpt3-175b", "gpt3-175b"),
     ("qwen3-8b", "qwen3-8b"),
+    ("qwen3-30b-a3b", "qwen3-30b-a3b"),
+    ("deepseek3-671b", "deepseek-v3"),
 ];
 
 /// Settings that change neither time nor memory of a step.
@@ -32,12 +36,14 @@ const NOTHING: &[&str] = &[
     "dataset_*",
     "enable_checkpointing",
     "enable_goodput_recording",
+    "enable_profiler",
     "eval_*",
     "final_weights_dtype",
     "gradient_clipping_threshold",
     "grain_*",
     "hf_*",
     "learning_rate*",
+    "load_parameters_path",
     "log_*",
     "logits_via_embedding",
     "monitor_*",
@@ -106,7 +112,7 @@ fn degree(keys: &mut FrameworkKeys, axis: &str) -> Result<Option<u64>, Framework
         let key = format!("{place}_{axis}_parallelism");
         match keys.number::<i64>(&key)?.unwrap_or(1) {
             -1 => product = None,
-            some if some >= 1 => product = product.map(|all| all * some.unsigned_abs()),
+            some if some >= 1 => product = product.map(|all: u64| all.saturating_mul(some.unsigned_abs())),
             _ => return Err(keys.fault(&key, "must be -1 or at least 1; correct it")),
         }
     }
@@ -120,22 +126,24 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     for (option, axes) in AXES {
         let mut whole = 1;
         for axis in axes {
-            whole *= degree(&mut keys, axis)?.ok_or_else(|| {
+            let of_axis = degree(&mut keys, axis)?.ok_or_else(|| {
                 let cure = "takes the devices that are left, which is read for data and fsdp only; write its number";
                 keys.fault(&format!("ici_{axis}_parallelism"), cure)
             })?;
+            whole = u64::saturating_mul(whole, of_axis);
         }
         if option != "expert" || whole > 1 {
             options.push(option, whole);
         }
-        known *= whole;
+        known = u64::saturating_mul(known, whole);
     }
     let sequence = ["ici", "dcn"]
         .iter()
         .any(|place| keys.list(&format!("{place}_tensor_sequence_parallelism")).is_some_and(|values| values != ["1"]));
     options.push("sequence-parallel", sequence);
     let [data, fsdp] = [degree(&mut keys, "data")?, degree(&mut keys, "fsdp")?];
-    let rest = |other: Option<u64>| context.devices.map(|devices| (devices / (known * other.unwrap_or(1))).max(1));
+    let rest =
+        |other: Option<u64>| context.devices.map(|devices| (devices / known.saturating_mul(other.unwrap_or(1))).max(1));
     // `base.yml`: what is not given of fsdp takes the devices that are left.
     let stated = |keys: &mut FrameworkKeys, axis: &str| {
         ["ici", "dcn"].iter().any(|place| keys.list(&format!("{place}_{axis}_parallelism")).is_some())
@@ -143,7 +151,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     let left_to_fsdp = !stated(&mut keys, "fsdp") && !stated(&mut keys, "data");
     let fsdp = if left_to_fsdp { rest(data) } else { fsdp.or_else(|| rest(data)) };
     let data = data.or_else(|| rest(fsdp));
-    if let Some(devices) = context.devices.or_else(|| Some(known * data? * fsdp?)) {
+    if let Some(devices) = context.devices.or_else(|| Some(known.saturating_mul(data?).saturating_mul(fsdp?))) {
         options.push("devices", devices);
         read_batch(&mut keys, &mut options, devices)?;
     } else {
@@ -154,9 +162,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     if let (Some(fsdp), Some(2..)) = (fsdp.filter(|fsdp| *fsdp > 1), data) {
         options.push("shards", fsdp);
     }
-    if let Some(tokens) = keys.count("max_target_length")? {
-        options.push("sequence-length", tokens);
-    }
+    options.push("sequence-length", keys.count("max_target_length")?.unwrap_or(2048));
     let policy = keys.text("remat_policy")?.unwrap_or_else(|| "full".to_owned());
     options.push("recompute", policy);
     read_numerics(&mut keys, &mut options)?;
@@ -264,16 +270,23 @@ fn read_model(
             keys.fault("decoder_block", format!("{block}: is not built from settings; name the model before --from"))
         );
     }
+    if keys.list("mlp_activations").is_some_and(|names| {
+        let plain: String = names.concat().chars().filter(char::is_ascii_alphabetic).collect();
+        plain != "silulinear"
+    }) {
+        return Err(keys.fault("mlp_activations", "other than silu and linear are not built; name the model"));
+    }
     let experts = keys.count("num_experts")?.filter(|experts| *experts > 1);
     let positions = keys.count("max_target_length")?.unwrap_or(2048);
     let config = ConfigJson::of_type(if experts.is_some() { "mixtral" } else { "llama" })
-        .with("num_hidden_layers", keys.required_count("base_num_decoder_layers")?)
-        .with("hidden_size", keys.required_count("base_emb_dim")?)
-        .with("intermediate_size", keys.required_count("base_mlp_dim")?)
-        .with("num_attention_heads", keys.required_count("base_num_query_heads")?)
-        .with("num_key_value_heads", keys.required_count("base_num_kv_heads")?)
-        .with_known("head_dim", keys.count("head_dim")?)
-        .with("vocab_size", keys.required_count("vocab_size")?)
+        // A setting that the file leaves out is as in `base.yml`.
+        .with("num_hidden_layers", keys.count("base_num_decoder_layers")?.unwrap_or(16))
+        .with("hidden_size", keys.count("base_emb_dim")?.unwrap_or(2048))
+        .with("intermediate_size", keys.count("base_mlp_dim")?.unwrap_or(7168))
+        .with("num_attention_heads", keys.count("base_num_query_heads")?.unwrap_or(16))
+        .with("num_key_value_heads", keys.count("base_num_kv_heads")?.unwrap_or(16))
+        .with("head_dim", keys.count("head_dim")?.unwrap_or(128))
+        .with("vocab_size", keys.count("vocab_size")?.unwrap_or(32_000))
         .with("max_position_embeddings", positions)
         .with("hidden_act", "silu")
         .with("rms_norm_eps", keys.number::<f64>("normalization_layer_epsilon")?.unwrap_or(1e-5))

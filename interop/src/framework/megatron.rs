@@ -20,6 +20,7 @@ const SAME: [(&str, &str); 8] = [
 /// Arguments that change neither time nor memory of a step, and those of torchrun; `*` ends a beginning.
 const NOTHING: &[&str] = &[
     "adam-*",
+    "apply-layernorm-1p",
     "async-save",
     "attention-softmax-in-fp32",
     "auto-detect-ckpt-format",
@@ -29,11 +30,13 @@ const NOTHING: &[&str] = &[
     "clip-grad",
     "cross-entropy-*",
     "data-*",
+    "dataset",
     "dataloader-type",
     "decoupled-*",
     "dist-ckpt-*",
     "distributed-backend",
     "distributed-timeout-minutes",
+    "enable-experimental",
     "end-weight-decay",
     "eod-mask-loss",
     "eval-*",
@@ -43,10 +46,12 @@ const NOTHING: &[&str] = &[
     "initial-loss-scale",
     "load",
     "log-*",
+    "logging-level",
     "loss-scale",
     "lr",
     "lr-*",
     "manual-gc*",
+    "max-padding-length",
     "master-addr",
     "master-port",
     "merge-file",
@@ -66,6 +71,7 @@ const NOTHING: &[&str] = &[
     "muon-*",
     "no-bias-*",
     "no-check-*",
+    "no-ckpt-*",
     "no-create-attention-mask-in-dataloader",
     "no-gradient-accumulation-fusion",
     "no-load-*",
@@ -76,10 +82,13 @@ const NOTHING: &[&str] = &[
     "no-save-*",
     "node-rank",
     "num-workers",
+    "override-lr-scheduler",
     "override-opt_param-scheduler",
     "override-opt-param-scheduler",
+    "patch-tokenizer-type",
     "profile*",
     "rdzv-*",
+    "reset-position-ids",
     "recompute-num-layers",
     "rope-type",
     "rotary-scaling-factor",
@@ -93,10 +102,12 @@ const NOTHING: &[&str] = &[
     "te-rng-tracker",
     "tensorboard-*",
     "test-data-path",
+    "tiktoken-*",
     "timing-log-*",
     "tokenizer-*",
     "train-data-path",
     "train-iters",
+    "train-mode",
     "train-samples",
     "transformer-impl",
     "use-checkpoint-args",
@@ -104,6 +115,7 @@ const NOTHING: &[&str] = &[
     "use-checkpoint-opt-param-scheduler",
     "use-dist-ckpt",
     "use-mcore-models",
+    "use-persistent-ckpt-worker",
     "use-rope-scaling",
     "use-rotary-position-embeddings",
     "valid-data-path",
@@ -154,7 +166,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     let sequence = keys.switch("sequence-parallel")?;
     options.push("sequence-parallel", sequence && tensor > 1);
     options.push("order", if keys.switch("use-tp-pp-dp-mapping")? { "t-p-d" } else { "t-d-p" });
-    read_sharding(&mut keys, &mut options, devices, tensor * pipeline)?;
+    read_sharding(&mut keys, &mut options, devices, tensor.saturating_mul(pipeline))?;
     read_numerics(&mut keys, &mut options)?;
     read_states(&mut keys, &mut options)?;
     read_recompute(&mut keys, &mut options)?;
@@ -191,7 +203,7 @@ fn read_devices(keys: &mut FrameworkKeys, context: FrameworkContext<'_>) -> Resu
         if set { keys.count(key) } else { Ok(None) }
     };
     let hosts = known(keys, "nnodes")?;
-    Ok(known(keys, "nproc-per-node")?.and_then(|of_a_host| Some(of_a_host * hosts?)))
+    Ok(known(keys, "nproc-per-node")?.and_then(|of_a_host| Some(of_a_host.saturating_mul(hosts?))))
 }
 
 /// The sequences of a step. Without an argument Megatron-LM takes one micro-batch of every data-parallel rank.
@@ -205,7 +217,8 @@ fn read_global_batch(
     match (keys.count("global-batch-size")?, devices, micro) {
         (Some(batch), ..) => options.push("global-batch", batch),
         (None, Some(devices), Some(micro)) => {
-            options.push("global-batch", micro * devices / degrees.iter().product::<u64>().max(1));
+            options
+                .push("global-batch", micro.saturating_mul(devices) / degrees.into_iter().fold(1, u64::saturating_mul));
         }
         _ => {}
     }
@@ -266,7 +279,9 @@ fn read_stages(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: u6
     };
     let all = layers + embedding + loss;
     let virtual_stages = match chunk_layers {
-        Some(of_a_chunk) if all.is_multiple_of(of_a_chunk * pipeline) => all / (of_a_chunk * pipeline),
+        Some(of_a_chunk) if all.is_multiple_of(of_a_chunk.saturating_mul(pipeline)) => {
+            all / of_a_chunk.saturating_mul(pipeline)
+        }
         Some(of_a_chunk) => {
             let limit = format!("must divide {all} layers over {pipeline} stages; correct it");
             return Err(keys.fault("num-layers-per-virtual-pipeline-stage", format!("{of_a_chunk}: {limit}")));
@@ -274,13 +289,21 @@ fn read_stages(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: u6
         None => stated.unwrap_or(1),
     };
     options.push("virtual-stages", virtual_stages);
-    let chunks = virtual_stages * pipeline;
+    let chunks = virtual_stages.saturating_mul(pipeline);
+    if chunks > all {
+        return Err(keys.fault("num-layers", format!("are fewer than the {chunks} stages; correct one of the two")));
+    }
     if chunks < 2 {
         return Ok(());
     }
     if first.is_none() && last.is_none() && embedding + loss + leading == 0 {
         options.push("layer-split", "even");
         return Ok(());
+    }
+    for (key, at_end) in [("decoder-first-pipeline-num-layers", first), ("decoder-last-pipeline-num-layers", last)] {
+        if at_end.is_some_and(|at_end| at_end > layers) {
+            return Err(keys.fault(key, format!("must be at most the {layers} of num-layers; correct it")));
+        }
     }
     let inner = chunks - u64::from(first.is_some()) - u64::from(last.is_some());
     let rest = (all - embedding - loss).checked_sub(first.unwrap_or(0) + last.unwrap_or(0));
@@ -387,8 +410,11 @@ fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
 /// Reads which activations layers keep.
 fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let selective = keys.switch("recompute-activations")?;
-    let granularity = keys.text("recompute-granularity")?;
-    let method = keys.text("recompute-method")?;
+    // Before Megatron-LM 3.0 whole layers were kept by these names.
+    let old_method = keys.text("activations-checkpoint-method")?;
+    let whole = keys.switch("checkpoint-activations")? || old_method.is_some();
+    let granularity = keys.text("recompute-granularity")?.or_else(|| whole.then(|| "full".to_owned()));
+    let method = keys.text("recompute-method")?.or(old_method);
     let modules = keys.list("recompute-modules").unwrap_or_default();
     match (granularity.as_deref(), method.as_deref()) {
         (None, _) if !selective => options.push("recompute", "none"),
@@ -469,6 +495,6 @@ fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(
         Some("flex") => options.push("stack-option", "kernels.expert_deduplicated=true"),
         Some(_) => return Err(keys.fault("moe-token-dispatcher-type", "is none of alltoall, allgather, flex")),
     }
-    keys.read_all(&["moe-enable-deepep"]);
+    keys.read_all(&["moe-enable-deepep", "moe-flex-dispatcher-backend"]);
     Ok(())
 }

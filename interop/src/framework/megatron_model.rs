@@ -4,7 +4,7 @@ use super::keys::{FrameworkFileError, FrameworkKeys};
 use super::model::{ConfigJson, FrameworkModel};
 
 /// The arguments that describe the model.
-pub(super) const KEYS: [&str; 41] = [
+pub(super) const KEYS: [&str; 44] = [
     "num-layers",
     "hidden-size",
     "ffn-hidden-size",
@@ -46,6 +46,9 @@ pub(super) const KEYS: [&str; 41] = [
     "encoder-num-layers",
     "encoder-seq-length",
     "decoder-seq-length",
+    "embed-layernorm",
+    "extra-vocab-size",
+    "pad-vocab-size-to",
 ];
 
 /// The padding of vocabularies: a multiple of this times the tensor-parallel degree. Source: `arguments.py`,

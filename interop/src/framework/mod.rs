@@ -8,6 +8,8 @@ mod maxtext;
 mod megatron;
 mod megatron_model;
 mod model;
+mod shell;
+mod shell_text;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -77,9 +79,10 @@ pub fn read_framework_file(
     if arguments.contains_key("tensor-model-parallel-size") || arguments.contains_key("num-layers") {
         return megatron::read(FrameworkKeys::new(file, arguments), context);
     }
-    let settings = maxtext::read_settings(text);
-    if maxtext::recognises(&settings) {
-        return maxtext::read(FrameworkKeys::new(file, settings), context);
+    for settings in [arguments::settings_of_script(text), maxtext::read_settings(text)] {
+        if maxtext::recognises(&settings) {
+            return maxtext::read(FrameworkKeys::new(file, settings), context);
+        }
     }
     Err(malformed(
         "is no configuration that is known; give Megatron-LM's arguments or script, MaxText's .yml or KEY=VALUE lines, \

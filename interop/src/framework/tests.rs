@@ -191,11 +191,116 @@ fn deepspeed_s_batch_must_fit_the_devices() {
     }
     let wrong = read("ds.json", text, context(32)).unwrap_err();
     assert!(
-        wrong.contains("train_batch_size = 512: must be the micro-batch x accumulation x 32 devices, 256"),
+        wrong.contains("train_batch_size = 512: must be the micro-batch x accumulation x 32 replicas, 256"),
         "{wrong}"
     );
     let unnamed = FrameworkContext { devices: Some(64), ..FrameworkContext::default() };
     assert!(
         read("ds.json", text, unnamed).unwrap_err().contains("is not in a file of DeepSpeed's; name it before --from")
     );
+}
+
+#[test]
+fn a_branch_that_the_script_leaves_open_is_refused_where_it_counts() {
+    let branch = |more: &str| {
+        let script = format!("if [ $KIND = a ]; then\n  MORE=\"{more}\"\nfi\n{} $MORE", llama(""));
+        read("train.sh", &script, FrameworkContext::default())
+    };
+    assert!(branch("--log-interval 10").is_ok());
+    for more in ["--use-distributed-optimizer", "--tensor-model-parallel-size 2"] {
+        let why = branch(more).unwrap_err();
+        assert!(why.contains("depends on an if or a case that the script does not decide"), "{why}");
+    }
+}
+
+#[test]
+fn old_names_of_recomputed_layers_are_read() {
+    for more in ["--checkpoint-activations", "--activations-checkpoint-method uniform"] {
+        let run = read("train.sh", &llama(more), FrameworkContext::default()).unwrap();
+        assert_eq!(option(&run, "recompute"), ["full"], "{more}");
+    }
+}
+
+#[test]
+fn torchtitan_s_newer_keys_are_read_or_refused() {
+    let text = "[model]\nname = \"deepseek_v3\"\nflavor = \"16B\"\n[training]\nlocal_batch_size = 4\n\
+                enable_cpu_offload = false\n[parallelism]\ndata_parallel_shard_degree = 8\n\
+                pipeline_parallel_degree = 1\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 1\n\
+                fsdp_reshard_after_forward = \"default\"\n[activation_checkpoint]\nmode = \"full\"\n\
+                [compile]\nenable = true\ncomponents = [\"loss\"]\n[quantize.dense.float8]\nfilter_fqns = []\n";
+    let of = |text: &str| read("train.toml", text, FrameworkContext::default());
+    let run = of(text).unwrap();
+    for (name, value) in [("expert", "8"), ("expert-tensor", "1"), ("zero", "3"), ("stack", "torchtitan_eager")] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    // By default a pipeline keeps gathered weights: `torchtitan/models/llama3/infra/parallelize.py`.
+    let piped = of(&text.replace("pipeline_parallel_degree = 1", "pipeline_parallel_degree = 2")).unwrap();
+    assert_eq!(option(&piped, "zero"), ["2"]);
+    for (old, new, said) in [
+        ("enable_cpu_offload = false", "enable_cpu_offload = true", "training.enable_cpu_offload = true: is not read"),
+        ("local_batch_size = 4", "local_batch_size = 4\nmixed_precision_param = \"float32\"", "bfloat16 is"),
+    ] {
+        let why = of(&text.replace(old, new)).unwrap_err();
+        assert!(why.contains(said), "{why}");
+    }
+}
+
+#[test]
+fn what_maxtext_s_file_leaves_out_is_as_in_its_base() {
+    let text = "python3 -m MaxText.train.py configs/base.yml base_emb_dim=4096 per_device_batch_size=2 steps=5 \\\n \
+                ici_fsdp_parallelism=16";
+    let context = FrameworkContext { devices: Some(16), ..FrameworkContext::default() };
+    let run = read("run.sh", text, context).unwrap();
+    assert_eq!(option(&run, "sequence-length"), ["2048"]);
+    let config = config(&run);
+    for (key, value) in [("hidden_size", 4096), ("num_hidden_layers", 16), ("head_dim", 128), ("vocab_size", 32_000)] {
+        assert_eq!(config[key], value, "{key}");
+    }
+    let gelu = read("run.sh", &format!("{text} mlp_activations=['gelu']"), context).unwrap_err();
+    assert!(gelu.contains("mlp_activations"), "{gelu}");
+}
+
+#[test]
+fn deepspeed_s_tensor_width_divides_the_replicas() {
+    let text = r#"{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
+        "tensor_parallel": {"autotp_size": 4}, "zero_optimization": {"stage": 1}}"#;
+    let context = FrameworkContext { devices: Some(16), model_is_named: true, ..FrameworkContext::default() };
+    let run = read("ds.json", text, context).unwrap();
+    assert_eq!((option(&run, "tensor"), option(&run, "global-batch")), (vec!["4"], vec!["8"]));
+    for (old, new, said) in [
+        ("true", "\"auto\"", "bf16.enabled = auto: follows the trainer's arguments"),
+        ("\"stage\": 1", "\"stage\": 1, \"reduce_scatter\": false", "reduce_scatter = false: is not modelled"),
+    ] {
+        let why = read("ds.json", &text.replace(old, new), context).unwrap_err();
+        assert!(why.contains(said), "{why}");
+    }
+}
+
+#[test]
+fn huge_numbers_are_refused_with_their_key_and_never_multiplied_past_the_end() {
+    let huge = "9223372036854775812";
+    for key in [
+        "tensor-model-parallel-size",
+        "pipeline-model-parallel-size",
+        "num-layers-per-virtual-pipeline-stage",
+        "num-virtual-stages-per-pipeline-rank",
+        "vocab-size",
+        "hidden-size",
+        "decoder-first-pipeline-num-layers",
+    ] {
+        let error = read("train.sh", &llama(&format!("--{key} {huge}")), FrameworkContext::default()).unwrap_err();
+        assert!(error.contains(&format!("{key} = {huge}: must be at most 16777216")), "{error}");
+    }
+    let late = llama("--pipeline-model-parallel-size 2 --decoder-last-pipeline-num-layers 99");
+    let error = read("train.sh", &late, FrameworkContext::default()).unwrap_err();
+    assert!(error.contains("decoder-last-pipeline-num-layers = 99: must be at most the 32 of num-layers"), "{error}");
+    let titan =
+        "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[activation_checkpoint]\nmode = \"full\"\n[parallelism]\n";
+    let devices = FrameworkContext { devices: Some(8), ..FrameworkContext::default() };
+    let wrong = read("t.toml", &format!("{titan}data_parallel_shard_degree = 3\n"), devices).unwrap_err();
+    assert!(wrong.contains("makes a product of degrees of 3, which must be the 8 devices"), "{wrong}");
+    let deep = read("t.toml", &format!("{titan}pipeline_parallel_degree = 30000\n"), FrameworkContext::default());
+    assert!(deep.unwrap_err().contains("and 30000 stages: must not be more than the 32 layers"));
+    let mesh = "model_name: llama3.1-8b\nici_tensor_parallelism: 9223372036854775807\ndcn_tensor_parallelism: 3\n";
+    let _ = read("m.yml", mesh, devices);
 }

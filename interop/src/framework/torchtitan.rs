@@ -69,35 +69,62 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     }
     let [tensor, pipeline, contexts] = [degrees[0], degrees[1], degrees[2]];
     options.push("sequence-parallel", tensor > 1);
+    let rotation = "parallelism.context_parallel_rotate_method";
+    if keys.text(rotation)?.is_some_and(|method| !["allgather", "alltoall"].contains(&method.as_str())) {
+        return Err(keys.fault(rotation, "is neither allgather nor alltoall; correct it"));
+    }
     if contexts > 1 {
         options.push("context-method", "ring");
     }
+    let in_experts = keys.count("parallelism.expert_tensor_parallel_degree")?.unwrap_or(1);
+    if degrees[3] > 1 {
+        options.push("expert-tensor", in_experts);
+    }
+    if keys.switch("training.enable_cpu_offload")? {
+        return Err(keys.fault("training.enable_cpu_offload", "is not read; leave it out, and give --technique"));
+    }
     let copies = keys.count("parallelism.data_parallel_replicate_degree")?.unwrap_or(1);
-    let model_parallel = tensor * pipeline * contexts;
+    let model_parallel = tensor.saturating_mul(pipeline).saturating_mul(contexts);
     let key = "parallelism.data_parallel_shard_degree";
     let shards = match keys.number::<i64>(key)?.unwrap_or(-1) {
-        -1 => context.devices.map(|devices| (devices / (copies * model_parallel)).max(1)),
+        -1 => context.devices.map(|devices| (devices / copies.saturating_mul(model_parallel)).max(1)),
         shards if shards >= 1 => Some(shards.unsigned_abs()),
         _ => return Err(keys.fault(key, "must be -1 or at least 1; correct it")),
     };
-    let ranks = shards.map(|shards| shards * copies);
-    if let Some(devices) = context.devices.or(ranks.map(|ranks| ranks * model_parallel)) {
+    let ranks = shards.map(|shards| shards.saturating_mul(copies));
+    let product = ranks.map(|ranks| ranks.saturating_mul(model_parallel));
+    if let (Some(devices), Some(product)) =
+        (context.devices, product.filter(|product| context.devices != Some(*product)))
+    {
+        let limit = format!("makes a product of degrees of {product}, which must be the {devices} devices");
+        return Err(keys.fault(key, format!("{limit}; correct one of them, or leave the key out")));
+    }
+    if let Some(devices) = context.devices.or(ranks.map(|ranks| ranks.saturating_mul(model_parallel))) {
         options.push("devices", devices);
     }
     let reshard = keys.text("parallelism.fsdp_reshard_after_forward")?;
-    let sharded = shards.is_none_or(|shards| shards * contexts > 1);
+    let sharded = shards.is_none_or(|shards| shards.saturating_mul(contexts) > 1);
+    // By default a pipeline keeps the weights that it has gathered.
+    let kept = match reshard.as_deref() {
+        None | Some("default") => pipeline > 1,
+        Some("never") => true,
+        Some("always") => false,
+        Some(_) => {
+            return Err(keys.fault("parallelism.fsdp_reshard_after_forward", "is none of default, never and always"));
+        }
+    };
     options.push(
         "zero",
         if !sharded {
             0
-        } else if reshard.as_deref() == Some("never") {
+        } else if kept {
             2
         } else {
             3
         },
     );
     if let (true, Some(shards)) = (copies > 1 && sharded, shards) {
-        options.push("shards", shards * contexts);
+        options.push("shards", shards.saturating_mul(contexts));
     }
     read_batch(&mut keys, &mut options, pipeline, ranks)?;
     read_schedule(&mut keys, &mut options, pipeline)?;
@@ -138,7 +165,7 @@ fn read_batch(
     let micro = keys.count("parallelism.pipeline_parallel_microbatch_size")?.unwrap_or(1);
     options.push("micro-batch", if pipeline > 1 { micro } else { local });
     let global = keys.number::<i64>("training.global_batch_size")?.filter(|batch| *batch > 0).map(i64::unsigned_abs);
-    if let Some(batch) = global.or(ranks.map(|ranks| ranks * local)) {
+    if let Some(batch) = global.or(ranks.map(|ranks| ranks.saturating_mul(local))) {
         options.push("global-batch", batch);
     }
     Ok(())
@@ -184,9 +211,15 @@ fn read_split(
         let value = options.0.iter().find(|(option, _)| *option == name).map(|(_, value)| value.parse::<u64>());
         value.and_then(Result::ok).unwrap_or(1)
     };
-    let stages = of("pipeline") * of("virtual-stages");
+    let stages = of("pipeline").saturating_mul(of("virtual-stages"));
     let Some(model) = model.and_then(|name| Model::load(name).ok()).filter(|_| stages > 1) else { return Ok(()) };
     let leading = model.layer_count() - model.layers;
+    let layers = model.layer_count();
+    for (name, fewer) in names.iter().zip([first, last]) {
+        if fewer > layers || stages > layers {
+            return Err(keys.fault(name, format!("and {stages} stages: must not be more than the {layers} layers")));
+        }
+    }
     let whole = model.layer_count() + first + last;
     let mut counts: Vec<u64> = (0..stages).map(|at| whole / stages + u64::from(at < whole % stages)).collect();
     let end = counts.len() - 1;
@@ -221,8 +254,9 @@ fn read_activations(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Resu
 /// The stack that has the file's compiler, tensor-parallel overlap and scaling.
 fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'static str, FrameworkFileError> {
     let old = keys.switch("training.compile")?;
-    keys.read_all(&["compile.components"]);
-    let compiled = keys.switch("compile.enable")? || old;
+    // Without the model only the loss is compiled.
+    let of_the_model = keys.list("compile.components").is_none_or(|parts| parts.iter().any(|part| part == "model"));
+    let compiled = keys.switch("compile.enable")? && of_the_model || old;
     let asynchronous = keys.switch("parallelism.enable_async_tensor_parallel")?
         | keys.switch("experimental.enable_async_tensor_parallel")?;
     let converters = keys.list("model.converters").unwrap_or_default().join(",");
@@ -242,7 +276,16 @@ fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'s
     }
     let fp8 = converters.contains("float8");
     options.push("precision", if fp8 { "fp8" } else { "bf16" });
-    keys.read_all(&["training.mixed_precision_param", "training.mixed_precision_reduce"]);
+    if converters.is_empty() {
+        keys.read_tables(&["float8.", "mx.", "quantize."]);
+    }
+    for (key, format) in
+        [("training.mixed_precision_param", "bfloat16"), ("training.mixed_precision_reduce", "float32")]
+    {
+        if keys.text(key)?.is_some_and(|stated| stated != format) {
+            return Err(keys.fault(key, format!("is not modelled; {format} is")));
+        }
+    }
     let rowwise = fp8 && recipe.is_some_and(|recipe| recipe.starts_with("rowwise"));
     Ok(match (compiled, asynchronous, rowwise) {
         (false, ..) => "torchtitan_eager",
