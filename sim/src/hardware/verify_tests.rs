@@ -164,7 +164,7 @@ fn an_unknown_chip_is_told_the_known_ones() {
     assert!(matches!(&error, HardwareError::Unknown { name, .. } if name == "tpu_v99"));
     assert!(
         error.to_string().starts_with(
-            "unknown chip `tpu_v99`: did you mean `tpu_v2`? Built in are a100_40gb_sxm, a100_80gb_pcie, a100_80gb_sxm, b200, "
+            "unknown chip `tpu_v99`: did you mean `tpu_v2`? Built in are a10, a100_40gb_sxm, a100_80gb_pcie, "
         ),
         "{error}"
     );
