@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, OrInput, input_failure};
 use clap::{Arg, Command};
-use interop::framework::{FrameworkContext, FrameworkModel, read_framework_file};
+use interop::framework::{FrameworkContext, FrameworkModel, FrameworkRun, read_framework_file};
 use sim::files::carried::Files;
 use std::ffi::OsString;
 use std::path::Path;
@@ -50,9 +50,8 @@ fn names_of(argument: &Arg) -> impl Iterator<Item = &str> {
     argument.get_long().into_iter().chain(aliases)
 }
 
-/// Returns the words as they are where `--from` is not given. Otherwise adds the options that the file states and that
-/// are not given, and the model if none is named; a model that the file describes is put among `files` under the file's
-/// name.
+/// Adds the options that the file of `--from` states and that are not given, and its model if none is named. A model
+/// that the file describes is put among `files` under the file's name. Words without `--from` stay as they are.
 ///
 /// # Errors
 /// A file that cannot be read, or that is not understood.
@@ -84,6 +83,18 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         assumed: &assumed,
     };
     let run = read_framework_file(file, &text, context).or_input()?;
+    run.notes.iter().for_each(|note| tracing::warn!("--from {file}: {note}"));
+    Ok(merged_words(words, &given, &run, file, files))
+}
+
+/// The words with the file's options behind the verb.
+fn merged_words(
+    words: Vec<OsString>,
+    given: &GivenWords,
+    run: &FrameworkRun,
+    file: &str,
+    files: &mut Files,
+) -> Vec<OsString> {
     // Options that may be given several times stand before the user's own, of which the last counts.
     let stated = run
         .options
@@ -94,7 +105,7 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         None => {}
         Some(FrameworkModel::BuiltIn(name)) => added.push(name.into()),
         Some(FrameworkModel::Config(config)) => {
-            files.insert(path, config.clone());
+            files.insert(Path::new(file), config.clone());
             added.extend(given.positional.is_none().then(|| OsString::from(file)));
         }
     }
@@ -115,5 +126,5 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         }
     }
     kept.splice(1..1, added);
-    Ok(kept)
+    kept
 }

@@ -150,20 +150,19 @@ pub fn answer_call(
     mut files: Files,
     control: CallControl,
 ) -> (CallOutput, Result<(), Box<CallFault>>) {
-    let words = words.iter().map(OsString::from).collect();
-    let words = match from::with_file_options(words, &command(), &mut files) {
-        Ok(words) => words,
-        Err(failure) => return (CallOutput::default(), Err(Box::new(CallFault::of_failure(&failure)))),
-    };
-    let verb = match parse_words(words) {
-        Ok(verb) => verb,
-        Err(error) => return (CallOutput::default(), Err(Box::new(CallFault::of_arguments(&error)))),
-    };
-    let call = Call::of_library(files, control);
     let warnings = call::WarningLog::default();
-    let result = tracing::subscriber::with_default(warnings.subscriber(), || run_verb(verb, &call));
-    let output = CallOutput { warnings: warnings.into_lines(), ..call.into_output() };
-    (output, result.map_err(|failure| Box::new(CallFault::of_failure(&failure))))
+    let (output, result) = tracing::subscriber::with_default(warnings.subscriber(), || {
+        let words = words.iter().map(OsString::from).collect();
+        let verb = match from::with_file_options(words, &command(), &mut files) {
+            Ok(words) => parse_words(words).map_err(|error| Box::new(CallFault::of_arguments(&error))),
+            Err(failure) => Err(Box::new(CallFault::of_failure(&failure))),
+        };
+        let call = Call::of_library(files, control);
+        let result =
+            verb.and_then(|verb| run_verb(verb, &call).map_err(|failure| Box::new(CallFault::of_failure(&failure))));
+        (call.into_output(), result)
+    });
+    (CallOutput { warnings: warnings.into_lines(), ..output }, result)
 }
 
 /// The verbs that read texts in the place of files.

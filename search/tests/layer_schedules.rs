@@ -18,24 +18,22 @@ fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_
         workloads::model::built_in_names().filter(|model| !large(&Model::load(model).unwrap())).collect();
     let chips = templates().unwrap();
     assert!(models.len() >= 11 && chips.len() >= 21);
-    let (next, schedules) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (next, schedules, open) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some(model) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
             let layers = lower_model(model);
-            // One recomputing pass of StableLM-Alpha 7B, whose attention and MLP stand beside each other, stays open by
-            // 2.07 % on PHAZE's TPU v4. All other passes of such models are proven too.
             let parallel = Model::load(model).unwrap().variations.parallel.is_some();
-            let largest = if parallel { 0.0208 } else { 1e-12 };
             for chip in chips {
                 for_each_pass(&chip.accelerator, &layers, |name, _, problem| {
                     let schedule = solve_problem(problem, &SolveLimits::default());
                     assert_eq!(verify_schedule(problem, &schedule), Vec::new(), "{name}");
                     // A pass of a minute has 6e13 ticks of a picosecond. A gap below 1e-12 counts as proven.
-                    assert!(
-                        schedule.status.relative_gap().is_some_and(|gap| gap < largest),
-                        "{name}: {:?}",
-                        schedule.status
-                    );
+                    let gap = schedule.status.relative_gap().unwrap_or(f64::INFINITY);
+                    if parallel && (1e-12..0.0208).contains(&gap) {
+                        open.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        assert!(gap < 1e-12, "{name}: {:?}", schedule.status);
+                    }
                     schedules.fetch_add(1, Ordering::Relaxed);
                 });
             }
@@ -47,4 +45,7 @@ fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_
         }
     });
     assert!(schedules.into_inner() > 10_000);
+    // A recomputing pass of StableLM-Alpha 7B, whose attention and MLP stand beside each other, stays open by 2.07 % on
+    // PHAZE's TPU v4.
+    assert_eq!(open.into_inner(), 1);
 }

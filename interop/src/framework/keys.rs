@@ -1,5 +1,7 @@
 //! The keys of a framework's file, which of them were read, and what is wrong with one.
 
+use super::model::FrameworkModel;
+use super::run::{FrameworkRun, PlanOptions};
 use super::shell::UNDECIDED;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
@@ -28,11 +30,29 @@ pub(super) struct FrameworkKeys {
     read: BTreeSet<String>,
     /// Keys of which the value counts.
     used: BTreeSet<String>,
+    /// Keys that change time or memory in a way that is not modelled, with what is done instead.
+    notes: Vec<String>,
+}
+
+/// The meaning of the keys of a framework that are no option: a name, or a beginning with `*`.
+pub(super) struct UnreadKeys {
+    /// Keys that change neither time nor memory of a step.
+    pub(super) nothing: &'static [&'static str],
+    /// Keys that change either a little and are not modelled, with what is done instead.
+    pub(super) unmodelled: &'static [(&'static str, &'static str)],
+}
+
+/// A degree of a mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MeshDegree {
+    Stated(u64),
+    /// The devices that the other degrees leave: -1.
+    Rest,
 }
 
 impl FrameworkKeys {
     pub(super) fn new(file: &str, values: BTreeMap<String, Vec<String>>) -> Self {
-        Self { file: file.to_owned(), values, read: BTreeSet::new(), used: BTreeSet::new() }
+        Self { file: file.to_owned(), values, read: BTreeSet::new(), used: BTreeSet::new(), notes: Vec::new() }
     }
 
     /// A failure about a key.
@@ -91,6 +111,31 @@ impl FrameworkKeys {
         }
     }
 
+    /// A degree of a mesh: a whole number from 1, or -1. `None` if it is not there.
+    pub(super) fn mesh_degree(&mut self, key: &str) -> Result<Option<MeshDegree>, FrameworkFileError> {
+        match self.text(key)?.as_deref() {
+            None => Ok(None),
+            Some("-1") => Ok(Some(MeshDegree::Rest)),
+            Some(_) => Ok(self.count(key)?.map(MeshDegree::Stated)),
+        }
+    }
+
+    /// Refuses a value other than the one that is modelled.
+    pub(super) fn expect(&mut self, key: &str, modelled: &str) -> Result<(), FrameworkFileError> {
+        match self.text(key)? {
+            Some(stated) if !stated.eq_ignore_ascii_case(modelled) => {
+                Err(self.fault(key, format!("is not modelled; {modelled} is")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a key is not modelled as the file has it.
+    pub(super) fn note(&mut self, key: &str, instead: &str) {
+        let fault = self.fault(key, format!("is not modelled: {instead}"));
+        self.notes.push(format!("{}: {}", fault.key, fault.why));
+    }
+
     /// The same where the key has to be there.
     pub(super) fn required_count(&mut self, key: &str) -> Result<u64, FrameworkFileError> {
         let cure = "is missing; add it, or name the model before the options";
@@ -116,25 +161,31 @@ impl FrameworkKeys {
         self.read.extend(of_these.cloned());
     }
 
-    /// Refuses the first key that nothing has read and that is not `ignored`: a name, or a beginning with `*`. Returns
-    /// the keys that are `assumed` to change nothing.
-    pub(super) fn refuse_the_rest(
-        &self,
-        ignored: &[&str],
+    /// The run that the file describes. Refuses the first key that nothing has read, that has no meaning in `unread`
+    /// and that the call does not take to change nothing.
+    pub(super) fn finish(
+        mut self,
+        unread: &UnreadKeys,
         assumed: &[String],
-    ) -> Result<Vec<String>, FrameworkFileError> {
+        (framework, options, model): (&'static str, PlanOptions, Option<FrameworkModel>),
+    ) -> Result<FrameworkRun, FrameworkFileError> {
         self.used.iter().try_for_each(|key| self.decided(key))?;
-        let changes_nothing = |key: &str| {
-            ignored.iter().any(|name| name.strip_suffix('*').map_or(key == *name, |start| key.starts_with(start)))
-        };
-        let unread = self.values.keys().filter(|key| !self.read.contains(*key) && !changes_nothing(key));
-        let (taken, refused): (Vec<&String>, Vec<&String>) = unread.partition(|key| assumed.contains(key));
-        refused.first().map_or_else(
-            || Ok(taken.into_iter().cloned().collect()),
-            |key| {
-                let cure = "is not understood; leave it out, or give --assume";
-                Err(self.fault(key, format!("{cure} {key}=ignored if it changes neither time nor memory")))
-            },
-        )
+        let is = |key: &str, name: &str| name.strip_suffix('*').map_or(key == name, |start| key.starts_with(start));
+        let left: Vec<String> = self.values.keys().filter(|key| !self.read.contains(*key)).cloned().collect();
+        let mut taken = Vec::new();
+        for key in left {
+            if unread.nothing.iter().any(|name| is(&key, name)) {
+                continue;
+            }
+            if assumed.contains(&key) {
+                taken.push(key);
+            } else if let Some((_, instead)) = unread.unmodelled.iter().find(|(name, _)| is(&key, name)) {
+                self.note(&key, instead);
+            } else {
+                let cure = format!("--assume {key}=ignored if it changes neither time nor memory");
+                return Err(self.fault(&key, format!("is not understood; leave it out, or give {cure}")));
+            }
+        }
+        Ok(FrameworkRun { framework, options: options.0, model, assumed: taken, notes: self.notes })
     }
 }

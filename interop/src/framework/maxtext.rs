@@ -1,9 +1,9 @@
 //! MaxText's settings: a `.yml`, or `KEY=VALUE` lines as on its command line. Source: `configs/base.yml` and
 //! `configs/types.py` of AI-Hypercomputer/maxtext (2025).
 
-use super::keys::{FrameworkFileError, FrameworkKeys};
+use super::keys::{FrameworkFileError, FrameworkKeys, MeshDegree, UnreadKeys};
 use super::model::{ConfigJson, FrameworkModel};
-use super::{FrameworkContext, FrameworkRun, PlanOptions};
+use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 use std::collections::BTreeMap;
 
 /// Models by MaxText's names.
@@ -24,60 +24,66 @@ const MODELS: [(&str, &str); 14] = [
     ("deepseek3-671b", "deepseek-v3"),
 ];
 
-/// Settings that change neither time nor memory of a step.
-const NOTHING: &[&str] = &[
-    "adam_*",
-    "async_checkpointing",
-    "base_config",
-    "base_output_directory",
-    "checkpoint_*",
-    "cosine_*",
-    "data_*",
-    "dataset_*",
-    "enable_checkpointing",
-    "enable_goodput_recording",
-    "enable_profiler",
-    "eval_*",
-    "final_weights_dtype",
-    "gradient_clipping_threshold",
-    "grain_*",
-    "hf_*",
-    "learning_rate*",
-    "load_parameters_path",
-    "log_*",
-    "logits_via_embedding",
-    "monitor_*",
-    "normalization_layer_epsilon",
-    "per_device_eval*",
-    "profile*",
-    "rope_max_timescale",
-    "rope_min_timescale",
-    "run_name",
-    "save_config_to_gcs",
-    "skip_*",
-    "steps",
-    "tokenizer_*",
-    "use_vertex_tensorboard",
-    "vertex_*",
-    "warmup_*",
-    "z_loss_multiplier",
-    "normalize_embedding_logits",
-    "trainable_position_size",
-    "hardware",
-    "reuse_example_batch",
-    "enable_tensorboard",
-    "gcs_metrics",
-    "sa_*",
-    "max_segments_per_seq",
-    "decoder_block",
-    "mlp_activations",
-    "enable_dropout",
-    "dropout_rate",
-    "fused_qkv",
-    "scan_layers",
-    "sparse_matmul",
-    "megablox",
+/// Settings whose effect is left aside.
+const UNMODELLED: &[(&str, &str)] = &[
+    ("dropout_rate", "dropout is the model's own"),
+    ("fused_qkv", "query, key and value are as the stack has them"),
+    ("max_segments_per_seq", "sequences are whole, not packed"),
+    ("megablox", "experts run as one grouped product"),
+    ("normalize_embedding_logits", "logits are not scaled"),
+    ("sa_*", "the blocks of attention are the chip's"),
+    ("scan_layers", "layers run one after another without the copies of a scan"),
+    ("sparse_matmul", "experts run as one grouped product; capacity_factor says whether tokens are dropped"),
 ];
+
+/// The settings that are no option.
+const UNREAD: UnreadKeys = UnreadKeys {
+    unmodelled: UNMODELLED,
+    nothing: &[
+        "gradient_clipping_threshold",
+        "adam_*",
+        "async_checkpointing",
+        "base_config",
+        "base_output_directory",
+        "checkpoint_*",
+        "cosine_*",
+        "data_*",
+        "dataset_*",
+        "enable_checkpointing",
+        "enable_goodput_recording",
+        "enable_profiler",
+        "eval_*",
+        "final_weights_dtype",
+        "grain_*",
+        "hf_*",
+        "learning_rate*",
+        "load_parameters_path",
+        "log_*",
+        "logits_via_embedding",
+        "monitor_*",
+        "normalization_layer_epsilon",
+        "per_device_eval*",
+        "profile*",
+        "rope_max_timescale",
+        "rope_min_timescale",
+        "run_name",
+        "save_config_to_gcs",
+        "skip_*",
+        "steps",
+        "tokenizer_*",
+        "use_vertex_tensorboard",
+        "vertex_*",
+        "warmup_*",
+        "z_loss_multiplier",
+        "trainable_position_size",
+        "hardware",
+        "reuse_example_batch",
+        "enable_tensorboard",
+        "gcs_metrics",
+        "decoder_block",
+        "mlp_activations",
+    ],
+};
 
 /// The settings of a text: `key: value`, or `key=value`.
 pub(super) fn read_settings(text: &str) -> BTreeMap<String, Vec<String>> {
@@ -105,15 +111,14 @@ const AXES: [(&str, &[&str]); 4] = [
     ("expert", &["expert"]),
 ];
 
-/// The degree of an axis in a slice times that between slices, where neither is left to the number of devices.
-fn degree(keys: &mut FrameworkKeys, axis: &str) -> Result<Option<u64>, FrameworkFileError> {
+/// The degree of an axis: inside a slice times between slices. `None` if it takes the devices that are left.
+fn degree_of_axis(keys: &mut FrameworkKeys, axis: &str) -> Result<Option<u64>, FrameworkFileError> {
     let mut product = Some(1);
     for place in ["ici", "dcn"] {
-        let key = format!("{place}_{axis}_parallelism");
-        match keys.number::<i64>(&key)?.unwrap_or(1) {
-            -1 => product = None,
-            some if some >= 1 => product = product.map(|all: u64| all.saturating_mul(some.unsigned_abs())),
-            _ => return Err(keys.fault(&key, "must be -1 or at least 1; correct it")),
+        match keys.mesh_degree(&format!("{place}_{axis}_parallelism"))? {
+            None => {}
+            Some(MeshDegree::Stated(degree)) => product = product.map(|all: u64| all.saturating_mul(degree)),
+            Some(MeshDegree::Rest) => product = None,
         }
     }
     Ok(product)
@@ -122,46 +127,8 @@ fn degree(keys: &mut FrameworkKeys, axis: &str) -> Result<Option<u64>, Framework
 pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
     let mut options = PlanOptions::default();
     options.push("stack", "maxtext");
-    let mut known = 1;
-    for (option, axes) in AXES {
-        let mut whole = 1;
-        for axis in axes {
-            let of_axis = degree(&mut keys, axis)?.ok_or_else(|| {
-                let cure = "takes the devices that are left, which is read for data and fsdp only; write its number";
-                keys.fault(&format!("ici_{axis}_parallelism"), cure)
-            })?;
-            whole = u64::saturating_mul(whole, of_axis);
-        }
-        if option != "expert" || whole > 1 {
-            options.push(option, whole);
-        }
-        known = u64::saturating_mul(known, whole);
-    }
-    let sequence = ["ici", "dcn"]
-        .iter()
-        .any(|place| keys.list(&format!("{place}_tensor_sequence_parallelism")).is_some_and(|values| values != ["1"]));
-    options.push("sequence-parallel", sequence);
-    let [data, fsdp] = [degree(&mut keys, "data")?, degree(&mut keys, "fsdp")?];
-    let rest =
-        |other: Option<u64>| context.devices.map(|devices| (devices / known.saturating_mul(other.unwrap_or(1))).max(1));
-    // `base.yml`: what is not given of fsdp takes the devices that are left.
-    let stated = |keys: &mut FrameworkKeys, axis: &str| {
-        ["ici", "dcn"].iter().any(|place| keys.list(&format!("{place}_{axis}_parallelism")).is_some())
-    };
-    let left_to_fsdp = !stated(&mut keys, "fsdp") && !stated(&mut keys, "data");
-    let fsdp = if left_to_fsdp { rest(data) } else { fsdp.or_else(|| rest(data)) };
-    let data = data.or_else(|| rest(fsdp));
-    if let Some(devices) = context.devices.or_else(|| Some(known.saturating_mul(data?).saturating_mul(fsdp?))) {
-        options.push("devices", devices);
-        read_batch(&mut keys, &mut options, devices)?;
-    } else {
-        return Err(keys.fault("ici_fsdp_parallelism", "takes the devices that are left; give --devices"));
-    }
-    let sharded_states = keys.switch("shard_optimizer_over_data")?;
-    options.push("zero", if fsdp > Some(1) { 3 } else { u64::from(sharded_states) });
-    if let (Some(fsdp), Some(2..)) = (fsdp.filter(|fsdp| *fsdp > 1), data) {
-        options.push("shards", fsdp);
-    }
+    read_mesh(&mut keys, &mut options, context)?;
+    read_batch(&mut keys, &mut options)?;
     options.push("sequence-length", keys.count("max_target_length")?.unwrap_or(2048));
     let policy = keys.text("remat_policy")?.unwrap_or_else(|| "full".to_owned());
     options.push("recompute", policy);
@@ -169,29 +136,76 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     if let Some(factor) = keys.number::<f64>("capacity_factor")?.filter(|factor| *factor > 0.0) {
         options.push("capacity-factor", factor);
     }
+    if keys.switch("enable_dropout")? {
+        keys.note("enable_dropout", "dropout is the model's own");
+    }
     let model = read_model(&mut keys, context)?;
-    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
-    Ok(FrameworkRun { framework: "MaxText", options: options.0, model, assumed })
+    keys.finish(&UNREAD, context.assumed, ("MaxText", options, model))
+}
+
+/// The degrees, and what the data-parallel ranks share. `base.yml`: if neither data nor fsdp is given, fsdp takes the
+/// devices that are left.
+fn read_mesh(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    context: FrameworkContext<'_>,
+) -> Result<(), FrameworkFileError> {
+    let mut known = 1_u64;
+    for (option, axes) in AXES {
+        let mut whole = 1_u64;
+        for axis in axes {
+            let degree = degree_of_axis(keys, axis)?.ok_or_else(|| {
+                let cure = "takes the devices that are left, which is read for data and fsdp only; write its number";
+                keys.fault(&format!("ici_{axis}_parallelism"), cure)
+            })?;
+            whole = whole.saturating_mul(degree);
+        }
+        if option != "expert" || whole > 1 {
+            options.push(option, whole);
+        }
+        known = known.saturating_mul(whole);
+    }
+    options.push("sequence-parallel", degree_of_axis(keys, "tensor_sequence")? != Some(1));
+    let mut is_stated =
+        |axis: &str| ["ici", "dcn"].iter().any(|place| keys.list(&format!("{place}_{axis}_parallelism")).is_some());
+    let left_to_fsdp = !is_stated("fsdp") & !is_stated("data");
+    let [data, fsdp] = [degree_of_axis(keys, "data")?, degree_of_axis(keys, "fsdp")?];
+    let rest =
+        |other: Option<u64>| context.devices.map(|devices| (devices / known.saturating_mul(other.unwrap_or(1))).max(1));
+    let fsdp = fsdp.filter(|_| !left_to_fsdp).or_else(|| rest(data));
+    let data = data.or_else(|| rest(fsdp));
+    let product = data.zip(fsdp).map(|(data, fsdp)| known.saturating_mul(data).saturating_mul(fsdp));
+    let Some(product) = product else {
+        return Err(keys.fault("ici_fsdp_parallelism", "takes the devices that are left; give --devices"));
+    };
+    if let Some(devices) = context.devices.filter(|devices| *devices != product) {
+        let limit = format!("makes a product of degrees of {product}, which must be the {devices} devices");
+        return Err(keys.fault("ici_fsdp_parallelism", format!("{limit}; correct one of them")));
+    }
+    options.push("devices", product);
+    let sharded_states = keys.switch("shard_optimizer_over_data")?;
+    options.push("zero", if fsdp > Some(1) { 3 } else { u64::from(sharded_states) });
+    if let (Some(fsdp), Some(2..)) = (fsdp.filter(|fsdp| *fsdp > 1), data) {
+        options.push("shards", fsdp);
+    }
+    Ok(())
 }
 
 /// The batch: MaxText counts sequences per device.
-fn read_batch(keys: &mut FrameworkKeys, options: &mut PlanOptions, devices: u64) -> Result<(), FrameworkFileError> {
+fn read_batch(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
+    let devices = options.number("devices");
     let key = "per_device_batch_size";
     let per_device = keys.number::<f64>(key)?.unwrap_or(12.0);
     let accumulated = keys.count("gradient_accumulation_steps")?.unwrap_or(1);
-    let batch = per_device * (devices * accumulated) as f64;
+    let batch = per_device * devices as f64 * accumulated as f64;
     if batch < 1.0 || batch.fract() != 0.0 {
         return Err(
             keys.fault(key, format!("makes {batch} sequences of a step on {devices} devices; give a whole number"))
         );
     }
     options.push("global-batch", batch);
-    let value = |options: &PlanOptions, name: &str| {
-        let found = options.0.iter().find(|(option, _)| *option == name);
-        found.and_then(|(_, value)| value.parse::<f64>().ok()).unwrap_or(1.0)
-    };
-    let pipeline = value(options, "pipeline");
-    let ranks = devices as f64 / (pipeline * value(options, "tensor") * value(options, "context"));
+    let [pipeline, tensor, context] = ["pipeline", "tensor", "context"].map(|option| options.number(option) as f64);
+    let ranks = devices as f64 / (pipeline * tensor * context);
     let stages = keys.count("num_layers_per_pipeline_stage")?;
     let micro_batches = keys.count("num_pipeline_microbatches")?;
     if pipeline > 1.0 {
@@ -210,7 +224,7 @@ fn read_batch(keys: &mut FrameworkKeys, options: &mut PlanOptions, devices: u64)
 
 fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let dtype = keys.text("dtype")?;
-    keys.read_all(&["weight_dtype"]);
+    keys.expect("weight_dtype", "float32")?;
     let precision = match (dtype.as_deref(), keys.text("quantization")?.as_deref()) {
         (None | Some("bfloat16"), None | Some("")) => "bf16",
         (_, Some("int8")) => "int8",
@@ -235,24 +249,26 @@ fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
     Ok(())
 }
 
+/// The settings that describe the model.
+const SIZES: [&str; 12] = [
+    "base_num_decoder_layers",
+    "base_emb_dim",
+    "base_mlp_dim",
+    "base_num_query_heads",
+    "base_num_kv_heads",
+    "head_dim",
+    "vocab_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "base_moe_mlp_dim",
+    "n_routing_groups",
+    "topk_routing_group",
+];
+
 fn read_model(
     keys: &mut FrameworkKeys,
     context: FrameworkContext<'_>,
 ) -> Result<Option<FrameworkModel>, FrameworkFileError> {
-    const SIZES: [&str; 12] = [
-        "base_num_decoder_layers",
-        "base_emb_dim",
-        "base_mlp_dim",
-        "base_num_query_heads",
-        "base_num_kv_heads",
-        "head_dim",
-        "vocab_size",
-        "num_experts",
-        "num_experts_per_tok",
-        "base_moe_mlp_dim",
-        "n_routing_groups",
-        "topk_routing_group",
-    ];
     if context.model_is_named {
         keys.read_all(&SIZES);
         keys.read_all(&["model_name"]);
@@ -265,6 +281,11 @@ fn read_model(
         let cure = "is no model that is built in; name the model before --from";
         return known.map(Some).ok_or_else(|| keys.fault("model_name", cure));
     }
+    build_model(keys).map(Some)
+}
+
+/// The model that sizes describe. A setting that the file leaves out is as in `base.yml`.
+fn build_model(keys: &mut FrameworkKeys) -> Result<FrameworkModel, FrameworkFileError> {
     if let Some(block) = keys.text("decoder_block")?.filter(|block| !["llama2", "mixtral"].contains(&block.as_str())) {
         return Err(
             keys.fault("decoder_block", format!("{block}: is not built from settings; name the model before --from"))
@@ -279,7 +300,6 @@ fn read_model(
     let experts = keys.count("num_experts")?.filter(|experts| *experts > 1);
     let positions = keys.count("max_target_length")?.unwrap_or(2048);
     let config = ConfigJson::of_type(if experts.is_some() { "mixtral" } else { "llama" })
-        // A setting that the file leaves out is as in `base.yml`.
         .with("num_hidden_layers", keys.count("base_num_decoder_layers")?.unwrap_or(16))
         .with("hidden_size", keys.count("base_emb_dim")?.unwrap_or(2048))
         .with("intermediate_size", keys.count("base_mlp_dim")?.unwrap_or(7168))
@@ -298,10 +318,10 @@ fn read_model(
         }
     }
     let moe = keys.count("base_moe_mlp_dim")?;
-    let Some(experts) = experts else { return Ok(Some(config.into_model())) };
+    let Some(experts) = experts else { return Ok(config.into_model()) };
     let config = config
         .with("num_local_experts", experts)
         .with("num_experts_per_tok", keys.count("num_experts_per_tok")?.unwrap_or(1))
         .with_known("intermediate_size", moe);
-    Ok(Some(config.into_model()))
+    Ok(config.into_model())
 }

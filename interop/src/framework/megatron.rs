@@ -1,9 +1,10 @@
 //! Megatron-LM's arguments. Source: `megatron/training/arguments.py` of NVIDIA/Megatron-LM at commit 000c4ac24f61
 //! (2025).
 
-use super::keys::{FrameworkFileError, FrameworkKeys};
-use super::split::{chunks_of_layout, layer_split};
-use super::{FrameworkContext, FrameworkRun, PlanOptions, megatron_model};
+use super::keys::{FrameworkFileError, FrameworkKeys, UnreadKeys};
+use super::megatron_model;
+use super::megatron_stages::read_stages;
+use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 
 /// Arguments that are an option's value as they are.
 const SAME: [(&str, &str); 8] = [
@@ -17,117 +18,125 @@ const SAME: [(&str, &str); 8] = [
     ("mtp-num-layers", "mtp-layers"),
 ];
 
-/// Arguments that change neither time nor memory of a step, and those of torchrun; `*` ends a beginning.
-const NOTHING: &[&str] = &[
-    "adam-*",
-    "apply-layernorm-1p",
-    "async-save",
-    "attention-softmax-in-fp32",
-    "auto-detect-ckpt-format",
-    "calculate-per-token-loss",
-    "check-for-nan-in-loss-and-grad",
-    "ckpt-*",
-    "clip-grad",
-    "cross-entropy-*",
-    "data-*",
-    "dataset",
-    "dataloader-type",
-    "decoupled-*",
-    "dist-ckpt-*",
-    "distributed-backend",
-    "distributed-timeout-minutes",
-    "enable-experimental",
-    "end-weight-decay",
-    "eod-mask-loss",
-    "eval-*",
-    "exit-*",
-    "finetune",
-    "init-method-*",
-    "initial-loss-scale",
-    "load",
-    "log-*",
-    "logging-level",
-    "loss-scale",
-    "lr",
-    "lr-*",
-    "manual-gc*",
-    "max-padding-length",
-    "master-addr",
-    "master-port",
-    "merge-file",
-    "min-lr",
-    "mock-data",
-    "moe-aux-loss-coeff",
-    "moe-permute-fusion",
-    "moe-router-bias-update-rate",
-    "moe-router-dtype",
-    "moe-router-enable-expert-bias",
-    "moe-router-load-balancing-type",
-    "moe-router-pre-softmax",
-    "moe-router-score-function",
-    "moe-router-topk-scaling-factor",
-    "moe-z-loss-coeff",
-    "mtp-loss-scaling-factor",
-    "muon-*",
-    "no-bias-*",
-    "no-check-*",
-    "no-ckpt-*",
-    "no-create-attention-mask-in-dataloader",
-    "no-gradient-accumulation-fusion",
-    "no-load-*",
-    "no-masked-softmax-fusion",
-    "no-mmap-bin-files",
-    "no-position-embedding",
-    "no-rope-fusion",
-    "no-save-*",
-    "node-rank",
-    "num-workers",
-    "override-lr-scheduler",
-    "override-opt_param-scheduler",
-    "override-opt-param-scheduler",
-    "patch-tokenizer-type",
-    "profile*",
-    "rdzv-*",
-    "reset-position-ids",
-    "recompute-num-layers",
-    "rope-type",
-    "rotary-scaling-factor",
-    "rotary-seq-len-interpolation-factor",
-    "save",
-    "save-*",
-    "seed",
-    "split",
-    "start-weight-decay",
-    "straggler-*",
-    "te-rng-tracker",
-    "tensorboard-*",
-    "test-data-path",
-    "tiktoken-*",
-    "timing-log-*",
-    "tokenizer-*",
-    "train-data-path",
-    "train-iters",
-    "train-mode",
-    "train-samples",
-    "transformer-impl",
-    "use-checkpoint-args",
-    "use-checkpoint-opt_param-scheduler",
-    "use-checkpoint-opt-param-scheduler",
-    "use-dist-ckpt",
-    "use-mcore-models",
-    "use-persistent-ckpt-worker",
-    "use-rope-scaling",
-    "use-rotary-position-embeddings",
-    "valid-data-path",
-    "vocab-file",
-    "wandb-*",
-    "weight-decay*",
-    "beta-*",
-    "mscale*",
-    "moe-router-padding-for-fp8",
-    "moe-router-force-load-balancing",
-    "log-throughput",
+/// Arguments whose effect is left aside.
+const UNMODELLED: &[(&str, &str)] = &[
+    ("check-for-nan-in-loss-and-grad", "the pass that looks for NaN is left out"),
+    ("cross-entropy-*", "the loss runs as the stack's (--stack-option kernels.fused_loss)"),
+    ("moe-permute-fusion", "tokens are sorted in one pass"),
+    ("moe-router-padding-for-fp8", "the padding of experts' tokens is left out"),
+    ("no-bias-dropout-fusion", "neighbouring elementwise work is one kernel, as the stack has it"),
+    ("no-bias-gelu-fusion", "neighbouring elementwise work is one kernel, as the stack has it"),
+    ("no-bias-swiglu-fusion", "neighbouring elementwise work is one kernel, as the stack has it"),
+    ("no-masked-softmax-fusion", "neighbouring elementwise work is one kernel, as the stack has it"),
+    ("no-rope-fusion", "neighbouring elementwise work is one kernel, as the stack has it"),
+    ("overlap-p2p-communication-warmup-flush", "sends of the warm-up are not hidden"),
+    ("overlap-param-gather-with-optimizer-step", "weights are gathered behind the update"),
+    ("te-rng-tracker", "random numbers cost nothing"),
+    ("transformer-impl", "kernels are those of the stack"),
 ];
+
+/// The arguments that are no option, and those of torchrun.
+const UNREAD: UnreadKeys = UnreadKeys {
+    unmodelled: UNMODELLED,
+    nothing: &[
+        "adam-*",
+        "apply-layernorm-1p",
+        "async-save",
+        "attention-softmax-in-fp32",
+        "auto-detect-ckpt-format",
+        "calculate-per-token-loss",
+        "ckpt-*",
+        "clip-grad",
+        "data-*",
+        "dataset",
+        "dataloader-type",
+        "dist-ckpt-*",
+        "distributed-backend",
+        "distributed-timeout-minutes",
+        "enable-experimental",
+        "end-weight-decay",
+        "eod-mask-loss",
+        "eval-*",
+        "exit-*",
+        "finetune",
+        "init-method-*",
+        "initial-loss-scale",
+        "load",
+        "log-*",
+        "logging-level",
+        "loss-scale",
+        "lr",
+        "lr-*",
+        "manual-gc*",
+        "max-padding-length",
+        "master-addr",
+        "master-port",
+        "merge-file",
+        "min-lr",
+        "mock-data",
+        "moe-aux-loss-coeff",
+        "moe-router-bias-update-rate",
+        "moe-router-dtype",
+        "moe-router-enable-expert-bias",
+        "moe-router-load-balancing-type",
+        "moe-router-pre-softmax",
+        "moe-router-score-function",
+        "moe-router-topk-scaling-factor",
+        "moe-z-loss-coeff",
+        "mtp-loss-scaling-factor",
+        "muon-*",
+        "no-check-*",
+        "no-ckpt-*",
+        "no-create-attention-mask-in-dataloader",
+        "no-load-*",
+        "no-mmap-bin-files",
+        "no-position-embedding",
+        "no-save-*",
+        "node-rank",
+        "num-workers",
+        "override-lr-scheduler",
+        "override-opt_param-scheduler",
+        "override-opt-param-scheduler",
+        "patch-tokenizer-type",
+        "profile*",
+        "rdzv-*",
+        "reset-position-ids",
+        "rope-type",
+        "rotary-scaling-factor",
+        "rotary-seq-len-interpolation-factor",
+        "save",
+        "save-*",
+        "seed",
+        "split",
+        "start-weight-decay",
+        "straggler-*",
+        "tensorboard-*",
+        "test-data-path",
+        "tiktoken-*",
+        "timing-log-*",
+        "tokenizer-*",
+        "train-data-path",
+        "train-iters",
+        "train-mode",
+        "train-samples",
+        "use-checkpoint-args",
+        "use-checkpoint-opt_param-scheduler",
+        "use-checkpoint-opt-param-scheduler",
+        "use-dist-ckpt",
+        "use-mcore-models",
+        "use-persistent-ckpt-worker",
+        "use-rope-scaling",
+        "use-rotary-position-embeddings",
+        "valid-data-path",
+        "vocab-file",
+        "wandb-*",
+        "weight-decay*",
+        "beta-*",
+        "mscale*",
+        "moe-router-force-load-balancing",
+        "log-throughput",
+    ],
+};
 
 /// Reads a run from Megatron-LM's arguments.
 pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
@@ -174,7 +183,10 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     if let Some(factor) = keys.number::<f64>("moe-expert-capacity-factor")? {
         options.push("capacity-factor", factor);
     }
-    keys.read_all(&["moe-pad-expert-input-to-capacity", "moe-grouped-gemm", "moe-shared-expert-overlap"]);
+    keys.read_all(&["moe-pad-expert-input-to-capacity"]);
+    if keys.list("num-experts").is_some() && !keys.switch("moe-grouped-gemm")? {
+        keys.note("num-experts", "experts run as one grouped product, which --moe-grouped-gemm asks for");
+    }
     let multiple = keys.count("make-vocab-size-divisible-by")?.unwrap_or(megatron_model::USUAL_MULTIPLE);
     options.push("stack-option", format!("kernels.vocabulary_multiple={multiple}"));
     let model = match context.model_is_named {
@@ -184,8 +196,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         }
         false => Some(megatron_model::read(&mut keys)?),
     };
-    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
-    Ok(FrameworkRun { framework: "Megatron-LM", options: options.0, model, assumed })
+    keys.finish(&UNREAD, context.assumed, ("Megatron-LM", options, model))
 }
 
 /// The devices: those given, else torchrun's hosts times its processes.
@@ -228,107 +239,6 @@ fn read_global_batch(
     Ok(())
 }
 
-/// Chunks and the layers of each.
-fn read_stages(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: u64) -> Result<(), FrameworkFileError> {
-    let (layers, leading) = (keys.count("num-layers")?, megatron_model::leading_layers(keys)?);
-    let chunk_layers = keys.count("num-layers-per-virtual-pipeline-stage")?;
-    let stated = keys.count("num-virtual-stages-per-pipeline-rank")?;
-    let embedding = u64::from(keys.switch("account-for-embedding-in-pipeline-split")?);
-    let loss = u64::from(keys.switch("account-for-loss-in-pipeline-split")?);
-    let (first, last) =
-        (keys.count("decoder-first-pipeline-num-layers")?, keys.count("decoder-last-pipeline-num-layers")?);
-    keys.read_all(&["no-overlap-p2p-communication", "overlap-p2p-communication-warmup-flush"]);
-    if let Some(layout) = keys.text("pipeline-model-parallel-layout")? {
-        let key = "pipeline-model-parallel-layout";
-        let chunks = chunks_of_layout(&layout).map_err(|why| keys.fault(key, why))?;
-        let mut counts: Vec<u64> =
-            chunks.iter().map(|chunk| chunk.chars().filter(|c| *c == 't').count() as u64).collect();
-        let total: u64 = counts.iter().sum();
-        if layers.is_some_and(|layers| layers != total) {
-            return Err(keys.fault(
-                key,
-                format!("has {total} layers t, num-layers is {}; they must be the same", layers.unwrap_or(0)),
-            ));
-        }
-        let stages = counts.len() as u64;
-        if stages == 0 || !stages.is_multiple_of(pipeline) {
-            return Err(keys.fault(key, format!("has {stages} stages; give a multiple of the pipeline's {pipeline}")));
-        }
-        counts[0] = counts[0].checked_sub(leading).ok_or_else(|| {
-            keys.fault(key, format!("has fewer layers in its first stage than the {leading} without experts"))
-        })?;
-        options.push("virtual-stages", stages / pipeline);
-        if stages > 1 {
-            let split = layer_split(&counts).ok_or_else(|| {
-                keys.fault(
-                    key,
-                    "has inner stages that differ otherwise than by one layer in neighbours, which is not modelled",
-                )
-            })?;
-            options.push("layer-split", split);
-        }
-        return Ok(());
-    }
-    let Some(layers) = layers else {
-        let virtual_stages = stated.unwrap_or(1);
-        if chunk_layers.is_some() {
-            return Err(keys.fault("num-layers", "is missing; the chunks of a stage follow from it"));
-        }
-        options.push("virtual-stages", virtual_stages);
-        return Ok(());
-    };
-    let all = layers + embedding + loss;
-    let virtual_stages = match chunk_layers {
-        Some(of_a_chunk) if all.is_multiple_of(of_a_chunk.saturating_mul(pipeline)) => {
-            all / of_a_chunk.saturating_mul(pipeline)
-        }
-        Some(of_a_chunk) => {
-            let limit = format!("must divide {all} layers over {pipeline} stages; correct it");
-            return Err(keys.fault("num-layers-per-virtual-pipeline-stage", format!("{of_a_chunk}: {limit}")));
-        }
-        None => stated.unwrap_or(1),
-    };
-    options.push("virtual-stages", virtual_stages);
-    let chunks = virtual_stages.saturating_mul(pipeline);
-    if chunks > all {
-        return Err(keys.fault("num-layers", format!("are fewer than the {chunks} stages; correct one of the two")));
-    }
-    if chunks < 2 {
-        return Ok(());
-    }
-    if first.is_none() && last.is_none() && embedding + loss + leading == 0 {
-        options.push("layer-split", "even");
-        return Ok(());
-    }
-    for (key, at_end) in [("decoder-first-pipeline-num-layers", first), ("decoder-last-pipeline-num-layers", last)] {
-        if at_end.is_some_and(|at_end| at_end > layers) {
-            return Err(keys.fault(key, format!("must be at most the {layers} of num-layers; correct it")));
-        }
-    }
-    let inner = chunks - u64::from(first.is_some()) - u64::from(last.is_some());
-    let rest = (all - embedding - loss).checked_sub(first.unwrap_or(0) + last.unwrap_or(0));
-    let of_a_chunk = match (first.or(last), rest) {
-        (None, _) if all.is_multiple_of(chunks) => all / chunks,
-        (Some(_), Some(rest)) if inner > 0 && rest.is_multiple_of(inner) => rest / inner,
-        (Some(_), Some(0)) => 0,
-        _ => {
-            let limit = format!("{layers} over {chunks} stages do not divide; give pipeline-model-parallel-layout");
-            return Err(keys.fault("num-layers", limit));
-        }
-    };
-    let mut counts = vec![of_a_chunk; usize::try_from(chunks).unwrap_or(usize::MAX).min(1 << 16)];
-    let end = counts.len() - 1;
-    counts[0] = first.unwrap_or(of_a_chunk - embedding.min(of_a_chunk));
-    counts[end] = last.unwrap_or(of_a_chunk - loss.min(of_a_chunk));
-    counts[0] = counts[0].checked_sub(leading).ok_or_else(|| {
-        keys.fault("num-layers", format!("the first stage has fewer layers than the {leading} without experts"))
-    })?;
-    if let Some(split) = layer_split(&counts) {
-        options.push("layer-split", split);
-    }
-    Ok(())
-}
-
 /// The states that ranks share.
 fn read_sharding(
     keys: &mut FrameworkKeys,
@@ -354,6 +264,10 @@ fn read_sharding(
     };
     options.push("zero", zero);
     keys.read_all(&["outer-dp-sharding-strategy"]);
+    // FSDP asks for it by itself, and is timed as the stack has it.
+    if keys.switch("no-gradient-accumulation-fusion")? && !torch && !megatron {
+        options.push("stack-option", "kernels.separate_accumulation=true");
+    }
     if let Some(copies) = keys.count("num-distributed-optimizer-instances")?.filter(|copies| *copies > 1) {
         let Some(devices) = devices else {
             return Err(
@@ -416,6 +330,7 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
     let granularity = keys.text("recompute-granularity")?.or_else(|| whole.then(|| "full".to_owned()));
     let method = keys.text("recompute-method")?.or(old_method);
     let modules = keys.list("recompute-modules").unwrap_or_default();
+    keys.read_all(&["recompute-num-layers"]);
     match (granularity.as_deref(), method.as_deref()) {
         (None, _) if !selective => options.push("recompute", "none"),
         (None | Some("selective"), _) => match modules.as_slice() {
@@ -435,7 +350,10 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
                  without --from",
             ));
         }
-        (Some("full"), _) => options.push("recompute", "full"),
+        (Some("full"), _) => {
+            keys.expect("recompute-num-layers", "1")?;
+            options.push("recompute", "full");
+        }
         (Some(_), _) => return Err(keys.fault("recompute-granularity", "is neither selective nor full; correct it")),
     }
     if keys.switch("fine-grained-activation-offloading")? {
@@ -489,9 +407,18 @@ fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(
     if keys.switch("overlap-moe-expert-parallel-comm")? {
         options.push("stack-option", "overlap.experts=1");
     }
-    keys.read_all(&["overlap-param-gather-with-optimizer-step", "align-grad-reduce", "align-param-gather"]);
+    for (key, option) in [
+        ("no-overlap-p2p-communication", "overlap.pipeline=0"),
+        ("moe-shared-expert-overlap", "overlap.shared_expert=1"),
+    ] {
+        if keys.switch(key)? {
+            options.push("stack-option", option);
+        }
+    }
+    keys.read_all(&["align-grad-reduce", "align-param-gather"]);
     match keys.text("moe-token-dispatcher-type")?.as_deref() {
-        None | Some("alltoall" | "allgather") => {}
+        None | Some("alltoall") => {}
+        Some("allgather") => options.push("stack-option", "kernels.expert_all_gather=true"),
         Some("flex") => options.push("stack-option", "kernels.expert_deduplicated=true"),
         Some(_) => return Err(keys.fault("moe-token-dispatcher-type", "is none of alltoall, allgather, flex")),
     }

@@ -7,7 +7,9 @@ mod keys;
 mod maxtext;
 mod megatron;
 mod megatron_model;
+mod megatron_stages;
 mod model;
+mod run;
 mod shell;
 mod shell_text;
 mod split;
@@ -17,43 +19,10 @@ mod torchtitan;
 
 pub use keys::FrameworkFileError;
 pub use model::FrameworkModel;
+pub use run::{FrameworkContext, FrameworkRun};
 
 use keys::FrameworkKeys;
 use std::collections::BTreeMap;
-
-/// A run that a framework's file describes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FrameworkRun {
-    /// The framework's name, for people.
-    pub framework: &'static str,
-    /// Options of `coplace plan` with their values, without dashes; each at most once.
-    pub options: Vec<(&'static str, String)>,
-    /// The model. `None` where the file leaves it to other files.
-    pub model: Option<FrameworkModel>,
-    /// Keys that are taken to change nothing only because the call says so.
-    pub assumed: Vec<String>,
-}
-
-/// The words that are given beside the file.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct FrameworkContext<'a> {
-    /// Devices of the cluster.
-    pub devices: Option<u64>,
-    /// True if the model is named beside the file, whose own description of it is then left aside.
-    pub model_is_named: bool,
-    /// Keys that are taken to change nothing.
-    pub assumed: &'a [String],
-}
-
-/// Options being collected.
-#[derive(Default)]
-struct PlanOptions(Vec<(&'static str, String)>);
-
-impl PlanOptions {
-    fn push(&mut self, option: &'static str, value: impl ToString) {
-        self.0.push((option, value.to_string()));
-    }
-}
 
 /// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, else a script or
 /// a list of Megatron-LM's arguments.
@@ -65,6 +34,10 @@ pub fn read_framework_file(
     text: &str,
     context: FrameworkContext<'_>,
 ) -> Result<FrameworkRun, FrameworkFileError> {
+    if text.trim().is_empty() {
+        let why = "is empty; give a framework's configuration".to_owned();
+        return Err(FrameworkFileError { file: file.to_owned(), key: "the file".to_owned(), why });
+    }
     let malformed = |why: String| FrameworkFileError { file: file.to_owned(), key: "the file".to_owned(), why };
     if file.ends_with(".toml") {
         let table: toml::Value = toml::from_str(text).map_err(|e| malformed(format!("is no TOML: {e}; correct it")))?;

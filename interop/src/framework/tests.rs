@@ -237,7 +237,11 @@ fn torchtitan_s_newer_keys_are_read_or_refused() {
     let piped = of(&text.replace("pipeline_parallel_degree = 1", "pipeline_parallel_degree = 2")).unwrap();
     assert_eq!(option(&piped, "zero"), ["2"]);
     for (old, new, said) in [
-        ("enable_cpu_offload = false", "enable_cpu_offload = true", "training.enable_cpu_offload = true: is not read"),
+        (
+            "enable_cpu_offload = false",
+            "enable_cpu_offload = true",
+            "training.enable_cpu_offload = true: is not modelled; false is",
+        ),
         ("local_batch_size = 4", "local_batch_size = 4\nmixed_precision_param = \"float32\"", "bfloat16 is"),
     ] {
         let why = of(&text.replace(old, new)).unwrap_err();
@@ -302,5 +306,50 @@ fn huge_numbers_are_refused_with_their_key_and_never_multiplied_past_the_end() {
     let deep = read("t.toml", &format!("{titan}pipeline_parallel_degree = 30000\n"), FrameworkContext::default());
     assert!(deep.unwrap_err().contains("and 30000 stages: must not be more than the 32 layers"));
     let mesh = "model_name: llama3.1-8b\nici_tensor_parallelism: 9223372036854775807\ndcn_tensor_parallelism: 3\n";
-    let _ = read("m.yml", mesh, devices);
+    let wide = read("m.yml", mesh, devices).unwrap_err();
+    assert!(wide.contains("ici_tensor_parallelism = 9223372036854775807: must be at most 16777216"), "{wide}");
+}
+
+#[test]
+fn keys_that_change_the_work_are_read_refused_or_noted() {
+    let megatron = |more: &str| read("train.sh", &llama(more), FrameworkContext::default());
+    let run = megatron("--no-rope-fusion --no-overlap-p2p-communication --no-gradient-accumulation-fusion").unwrap();
+    assert_eq!(
+        run.notes,
+        ["no-rope-fusion: is not modelled: neighbouring elementwise work is one kernel, as the stack has it"]
+    );
+    for wanted in ["overlap.pipeline=0", "kernels.separate_accumulation=true"] {
+        assert!(option(&run, "stack-option").contains(&wanted), "{wanted}");
+    }
+    let full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4";
+    let refused = megatron(full).unwrap_err();
+    assert!(refused.contains("recompute-num-layers = 4: is not modelled; 1 is"), "{refused}");
+    let apart =
+        megatron("--pipeline-model-parallel-size 3 --pipeline-model-parallel-layout \"Et*16|t*16,m|L\"").unwrap_err();
+    assert!(apart.contains("has m in another stage than the last one, which is not modelled; move it"), "{apart}");
+    let deepspeed = |more: &str| {
+        let text = format!("{{\"bf16\": {{\"enabled\": true}}, \"zero_optimization\": {{\"stage\": 2, {more}}}}}");
+        let context = FrameworkContext { model_is_named: true, ..FrameworkContext::default() };
+        read("ds.json", &text, context)
+    };
+    let run = deepspeed("\"overlap_comm\": false, \"reduce_bucket_size\": 500000000").unwrap();
+    assert_eq!(option(&run, "stack-option"), ["overlap.data_reduction=0", "overlap.parameter_prefetch=0"]);
+    assert_eq!(
+        run.notes,
+        ["zero_optimization.reduce_bucket_size = 500000000: is not modelled: buffers are the stack's"]
+    );
+    let titan = |more: &str| {
+        let text =
+            format!("[model]\nname = \"llama3\"\nflavor = \"8B\"\n{more}\n[activation_checkpoint]\nmode = \"full\"\n");
+        read("t.toml", &text, FrameworkContext::default())
+    };
+    let narrow = titan("converters = [\"quantize.linear.mx\"]").unwrap_err();
+    assert!(narrow.contains("model.converters = quantize.linear.mx: is not modelled"), "{narrow}");
+    let early = titan("[optimizer]\nearly_step_in_backward = true").unwrap_err();
+    assert!(early.contains("optimizer.early_step_in_backward = true: is not modelled; false is"), "{early}");
+    let devices = FrameworkContext { devices: Some(8), ..FrameworkContext::default() };
+    let mesh = read("m.yml", "model_name: llama3.1-8b\nici_fsdp_parallelism: 4\n", devices).unwrap_err();
+    assert!(mesh.contains("makes a product of degrees of 4, which must be the 8 devices"), "{mesh}");
+    let empty = read("empty.toml", " \n", FrameworkContext::default()).unwrap_err();
+    assert_eq!(empty, "empty.toml: the file: is empty; give a framework's configuration");
 }

@@ -1,53 +1,64 @@
 //! TorchTitan's `.toml`. Source: `torchtitan/config/job_config.py` of pytorch/torchtitan (2025).
 
-use super::keys::{FrameworkFileError, FrameworkKeys};
+use super::keys::{FrameworkFileError, FrameworkKeys, MeshDegree, UnreadKeys};
 use super::model::FrameworkModel;
+use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 use super::split::layer_split;
-use super::{FrameworkContext, FrameworkRun, PlanOptions};
 use step::TORCHTITAN_MODELS;
 use workloads::Model;
 
-/// Keys that change neither time nor memory of a step.
-const NOTHING: &[&str] = &[
-    "job.*",
-    "profiling.*",
-    "metrics.*",
-    "checkpoint.*",
-    "comm.*",
-    "validation.*",
-    "fault_tolerance.*",
-    "debug.*",
-    "lr_scheduler.*",
-    "optimizer.lr",
-    "optimizer.eps",
-    "optimizer.beta1",
-    "optimizer.beta2",
-    "optimizer.weight_decay",
-    "optimizer.implementation",
-    "optimizer.early_step_in_backward",
-    "training.steps",
-    "training.max_norm",
-    "training.dataset",
-    "training.dataset_path",
-    "training.gc_freq",
-    "training.seed",
-    "training.deterministic",
-    "training.warmup_steps",
-    "training.debug_moe_force_load_balance",
-    "model.tokenizer_path",
-    "model.hf_assets_path",
-    "model.print_after_conversion",
-    "experimental.custom_import",
-    "experimental.custom_args_module",
-    "memory_estimation.*",
-    "activation_checkpoint.early_stop",
-    "activation_checkpoint.determinism_check",
-    "activation_checkpoint.preserve_rng_state",
-    "parallelism.disable_loss_parallel",
-    "compile.backend",
-    "parallelism.pipeline_parallel_expert_parallel_overlap",
-    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
+/// Keys whose effect is left aside.
+const UNMODELLED: &[(&str, &str)] = &[
+    ("optimizer.implementation", "the update's copies are the stack's"),
+    ("activation_checkpoint.early_stop", "recomputation stops early, as the stack has it"),
+    ("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", "every second product is kept"),
+    ("compile.backend", "kernels are those of the stack"),
+    ("float8.enable_fsdp_float8_all_gather", "weights are gathered in bf16"),
+    ("quantize.linear.float8.enable_fsdp_float8_all_gather", "weights are gathered in bf16"),
+    ("float8.*", "the conversion of products is the stack's"),
+    ("quantize.linear.float8.*", "the conversion of products is the stack's"),
 ];
+
+/// The keys that are no option.
+const UNREAD: UnreadKeys = UnreadKeys {
+    unmodelled: UNMODELLED,
+    nothing: &[
+        "job.*",
+        "profiling.*",
+        "metrics.*",
+        "checkpoint.*",
+        "comm.*",
+        "validation.*",
+        "fault_tolerance.*",
+        "debug.*",
+        "lr_scheduler.*",
+        "optimizer.lr",
+        "optimizer.eps",
+        "optimizer.beta1",
+        "optimizer.beta2",
+        "optimizer.weight_decay",
+        "training.steps",
+        "training.max_norm",
+        "training.dataset",
+        "training.dataset_path",
+        "training.gc_freq",
+        "training.seed",
+        "training.deterministic",
+        "training.warmup_steps",
+        "training.debug_moe_force_load_balance",
+        "model.tokenizer_path",
+        "model.hf_assets_path",
+        "model.print_after_conversion",
+        "experimental.custom_import",
+        "experimental.custom_args_module",
+        "memory_estimation.*",
+        "activation_checkpoint.determinism_check",
+        "activation_checkpoint.preserve_rng_state",
+    ],
+};
+
+/// The converters of products to fp8, new and old; their tables have the same names.
+const FLOAT8: [&str; 2] = ["quantize.linear.float8", "float8"];
 
 /// Degrees that are options as they are.
 const DEGREES: [(&str, &str); 4] = [
@@ -59,75 +70,35 @@ const DEGREES: [(&str, &str); 4] = [
 
 pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
     let mut options = PlanOptions::default();
-    let mut degrees = Vec::new();
     for (key, option) in DEGREES {
         let degree = keys.count(key)?.unwrap_or(1);
         if option != "expert" || degree > 1 {
             options.push(option, degree);
         }
-        degrees.push(degree);
     }
-    let [tensor, pipeline, contexts] = [degrees[0], degrees[1], degrees[2]];
-    options.push("sequence-parallel", tensor > 1);
+    options.push("sequence-parallel", options.number("tensor") > 1);
     let rotation = "parallelism.context_parallel_rotate_method";
     if keys.text(rotation)?.is_some_and(|method| !["allgather", "alltoall"].contains(&method.as_str())) {
         return Err(keys.fault(rotation, "is neither allgather nor alltoall; correct it"));
     }
-    if contexts > 1 {
+    if options.number("context") > 1 {
         options.push("context-method", "ring");
     }
     let in_experts = keys.count("parallelism.expert_tensor_parallel_degree")?.unwrap_or(1);
-    if degrees[3] > 1 {
+    if options.number("expert") > 1 {
         options.push("expert-tensor", in_experts);
     }
-    if keys.switch("training.enable_cpu_offload")? {
-        return Err(keys.fault("training.enable_cpu_offload", "is not read; leave it out, and give --technique"));
+    for key in [
+        "training.enable_cpu_offload",
+        "optimizer.early_step_in_backward",
+        "parallelism.disable_loss_parallel",
+        "parallelism.pipeline_parallel_expert_parallel_overlap",
+    ] {
+        keys.expect(key, "false")?;
     }
-    let copies = keys.count("parallelism.data_parallel_replicate_degree")?.unwrap_or(1);
-    let model_parallel = tensor.saturating_mul(pipeline).saturating_mul(contexts);
-    let key = "parallelism.data_parallel_shard_degree";
-    let shards = match keys.number::<i64>(key)?.unwrap_or(-1) {
-        -1 => context.devices.map(|devices| (devices / copies.saturating_mul(model_parallel)).max(1)),
-        shards if shards >= 1 => Some(shards.unsigned_abs()),
-        _ => return Err(keys.fault(key, "must be -1 or at least 1; correct it")),
-    };
-    let ranks = shards.map(|shards| shards.saturating_mul(copies));
-    let product = ranks.map(|ranks| ranks.saturating_mul(model_parallel));
-    if let (Some(devices), Some(product)) =
-        (context.devices, product.filter(|product| context.devices != Some(*product)))
-    {
-        let limit = format!("makes a product of degrees of {product}, which must be the {devices} devices");
-        return Err(keys.fault(key, format!("{limit}; correct one of them, or leave the key out")));
-    }
-    if let Some(devices) = context.devices.or(ranks.map(|ranks| ranks.saturating_mul(model_parallel))) {
-        options.push("devices", devices);
-    }
-    let reshard = keys.text("parallelism.fsdp_reshard_after_forward")?;
-    let sharded = shards.is_none_or(|shards| shards.saturating_mul(contexts) > 1);
-    // By default a pipeline keeps the weights that it has gathered.
-    let kept = match reshard.as_deref() {
-        None | Some("default") => pipeline > 1,
-        Some("never") => true,
-        Some("always") => false,
-        Some(_) => {
-            return Err(keys.fault("parallelism.fsdp_reshard_after_forward", "is none of default, never and always"));
-        }
-    };
-    options.push(
-        "zero",
-        if !sharded {
-            0
-        } else if kept {
-            2
-        } else {
-            3
-        },
-    );
-    if let (true, Some(shards)) = (copies > 1 && sharded, shards) {
-        options.push("shards", shards.saturating_mul(contexts));
-    }
-    read_batch(&mut keys, &mut options, pipeline, ranks)?;
-    read_schedule(&mut keys, &mut options, pipeline)?;
+    let ranks = read_sharding(&mut keys, &mut options, context)?;
+    read_batch(&mut keys, &mut options, ranks)?;
+    read_schedule(&mut keys, &mut options)?;
     read_activations(&mut keys, &mut options)?;
     let stack = read_stack(&mut keys, &mut options)?;
     options.push("stack", stack);
@@ -147,14 +118,62 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         }
     };
     read_split(&mut keys, &mut options, known.map(|(.., built_in)| *built_in))?;
-    let assumed = keys.refuse_the_rest(NOTHING, context.assumed)?;
-    Ok(FrameworkRun { framework: "TorchTitan", options: options.0, model, assumed })
+    keys.finish(&UNREAD, context.assumed, ("TorchTitan", options, model))
+}
+
+/// The data-parallel ranks, and what they share. Returns the ranks where they are known.
+fn read_sharding(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    context: FrameworkContext<'_>,
+) -> Result<Option<u64>, FrameworkFileError> {
+    let copies = keys.count("parallelism.data_parallel_replicate_degree")?.unwrap_or(1);
+    let [tensor, pipeline, contexts] = ["tensor", "pipeline", "context"].map(|option| options.number(option));
+    let model_parallel = tensor.saturating_mul(pipeline).saturating_mul(contexts);
+    let key = "parallelism.data_parallel_shard_degree";
+    let shards = match keys.mesh_degree(key)? {
+        Some(MeshDegree::Stated(shards)) => Some(shards),
+        None | Some(MeshDegree::Rest) => {
+            context.devices.map(|devices| (devices / copies.saturating_mul(model_parallel)).max(1))
+        }
+    };
+    let ranks = shards.map(|shards| shards.saturating_mul(copies));
+    let product = ranks.map(|ranks| ranks.saturating_mul(model_parallel));
+    if let (Some(devices), Some(product)) = (context.devices, product)
+        && devices != product
+    {
+        let limit = format!("makes a product of degrees of {product}, which must be the {devices} devices");
+        return Err(keys.fault(key, format!("{limit}; correct one of them, or leave the key out")));
+    }
+    if let Some(devices) = product {
+        options.push("devices", devices);
+    }
+    let sharded = shards.is_none_or(|shards| shards.saturating_mul(contexts) > 1);
+    let reshard = "parallelism.fsdp_reshard_after_forward";
+    // By default a pipeline keeps the weights that it has gathered.
+    let zero = match (sharded, keys.text(reshard)?.as_deref()) {
+        (false, _) => 0,
+        (_, Some("never")) => 2,
+        (_, Some("always")) => 3,
+        (_, None | Some("default")) => {
+            if pipeline > 1 {
+                2
+            } else {
+                3
+            }
+        }
+        (_, Some(_)) => return Err(keys.fault(reshard, "is none of default, never and always; correct it")),
+    };
+    options.push("zero", zero);
+    if let (true, Some(shards)) = (copies > 1 && sharded, shards) {
+        options.push("shards", shards.saturating_mul(contexts));
+    }
+    Ok(ranks)
 }
 
 fn read_batch(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
-    pipeline: u64,
     ranks: Option<u64>,
 ) -> Result<(), FrameworkFileError> {
     if let Some(tokens) = keys.count("training.seq_len")? {
@@ -163,27 +182,27 @@ fn read_batch(
     let old = keys.count("training.batch_size")?;
     let local = keys.count("training.local_batch_size")?.or(old).unwrap_or(8);
     let micro = keys.count("parallelism.pipeline_parallel_microbatch_size")?.unwrap_or(1);
-    options.push("micro-batch", if pipeline > 1 { micro } else { local });
-    let global = keys.number::<i64>("training.global_batch_size")?.filter(|batch| *batch > 0).map(i64::unsigned_abs);
-    if let Some(batch) = global.or(ranks.map(|ranks| ranks.saturating_mul(local))) {
+    options.push("micro-batch", if options.number("pipeline") > 1 { micro } else { local });
+    let global = match keys.mesh_degree("training.global_batch_size")? {
+        Some(MeshDegree::Stated(batch)) => Some(batch),
+        None | Some(MeshDegree::Rest) => ranks.map(|ranks| ranks.saturating_mul(local)),
+    };
+    if let Some(batch) = global {
         options.push("global-batch", batch);
     }
     Ok(())
 }
 
-fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions, pipeline: u64) -> Result<(), FrameworkFileError> {
+fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let key = "parallelism.pipeline_parallel_schedule";
     let named = keys.text(key)?;
     keys.read_all(&["parallelism.pipeline_parallel_layers_per_stage", "parallelism.pipeline_parallel_split_points"]);
-    if pipeline == 1 {
+    if options.number("pipeline") == 1 {
         return Ok(());
     }
-    for (key, cure) in [
-        ("parallelism.pipeline_parallel_layers_per_stage", "is not read; leave it out, and give --layer-split"),
-        ("parallelism.pipeline_parallel_split_points", "is not read; leave it out, and give --layer-split"),
-    ] {
+    for key in ["parallelism.pipeline_parallel_layers_per_stage", "parallelism.pipeline_parallel_split_points"] {
         if keys.list(key).is_some_and(|values| !values.is_empty()) {
-            return Err(keys.fault(key, cure));
+            return Err(keys.fault(key, "is not read; leave it out, and give --layer-split"));
         }
     }
     let (schedule, chunks) = match named.as_deref() {
@@ -207,11 +226,7 @@ fn read_split(
 ) -> Result<(), FrameworkFileError> {
     let names = ["first", "last"].map(|end| format!("parallelism.pipeline_parallel_{end}_stage_less_layers"));
     let [first, last] = [keys.number::<u64>(&names[0])?.unwrap_or(1), keys.number::<u64>(&names[1])?.unwrap_or(1)];
-    let of = |name: &str| {
-        let value = options.0.iter().find(|(option, _)| *option == name).map(|(_, value)| value.parse::<u64>());
-        value.and_then(Result::ok).unwrap_or(1)
-    };
-    let stages = of("pipeline").saturating_mul(of("virtual-stages"));
+    let stages = options.number("pipeline").saturating_mul(options.number("virtual-stages"));
     let Some(model) = model.and_then(|name| Model::load(name).ok()).filter(|_| stages > 1) else { return Ok(()) };
     let leading = model.layer_count() - model.layers;
     let layers = model.layer_count();
@@ -259,34 +274,27 @@ fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'s
     let compiled = keys.switch("compile.enable")? && of_the_model || old;
     let asynchronous = keys.switch("parallelism.enable_async_tensor_parallel")?
         | keys.switch("experimental.enable_async_tensor_parallel")?;
-    let converters = keys.list("model.converters").unwrap_or_default().join(",");
-    let mut recipe = None;
-    for table in ["float8", "quantize.linear.float8"] {
-        let found = keys.text(&format!("{table}.recipe_name"))?;
-        recipe = recipe.or(found);
-        for key in [
-            "enable_fsdp_float8_all_gather",
-            "precompute_float8_dynamic_scale_for_fsdp",
-            "filter_fqns",
-            "force_recompute_fp8_weight_in_bwd",
-            "emulate",
-        ] {
-            keys.read_all(&[&format!("{table}.{key}")]);
-        }
+    let converters = keys.list("model.converters").unwrap_or_default();
+    if converters.iter().any(|converter| !FLOAT8.contains(&converter.as_str())) {
+        return Err(keys.fault("model.converters", "is not modelled; float8 and quantize.linear.float8 are"));
     }
-    let fp8 = converters.contains("float8");
+    let fp8 = !converters.is_empty();
     options.push("precision", if fp8 { "fp8" } else { "bf16" });
-    if converters.is_empty() {
+    let mut recipe = None;
+    for table in FLOAT8 {
+        recipe = recipe.or(keys.text(&format!("{table}.recipe_name"))?);
+        keys.expect(&format!("{table}.emulate"), "false")?;
+    }
+    if !fp8 {
         keys.read_tables(&["float8.", "mx.", "quantize."]);
     }
-    for (key, format) in
-        [("training.mixed_precision_param", "bfloat16"), ("training.mixed_precision_reduce", "float32")]
-    {
-        if keys.text(key)?.is_some_and(|stated| stated != format) {
-            return Err(keys.fault(key, format!("is not modelled; {format} is")));
-        }
-    }
-    let rowwise = fp8 && recipe.is_some_and(|recipe| recipe.starts_with("rowwise"));
+    keys.expect("training.mixed_precision_param", "bfloat16")?;
+    keys.expect("training.mixed_precision_reduce", "float32")?;
+    let rowwise = match recipe.as_deref().filter(|_| fp8) {
+        None | Some("tensorwise") => false,
+        Some("rowwise" | "rowwise_with_gw_hp") => true,
+        Some(_) => return Err(keys.fault("model.converters", "has a recipe that is not modelled; rowwise is")),
+    };
     Ok(match (compiled, asynchronous, rowwise) {
         (false, ..) => "torchtitan_eager",
         (_, false, false) => "torchtitan",

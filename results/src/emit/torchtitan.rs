@@ -10,7 +10,7 @@ use std::fmt::Display;
 use step::{Framework, TORCHTITAN_MODELS, state_copies};
 use workloads::footprint::Optimizer;
 use workloads::training::{Attention, ContextMethod};
-use workloads::{ActivationPolicy, RankOrder, ZeroStage};
+use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
 /// Writes a plan as TorchTitan's configuration. Comments name parts that it has no key for.
 ///
@@ -19,7 +19,7 @@ use workloads::{ActivationPolicy, RankOrder, ZeroStage};
 pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let recipe = &PlanRecipe { plan, ..*recipe };
-    let known = TORCHTITAN_MODELS.iter().find(|(.., built_in)| *built_in == recipe.model.name);
+    let known = TORCHTITAN_MODELS.iter().find(|(.., built_in)| has_shape_of(recipe.model, built_in));
     recipe.refuse_features("TorchTitan", &[(known.is_none(), "a shape that none of its flavours has")])?;
     let (name, flavor) = known.map_or(("", ""), |(name, flavor, _)| (name, flavor));
     let lines = recipe.push_comments(|framework| framework == Framework::TorchTitan);
@@ -36,12 +36,11 @@ pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpres
     out.push_batch(recipe);
     out.push_parallelism(recipe);
     out.push_activations(recipe);
-    let stack = recipe.stack.name.as_str();
     out.push_table("compile");
-    out.push("enable", stack != "torchtitan_eager");
-    if fp8 && stack.ends_with("rowwise") {
+    out.push("enable", recipe.stack.kernels.elementwise_fusion);
+    if let Some(scales) = recipe.stack.framework.fp8_recipe.as_deref().filter(|_| fp8) {
         out.push_table("quantize.linear.float8");
-        out.push_text("recipe_name", "rowwise");
+        out.push_text("recipe_name", scales);
     }
     out.push_table("optimizer");
     out.push_text("name", "AdamW");
@@ -51,6 +50,12 @@ pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpres
         out.0.push_lack(true, &format!("technique {technique}: TorchTitan has no key for it"));
     }
     Ok(out.0.into_text())
+}
+
+/// True if a model is a built-in one, apart from its name and its longest sequence.
+fn has_shape_of(model: &Model, built_in: &str) -> bool {
+    let same = |known: Model| Model { name: model.name.clone(), max_sequence: model.max_sequence, ..known } == *model;
+    Model::load(built_in).is_ok_and(same)
 }
 
 /// The decisions that TorchTitan supports: FSDP2 (ZeRO-2 and ZeRO-3), ring attention, stages of equal layers.
@@ -96,7 +101,7 @@ impl TorchTitanTables {
     }
 
     fn push_parallelism(&mut self, recipe: &PlanRecipe<'_>) {
-        let (plan, layout) = (recipe.plan, &recipe.plan.layout);
+        let layout = &recipe.plan.layout;
         let copies = match layout.zero {
             ZeroStage::None => layout.data,
             _ => state_copies(recipe.stack, recipe.fast_domain, layout).min(layout.data).max(1),
@@ -112,8 +117,7 @@ impl TorchTitanTables {
             "ZeRO-0 and ZeRO-1: TorchTitan shards by FSDP2, which is ZeRO-2 or ZeRO-3",
         );
         self.push("tensor_parallel_degree", layout.tensor);
-        let asynchronous = recipe.stack.name.contains("async");
-        if asynchronous {
+        if layout.tensor > 1 && recipe.stack.overlap.tensor > 0.0 {
             self.push("enable_async_tensor_parallel", true);
         }
         self.0.push_lack(
@@ -130,9 +134,13 @@ impl TorchTitanTables {
             self.0.push_lack(layout.expert_tensor.is_some(), "experts split over another width than the rest");
         }
         self.push("pipeline_parallel_degree", layout.pipeline);
-        if layout.pipeline == 1 {
-            return;
+        if layout.pipeline > 1 {
+            self.push_pipeline(recipe);
         }
+    }
+
+    fn push_pipeline(&mut self, recipe: &PlanRecipe<'_>) {
+        let (plan, layout) = (recipe.plan, &recipe.plan.layout);
         self.push("pipeline_parallel_microbatch_size", plan.batch.micro_batch);
         let schedule = match (plan.schedule, layout.virtual_stages) {
             (PipelineSchedule::OneForwardOneBackward, 1) => Some("1F1B"),

@@ -113,6 +113,9 @@ pub struct FrameworkOptions {
     /// How tensor parallelism divides key/value heads.
     #[serde(default)]
     pub key_value_heads: KeyValueHeadRule,
+    /// The framework's name for how products in fp8 are scaled; its default where a file does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fp8_recipe: Option<String>,
 }
 
 /// The tensor-parallel degrees that a framework takes for a number of key/value heads.

@@ -1,10 +1,8 @@
 //! Built-in models by the names that frameworks have for them.
 
-/// TorchTitan's model and flavour, with the built-in model of the same layers. The first of several
-/// that stand for one flavour is read. Source: `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
-pub const TORCHTITAN_MODELS: [(&str, &str, &str); 8] = [
+/// TorchTitan's model and flavour, with the built-in model of the same layers. Source: `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
+pub const TORCHTITAN_MODELS: [(&str, &str, &str); 7] = [
     ("llama3", "8B", "llama3.1-8b"),
-    ("llama3", "8B", "llama3-8b"),
     ("llama3", "70B", "llama3-70b"),
     ("llama3", "405B", "llama3.1-405b"),
     ("deepseek_v3", "16B", "deepseek-v2-lite"),
