@@ -112,6 +112,11 @@ impl LinearAttention {
         self.value_width().saturating_add(2 * self.key_width())
     }
 
+    /// Returns the numbers of all heads' states.
+    pub(crate) fn state_numbers(&self) -> u64 {
+        self.heads.saturating_mul(self.key_dim).saturating_mul(self.value_dim)
+    }
+
     /// Returns the numbers per token that each head needs besides vectors: the delta rule's step, and its decay.
     #[must_use]
     pub fn rates(&self) -> u64 {

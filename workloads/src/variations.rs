@@ -84,6 +84,11 @@ impl StateSpace {
         self.scan_width().saturating_add(2 * self.groups.saturating_mul(self.state))
     }
 
+    /// Returns the numbers of all heads' states.
+    pub(crate) fn state_numbers(&self) -> u64 {
+        self.scan_width().saturating_mul(self.state)
+    }
+
     /// Returns the forward operations of a scan per token, in products. A chunk of q tokens needs four products: the q
     /// x q scores of the state's projections (shared by groups of heads), their product with the chunk, the chunk's
     /// state, and the previous state's contribution. Source: Dao and Gu 2024, section 6 and listing 1. The recurrence

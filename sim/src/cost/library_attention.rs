@@ -134,7 +134,9 @@ fn rates_of_call(library: &LibraryModel, call: &AttentionCall) -> AttentionRates
 /// Keys that a tile of queries sees: the mean and the maximum.
 fn visible_keys(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
     let keys = call.keys as f64;
-    let causal = if rows > 1.0 { ((rows + 1.0) / 2.0 * height).min(keys) } else { keys };
+    // All tiles see the tokens before the new ones.
+    let before = call.keys.saturating_sub(call.queries) as f64;
+    let causal = if rows > 1.0 { (before + (rows + 1.0) / 2.0 * height).min(keys) } else { keys };
     let Some(window) = call.window else { return (causal, keys) };
     let most = ((window.min(call.keys)) as f64 + height).min(keys);
     // Tiles before the window is full see as many keys as a causal tile; the others see the window.

@@ -561,6 +561,13 @@ impl GraphBuilder {
         }
     }
 
+    /// Adds a step to the last operator's forward pass.
+    pub(crate) fn extend_forward_of_last(&mut self, step: Option<KernelStep>) {
+        if let Some(op) = self.operators.last_mut() {
+            op.forward.extend(step);
+        }
+    }
+
     /// Gives the last operator a role.
     pub(crate) fn set_role_of_last(&mut self, role: OperatorRole) {
         if let Some(op) = self.operators.last_mut() {

@@ -90,7 +90,9 @@ fn add_core(
     let scan = |direction, read, written| elementwise_kernel(ElementwiseFunction::Exp, direction, work, read, written);
     let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", gathered).into_iter().collect();
     let states_size = graph.tensor_bytes(kept);
-    forward.push(kernel_step("forward", scan(Direction::Forward, row * 2 + gathered, row + states_size)));
+    // Serving starts from the states of the cached tokens.
+    let arriving = if shape.serving.is_some() { states_size } else { Bytes::ZERO };
+    forward.push(kernel_step("forward", scan(Direction::Forward, row * 2 + gathered + arriving, row + states_size)));
     let read = row * 3 + gathered + states_size;
     let mut backward = vec![kernel_step("backward_input", scan(Direction::Backward, read, row * 2 + gathered))];
     // Every device has its own channels' part of the gradient.

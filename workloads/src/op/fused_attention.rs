@@ -10,6 +10,7 @@
 use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use crate::parallel::Heads;
+use crate::serving::ServingPass;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 
@@ -106,7 +107,13 @@ pub(crate) fn add_fused_attention(
         (shape.context > 1).then(|| shape.context_collective_step(label, kind, local * u64::from(shape.context)))
     };
     let mut forward: Vec<KernelStep> = ring("forward.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
-    forward.push(kernel_step("forward", kernel(Direction::Forward)));
+    match (shape.serving, kernel(Direction::Forward)) {
+        (Some(pass), Kernel::FusedAttention(whole)) if core.chosen.is_none() => {
+            let whole = FusedAttention { values_are_keys: own_value.is_none(), ..whole };
+            forward.extend(serving_kernels(shape, pass, whole));
+        }
+        (_, kernel) => forward.push(kernel_step("forward", kernel)),
+    }
     let mut backward: Vec<KernelStep> =
         ring("backward_input.ring_all_gather", CollectiveKind::AllGather).into_iter().collect();
     backward.push(kernel_step("backward_input", kernel(Direction::Backward)));
@@ -130,6 +137,25 @@ pub(crate) fn add_fused_attention(
         ..NewOperator::default()
     });
     output
+}
+
+/// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it: these
+/// are the queries of one sequence. Otherwise new tokens attend to each other, and to the cached ones.
+fn serving_kernels(shape: &OperatorContext, pass: ServingPass, whole: FusedAttention) -> Vec<KernelStep> {
+    if shape.decodes() {
+        let keys = whole.window.map_or(whole.keys, |window| window.min(whole.keys));
+        let shared = whole.kv_heads.max(1);
+        let queries = whole.heads / shared;
+        let step = FusedAttention { heads: shared, queries, keys, causal: false, window: None, ..whole };
+        return vec![kernel_step("forward.decode", Kernel::FusedAttention(step))];
+    }
+    let window = whole.window.filter(|window| *window < whole.queries);
+    let own = FusedAttention { keys: whole.queries, window, ..whole };
+    let earlier = pass.mean_cached_keys(whole.queries, whole.window);
+    let earlier = FusedAttention { keys: earlier, causal: false, window: None, ..whole };
+    let mut steps = vec![kernel_step("forward", Kernel::FusedAttention(own))];
+    steps.extend((earlier.keys > 0).then(|| kernel_step("forward.cached", Kernel::FusedAttention(earlier))));
+    steps
 }
 
 /// Returns one learned logit per head, which takes part only in the softmax (GPT-OSS's sinks).

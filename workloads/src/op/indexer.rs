@@ -91,20 +91,21 @@ fn add_choice(
 ) -> TensorId {
     let shape = &plan.shape;
     let (tokens, sequence) = (shape.tokens(), shape.full_sequence());
-    let chosen = indexer.chosen_keys(sequence);
+    let chosen = match shape.serving {
+        Some(_) => indexer.chosen.min(shape.seen_tokens()),
+        None => indexer.chosen_keys(sequence),
+    };
     let choice = graph.add_constant("layer.attention.index.scores.choice", Bytes(WIDE) * tokens.saturating_mul(chosen));
-    // A token sees half of the sequence on average.
-    let seen = sequence.div_ceil(2);
+    // A token sees half of the sequence on average, and all cached tokens.
+    let seen = sequence.div_ceil(2).saturating_add(shape.serving.map_or(0, |pass| pass.cached));
     let written = Bytes(WIDE) * tokens.saturating_mul(seen).div_ceil(indexer.block.max(1));
     // The sum over heads stays in the accumulators: one product over all heads' dimensions.
-    let scores = Contraction {
-        batch: shape.batch,
-        m: shape.sequence,
-        n: seen,
-        k: indexer.heads.saturating_mul(indexer.head_dim),
-        operand: shape.operand,
-        result: DataType::Fp32,
+    let (m, k) = match shape.serving {
+        // Few queries: what counts is that all heads read the same keys.
+        Some(_) => (shape.sequence.saturating_mul(indexer.heads), indexer.head_dim),
+        None => (shape.sequence, indexer.heads.saturating_mul(indexer.head_dim)),
     };
+    let scores = Contraction { batch: shape.batch, m, n: seen, k, operand: shape.operand, result: DataType::Fp32 };
     let relu = Elementwise {
         function: ElementwiseFunction::Relu,
         direction: Direction::Forward,

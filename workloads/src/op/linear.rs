@@ -142,9 +142,13 @@ fn parameters_of_linear(split: WeightSplit, weights: u64, bias: u64) -> Paramete
 
 /// Returns the conversion of `elements` operands to the products' type, if that differs. Dynamic scaling needs one pass
 /// for the largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8). Cached conversions
-/// read once, and also write the copy for the other pass in its layout.
+/// read once, and also write the copy for the other pass in its layout; serving has no other pass.
 pub(crate) fn convert_operands(shape: &OperatorContext, elements: u64) -> Option<Kernel> {
-    let (reads, writes) = if shape.cached_conversions { (1, 2) } else { (2, 1) };
+    let (reads, writes) = match (shape.cached_conversions, shape.serving) {
+        (true, None) => (1, 2),
+        (true, Some(_)) => (1, 1),
+        (false, _) => (2, 1),
+    };
     let read = shape.activation_bytes(elements) * reads;
     let written = shape.product.packed_bytes_of(elements) * writes;
     (shape.product != shape.operand)

@@ -12,8 +12,8 @@ use super::linear::{Linear, WeightSplit, activation_product};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel,
-    weight_chain,
+    OperatorContext, activation, convolution, elementwise_kernel, gated, input_chain, kernel_step, recurrent_step,
+    reduction_kernel, weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::linear_attention::{ChunkProduct, ChunkResult, LinearAttention, StateDecay};
@@ -158,7 +158,11 @@ impl LinearCore<'_> {
         let decays =
             (decays > 0).then(|| (graph.add_constant("layer.linear.core.decays", Bytes(WIDE) * decays), decays));
         let mut forward = self.vector_passes("forward", Direction::Forward, decays.map(|(_, count)| count));
-        forward.extend(products.iter().flat_map(|product| self.forward_of_product("forward", product)));
+        if shape.decodes() {
+            forward.push(recurrent_step(shape, own.state_numbers()));
+        } else {
+            forward.extend(products.iter().flat_map(|product| self.forward_of_product("forward", product)));
+        }
         let mut backward: Vec<KernelStep> = Vec::new();
         let again = products.iter().filter(is_rebuilt);
         backward.extend(again.flat_map(|product| self.forward_of_product("backward_input.again", product)));

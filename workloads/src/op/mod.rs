@@ -34,11 +34,15 @@ pub(crate) mod ulysses;
 
 use crate::graph::{BackwardChain, Gradient, KernelStep, TensorId};
 use crate::lowering::LossForm;
+use crate::serving::ServingPass;
 use sim::kernel::{
     Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, ParallelAxis, RankGroup,
     Reduction, RowFunction,
 };
 use sim::units::Bytes;
+
+/// Bytes of a number of a recurrent state, fp32.
+pub(crate) const STATE_BYTES: u64 = 4;
 
 /// Properties that all operators of a segment share: the micro-batch, its split over devices, the number formats.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +72,8 @@ pub(crate) struct OperatorContext {
     pub(crate) fused_loss: bool,
     /// How head and loss are computed.
     pub(crate) loss: LossForm,
+    /// What serving changes.
+    pub(crate) serving: Option<ServingPass>,
 }
 
 impl OperatorContext {
@@ -84,6 +90,16 @@ impl OperatorContext {
     /// Returns the tokens of a whole sequence, over all context-parallel devices.
     pub(crate) fn full_sequence(&self) -> u64 {
         self.sequence.saturating_mul(u64::from(self.context))
+    }
+
+    /// Returns the tokens of a sequence that attention can see: a whole sequence, after those in a cache.
+    pub(crate) fn seen_tokens(&self) -> u64 {
+        self.full_sequence().saturating_add(self.serving.map_or(0, |pass| pass.cached))
+    }
+
+    /// Returns whether the pass makes one token per sequence, from keys and values in a cache.
+    pub(crate) fn decodes(&self) -> bool {
+        self.serving.is_some() && self.sequence == 1
     }
 
     /// Returns the context for work on whole sequences with a share of the heads.
@@ -149,6 +165,15 @@ pub(crate) fn kernel_step(label: &str, kernel: Kernel) -> KernelStep {
 /// Returns a collective along an axis with its label.
 pub(crate) fn collective_step(label: &str, axis: ParallelAxis, collective: Collective) -> KernelStep {
     KernelStep { label: label.to_owned(), kernel: Kernel::Collective(collective), axis: Some(axis) }
+}
+
+/// Returns the step of a recurrence for every sequence's new token: states of `numbers` fp32 numbers are read, decayed,
+/// added to, multiplied with the query and written.
+pub(crate) fn recurrent_step(shape: &OperatorContext, numbers: u64) -> KernelStep {
+    let states = shape.batch.saturating_mul(numbers);
+    let size = Bytes(STATE_BYTES) * states;
+    let work = states.saturating_mul(3);
+    kernel_step("forward.recurrent", elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, size))
 }
 
 /// Returns a chain that computes input gradients.

@@ -54,6 +54,7 @@ struct ExpertDispatch {
 impl ExpertDispatch {
     fn new(plan: &SegmentPlan<'_>, experts: Experts) -> Self {
         let ranks = plan.lowering.expert_parallel.max(1);
+        let inside = plan.lowering.serving.map_or(1, |pass| pass.expert_ranks.max(1));
         Self {
             experts,
             ranks,
@@ -64,8 +65,8 @@ impl ExpertDispatch {
                 .expert_tensor_parallel
                 .map_or(plan.shape.ranks.saturating_mul(plan.shape.context), |shared| shared),
             hidden: experts.latent.unwrap_or(plan.model.hidden),
-            local: experts.count / u64::from(ranks),
-            slots: experts.expert_slots(plan.shape.local_tokens()),
+            local: experts.count / u64::from(ranks.saturating_mul(inside)),
+            slots: experts.expert_slots(plan.shape.local_tokens()).div_ceil(u64::from(inside)),
             once: plan.lowering.expert_deduplicated,
             gathered: plan
                 .lowering
@@ -85,6 +86,15 @@ impl ExpertDispatch {
         let group = RankGroup { ranks: self.ranks, stride: self.stride };
         let collective = Collective { kind, bytes: self.exchanged_bytes(shape), group };
         (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), ParallelAxis::Expert, collective))
+    }
+
+    /// Returns this device's experts that any token reaches, rounded up. Each of T tokens of the group chooses k of E at
+    /// random and misses one of them with the probability 1 - k / E.
+    fn reached_experts(&self, inside: u32) -> u64 {
+        let (count, chosen) = (self.experts.count.max(1) as f64, self.experts.top_k as f64);
+        let tokens = self.slots as f64 * f64::from(self.ranks.saturating_mul(inside)) / chosen.max(1.0);
+        let missed = (1.0 - (chosen / count).min(1.0)).powf(tokens);
+        (self.local as f64 * (1.0 - missed)).ceil() as u64
     }
 
     /// Returns how a token chooses its experts.
@@ -133,16 +143,25 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let tokens = add_dispatch(graph, shape, &dispatch, narrow);
     // The experts see one long sequence of slots. Under sequence parallelism, the devices that share an expert gather
     // its parts before the first product.
-    let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks);
+    let inside = shape.serving.map_or(1, |pass| pass.expert_ranks.max(1));
+    let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks / inside);
     // Devices of different tensor-parallel groups of degree one have tokens of their own.
     let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
     let split = if sequence_parallel { u64::from(ranks) } else { 1 };
     let sequence = dispatch.slots.saturating_mul(split);
-    let slots = OperatorContext { batch: 1, sequence, context: 1, ranks, sequence_parallel, ..*shape };
+    let product = shape.serving.and_then(|pass| pass.expert_product).unwrap_or(shape.product);
+    let slots = OperatorContext { batch: 1, sequence, context: 1, ranks, sequence_parallel, product, ..*shape };
     let width = model.ffn / u64::from(ranks.max(1));
     let bias = model.mlp_bias;
-    let expert =
-        |name: &'static str, sizes, split| GroupedProduct { name, experts: dispatch.local, sizes, split, bias };
+    let reached = dispatch.reached_experts(inside);
+    let expert = |name: &'static str, sizes, split| GroupedProduct {
+        name,
+        experts: dispatch.local,
+        reached,
+        sizes,
+        split,
+        bias,
+    };
     let y = if model.gated {
         let parts = expert("layer.moe.gate_up", (dispatch.hidden, 2 * width), WeightSplit::Columns)
             .add_grouped_product(graph, &slots, tokens, &["gate", "up"]);
@@ -165,6 +184,11 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     let results =
         expert(last, (width, dispatch.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
     let combined = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
+    if shape.serving.is_some() && experts.shared.is_none() {
+        // A shared expert's own sum includes the routed ones'.
+        let sum = shape.sum_over_tensor_ranks("forward", graph.tensor_bytes(combined));
+        graph.extend_forward_of_last(sum);
+    }
     let routed = experts.latent.map_or(combined, |latent| {
         add_latent_product(graph, shape, ("layer.moe.latent_up", "out"), (latent, model.hidden), combined)
     });
@@ -300,6 +324,8 @@ struct GroupedProduct {
     name: &'static str,
     /// Experts on this device.
     experts: u64,
+    /// Those that a serving pass's tokens reach.
+    reached: u64,
     /// Widths of input and output on this device.
     sizes: (u64, u64),
     split: WeightSplit,
@@ -316,14 +342,16 @@ impl GroupedProduct {
     ) -> Vec<TensorId> {
         let (from, to) = self.sizes;
         let slots = shape.tokens();
-        let rows = slots.div_ceil(self.experts.max(1));
+        // Few tokens do not reach all experts; those that they miss are not read.
+        let active = shape.serving.map_or(self.experts, |_| self.reached.min(slots).max(1));
+        let rows = slots.div_ceil(active.max(1));
         let result_slots = if self.split == WeightSplit::Rows { shape.local_tokens() } else { slots };
         let part = result_slots.saturating_mul(to / parts.len().max(1) as u64);
         let outputs: Vec<TensorId> =
             parts.iter().map(|name| graph.add_activation(&format!("{}.{name}", self.name), part)).collect();
         let weights = self.experts.saturating_mul(from).saturating_mul(to);
         let product = |m, n, k, result| {
-            Kernel::Contraction(Contraction { batch: self.experts, m, n, k, operand: shape.product, result })
+            Kernel::Contraction(Contraction { batch: active, m, n, k, operand: shape.product, result })
         };
         let (full_input, full_output) =
             (shape.activation_bytes(slots.saturating_mul(from)), shape.activation_bytes(slots.saturating_mul(to)));
@@ -339,7 +367,9 @@ impl GroupedProduct {
         let again = |elements: u64, label: &str| if shape.cached_conversions { None } else { convert(elements, label) };
         forward.extend(again(weights, "forward.convert_weight"));
         forward.push(kernel_step("forward", product(rows, to, from, shape.operand)));
-        forward.extend((!columns).then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
+        // Serving sums tokens' results after their combination.
+        let sums_here = !columns && shape.serving.is_none();
+        forward.extend(sums_here.then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
         let mut prepare: Vec<KernelStep> =
             (!columns).then(|| shape.gather_sequence("backward", full_output)).flatten().into_iter().collect();
         prepare.extend(convert(slots.saturating_mul(to), "backward.convert_gradient"));

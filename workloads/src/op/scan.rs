@@ -15,7 +15,8 @@ use super::linear::activation_product;
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain,
+    OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, recurrent_step,
+    reduction_kernel, weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::lowering::Attention;
@@ -121,6 +122,10 @@ fn add_scan_core(
     run.extend(made.iter().map(|made| KernelStep { label: format!("forward.{}", made.label), ..made.clone() }));
     run.push(kernel_step("forward.within", forward.within));
     run.push(kernel_step("forward", forward.across));
+    if shape.decodes() {
+        run.truncate(1);
+        run.push(recurrent_step(shape, own.state_numbers()));
+    }
     let mut back: Vec<KernelStep> = Vec::new();
     if !kept {
         back.extend(

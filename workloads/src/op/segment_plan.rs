@@ -29,6 +29,7 @@ impl<'a> SegmentPlan<'a> {
             cached_conversions: lowering.cached_conversions,
             fused_loss: lowering.fused_loss,
             loss: lowering.loss,
+            serving: lowering.serving,
         };
         Self { model, shape, slice, lowering: *lowering }
     }

@@ -7,16 +7,17 @@ use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, activation, channel_scan, context, cross, dropout, embedding, further, fused_attention, gated,
-    indexer, latent, linear_attention, loss, moe, patches, pooling, query_key_norm, residual, rope, scan, scores,
-    softmax, ulysses,
+    indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling, query_key_norm, reduction_kernel,
+    residual, rope, scan, scores, softmax, ulysses,
 };
-use crate::graph::{GraphBuilder, OperatorGraph, OperatorRole, TensorId};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, LossForm};
 use crate::model::{NormPlacement, PositionEncoding};
 use crate::parallel::{DeviceSlice, Heads, kv_heads_of_device};
 use crate::variations::{Indexer, OutputGate, ParallelBranches, PooledHead, Variations};
+use sim::kernel::{CollectiveKind, Direction, RowFunction};
 use sim::units::Bytes;
 
 impl SegmentPlan<'_> {
@@ -320,7 +321,7 @@ impl SegmentPlan<'_> {
     /// Returns the indexer whose choice limits the keys of fused attention; `None` if all keys are seen. Unfused
     /// attention computes all scores and masks them, as transformers does.
     fn limiting_indexer(&self) -> Option<Indexer> {
-        let sequence = self.shape.full_sequence();
+        let sequence = self.shape.seen_tokens();
         let limits = |indexer: &Indexer| {
             self.model.variations.keys != KeyChoice::All
                 && self.lowering.attention == Attention::Fused
@@ -331,12 +332,16 @@ impl SegmentPlan<'_> {
 
     /// Returns whether latent attention runs on the narrow vectors themselves, which all heads share, because each
     /// query has its own keys. DeepSeek-V3.2 does so for long sequences and masks full attention for short ones (its
-    /// report, 2025, section 2.1); here it is the form with fewer operations.
+    /// report, 2025, section 2.1); here it is the form with fewer operations. Decoding always does so: its cache holds
+    /// only the narrow vectors (DeepSeek-V2, 2024, section 2.1.2).
     fn attends_absorbed(&self) -> bool {
+        if self.model.variations.latent.is_some() && self.shape.decodes() {
+            return true;
+        }
         let (Some(latent), Some(indexer)) = (self.model.variations.latent, self.limiting_indexer()) else {
             return false;
         };
-        let sequence = self.shape.full_sequence();
+        let sequence = self.shape.seen_tokens();
         let narrow = indexer.chosen_keys(sequence) * (2 * latent.kv_rank + latent.rope_dim);
         narrow < sequence / 2 * (self.model.head_dim + latent.value_dim)
     }
@@ -353,7 +358,11 @@ impl SegmentPlan<'_> {
         let sparse = self.model.variations.latent.is_none() || self.attends_absorbed();
         sparse.then(|| ChosenKeys {
             most: limiting.chosen,
-            count: limiting.chosen_keys(self.shape.full_sequence()),
+            count: if self.shape.serving.is_some() {
+                limiting.chosen.min(self.shape.seen_tokens())
+            } else {
+                limiting.chosen_keys(self.shape.full_sequence())
+            },
             in_blocks: limiting.block > 1,
             one_tensor: self.model.variations.latent.is_some(),
             choice,
@@ -372,7 +381,7 @@ impl SegmentPlan<'_> {
             Attention::Fused => {
                 let core = AttentionCore {
                     heads,
-                    keys: shape.full_sequence(),
+                    keys: shape.seen_tokens(),
                     causal: self.model.causal,
                     window,
                     sinks,
@@ -442,53 +451,97 @@ impl SegmentPlan<'_> {
         for (i, kind) in model.list.trailing.iter().enumerate() {
             x = self.add_layer(&mut graph, kind, &format!("{TRAILING_LAYER}{i}"), x);
         }
+        if self.shape.serving.is_some() {
+            return self.with_last_tokens().build_serving_head(graph, x);
+        }
         let hidden = x;
+        x = self.add_head_vectors(&mut graph, x);
+        if let Some(head) = model.variations.pooled_head {
+            return self.build_pooled_head(graph, head, x);
+        }
+        let chunks = self.loss_chunks(model.embedding_width);
+        let logits = self.add_logits(&mut graph, shape, chunks, x);
+        let loss = loss::add_loss(&mut graph, shape, "head.loss", (self.slice.vocabulary, chunks), logits);
+        graph.set_role_of_last(OperatorRole::Loss);
+        let loss = further::add_further_token_modules(&mut graph, self, hidden, loss);
+        graph.finish_graph(loss)
+    }
+
+    /// Returns the plan for the last token of every sequence alone.
+    fn with_last_tokens(&self) -> Self {
+        Self { shape: OperatorContext { sequence: 1, context: 1, ..self.shape }, ..*self }
+    }
+
+    /// Builds the rest of the head in serving: the last tokens' logits, and the choice of a token. Devices that split
+    /// the vocabulary gather the logits (vLLM, `LogitsProcessor`).
+    fn build_serving_head(&self, mut graph: GraphBuilder, x: TensorId) -> OperatorGraph {
+        let (model, shape) = (self.model, &self.shape);
+        let x = self.add_head_vectors(&mut graph, x);
+        let logits = self.add_logits(&mut graph, shape, 1, x);
+        let columns = self.slice.vocabulary.saturating_mul(u64::from(shape.ranks.max(1)));
+        let gathered = shape.activation_bytes(shape.tokens().saturating_mul(columns));
+        let mut forward: Vec<KernelStep> = Vec::new();
+        forward.extend(
+            shape
+                .is_tensor_parallel()
+                .then(|| shape.tensor_collective_step("forward.all_gather", CollectiveKind::AllGather, gathered)),
+        );
+        let chosen = graph.add_constant("head.choice.out", Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
+        let rows = (shape.tokens(), model.vocabulary);
+        let choice =
+            reduction_kernel(RowFunction::Softmax, Direction::Forward, rows, gathered, graph.tensor_bytes(chosen));
+        forward.push(kernel_step("forward", choice));
+        graph.add_operator(NewOperator {
+            name: "head.choice".to_owned(),
+            inputs: vec![logits],
+            outputs: vec![chosen],
+            forward,
+            ..NewOperator::default()
+        });
+        graph.finish_graph(chosen)
+    }
+
+    /// Adds the product with the vocabulary.
+    fn add_logits(&self, graph: &mut GraphBuilder, shape: &OperatorContext, chunks: u64, x: TensorId) -> TensorId {
+        let logits = Linear {
+            name: "head.logits".to_owned(),
+            input: self.model.embedding_width,
+            outputs: &[("out", self.slice.vocabulary)],
+            bias: self.model.head_bias,
+            split: WeightSplit::Columns,
+            shares_input: false,
+            narrow: false,
+            chunks,
+        };
+        let made = logits.add_linear(graph, shape, x)[0];
+        graph.set_role_of_last(OperatorRole::Logits);
+        made
+    }
+
+    /// Adds the final norm, BERT's transform and OPT's projection; returns the vectors that make logits.
+    fn add_head_vectors(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+        let model = self.model;
         if model.final_norm {
-            x = self.add_norm_operator(&mut graph, "head.norm", model.hidden, x);
+            x = self.add_norm_operator(graph, "head.norm", model.hidden, x);
         }
         if model.head_transform {
             let bias = !model.variations.transform_without_bias;
-            x = self.add_replicated_product(&mut graph, "head.transform", (model.hidden, model.hidden), bias, x);
+            x = self.add_replicated_product(graph, "head.transform", (model.hidden, model.hidden), bias, x);
             let elements_shape = self.unsplit_context();
             x = activation::add_activation(
-                &mut graph,
+                graph,
                 &elements_shape,
                 "head.transform_activation",
                 model.activation,
                 model.hidden,
                 x,
             );
-            x = self.add_norm_operator(&mut graph, "head.transform_norm", model.hidden, x);
+            x = self.add_norm_operator(graph, "head.transform_norm", model.hidden, x);
         }
         if model.embedding_width != model.hidden {
-            x = self.add_replicated_product(
-                &mut graph,
-                "head.projection",
-                (model.hidden, model.embedding_width),
-                false,
-                x,
-            );
+            x = self.add_replicated_product(graph, "head.projection", (model.hidden, model.embedding_width), false, x);
         }
-        if let Some(head) = model.variations.pooled_head {
-            return self.build_pooled_head(graph, head, x);
-        }
-        let logits = Linear {
-            name: "head.logits".to_owned(),
-            input: model.embedding_width,
-            outputs: &[("out", self.slice.vocabulary)],
-            bias: model.head_bias,
-            split: WeightSplit::Columns,
-            shares_input: false,
-            narrow: false,
-            chunks: self.loss_chunks(model.embedding_width),
-        };
-        let chunks = logits.chunks;
-        let logits = logits.add_linear(&mut graph, shape, x)[0];
-        graph.set_role_of_last(OperatorRole::Logits);
-        let loss = loss::add_loss(&mut graph, shape, "head.loss", (self.slice.vocabulary, chunks), logits);
-        graph.set_role_of_last(OperatorRole::Loss);
-        let loss = further::add_further_token_modules(&mut graph, self, hidden, loss);
-        graph.finish_graph(loss)
+        x
     }
 
     /// Adds logits and loss of one token per sequence; every device computes the same.

@@ -1,0 +1,249 @@
+//! Inference: a forward pass over new tokens whose earlier ones are in a cache, and the bytes of that cache.
+//!
+//! A pass decodes (one new token of each sequence) or prefills (a prompt, or a chunk of it). [`ServingGraph`] has its
+//! kernels: those of a training step's forward pass, except for attention to the cache, recurrent states, the experts
+//! that few tokens reach, and a head for the last token of every sequence alone.
+
+use crate::error::WorkloadError;
+use crate::graph::OperatorNode;
+use crate::layer_list::{EncoderDecoderSide, KeyChoice, Mixer};
+use crate::lowering::Lowering;
+use crate::model::{Dropout, Model};
+use crate::op::STATE_BYTES;
+use crate::parallel::kv_heads_of_device;
+use crate::training::{Segment, TrainingGraph};
+use serde::{Deserialize, Serialize};
+use sim::kernel::{DataType, Kernel};
+use sim::units::Bytes;
+
+/// What serving changes in a lowering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ServingPass {
+    /// Tokens of every sequence that are in the cache before the pass.
+    pub cached: u64,
+    /// Parts of a tensor-parallel group that share the experts out among them. Every device has all tokens, computes
+    /// its experts, and the group's sum joins the results; no token travels.
+    pub expert_ranks: u32,
+    /// Operands of experts' products, if they are not those of the other layers' products.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_product: Option<DataType>,
+}
+
+impl ServingPass {
+    /// Returns the cached keys that `new` queries see on average, rounded up: all, or with a window of w keys those
+    /// that the i-th query's w - 1 - i earlier ones reach.
+    pub(crate) fn mean_cached_keys(&self, new: u64, window: Option<u64>) -> u64 {
+        let Some(window) = window else { return self.cached };
+        let reach = window.saturating_sub(1);
+        let full = (reach + 1).saturating_sub(self.cached).min(new);
+        let some = reach.min(new).saturating_sub(full);
+        // Queries full, full + 1, ... see reach - full, reach - full - 1, ... keys.
+        let first = u128::from(reach.saturating_sub(full));
+        let partly = u128::from(some) * (2 * first + 1 - u128::from(some).min(2 * first + 1)) / 2;
+        let all = u128::from(full) * u128::from(self.cached) + partly;
+        u64::try_from(all.div_ceil(u128::from(new.max(1)))).unwrap_or(u64::MAX)
+    }
+}
+
+/// A serving pass, lowered for one device.
+#[derive(Debug, Clone)]
+pub struct ServingGraph {
+    /// Embedding, layer, head: in pipeline order.
+    pub segments: Vec<Segment>,
+}
+
+impl ServingGraph {
+    /// Lowers a pass over `lowering.sequence_length` new tokens of `lowering.micro_batch` sequences.
+    ///
+    /// # Errors
+    /// A model that generates no text; a batch, length or degree that does not fit the model.
+    pub fn new(model: &Model, lowering: &Lowering, pass: ServingPass) -> Result<Self, WorkloadError> {
+        check_generates(model)?;
+        let served = served_model(model);
+        let lowering = Lowering { serving: Some(pass), sequence_parallel: false, ..*lowering };
+        Ok(Self { segments: TrainingGraph::new(&served, &lowering)?.segments })
+    }
+}
+
+/// Returns the bytes of a segment's weights on one device. `bytes` gives those of a weight of an operator with products:
+/// by its layers' products and by experts', which may be stored in formats of their own, as [`WeightsOf`] says. All
+/// other weights have the activations' type.
+#[must_use]
+pub fn weight_bytes_of_segment(segment: &Segment, bytes: impl Fn(WeightsOf) -> f64) -> Bytes {
+    let of_operator = |operator: &OperatorNode| {
+        let each = bytes(WeightsOf::operator(operator, segment.lowering.precision.operand));
+        each * operator.parameters.per_device_count() as f64
+    };
+    Bytes(segment.operators().iter().map(of_operator).sum::<f64>().ceil() as u64)
+}
+
+/// What an operator's weights belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightsOf {
+    /// Experts.
+    Experts,
+    /// A product of a layer besides experts, which may be in a narrow format.
+    Layers,
+    /// Anything else: norms, the embedding, the router, the head.
+    Rest,
+}
+
+impl WeightsOf {
+    /// Returns what an operator's weights belong to. A layer's product has operands of another type than `wide`, or
+    /// else weights that tensor parallelism splits; a router's are not split.
+    #[must_use]
+    pub fn operator(operator: &OperatorNode, wide: DataType) -> Self {
+        if operator.parameters.expert > 0 {
+            return Self::Experts;
+        }
+        let product = operator.forward.iter().find_map(|step| match step.kernel {
+            Kernel::Contraction(product) => Some(product.operand),
+            _ => None,
+        });
+        match product {
+            Some(operand) if operand != wide => Self::Layers,
+            Some(_) if operator.layer.is_some() && operator.parameters.sharded > 0 => Self::Layers,
+            _ => Self::Rest,
+        }
+    }
+}
+
+/// Returns the most bytes of activations alive at once in a segment's pass, on one device.
+#[must_use]
+pub fn working_bytes_of_segment(segment: &Segment) -> Bytes {
+    segment.graph.peak_forward_bytes(|_| false, |_| Bytes::ZERO)
+}
+
+/// Refuses models that do not generate token after token.
+fn check_generates(model: &Model) -> Result<(), WorkloadError> {
+    let why = if model.variations.patches.is_some() {
+        Some("it reads images")
+    } else if model.variations.side != EncoderDecoderSide::Only {
+        Some("it has an encoder and a decoder")
+    } else if !model.causal {
+        Some("its tokens see later ones")
+    } else if model.variations.pooled_head.is_some() {
+        Some("its head gives classes")
+    } else {
+        None
+    };
+    match why {
+        None => Ok(()),
+        Some(why) => Err(WorkloadError::BadLowering {
+            model: model.name.clone(),
+            setting: "the workload".to_owned(),
+            value: "serving".to_owned(),
+            limit: format!("a decoder that generates text; {why}"),
+            cure: "serve a decoder-only model, such as llama3-8b".to_owned(),
+        }),
+    }
+}
+
+/// Returns the model as it is served: without dropout, and without modules that only training has.
+fn served_model(model: &Model) -> Model {
+    let none = Dropout { embedding: 0.0, attention: 0.0, residual: 0.0, activation: 0.0 };
+    let mut served = Model { dropout: none, ..model.clone() };
+    served.variations.further_tokens = 0;
+    served
+}
+
+/// Bytes that one device's cache needs for a sequence.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CacheSize {
+    /// For the sequence, whatever its length: recurrent states and the last tokens of convolutions.
+    pub per_sequence: Bytes,
+    /// Per token, in layers whose queries see all tokens.
+    pub per_token: Bytes,
+    /// Per token of the last ones, in layers with windows: the window and the bytes.
+    pub windows: Vec<(u64, Bytes)>,
+}
+
+impl CacheSize {
+    /// Returns the cache that `model` needs on one of `tensor_parallel` devices that split its heads. Keys and values
+    /// are stored in `format`, recurrent states in fp32, the inputs of convolutions in bf16.
+    ///
+    /// - Attention: a key and a value per key head; with more devices than key heads, each has a copy.
+    /// - Latent attention: the narrow vector and the common rotated key (DeepSeek-V2, 2024, table 1), on every device.
+    /// - An indexer: its one key, on every device.
+    /// - A window of w: the last w tokens. Linear attention and scans: one state.
+    #[must_use]
+    pub fn of_model(model: &Model, tensor_parallel: u32, format: DataType) -> Self {
+        let mut size = Self::default();
+        for (kind, count) in model.layer_kinds() {
+            let alike = model.with_uniform_kind(&kind);
+            let t = u64::from(tensor_parallel.max(1));
+            if kind.mixer.has_attention() {
+                size.add_attention(&alike, kv_heads_of_device(&alike, t), format, count);
+            }
+            let variations = &alike.variations;
+            let (numbers, convolved) = match kind.mixer {
+                Mixer::Linear => variations.linear.map_or((0, 0), |linear| {
+                    let own = linear.share_of_device(t);
+                    (own.state_numbers(), own.mixed_width().saturating_mul(own.convolution))
+                }),
+                Mixer::Scan | Mixer::AttentionAndScan => variations.scan.map_or((0, 0), |scan| {
+                    (scan.state_numbers() / t, scan.convolved_width().saturating_mul(scan.convolution) / t)
+                }),
+                Mixer::ChannelScan => variations.channel_scan.map_or((0, 0), |scan| {
+                    (scan.width.saturating_mul(scan.state) / t, scan.width.saturating_mul(scan.convolution) / t)
+                }),
+                Mixer::Attention | Mixer::None => (0, 0),
+            };
+            let states = Bytes(STATE_BYTES) * numbers + Bytes(DataType::Bf16.bytes()) * convolved;
+            size.per_sequence += states * count;
+        }
+        size
+    }
+
+    fn add_attention(&mut self, alike: &Model, kv_heads: u64, format: DataType, count: u64) {
+        let variations = &alike.variations;
+        let index = variations.indexer.filter(|_| variations.keys == KeyChoice::Indexed);
+        let numbers = match variations.latent {
+            Some(latent) => latent.kv_rank + latent.rope_dim,
+            None => kv_heads.saturating_mul(alike.head_dim + alike.value_dim()),
+        };
+        let per_token = format.packed_bytes_of(numbers + index.map_or(0, |index| index.head_dim)) * count;
+        match variations.window {
+            None => self.per_token += per_token,
+            Some(window) => self.windows.push((window, per_token)),
+        }
+    }
+
+    /// Returns the bytes of a sequence of `tokens` tokens.
+    #[must_use]
+    pub fn of_sequence(&self, tokens: u64) -> Bytes {
+        let windows: Bytes = self.windows.iter().map(|(window, bytes)| *bytes * (*window).min(tokens)).sum();
+        self.per_sequence + self.per_token * tokens + windows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    fn pass_after(cached: u64) -> ServingPass {
+        ServingPass { cached, expert_ranks: 1, expert_product: None }
+    }
+
+    #[test]
+    fn queries_in_a_window_see_fewer_cached_keys() {
+        let mean = |cached: u64, new: u64, window: u64| {
+            let seen: u64 = (0..new).map(|i| cached.min((window - 1).saturating_sub(i))).sum();
+            seen.div_ceil(new)
+        };
+        for cached in [0, 1, 5, 100, 1000] {
+            for new in [1, 2, 7, 64, 300] {
+                for window in [1, 2, 8, 128, 4096] {
+                    let pass = pass_after(cached);
+                    assert_eq!(
+                        pass.mean_cached_keys(new, Some(window)),
+                        mean(cached, new, window),
+                        "{cached} {new} {window}"
+                    );
+                }
+                assert_eq!(pass_after(cached).mean_cached_keys(new, None), cached);
+            }
+        }
+    }
+}
