@@ -1,0 +1,49 @@
+//! How a deployment serves a model: the times of decoding and prefilling passes under an engine, the memory of weights
+//! and cache, the steady state of continuous batching in closed form, and the plan that serves most.
+//!
+//! [`PassTimes`] times single passes of a plan. [`steady`] turns them into times to the first token and between
+//! tokens under a load. [`best`] searches plans and loads within a service level.
+
+pub mod best;
+pub mod engine;
+pub mod memory;
+pub mod passes;
+pub mod plan;
+pub mod steady;
+
+pub use engine::{EngineError, ServingEngine};
+pub use memory::{ServingMemory, memory_of_plan};
+pub use passes::{PassTime, PassTimes};
+pub use plan::{ServingFormats, ServingPlan};
+
+use thiserror::Error;
+use workloads::WorkloadError;
+
+/// Why a deployment has no times.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ServingError {
+    /// The model cannot be lowered for the plan.
+    #[error(transparent)]
+    Workload(Box<WorkloadError>),
+    /// The chip or the fabric cannot run it.
+    #[error("{0}")]
+    Hardware(String),
+    /// A value of the plan breaks a rule.
+    #[error("{key} = {value}: {limit}; {cure}")]
+    Plan {
+        /// The decision.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// The rule.
+        limit: String,
+        /// What to do.
+        cure: String,
+    },
+}
+
+impl From<WorkloadError> for ServingError {
+    fn from(error: WorkloadError) -> Self {
+        Self::Workload(Box::new(error))
+    }
+}
