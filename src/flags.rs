@@ -8,7 +8,7 @@ use search::ask::Question;
 use std::collections::BTreeSet;
 
 /// The arguments that each verb requires.
-const REQUIRED: [(&str, &str); 19] = [
+const REQUIRED: [(&str, &str); 20] = [
     ("search", "opt-350m --study tpu"),
     ("sweep", "opt-350m --study tpu"),
     ("merge", "part-1 part-2 --out whole"),
@@ -26,6 +26,7 @@ const REQUIRED: [(&str, &str); 19] = [
     ("scalesim", "array.cfg topology.csv"),
     ("calculon", "model.json execution.json system.json"),
     ("techniques", "opt-350m --chip h100"),
+    ("serve", "opt-350m --chip h100"),
     ("list", "models"),
     ("doctor", ""),
 ];
@@ -156,6 +157,22 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--z", "cost"),
     ("--zero", "1,3"),
     ("techniques --zero", "1"),
+    ("--attention-data", "2"),
+    ("--cache", "fp8"),
+    ("serve --devices", "16"),
+    ("--engine", "sglang"),
+    ("serve --expert", "2"),
+    ("--experts", "fp8"),
+    ("serve --input", "2048"),
+    ("--lengths", "512x128:0.5,64x64:0.5"),
+    ("--output", "512"),
+    ("serve --pipeline", "2"),
+    ("--pools", "apart"),
+    ("--products", "fp8"),
+    ("serve --tensor", "2"),
+    ("--train-weight", "0.5"),
+    ("--tpot", "25"),
+    ("--ttft", "500"),
 ];
 
 /// Flags that replace the arguments that their verb requires.

@@ -55,6 +55,7 @@ enum Verb {
     Scalesim(verb::scalesim::ScaleSimArguments),
     Calculon(verb::calculon::CalculonArguments),
     Techniques(Box<verb::techniques::TechniquesArguments>),
+    Serve(Box<verb::serve::ServeArguments>),
     List(verb::list::ListArguments),
     Doctor(verb::doctor::DoctorArguments),
     #[command(hide = true)]
@@ -166,7 +167,8 @@ pub fn answer_call(
 }
 
 /// The verbs that read texts in the place of files.
-pub const VERBS_WITH_FILES: [&str; 7] = ["search", "sweep", "evaluate", "plan", "techniques", "calibrate", "list"];
+pub const VERBS_WITH_FILES: [&str; 8] =
+    ["search", "sweep", "evaluate", "plan", "techniques", "serve", "calibrate", "list"];
 
 fn run_verb(verb: Verb, call: &Call) -> Result<(), Failure> {
     match verb {
@@ -187,6 +189,7 @@ fn run_verb(verb: Verb, call: &Call) -> Result<(), Failure> {
         Verb::Scalesim(a) => verb::scalesim::run_scalesim(&a, call),
         Verb::Calculon(a) => verb::calculon::run_calculon(&a, call),
         Verb::Techniques(a) => verb::techniques::run_techniques(&a, call),
+        Verb::Serve(a) => verb::serve::run_serve(&a, call),
         Verb::List(a) => verb::list::run_list(&a, call),
         Verb::Doctor(a) => verb::doctor::run_doctor(&a, call),
         Verb::Completions(a) => verb::shell::print_completions(&a, CommandLine::command(), call),

@@ -16,6 +16,7 @@ use sim::network::Fabric;
 use sim::units::{Seconds, Watts};
 use workloads::Model;
 use workloads::parallel::tensor_parallel_degrees;
+use workloads::serving::CacheSize;
 
 /// The highest load that a deployment is planned for, as a fraction of the rate at which its queue grows without end.
 /// Above it the mean wait grows faster than any forecast of arrivals holds. Range 0.8 to 0.98.
@@ -214,6 +215,49 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
     plans
 }
 
+/// Returns a rate of output tokens per second that no deployment of the question on `chip` exceeds, whatever its plan
+/// and engine.
+///
+/// - Products: a request has at least 2 operations per active weight of the layers and token.
+/// - Memory: an iteration of n sequences per device reads at least the active weights, divided by all devices, and n
+///   caches. More sequences read fewer bytes per token; the memory and the limit on the time per output token bound n.
+#[must_use]
+pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator) -> f64 {
+    let (model, lengths, formats) = (question.model, &question.lengths, &question.formats);
+    let devices = f64::from(question.devices);
+    let mut served = model.clone();
+    served.variations.further_tokens = 0;
+    let active = served.active_matrix_parameters(0) as f64;
+    let bytes = formats.products.bytes_of_weight().min(formats.experts.bytes_of_weight()) * active / devices;
+    let peak = [formats.products, formats.experts]
+        .into_iter()
+        .filter_map(|format| chip.peak_flops(format.operand()))
+        .map(|peak| peak.0)
+        .fold(0.0, f64::max);
+    let tokens: f64 = lengths.classes().iter().map(|class| class.share * (class.input + class.output) as f64).sum();
+    let by_products = devices * peak / (2.0 * active * tokens) * lengths.mean_output();
+    let cache = CacheSize::of_model(model, 1, formats.cache).of_sequence(lengths.mean_context() as u64).as_f64();
+    let rate = chip.hbm.read_bandwidth.0;
+    let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * rate);
+    let room = (chip.hbm.capacity.as_f64().min(readable) - bytes).max(0.0);
+    let sequences = room / cache.max(1.0);
+    let by_memory = if cache > 0.0 { devices * rate * sequences / (bytes + sequences * cache) } else { f64::INFINITY };
+    by_products.min(by_memory)
+}
+
+/// Returns the highest rates of requests per second and device of pools on a chip: of a pool for prompts, and of one
+/// for decoding; zero where no plan serves.
+#[must_use]
+pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> [f64; 2] {
+    let per_device = |rate: PoolRate<'_>| rate.rate / f64::from(rate.loaded.times.plan().devices());
+    let plans = enumerate_plans(question);
+    let best = |rates: &mut dyn Iterator<Item = f64>| rates.fold(0.0, f64::max);
+    [
+        best(&mut plans.iter().filter_map(|plan| prompt_rate(question, hardware, *plan).ok()).map(per_device)),
+        best(&mut plans.iter().filter_map(|plan| decode_rate(question, hardware, *plan).ok()).map(per_device)),
+    ]
+}
+
 /// A plan ready to be loaded.
 struct LoadedPlan<'a> {
     times: PassTimes<'a>,
@@ -241,13 +285,17 @@ impl<'a> LoadedPlan<'a> {
     fn pool(&mut self, replicas: u32, lengths: &RequestLengths, work: PoolWork) -> Result<ReplicaPool, ServingError> {
         let iteration = self.times.decode(work.decoding.max(1.0).round() as u64, self.context)?;
         let steps = lengths.mean_output() - 1.0;
-        let per_token = iteration.energy / work.decoding.max(1.0).round();
+        // A pass's energy is that of a device with all layers; a stage has a share of them.
+        let stages = f64::from(self.times.plan().pipeline);
+        let groups = f64::from(self.times.plan().attention_data);
+        let per_token = iteration.energy * (1.0 / work.decoding.max(1.0).round() / stages);
         let mut dynamic = per_token * (work.rate * steps * f64::from(u8::from(work.decodes)));
         if work.prefills {
             for class in lengths.classes() {
                 let most = self.times.engine().batching.most_tokens.min(class.input);
                 let chunk = self.times.prefill(1, most, 0)?;
-                dynamic += chunk.energy * (work.rate * class.share * class.input as f64 / most as f64);
+                let chunks = class.input as f64 / most as f64;
+                dynamic += chunk.energy * (work.rate * class.share * chunks / groups / stages);
             }
         }
         let chip = self.times.chip();

@@ -113,6 +113,7 @@ impl<'a> PassTimes<'a> {
         plan: ServingPlan,
     ) -> Result<Self, ServingError> {
         plan.check_degrees(model)?;
+        check_formats(chip, &plan, model)?;
         let hardware = |e: &dyn std::fmt::Display| ServingError::Hardware(e.to_string());
         let chip = CostModel::new(chip.clone()).map_err(|e| hardware(&e))?;
         fabric.check_group(RankGroup { ranks: plan.devices(), stride: 1 }).map_err(|e| hardware(&e))?;
@@ -371,4 +372,21 @@ fn cost_of_product_on(chip: &CostModel, product: &Contraction, of: WeightsOf) ->
     let floor = chip.accelerator().library.map_or(Seconds::ZERO, |library| library.floor);
     let grouped = chip.time_alone(&Routine::Grouped(*product)) - floor;
     (grouped.max(Seconds::ZERO), cost.energy)
+}
+
+/// Refuses products in a type that the chip's arrays do not multiply.
+fn check_formats(chip: &Accelerator, plan: &ServingPlan, model: &Model) -> Result<(), ServingError> {
+    let formats = [("products", plan.formats.products), ("experts", plan.formats.experts)];
+    let used = formats.into_iter().take(if model.experts.is_some() { 2 } else { 1 });
+    for (key, format) in used {
+        if chip.peak_flops(format.operand()).is_none() {
+            return Err(ServingError::Plan {
+                key,
+                value: format.to_string(),
+                limit: format!("the arrays of {} multiply no {}", chip.name, format.operand()),
+                cure: "take bf16, or a format that only stores weights, such as fp8-weights".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ pub mod report;
 pub mod scalesim;
 pub mod schedule;
 pub mod search;
+pub mod serve;
 pub mod shell;
 pub mod slurm;
 mod stop;

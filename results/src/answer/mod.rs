@@ -9,6 +9,7 @@ pub mod freedoms;
 pub mod hindcast;
 pub mod plan;
 pub mod rank_mapping;
+pub mod serving;
 pub mod step;
 pub mod techniques;
 pub mod timeline;

@@ -8,6 +8,7 @@ mod papers;
 mod plan;
 mod rank_mapping;
 mod run;
+mod serving;
 mod summary;
 mod techniques;
 mod validation;
@@ -19,6 +20,7 @@ pub use held_out::{alone_report, coverage_of_alone, few_runs_report, held_out_re
 pub use papers::papers_report;
 pub use plan::{memory_text, plan_report, time_parts_text};
 pub use run::run_report;
+pub use serving::serving_report;
 pub use summary::run_summary;
 pub use techniques::techniques_report;
 pub use validation::validation_report;

@@ -1,0 +1,293 @@
+//! The answer of `coplace serve` as data. Described in `docs/json.md`.
+
+use serde::Serialize;
+use serving::best::{Deployment, PlanRefusal, ReplicaPool, ServiceLevel, ServingAnswer, ServingBound};
+use serving::steady::LengthClass;
+use serving::{PassTime, ServingPlan};
+
+/// The answer of `coplace serve`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServingReport {
+    /// The model.
+    pub model: String,
+    /// The engine.
+    pub engine: String,
+    /// Devices that may be used.
+    pub devices: u32,
+    /// Lengths of the requests, with shares that sum to 1.
+    pub lengths: Vec<LengthClass>,
+    /// The limit on the mean time to the first token, in ms; `null` without one.
+    pub ttft_limit_ms: Option<f64>,
+    /// The limit on the mean time per output token, in ms; `null` without one.
+    pub tpot_limit_ms: Option<f64>,
+    /// Deployments, best first.
+    pub choices: Vec<ServingChoice>,
+    /// Plans priced.
+    pub plans: u64,
+    /// Plans that do not serve, over all chips.
+    pub refused: u64,
+    /// Why the nearest one of them does not; `null` if all do.
+    pub nearest_refusal: Option<String>,
+    /// The space of chips that was searched; `null` without one.
+    pub space: Option<ServedSpaceRecord>,
+}
+
+/// A space of chips and how it was searched.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServedSpaceRecord {
+    /// The study.
+    pub study: String,
+    /// Combinations of its values.
+    pub combinations: u64,
+    /// Those that are chips within its limits.
+    pub chips: u64,
+    /// Chips whose plans were all priced. The others cannot serve more by their bound.
+    pub priced: u64,
+    /// The highest bound of a chip that was not priced, in output tokens per second of the whole deployment; 0 if all
+    /// were.
+    pub bound_tokens_per_s: f64,
+    /// How much more than the best found any chip of the space could serve, as a fraction of the best.
+    pub gap: f64,
+    /// The best chip's fields that differ from the base chip's, by key.
+    pub best_values: Vec<(String, String)>,
+    /// The best two chips of the space for pools apart; `null` unless asked for.
+    pub apart: Option<TwoChips>,
+    /// What one chip for training and serving gives up; `null` unless asked for.
+    pub both: Option<TrainAndServe>,
+    /// Output tokens per second of the base chip, in the form of the space's chips, on as many devices; `null` if it
+    /// does not serve.
+    pub reference_tokens_per_s: Option<f64>,
+}
+
+/// One chip for training and serving beside the best chip for each.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrainAndServe {
+    /// The trained model.
+    pub trains_model: String,
+    /// Weight of training.
+    pub train_weight: f64,
+    /// The values of the best chip for training alone.
+    pub training_values: Vec<(String, String)>,
+    /// The values of the best chip for serving alone.
+    pub serving_values: Vec<(String, String)>,
+    /// Training tokens per second and chip on the chip for both.
+    pub training_tokens_per_s: f64,
+    /// The chip's rate in training, as a fraction of the best chip's for training alone.
+    pub trains: f64,
+    /// The chip's rate in serving, as a fraction of the best chip's for serving alone.
+    pub serves: f64,
+    /// How the best chip for training alone serves, as the same fraction.
+    pub training_chip_serves: f64,
+    /// How the best chip for serving alone trains, as a fraction of the best for training.
+    pub serving_chip_trains: f64,
+}
+
+/// Two chips of a space, one for each pool.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TwoChips {
+    /// The values of the chip for prompts.
+    pub prefill_values: Vec<(String, String)>,
+    /// The values of the chip for decoding.
+    pub decode_values: Vec<(String, String)>,
+    /// Output tokens per second and device with two kinds of chips, by rates per device.
+    pub two_kinds: f64,
+    /// The same with the best single kind in both pools.
+    pub one_kind: f64,
+    /// The same with the best single kind and prompts on the decoding devices.
+    pub together: f64,
+}
+
+/// A deployment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServingChoice {
+    /// The pool that decodes.
+    pub decode: PoolRecord,
+    /// The pool for prompts, if they are apart.
+    pub prefill: Option<PoolRecord>,
+    /// Devices in use.
+    pub devices: u32,
+    /// Mean time from a request's arrival to its first token, ms.
+    pub ttft_ms: f64,
+    /// Mean time between two tokens, ms.
+    pub tpot_ms: f64,
+    /// Requests per second of the whole deployment.
+    pub requests_per_s: f64,
+    /// Output tokens per second of the whole deployment.
+    pub tokens_per_s: f64,
+    /// The same per device in use.
+    pub tokens_per_s_per_device: f64,
+    /// Output tokens per joule of all devices in use.
+    pub tokens_per_joule: f64,
+    /// Requests per second relative to the rate at which the queue grows without end.
+    pub load: f64,
+    /// Mean sequences that decode on a replica.
+    pub decoding: f64,
+    /// Fraction of a decoding replica's time that prompts take.
+    pub prompt_fraction: f64,
+    /// What keeps it from serving more: `time_to_first_token`, `time_per_output_token` or `load`.
+    pub limited_by: ServingBound,
+    /// One decoding iteration, ms, by parts.
+    pub iteration: IterationRecord,
+    /// A prompt of the mean length alone, ms.
+    pub prompt_ms: f64,
+    /// The cache's way from one pool to the other, ms; 0 if they are one.
+    pub transfer_ms: f64,
+}
+
+/// A pool of replicas.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PoolRecord {
+    /// The chip.
+    pub chip: String,
+    /// Replicas.
+    pub replicas: u32,
+    /// Devices that split every layer.
+    pub tp: u32,
+    /// Stages.
+    pub pp: u32,
+    /// Groups that attend for sequences of their own.
+    pub attention_dp: u32,
+    /// Parts that hold experts of their own.
+    pub ep: u32,
+    /// Format of the layers' products.
+    pub products: String,
+    /// Format of experts' products.
+    pub experts: String,
+    /// Format of the cache.
+    pub cache: String,
+    /// Memory of a device that the engine may use, GiB.
+    pub usable_gib: f64,
+    /// Weights on a device, GiB.
+    pub weights_gib: f64,
+    /// Working memory and context, GiB.
+    pub working_gib: f64,
+    /// Room for the cache, GiB.
+    pub cache_gib: f64,
+    /// Cache of one token in layers that see all tokens, KiB per device.
+    pub cache_kib_per_token: f64,
+    /// Mean power of a device, W.
+    pub device_w: f64,
+}
+
+/// One decoding iteration by parts, ms.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct IterationRecord {
+    /// The whole.
+    pub total_ms: f64,
+    /// Products with weights.
+    pub products_ms: f64,
+    /// Attention.
+    pub attention_ms: f64,
+    /// Vector work.
+    pub vector_ms: f64,
+    /// Communication.
+    pub communication_ms: f64,
+    /// Gaps between kernels.
+    pub gaps_ms: f64,
+    /// The host.
+    pub host_ms: f64,
+}
+
+const MS: f64 = 1e3;
+
+impl IterationRecord {
+    fn of_pass(pass: &PassTime) -> Self {
+        Self {
+            total_ms: pass.total().0 * MS,
+            products_ms: pass.products.0 * MS,
+            attention_ms: pass.attention.0 * MS,
+            vector_ms: pass.vector.0 * MS,
+            communication_ms: pass.communication.0 * MS,
+            gaps_ms: pass.gaps.0 * MS,
+            host_ms: pass.host.0 * MS,
+        }
+    }
+}
+
+impl PoolRecord {
+    fn of_pool(pool: &ReplicaPool) -> Self {
+        let ServingPlan { tensor, pipeline, attention_data, expert, formats } = pool.plan;
+        let memory = &pool.memory;
+        Self {
+            chip: pool.chip.clone(),
+            replicas: pool.replicas,
+            tp: tensor,
+            pp: pipeline,
+            attention_dp: attention_data,
+            ep: expert,
+            products: formats.products.to_string(),
+            experts: formats.experts.to_string(),
+            cache: formats.cache.to_string(),
+            usable_gib: memory.usable.gib(),
+            weights_gib: memory.weights.gib(),
+            working_gib: memory.working.gib(),
+            cache_gib: memory.room_for_cache().gib(),
+            cache_kib_per_token: memory.cache.per_token.as_f64() / 1024.0,
+            device_w: pool.power.0,
+        }
+    }
+}
+
+impl ServingChoice {
+    fn of_deployment(deployment: &Deployment) -> Self {
+        let state = &deployment.state;
+        Self {
+            decode: PoolRecord::of_pool(&deployment.decode),
+            prefill: deployment.prefill.as_ref().map(PoolRecord::of_pool),
+            devices: deployment.devices(),
+            ttft_ms: state.time_to_first_token.0 * MS,
+            tpot_ms: state.time_per_output_token.0 * MS,
+            requests_per_s: deployment.requests_per_second,
+            tokens_per_s: deployment.tokens_per_second,
+            tokens_per_s_per_device: deployment.tokens_per_second_per_device,
+            tokens_per_joule: deployment.tokens_per_joule,
+            load: state.load,
+            decoding: state.decoding,
+            prompt_fraction: state.prompt_fraction,
+            limited_by: deployment.bound,
+            iteration: IterationRecord::of_pass(&deployment.iteration),
+            prompt_ms: deployment.prompt.0 * MS,
+            transfer_ms: deployment.transfer.0 * MS,
+        }
+    }
+}
+
+/// Returns a refusal in words.
+#[must_use]
+pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
+    match refusal {
+        PlanRefusal::Fault(error) => error.to_string(),
+        PlanRefusal::TooSlow { plan, time_to_first_token: first, time_per_output_token: between } => {
+            let over = |time: sim::units::Seconds, limit: Option<sim::units::Seconds>, what: &str| {
+                let limit = limit.filter(|limit| time > *limit)?;
+                Some(format!("{what} {:.1} ms, {:.1} allowed", time.0 * MS, limit.0 * MS))
+            };
+            let misses: Vec<String> = [
+                over(*first, level.time_to_first_token, "time to first token"),
+                over(*between, level.time_per_output_token, "time per output token"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            format!("tp {}, pp {}: a request alone takes {}", plan.tensor, plan.pipeline, misses.join("; "))
+        }
+    }
+}
+
+impl ServingReport {
+    /// Returns the report of the answers for several hardware choices, with at most `top` deployments.
+    #[must_use]
+    pub fn of_answers(head: Self, answers: &[ServingAnswer], level: &ServiceLevel, top: usize) -> Self {
+        let mut all: Vec<&Deployment> = answers.iter().flat_map(|answer| &answer.deployments).collect();
+        all.sort_by(|a, b| b.tokens_per_second.total_cmp(&a.tokens_per_second));
+        let refused: u64 = answers.iter().map(|answer| answer.refused.len() as u64).sum();
+        let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
+        Self {
+            choices: all.iter().take(top).map(|deployment| ServingChoice::of_deployment(deployment)).collect(),
+            plans: refused + all.len() as u64,
+            refused,
+            nearest_refusal: nearest.map(|refusal| describe_refusal(refusal, level)),
+            ..head
+        }
+    }
+}

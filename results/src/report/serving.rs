@@ -1,0 +1,251 @@
+//! The answer of `coplace serve` as text.
+
+use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
+use crate::text::{
+    ColumnAlign, TextTable, format_count, format_fields, format_heading, format_percent, format_significant,
+};
+use serving::best::ServingBound;
+
+/// The whole report.
+#[must_use]
+pub fn serving_report(report: &ServingReport) -> String {
+    let Some(best) = report.choices.first() else { return String::new() };
+    let number = |value: f64| format_significant(value, 4);
+    let mut text = format_fields(&[
+        ("serves", served(report, best)),
+        (
+            "first token",
+            time_line(best.ttft_ms, report.ttft_limit_ms, best.limited_by == ServingBound::TimeToFirstToken),
+        ),
+        (
+            "each next",
+            time_line(best.tpot_ms, report.tpot_limit_ms, best.limited_by == ServingBound::TimePerOutputToken),
+        ),
+        ("requests", requests_line(report, best)),
+        ("plan", plan_line(best)),
+        ("memory", memory_line(&best.decode)),
+        ("iteration", iteration_line(best)),
+        (
+            "power",
+            format!("{} W a device, {} tokens per joule", number(best.decode.device_w), number(best.tokens_per_joule)),
+        ),
+        ("how sure", SURE.to_owned()),
+    ]);
+    text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(space, best)));
+    text.push_str(&format_heading("Deployments, by output tokens per second"));
+    let table = choices_table(report).render();
+    text.push_str(&table);
+    if table.contains(BINDS) {
+        text.push_str("*  the limit that keeps it from serving more; elsewhere a load of 95 %\n");
+    }
+    text.push_str(&format!(
+        "{} plans priced, all of them; {} do not serve{}\n",
+        format_count(report.plans),
+        format_count(report.refused),
+        report.nearest_refusal.as_ref().map_or_else(String::new, |why| format!(", the nearest: {why}"))
+    ));
+    text
+}
+
+/// Marks the time whose limit binds.
+const BINDS: &str = "*";
+
+/// The space, the best chip's values, and what two kinds of chips bring.
+fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
+    let values = |values: &[(String, String)]| {
+        values.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let left = if space.priced == space.chips {
+        "all of them priced".to_owned()
+    } else if space.gap == 0.0 {
+        format!("{} of them priced; by their bound no other serves as much", format_count(space.priced))
+    } else {
+        format!(
+            "{} of them priced; by their bound no other serves more than {} tokens/s, {} above the best",
+            format_count(space.priced),
+            format_significant(space.bound_tokens_per_s, 4),
+            format_percent(space.gap)
+        )
+    };
+    let mut fields = vec![
+        (
+            "space",
+            format!(
+                "{} chips within the limits of study {}, of {} combinations; {left}",
+                format_count(space.chips),
+                space.study,
+                format_count(space.combinations)
+            ),
+        ),
+        ("its best", format!("{}; {} W", values(&space.best_values), format_significant(best.decode.device_w, 4))),
+    ];
+    if let Some(reference) = space.reference_tokens_per_s {
+        let text = format!(
+            "{} tokens/s on the base chip in the same form: the best serves {} times as much",
+            format_significant(reference, 4),
+            format_significant(best.tokens_per_s / reference, 3)
+        );
+        fields.push(("beside", text));
+    }
+    if let Some(both) = &space.both {
+        fields.push((
+            "trains too",
+            format!(
+                "{} at {} tokens/s a chip, {} of the best chip for training; it serves {} of the best for serving",
+                both.trains_model,
+                format_significant(both.training_tokens_per_s, 4),
+                format_percent(both.trains),
+                format_percent(both.serves)
+            ),
+        ));
+        let alone =
+            |what: f64, values_of: &[(String, String)]| format!("{} ({})", format_percent(what), values(values_of));
+        fields.push((
+            "to train",
+            format!("best alone; it serves {}", alone(both.training_chip_serves, &both.training_values)),
+        ));
+        fields.push((
+            "to serve",
+            format!("best alone; it trains {}", alone(both.serving_chip_trains, &both.serving_values)),
+        ));
+    }
+    if let Some(apart) = &space.apart {
+        let number = |value: f64| format_significant(value, 4);
+        fields.push(("prompts by", values(&apart.prefill_values)));
+        fields.push(("decoding by", values(&apart.decode_values)));
+        fields.push((
+            "two kinds",
+            format!(
+                "{} tokens/s a device in pools apart; {} with one kind in both, {} with one kind together",
+                number(apart.two_kinds),
+                number(apart.one_kind),
+                number(apart.together)
+            ),
+        ));
+    }
+    format!("\n{}", format_fields(&fields))
+}
+
+/// What is known of the error (measured/README.md, "Serving").
+const SURE: &str = "means, not percentiles; times per output token of 651 measured points on H100 and H200 are 8 % off \
+    on average, times to the first token 25 %; no other chip was measured";
+
+fn served(report: &ServingReport, best: &ServingChoice) -> String {
+    format!(
+        "{} output tokens/s of {} on {} of {} devices, {} each",
+        format_significant(best.tokens_per_s, 4),
+        report.model,
+        format_count(best.devices),
+        format_count(report.devices),
+        format_significant(best.tokens_per_s_per_device, 4)
+    )
+}
+
+fn time_line(time_ms: f64, limit_ms: Option<f64>, binds: bool) -> String {
+    let limit = match (limit_ms, binds) {
+        (Some(limit), true) => format!(", the limit of {} binds", format_significant(limit, 4)),
+        (Some(limit), false) => format!(", {} allowed", format_significant(limit, 4)),
+        (None, _) => String::new(),
+    };
+    format!("{} ms in the mean{limit}", format_significant(time_ms, 4))
+}
+
+fn requests_line(report: &ServingReport, best: &ServingChoice) -> String {
+    let lengths: Vec<String> = report
+        .lengths
+        .iter()
+        .map(|class| {
+            let share =
+                if report.lengths.len() > 1 { format!(" ({})", format_percent(class.share)) } else { String::new() };
+            format!("{} + {} tokens{share}", format_count(class.input), format_count(class.output))
+        })
+        .collect();
+    format!(
+        "{} per second at random, {}; load {}",
+        format_significant(best.requests_per_s, 4),
+        lengths.join(", "),
+        format_percent(best.load)
+    )
+}
+
+fn plan_of_pool(pool: &PoolRecord) -> String {
+    let mut parts = vec![format!("tp {}", pool.tp)];
+    let further = [("pp", pool.pp), ("attention dp", pool.attention_dp), ("ep", pool.ep)];
+    parts
+        .extend(further.into_iter().filter(|(_, degree)| *degree > 1).map(|(name, degree)| format!("{name} {degree}")));
+    format!("{} x {} on {}", format_count(pool.replicas), parts.join(", "), pool.chip)
+}
+
+fn plan_line(best: &ServingChoice) -> String {
+    let formats = format!("{} products, {} cache", best.decode.products, best.decode.cache);
+    match &best.prefill {
+        None => format!("{}; {formats}", plan_of_pool(&best.decode)),
+        Some(prefill) => format!(
+            "prompts {}; decoding {}; the cache moves in {} ms; {formats}",
+            plan_of_pool(prefill),
+            plan_of_pool(&best.decode),
+            format_significant(best.transfer_ms, 3)
+        ),
+    }
+}
+
+fn memory_line(pool: &PoolRecord) -> String {
+    let gib = |value: f64| format_significant(value, 3);
+    format!(
+        "{} GiB of weights, {} at work, {} left for the cache at {} KiB per token, of {} GiB",
+        gib(pool.weights_gib),
+        gib(pool.working_gib),
+        gib(pool.cache_gib),
+        gib(pool.cache_kib_per_token),
+        gib(pool.usable_gib)
+    )
+}
+
+fn iteration_line(best: &ServingChoice) -> String {
+    let i = &best.iteration;
+    let parts = [
+        ("products", i.products_ms),
+        ("attention", i.attention_ms),
+        ("vector", i.vector_ms),
+        ("communication", i.communication_ms),
+        ("gaps", i.gaps_ms),
+        ("host", i.host_ms),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(_, ms)| *ms > 0.0)
+        .map(|(name, ms)| format!("{name} {}", format_significant(*ms, 3)))
+        .collect();
+    format!(
+        "{} ms for {} sequences: {}; prompts take {} of the time",
+        format_significant(i.total_ms, 4),
+        format_significant(best.decoding, 3),
+        parts.join(", "),
+        format_percent(best.prompt_fraction)
+    )
+}
+
+fn choices_table(report: &ServingReport) -> TextTable {
+    let mut table = TextTable::new(["plan", "devices", "tokens/s", "each", "first ms", "next ms", "tokens/J"])
+        .align_column(0, ColumnAlign::Left);
+    for choice in &report.choices {
+        let plan = match &choice.prefill {
+            None => plan_of_pool(&choice.decode),
+            Some(prefill) => format!("{} + {}", plan_of_pool(prefill), plan_of_pool(&choice.decode)),
+        };
+        let number = |value: f64| format_significant(value, 4);
+        let marked = |value: f64, bound: ServingBound| {
+            format!("{}{}", number(value), if choice.limited_by == bound { BINDS } else { "" })
+        };
+        table.add_row([
+            plan,
+            format_count(choice.devices),
+            number(choice.tokens_per_s),
+            number(choice.tokens_per_s_per_device),
+            marked(choice.ttft_ms, ServingBound::TimeToFirstToken),
+            marked(choice.tpot_ms, ServingBound::TimePerOutputToken),
+            number(choice.tokens_per_joule),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,292 @@
+//! `coplace serve`: the deployment of a model on a cluster that generates most tokens within a service level, on given
+//! chips or on the best chip of a space.
+
+mod space;
+
+use crate::answer::{self, Format, Versioned};
+use crate::call::Call;
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use crate::numbers::whole_number_in;
+use crate::progress;
+use crate::verb::job::{count_up_to, ignored_key};
+use clap::ValueEnum;
+use results::answer::serving::{ServingReport, describe_refusal};
+use results::report;
+use serving::best::{self, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion};
+use serving::plan::{ProductFormat, ServingFormats};
+use serving::steady::{LengthClass, RequestLengths};
+use serving::{ServingEngine, ServingError};
+use sim::hardware::Accelerator;
+use sim::kernel::DataType;
+use sim::network::Fabric;
+use sim::units::Seconds;
+use space::SpaceAnswer;
+use workloads::Model;
+
+/// Whether prompts and decoding share devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PoolChoice {
+    /// On the same devices
+    Together,
+    /// In pools of their own, for every pair of chips
+    Apart,
+    /// Whichever serves more
+    Any,
+}
+
+/// The format of keys and values in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CacheFormat {
+    /// 16 bits
+    Bf16,
+    /// 8 bits
+    Fp8,
+}
+
+/// Find the deployment that serves most tokens within limits on the time to the first token and between tokens
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    coplace serve llama3-70b --chip h100 --devices 8 --products fp8 --input 1024 --output 256 --ttft 500 --tpot 25\n  \
+    coplace serve deepseek-v3 --chip h200,b200 --devices 64 --products fp8 --experts fp8 --ttft 2000 --tpot 50\n  \
+    coplace serve llama3-70b --chip h100,h200 --devices 16 --pools apart --lengths 512x128:0.8,8192x1024:0.2\n  \
+    coplace serve llama3-70b --study serve --devices 8 --products fp8 --ttft 1000 --tpot 30\n  \
+    coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n\n\
+    Requests arrive at random. The times are means in the steady state of continuous batching, in closed form\n\
+    (serving/README.md). Every plan of the degrees is priced; the rate of requests is raised until a limit or a\n\
+    load of 95 % is reached. Several chips are compared; in pools apart, prompts and decoding may have different\n\
+    ones. --study finds the best chip of a space: chips are priced in the order of a bound on their rate, until no\n\
+    bound is higher than what was found.\n\n\
+    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, choices, plans, refused,\n\
+    nearest_refusal, space; docs/json.md describes every key.")]
+pub struct ServeArguments {
+    /// A built-in model (coplace list models) or a Hugging Face config.json
+    model: String,
+    /// Chips, built in or files, with commas between
+    #[arg(long, value_delimiter = ',', required_unless_present = "study", value_name = "CHIP")]
+    chip: Vec<String>,
+    /// Search the chips of this study's space within its limits: built in (coplace list studies) or a file. With --chip,
+    /// those are compared
+    #[arg(long, value_name = "STUDY")]
+    study: Option<String>,
+    /// Network between the devices [default: the chip's usual one]
+    #[arg(long)]
+    fabric: Option<String>,
+    /// Devices that may be used
+    #[arg(long, alias = "gpus", value_name = "N", default_value_t = 8, value_parser = count_up_to(1 << 16))]
+    devices: u32,
+    /// Serving engine: vllm, sglang, tensorrt_llm or a file (.toml)
+    #[arg(long, default_value = "vllm")]
+    engine: String,
+    /// Tokens of a prompt
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = whole_number_in(1..=RequestLengths::MOST_TOKENS))]
+    input: u64,
+    /// Tokens of an answer
+    #[arg(long, value_name = "TOKENS", default_value_t = 256, value_parser = whole_number_in(2..=RequestLengths::MOST_TOKENS))]
+    output: u64,
+    /// Lengths of requests with their shares, in place of --input and --output
+    #[arg(long, value_name = "INPUTxOUTPUT:SHARE,...", conflicts_with_all = ["input", "output"])]
+    lengths: Option<String>,
+    /// Most milliseconds to the first token, in the mean
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    ttft: Option<f64>,
+    /// Most milliseconds from token to token, in the mean
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    tpot: Option<f64>,
+    /// Whether prompts and decoding share devices
+    #[arg(long, value_enum, default_value_t = PoolChoice::Together)]
+    pools: PoolChoice,
+    /// Format of the layers' products: bf16, fp8, int8, mxfp8, nvfp4, or stored weights multiplied in bf16:
+    /// fp8-weights, mxfp4-weights, nvfp4-weights, int4-weights
+    #[arg(long, value_name = "FORMAT", default_value = "bf16", value_parser = product_format)]
+    products: ProductFormat,
+    /// Format of experts' products [default: that of --products]
+    #[arg(long, value_name = "FORMAT", value_parser = product_format)]
+    experts: Option<ProductFormat>,
+    /// Format of keys and values in the cache
+    #[arg(long, value_enum, default_value_t = CacheFormat::Bf16)]
+    cache: CacheFormat,
+    /// Devices that split every layer [default: every degree that the model allows]
+    #[arg(long, visible_alias = "tp", value_name = "T", value_parser = count_up_to(1 << 16))]
+    tensor: Option<u32>,
+    /// Stages [default: powers of two]
+    #[arg(long, visible_alias = "pp", value_name = "P", value_parser = count_up_to(1 << 16))]
+    pipeline: Option<u32>,
+    /// Groups that attend for sequences of their own and share experts [default: powers of two]
+    #[arg(long, value_name = "D", value_parser = count_up_to(1 << 16))]
+    attention_data: Option<u32>,
+    /// Parts that hold whole experts of their own [default: powers of two]
+    #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
+    expert: Option<u32>,
+    /// Weight of training in a chip that also serves, from 0 to 1: the training job is the study's; the objective is the
+    /// weighted geometric mean of the two rates
+    #[arg(long, value_name = "WEIGHT", requires = "study", value_parser = weight)]
+    train_weight: Option<f64>,
+    /// Deployments in the answer
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count_up_to(5000))]
+    top: u32,
+    /// Take a key of the model's file that nothing reads as without effect. Can be given several times
+    #[arg(long, value_name = "KEY=ignored", value_parser = ignored_key)]
+    assume: Vec<String>,
+    /// Format of the answer
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Parses a format of products.
+fn product_format(text: &str) -> Result<ProductFormat, String> {
+    ProductFormat::from_name(text).ok_or_else(|| {
+        let known: Vec<&str> = ProductFormat::ALL.iter().map(|format| format.name()).collect();
+        format!("no such format; {}", sim::names::hint(text, &known.join(", "), "known are"))
+    })
+}
+
+/// Parses a positive time.
+fn milliseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err("must be a positive number of milliseconds; give one, such as 500".to_owned()),
+    }
+}
+
+/// Parses a weight between 0 and 1.
+fn weight(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value < 1.0 => Ok(value),
+        _ => Err("must lie between 0 and 1; give 0.5 for equal weights, and leave it out to serve alone".to_owned()),
+    }
+}
+
+/// Parses `INPUTxOUTPUT:SHARE,...`; a single class needs no share.
+fn parse_lengths(text: &str) -> Result<RequestLengths, Failure> {
+    let wrong = |part: &str| {
+        failure::input_failure(format!(
+            "--lengths {part}: is not INPUTxOUTPUT:SHARE; give for example 1024x256:0.8,8192x512:0.2"
+        ))
+    };
+    let mut classes = Vec::new();
+    for part in text.split(',') {
+        let (lengths, share) = part.split_once(':').unwrap_or((part, "1"));
+        let (input, output) = lengths.split_once('x').ok_or_else(|| wrong(part))?;
+        let class = (input.trim().parse(), output.trim().parse(), share.trim().parse());
+        let (Ok(input), Ok(output), Ok(share)) = class else { return Err(wrong(part)) };
+        classes.push(LengthClass { input, output, share });
+    }
+    RequestLengths::new(&classes).map_err(|e| failure::input_failure(format!("--lengths: {e}")))
+}
+
+impl ServeArguments {
+    fn lengths(&self) -> Result<RequestLengths, Failure> {
+        match &self.lengths {
+            Some(text) => parse_lengths(text),
+            None => RequestLengths::uniform(self.input, self.output).or_input(),
+        }
+    }
+
+    fn formats(&self) -> ServingFormats {
+        let cache = match self.cache {
+            CacheFormat::Bf16 => DataType::Bf16,
+            CacheFormat::Fp8 => DataType::Fp8,
+        };
+        ServingFormats { products: self.products, experts: self.experts.unwrap_or(self.products), cache }
+    }
+
+    fn level(&self) -> ServiceLevel {
+        let seconds = |limit: Option<f64>| limit.map(|ms| Seconds(ms * 1e-3));
+        ServiceLevel { time_to_first_token: seconds(self.ttft), time_per_output_token: seconds(self.tpot) }
+    }
+
+    /// Reads a chip and its fabric.
+    fn hardware(&self, name: &str, call: &Call) -> Result<(Accelerator, Fabric), Failure> {
+        let chip = input::read_chip(name, &call.files)?.accelerator;
+        let usual = chip.origin.usual_fabric.clone();
+        let fabric = self.fabric.clone().or(usual).ok_or_else(|| {
+            failure::input_failure(format!(
+                "--fabric is missing: the file of chip {name} has no usual_fabric; give --fabric NAME (coplace list \
+                fabrics)"
+            ))
+        })?;
+        let fabric = input::read_fabric(&fabric, &chip, None, &call.files)?.for_devices(self.devices).or_input()?;
+        Ok((chip, fabric))
+    }
+}
+
+/// Runs the verb: prices all plans and prints the best deployments.
+pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure> {
+    let model = Model::load_assuming(&arguments.model, &call.files, &arguments.assume).or_input()?;
+    let engine = ServingEngine::load_from(&arguments.engine, &call.files)
+        .map_err(|e| failure::input_failure(format!("--engine: {e}")))?;
+    let hardware: Vec<(Accelerator, Fabric)> =
+        arguments.chip.iter().map(|name| arguments.hardware(name, call)).collect::<Result<_, _>>()?;
+    let (lengths, level) = (arguments.lengths()?, arguments.level());
+    let given = GivenDegrees {
+        tensor: arguments.tensor,
+        pipeline: arguments.pipeline,
+        attention_data: arguments.attention_data,
+        expert: arguments.expert,
+    };
+    let question = ServingQuestion {
+        model: &model,
+        devices: arguments.devices,
+        formats: arguments.formats(),
+        lengths: lengths.clone(),
+        level,
+        given,
+    };
+    let of = |(chip, fabric): &'_ (Accelerator, Fabric)| (chip.clone(), fabric.clone());
+    let sides: Vec<(Accelerator, Fabric)> = hardware.iter().map(of).collect();
+    let mut answers = progress::run_with_progress(call, "pricing plans", || {
+        let mut answers: Vec<ServingAnswer> = Vec::new();
+        let side = |i: usize| sides.get(i).map(|(chip, fabric)| ServingHardware { chip, fabric, engine: &engine });
+        if arguments.pools != PoolChoice::Apart {
+            answers.extend((0..sides.len()).filter_map(side).map(|side| best::together(&question, side)));
+        }
+        if arguments.pools != PoolChoice::Together {
+            for (a, b) in (0..sides.len()).flat_map(|i| (0..sides.len()).map(move |j| (i, j))) {
+                answers.extend(side(a).zip(side(b)).map(|(a, b)| best::apart(&question, a, b)));
+            }
+        }
+        answers
+    });
+    let found = match &arguments.study {
+        Some(study) => Some(space::search_space(arguments, study, &question, &engine, call)?),
+        None => None,
+    };
+    answers.extend(found.iter().map(SpaceAnswer::answer));
+    let head = ServingReport {
+        model: arguments.model.clone(),
+        engine: engine.name.clone(),
+        devices: arguments.devices,
+        lengths: lengths.classes().to_vec(),
+        ttft_limit_ms: arguments.ttft,
+        tpot_limit_ms: arguments.tpot,
+        choices: Vec::new(),
+        plans: 0,
+        refused: 0,
+        nearest_refusal: None,
+        space: found.as_ref().map(SpaceAnswer::record),
+    };
+    let report = ServingReport::of_answers(head, &answers, &level, arguments.top as usize);
+    if report.choices.is_empty() {
+        return Err(nothing_serves(&answers, &level));
+    }
+    let versioned = Versioned::with_schema_one(&report);
+    answer::write_answer(call, arguments.format, &versioned, |_| report::serving_report(&report))
+}
+
+/// The failure if no plan serves, with the nearest one that would.
+fn nothing_serves(answers: &[ServingAnswer], level: &ServiceLevel) -> Failure {
+    let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
+    let text = match nearest {
+        Some(PlanRefusal::Fault(ServingError::Workload(error))) => error.to_string(),
+        Some(PlanRefusal::Fault(error)) => format!("no plan serves: {error}"),
+        Some(refusal) => format!(
+            "no plan meets the service level; the nearest: {}; allow more time, or give more or faster devices",
+            describe_refusal(refusal, level)
+        ),
+        None => {
+            "no plan uses so few devices: the given degrees need more; raise --devices or lower the degrees".to_owned()
+        }
+    };
+    failure::input_failure(text)
+}
