@@ -222,7 +222,9 @@ impl<'a> PassTimes<'a> {
     }
 
     fn time_of_node(&self, segment: &Segment, node: &KernelNode, decodes: bool) -> PassTime {
-        let gap = Seconds::from_micros(self.engine.launch.gap_us);
+        // A chip whose scalars hold the launch of a kernel has no gap besides.
+        let own_launch = self.chip().calibration.launch_overhead > Seconds::ZERO;
+        let gap = if own_launch { Seconds::ZERO } else { Seconds::from_micros(self.engine.launch.gap_us) };
         let launched = PassTime { gaps: gap, ..PassTime::default() };
         let cost = |kernel: &Kernel| self.chip.cost_of_kernel(kernel, Span::AllCores);
         match &node.kernel {

@@ -26,6 +26,7 @@ mod report;
 mod robust;
 mod search;
 mod search_parts;
+mod serve;
 mod several;
 mod slurm;
 mod space_errors;

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use results::answer::serving::{ServedSpaceRecord, TrainAndServe, TwoChips};
 use search::ask::WorkloadSpec;
 use search::planner::Job;
-use search::space::{Combination, CombinationChip, Space};
+use search::space::{Chips, Combination, CombinationChip, EfficiencyChoice, Space};
 use search::study::Study;
 use search::sweep::Sweep;
 use serving::ServingEngine;
@@ -103,7 +103,12 @@ pub fn search_space(
         let apart = (arguments.pools != PoolChoice::Together)
             .then(|| two_chips(&chips, fabrics, (question, engine), rate / f64::from(question.devices)));
         let values = |chip: &BoundedChip| values_of(space, chip.number);
-        let side = ServingHardware { chip: &loaded.ideal, fabric: &loaded.fabric, engine };
+        let efficiency = match &study.space.chips {
+            Chips::Grid(spec) => spec.efficiency,
+            Chips::Phaze(_) => EfficiencyChoice::Ideal,
+        };
+        let base = study.space.limits.chip_with_efficiency(&loaded.reference, efficiency);
+        let side = ServingHardware { chip: &base, fabric: &loaded.fabric, engine };
         let reference = best::together(question, side).deployments.first().map(|best| best.tokens_per_second);
         let record = ServedSpaceRecord {
             study: name.to_owned(),

@@ -1,0 +1,113 @@
+//! `coplace serve`: answers, laws on the outside, and refusals.
+
+use crate::support::run_coplace;
+use serde_json::Value;
+
+fn served(more: &str) -> crate::support::CommandOutput {
+    let words = format!("serve {more}");
+    run_coplace(&words.split_whitespace().collect::<Vec<_>>())
+}
+
+fn answer(more: &str) -> Value {
+    served(&format!("{more} --format json")).expect_json()
+}
+
+fn best(answer: &Value) -> &Value {
+    &answer["choices"][0]
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value}"))
+}
+
+const LLAMA: &str = "llama3-70b --chip h100 --devices 8 --products fp8";
+
+#[test]
+fn limits_hold_and_looser_ones_never_serve_less() {
+    let mut last = 0.0;
+    for tpot in [14, 20, 30, 60] {
+        let answer = answer(&format!("{LLAMA} --ttft 2000 --tpot {tpot}"));
+        let choice = best(&answer);
+        assert!(number(&choice["tpot_ms"]) <= f64::from(tpot) * 1.000_001, "{choice}");
+        assert!(number(&choice["ttft_ms"]) <= 2000.0, "{choice}");
+        let rate = number(&choice["tokens_per_s"]);
+        assert!(rate >= last, "{tpot} ms: {rate} after {last}");
+        last = rate;
+        let parts = ["products_ms", "attention_ms", "vector_ms", "communication_ms", "gaps_ms", "host_ms"];
+        let sum: f64 = parts.iter().map(|part| number(&choice["iteration"][part])).sum();
+        assert!((sum - number(&choice["iteration"]["total_ms"])).abs() < 1e-9, "{choice}");
+        let requests = number(&choice["requests_per_s"]) * 256.0;
+        assert!((requests / rate - 1.0).abs() < 1e-9, "{choice}");
+    }
+}
+
+#[test]
+fn the_memory_is_that_of_the_weights_and_of_eight_key_heads() {
+    let answer = answer("llama3-70b --chip h100 --devices 8 --tensor 8 --tpot 50");
+    let pool = &best(&answer)["decode"];
+    // 80 layers, one key head of 128 on each of eight devices, keys and values in bf16.
+    assert_eq!(number(&pool["cache_kib_per_token"]), 80.0 * 2.0 * 128.0 * 2.0 / 1024.0);
+    // 70.55 billion weights in bf16 over eight devices.
+    assert!((number(&pool["weights_gib"]) - 70.553 * 2.0 / 1.073_741_824 / 8.0).abs() < 0.1, "{pool}");
+}
+
+#[test]
+fn pools_apart_name_both_chips() {
+    let answer = answer("llama3-70b --chip h100,h200 --devices 16 --products fp8 --pools apart --ttft 1000 --tpot 25");
+    let choice = best(&answer);
+    for pool in ["prefill", "decode"] {
+        let chip = choice[pool]["chip"].as_str().unwrap();
+        assert!(["h100_80gb_sxm", "h200"].contains(&chip), "{choice}");
+    }
+    assert!(number(&choice["transfer_ms"]) > 0.0 && number(&choice["devices"]) <= 16.0, "{choice}");
+}
+
+#[test]
+fn a_small_space_is_searched_without_a_gap() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = crate::support::read_repository_file("search/studies/train_and_serve.toml");
+    let line = |key: &str, value: &str, text: String| {
+        let old = text.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap().to_owned();
+        text.replace(&old, &format!("{key} = {value}"))
+    };
+    let text = line("\"tensor.cores\"", "[96, 132]", text);
+    let text = line("\"tensor.columns\"", "[32]", text);
+    let text = line("l2_slices", "[100]", text);
+    let text = line("hbm_stacks", "[4, 6]", text);
+    let text = line("links", "[18]", text);
+    let text = line("clock_mhz", "[1755]", text);
+    let file = directory.path().join("small.toml");
+    std::fs::write(&file, text).unwrap();
+    let study = file.display().to_string();
+    let plain = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20"));
+    assert_eq!(number(&plain["space"]["combinations"]), 12.0);
+    assert!(number(&plain["space"]["gap"]) == 0.0 && number(&plain["space"]["chips"]) > 1.0, "{}", plain["space"]);
+    // Every chip alone, with the bound out of play, serves no more.
+    let both = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20 --train-weight 0.5"));
+    assert_eq!(both["space"]["priced"], both["space"]["chips"]);
+    assert!(number(&best(&both)["tokens_per_s"]) <= number(&best(&plain)["tokens_per_s"]) * 1.000_001);
+    let joint = &both["space"]["both"];
+    assert!(number(&joint["trains"]) >= number(&joint["serving_chip_trains"]) - 1e-9, "{joint}");
+    assert!(number(&joint["serves"]) >= number(&joint["training_chip_serves"]) - 1e-9, "{joint}");
+    assert_eq!(joint["serving_values"], plain["space"]["best_values"]);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_the_nearest() {
+    for (words, parts) in [
+        ("llama3-70b --chip h100 --devices 8 --tpot 2", &["service level", "time per output token", "allowed"][..]),
+        ("llama3-70b --chip h100 --devices 1", &["cache", "weights leave"]),
+        ("bert-large --chip h100", &["tokens see later ones", "decoder-only"]),
+        ("llama3-70b --chip a100 --products fp8", &["products = fp8", "multiply no fp8", "fp8-weights"]),
+        ("llama3-70b --chip h100 --engine vlm", &["--engine: vlm", "did you mean `vllm`"]),
+        ("llama3-70b --chip h100 --lengths 10y5", &["--lengths 10y5", "INPUTxOUTPUT"]),
+        ("llama3-70b --chip h100 --lengths 0x5", &["input = 0", "from 1"]),
+        ("llama3-70b --chip h100 --tensor 3", &["tensor-parallel degree 3", "divisor"]),
+        ("llama3-70b --chip h100 --expert 4", &["ep = 4", "experts"]),
+        ("llama3-70b --study gpu", &["combinations", "at most"]),
+        ("llama3-70b --study serve --train-weight 0.5", &["--train-weight", "[[workload]]"]),
+    ] {
+        let message = served(words).expect_refusal();
+        assert!(parts.iter().all(|part| message.contains(part)), "{words}: {message}");
+    }
+}
