@@ -152,8 +152,8 @@ fn a_chip_is_predicted_by_the_scalars_of_another() {
     }
 }
 
-/// An engine's scalars carry over to a model that they were not fitted on; gpt-oss, whose experts are converted on their
-/// way to the arrays, least.
+/// An engine's scalars carry over to a model that they were not fitted on, least to gpt-oss, whose experts are
+/// converted on their way to the arrays.
 #[test]
 fn engines_predict_a_model_that_they_were_not_fitted_on() {
     let found = held_out_models(&reference("serving.csv"), &ValidateOptions::default()).unwrap();

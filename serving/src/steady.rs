@@ -56,7 +56,7 @@ pub struct LengthError {
     pub value: String,
     /// The rule.
     pub limit: &'static str,
-    /// What to do.
+    /// The cure.
     pub cure: &'static str,
 }
 
@@ -142,7 +142,7 @@ pub struct IterationCosts {
     pub mixed: bool,
 }
 
-/// What a class of requests costs a replica.
+/// The costs of a class of requests to a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestCost {
     /// Share of the requests.
@@ -282,7 +282,7 @@ impl SequenceNumbers {
                 idle *= 1e-200;
             }
         }
-        // What joins must leave, so the balance of all numbers gives the weight of full places.
+        // All that joins leaves, so the balance of all numbers gives the weight of full places.
         let taken = if negligible { 0.0 } else { ((joining * all - flow) / (leaving - joining)).max(0.0) };
         // With all places taken, a prompt follows each sequence that leaves.
         let while_full = taken * (1.0 + costs.mean(|r| r.prompt) * leaving);

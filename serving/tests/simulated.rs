@@ -39,7 +39,7 @@ const TOGETHER: usize = 16;
 /// Returns the mean times to the first token and between tokens of `requests` requests, after a tenth of them.
 ///
 /// Prompts first: a waiting prompt with a place has an iteration of its own. Mixed: all that wait and have a place join
-/// the next iteration, which takes their time more. What a prompt takes alone beyond that is a fixed delay.
+/// the next iteration, which takes their time more. Beyond that, a prompt has a fixed delay.
 fn simulate(costs: &IterationCosts, rate: f64, requests: usize, seed: u64) -> (f64, f64) {
     let mut random = Random(seed);
     let most = costs.most_sequences as usize;
@@ -132,9 +132,9 @@ fn check(name: &str, decode: impl Fn(f64) -> f64 + Copy, most: u64, requests: &[
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// Where places do not bind.
+/// Limits while places do not bind.
 const WITHIN_FIVE_PERCENT: [(f64, f64); 3] = [(0.05, 0.05); 3];
-/// Where places bind, and in one case where they seldom do: a miss of the wait for a place at 90 %.
+/// Limits while places bind, and in one case of which they seldom do: the wait for a place misses at 90 %.
 const WITHIN_TEN_AT_MOST_LOAD: [(f64, f64); 3] = [(0.05, 0.05), (0.05, 0.05), (0.10, 0.05)];
 
 #[test]

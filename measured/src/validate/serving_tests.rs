@@ -25,7 +25,7 @@ fn carried_points_come_out_as_the_readme_says() {
         let least = if ranking.group.contains("gpt-oss") { 0.7 } else { 0.97 };
         assert!(ranking.spearman > least && ranking.top1_regret_pct < 1.0, "{ranking:?}");
     }
-    // Of gpt-oss on H100 under vLLM, four points of 512 in flight are more than twice too long: the engine ran far
+    // Four points of gpt-oss with 512 in flight on H100 under vLLM are more than twice too long: the engine ran far
     // fewer at once.
     let far =
         |p: &&super::ValuePrediction| p.quantity == "tpot_ms" && p.measured.is_some_and(|m| p.predicted > 2.0 * m);

@@ -29,7 +29,7 @@ struct EngineScalar {
     most: f64,
 }
 
-/// What the built-in engines were fitted with.
+/// The scalars that the built-in engines were fitted with.
 const SCALARS: [EngineScalar; 3] = [
     EngineScalar { value: |engine| &mut engine.launch.iteration_us, most: 1e6 },
     EngineScalar { value: |engine| &mut engine.launch.sequence_us, most: 1e4 },

@@ -57,11 +57,11 @@ struct EngineName {
 #[derive(Debug, Clone, Deserialize)]
 struct FormatLabel {
     label: String,
-    /// Of products, on a chip whose arrays have its operands.
+    /// The products' format on a chip whose arrays have its operands.
     format: ProductFormat,
-    /// Of products on other chips.
+    /// The products' format on other chips.
     without: ProductFormat,
-    /// Of the cache.
+    /// The cache's format.
     cache: ProductFormat,
 }
 
@@ -88,7 +88,7 @@ pub(in crate::validate) fn predict_serving(
     Ok(vec![("ttft_ms", first.0 * 1e3), ("tpot_ms", between.0 * 1e3)])
 }
 
-/// What all replicas of a row share.
+/// All that the replicas of a row share.
 struct ServedRow {
     engine: ServingEngine,
     lengths: RequestLengths,
