@@ -419,12 +419,14 @@ pub struct PromptPool {
 }
 
 impl PromptPool {
-    /// Returns `workers` replicas that prefill prompts of `input` tokens, up to `batch` in one pass.
+    /// Returns `workers` replicas that prefill prompts of `input` tokens, up to `batch` in one pass of a group with
+    /// attention of its own.
     ///
     /// # Errors
     /// A length that the model does not allow.
     pub fn of_replicas(times: &mut PassTimes<'_>, workers: u32, input: u64, batch: u64) -> Result<Self, ServingError> {
-        let together = prompts_together(times, input).min(batch.max(1));
+        let groups = u64::from(times.plan().attention_data);
+        let together = prompts_together(times, input).min(batch.max(1) * groups);
         let several = time_of_prompts(times, together, input)?.total().0 / together as f64;
         let alone = time_of_prompts(times, 1, input)?.total().0;
         let latency = times.engine().launch.request_ms * 1e-3;
@@ -467,9 +469,11 @@ pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders:
     }
 }
 
-/// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once.
+/// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once. Groups with
+/// attention of their own take prompts side by side, each with the engine's most tokens.
 pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u64) -> Result<PassTime, ServingError> {
-    let most = (times.engine().batching.most_tokens / prompts.max(1)).max(1);
+    let own = prompts.div_ceil(u64::from(times.plan().attention_data)).max(1);
+    let most = (times.engine().batching.most_tokens / own).max(1);
     let (mut done, mut sum) = (0, PassTime::default());
     while done < input {
         let chunk = most.min(input - done);
@@ -479,10 +483,10 @@ pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u6
     Ok(sum)
 }
 
-/// Returns the prompts of `input` tokens that an iteration holds.
+/// Returns the prompts of `input` tokens that an iteration holds. Groups with attention of their own hold so many each.
 #[must_use]
 pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
-    (times.engine().batching.most_tokens / input.max(1)).max(1)
+    (times.engine().batching.most_tokens / input.max(1)).max(1) * u64::from(times.plan().attention_data)
 }
 
 /// Returns the costs of a replica's iterations under requests of given lengths.
@@ -528,23 +532,24 @@ pub fn iteration_costs(
     let beside = times.decode(typical, context as u64)?;
     let mut requests = Vec::new();
     for class in lengths.classes() {
-        let alone = time_of_prompts(times, 1, class.input)?;
         let flight = times.passes_in_flight();
         let request =
             |prompt: f64, alone: f64| RequestCost { share: class.share, prompt, alone, steps: class.output - 1 };
         let latency = Seconds(times.engine().launch.request_ms * 1e-3);
         if mixed {
             // In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of
-            // c + b tokens; b of these would pass the weights anyway.
+            // c + b tokens; b of these would pass the weights anyway. Groups take a prompt each.
             let most_tokens = times.engine().batching.most_tokens;
             let iterations = class.input.div_ceil(most_tokens) as f64;
-            let wider = 1.0 + typical as f64 / class.input.min(most_tokens) as f64;
+            let wider = 1.0 + typical as f64 / (class.input.min(most_tokens) * parts) as f64;
             let saved = (beside.total() - beside.attention).0 * iterations;
-            let own = (alone.total().0 * wider - saved).max(alone.total().0 * LEAST_PROMPT_SHARE);
-            requests.push(request(own / flight, own + latency.0));
+            let whole = time_of_prompts(times, parts, class.input)?.total().0;
+            let own = (whole * wider - saved).max(whole * LEAST_PROMPT_SHARE);
+            requests.push(request(own / flight / parts as f64, own + latency.0));
         } else {
             let together = prompts_together(times, class.input);
             let batch = time_of_prompts(times, together, class.input)?.total().0 / together as f64;
+            let alone = time_of_prompts(times, 1, class.input)?;
             requests.push(request(batch / flight, alone.total().0 + latency.0));
         }
     }

@@ -243,10 +243,8 @@ fn read_lengths(row: &MeasuredRow<'_>) -> Result<RequestLengths, RowFailure> {
 fn find_model(row: &MeasuredRow<'_>) -> Result<(Model, Option<&'static ServedModel>), RowFailure> {
     let name = row.text("model")?;
     let known = MODELS.iter().find(|line| line.name == name);
-    let model = Model::load(known.map_or(name, |line| line.model.as_str())).map_err(|e| {
-        let cure = "`model` may also be the path of a config.json";
-        RowFailure::Unpredictable(format!("{e}; {cure}"))
-    })?;
+    let model = Model::load(known.map_or(name, |line| line.model.as_str()));
+    let model = model.map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     Ok((model, known))
 }
 
