@@ -2,17 +2,24 @@
 //!
 //! A replica does one iteration after the other. While no prompt waits, every decoding sequence gets a token per
 //! iteration, which takes D(n) with n sequences. Prompts take time P each from all of them, before or inside an
-//! iteration. Between prompts the decoding sequences share the replica like a processor whose speed depends on their
-//! number: a sequence of L tokens leaves after L iterations. The number of sequences then has a product form that
+//! iteration.
+//!
+//! **Requests that arrive at random** (Poisson, r per second). Between prompts the decoding sequences share the replica
+//! like a processor whose speed depends on their number: with L tokens each, they leave at n / (L D(n)). Such a queue
 //! depends on the lengths only through their mean (symmetric queues: Kelly 1979, "Reversibility and stochastic
-//! networks", section 3.3), with weights p(n) = p(n - 1) * r L D(n) / (n (1 - r P)) for r requests per second. Above
-//! the most sequences B, requests wait and the ratio stays that of B.
+//! networks", section 3.3). Prompts come in busy periods, so sequences join in groups. The size of a group has the
+//! mean and second moment of a busy period of M/G/1 (Kleinrock 1975, "Queueing systems I", section 5.9); its tail is
+//! taken as geometric. A balance of flows over every number of sequences then gives their distribution.
+//!
+//! With all B places taken, requests wait. A place is free after P + L D(B) / B on average. The wait is that of a queue
+//! with so long a service, between the fixed and the random case (Cosmetatos 1975, INFOR 13), plus the prompts of the
+//! group that filled the places.
 //!
 //! Prompts are served in order of arrival before decoding: the wait is that of the higher class of a queue with two
 //! priorities (Kleinrock 1976, "Queueing systems II", section 3.6), with a decoding iteration as the work in progress.
+//! In mixed iterations, prompts that arrive during one join the next.
 //!
-//! Requests arrive at random (Poisson), or a load generator keeps a number of them in flight. In the second case the
-//! mean cycle of a request is solved for.
+//! **Requests in flight.** If a load generator keeps a number of them, the mean cycle of a request is solved for.
 
 use crate::engine::Batching;
 use crate::memory::ServingMemory;
@@ -49,7 +56,7 @@ pub struct LengthError {
     pub value: String,
     /// The rule.
     pub limit: &'static str,
-    /// What to do.
+    /// The cure.
     pub cure: &'static str,
 }
 
@@ -135,7 +142,7 @@ pub struct IterationCosts {
     pub mixed: bool,
 }
 
-/// What a class of requests costs a replica.
+/// The costs of a class of requests to a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestCost {
     /// Share of the requests.
@@ -168,8 +175,18 @@ impl IterationCosts {
     /// Returns the requests per second beyond which the queue grows without end.
     #[must_use]
     pub fn saturation(&self) -> f64 {
-        let most = self.most_sequences as f64;
-        1.0 / (self.mean(|r| r.prompt) + self.mean(|r| r.steps as f64) * self.decode_time(most) / most)
+        1.0 / (self.mean(|r| r.prompt) + self.time_per_place())
+    }
+
+    /// Iterations for which a sequence has its place: those that decode, and a mixed one with its prompt.
+    fn held_iterations(&self) -> f64 {
+        self.mean(|r| r.steps as f64) + f64::from(u8::from(self.mixed))
+    }
+
+    /// Decoding time between two sequences that leave, with all places taken.
+    fn time_per_place(&self) -> f64 {
+        let most = self.most_sequences.max(1) as f64;
+        self.held_iterations() * self.decode_time(most) / most
     }
 }
 
@@ -190,53 +207,144 @@ pub struct SteadyState {
     pub load: f64,
 }
 
-/// Returns the steady state under `rate` requests per second that arrive at random; `None` if the replica cannot keep
-/// up.
-#[must_use]
-pub fn under_arrivals(costs: &IterationCosts, rate: f64) -> Option<SteadyState> {
-    let prompts = rate * costs.mean(|r| r.prompt);
-    let load = rate / costs.saturation();
-    if load >= 1.0 || prompts >= 1.0 || rate <= 0.0 {
-        return None;
-    }
-    let steps = costs.mean(|r| r.steps as f64);
-    let most = costs.most_sequences.max(1);
-    // Weights of the numbers of sequences, up to where the rest is negligible.
-    let (mut weight, mut all, mut decoding, mut waiting, mut idle) = (1.0, 1.0, 0.0, 0.0, 1.0);
-    let mut n: u64 = 0;
-    loop {
-        n += 1;
-        let running = n.min(most) as f64;
-        let ratio = rate * steps * costs.decode_time(running) / (running * (1.0 - prompts));
-        if n > most {
-            // From here on the weights fall as a geometric series.
-            let (tail, further) = (weight * ratio / (1.0 - ratio), weight * ratio / (1.0 - ratio).powi(2));
-            all += tail;
-            decoding += tail * most as f64;
-            waiting += further;
-            break;
+/// Busy periods of prompts: the groups in which sequences start to decode.
+struct PromptGroups {
+    /// Fraction of the time that prompts take.
+    load: f64,
+    /// Seconds of prompts that an arriving request finds in progress.
+    in_progress: f64,
+    /// Probability of a group of two and more.
+    several: f64,
+    /// Probability that a group of two and more has another member.
+    further: f64,
+    /// Mean members that have started to decode, at any time of a busy period.
+    joined: f64,
+}
+
+impl PromptGroups {
+    fn at_rate(costs: &IterationCosts, rate: f64) -> Self {
+        let (load, squares) = (rate * costs.mean(|r| r.prompt), costs.mean(|r| r.prompt * r.prompt));
+        // The square of the load times that of the prompts' coefficient of variation.
+        let varied = (rate * rate * squares - load * load).max(0.0);
+        let free = 1.0 - load;
+        let ratio = if load > 0.0 { varied / load } else { 0.0 };
+        let last = (2.0 * free * free / (2.0 - load + ratio)).min(1.0);
+        Self {
+            load,
+            in_progress: rate * squares / 2.0,
+            several: load * last / free,
+            further: 1.0 - last,
+            joined: ((1.0 + varied) / (free * free) - 1.0) / 2.0,
         }
-        weight *= ratio;
-        all += weight;
-        decoding += weight * running;
-        if weight > 1e200 {
-            for sum in [&mut weight, &mut all, &mut decoding, &mut idle] {
-                *sum *= 1e-200;
+    }
+}
+
+/// The distribution of the number of decoding sequences.
+struct SequenceNumbers {
+    /// Fraction of the time with all places taken.
+    full: f64,
+    /// Otherwise, between prompts: the mean number,
+    mean: f64,
+    /// the mean time of the iteration in progress,
+    iteration: f64,
+    /// and the fraction of the time without any.
+    idle: f64,
+}
+
+impl SequenceNumbers {
+    /// Sequences leave at n / (L D(n)). Groups join at `rate`: over every number, as many pass up as down.
+    fn at_rate(costs: &IterationCosts, rate: f64, groups: &PromptGroups) -> Self {
+        let (most, steps) = (costs.most_sequences.max(1), costs.mean(|r| r.steps as f64));
+        let leaving = 1.0 / costs.time_per_place();
+        let joining = rate / (1.0 - groups.load);
+        let (mut weight, mut before, mut larger) = (1.0, 0.0, 0.0);
+        let (mut all, mut flow, mut mean, mut iteration, mut idle) = (1.0, 0.0, 0.0, 0.0, 1.0);
+        let mut negligible = false;
+        for n in 1..most {
+            let time = costs.decode_time(n as f64);
+            let speed = n as f64 / (steps * time);
+            larger = before + groups.further * larger;
+            let next = rate * (weight + groups.several * larger) / speed;
+            negligible = next < NEGLIGIBLE * all && next < weight / 2.0;
+            if negligible {
+                break;
+            }
+            (before, weight) = (weight, next);
+            all += next;
+            flow += next * speed;
+            mean += next * n as f64;
+            iteration += next * time;
+            if weight > 1e200 {
+                for sum in [&mut before, &mut weight, &mut larger, &mut all, &mut flow, &mut mean] {
+                    *sum *= 1e-200;
+                }
+                iteration *= 1e-200;
+                idle *= 1e-200;
             }
         }
+        // All that joins leaves, so the balance of all numbers gives the weight of full places.
+        let taken = if negligible { 0.0 } else { ((joining * all - flow) / (leaving - joining)).max(0.0) };
+        // With all places taken, a prompt follows each sequence that leaves.
+        let while_full = taken * (1.0 + costs.mean(|r| r.prompt) * leaving);
+        let else_time = all / (1.0 - groups.load);
+        let full = while_full / (while_full + else_time);
+        Self { full, mean: mean / all, iteration: iteration / all, idle: idle / all }
     }
-    let (decoding, waiting, idle) = (decoding / all, waiting / all, idle / all);
-    let iteration = costs.decode_time(decoding.max(1.0));
-    let squares = costs.mean(|r| r.prompt * r.prompt);
-    let in_progress = rate * squares / 2.0 + (1.0 - prompts) * (1.0 - idle) * iteration / 2.0;
-    let queue = in_progress / (1.0 - prompts);
-    let beside = if costs.mixed { iteration } else { 0.0 };
+}
+
+/// Weights below this fraction of their sum, and falling by half and more, are left out.
+const NEGLIGIBLE: f64 = 1e-14;
+
+/// Returns the mean wait of a request that finds all places taken, for one of them.
+fn wait_for_place(costs: &IterationCosts, rate: f64, groups: &PromptGroups) -> f64 {
+    let (most, held) = (costs.most_sequences.max(1) as f64, costs.held_iterations());
+    let (prompt, decoding) = (costs.mean(|r| r.prompt), costs.time_per_place());
+    let service = prompt + decoding;
+    let load = rate * service;
+    let spread = |of: &dyn Fn(&RequestCost) -> f64, mean: f64| costs.mean(|r| (of(r) - mean) * (of(r) - mean));
+    let steps = costs.mean(|r| r.steps as f64);
+    let steps_spread = spread(&|r| r.steps as f64, steps) / (held * held);
+    let varied = (spread(&|r| r.prompt, prompt) + decoding * decoding * steps_spread) / (service * service);
+    // Several places that are held for fixed times: Cosmetatos's correction, for the part that places take.
+    let places = (1.0 - load) * (most - 1.0) * ((4.0 + 5.0 * most).sqrt() - 2.0) / (16.0 * load * most);
+    let fixed = (1.0 - varied).max(0.0) / 2.0 * (1.0 + places * decoding / service);
+    let random = if varied < 1.0 { varied } else { f64::midpoint(1.0, varied) };
+    service / (1.0 - load) * (random + fixed) + groups.further / (1.0 - groups.further) / rate
+}
+
+/// Returns the steady state under `rate` requests per second that arrive at random; `None` if the replica cannot keep
+/// up. An iteration is taken to have room for all prompts that wait, and a prompt to take one.
+#[must_use]
+pub fn under_arrivals(costs: &IterationCosts, rate: f64) -> Option<SteadyState> {
+    let load = rate / costs.saturation();
+    let groups = PromptGroups::at_rate(costs, rate);
+    if load.is_nan() || load >= 1.0 || groups.load >= 1.0 || rate <= 0.0 {
+        return None;
+    }
+    let numbers = SequenceNumbers::at_rate(costs, rate, &groups);
+    let (most, steps) = (costs.most_sequences.max(1) as f64, costs.mean(|r| r.steps as f64));
+    let prompt_while_full = costs.mean(|r| r.prompt) * costs.saturation();
+    let decoding =
+        (1.0 - numbers.full) * (numbers.mean + groups.load * groups.joined) + numbers.full * (most - prompt_while_full);
+    let free = 1.0 - groups.load;
+    let (queue, beside) = if costs.mixed {
+        // An iteration with its prompts; a request more probably arrives in a long one.
+        let iteration =
+            numbers.iteration / free + (1.0 - numbers.idle) * 2.0 * groups.in_progress / (free * (1.0 + groups.load));
+        let found = iteration * (0.5 + groups.load) + numbers.idle * groups.in_progress;
+        let beside = (1.0 - numbers.full) * numbers.iteration + numbers.full * costs.decode_time(most);
+        (found, beside)
+    } else {
+        ((groups.in_progress + free * numbers.iteration / 2.0) / free, 0.0)
+    };
+    let wait = numbers.full * wait_for_place(costs, rate, &groups);
+    let first = (1.0 - numbers.full) * queue + wait + costs.mean(|r| r.alone) + beside;
     Some(SteadyState {
-        time_to_first_token: Seconds(waiting / rate + queue + costs.mean(|r| r.alone) + beside),
+        time_to_first_token: Seconds(first),
         time_per_output_token: Seconds(decoding / (rate * steps)),
         requests_per_second: rate,
         decoding,
-        prompt_fraction: prompts,
+        prompt_fraction: groups.load,
         load,
     })
 }
@@ -290,9 +398,82 @@ pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> S
     }
 }
 
-/// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once.
+/// Returns the mean time to the first token of `concurrency` requests that arrive at once at an idle replica, as a load
+/// generator's first ones do: `together` prompts at a time, without decoding beside them.
+#[must_use]
+pub fn first_burst(costs: &IterationCosts, concurrency: u64, together: u64) -> Seconds {
+    let running = concurrency.min(costs.most_sequences).max(1);
+    let together = together.clamp(1, running);
+    Seconds(costs.mean(|r| r.prompt) * (running + together) as f64 / 2.0)
+}
+
+/// The workers of a pool that only prefills.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PromptPool {
+    /// Workers, each a replica.
+    pub workers: u32,
+    /// Seconds of a worker per prompt, with others in the same pass.
+    pub prompt: f64,
+    /// Seconds from the start of a prompt to its first token.
+    pub alone: f64,
+}
+
+impl PromptPool {
+    /// Returns `workers` replicas that prefill prompts of `input` tokens, up to `batch` in one pass of a group with
+    /// attention of its own.
+    ///
+    /// # Errors
+    /// A length that the model does not allow.
+    pub fn of_replicas(times: &mut PassTimes<'_>, workers: u32, input: u64, batch: u64) -> Result<Self, ServingError> {
+        let groups = u64::from(times.plan().attention_data);
+        let together = prompts_together(times, input).min(batch.max(1) * groups);
+        let several = time_of_prompts(times, together, input)?.total().0 / together as f64;
+        let alone = time_of_prompts(times, 1, input)?.total().0;
+        let latency = times.engine().launch.request_ms * 1e-3;
+        Ok(Self { workers, prompt: several.min(alone) / times.passes_in_flight(), alone: alone + latency })
+    }
+}
+
+/// Returns the steady state while `concurrency` requests are in flight over pools apart: `prompts`, and `decoders`
+/// replicas that decode at `costs`. The cache's way from pool to pool takes no time.
+///
+/// A request that arrives at a prefilling worker finds what the others leave there, and half of the prompt in progress
+/// (mean value analysis, Reiser and Lavenberg 1980, with Schweitzer's approximation). A sequence without a place in a
+/// decoding replica waits for one after its first token.
+#[must_use]
+pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders: u32, concurrency: u64) -> SteadyState {
+    let (workers, decoders) = (f64::from(prompts.workers.max(1)), f64::from(decoders.max(1)));
+    let (count, most) = (concurrency.max(1) as f64, costs.most_sequences as f64);
+    let steps = costs.mean(|r| r.steps as f64);
+    let others = (count - 1.0) / count;
+    let (mut first, mut between, mut decoding) = (prompts.alone, costs.decode_time(1.0), 1.0);
+    for _ in 0..ROUNDS {
+        let rate = count / (first + steps * between);
+        let busy = (rate * prompts.prompt / workers).min(1.0);
+        let found = (rate * (first - prompts.alone + prompts.prompt) / workers).max(busy) * others;
+        let placed = (rate * steps * between / decoders).max(1.0);
+        let next_between = costs.decode_time(placed.min(most)) * (placed / most).max(1.0);
+        first = f64::midpoint(first, prompts.alone + prompts.prompt * (found - busy * others / 2.0));
+        between = f64::midpoint(between, next_between);
+        decoding = placed.min(most);
+    }
+    let rate = count / (first + steps * between);
+    let limit = (workers / prompts.prompt).min(decoders * most / (steps * costs.decode_time(most)));
+    SteadyState {
+        time_to_first_token: Seconds(first),
+        time_per_output_token: Seconds(between),
+        requests_per_second: rate,
+        decoding,
+        prompt_fraction: (rate * prompts.prompt / workers).min(1.0),
+        load: rate / limit,
+    }
+}
+
+/// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once. Groups with
+/// attention of their own take prompts side by side, each with the engine's most tokens.
 pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u64) -> Result<PassTime, ServingError> {
-    let most = (times.engine().batching.most_tokens / prompts.max(1)).max(1);
+    let own = prompts.div_ceil(u64::from(times.plan().attention_data)).max(1);
+    let most = (times.engine().batching.most_tokens / own).max(1);
     let (mut done, mut sum) = (0, PassTime::default());
     while done < input {
         let chunk = most.min(input - done);
@@ -302,10 +483,10 @@ pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u6
     Ok(sum)
 }
 
-/// Returns the prompts of `input` tokens that an iteration holds.
+/// Returns the prompts of `input` tokens that an iteration holds. Groups with attention of their own hold so many each.
 #[must_use]
 pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
-    (times.engine().batching.most_tokens / input.max(1)).max(1)
+    (times.engine().batching.most_tokens / input.max(1)).max(1) * u64::from(times.plan().attention_data)
 }
 
 /// Returns the costs of a replica's iterations under requests of given lengths.
@@ -336,6 +517,7 @@ pub fn iteration_costs(
         });
     }
     let most = fit.min(times.engine().batching.most_sequences);
+    // Powers of two, past the most sequences, so that times do not depend on how many fit.
     let mut decode = Vec::new();
     let mut n = 1;
     loop {
@@ -343,30 +525,31 @@ pub fn iteration_costs(
         if n >= most {
             break;
         }
-        n = (n * 2).min(most);
+        n *= 2;
     }
     let mixed = times.batching() == Batching::Mixed;
     let typical = typical.clamp(1, most);
     let beside = times.decode(typical, context as u64)?;
     let mut requests = Vec::new();
     for class in lengths.classes() {
-        let alone = time_of_prompts(times, 1, class.input)?;
         let flight = times.passes_in_flight();
         let request =
             |prompt: f64, alone: f64| RequestCost { share: class.share, prompt, alone, steps: class.output - 1 };
         let latency = Seconds(times.engine().launch.request_ms * 1e-3);
         if mixed {
             // In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of
-            // c + b tokens; b of these would pass the weights anyway.
+            // c + b tokens; b of these would pass the weights anyway. Groups take a prompt each.
             let most_tokens = times.engine().batching.most_tokens;
             let iterations = class.input.div_ceil(most_tokens) as f64;
-            let wider = 1.0 + typical as f64 / class.input.min(most_tokens) as f64;
+            let wider = 1.0 + typical as f64 / (class.input.min(most_tokens) * parts) as f64;
             let saved = (beside.total() - beside.attention).0 * iterations;
-            let own = (alone.total().0 * wider - saved).max(alone.total().0 * LEAST_PROMPT_SHARE);
-            requests.push(request(own / flight, own + latency.0));
+            let whole = time_of_prompts(times, parts, class.input)?.total().0;
+            let own = (whole * wider - saved).max(whole * LEAST_PROMPT_SHARE);
+            requests.push(request(own / flight / parts as f64, own + latency.0));
         } else {
             let together = prompts_together(times, class.input);
             let batch = time_of_prompts(times, together, class.input)?.total().0 / together as f64;
+            let alone = time_of_prompts(times, 1, class.input)?;
             requests.push(request(batch / flight, alone.total().0 + latency.0));
         }
     }

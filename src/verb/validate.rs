@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
     after_help = "Example:\n  coplace validate sim/tests/data/collectives.csv --predictions predictions.csv --plot figures\n\n\
     The columns tell what a file holds: kernels (kernel, measured_us), collectives (collective, measured_us), systolic_cycles\n\
     (dataflow, array_cycles), die_area (component, measured_mm2), training_runs (global_batch, iteration_s), memory_peaks\n\
-    (global_batch, peak_gib), finetuning_peaks (technique, quantization, peak); measured/README.md describes them\n\
-    all. Rows of training_runs and memory_peaks may say their software: framework, stack, stack_options; without them it is the usual one of the chip or of the carried data set.\n\
+    (global_batch, peak_gib), finetuning_peaks (technique, quantization, peak), serving (ttft_ms, tpot_ms);\n\
+    measured/README.md describes them all. Rows of training_runs and memory_peaks may say their software: framework,\n\
+    stack, stack_options; without them it is the usual one of the chip or of the carried data set.\n\
     A file or row that is wrong is named, the rest is still scored, and the exit code is 2. A row that no model covers (an\n\
     unknown chip, kernel or type) is counted and named, and is no error. What rows leave open is listed with what was assumed.\n\
     JSON: {\"format\": 1, \"files\": [{\"file\", \"dataset\", \"rows\", \"ignored_columns\", \"groups\": [{\"group\", \"quantity\", \"n\",\n\
@@ -144,8 +145,14 @@ fn validate_held_out(
     options: &validate::ValidateOptions,
     call: &Call,
 ) -> Result<(), Failure> {
-    let (mut residuals, mut few, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut residuals, mut few, mut alone, mut served) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.files {
+        if validate::recognise_file(path).or_input()? == validate::Dataset::Serving {
+            served.extend(progress::run_with_progress(call, "fitting engines without each model", || {
+                validate::held_out::held_out_models(path, options).or_input()
+            })?);
+            continue;
+        }
         let found = progress::run_with_progress(call, "fitting without the held-out rows", || {
             validate::held_out::alone_residuals(path, options)
         });
@@ -172,7 +179,10 @@ fn validate_held_out(
     if !alone.is_empty() {
         text.push_str(&report::alone_report(&alone));
     }
-    if !residuals.is_empty() || alone.is_empty() {
+    if !served.is_empty() {
+        text.push_str(&report::held_out_models_report(&served));
+    }
+    if !residuals.is_empty() || (alone.is_empty() && served.is_empty()) {
         text.push_str(&format!("{}\n{}", report::held_out_report(&residuals), report::few_runs_report(&few)));
     }
     answer::write_text(call, &text)

@@ -27,6 +27,8 @@ pub enum Dataset {
     MemoryPeaks,
     /// Memory peaks of fine-tuning, method by method.
     FinetuningPeaks,
+    /// Times of deployments that serve.
+    Serving,
 }
 
 /// The streams, with the columns of their times alone.
@@ -59,6 +61,11 @@ const MEMORY: [TargetColumn; 3] = [PEAK, RESERVED, FITS];
 
 const FINETUNING: [TargetColumn; 2] =
     [TargetColumn::new("peak", "peak memory", "GiB or GB, as `unit` says", TargetRange::Positive), FITS];
+
+const SERVING: [TargetColumn; 2] = [
+    TargetColumn::new("ttft_ms", "time to first token", "ms", TargetRange::Positive),
+    TargetColumn::new("tpot_ms", "time per output token", "ms", TargetRange::Positive),
+];
 
 /// Columns that a prediction of concurrent streams needs.
 const STREAMS: [&str; 8] = [
@@ -103,19 +110,21 @@ impl fmt::Display for Dataset {
             Self::TrainingRuns => "training_runs",
             Self::MemoryPeaks => "memory_peaks",
             Self::FinetuningPeaks => "finetuning_peaks",
+            Self::Serving => "serving",
         })
     }
 }
 
 impl Dataset {
     /// All data sets. Those with more identifying columns come first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Kernels,
         Self::Collectives,
         Self::StreamContention,
         Self::SystolicCycles,
         Self::DieArea,
         Self::FinetuningPeaks,
+        Self::Serving,
         Self::TrainingRuns,
         Self::MemoryPeaks,
     ];
@@ -132,6 +141,7 @@ impl Dataset {
             Self::TrainingRuns => &["global_batch", "iteration_s"],
             Self::MemoryPeaks => &["global_batch", "peak_gib"],
             Self::FinetuningPeaks => &["technique", "quantization", "peak"],
+            Self::Serving => &["ttft_ms", "tpot_ms"],
         }
     }
 
@@ -162,6 +172,7 @@ impl Dataset {
                 "unit",
                 "instrument",
             ],
+            Self::Serving => &["id", "model", "chip", "engine", "mode", "input_tokens", "output_tokens", "concurrency"],
         }
     }
 
@@ -205,6 +216,33 @@ impl Dataset {
             Self::FinetuningPeaks => {
                 &["dataset", "rank", "recompute", "offload", "step_or_total_s", "tokens_per_s", "note", "stack"]
             }
+            Self::Serving => &[
+                "dataset",
+                "engine_version",
+                "precision",
+                "gemm_precision",
+                "moe_precision",
+                "batch",
+                "tp",
+                "pp",
+                "attention_dp",
+                "moe_tp",
+                "moe_ep",
+                "prefill_batch",
+                "prefill_workers",
+                "prefill_tp",
+                "prefill_attention_dp",
+                "prefill_moe_tp",
+                "prefill_moe_ep",
+                "decode_batch",
+                "decode_workers",
+                "decode_tp",
+                "decode_attention_dp",
+                "decode_moe_tp",
+                "decode_moe_ep",
+                "measured",
+                "source",
+            ],
             Self::TrainingRuns | Self::MemoryPeaks => &[
                 "dataset",
                 "model",
@@ -266,6 +304,7 @@ impl Dataset {
             Self::TrainingRuns => &TRAINING,
             Self::MemoryPeaks => &MEMORY,
             Self::FinetuningPeaks => &FINETUNING,
+            Self::Serving => &SERVING,
         }
     }
 
@@ -314,10 +353,20 @@ impl Dataset {
     }
 
     /// The group of rows that a row competes with: plans of one model, sequence length, number of chips, global batch
-    /// and precision.
+    /// and precision; or deployments of one model and chip for requests of one length.
     pub(super) fn ranking_of(self, row: &MeasuredRow<'_>) -> Option<String> {
-        const KEYS: [&str; 6] = ["layers", "hidden", "seq", "chips", "global_batch", "precision"];
-        (self == Self::TrainingRuns).then(|| KEYS.map(|key| row.cell(key).unwrap_or("?")).join(" "))
+        let keys: &[&str] = match self {
+            Self::TrainingRuns => &["layers", "hidden", "seq", "chips", "global_batch", "precision"],
+            Self::Serving => &["model", "chip", "input_tokens", "output_tokens"],
+            _ => return None,
+        };
+        let cells: Vec<&str> = keys.iter().map(|key| row.cell(key).unwrap_or("?")).collect();
+        Some(cells.join(" "))
+    }
+
+    /// The predicted column by which rows that compete are ordered.
+    pub(super) fn ranked_column(self) -> &'static str {
+        if self == Self::Serving { "tpot_ms" } else { "iteration_s" }
     }
 
     /// The group of a row in summaries: its origin, its chip, its kernel, and the size classes that behave differently
@@ -360,6 +409,10 @@ impl Dataset {
             Self::DieArea => format!("{} {}", cell("chip"), cell("level")),
             Self::TrainingRuns => format!("{origin}{}", cell("chip")),
             Self::FinetuningPeaks => format!("{origin}{} {} of {}", cell("model"), cell("gpus"), cell("chip")),
+            Self::Serving => {
+                let precision = row.cell("gemm_precision").unwrap_or("bf16");
+                format!("{origin}{} {} {} {precision}", cell("model"), cell("chip"), cell("engine"))
+            }
             Self::MemoryPeaks => {
                 // Fixed overheads dominate models below a billion parameters.
                 let class = if parameters_of(row).is_some_and(|p| p < 1_000_000_000) { " <1B" } else { " >=1B" };

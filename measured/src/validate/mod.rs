@@ -272,7 +272,7 @@ pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) ->
     report.steps = prepared.into_steps();
     report.groups = score::score_groups(&report);
     report.out_of_memory = out_of_memory::score_groups(&report.predictions);
-    report.rankings = ranking::score_rankings(&report.predictions, "iteration_s");
+    report.rankings = ranking::score_rankings(&report.predictions, dataset.ranked_column());
     Ok(report)
 }
 
@@ -468,6 +468,8 @@ mod documented_tests;
 mod finetuning_tests;
 #[cfg(test)]
 mod run_tests;
+#[cfg(test)]
+mod serving_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -20,6 +20,7 @@ impl Dataset {
             Self::TrainingRuns => predict::training::predict_training,
             Self::MemoryPeaks => predict::memory::predict_memory,
             Self::FinetuningPeaks => predict::finetuning::predict_peak,
+            Self::Serving => predict::serving::predict_serving,
         }
     }
 }

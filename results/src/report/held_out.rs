@@ -3,7 +3,7 @@
 use crate::text::{ColumnAlign, TextTable, format_count};
 use measured::evidence::{AloneCoverage, AloneResiduals, HoldOutScheme, RunsAlone};
 use measured::validate::ValuePrediction;
-use measured::validate::held_out::{AloneResidual, FewRunsFit, RunResidual, mean_percent};
+use measured::validate::held_out::{AloneResidual, FewRunsFit, HeldOutModel, RunResidual, mean_percent};
 use measured::validate::score_rankings;
 use std::collections::BTreeMap;
 
@@ -90,6 +90,20 @@ pub fn few_runs_report(found: &[FewRunsFit]) -> String {
             percent_cell(Some(f.built_in_pct)),
         ];
         table.add_row(cells.into_iter().chain([percent_cell(Some(f.few_pct)), ratio]));
+    }
+    table.render()
+}
+
+/// A line per engine and model: mean absolute errors in percent, in sample and with the model held out of the engine's
+/// fit.
+#[must_use]
+pub fn held_out_models_report(found: &[HeldOutModel]) -> String {
+    let head = ["engine", "model", "rows", "tpot_ms MAPE %", "held out", "ttft_ms MAPE %", "held out"];
+    let mut table = TextTable::new(head).align_column(1, ColumnAlign::Left);
+    for f in found {
+        let errors = [f.between_pct, f.first_pct].concat();
+        let cells = [f.engine.clone(), f.model.clone(), format_count(f.rows as u64)];
+        table.add_row(cells.into_iter().chain(errors.into_iter().map(|error| percent_cell(Some(error)))));
     }
     table.render()
 }

@@ -16,7 +16,7 @@ mod validation;
 pub use coverage::coverage_report;
 pub use evaluation::{KernelDetailLevel, evaluation_report};
 pub use evidence::format_chance;
-pub use held_out::{alone_report, coverage_of_alone, few_runs_report, held_out_report};
+pub use held_out::{alone_report, coverage_of_alone, few_runs_report, held_out_models_report, held_out_report};
 pub use papers::papers_report;
 pub use plan::{memory_text, plan_report, time_parts_text};
 pub use run::run_report;

@@ -1,7 +1,7 @@
 //! Validation as text.
 
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_significant};
-use measured::validate::{FileReport, GroupScore};
+use measured::validate::{Dataset, FileReport, GroupScore};
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
@@ -101,8 +101,11 @@ fn rankings_table(report: &FileReport) -> String {
     if report.rankings.is_empty() {
         return String::new();
     }
-    let mut table =
-        TextTable::new(vec!["order of plans (equal model, chips, batch)", "groups", "Spearman", "top-1 regret %"]);
+    let order = match report.dataset {
+        Dataset::Serving => "order by time per output token (equal model, chip, lengths)",
+        _ => "order of plans (equal model, chips, batch)",
+    };
+    let mut table = TextTable::new(vec![order, "groups", "Spearman", "top-1 regret %"]);
     for ranking in &report.rankings {
         table.add_row(vec![
             ranking.group.clone(),

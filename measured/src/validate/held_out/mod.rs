@@ -12,6 +12,7 @@ mod calibration;
 mod fabric;
 mod folds;
 mod kernels;
+mod serving;
 
 pub use alone::{AloneResidual, alone_csv};
 pub use alone_files::alone_residuals;
@@ -20,6 +21,7 @@ pub use calibration::{
 };
 pub use fabric::{CalibratedFabric, FabricFit, calibrate_fabric, collective_residuals};
 pub use kernels::kernel_residuals;
+pub use serving::{HeldOutModel, held_out_models};
 
 use super::predict::PreparedInputs;
 use super::row::RowFailure;

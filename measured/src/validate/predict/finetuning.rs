@@ -1,7 +1,7 @@
 //! Peaks of fine-tuning: what a method trains beside a frozen model, by `reference/finetuning_methods.csv`, under the
 //! software that the row's source uses, by `reference/finetuning_software.csv`.
 
-use super::PreparedInputs;
+use super::{PreparedInputs, read_table};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use serde::Deserialize;
 use sim::pipeline::PipelineSchedule;
@@ -12,11 +12,6 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::parallel::{MAX_MICRO_BATCH, MAX_SEQUENCE};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, TechniqueError, Techniques, ZeroStage};
-
-/// Reads a carried table.
-fn read_table<T: for<'a> Deserialize<'a>>(text: &str) -> Vec<T> {
-    csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
-}
 
 static METHODS: LazyLock<Vec<FinetuningMethod>> =
     LazyLock::new(|| read_table(include_str!("../../../reference/finetuning_methods.csv")));

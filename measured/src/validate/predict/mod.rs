@@ -10,6 +10,7 @@ pub(super) mod memory;
 mod modules;
 mod recompute;
 pub(super) mod run;
+pub(super) mod serving;
 mod software;
 mod stages;
 pub(super) mod streams;
@@ -19,6 +20,8 @@ pub(super) mod training;
 use super::ValidateOptions;
 use super::row::{MeasuredRow, RowFailure};
 use crate::evidence::{AloneFacts, PredictionFacts};
+use ::serving::ServingEngine;
+use serde::Deserialize;
 use sim::cost::CostModel;
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, AreaBreakdown, chip_area};
@@ -44,6 +47,8 @@ pub(super) struct PreparedInputs {
     /// The stack that all rows are assumed to have run under, if there is one.
     stack: Option<String>,
     hardware: Option<PathBuf>,
+    /// Serving engines that take precedence over the built-in ones of the same name.
+    engines: BTreeMap<String, ServingEngine>,
     steps: Vec<(String, StepTime)>,
     /// Assumptions about the current row.
     assumed: Vec<String>,
@@ -84,6 +89,16 @@ impl PreparedInputs {
         self.driven = stacks.iter().map(|stack| (stack.name.clone(), stack.clone())).collect();
         self.chips.clear();
         self.steps.clear();
+    }
+
+    /// The serving engine that rows name so; `None` if there is none.
+    pub(super) fn engine_named(&self, name: &str) -> Option<ServingEngine> {
+        serving::engine_named(self, name).ok()
+    }
+
+    /// Replaces the serving engine of the same name from now on.
+    pub(super) fn replace_engine(&mut self, engine: &ServingEngine) {
+        self.engines.insert(engine.name.clone(), engine.clone());
     }
 
     /// The steps predicted so far: the row's id and the parts of its time.
@@ -199,6 +214,11 @@ impl PreparedInputs {
         });
         prepared.as_mut().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
+}
+
+/// Reads a carried table.
+fn read_table<T: for<'a> Deserialize<'a>>(text: &str) -> Vec<T> {
+    csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
 }
 
 /// Stacks by name.

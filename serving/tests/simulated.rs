@@ -1,0 +1,193 @@
+//! The steady state in closed form against a simulation of iterations one after the other.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+use coplace_serving::steady::{IterationCosts, RequestCost, under_arrivals};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn exponential(&mut self, rate: f64) -> f64 {
+        -(1.0 - self.uniform()).ln() / rate
+    }
+
+    fn request(&mut self, costs: &IterationCosts) -> RequestCost {
+        let mut left = self.uniform();
+        for request in &costs.requests {
+            left -= request.share;
+            if left < 0.0 {
+                return *request;
+            }
+        }
+        *costs.requests.last().unwrap()
+    }
+}
+
+/// Prompts that an iteration holds.
+const TOGETHER: usize = 16;
+
+/// Returns the mean times to the first token and between tokens of `requests` requests, after a tenth of them.
+///
+/// Prompts first: a waiting prompt with a place has an iteration of its own. Mixed: all that wait and have a place join
+/// the next iteration, which takes their time more. Beyond that, a prompt has a fixed delay.
+fn simulate(costs: &IterationCosts, rate: f64, requests: usize, seed: u64) -> (f64, f64) {
+    let mut random = Random(seed);
+    let most = costs.most_sequences as usize;
+    let (mut now, mut iteration, mut sent) = (0.0, 0u64, 0);
+    let mut next = (random.exponential(rate), random.request(costs));
+    let mut waiting: VecDeque<(f64, RequestCost)> = VecDeque::new();
+    // The iteration of the last token, the index of the first, and the tokens.
+    let mut decoding: BinaryHeap<Reverse<(u64, usize, u64)>> = BinaryHeap::new();
+    let mut first_at: Vec<f64> = Vec::with_capacity(requests);
+    let (mut first, mut between, mut ended) = (0.0, 0.0, 0usize);
+    let warm = requests / 10;
+    while first_at.len() < requests || !decoding.is_empty() {
+        while sent < requests && next.0 <= now {
+            waiting.push_back(next);
+            sent += 1;
+            next = (next.0 + random.exponential(rate), random.request(costs));
+        }
+        if waiting.is_empty() && decoding.is_empty() {
+            now = next.0;
+            continue;
+        }
+        let together = if costs.mixed { TOGETHER } else { 1 };
+        let taken: Vec<_> = (decoding.len()..most).take(together).map_while(|_| waiting.pop_front()).collect();
+        let prompts: f64 = taken.iter().map(|(_, request)| request.prompt).sum();
+        let decodes = !decoding.is_empty() && (costs.mixed || taken.is_empty());
+        now += prompts + if decodes { costs.decode_time(decoding.len() as f64) } else { 0.0 };
+        if decodes {
+            iteration += 1;
+        }
+        while let Some(Reverse((_, index, steps))) = decoding.peek().filter(|Reverse((last, ..))| *last <= iteration) {
+            if *index >= warm {
+                between += (now - first_at[*index]) / *steps as f64;
+                ended += 1;
+            }
+            decoding.pop();
+        }
+        for (arrived, request) in taken {
+            decoding.push(Reverse((iteration + request.steps, first_at.len(), request.steps)));
+            if first_at.len() >= warm {
+                first += now - arrived + request.alone - request.prompt;
+            }
+            first_at.push(now);
+        }
+    }
+    (first / ended as f64, between / ended as f64)
+}
+
+fn costs(decode: impl Fn(f64) -> f64, most: u64, requests: &[RequestCost], mixed: bool) -> IterationCosts {
+    let mut points: Vec<u64> = (0..).map(|i| 1 << i).take_while(|n| *n < most).collect();
+    points.push(most);
+    let decode = points.into_iter().map(|n| (n, decode(n as f64))).collect();
+    IterationCosts { decode, most_sequences: most, requests: requests.to_vec(), mixed }
+}
+
+fn request(share: f64, prompt: f64, alone: f64, steps: u64) -> RequestCost {
+    RequestCost { share, prompt, alone, steps }
+}
+
+fn alike() -> Vec<RequestCost> {
+    vec![request(1.0, 0.030, 0.035, 60)]
+}
+
+/// Lengths that differ by ten.
+fn various() -> Vec<RequestCost> {
+    vec![request(0.5, 0.02, 0.022, 30), request(0.4, 0.06, 0.065, 80), request(0.1, 0.15, 0.16, 200)]
+}
+
+fn short_prompts() -> Vec<RequestCost> {
+    vec![request(1.0, 0.002, 0.012, 100)]
+}
+
+/// Checks loads of 50, 70 and 90 %. The limits are relative errors of the first token and between tokens.
+fn check(name: &str, decode: impl Fn(f64) -> f64 + Copy, most: u64, requests: &[RequestCost], limits: [(f64, f64); 3]) {
+    let mut missed = Vec::new();
+    for mixed in [false, true] {
+        let costs = costs(decode, most, requests, mixed);
+        for (load, (first_limit, between_limit)) in [0.5, 0.7, 0.9].into_iter().zip(limits) {
+            let rate = load * costs.saturation();
+            let (first, between) = simulate(&costs, rate, 1_500_000, 7);
+            let state = under_arrivals(&costs, rate).unwrap();
+            let first = state.time_to_first_token.0 / first - 1.0;
+            let between = state.time_per_output_token.0 / between - 1.0;
+            let what = format!("{name}, mixed {mixed}, load {load}: first {first:+.3}, between {between:+.3}");
+            println!("{what}");
+            if !(first.abs() < first_limit && between.abs() < between_limit) {
+                missed.push(what);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// Limits while places do not bind.
+const WITHIN_FIVE_PERCENT: [(f64, f64); 3] = [(0.05, 0.05); 3];
+/// Limits while places bind, and in one case of which they seldom do: the wait for a place misses at 90 %.
+const WITHIN_TEN_AT_MOST_LOAD: [(f64, f64); 3] = [(0.05, 0.05), (0.05, 0.05), (0.10, 0.05)];
+
+#[test]
+fn iterations_whose_time_is_affine() {
+    let decode = |n: f64| 0.010 + 0.0001 * n;
+    check("affine, alike", decode, 256, &alike(), WITHIN_FIVE_PERCENT);
+    check("affine, various", decode, 256, &various(), WITHIN_FIVE_PERCENT);
+    check("affine, short prompts", decode, 256, &short_prompts(), WITHIN_FIVE_PERCENT);
+}
+
+#[test]
+fn iterations_whose_time_is_concave() {
+    let decode = |n: f64| 0.008 + 0.001 * n.powf(0.6);
+    check("concave, alike", decode, 256, &alike(), WITHIN_TEN_AT_MOST_LOAD);
+    check("concave, various", decode, 256, &various(), WITHIN_FIVE_PERCENT);
+    check("concave, short prompts", decode, 256, &short_prompts(), WITHIN_FIVE_PERCENT);
+}
+
+/// At 90 % requests wait for a place more than half of the time.
+#[test]
+fn places_that_bind() {
+    let decode = |n: f64| 0.010 + 0.0002 * n;
+    check("twelve places, alike", decode, 12, &alike(), WITHIN_TEN_AT_MOST_LOAD);
+    check("twelve places, various", decode, 12, &various(), WITHIN_TEN_AT_MOST_LOAD);
+    check("twelve places, short prompts", decode, 12, &short_prompts(), WITHIN_TEN_AT_MOST_LOAD);
+    check("64 places, short prompts", |_| 0.012, 64, &short_prompts(), WITHIN_TEN_AT_MOST_LOAD);
+}
+
+/// The closed form's limit: prompts take two thirds of the time, and the groups in which they come fill the places. The
+/// wait is then too long by up to a third.
+#[test]
+fn prompts_that_take_most_of_the_time() {
+    check("64 places, long prompts", |_| 0.012, 64, &various(), [(0.05, 0.05), (0.05, 0.05), (0.40, 0.09)]);
+}
+
+#[test]
+fn no_state_beyond_saturation_and_little_s_law_below() {
+    for mixed in [false, true] {
+        let costs = costs(|n| 0.010 + 0.0001 * n, 256, &various(), mixed);
+        assert!(under_arrivals(&costs, costs.saturation() * 1.001).is_none());
+        assert!(under_arrivals(&costs, 0.0).is_none() && under_arrivals(&costs, f64::NAN).is_none());
+        let mut last = (0.0, 0.0);
+        for load in 1..100 {
+            let rate = costs.saturation() * f64::from(load) / 100.0;
+            let state = under_arrivals(&costs, rate).unwrap();
+            let steps: f64 = costs.requests.iter().map(|r| r.share * r.steps as f64).sum();
+            assert!((state.decoding - rate * steps * state.time_per_output_token.0).abs() < 1e-9);
+            let now = (state.time_to_first_token.0, state.time_per_output_token.0);
+            assert!(now.0 >= last.0 && now.1 >= last.1, "load {load} %: {now:?} after {last:?}");
+            last = now;
+        }
+        // A single request at a time has the times of one alone.
+        let idle = under_arrivals(&costs, costs.saturation() * 1e-6).unwrap();
+        assert!((idle.time_per_output_token.0 / costs.decode_time(1.0) - 1.0).abs() < 1e-3);
+    }
+}
