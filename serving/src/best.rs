@@ -51,7 +51,7 @@ pub struct ServingHardware<'a> {
     pub engine: &'a ServingEngine,
 }
 
-/// What is served, and how well.
+/// A model to serve, and how well.
 #[derive(Debug, Clone)]
 pub struct ServingQuestion<'a> {
     /// The model.
@@ -81,7 +81,7 @@ pub struct GivenDegrees {
     pub expert: Option<u32>,
 }
 
-/// What keeps a deployment from serving more.
+/// The reason why a deployment does not serve more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServingBound {
@@ -131,7 +131,7 @@ pub struct Deployment {
     pub tokens_per_second_per_device: f64,
     /// Output tokens per joule.
     pub tokens_per_joule: f64,
-    /// What keeps it from serving more.
+    /// The reason why it does not serve more.
     pub bound: ServingBound,
 }
 
@@ -310,7 +310,7 @@ impl<'a> LoadedPlan<'a> {
     }
 }
 
-/// What a replica of a pool does.
+/// The work of a pool's replica.
 #[derive(Clone, Copy)]
 struct PoolWork {
     rate: f64,
@@ -322,8 +322,8 @@ struct PoolWork {
 /// Sequences that decode beside a prompt in a mixed iteration, for its cost: the middle of what engines run.
 const TYPICAL_SEQUENCES: u64 = 32;
 
-/// Returns the highest rate up to `most` at which `holds`, and whether it is below `most`; `None` if it does not hold at
-/// almost none.
+/// Returns the highest rate up to `most` at which `holds`, and whether it is below `most`; `None` if it holds at
+/// none.
 fn highest_rate(most: f64, holds: impl Fn(f64) -> bool) -> Option<(f64, bool)> {
     let (mut low, mut high) = (most * 1e-6, most);
     if !holds(low) {
@@ -459,8 +459,8 @@ struct PoolRate<'a> {
 }
 
 /// Returns the deployments with a pool for prompts on `prompts` and one for decoding on `decoding`. For every pair of
-/// plans the devices are split so that the deployment serves most. Of plans of a pool, only those that serve most per
-/// device for their number of devices are paired.
+/// plans the devices are split so that the deployment serves most. Among a pool's plans with equal numbers of devices,
+/// only the one that serves most is paired.
 #[must_use]
 pub fn apart(
     question: &ServingQuestion<'_>,

@@ -17,7 +17,7 @@ pub enum Batching {
     PromptsFirst,
 }
 
-/// What an engine's host and launches cost.
+/// Costs of an engine's host and launches.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineLaunch {

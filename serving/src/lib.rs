@@ -37,7 +37,7 @@ pub enum ServingError {
         value: String,
         /// The rule.
         limit: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
 }

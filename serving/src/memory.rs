@@ -12,7 +12,7 @@ use workloads::{Model, SegmentKind};
 pub struct ServingMemory {
     /// The chip's memory.
     pub capacity: Bytes,
-    /// What the engine may take.
+    /// The engine's share of it.
     pub usable: Bytes,
     /// Weights.
     pub weights: Bytes,

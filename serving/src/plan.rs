@@ -10,7 +10,7 @@ use workloads::{Lowering, Model};
 /// The format of products with weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ProductFormat {
+pub enum ServedProduct {
     /// Weights and activations in bf16.
     Bf16,
     /// Both in fp8.
@@ -31,7 +31,7 @@ pub enum ProductFormat {
     Int4Weights,
 }
 
-impl ProductFormat {
+impl ServedProduct {
     /// All formats.
     pub const ALL: [Self; 9] = [
         Self::Bf16,
@@ -94,7 +94,7 @@ impl ProductFormat {
     }
 }
 
-impl std::fmt::Display for ProductFormat {
+impl std::fmt::Display for ServedProduct {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
@@ -104,16 +104,16 @@ impl std::fmt::Display for ProductFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServingFormats {
     /// The layers' products besides experts.
-    pub products: ProductFormat,
+    pub products: ServedProduct,
     /// Experts' products.
-    pub experts: ProductFormat,
+    pub experts: ServedProduct,
     /// Keys and values in the cache.
     pub cache: DataType,
 }
 
 impl ServingFormats {
     /// Everything in bf16.
-    pub const BF16: Self = Self { products: ProductFormat::Bf16, experts: ProductFormat::Bf16, cache: DataType::Bf16 };
+    pub const BF16: Self = Self { products: ServedProduct::Bf16, experts: ServedProduct::Bf16, cache: DataType::Bf16 };
 
     /// Returns the bytes of a stored weight.
     pub(crate) fn bytes_of_weight(&self, of: WeightsOf) -> f64 {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_serving::best::{GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, apart, together};
-use coplace_serving::plan::ProductFormat;
+use coplace_serving::plan::ServedProduct;
 use coplace_serving::steady::RequestLengths;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
@@ -163,7 +163,7 @@ fn decoding_takes_at_least_weights_and_cache_over_the_memory_rate() {
         let accelerator = Accelerator::built_in(chip).unwrap();
         let engine = engine("tensorrt_llm");
         let fabric = Fabric::built_in("ideal_switch").unwrap();
-        for (products, cache) in [(ProductFormat::Bf16, sim::kernel::DataType::Bf16)] {
+        for (products, cache) in [(ServedProduct::Bf16, sim::kernel::DataType::Bf16)] {
             let plan = ServingPlan::of_one_device(ServingFormats { products, experts: products, cache });
             let memory = memory_of_plan(&model, &accelerator, &engine, &plan).unwrap();
             let mut times = PassTimes::new(&model, &accelerator, &fabric, &engine, plan).unwrap();
@@ -187,18 +187,18 @@ fn narrower_weights_never_decode_slower() {
     let model = Model::load("qwen3-32b").unwrap();
     let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
     let (engine, fabric) = (engine("vllm"), node("h100_80gb_sxm"));
-    let time = |products: ProductFormat, sequences: u64| {
+    let time = |products: ServedProduct, sequences: u64| {
         let formats = ServingFormats { products, experts: products, ..ServingFormats::BF16 };
         let plan = ServingPlan::of_one_device(formats);
         let mut times = PassTimes::new(&model, &chip, &fabric, &engine, plan).unwrap();
         times.decode(sequences, 1024).unwrap().total()
     };
     for sequences in [1, 8] {
-        let wide = time(ProductFormat::Bf16, sequences);
-        for narrow in [ProductFormat::Fp8, ProductFormat::Fp8Weights, ProductFormat::Int4Weights] {
+        let wide = time(ServedProduct::Bf16, sequences);
+        for narrow in [ServedProduct::Fp8, ServedProduct::Fp8Weights, ServedProduct::Int4Weights] {
             assert!(time(narrow, sequences) < wide, "{narrow} with {sequences}");
         }
-        assert!(time(ProductFormat::Int4Weights, sequences) < time(ProductFormat::Fp8Weights, sequences));
+        assert!(time(ServedProduct::Int4Weights, sequences) < time(ServedProduct::Fp8Weights, sequences));
     }
 }
 

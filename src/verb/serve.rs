@@ -9,12 +9,12 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::progress;
-use crate::verb::job::{count_up_to, ignored_key};
+use crate::verb::job::{LONGEST, count_up_to, ignored_key};
 use clap::ValueEnum;
 use results::answer::serving::{ServingReport, describe_refusal};
 use results::report;
 use serving::best::{self, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion};
-use serving::plan::{ProductFormat, ServingFormats};
+use serving::plan::{ServedProduct, ServingFormats};
 use serving::steady::{LengthClass, RequestLengths};
 use serving::{ServingEngine, ServingError};
 use sim::hardware::Accelerator;
@@ -24,7 +24,7 @@ use sim::units::Seconds;
 use space::SpaceAnswer;
 use workloads::Model;
 
-/// Whether prompts and decoding share devices.
+/// Devices of prompts and of decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PoolChoice {
     /// On the same devices
@@ -65,8 +65,8 @@ pub struct ServeArguments {
     /// Chips, built in or files, with commas between
     #[arg(long, value_delimiter = ',', required_unless_present = "study", value_name = "CHIP")]
     chip: Vec<String>,
-    /// Search the chips of this study's space within its limits: built in (coplace list studies) or a file. With --chip,
-    /// those are compared
+    /// Search the chips of this study's space within its limits: built in (coplace list studies) or a file. With
+    /// --chip, those are compared
     #[arg(long, value_name = "STUDY")]
     study: Option<String>,
     /// Network between the devices [default: the chip's usual one]
@@ -79,10 +79,10 @@ pub struct ServeArguments {
     #[arg(long, default_value = "vllm")]
     engine: String,
     /// Tokens of a prompt
-    #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = whole_number_in(1..=RequestLengths::MOST_TOKENS))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = whole_number_in(1..=LONGEST))]
     input: u64,
     /// Tokens of an answer
-    #[arg(long, value_name = "TOKENS", default_value_t = 256, value_parser = whole_number_in(2..=RequestLengths::MOST_TOKENS))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 256, value_parser = whole_number_in(2..=LONGEST))]
     output: u64,
     /// Lengths of requests with their shares, in place of --input and --output
     #[arg(long, value_name = "INPUTxOUTPUT:SHARE,...", conflicts_with_all = ["input", "output"])]
@@ -93,16 +93,16 @@ pub struct ServeArguments {
     /// Most milliseconds from token to token, in the mean
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     tpot: Option<f64>,
-    /// Whether prompts and decoding share devices
+    /// Devices of prompts and of decoding
     #[arg(long, value_enum, default_value_t = PoolChoice::Together)]
     pools: PoolChoice,
     /// Format of the layers' products: bf16, fp8, int8, mxfp8, nvfp4, or stored weights multiplied in bf16:
     /// fp8-weights, mxfp4-weights, nvfp4-weights, int4-weights
     #[arg(long, value_name = "FORMAT", default_value = "bf16", value_parser = product_format)]
-    products: ProductFormat,
+    products: ServedProduct,
     /// Format of experts' products [default: that of --products]
     #[arg(long, value_name = "FORMAT", value_parser = product_format)]
-    experts: Option<ProductFormat>,
+    experts: Option<ServedProduct>,
     /// Format of keys and values in the cache
     #[arg(long, value_enum, default_value_t = CacheFormat::Bf16)]
     cache: CacheFormat,
@@ -118,8 +118,8 @@ pub struct ServeArguments {
     /// Parts that hold whole experts of their own [default: powers of two]
     #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
     expert: Option<u32>,
-    /// Weight of training in a chip that also serves, from 0 to 1: the training job is the study's; the objective is the
-    /// weighted geometric mean of the two rates
+    /// Weight of training in a chip that also serves, from 0 to 1: the training job is the study's; the objective is
+    /// the weighted geometric mean of the two rates
     #[arg(long, value_name = "WEIGHT", requires = "study", value_parser = weight)]
     train_weight: Option<f64>,
     /// Deployments in the answer
@@ -134,9 +134,9 @@ pub struct ServeArguments {
 }
 
 /// Parses a format of products.
-fn product_format(text: &str) -> Result<ProductFormat, String> {
-    ProductFormat::from_name(text).ok_or_else(|| {
-        let known: Vec<&str> = ProductFormat::ALL.iter().map(|format| format.name()).collect();
+fn product_format(text: &str) -> Result<ServedProduct, String> {
+    ServedProduct::from_name(text).ok_or_else(|| {
+        let known: Vec<&str> = ServedProduct::ALL.iter().map(|format| format.name()).collect();
         format!("no such format; {}", sim::names::hint(text, &known.join(", "), "known are"))
     })
 }

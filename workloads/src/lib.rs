@@ -26,6 +26,7 @@ pub(crate) mod op;
 pub mod parallel;
 pub mod recompute_policy;
 pub mod serving;
+mod serving_pass;
 pub mod stage_policies;
 mod technique;
 pub mod training;

@@ -3,7 +3,7 @@
 
 use crate::footprint::{Optimizer, Precision};
 use crate::model::Model;
-use crate::serving::ServingPass;
+use crate::serving_pass::ServingPass;
 use serde::{Deserialize, Serialize};
 
 /// How attention is computed.
@@ -109,7 +109,7 @@ pub struct Lowering {
     /// The framework pads the vocabulary to a multiple of this times the tensor-parallel degree, unless the model's
     /// file has a multiple of its own; 1 pads to the degree alone.
     pub vocabulary_multiple: u64,
-    /// What serving changes: the pass is a forward pass over `sequence_length` new tokens of `micro_batch` sequences.
+    /// Serving's changes: the pass is a forward pass over `sequence_length` new tokens of `micro_batch` sequences.
     /// `None` is training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<ServingPass>,

@@ -11,39 +11,11 @@ use crate::lowering::Lowering;
 use crate::model::{Dropout, Model};
 use crate::op::STATE_BYTES;
 use crate::parallel::kv_heads_of_device;
+pub use crate::serving_pass::ServingPass;
 use crate::training::{Segment, TrainingGraph};
 use serde::{Deserialize, Serialize};
 use sim::kernel::{DataType, Kernel};
 use sim::units::Bytes;
-
-/// What serving changes in a lowering.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ServingPass {
-    /// Tokens of every sequence that are in the cache before the pass.
-    pub cached: u64,
-    /// Parts of a tensor-parallel group that share the experts out among them. Every device has all tokens, computes
-    /// its experts, and the group's sum joins the results; no token travels.
-    pub expert_ranks: u32,
-    /// Operands of experts' products, if they are not those of the other layers' products.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expert_product: Option<DataType>,
-}
-
-impl ServingPass {
-    /// Returns the cached keys that `new` queries see on average, rounded up: all, or with a window of w keys those
-    /// that the i-th query's w - 1 - i earlier ones reach.
-    pub(crate) fn mean_cached_keys(&self, new: u64, window: Option<u64>) -> u64 {
-        let Some(window) = window else { return self.cached };
-        let reach = window.saturating_sub(1);
-        let full = (reach + 1).saturating_sub(self.cached).min(new);
-        let some = reach.min(new).saturating_sub(full);
-        // Queries full, full + 1, ... see reach - full, reach - full - 1, ... keys.
-        let first = u128::from(reach.saturating_sub(full));
-        let partly = u128::from(some) * (2 * first + 1 - u128::from(some).min(2 * first + 1)) / 2;
-        let all = u128::from(full) * u128::from(self.cached) + partly;
-        u64::try_from(all.div_ceil(u128::from(new.max(1)))).unwrap_or(u64::MAX)
-    }
-}
 
 /// A serving pass, lowered for one device.
 #[derive(Debug, Clone)]
@@ -65,9 +37,8 @@ impl ServingGraph {
     }
 }
 
-/// Returns the bytes of a segment's weights on one device. `bytes` gives those of a weight of an operator with products:
-/// by its layers' products and by experts', which may be stored in formats of their own, as [`WeightsOf`] says. All
-/// other weights have the activations' type.
+/// Returns the bytes of a segment's weights on one device. `bytes` gives those of one weight by its owner: layers'
+/// products and experts may be stored in formats of their own.
 #[must_use]
 pub fn weight_bytes_of_segment(segment: &Segment, bytes: impl Fn(WeightsOf) -> f64) -> Bytes {
     let of_operator = |operator: &OperatorNode| {
@@ -77,7 +48,7 @@ pub fn weight_bytes_of_segment(segment: &Segment, bytes: impl Fn(WeightsOf) -> f
     Bytes(segment.operators().iter().map(of_operator).sum::<f64>().ceil() as u64)
 }
 
-/// What an operator's weights belong to.
+/// The owner of an operator's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightsOf {
     /// Experts.
@@ -214,36 +185,5 @@ impl CacheSize {
     pub fn of_sequence(&self, tokens: u64) -> Bytes {
         let windows: Bytes = self.windows.iter().map(|(window, bytes)| *bytes * (*window).min(tokens)).sum();
         self.per_sequence + self.per_token * tokens + windows
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::*;
-
-    fn pass_after(cached: u64) -> ServingPass {
-        ServingPass { cached, expert_ranks: 1, expert_product: None }
-    }
-
-    #[test]
-    fn queries_in_a_window_see_fewer_cached_keys() {
-        let mean = |cached: u64, new: u64, window: u64| {
-            let seen: u64 = (0..new).map(|i| cached.min((window - 1).saturating_sub(i))).sum();
-            seen.div_ceil(new)
-        };
-        for cached in [0, 1, 5, 100, 1000] {
-            for new in [1, 2, 7, 64, 300] {
-                for window in [1, 2, 8, 128, 4096] {
-                    let pass = pass_after(cached);
-                    assert_eq!(
-                        pass.mean_cached_keys(new, Some(window)),
-                        mean(cached, new, window),
-                        "{cached} {new} {window}"
-                    );
-                }
-                assert_eq!(pass_after(cached).mean_cached_keys(new, None), cached);
-            }
-        }
     }
 }

@@ -52,7 +52,7 @@ pub struct ServedSpaceRecord {
     pub best_values: Vec<(String, String)>,
     /// The best two chips of the space for pools apart; `null` unless asked for.
     pub apart: Option<TwoChips>,
-    /// What one chip for training and serving gives up; `null` unless asked for.
+    /// The price of one chip for training and serving; `null` unless asked for.
     pub both: Option<TrainAndServe>,
     /// Output tokens per second of the base chip, in the form of the space's chips, on as many devices; `null` if it
     /// does not serve.
@@ -124,7 +124,7 @@ pub struct ServingChoice {
     pub decoding: f64,
     /// Fraction of a decoding replica's time that prompts take.
     pub prompt_fraction: f64,
-    /// What keeps it from serving more: `time_to_first_token`, `time_per_output_token` or `load`.
+    /// The reason why it does not serve more: `time_to_first_token`, `time_per_output_token` or `load`.
     pub limited_by: ServingBound,
     /// One decoding iteration, ms, by parts.
     pub iteration: IterationRecord,

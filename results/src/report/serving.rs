@@ -126,7 +126,7 @@ fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
     format!("\n{}", format_fields(&fields))
 }
 
-/// What is known of the error (measured/README.md, "Serving").
+/// The known error (measured/README.md, "Serving").
 const SURE: &str = "means, not percentiles; times per output token of 651 measured points on H100 and H200 are 8 % off \
     on average, times to the first token 25 %; no other chip was measured";
 

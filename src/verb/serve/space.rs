@@ -274,8 +274,8 @@ fn best_chip(
     (best, priced, left)
 }
 
-/// Returns the places of the best chips for prompts and for decoding, and output tokens per second and device with both,
-/// with the best one kind in two pools, and with the best together.
+/// Returns the places of the best chips for prompts and for decoding, and output tokens per second and device with
+/// both, with the best one kind in two pools, and with the best together.
 fn two_chips(
     chips: &[BoundedChip],
     fabrics: &[Fabric],

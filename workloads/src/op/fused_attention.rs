@@ -10,7 +10,7 @@
 use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use crate::parallel::Heads;
-use crate::serving::ServingPass;
+use crate::serving_pass::ServingPass;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 

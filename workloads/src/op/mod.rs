@@ -34,7 +34,7 @@ pub(crate) mod ulysses;
 
 use crate::graph::{BackwardChain, Gradient, KernelStep, TensorId};
 use crate::lowering::LossForm;
-use crate::serving::ServingPass;
+use crate::serving_pass::ServingPass;
 use sim::kernel::{
     Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, ParallelAxis, RankGroup,
     Reduction, RowFunction,
@@ -72,7 +72,7 @@ pub(crate) struct OperatorContext {
     pub(crate) fused_loss: bool,
     /// How head and loss are computed.
     pub(crate) loss: LossForm,
-    /// What serving changes.
+    /// Serving's changes.
     pub(crate) serving: Option<ServingPass>,
 }
 

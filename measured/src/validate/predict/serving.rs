@@ -5,7 +5,7 @@ use super::cluster::fabric_of_row;
 use super::{PreparedInputs, read_table};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use serde::Deserialize;
-use serving::plan::ProductFormat;
+use serving::plan::ServedProduct;
 use serving::steady::{
     PromptPool, RequestLengths, closed_loop, closed_loop_apart, first_burst, iteration_costs, prompts_together,
 };
@@ -41,9 +41,9 @@ struct ServedModel {
     /// The built-in model.
     model: String,
     /// The format of its checkpoint's products besides experts, if it has but one.
-    products: Option<ProductFormat>,
+    products: Option<ServedProduct>,
     /// The format of its checkpoint's experts, if it has but one.
-    experts: Option<ProductFormat>,
+    experts: Option<ServedProduct>,
 }
 
 /// An engine by its name in the rows.
@@ -58,11 +58,11 @@ struct EngineName {
 struct FormatLabel {
     label: String,
     /// The products' format on a chip whose arrays have its operands.
-    format: ProductFormat,
+    format: ServedProduct,
     /// The products' format on other chips.
-    without: ProductFormat,
+    without: ServedProduct,
     /// The cache's format.
-    cache: ProductFormat,
+    cache: ServedProduct,
 }
 
 /// Predicts the times to the first token and between tokens, in milliseconds.
@@ -284,7 +284,7 @@ fn read_formats(
     if gemm.is_none() {
         prepared.note_assumption("gemm_precision is empty, taken as bf16".to_owned());
     }
-    let products = gemm.map_or(ProductFormat::Bf16, on_chip);
+    let products = gemm.map_or(ServedProduct::Bf16, on_chip);
     let experts = labelled("moe_precision")?.map_or(products, on_chip);
     let cache = gemm.map_or(DataType::Bf16, |line| line.cache.operand());
     if cache != DataType::Bf16 {
