@@ -102,6 +102,13 @@ pub fn command() -> clap::Command {
     numbers::with_negative_values(CommandLine::command())
 }
 
+/// The separator of an option's values, if it takes a list in one word; `None` if it takes one value.
+#[must_use]
+pub fn list_separator(option: &clap::Arg) -> Option<char> {
+    let is_axes = option.get_value_parser().type_id() == verb::search::axes_type();
+    option.get_value_delimiter().or(is_axes.then_some(','))
+}
+
 /// The verb and its arguments from the words of a command line, without the program's name.
 fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Verb, clap::Error> {
     let words = std::iter::once(OsString::from("coplace")).chain(words);

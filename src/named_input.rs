@@ -1,12 +1,13 @@
 //! A model, chip, fabric, stack or study as a value: its file's text with its facts, and changes of single keys.
 
-use crate::failure::{CallFault, Failure, OrInput, OrOther, input_failure};
+use crate::failure::{CallFault, Failure, OrInput, OrOther, file_failure, input_failure, structured_failure};
 use crate::input;
 use crate::verb::list;
 use crate::verb::search::chip_document;
 use results::store::sums::short_digest;
 use search::study::Study;
 use serde_json::{Map, Value, json};
+use sim::files::FaultParts;
 use sim::files::carried::Files;
 use sim::files::document;
 use sim::hardware::{ChipTemplate, FieldValue};
@@ -166,8 +167,7 @@ impl NamedInput {
             return Ok(text.clone());
         }
         let word = self.word.as_str();
-        let unknown =
-            || input_failure(format!("{word}: has no file in this tool's format; give a built-in name or one"));
+        let unknown = || file_failure(word, "has no file in this tool's format", "give a built-in name or one");
         match self.kind {
             InputKind::Model => model::config_text(word, &Files::default()).ok_or_else(unknown),
             InputKind::Chip => chip_document(word, &Files::default())?.to_text(&[], "").or_other(),
@@ -208,7 +208,9 @@ impl NamedInput {
 
     fn changed_text(&self, key: &str, value: &Value, chip: Option<&str>) -> Result<String, Failure> {
         let (word, files) = (self.word.as_str(), self.files());
-        let refused = |why: &str| input_failure(format!("{key} = {value}: {why}"));
+        let refused = |why: &str| {
+            structured_failure(format!("{key} = {value}: {why}"), FaultParts::of_key(key, value.to_string(), why, ""))
+        };
         match self.kind {
             InputKind::Model => {
                 let mut config: Map<String, Value> = serde_json::from_str(&self.read_text()?).or_input()?;
@@ -252,7 +254,7 @@ impl NamedInput {
 }
 
 fn table_of_text(file: &str, text: &str) -> Result<toml::Table, Failure> {
-    toml::from_str(text).map_err(|why| input_failure(format!("{file}: {why}")))
+    toml::from_str(text).map_err(|why| file_failure(file, why, ""))
 }
 
 fn field_value(value: &Value) -> Result<FieldValue, String> {
@@ -277,13 +279,10 @@ fn full_key(key: &str, fields: Vec<(String, FieldValue)>) -> Result<String, Fail
         .collect();
     match found[..] {
         [one] => Ok(one.clone()),
-        [] => Err(input_failure(format!(
-            "{key}: is no key of the file; {}",
-            sim::names::hint(key, &keys.join(", "), "it has")
-        ))),
+        [] => Err(file_failure(key, "is no key of the file", sim::names::hint(key, &keys.join(", "), "it has"))),
         _ => {
             let all: Vec<&str> = found.iter().map(|key| key.as_str()).collect();
-            Err(input_failure(format!("{key}: may be {}; give one of them", all.join(" or "))))
+            Err(file_failure(key, format!("may be {}", all.join(" or ")), "give one of them"))
         }
     }
 }

@@ -38,6 +38,7 @@ fn python_name(argument: &Arg) -> String {
 fn is_multiple(argument: &Arg) -> bool {
     matches!(argument.get_action(), ArgAction::Append)
         || argument.get_num_args().is_some_and(|count| count.max_values() > 1)
+        || coplace::list_separator(argument).is_some()
 }
 
 fn is_switch(argument: &Arg) -> bool {
@@ -198,7 +199,7 @@ fn words_of_option(argument: &Arg, value: &Bound<'_, PyAny>) -> PyResult<CallWor
         let cure = "give a value, or leave it out";
         return Ok(Err(Fault::of_argument(&python_name(argument), &shown(value), "is an empty list", cure)));
     }
-    if let Some(separator) = argument.get_value_delimiter() {
+    if let Some(separator) = coplace::list_separator(argument) {
         return Ok(Ok(vec![format!("{flag}={}", words.join(&separator.to_string()))]));
     }
     if matches!(argument.get_action(), ArgAction::Append) || words.len() == 1 {

@@ -78,8 +78,7 @@ pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), 
 
 /// Reports the faulty rows that a fit left out.
 fn name_wrong_rows(rows: &[measured::validate::RowError]) -> Result<(), Failure> {
-    let faults: Vec<String> = rows.iter().map(ToString::to_string).collect();
-    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+    failure::all_faults(rows.iter().cloned().map(Into::into).collect())
 }
 
 /// Reports the faulty rows of a file after fitting the others.

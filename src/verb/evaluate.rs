@@ -84,7 +84,7 @@ pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Fa
     let (space, _) = plan::requested_spaces(None, false, &job, &cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, &cluster) {
-        return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
+        return Err(failure::option_failure_of_rule(option_of_rule(error.key), error));
     }
     let found = settled.map_or_else(|| searched(&job), Ok)?;
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
@@ -120,9 +120,12 @@ impl EvaluateArguments {
         let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
             None => Ok(1),
             Some([value]) => Ok(u64::from(*value)),
-            Some(_) => Err(failure::input_failure(format!(
-                "--data {data}: needs one value of --{name}; give one, or leave --data out"
-            ))),
+            Some(_) => Err(failure::option_failure(
+                "--data",
+                data,
+                format!("needs one value of --{name}"),
+                "give one, or leave --data out",
+            )),
         };
         let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
         let c = one(&asked.context, "context")?;
@@ -130,10 +133,14 @@ impl EvaluateArguments {
         let devices = u64::from(question.cluster.devices);
         if needed != devices {
             let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
-            return Err(failure::input_failure(format!(
-                "--data {data}: {p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is \
-                 {devices}; use --devices {needed}, or other degrees"
-            )));
+            return Err(failure::option_failure(
+                "--data",
+                data,
+                format!(
+                    "{p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is {devices}"
+                ),
+                format!("use --devices {needed}, or other degrees"),
+            ));
         }
         asked.context.get_or_insert_with(|| vec![1]);
         Ok(question)

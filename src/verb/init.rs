@@ -7,6 +7,7 @@ use results::store::files;
 use search::schema::{self, TEMPLATE, TITLE};
 use search::study::Study;
 use serde::Serialize;
+use sim::files::FaultParts;
 use std::path::{Path, PathBuf};
 
 /// File name of the schema, beside the study.
@@ -41,7 +42,7 @@ struct InitAnswer {
 /// Runs the verb: writes the study and the schema.
 pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
     let file = &arguments.file;
-    let refused = |why: &str| failure::input_failure(format!("{}: {why}", file.display()));
+    let refused = |why: &str| failure::file_failure(file.display(), why, "");
     if file.extension().is_none_or(|ending| ending != "toml") {
         return Err(refused("a study's name ends in .toml; give such a name"));
     }
@@ -53,16 +54,16 @@ pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
         Some(name) => Study::text(name).ok_or_else(|| {
             let names = Study::names();
             let hint = sim::names::hint(name, &names.join(", "), "built in are");
-            failure::input_failure(format!("unknown study `{name}`: {hint}"))
+            failure::structured_failure(
+                format!("unknown study `{name}`: {hint}"),
+                FaultParts::of_key("study", name, "is no built-in study", hint),
+            )
         })?,
     };
     let schema = file.with_file_name(SCHEMA);
     if schema.symlink_metadata().is_ok() && !is_our_schema(&schema) {
         let cure = "give a study's name in another directory, or rename it";
-        return Err(failure::input_failure(format!(
-            "{}: is not coplace's schema of studies; {cure}",
-            schema.display()
-        )));
+        return Err(failure::file_failure(schema.display(), "is not coplace's schema of studies", cure));
     }
     let study = format!("#:schema ./{SCHEMA}\n{text}");
     let completed = serde_json::to_string_pretty(&schema::schema()).or_other()? + "\n";

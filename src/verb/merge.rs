@@ -41,9 +41,11 @@ pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure>
         {
             let (part, swept) = (part.display(), swept.display());
             let cure = "give the parts of one of them alone";
-            return Err(failure::input_failure(format!(
-                "{part}: is a part of a search, and {swept} one of a sweep; {cure}"
-            )));
+            return Err(failure::file_failure(
+                &part,
+                format!("is a part of a search, and {swept} one of a sweep"),
+                cure,
+            ));
         }
         return parts::merge_parts(call, &arguments.parts, &arguments.out, arguments.format);
     }

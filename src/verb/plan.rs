@@ -184,7 +184,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
-        return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
+        return Err(failure::option_failure_of_rule(option_of_rule(error.key), error));
     }
     for (name, rule) in asked.idle_schedules(&job, cluster) {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
@@ -255,7 +255,7 @@ pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> 
         return Ok(());
     }
     let why = PlannedAnswer::from_answer(job, question.model(), answer, &[]).why.unwrap_or_default();
-    Err(failure::input_failure(format!("--headroom-gib {}: {why}", question.software.headroom_gib)))
+    Err(failure::option_failure("--headroom-gib", question.software.headroom_gib, why, ""))
 }
 
 /// Searches the fastest plans of a space.

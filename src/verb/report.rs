@@ -67,10 +67,12 @@ struct ReportAnswer {
 /// Runs the verb: reads the run, replays its step, writes the page.
 pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failure> {
     if arguments.out.is_dir() {
-        return Err(failure::input_failure(format!(
-            "-o {}: is a directory; give a file, such as report.html in it",
-            arguments.out.display()
-        )));
+        return Err(failure::option_failure(
+            "-o",
+            arguments.out.display(),
+            "is a directory",
+            "give a file, such as report.html in it",
+        ));
     }
     let subject = PageSubject::read_from(&arguments.run).or_input()?;
     if subject.kind == AnsweringVerb::Search {

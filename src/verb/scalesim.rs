@@ -88,11 +88,11 @@ pub fn run_scalesim(arguments: &ScaleSimArguments, call: &Call) -> Result<(), Fa
         );
     }
     if !config.beyond.is_empty() && !arguments.stall_free {
-        return Err(failure::input_failure(format!(
-            "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: \
-            CALC, or give --stall-free to count an array that never waits",
-            config.beyond.join(", ")
-        )));
+        return Err(failure::file_failure(
+            &name,
+            format!("{}: stalls, sparsity and layouts are not modelled", config.beyond.join(", ")),
+            "turn them off and write InterfaceBandwidth: CALC, or give --stall-free to count an array that never waits",
+        ));
     }
     let kind = arguments.input.map(|input| match input {
         ScaleSimInput::Conv => TopologyKind::Convolution,

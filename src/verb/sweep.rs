@@ -115,7 +115,7 @@ impl SweepArguments {
 pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure> {
     let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if let Some((flag, why)) = arguments.posed.asked.flag_of_search_alone() {
-        return Err(failure::input_failure(format!("{flag}: works only for search: {why}")));
+        return Err(failure::option_failure(&flag, "", format!("works only for search: {why}"), ""));
     }
     let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
@@ -181,7 +181,7 @@ pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
             }
             other => other.to_string(),
         };
-        failure::input_failure(format!("--out {}: {why}", path.display()))
+        failure::option_failure("--out", path.display(), why, "")
     })
 }
 
@@ -223,7 +223,7 @@ fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<Swee
     }
     let (found, wanted, at) = (store.present().count(), facts.size(), directory.display());
     let cure = "go on with it (--resume), give another directory, or remove it";
-    Err(failure::input_failure(format!("--out {at}: holds {found} of {wanted} designs of this sweep; {cure}")))
+    Err(failure::option_failure("--out", &at, format!("holds {found} of {wanted} designs of this sweep"), cure))
 }
 
 /// Marks an error of an existing store: wrong input, unless the disk is full or broken.

@@ -100,7 +100,7 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
             validate::validate_file(path, &options)
         }) {
             Ok(report) => reports.push(report),
-            Err(error) => faults.push(error.to_string()),
+            Err(error) => faults.push(error.into()),
         }
     }
     if !reports.is_empty() {
@@ -117,23 +117,24 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
         })?;
     }
     for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {
-        faults.extend(errors.iter().take(NAMED).map(ToString::to_string));
+        faults.extend(errors.iter().take(NAMED).cloned().map(Into::into));
         if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
-            faults.push(format!("{}: {more} more rows are faulty; --format json lists them all", file.display()));
+            faults
+                .push(anyhow::anyhow!("{}: {more} more rows are faulty; --format json lists them all", file.display()));
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+    failure::all_faults(faults)
 }
 
 /// The directories of chips and stacks.
 fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
     if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
-        let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
-        return Err(failure::input_failure(format!("--stacks {}: {why}", directory.display())));
+        let cure = "give the one that holds the stacks' files (megatron.toml, ...)";
+        return Err(failure::option_failure("--stacks", directory.display(), "is not a directory", cure));
     }
     if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
-        let why = "is not a directory; give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
-        return Err(failure::input_failure(format!("--chips {}: {why}", directory.display())));
+        let cure = "give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
+        return Err(failure::option_failure("--chips", directory.display(), "is not a directory", cure));
     }
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }
@@ -161,9 +162,9 @@ fn validate_held_out(
             (_, true) => validate::held_out::residuals_csv(&residuals).into_bytes(),
             (true, false) => validate::held_out::alone_csv(&alone).or_other()?,
             (false, false) => {
-                let why = "training runs and work that runs alone (kernels, collectives) have separate tables; give \
-                    their files in separate calls";
-                return Err(failure::input_failure(format!("--residuals {}: {why}", path.display())));
+                let why = "training runs and work that runs alone (kernels, collectives) have separate tables";
+                let cure = "give their files in separate calls";
+                return Err(failure::option_failure("--residuals", path.display(), why, cure));
             }
         };
         files::write_file(path, &table).or_unwritable()?;
@@ -189,8 +190,8 @@ fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> 
         );
     };
     let text = sim::files::text::read_text(path)
-        .map_err(|e| failure::input_failure(format!("{}: {e}; give a readable table", path.display())))?;
-    let wrong = |e| failure::input_failure(format!("{}: {e}", path.display()));
+        .map_err(|e| failure::file_failure(path.display(), e, "give a readable table"))?;
+    let wrong = |e| failure::file_failure(path.display(), e, "");
     if AloneResiduals::is_table(&text) {
         return answer::write_text(call, &alone(&AloneResiduals::parse_csv(&text).map_err(wrong)?));
     }
