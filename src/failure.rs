@@ -207,8 +207,13 @@ impl CallFault {
             Failure::Input(e) | Failure::Incomplete(e) | Failure::Other(e) => parts_of_chain(e),
             Failure::ClosedPipe => FaultParts::default(),
         };
+        Self::of_parts(failure.exit_code(), failure.message(), parts)
+    }
+
+    /// A fault with its parts.
+    pub(crate) fn of_parts(exit_code: u8, message: String, parts: FaultParts) -> Self {
         let FaultParts { file, key, value, limit, cure } = parts;
-        Self { exit_code: failure.exit_code(), message: failure.message(), file, key, value, limit, cure }
+        Self { exit_code, message, file, key, value, limit, cure }
     }
 
     /// An error of the arguments.

@@ -40,13 +40,6 @@ impl Fault {
 }
 
 impl Fault {
-    /// The fault of an argument.
-    pub fn of_argument(key: &str, value: &str, limit: &str, cure: &str) -> Self {
-        let message = format!("{key} = {value}: {limit}; {cure}");
-        let [key, value, limit, cure] = [key, value, limit, cure].map(|part| Some(part.to_owned()));
-        Self::new(message, key, value, limit, cure)
-    }
-
     /// A fault of the program itself.
     pub fn of_program(message: &str) -> Self {
         Self { exit_code: 1, ..Self::new(message.to_owned(), None, None, None, None) }

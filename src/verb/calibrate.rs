@@ -9,6 +9,7 @@ mod stack;
 use crate::answer::Format;
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
+use crate::written_path::WrittenPath;
 use measured::validate::Dataset;
 use measured::validate::held_out::FittedScalarRange;
 use results::text::{ColumnAlign, TextTable, format_significant};
@@ -58,7 +59,7 @@ pub struct CalibrateArguments {
     only: Vec<String>,
     /// Write the chip, the fabric or the stack with the fitted scalars; the file's name becomes its name
     #[arg(long, value_name = "FILE.toml")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,

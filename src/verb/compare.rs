@@ -8,6 +8,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::LONGEST;
+use crate::written_path::WrittenPath;
 use results::compare::answers::{self, KeptAnswer};
 use results::compare::runs::compare_runs;
 use results::page::PageSubject;
@@ -57,7 +58,7 @@ pub struct CompareArguments {
     seed: u64,
     /// Draw the comparison of freedoms into this directory (freedoms.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR", requires = "freedoms")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,

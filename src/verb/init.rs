@@ -3,12 +3,13 @@
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::written_path::WrittenPath;
 use results::store::files;
 use search::schema::{self, TEMPLATE, TITLE};
 use search::study::Study;
 use serde::Serialize;
 use sim::files::FaultParts;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// File name of the schema, beside the study.
 const SCHEMA: &str = "coplace-study.schema.json";
@@ -23,7 +24,7 @@ const SCHEMA: &str = "coplace-study.schema.json";
 pub struct InitArguments {
     /// File of the study
     #[arg(default_value = "study.toml")]
-    file: PathBuf,
+    file: WrittenPath,
     /// Start from a copy of a built-in study (coplace list studies)
     #[arg(long, value_name = "NAME")]
     study: Option<String>,
@@ -67,7 +68,7 @@ pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
     }
     let study = format!("#:schema ./{SCHEMA}\n{text}");
     let completed = serde_json::to_string_pretty(&schema::schema()).or_other()? + "\n";
-    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())])
+    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.to_path_buf(), study.into_bytes())])
         .or_unwritable()?;
     let written = InitAnswer { study: file.display().to_string(), schema: schema.display().to_string() };
     answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&written), |_| {

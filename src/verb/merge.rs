@@ -6,6 +6,7 @@ use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{parts, prepare_job};
 use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, answer_text, claim_directory, sweep_facts};
+use crate::written_path::WrittenPath;
 use results::run::parts::is_part;
 use results::run::sweep::STORE;
 use results::run::sweep::merge::{self, SweepParts};
@@ -27,7 +28,7 @@ pub struct MergeArguments {
     parts: Vec<PathBuf>,
     /// Directory of the whole
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    out: WrittenPath,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,

@@ -4,6 +4,7 @@ use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::written_path::WrittenPath;
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::run::record::FrontRecord;
@@ -48,7 +49,7 @@ pub struct ParetoArguments {
     z: Option<FrontQuantity>,
     /// Directory of the figures, which is created if needed
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    out: WrittenPath,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -87,7 +88,8 @@ pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failur
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
         return Err(failure::file_failure(
             &run.name,
-            "is a run of search --robust, which looks for the best at the bad end of its step's interval and for no front",
+            "is a run of search --robust, which looks for the best at the bad end of its step's interval and for no \
+            front",
             format!(
                 "search without --robust for one (its --front names the axes), or see coplace compare {}",
                 run.name

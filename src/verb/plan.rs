@@ -12,6 +12,7 @@ use crate::numbers::whole_number_in;
 use crate::progress::ProgressDisplay;
 use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
+use crate::written_path::WrittenPath;
 use clap::ValueEnum;
 use fit::FitSearch;
 use interop::piper;
@@ -139,11 +140,11 @@ pub struct PlanArguments {
     /// Write the step of the fastest plan as a trace for Chrome or Perfetto, pass by pass on every stage with its
     /// memory
     #[arg(long, value_name = "FILE", conflicts_with = "emit")]
-    trace: Option<PathBuf>,
+    trace: Option<WrittenPath>,
     /// Draw the memory of every stage over the step of the fastest plan into this directory (memory.svg and .png),
     /// which is created if needed
     #[arg(long, value_name = "DIR", conflicts_with = "emit")]
-    memory: Option<PathBuf>,
+    memory: Option<WrittenPath>,
     /// Say what a whole training of so many tokens takes under the first plan: days, device hours, energy. 15T, 300B,
     /// 20M or a whole number
     #[arg(long, value_name = "TOKENS", value_parser = parse_tokens, conflicts_with = "emit")]

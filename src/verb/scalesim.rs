@@ -4,6 +4,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
+use crate::written_path::WrittenPath;
 use clap::ValueEnum;
 use interop::scale_sim::{
     LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report,
@@ -48,7 +49,7 @@ pub struct ScaleSimArguments {
     input: Option<ScaleSimInput>,
     /// Write the compute report
     #[arg(long, value_name = "COMPUTE_REPORT.csv")]
-    report: Option<PathBuf>,
+    report: Option<WrittenPath>,
     /// Count as if the array never stalled and skipped nothing, whatever the configuration says
     #[arg(long)]
     stall_free: bool,

@@ -17,6 +17,7 @@ use crate::progress::{self, RemainingTime, TimeLeft};
 use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
 use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
+use crate::written_path::WrittenPath;
 use asked::NamedChoice;
 use question::SearchQuestion;
 pub use question::chip_document;
@@ -73,7 +74,7 @@ pub struct SearchArguments {
     posed: SearchRequest,
     /// Run directory [default: runs/MODEL-STUDY, with a digest of the question if it differs from the study's]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Seed of all random choices; kept in the record (the exhaustive search has none)
     #[arg(long, default_value_t = 0, value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
@@ -90,7 +91,7 @@ pub struct SearchArguments {
     /// With --shard: a directory that all parts share. Each part writes its best designs there, and prunes with those
     /// of the others
     #[arg(long, value_name = "DIR", requires = "shard")]
-    share: Option<PathBuf>,
+    share: Option<WrittenPath>,
     #[command(flatten)]
     in_parts: PartArguments,
 }

@@ -8,6 +8,7 @@ use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, describe_design, files_of_design, prepare_job};
 use crate::verb::slurm::{self, PartArguments, PartState, SlurmBatch};
 use crate::verb::stop;
+use crate::written_path::WrittenPath;
 use results::report;
 use results::run::claim::{DirectoryClaim, DirectoryClaimError};
 use results::run::record::{self, BestDesign, SearchRecord, Versions};
@@ -56,7 +57,7 @@ pub struct SweepArguments {
     /// Directory of the sweep [default: runs/sweep-MODEL-STUDY, with a digest of the question if it differs from the
     /// study's]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Resume the sweep of the directory, or start it
     #[arg(long)]
     resume: bool,
@@ -120,7 +121,10 @@ pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure>
     let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
     let facts = sweep_facts(&question, shard);
-    let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
+    let path = arguments
+        .out
+        .as_deref()
+        .map_or_else(|| usual_directory(&question, &arguments.posed, &facts), Path::to_path_buf);
     if let Some(options) = &arguments.in_parts.slurm {
         let words = vec!["--resume".to_owned()];
         let state = |shard: Shard, directory: &Path| state_of_part(directory, &self::sweep_facts(&question, shard));

@@ -11,13 +11,13 @@ use crate::verb::job::{
     AttentionKernel, KeptArguments, LONGEST, LossName, OptimizerName, ProductFormat, count_up_to, ignored_key,
     training_precision,
 };
+use crate::written_path::WrittenPath;
 use results::answer::techniques::{self, TechniqueComparison};
 use results::{figure, report};
 use search::ask::Question;
 use search::techniques::TechniqueSetting;
 use sim::hardware::Accelerator;
 use sim::pipeline::PipelineSchedule;
-use std::path::PathBuf;
 use step::{MasterCopy, SoftwareStack, TrainingPlan};
 use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, ZeroStage};
 
@@ -112,7 +112,7 @@ pub struct TechniquesArguments {
     assume: Vec<String>,
     /// Draw the comparison into this directory (techniques.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,

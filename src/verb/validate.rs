@@ -6,6 +6,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
+use crate::written_path::WrittenPath;
 use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use measured::validate::{self, FileReport};
 use results::store::files;
@@ -50,7 +51,7 @@ pub struct ValidateArguments {
     held_out: bool,
     /// Write the errors of --held-out, row by row (measured/reference/residuals.csv and residuals_alone.csv are made so)
     #[arg(long, value_name = "OUT.csv", requires = "held_out")]
-    residuals: Option<PathBuf>,
+    residuals: Option<WrittenPath>,
     /// Print the coverage and the width of 90 % intervals on held-out rows, and the regret of choosing plans by their
     /// bad end; for the carried errors, or for a table from --residuals
     #[arg(long, value_name = "TABLE.csv", num_args = 0..=1, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "format"])]
@@ -58,13 +59,13 @@ pub struct ValidateArguments {
     /// Write id,quantity,measured,predicted,low,high,grade,stack: a line per row and predicted column, with its 90 %
     /// interval, its grade and its software stack; for published claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
-    predictions: Option<PathBuf>,
+    predictions: Option<WrittenPath>,
     /// Draw predicted against measured values into this directory (SVG and PNG), which is created if needed
     #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
+    plot: Option<WrittenPath>,
     /// Write id,part,seconds: the parts of every predicted training step
     #[arg(long, value_name = "OUT.csv")]
-    breakdown: Option<PathBuf>,
+    breakdown: Option<WrittenPath>,
     /// Take the software stacks (megatron.toml, pytorch_fsdp.toml, ...) from this directory instead of the built-in
     /// ones
     #[arg(long, value_name = "DIR")]
@@ -203,7 +204,7 @@ const NAMED: usize = 5;
 
 /// The list of written files.
 fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<String> {
-    let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().cloned();
+    let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().map(|file| file.to_path_buf());
     tables.chain(drawn).map(|p| p.display().to_string()).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The parts of an error, kept beside its message: a program reads them without taking a text apart.
 
-/// What an error is about. A part that the error does not have is `None`.
+/// The parts of an error. A part that the error does not have is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultParts {
     /// The file at fault.

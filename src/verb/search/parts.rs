@@ -135,10 +135,11 @@ fn part_answer(
     (question, digest): (&SearchQuestion, String),
     shard: Shard,
 ) -> Result<(), Failure> {
-    let path = arguments.out.clone().unwrap_or_else(|| {
+    let usual = || {
         let name = question.directory_name(&arguments.posed);
         PathBuf::from("runs").join(format!("search-{name}-{digest}-{}-of-{}", shard.part, shard.of))
-    });
+    };
+    let path = arguments.out.as_deref().map_or_else(usual, Path::to_path_buf);
     let asked = part_facts(question, &digest, arguments.seed, shard);
     let claim = DirectoryClaim::for_part(&path).map_err(|error| {
         let why = match error {
