@@ -1,9 +1,17 @@
 //! Failures and their exit codes: 2 for wrong input, 3 for an incomplete answer, 1 for anything else.
 
 use clap::error::{ContextKind, ContextValue};
-use results::store::files::Unwritable;
-use sim::files::{FileError, FileFault};
+use interop::framework::FrameworkFileError;
+use measured::validate::RowError;
+use results::store::files::{Unwritable, WriteError};
+use search::study::StudyError;
+use sim::files::{FaultParts, FileError, StructuredError};
+use sim::hardware::HardwareError;
+use sim::network::NetworkError;
+use std::fmt::Display;
 use std::io;
+use step::{KeptFormatError, StackError, StepError};
+use workloads::{LayoutError, TechniqueError, WorkloadError};
 
 /// The reason why a verb has no complete result.
 #[derive(Debug)]
@@ -56,6 +64,123 @@ impl Failure {
     }
 }
 
+/// Wrong input with its parts. The message is made from the parts, or stands beside them.
+#[derive(Debug)]
+pub struct InputFault {
+    message: String,
+    parts: FaultParts,
+}
+
+impl std::fmt::Display for InputFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for InputFault {}
+
+impl StructuredError for InputFault {
+    fn fault_parts(&self) -> FaultParts {
+        self.parts.clone()
+    }
+}
+
+/// A failure with a message of its own.
+pub fn structured_failure(message: impl Display, parts: FaultParts) -> Failure {
+    Failure::Input(InputFault { message: message.to_string(), parts }.into())
+}
+
+/// A failure of an option that is needed and not given: `OPTION is missing: CURE`.
+pub fn missing_option(option: &str, cure: impl Display) -> Failure {
+    let cure = cure.to_string();
+    structured_failure(format!("{option} is missing: {cure}"), FaultParts::of_key(option, "", "is missing", cure))
+}
+
+/// Wrong input in several places, an error each: `Ok` if there is none. The parts are those of the first.
+pub fn all_faults(faults: Vec<anyhow::Error>) -> Result<(), Failure> {
+    let Some(first) = faults.first() else { return Ok(()) };
+    let message = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ");
+    Err(structured_failure(message, parts_of_chain(first)))
+}
+
+/// `LIMIT; CURE`, or the one that there is.
+fn rule_text(limit: &str, cure: &str) -> String {
+    [limit, cure].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// A failure of an option's or argument's value: `KEY VALUE: LIMIT; CURE`. An empty value or cure is left out.
+pub fn option_failure(key: &str, value: impl Display, limit: impl Display, cure: impl Display) -> Failure {
+    let [value, limit, cure] = [value.to_string(), limit.to_string(), cure.to_string()];
+    let named = if value.is_empty() { key.to_owned() } else { format!("{key} {value}") };
+    let message = format!("{named}: {}", rule_text(&limit, &cure));
+    structured_failure(message, FaultParts::of_key(key, value, limit, cure))
+}
+
+/// A failure of a file, a directory or a study as a whole: `FILE: LIMIT; CURE`. An empty cure is left out.
+pub fn file_failure(file: impl Display, limit: impl Display, cure: impl Display) -> Failure {
+    let [file, limit, cure] = [file.to_string(), limit.to_string(), cure.to_string()];
+    let message = format!("{file}: {}", rule_text(&limit, &cure));
+    structured_failure(message, FaultParts::of_file(file, limit, cure))
+}
+
+/// A failure of an option, `OPTION: MESSAGE`, whose parts are those of the error behind it. A value under an inner key
+/// stays with that key: `overlap.tensor=2`. `option` may have its value: `--fabric mine.toml`.
+pub fn option_failure_from<E: StructuredError>(option: &str, error: &E) -> Failure {
+    let (flag, given) = option.split_once(' ').map_or((option, None), |(flag, value)| (flag, Some(value)));
+    let inner = error.fault_parts();
+    let is_own = |key: &String| key.replace('_', "-") == flag.trim_start_matches('-');
+    let named = |key: String, value: Option<String>| match value {
+        Some(value) => format!("{key}={value}"),
+        None => key,
+    };
+    let value = match (given, inner.key.clone().filter(|key| !is_own(key))) {
+        (Some(given), _) => Some(given.to_owned()),
+        (None, Some(key)) => Some(named(key, inner.value.clone())),
+        (None, None) => inner.value.clone(),
+    };
+    let parts = FaultParts { key: Some(flag.to_owned()), value, ..inner };
+    structured_failure(format!("{option}: {error}"), parts)
+}
+
+/// A failure of an option by a rule of a plan's layout: the option's value is the rule's.
+pub fn option_failure_of_rule(option: Option<String>, rule: LayoutError) -> Failure {
+    let Some(option) = option else { return Failure::Input(rule.into()) };
+    let parts = FaultParts { key: Some(option.clone()), ..rule.fault_parts() };
+    structured_failure(format!("{option}: {rule}"), parts)
+}
+
+/// The parts of an error of one type.
+fn parts_if<E: StructuredError>(error: &(dyn std::error::Error + 'static)) -> Option<FaultParts> {
+    error.downcast_ref::<E>().map(StructuredError::fault_parts)
+}
+
+/// The parts of an error, if its type has some.
+type PartsReader = fn(&(dyn std::error::Error + 'static)) -> Option<FaultParts>;
+
+/// The types of errors that have parts.
+const STRUCTURED: [PartsReader; 14] = [
+    parts_if::<InputFault>,
+    parts_if::<FileError>,
+    parts_if::<HardwareError>,
+    parts_if::<NetworkError>,
+    parts_if::<LayoutError>,
+    parts_if::<WorkloadError>,
+    parts_if::<TechniqueError>,
+    parts_if::<StackError>,
+    parts_if::<KeptFormatError>,
+    parts_if::<StepError>,
+    parts_if::<StudyError>,
+    parts_if::<FrameworkFileError>,
+    parts_if::<RowError>,
+    parts_if::<WriteError>,
+];
+
+/// The parts of the first error of a chain that has some.
+fn parts_of_chain(error: &anyhow::Error) -> FaultParts {
+    let parts = |cause| STRUCTURED.iter().find_map(|read| read(cause));
+    error.chain().find_map(parts).unwrap_or_default()
+}
+
 /// A failure as a program that calls this one sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallFault {
@@ -63,7 +188,9 @@ pub struct CallFault {
     pub exit_code: u8,
     /// The message, as the program prints it behind `error: `.
     pub message: String,
-    /// The option or key at fault, as far as the message has one.
+    /// The file at fault.
+    pub file: Option<String>,
+    /// The option or key at fault, or the kind of thing that has no such name (`chip`).
     pub key: Option<String>,
     /// Its value.
     pub value: Option<String>,
@@ -76,48 +203,17 @@ pub struct CallFault {
 impl CallFault {
     /// A failure of a verb.
     pub(crate) fn of_failure(failure: &Failure) -> Self {
-        let exit_code = failure.exit_code();
-        let file = match failure {
-            Failure::Input(e) | Failure::Incomplete(e) | Failure::Other(e) => {
-                e.chain().find_map(|cause| cause.downcast_ref::<FileError>())
-            }
-            Failure::ClosedPipe => None,
+        let parts = match failure {
+            Failure::Input(e) | Failure::Incomplete(e) | Failure::Other(e) => parts_of_chain(e),
+            Failure::ClosedPipe => FaultParts::default(),
         };
-        let message = failure.message();
-        match file.and_then(|file| file.faults.first()) {
-            Some(FileFault { key, value, limit, cure }) => {
-                let [key, value, limit, cure] = [key, value, limit, cure].map(|part| Some(part.clone()));
-                Self { exit_code, message, key, value, limit, cure }
-            }
-            None => Self { exit_code, ..Self::of_message(message) },
-        }
+        Self::of_parts(failure.exit_code(), failure.message(), parts)
     }
 
-    /// Takes a message of the form `PLACE: KEY VALUE: LIMIT; CURE` apart, where KEY is an option or `KEY = VALUE` stands
-    /// in a file. A message of another form stays whole.
-    fn of_message(message: String) -> Self {
-        let mut fault = Self::default();
-        let (rule, cure) = message.rsplit_once("; ").map_or((&*message, None), |(rule, cure)| (rule, Some(cure)));
-        let mut rest = rule;
-        while let Some((head, tail)) = rest.split_once(": ") {
-            let named = match head.split_once(" = ") {
-                Some((key, value)) if !key.contains(' ') => Some((key, value)),
-                _ if head.starts_with("--") => Some(head.split_once(' ').unwrap_or((head, ""))),
-                _ => None,
-            };
-            if let Some((key, value)) = named {
-                fault.key = Some(key.to_owned());
-                // `--tensor: tp = 3: LIMIT` has the value behind the key of the plan.
-                let inner = tail.split_once(": ").and_then(|(inner, limit)| Some((inner.split_once(" = ")?.1, limit)));
-                let (value, limit) = if value.is_empty() { inner.unwrap_or(("", tail)) } else { (value, tail) };
-                fault.value = Some(value.to_owned()).filter(|value| !value.is_empty());
-                fault.limit = Some(limit.to_owned());
-                fault.cure = cure.map(str::to_owned);
-                break;
-            }
-            rest = tail;
-        }
-        Self { message, ..fault }
+    /// A fault with its parts.
+    pub(crate) fn of_parts(exit_code: u8, message: String, parts: FaultParts) -> Self {
+        let FaultParts { file, key, value, limit, cure } = parts;
+        Self { exit_code, message, file, key, value, limit, cure }
     }
 
     /// An error of the arguments.
@@ -140,6 +236,7 @@ impl CallFault {
         Self {
             exit_code: u8::try_from(error.exit_code()).unwrap_or(1),
             message,
+            file: None,
             key: text(ContextKind::InvalidArg).map(name),
             value: text(ContextKind::InvalidValue),
             limit: limit.or(why),

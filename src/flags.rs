@@ -8,7 +8,7 @@ use search::ask::Question;
 use std::collections::BTreeSet;
 
 /// The arguments that each verb requires.
-const REQUIRED: [(&str, &str); 20] = [
+const REQUIRED: [(&str, &str); 22] = [
     ("search", "opt-350m --study tpu"),
     ("sweep", "opt-350m --study tpu"),
     ("merge", "part-1 part-2 --out whole"),
@@ -29,6 +29,8 @@ const REQUIRED: [(&str, &str); 20] = [
     ("serve", "opt-350m --chip h100"),
     ("list", "models"),
     ("doctor", ""),
+    ("mcp", ""),
+    ("page", "opt-350m --chip h100 --fabric nvlink4_node --devices 4 --global-batch 8"),
 ];
 
 /// A value for each flag, different from its default and from [`REQUIRED`]. A switch has an empty value. `VERB --FLAG`
@@ -36,6 +38,7 @@ const REQUIRED: [(&str, &str); 20] = [
 const SAMPLES: &[(&str, &str)] = &[
     ("--accumulate", "2"),
     ("--allow", "galore,step_multiplier=1.1"),
+    ("--allow-write", "runs"),
     ("--attention", "unfused"),
     ("--breakdown", "parts.csv"),
     ("--capacity-factor", "1.25"),
@@ -109,6 +112,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--parts", "8"),
     ("--pipeline", "2,4"),
     ("techniques --pipeline", "2"),
+    ("--port", "8080"),
     ("--plot", "figures"),
     ("--precision", "fp8"),
     ("--predictions", "predictions.csv"),

@@ -1,7 +1,7 @@
 //! `--from FILE`: the options that a framework's file states, put among the words of a command line before they are
 //! parsed. An option that the call gives itself takes precedence.
 
-use crate::failure::{Failure, OrInput, input_failure};
+use crate::failure::{Failure, OrInput, option_failure};
 use clap::{Arg, Command};
 use interop::framework::{FrameworkContext, FrameworkModel, FrameworkRun, read_framework_file};
 use sim::files::carried::Files;
@@ -67,9 +67,9 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         return Ok(words);
     };
     let path = Path::new(file);
-    let text = files
-        .read(path)
-        .map_err(|error| input_failure(format!("--from {file}: cannot be read: {error}; give a framework's file")))?;
+    let text = files.read(path).map_err(|error| {
+        option_failure("--from", file, format!("cannot be read: {error}"), "give a framework's file")
+    })?;
     let assumed: Vec<String> = given
         .options
         .iter()

@@ -68,14 +68,15 @@ pub fn read_fabric(
     let largest = fabric.fast_domain_devices();
     match domain {
         // A larger fast domain would be another fabric.
-        Some(devices) if devices > largest => Err(failure::input_failure(format!(
-            "--fast-domain {devices}: {}'s have at most {largest} devices; use at most {largest}, or a fabric with \
-            larger ones",
-            fabric.name
-        ))),
+        Some(devices) if devices > largest => Err(failure::option_failure(
+            "--fast-domain",
+            devices,
+            format!("{}'s have at most {largest} devices", fabric.name),
+            format!("use at most {largest}, or a fabric with larger ones"),
+        )),
         Some(devices) => fabric
             .with_fast_domain(devices)
-            .map_err(|e| failure::input_failure(format!("--fast-domain {devices}: {e}"))),
+            .map_err(|error| failure::option_failure_from(&format!("--fast-domain {devices}"), &error)),
         None => Ok(fabric),
     }
 }
@@ -113,13 +114,14 @@ fn set_options(mut stack: SoftwareStack, options: &[String]) -> Result<SoftwareS
     let key = |option: &String| option.split('=').next().unwrap_or_default().trim().to_owned();
     for (i, option) in options.iter().enumerate() {
         if options[..i].iter().any(|other| key(other) == key(option)) {
-            return Err(failure::input_failure(format!(
-                "--stack-option {option}: {} is set twice; set it once",
-                key(option)
-            )));
+            return Err(failure::option_failure(
+                "--stack-option",
+                option,
+                format!("{} is set twice", key(option)),
+                "set it once",
+            ));
         }
-        stack =
-            stack.with_option(option).map_err(|error| failure::input_failure(format!("--stack-option: {error}")))?;
+        stack = stack.with_option(option).map_err(|error| failure::option_failure_from("--stack-option", &error))?;
     }
     Ok(stack)
 }
@@ -131,18 +133,21 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
     let matrix = LinkMatrix::from_csv(&file, &text, links.of).or_input()?;
     let unit = if links.between_devices { 1 } else { whole.fast_domain_devices() };
     if devices <= unit {
-        return Err(failure::input_failure(format!(
-            "--links {file}: --devices {devices} lie in one unit of {unit}, which these links do not join; give more \
-            devices, a smaller --fast-domain, or --links-between devices"
-        )));
+        return Err(failure::option_failure(
+            "--links",
+            file,
+            format!("--devices {devices} lie in one unit of {unit}, which these links do not join"),
+            "give more devices, a smaller --fast-domain, or --links-between devices",
+        ));
     }
     let held = u64::from(matrix.unit_count()) * u64::from(unit);
     if u64::from(devices) > held {
-        return Err(failure::input_failure(format!(
-            "--links {file}: {} units of {unit} devices hold {held}, --devices {devices} is more; measure more units \
-            or use {held}",
-            matrix.unit_count()
-        )));
+        return Err(failure::option_failure(
+            "--links",
+            file,
+            format!("{} units of {unit} devices hold {held}, --devices {devices} is more", matrix.unit_count()),
+            format!("measure more units or use {held}"),
+        ));
     }
     whole.with_links(&matrix, unit, &file).or_input()
 }
@@ -155,7 +160,7 @@ pub fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
 /// The same, with the texts of `files` in the place of files on the disk.
 pub fn read_text_from(path: &Path, what: &str, files: &Files) -> Result<String, Failure> {
     files.read(path).map_err(|e| {
-        failure::input_failure(format!("{}: cannot be read: {e}; give the path of {what}", path.display()))
+        failure::file_failure(path.display(), format!("cannot be read: {e}"), format!("give the path of {what}"))
     })
 }
 
@@ -164,9 +169,12 @@ pub fn parse_storage(text: &str) -> Result<Storage, Failure> {
     let number = |part: &str| part.trim().parse::<f64>().ok().filter(|v| (1e-3..=1e6).contains(v));
     let parts = text.split_once(':').and_then(|(rate, size)| Some((number(rate)?, number(size)?)));
     let (rate, size) = parts.ok_or_else(|| {
-        failure::input_failure(format!(
-            "--nvme {text}: must be GB/s and GB of every device, each from 0.001 to 1000000; write it like 6.4:1600"
-        ))
+        failure::option_failure(
+            "--nvme",
+            text,
+            "must be GB/s and GB of every device, each from 0.001 to 1000000",
+            "write it like 6.4:1600",
+        )
     })?;
     let bandwidth = BytesPerSecond(rate * 1e9);
     Ok(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes((size * 1e9) as u64) })

@@ -5,6 +5,7 @@
 //! prints nor handles signals, and calls in parallel are independent of each other.
 
 mod answer;
+pub mod arguments;
 mod call;
 mod failure;
 #[cfg(test)]
@@ -14,7 +15,9 @@ mod input;
 mod named_input;
 mod numbers;
 mod progress;
+mod serve;
 mod verb;
+mod written_path;
 
 use call::Call;
 pub use call::{CallControl, CallOutput};
@@ -58,6 +61,8 @@ enum Verb {
     Serve(Box<verb::serve::ServeArguments>),
     List(verb::list::ListArguments),
     Doctor(verb::doctor::DoctorArguments),
+    Mcp(serve::mcp::McpArguments),
+    Page(Box<serve::page::PageArguments>),
     #[command(hide = true)]
     Completions(verb::shell::CompletionArguments),
     #[command(hide = true)]
@@ -89,12 +94,6 @@ fn screen_columns() -> usize {
 /// Sets the line width of the text of all answers to that of the screen.
 pub fn fit_text_to_screen() {
     results::text::set_screen_width(screen_columns());
-}
-
-/// A hint for a name that is not among `known` (`a, b, c`).
-#[must_use]
-pub fn hint_of_name(word: &str, known: &str) -> String {
-    sim::names::hint(word, known, "it has")
 }
 
 /// The verbs with their options, as the program takes them.
@@ -192,6 +191,8 @@ fn run_verb(verb: Verb, call: &Call) -> Result<(), Failure> {
         Verb::Serve(a) => verb::serve::run_serve(&a, call),
         Verb::List(a) => verb::list::run_list(&a, call),
         Verb::Doctor(a) => verb::doctor::run_doctor(&a, call),
+        Verb::Mcp(a) => serve::mcp::run_mcp(&a, call),
+        Verb::Page(a) => serve::page::run_page(&a, call),
         Verb::Completions(a) => verb::shell::print_completions(&a, CommandLine::command(), call),
         Verb::Man(a) => verb::shell::write_manual(&a, CommandLine::command(), call),
     }

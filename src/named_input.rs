@@ -1,15 +1,16 @@
 //! A model, chip, fabric, stack or study as a value: its file's text with its facts, and changes of single keys.
 
-use crate::failure::{CallFault, Failure, OrInput, OrOther, input_failure};
+use crate::failure::{CallFault, Failure, OrInput, OrOther, file_failure, input_failure, structured_failure};
 use crate::input;
 use crate::verb::list;
 use crate::verb::search::chip_document;
 use results::store::sums::short_digest;
 use search::study::Study;
 use serde_json::{Map, Value, json};
+use sim::files::FaultParts;
 use sim::files::carried::Files;
 use sim::files::document;
-use sim::hardware::{ChipTemplate, FieldValue};
+use sim::hardware::{ChipDocument, ChipTemplate, FieldValue};
 use sim::network::{Fabric, FabricDocument};
 use std::path::Path;
 use step::SoftwareStack;
@@ -108,7 +109,7 @@ impl NamedInput {
 
     /// The same with one key of its file changed. A chip's, fabric's or study's key may be the end of its full key, if
     /// no other key ends so: `hbm_stacks` or `area.hbm_stacks`. Keys that follow from the changed one in another way
-    /// stay as they are. A fabric has its figures for `chip`.
+    /// stay as they are. A chip that no longer is as it was published loses its published figures. A fabric has its figures for `chip`.
     ///
     /// # Errors
     /// An unknown key, or a value that the file's reader refuses.
@@ -166,8 +167,7 @@ impl NamedInput {
             return Ok(text.clone());
         }
         let word = self.word.as_str();
-        let unknown =
-            || input_failure(format!("{word}: has no file in this tool's format; give a built-in name or one"));
+        let unknown = || file_failure(word, "has no file in this tool's format", "give a built-in name or one");
         match self.kind {
             InputKind::Model => model::config_text(word, &Files::default()).ok_or_else(unknown),
             InputKind::Chip => chip_document(word, &Files::default())?.to_text(&[], "").or_other(),
@@ -208,7 +208,9 @@ impl NamedInput {
 
     fn changed_text(&self, key: &str, value: &Value, chip: Option<&str>) -> Result<String, Failure> {
         let (word, files) = (self.word.as_str(), self.files());
-        let refused = |why: &str| input_failure(format!("{key} = {value}: {why}"));
+        let refused = |why: &str| {
+            structured_failure(format!("{key} = {value}: {why}"), FaultParts::of_key(key, value.to_string(), why, ""))
+        };
         match self.kind {
             InputKind::Model => {
                 let mut config: Map<String, Value> = serde_json::from_str(&self.read_text()?).or_input()?;
@@ -226,9 +228,19 @@ impl NamedInput {
                 stack.with_option(&format!("{key}={words}")).or_input()?.to_toml_string().or_other()
             }
             InputKind::Chip => {
-                let mut document = chip_document(word, &files)?;
-                let key = full_key(key, document.list_fields())?;
-                document.set_field(&key, &field_value(value).map_err(|why| refused(&why))?).map_err(input_failure)?;
+                let as_published = chip_document(word, &files)?;
+                let key = full_key(key, as_published.list_fields())?;
+                let value = field_value(value).map_err(|why| refused(&why))?;
+                let changed = |mut document: ChipDocument| {
+                    document.set_field(&key, &value).map_err(input_failure)?;
+                    Ok::<_, Failure>(document)
+                };
+                let mut document = changed(as_published.clone())?;
+                // Another clock or number of cores does not reach the peaks that were published for the built chip.
+                if document.build_accelerator().is_err() {
+                    let unbuilt = changed(as_published.strip_measured(false))?;
+                    document = if unbuilt.build_accelerator().is_ok() { unbuilt } else { document };
+                }
                 document.to_text(std::slice::from_ref(&key), "changed by the user").or_other()
             }
             InputKind::Fabric => {
@@ -252,7 +264,7 @@ impl NamedInput {
 }
 
 fn table_of_text(file: &str, text: &str) -> Result<toml::Table, Failure> {
-    toml::from_str(text).map_err(|why| input_failure(format!("{file}: {why}")))
+    toml::from_str(text).map_err(|why| file_failure(file, why, ""))
 }
 
 fn field_value(value: &Value) -> Result<FieldValue, String> {
@@ -277,13 +289,10 @@ fn full_key(key: &str, fields: Vec<(String, FieldValue)>) -> Result<String, Fail
         .collect();
     match found[..] {
         [one] => Ok(one.clone()),
-        [] => Err(input_failure(format!(
-            "{key}: is no key of the file; {}",
-            sim::names::hint(key, &keys.join(", "), "it has")
-        ))),
+        [] => Err(file_failure(key, "is no key of the file", sim::names::hint(key, &keys.join(", "), "it has"))),
         _ => {
             let all: Vec<&str> = found.iter().map(|key| key.as_str()).collect();
-            Err(input_failure(format!("{key}: may be {}; give one of them", all.join(" or "))))
+            Err(file_failure(key, format!("may be {}", all.join(" or ")), "give one of them"))
         }
     }
 }
@@ -302,6 +311,9 @@ mod tests {
         let faster = chip.with_value("memory.hbm.read_gb_per_s", &json!(4800), None).unwrap();
         assert_eq!(faster.facts().unwrap()["hbm_gb_per_s"], json!(4800.0));
         assert!(faster.word().starts_with("h100-changed-"), "{}", faster.word());
+        // Another clock than the published peaks go with.
+        let slower = chip.with_value("clock_mhz", &json!(1281.0), None).unwrap();
+        assert_eq!(slower.facts().unwrap()["clock_mhz"], json!(1281.0));
         let again = NamedInput::from_text(InputKind::Chip, "mine", faster.text().unwrap()).unwrap();
         assert_eq!((again.word(), &again.facts().unwrap()["hbm_gb_per_s"]), ("mine.toml", &json!(4800.0)));
         let model = NamedInput::load(InputKind::Model, "llama2-7b").unwrap();

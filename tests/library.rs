@@ -73,6 +73,17 @@ fn a_fault_names_key_value_limit_and_cure() {
     let found = fault("evaluate opt-350m --chip h100 --fabric nvlink4_node --devices many --global-batch 8");
     assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("--devices"), Some("many")));
     assert!(found.limit.unwrap().contains("whole number from 1 to 1048576"));
+    let found = fault(&format!("{job} --stack-option overlap.tensor=7"));
+    assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("--stack-option"), Some("overlap.tensor=7")));
+    let found = fault("evaluate llama-9b --chip h100 --fabric nvlink4_node --devices 4 --global-batch 8");
+    assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("model"), Some("llama-9b")));
+    assert_eq!(found.limit.as_deref(), Some("is neither a built-in model nor a file"));
+    let found = fault("evaluate opt-350m --chip nowhere.toml --fabric nvlink4_node --devices 4 --global-batch 8");
+    assert_eq!((found.file.as_deref(), found.key), (Some("nowhere.toml"), None));
+    assert!(found.cure.unwrap().starts_with("give the path of a chip file"));
+    // A message with the marks of a message in a value is not taken apart.
+    let found = fault("evaluate x:;=.toml --chip h100 --fabric nvlink4_node --devices 4 --global-batch 8");
+    assert_eq!((found.key.as_deref(), found.value.as_deref()), (Some("model"), Some("x:;=.toml")));
 }
 
 #[test]

@@ -11,6 +11,8 @@ pub struct Fault {
     exit_code: u8,
     /// The message.
     message: String,
+    /// The file at fault.
+    file: Option<String>,
     /// The argument or key at fault.
     key: Option<String>,
     /// Its value.
@@ -23,38 +25,36 @@ pub struct Fault {
 
 #[pymethods]
 impl Fault {
-    /// A fault without parts.
+    /// A fault of a call that was never made, with the parts that it has.
     #[new]
-    fn new(message: String) -> Self {
-        Self { exit_code: 2, message, key: None, value: None, limit: None, cure: None }
+    #[pyo3(signature = (message, *, key=None, value=None, limit=None, cure=None))]
+    fn new(
+        message: String,
+        key: Option<String>,
+        value: Option<String>,
+        limit: Option<String>,
+        cure: Option<String>,
+    ) -> Self {
+        Self { exit_code: 2, message, file: None, key, value, limit, cure }
     }
 }
 
 impl Fault {
-    /// The fault of an argument.
-    pub fn of_argument(key: &str, value: &str, limit: &str, cure: &str) -> Self {
-        Self {
-            exit_code: 2,
-            message: format!("{key} = {value}: {limit}; {cure}"),
-            key: Some(key.to_owned()),
-            value: Some(value.to_owned()),
-            limit: Some(limit.to_owned()),
-            cure: Some(cure.to_owned()),
-        }
-    }
-
     /// A fault of the program itself.
     pub fn of_program(message: &str) -> Self {
-        Self { exit_code: 1, ..Self::new(message.to_owned()) }
+        Self { exit_code: 1, ..Self::new(message.to_owned(), None, None, None, None) }
     }
 
-    /// A fault of the command. An option has its name in Python.
+    /// A fault of the command. An option or argument has its name in Python; a key of a file stays as it is.
     pub fn of_call(fault: CallFault) -> Self {
-        let CallFault { exit_code, message, key, value, limit, cure } = fault;
+        let CallFault { exit_code, message, file, key, value, limit, cure } = fault;
         let named = |key: String| match key.strip_prefix("--") {
             Some(flag) => flag.replace('-', "_"),
-            None => key.trim_matches(['<', '>', '[', ']', '.']).to_lowercase(),
+            None if !key.contains(char::is_lowercase) || key.starts_with(['<', '[']) => {
+                key.trim_matches(['<', '>', '[', ']', '.']).to_lowercase()
+            }
+            None => key,
         };
-        Self { exit_code, message, key: key.map(named), value, limit, cure }
+        Self { exit_code, message, file, key: key.map(named), value, limit, cure }
     }
 }

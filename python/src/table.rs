@@ -30,19 +30,28 @@ fn value_error(why: impl ToString) -> PyErr {
 impl Table {
     /// A table with a row per JSON object, or per object of the list in it under `path` (keys joined by dots; none: the
     /// object itself). Objects in objects become columns `outer.inner`. A list of scalars becomes a text of JSON; a
-    /// list of objects is left out.
+    /// list of objects is left out. An error, `(message, True)`, and an answer without anything under `path` have a row
+    /// with the reason in the last column, `error`. Without such rows there is no such column.
     #[staticmethod]
     #[pyo3(signature = (answers, path=None))]
-    fn of_answers(py: Python<'_>, answers: Vec<String>, path: Option<String>) -> PyResult<Self> {
+    fn of_answers(py: Python<'_>, answers: Vec<(String, bool)>, path: Option<String>) -> PyResult<Self> {
         py.detach(|| {
             let mut rows = Vec::new();
-            for answer in &answers {
-                let value: Json = serde_json::from_str(answer).map_err(|why| why.to_string())?;
+            for (answer, is_error) in answers {
+                if is_error {
+                    rows.push(error_row(answer));
+                    continue;
+                }
+                let value: Json = serde_json::from_str(&answer).map_err(|why| why.to_string())?;
                 match path.as_deref().map_or(Some(&value), |path| value_at(&value, path)) {
+                    Some(Json::List(entries)) if entries.is_empty() => rows.extend(reason(&value).map(error_row)),
                     Some(Json::List(entries)) => rows.extend(entries.iter().map(flat_row)),
-                    Some(Json::Null) => {}
+                    Some(Json::Null) => rows.push(error_row(reason(&value).unwrap_or_else(|| "is null".to_owned()))),
                     Some(other) => rows.push(flat_row(other)),
-                    None => return Err(format!("{}: is no key of the answer", path.unwrap_or_default())),
+                    None => match reason(&value) {
+                        Some(why) => rows.push(error_row(why)),
+                        None => return Err(format!("{}: is no key of the answer", path.unwrap_or_default())),
+                    },
                 }
             }
             table_of_rows(rows).map_err(|why| why.to_string())
@@ -136,6 +145,22 @@ fn table_of_designs(rows: Vec<DesignRow>) -> Result<RecordBatch, ArrowError> {
     )
 }
 
+/// The column of errors.
+const ERROR: &str = "error";
+
+/// The row of a question without an answer.
+fn error_row(why: String) -> Row {
+    vec![(ERROR.to_owned(), Json::Text(why))]
+}
+
+/// Why an answer has no result; `None` if it does not say.
+fn reason(answer: &Json) -> Option<String> {
+    match answer.get("why") {
+        Some(Json::Text(why)) => Some(why.clone()),
+        _ => None,
+    }
+}
+
 /// The value under keys joined by dots.
 fn value_at<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').try_fold(value, |value, key| value.get(key))
@@ -181,6 +206,8 @@ fn table_of_rows(rows: Vec<Row>) -> Result<RecordBatch, ArrowError> {
             columns[column].1.push(value);
         }
     }
+    // The errors stand last.
+    columns.sort_by_key(|(name, _)| name == ERROR);
     if columns.is_empty() {
         return Ok(RecordBatch::new_empty(Arc::new(Schema::empty())));
     }

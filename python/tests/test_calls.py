@@ -17,6 +17,60 @@ JOB: Dict[str, Any] = {"chip": "h100", "fabric": "nvlink4_node", "devices": 4, "
 
 
 @pytest.mark.parametrize(
+    ("wrong", "key", "value", "limit", "cure"),
+    [
+        ({"model": "llama-9b"}, "model", "llama-9b", "is neither a built-in model nor a file", "did you mean"),
+        ({"chip": "tpu_v44"}, "chip", "tpu_v44", "is no built-in chip", "did you mean `tpu_v4`"),
+        ({"fabric": "nvlink4"}, "fabric", "nvlink4", "is no built-in fabric", "`nvlink4_node`"),
+        ({"stack": "megatronn"}, "stack", "megatronn", "is no built-in software stack", "did you mean `megatron"),
+        ({"stack_option": "overlap.tnsor=1"}, "stack_option", "overlap.tnsor", "has no such option", "overlap.tensor"),
+        ({"stack_option": "overlap.tensor=7"}, "stack_option", "overlap.tensor=7", "from 0 to 1", ""),
+        ({"technique": "galor"}, "technique", "galor", "no such technique", "did you mean `galore`"),
+        ({"technique": "galore"}, "technique", "galore", "its gradients or updates are biased", "add --allow galore"),
+        ({"headroom_gib": -1}, "headroom_gib", "-1", "must be", "use a value such as 4"),
+        ({"tensor": 3}, "tensor", "3", "must be a divisor", "use"),
+        ({"lora_targets": ["q_proj"]}, "lora_targets", "q_proj", "no technique has adapters", "add --technique lora"),
+        ({"devices": 4096, "fabric": "nvlink4_node"}, "devices", "4096", "", "use"),
+    ],
+)
+def test_an_error_has_its_parts_as_fields(
+    wrong: Dict[str, Any], key: str, value: Any, limit: str, cure: str
+) -> None:
+    given = {"model": "opt-350m", **JOB, **wrong}
+    with pytest.raises(coplace.CoplaceError) as found:
+        coplace.evaluate(**given)
+    error = found.value
+    assert (error.key, error.value, error.exit_code) == (key, value, 2)
+    assert limit in (error.limit or "") and cure in (error.cure or ""), (error.limit, error.cure)
+
+
+def test_an_error_of_a_file_names_it(here: Path) -> None:
+    with pytest.raises(coplace.CoplaceError) as found:
+        coplace.Chip("nowhere.toml")
+    assert found.value.file == "nowhere.toml" and "cannot be read" in (found.value.limit or "")
+    text = coplace.Chip("h100").text.replace("capacity_gib = 80", "capacity_gib = -80")
+    with pytest.raises(coplace.CoplaceError) as found:
+        coplace.Chip.from_text(text, name="mine")
+    error = found.value
+    assert (error.file, error.value) == ("mine.toml", "-80") and (error.key or "").endswith("capacity_gib")
+    (here / "config.json").write_text('{"model_type": "llama", "hidden_size": 0}')
+    with pytest.raises(coplace.CoplaceError) as found:
+        coplace.Model("config.json")
+    assert found.value.file == "config.json" and found.value.key and found.value.cure
+    with pytest.raises(coplace.CoplaceError) as found:
+        coplace.compare("nowhere", "elsewhere")
+    assert found.value.file == "nowhere" and "no such file" in (found.value.limit or "")
+
+
+def test_lists_are_taken_where_the_command_takes_commas() -> None:
+    lora = {**JOB, "technique": "lora,rank=8", "allow": "lora", "stack": "huggingface"}
+    listed = coplace.evaluate("opt-350m", lora_targets=["q_proj", "v_proj"], **lora)
+    assert listed.json() == coplace.evaluate("opt-350m", lora_targets="q_proj,v_proj", **lora).json()
+    by_name = {option["name"]: option["multiple"] for option in coplace.search.options}
+    assert by_name["front"] and not by_name["devices"]
+
+
+@pytest.mark.parametrize(
     ("wrong", "key", "value", "part"),
     [
         ({"sequence_lenth": 4}, "sequence_lenth", "4", "did you mean `sequence_length`"),

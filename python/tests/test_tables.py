@@ -36,13 +36,33 @@ def test_many_answers_are_a_row_each() -> None:
     asked = [coplace.evaluate.question("opt-350m", **{**JOB, "global_batch": batch}) for batch in (8, 16, 0, 32)]
     answers = coplace.batch(asked)
     table = coplace.table(answers, "result.plan")
-    assert len(table) == 3 and len(table.to_polars()) == 3
     steps = [answer.result.plan.step_s for answer in answers if isinstance(answer, coplace.Answer)]
-    assert table.to_pandas()["step_s"].tolist() == steps
-    assert coplace.table(answers).to_pandas()["job.cluster.global_batch_sequences"].tolist() == [8, 16, 32]
+    frame = table.to_pandas()
+    assert len(table) == len(table.to_polars()) == len(frame) == 4
+    # A question that failed keeps its row, with the reason.
+    assert frame.columns[-1] == "error" and frame["error"].isna().tolist() == [True, True, False, True]
+    assert frame["error"][2] == str(answers[2]) and frame["step_s"].isna()[2]
+    answered = frame[frame["error"].isna()]
+    assert answered["step_s"].tolist() == steps
+    whole = coplace.table(answers).to_pandas()
+    assert whole["job.cluster.global_batch_sequences"].dropna().tolist() == [8, 16, 32]
+    assert "error" not in coplace.table([answers[0]]).column_names
+    with pytest.raises(coplace.CoplaceError, match=r"answers\[1\] = 3: is no answer"):
+        coplace.table([answers[0], 3])
     with pytest.raises(coplace.CoplaceError, match="nothing: is no key"):
-        coplace.table(answers, "nothing")
+        coplace.table([answers[0]], "nothing")
     assert len(coplace.table([])) == 0
+
+
+def test_a_job_that_does_not_fit_has_a_row_with_the_reason() -> None:
+    asked = [coplace.evaluate.question("llama3-70b", **{**JOB, "devices": devices}) for devices in (8, 64)]
+    small = coplace.plan.question("llama3-70b", **JOB)
+    fabric = {"fabric": "selene_hdr200x8", "chip": "a100_80gb"}
+    frame = coplace.table(coplace.batch([asked[0].with_values(**fabric), asked[1].with_values(**fabric)]), "result.plan")
+    errors = frame.to_pandas()["error"]
+    assert "no plan fits" in errors[0] and errors.isna()[1]
+    plans = small.ask().table("plans").to_pandas()
+    assert len(plans) == 1 and "use at least 16 devices" in plans["error"][0]
 
 
 def test_lists_and_designs_are_tables(here: Path) -> None:

@@ -14,6 +14,7 @@ use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sim::files::carried::Files;
+use sim::files::{FaultParts, StructuredError};
 use sim::hardware::FileFault;
 use sim::hardware::constants::{Constants, read_changes};
 use thiserror::Error;
@@ -75,6 +76,24 @@ pub enum StudyError {
         /// The cure.
         cure: &'static str,
     },
+}
+
+impl StructuredError for StudyError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unknown { name, known } => {
+                FaultParts::of_key("study", name, "is no built-in study", sim::names::hint(name, known, "built in are"))
+            }
+            Self::Unreadable { file, why } => FaultParts::of_file(file, why, "give the path of a readable study file"),
+            Self::Malformed { file, why } => {
+                FaultParts::of_file(file, why, "the tables and keys of a study, each explained: coplace init FILE.toml")
+            }
+            Self::Dimension { place, why } => FaultParts::of_file(place, why, ""),
+            Self::Value { file, key, value, limit, cure } => {
+                FaultParts::of_key(*key, value, *limit, *cure).in_file(file)
+            }
+        }
+    }
 }
 
 impl StudyError {

@@ -9,6 +9,7 @@ mod stack;
 use crate::answer::Format;
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
+use crate::written_path::WrittenPath;
 use measured::validate::Dataset;
 use measured::validate::held_out::FittedScalarRange;
 use results::text::{ColumnAlign, TextTable, format_significant};
@@ -58,7 +59,7 @@ pub struct CalibrateArguments {
     only: Vec<String>,
     /// Write the chip, the fabric or the stack with the fitted scalars; the file's name becomes its name
     #[arg(long, value_name = "FILE.toml")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -78,8 +79,7 @@ pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), 
 
 /// Reports the faulty rows that a fit left out.
 fn name_wrong_rows(rows: &[measured::validate::RowError]) -> Result<(), Failure> {
-    let faults: Vec<String> = rows.iter().map(ToString::to_string).collect();
-    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+    failure::all_faults(rows.iter().cloned().map(Into::into).collect())
 }
 
 /// Reports the faulty rows of a file after fitting the others.

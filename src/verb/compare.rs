@@ -8,6 +8,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::LONGEST;
+use crate::written_path::WrittenPath;
 use results::compare::answers::{self, KeptAnswer};
 use results::compare::runs::compare_runs;
 use results::page::PageSubject;
@@ -50,14 +51,14 @@ pub struct CompareArguments {
     sequence_length: Option<u64>,
     /// The expert's pipeline stages, tensor-parallel width and data-parallel ranks [default: PHAZE's, if it gives them
     /// for the model]
-    #[arg(long, value_name = "P,T,D", requires = "freedoms")]
-    expert: Option<String>,
+    #[arg(long, value_name = "P,T,D", requires = "freedoms", value_delimiter = ',', action = clap::ArgAction::Set)]
+    expert: Option<Vec<String>>,
     /// Seed of Bayesian optimisation
     #[arg(long, default_value_t = 0, requires = "freedoms", value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
     /// Draw the comparison of freedoms into this directory (freedoms.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR", requires = "freedoms")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -73,7 +74,7 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
                 study: arguments.study.as_ref(),
                 stack: arguments.stack.as_ref(),
                 sequence_length: arguments.sequence_length,
-                expert: arguments.expert.as_deref(),
+                expert: arguments.expert.as_ref().map(|degrees| degrees.join(",")),
                 seed: arguments.seed,
                 out: arguments.out.as_deref(),
                 format: arguments.format,
@@ -81,10 +82,11 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
         );
     }
     if let Some(missing) = arguments.directories.iter().find(|path| !path.exists()) {
-        return Err(failure::input_failure(format!(
-            "{}: no such file or directory; give run directories, or what evaluate or plan printed with --format json",
-            missing.display()
-        )));
+        return Err(failure::file_failure(
+            missing.display(),
+            "no such file or directory",
+            "give run directories, or what evaluate or plan printed with --format json",
+        ));
     }
     let files = arguments.directories.iter().filter(|path| path.is_file()).count();
     let comparison = match arguments.directories.iter().find(|path| !path.is_file()) {
@@ -95,12 +97,14 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
             });
         }
         Some(directory) if files > 0 => {
-            return Err(failure::input_failure(format!(
-                "{}: is a directory, and others are files; give only runs, or only answers: coplace evaluate --chip {} \
-                --format json is the run's",
+            return Err(failure::file_failure(
                 directory.display(),
-                directory.display()
-            )));
+                "is a directory, and others are files",
+                format!(
+                    "give only runs, or only answers: coplace evaluate --chip {} --format json is the run's",
+                    directory.display()
+                ),
+            ));
         }
         Some(_) => compare_runs(read_runs(&arguments.directories)?).map_err(failure::input_failure)?,
     };
@@ -134,7 +138,7 @@ pub fn read_runs(directories: &[PathBuf]) -> Result<Vec<SearchRun>, Failure> {
         if directory.is_file() {
             let cure = "give directories that coplace search or coplace sweep wrote; coplace compare takes answers of \
                 evaluate and plan";
-            return Err(failure::input_failure(format!("{}: is a file, not a run; {cure}", directory.display())));
+            return Err(failure::file_failure(directory.display(), "is a file, not a run", cure));
         }
         runs.push(sweep::read_directory(directory).or_input()?);
     }

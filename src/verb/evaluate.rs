@@ -1,22 +1,25 @@
 //! `coplace evaluate`: evaluates one plan and explains its figures.
 
 use crate::answer::{self, Format};
-use crate::call::Call;
+use crate::call::{Call, CallControl};
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::progress;
 use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, count_up_to, option_of_rule};
 use crate::verb::plan::{self, describe_job, draw_memory};
+use crate::written_path::WrittenPath;
 use interop::chakra;
 use results::answer::evaluation::EvaluateAnswer;
 use results::answer::step::ExplainedPlan;
 use results::emit::trace;
+use results::page::PageRoofline;
 use results::report;
 use results::report::KernelDetailLevel;
 use results::store::files;
 use search::ask::{ClusterSpec, Question};
-use search::planner::{Job, search_plans};
+use search::planner::{Job, PlanAnswer, search_plans};
 use sim::files::carried::Files;
-use std::path::PathBuf;
+use std::path::Path;
+use step::TrainingPlan;
 
 /// Evaluate one plan of a model on a cluster: time, memory, energy, and the bound of each kernel
 #[derive(clap::Args)]
@@ -48,15 +51,15 @@ pub struct EvaluateArguments {
     /// Write the step as a trace for Chrome or Perfetto: every stage pass by pass, and the slowest stage's passes
     /// kernel by kernel
     #[arg(long, value_name = "FILE.json")]
-    trace: Option<PathBuf>,
+    trace: Option<WrittenPath>,
     /// Write a micro-batch on the slowest stage, kernel by kernel, as a Chakra execution trace (MLCommons), for
     /// ASTRA-sim and others; FILE.groups.json beside it has the groups of ranks
     #[arg(long, value_name = "FILE.et")]
-    chakra: Option<PathBuf>,
+    chakra: Option<WrittenPath>,
     /// Draw the memory of every stage over the step into this directory (memory.svg and .png), which is created if
     /// needed
     #[arg(long, value_name = "DIR")]
-    memory: Option<PathBuf>,
+    memory: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -70,27 +73,62 @@ impl EvaluateArguments {
     }
 }
 
-/// Runs the verb: evaluates, prints, writes the traces.
-pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Failure> {
-    let question = arguments.question()?;
-    let mut loaded = LoadedJob::load(&question, Ok)?;
+/// Finds the fastest plan of a question, whose parts are loaded.
+fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result<PlanAnswer, Failure> {
     let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
         let (space, _) = plan::requested_spaces(None, false, job, &cluster, &asked);
         progress::run_with_progress(call, "searching plans", || search_plans(job, &space, 1)).or_input()
     };
-    let settled = loaded.settle_offload(&question, searched)?;
-    let job = loaded.planner_job(&question);
+    let settled = loaded.settle_offload(question, searched)?;
+    let job = loaded.planner_job(question);
     let (space, _) = plan::requested_spaces(None, false, &job, &cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, &cluster) {
-        return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
+        return Err(failure::option_failure_of_rule(option_of_rule(error.key), error));
     }
     let found = settled.map_or_else(|| searched(&job), Ok)?;
     if let (Some(refusal), true) = (&found.refusal, found.refused == found.plans) {
         return Err(failure::input_failure(refusal));
     }
-    plan::unmet_budget(&question, &job, &found)?;
+    plan::unmet_budget(question, &job, &found)?;
+    Ok(found)
+}
+
+/// An evaluated job: its record, and what a page draws beside it.
+pub struct EvaluatedJob {
+    /// The record of the verb.
+    pub record: EvaluateAnswer,
+    /// The plan; `None` if none fits.
+    pub plan: Option<TrainingPlan>,
+    /// The kernels of the plan under the chip's roofline.
+    pub roofline: Option<PageRoofline>,
+    /// The name of the chip.
+    pub chip_name: String,
+}
+
+/// Evaluates a question without printing it.
+pub fn evaluate_question(question: Question) -> Result<EvaluatedJob, Failure> {
+    let call = Call::of_library(Files::default(), CallControl::default());
+    let mut loaded = LoadedJob::load(&question, Ok)?;
+    let found = find_plan(&question, &mut loaded, &call)?;
+    let job = loaded.planner_job(&question);
+    let best = found.best.first();
+    let explained = best.map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
+    Ok(EvaluatedJob {
+        record: EvaluateAnswer::new(&job, question.model(), &found, explained.as_ref()),
+        plan: best.map(|ranked| ranked.plan.clone()),
+        roofline: explained.as_ref().map(|explained| PageRoofline::new(&job, &explained.why)),
+        chip_name: job.chip.known_name().to_owned(),
+    })
+}
+
+/// Runs the verb: evaluates, prints, writes the traces.
+pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Failure> {
+    let question = arguments.question()?;
+    let mut loaded = LoadedJob::load(&question, Ok)?;
+    let found = find_plan(&question, &mut loaded, call)?;
+    let job = loaded.planner_job(&question);
     let explained =
         found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
     write_traces(arguments, &job, explained.as_ref())?;
@@ -120,9 +158,12 @@ impl EvaluateArguments {
         let one = |list: &Option<Vec<u32>>, name: &str| match list.as_deref() {
             None => Ok(1),
             Some([value]) => Ok(u64::from(*value)),
-            Some(_) => Err(failure::input_failure(format!(
-                "--data {data}: needs one value of --{name}; give one, or leave --data out"
-            ))),
+            Some(_) => Err(failure::option_failure(
+                "--data",
+                data,
+                format!("needs one value of --{name}"),
+                "give one, or leave --data out",
+            )),
         };
         let (p, t) = (one(&asked.pipeline, "pipeline")?, one(&asked.tensor, "tensor")?);
         let c = one(&asked.context, "context")?;
@@ -130,10 +171,14 @@ impl EvaluateArguments {
         let devices = u64::from(question.cluster.devices);
         if needed != devices {
             let context = if c > 1 { format!(" x {c} context-parallel") } else { String::new() };
-            return Err(failure::input_failure(format!(
-                "--data {data}: {p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is \
-                 {devices}; use --devices {needed}, or other degrees"
-            )));
+            return Err(failure::option_failure(
+                "--data",
+                data,
+                format!(
+                    "{p} pipeline stages x {data} data-parallel x {t} tensor-parallel{context} are {needed} devices, --devices is {devices}"
+                ),
+                format!("use --devices {needed}, or other degrees"),
+            ));
         }
         asked.context.get_or_insert_with(|| vec![1]);
         Ok(question)
@@ -147,7 +192,7 @@ fn write_traces(
     explained: Option<&ExplainedPlan>,
 ) -> Result<(), Failure> {
     let title = format!("{} on {} x {}", arguments.job.model, job.devices, job.chip.name);
-    let write = |flag: &str, file: Option<&PathBuf>, contents: &dyn Fn(&ExplainedPlan) -> Vec<u8>| {
+    let write = |flag: &str, file: Option<&Path>, contents: &dyn Fn(&ExplainedPlan) -> Vec<u8>| {
         let Some(file) = file else { return Ok(()) };
         let Some(explained) = explained else {
             tracing::warn!("{flag} {}: no plan fits, nothing is written", file.display());
@@ -155,10 +200,10 @@ fn write_traces(
         };
         files::write_file(file, &contents(explained)).or_unwritable()
     };
-    write("--trace", arguments.trace.as_ref(), &|explained| {
+    write("--trace", arguments.trace.as_deref(), &|explained| {
         trace::kernel_trace(&title, explained, job.chip).into_bytes()
     })?;
     let groups = arguments.chakra.as_ref().map(|file| file.with_extension("groups.json"));
-    write("--chakra", groups.as_ref(), &|explained| chakra::write_rank_groups(&explained.why).into_bytes())?;
-    write("--chakra", arguments.chakra.as_ref(), &|explained| chakra::write_execution_trace(&title, &explained.why))
+    write("--chakra", groups.as_deref(), &|explained| chakra::write_rank_groups(&explained.why).into_bytes())?;
+    write("--chakra", arguments.chakra.as_deref(), &|explained| chakra::write_execution_trace(&title, &explained.why))
 }

@@ -40,7 +40,7 @@ pub struct ExplainArguments {
 pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
     let record = search_run::read_record(&arguments.run).or_input()?;
-    let refused = |why: &str| failure::input_failure(format!("{name}: {why}"));
+    let refused = |why: &str| failure::file_failure(&name, why, "");
     let best = record
         .best
         .as_ref()

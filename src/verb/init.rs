@@ -3,11 +3,13 @@
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::written_path::WrittenPath;
 use results::store::files;
 use search::schema::{self, TEMPLATE, TITLE};
 use search::study::Study;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use sim::files::FaultParts;
+use std::path::Path;
 
 /// File name of the schema, beside the study.
 const SCHEMA: &str = "coplace-study.schema.json";
@@ -22,7 +24,7 @@ const SCHEMA: &str = "coplace-study.schema.json";
 pub struct InitArguments {
     /// File of the study
     #[arg(default_value = "study.toml")]
-    file: PathBuf,
+    file: WrittenPath,
     /// Start from a copy of a built-in study (coplace list studies)
     #[arg(long, value_name = "NAME")]
     study: Option<String>,
@@ -41,7 +43,7 @@ struct InitAnswer {
 /// Runs the verb: writes the study and the schema.
 pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
     let file = &arguments.file;
-    let refused = |why: &str| failure::input_failure(format!("{}: {why}", file.display()));
+    let refused = |why: &str| failure::file_failure(file.display(), why, "");
     if file.extension().is_none_or(|ending| ending != "toml") {
         return Err(refused("a study's name ends in .toml; give such a name"));
     }
@@ -53,20 +55,20 @@ pub fn run_init(arguments: &InitArguments, call: &Call) -> Result<(), Failure> {
         Some(name) => Study::text(name).ok_or_else(|| {
             let names = Study::names();
             let hint = sim::names::hint(name, &names.join(", "), "built in are");
-            failure::input_failure(format!("unknown study `{name}`: {hint}"))
+            failure::structured_failure(
+                format!("unknown study `{name}`: {hint}"),
+                FaultParts::of_key("study", name, "is no built-in study", hint),
+            )
         })?,
     };
     let schema = file.with_file_name(SCHEMA);
     if schema.symlink_metadata().is_ok() && !is_our_schema(&schema) {
         let cure = "give a study's name in another directory, or rename it";
-        return Err(failure::input_failure(format!(
-            "{}: is not coplace's schema of studies; {cure}",
-            schema.display()
-        )));
+        return Err(failure::file_failure(schema.display(), "is not coplace's schema of studies", cure));
     }
     let study = format!("#:schema ./{SCHEMA}\n{text}");
     let completed = serde_json::to_string_pretty(&schema::schema()).or_other()? + "\n";
-    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.clone(), study.into_bytes())])
+    files::write_files(&[(schema.clone(), completed.into_bytes()), (file.to_path_buf(), study.into_bytes())])
         .or_unwritable()?;
     let written = InitAnswer { study: file.display().to_string(), schema: schema.display().to_string() };
     answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&written), |_| {

@@ -10,13 +10,16 @@ pub use precision::ProductFormat;
 pub(super) use precision::training_precision;
 pub use space::{SpaceArguments, option_of_rule};
 
-use crate::failure::{Failure, OrInput, input_failure};
+use crate::failure::{
+    Failure, OrInput, input_failure, missing_option, option_failure, option_failure_from, structured_failure,
+};
 use crate::input;
 use crate::numbers::whole_number_in;
 use clap::ValueEnum;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::{Job, PlanAnswer};
 use sim::files::carried::Files;
+use sim::files::{FaultParts, StructuredError};
 use sim::hardware::{Accelerator, ChipTemplate};
 use sim::network::Fabric;
 use sim::units::Bytes;
@@ -164,8 +167,8 @@ pub struct JobArguments {
     pub technique: Vec<String>,
     /// Modules that a technique's adapters stand beside: `q_proj,v_proj`, `all-linear` and so on [default: the
     /// technique's own, all products of the layers for LoRA]
-    #[arg(long, value_name = "MODULES")]
-    pub lora_targets: Option<String>,
+    #[arg(long, value_name = "MODULES", value_delimiter = ',', action = clap::ArgAction::Set)]
+    pub lora_targets: Option<Vec<String>>,
     /// Allow a technique that changes the training. X is the expected factor on the number of steps; the throughput
     /// divided by X is printed too. Can be given several times
     #[arg(long, value_name = "NAME[,step_multiplier=X]")]
@@ -293,8 +296,7 @@ impl JobArguments {
         let Some(fabric) = given.or_else(|| usual.map(|usual| usual.fabric.clone())) else {
             return Err(missing_fabric(chip, &self.files)?);
         };
-        let missing =
-            |option: &str, of: &str| input_failure(format!("{option} is missing: give {of}, or a run as --chip"));
+        let missing = |option: &str, of: &str| missing_option(option, format!("give {of}, or a run as --chip"));
         let devices = self.devices.or(usual.map(|usual| usual.devices));
         let batch = self.global_batch.or(usual.map(|usual| usual.global_batch_sequences));
         Ok(ClusterSpec {
@@ -322,7 +324,7 @@ impl JobArguments {
             headroom_gib: self.headroom_gib.or(run.map(|software| software.headroom_gib)).unwrap_or(0.0),
             fit: None,
             techniques: self.technique.clone(),
-            lora_targets: self.lora_targets.clone(),
+            lora_targets: self.lora_targets.as_ref().map(|modules| modules.join(",")),
             allow: self.allow.clone(),
         }
     }
@@ -348,7 +350,7 @@ fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
         ([], None) => "coplace list fabrics has them, and a fabric's file is one too".to_owned(),
         _ => format!("{chip} is sold with:{}", own.concat()),
     };
-    Ok(input_failure(format!("--fabric is missing: name the network that joins the devices; {known}")))
+    Ok(missing_option("--fabric", format!("name the network that joins the devices; {known}")))
 }
 
 /// The model of a question as it is trained.
@@ -357,18 +359,23 @@ fn model_of(question: &Question) -> Result<Model, Failure> {
     if let Some(modules) = question.mtp_layers {
         if modules > 0 && !question.software.techniques.is_empty() {
             let cure = "leave one of the two out";
-            return Err(input_failure(format!("--mtp-layers {modules}: is not modelled beside --technique; {cure}")));
+            return Err(option_failure("--mtp-layers", modules, "is not modelled beside --technique", cure));
         }
         model = model.with_further_token_modules(modules).or_input()?;
     }
     let Some(factor) = question.capacity_factor else { return Ok(model) };
     let Some(experts) = &mut model.experts else {
-        return Err(input_failure(format!("--capacity-factor {factor}: {} has no experts; leave it out", model.name)));
+        return Err(option_failure(
+            "--capacity-factor",
+            factor,
+            format!("{} has no experts", model.name),
+            "leave it out",
+        ));
     };
     let most = experts.count as f64 / experts.top_k.max(1) as f64;
     if !(1.0..=most).contains(&factor) {
         let limit = format!("must be from 1 to {most} (experts over experts per token)");
-        return Err(input_failure(format!("--capacity-factor {factor}: {limit}; 1.25 is usual")));
+        return Err(option_failure("--capacity-factor", factor, limit, "1.25 is usual"));
     }
     experts.capacity_factor = Some(factor);
     Ok(model)
@@ -377,12 +384,14 @@ fn model_of(question: &Question) -> Result<Model, Failure> {
 /// The techniques with their adapters beside the given modules.
 pub(super) fn with_targets(techniques: Techniques, modules: Option<&str>) -> Result<Techniques, Failure> {
     let Some(modules) = modules else { return Ok(techniques) };
-    let fault = |why: String| input_failure(format!("--lora-targets {modules}: {why}"));
     if !techniques.iter().any(|technique| technique.preset().has_adapters()) {
-        return Err(fault("no technique has adapters; add --technique lora, or leave it out".to_owned()));
+        let cure = "add --technique lora, or leave it out";
+        return Err(option_failure("--lora-targets", modules, "no technique has adapters", cure));
     }
     let target = |technique: &Technique| match technique.preset().has_adapters() {
-        true => technique.with_targets(modules, ',').map_err(|e| fault(e.to_string())),
+        true => technique
+            .with_targets(modules, ',')
+            .map_err(|error| option_failure_from(&format!("--lora-targets {modules}"), &error)),
         false => Ok(technique.clone()),
     };
     techniques.iter().map(target).collect()
@@ -396,10 +405,10 @@ fn techniques_of(
     stack: &SoftwareStack,
 ) -> Result<Techniques, Failure> {
     let software = &question.software;
-    let parsed = |text: &String| text.parse::<Technique>().map_err(|e| input_failure(format!("--technique: {e}")));
+    let parsed = |text: &String| text.parse::<Technique>().map_err(|error| option_failure_from("--technique", &error));
     let asked: Techniques = software.techniques.iter().map(parsed).collect::<Result<_, _>>()?;
     let asked = with_targets(asked, software.lora_targets.as_deref())?;
-    let allowance = |text: &String| text.parse::<Allowance>().map_err(|e| input_failure(format!("--allow: {e}")));
+    let allowance = |text: &String| text.parse::<Allowance>().map_err(|error| option_failure_from("--allow", &error));
     let allowances: Vec<Allowance> = software.allow.iter().map(allowance).collect::<Result<_, _>>()?;
     let techniques = asked.with_allowances(&allowances).or_input()?;
     if techniques.is_empty() {
@@ -421,10 +430,12 @@ fn techniques_of(
         if goes && !there {
             let nvme = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
             let cure = format!("give the chip's file its [{table}]{nvme}, or leave the technique out");
-            return Err(input_failure(format!(
-                "--technique: {techniques} sends tensors to what {} has none of: {table}; {cure}",
-                chip.name
-            )));
+            return Err(option_failure(
+                "--technique",
+                "",
+                format!("{techniques} sends tensors to what {} has none of: {table}", chip.name),
+                cure,
+            ));
         }
     }
     Ok(techniques)
@@ -454,7 +465,13 @@ impl JobParts {
                     whole.fast_domain_devices()
                 )
             });
-            input_failure(format!("--devices {} --fabric {}{domain}: {error}{part}", cluster.devices, cluster.fabric))
+            {
+                let message =
+                    format!("--devices {} --fabric {}{domain}: {error}{part}", cluster.devices, cluster.fabric);
+                let parts = error.fault_parts();
+                let cure = parts.cure.map(|cure| format!("{cure}{part}"));
+                structured_failure(message, FaultParts { key: Some("--devices".to_owned()), cure, ..parts })
+            }
         })?;
         let (software, given) = (&question.software, (&chip.accelerator, named.as_str()));
         let stack = input::read_stack_of_chip(software.stack.as_deref(), given, &software.stack_options, files)?;
@@ -556,5 +573,5 @@ pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Re
     }
     let limit =
         format!("must be at least 0 and less than the {most:.2} GiB that stack {} leaves of {}", stack.name, chip.name);
-    Err(input_failure(format!("--headroom-gib {gib}: {limit}; use a value such as 4")))
+    Err(option_failure("--headroom-gib", gib, limit, "use a value such as 4"))
 }

@@ -6,6 +6,7 @@ use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{parts, prepare_job};
 use crate::verb::sweep::{PreparedSweep, SweepProcessCounts, answer_text, claim_directory, sweep_facts};
+use crate::written_path::WrittenPath;
 use results::run::parts::is_part;
 use results::run::sweep::STORE;
 use results::run::sweep::merge::{self, SweepParts};
@@ -27,7 +28,7 @@ pub struct MergeArguments {
     parts: Vec<PathBuf>,
     /// Directory of the whole
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    out: WrittenPath,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -41,9 +42,11 @@ pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure>
         {
             let (part, swept) = (part.display(), swept.display());
             let cure = "give the parts of one of them alone";
-            return Err(failure::input_failure(format!(
-                "{part}: is a part of a search, and {swept} one of a sweep; {cure}"
-            )));
+            return Err(failure::file_failure(
+                &part,
+                format!("is a part of a search, and {swept} one of a sweep"),
+                cure,
+            ));
         }
         return parts::merge_parts(call, &arguments.parts, &arguments.out, arguments.format);
     }

@@ -7,7 +7,7 @@ pub mod doctor;
 pub mod evaluate;
 pub mod explain;
 pub mod init;
-mod job;
+pub mod job;
 pub mod list;
 pub mod merge;
 pub mod pareto;

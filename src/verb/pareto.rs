@@ -4,6 +4,7 @@ use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::written_path::WrittenPath;
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::run::record::FrontRecord;
@@ -48,7 +49,7 @@ pub struct ParetoArguments {
     z: Option<FrontQuantity>,
     /// Directory of the figures, which is created if needed
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    out: WrittenPath,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -85,17 +86,21 @@ struct AxesNamed {
 pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failure> {
     let mut runs = read_runs(&arguments.directories)?;
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
-        return Err(failure::input_failure(format!(
-            "{}: is a run of search --robust, which looks for the best at the bad end of its step's interval and for \
-            no front; search without --robust for one (its --front names the axes), or see coplace compare {}",
-            run.name, run.name
-        )));
+        return Err(failure::file_failure(
+            &run.name,
+            "is a run of search --robust, which looks for the best at the bad end of its step's interval and for no \
+            front",
+            format!(
+                "search without --robust for one (its --front names the axes), or see coplace compare {}",
+                run.name
+            ),
+        ));
     }
     rescale_to_first_reference(&mut runs).map_err(failure::input_failure)?;
     let axes = requested_axes(arguments, &runs)?;
     let out = &arguments.out;
     if out.exists() && !out.is_dir() {
-        return Err(failure::input_failure(format!("--out {}: is a file; give a directory", out.display())));
+        return Err(failure::option_failure("--out", out.display(), "is a file", "give a directory"));
     }
     let figure = search_run::front_figure(&runs, axes).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
@@ -122,10 +127,12 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     let axes = FrontAxes { x, y, z: arguments.z.or(own.z.filter(|_| !chosen)) };
     if x == y || axes.z.is_some_and(|z| z == x || z == y) {
         let all: Vec<String> = axes.all_quantities().map(|quantity| quantity.to_string()).collect();
-        return Err(failure::input_failure(format!(
-            "--x, --y, --z: {}: one is there twice; give different ones",
-            all.join(", ")
-        )));
+        return Err(failure::option_failure(
+            "--x, --y, --z",
+            "",
+            format!("{}: one is there twice", all.join(", ")),
+            "give different ones",
+        ));
     }
     for (flag, quantity) in [("--x", Some(x)), ("--y", Some(y)), ("--z", axes.z)] {
         let Some(quantity) = quantity else { continue };
@@ -140,7 +147,7 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
         });
         if let Some(run) = without {
             let cure = "use area, power, cost or throughput";
-            return Err(failure::input_failure(format!("{flag} {quantity}: no design of {} has it; {cure}", run.name)));
+            return Err(failure::option_failure(flag, quantity, format!("no design of {} has it", run.name), cure));
         }
     }
     Ok(axes)

@@ -50,11 +50,11 @@ pub fn run_place(arguments: &PlaceArguments, call: &Call) -> Result<(), Failure>
     let mut faults = Vec::new();
     for path in &arguments.files {
         match place_file(call, path, arguments.format) {
-            Err(Failure::Input(error)) => faults.push(error.to_string()),
+            Err(Failure::Input(error)) => faults.push(error),
             other => other?,
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+    failure::all_faults(faults)
 }
 
 /// The word of a status in records.

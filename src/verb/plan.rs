@@ -12,6 +12,7 @@ use crate::numbers::whole_number_in;
 use crate::progress::ProgressDisplay;
 use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
+use crate::written_path::WrittenPath;
 use clap::ValueEnum;
 use fit::FitSearch;
 use interop::piper;
@@ -139,11 +140,11 @@ pub struct PlanArguments {
     /// Write the step of the fastest plan as a trace for Chrome or Perfetto, pass by pass on every stage with its
     /// memory
     #[arg(long, value_name = "FILE", conflicts_with = "emit")]
-    trace: Option<PathBuf>,
+    trace: Option<WrittenPath>,
     /// Draw the memory of every stage over the step of the fastest plan into this directory (memory.svg and .png),
     /// which is created if needed
     #[arg(long, value_name = "DIR", conflicts_with = "emit")]
-    memory: Option<PathBuf>,
+    memory: Option<WrittenPath>,
     /// Say what a whole training of so many tokens takes under the first plan: days, device hours, energy. 15T, 300B,
     /// 20M or a whole number
     #[arg(long, value_name = "TOKENS", value_parser = parse_tokens, conflicts_with = "emit")]
@@ -184,7 +185,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, &asked);
     asked.check_tensor_names(&job).or_input()?;
     if let Some(error) = asked.fault(&space, &job, cluster) {
-        return Err(failure::input_failure(format!("{}{error}", option_of_rule(error.key))));
+        return Err(failure::option_failure_of_rule(option_of_rule(error.key), error));
     }
     for (name, rule) in asked.idle_schedules(&job, cluster) {
         tracing::warn!("--schedule {name}: no plan runs it, it is left out: {rule}");
@@ -255,7 +256,7 @@ pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> 
         return Ok(());
     }
     let why = PlannedAnswer::from_answer(job, question.model(), answer, &[]).why.unwrap_or_default();
-    Err(failure::input_failure(format!("--headroom-gib {}: {why}", question.software.headroom_gib)))
+    Err(failure::option_failure("--headroom-gib", question.software.headroom_gib, why, ""))
 }
 
 /// Searches the fastest plans of a space.

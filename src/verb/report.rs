@@ -6,6 +6,7 @@ use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use crate::verb::job::JobParts;
 use crate::verb::job::run::files_beside;
+use crate::written_path::WrittenPath;
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
 use results::run::search_run::{RunError, SearchRun};
@@ -38,7 +39,7 @@ pub struct ReportArguments {
     run: PathBuf,
     /// File of the page
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
-    out: PathBuf,
+    out: WrittenPath,
     /// Model configuration, instead of the name in the run
     #[arg(long)]
     model: Option<String>,
@@ -67,10 +68,12 @@ struct ReportAnswer {
 /// Runs the verb: reads the run, replays its step, writes the page.
 pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failure> {
     if arguments.out.is_dir() {
-        return Err(failure::input_failure(format!(
-            "-o {}: is a directory; give a file, such as report.html in it",
-            arguments.out.display()
-        )));
+        return Err(failure::option_failure(
+            "-o",
+            arguments.out.display(),
+            "is a directory",
+            "give a file, such as report.html in it",
+        ));
     }
     let subject = PageSubject::read_from(&arguments.run).or_input()?;
     if subject.kind == AnsweringVerb::Search {

@@ -4,6 +4,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
+use crate::written_path::WrittenPath;
 use clap::ValueEnum;
 use interop::scale_sim::{
     LayerReport, ScaleSimConfig, TopologyKind, TopologyLayer, read_topology, write_compute_report,
@@ -48,7 +49,7 @@ pub struct ScaleSimArguments {
     input: Option<ScaleSimInput>,
     /// Write the compute report
     #[arg(long, value_name = "COMPUTE_REPORT.csv")]
-    report: Option<PathBuf>,
+    report: Option<WrittenPath>,
     /// Count as if the array never stalled and skipped nothing, whatever the configuration says
     #[arg(long)]
     stall_free: bool,
@@ -88,11 +89,11 @@ pub fn run_scalesim(arguments: &ScaleSimArguments, call: &Call) -> Result<(), Fa
         );
     }
     if !config.beyond.is_empty() && !arguments.stall_free {
-        return Err(failure::input_failure(format!(
-            "{name}: {}: stalls, sparsity and layouts are not modelled; turn them off and write InterfaceBandwidth: \
-            CALC, or give --stall-free to count an array that never waits",
-            config.beyond.join(", ")
-        )));
+        return Err(failure::file_failure(
+            &name,
+            format!("{}: stalls, sparsity and layouts are not modelled", config.beyond.join(", ")),
+            "turn them off and write InterfaceBandwidth: CALC, or give --stall-free to count an array that never waits",
+        ));
     }
     let kind = arguments.input.map(|input| match input {
         ScaleSimInput::Conv => TopologyKind::Convolution,

@@ -103,9 +103,12 @@ struct PairingLine {
 pub fn run_schedule(arguments: &ScheduleArguments, call: &Call) -> Result<(), Failure> {
     let time = match arguments.time_limit {
         Some(s) if !(s > 0.0 && s < 1e9) => {
-            return Err(failure::input_failure(format!(
-                "--time-limit {s}: must be above 0 and below 1e9 seconds; leave it out for none"
-            )));
+            return Err(failure::option_failure(
+                "--time-limit",
+                s,
+                "must be above 0 and below 1e9 seconds",
+                "leave it out for none",
+            ));
         }
         limit => limit.map(Duration::from_secs_f64),
     };
@@ -122,10 +125,10 @@ pub fn run_schedule(arguments: &ScheduleArguments, call: &Call) -> Result<(), Fa
                     answer_text(&line)
                 })?;
             }
-            Err(error) => faults.push(error.to_string()),
+            Err(error) => faults.push(error.into()),
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+    failure::all_faults(faults)
 }
 
 impl ScheduleAnswer {

@@ -17,6 +17,7 @@ use crate::progress::{self, RemainingTime, TimeLeft};
 use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
 use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
+use crate::written_path::WrittenPath;
 use asked::NamedChoice;
 use question::SearchQuestion;
 pub use question::chip_document;
@@ -38,6 +39,7 @@ use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use search::space::{DesignId, EfficiencyChoice};
 use sim::files::carried::Files;
 use sim::units::SquareMillimeters;
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -72,7 +74,7 @@ pub struct SearchArguments {
     posed: SearchRequest,
     /// Run directory [default: runs/MODEL-STUDY, with a digest of the question if it differs from the study's]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Seed of all random choices; kept in the record (the exhaustive search has none)
     #[arg(long, default_value_t = 0, value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
@@ -89,7 +91,7 @@ pub struct SearchArguments {
     /// With --shard: a directory that all parts share. Each part writes its best designs there, and prunes with those
     /// of the others
     #[arg(long, value_name = "DIR", requires = "shard")]
-    share: Option<PathBuf>,
+    share: Option<WrittenPath>,
     #[command(flatten)]
     in_parts: PartArguments,
 }
@@ -246,7 +248,7 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
     }
     if arguments.posed.asked.robust && arguments.draws != DRAWS {
         let cure = "--robust has a rule of doubt of its own; leave one of the two out";
-        return Err(failure::input_failure(format!("--draws {}: {cure}", arguments.draws)));
+        return Err(failure::option_failure("--draws", arguments.draws, cure, ""));
     }
     let start = Instant::now();
     let limit = stop::StopLimit::new(call, arguments.posed.asked.time_limit)?;
@@ -281,9 +283,7 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
             progress.say_progress(search_line(now, gap, aim.objective, searched.objective_scale()), left);
         };
         let watch = DesignWatch { stop: &|| limit.is_reached(), told: &mut told };
-        let answer = search
-            .run_design_search(watch)
-            .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))?;
+        let answer = search.run_design_search(watch).map_err(|why| failure::file_failure(&question.name, why, ""))?;
         let outside = &answer.outside;
         // For boxes this is known only now.
         if search.space.whole_region().is_some()
@@ -462,9 +462,14 @@ pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<Prepa
         false => space.emptiness(job, &question.cluster),
     };
     if let Some(fault) = fault {
-        return Err(failure::input_failure(format!("{}: plan: {fault}", question.name)));
+        return Err(failure::file_failure(&question.name, format!("plan: {fault}"), ""));
     }
     Ok(PreparedJob::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
+}
+
+/// The type of the list of a front's axes, which is parsed whole.
+pub fn axes_type() -> TypeId {
+    TypeId::of::<NamedChoice<CostAxes>>()
 }
 
 /// Claims the run directory for this search.
@@ -474,7 +479,7 @@ pub fn claim_run_directory(
     asked: (&SearchQuestion, &str),
 ) -> Result<DirectoryClaim, Failure> {
     let out = run_path(given, posed, asked)?;
-    DirectoryClaim::for_run(&out).map_err(|error| failure::input_failure(format!("--out {}: {error}", out.display())))
+    DirectoryClaim::for_run(&out).map_err(|error| failure::option_failure("--out", out.display(), error, ""))
 }
 
 /// The path of the run directory: one without the answer to another question.
@@ -488,9 +493,8 @@ fn run_path(
     };
     match given {
         Some(out) if answers_another(out) => {
-            let why =
-                "holds the answer to another question, which is not overwritten; give another directory, or remove it";
-            Err(failure::input_failure(format!("--out {}: {why}", out.display())))
+            let limit = "holds the answer to another question, which is not overwritten";
+            Err(failure::option_failure("--out", out.display(), limit, "give another directory, or remove it"))
         }
         Some(out) => Ok(out.to_owned()),
         None => {

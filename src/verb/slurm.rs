@@ -171,12 +171,17 @@ impl SlurmBatch<'_> {
                 "run it where Slurm's commands are, or submit {scripts}/array.sh (--array=1-{}) and merge.sh",
                 self.parts
             );
-            failure::input_failure(format!("--slurm: sbatch cannot be started: {why}; {cure}"))
+            failure::option_failure("--slurm", "", format!("sbatch cannot be started: {why}"), cure)
         })?;
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if !output.status.success() {
             let why = said(&output.stderr).replace("sbatch: error: ", "");
-            return Err(failure::input_failure(format!("--slurm: sbatch refused {}: {why}", script.display())));
+            return Err(failure::option_failure(
+                "--slurm",
+                "",
+                format!("sbatch refused {}: {why}", script.display()),
+                "",
+            ));
         }
         // The name of the cluster follows after a `;`.
         let number = said(&output.stdout);

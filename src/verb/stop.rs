@@ -25,7 +25,7 @@ impl StopLimit {
     pub fn new(call: &Call, seconds: Option<f64>) -> Result<Self, Failure> {
         if let Some(seconds) = seconds.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST)) {
             let limit = format!("must be above 0 and at most {LONGEST} seconds; give a limit, or leave it out");
-            return Err(failure::input_failure(format!("--time-limit {seconds}: {limit}")));
+            return Err(failure::option_failure("--time-limit", seconds, limit, ""));
         }
         let control = call.control.clone();
         handle_signals(call, move || {

@@ -8,6 +8,7 @@ use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, describe_design, files_of_design, prepare_job};
 use crate::verb::slurm::{self, PartArguments, PartState, SlurmBatch};
 use crate::verb::stop;
+use crate::written_path::WrittenPath;
 use results::report;
 use results::run::claim::{DirectoryClaim, DirectoryClaimError};
 use results::run::record::{self, BestDesign, SearchRecord, Versions};
@@ -56,7 +57,7 @@ pub struct SweepArguments {
     /// Directory of the sweep [default: runs/sweep-MODEL-STUDY, with a digest of the question if it differs from the
     /// study's]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Resume the sweep of the directory, or start it
     #[arg(long)]
     resume: bool,
@@ -115,12 +116,15 @@ impl SweepArguments {
 pub fn run_sweep(arguments: &SweepArguments, call: &Call) -> Result<(), Failure> {
     let arguments = &SweepArguments { posed: arguments.posed.settle_study()?, ..arguments.clone() };
     if let Some((flag, why)) = arguments.posed.asked.flag_of_search_alone() {
-        return Err(failure::input_failure(format!("{flag}: works only for search: {why}")));
+        return Err(failure::option_failure(&flag, "", format!("works only for search: {why}"), ""));
     }
     let question = SearchQuestion::read_of_one_model(&arguments.posed)?;
     let shard = arguments.in_parts.shard.unwrap_or(Shard::WHOLE);
     let facts = sweep_facts(&question, shard);
-    let path = arguments.out.clone().unwrap_or_else(|| usual_directory(&question, &arguments.posed, &facts));
+    let path = arguments
+        .out
+        .as_deref()
+        .map_or_else(|| usual_directory(&question, &arguments.posed, &facts), Path::to_path_buf);
     if let Some(options) = &arguments.in_parts.slurm {
         let words = vec!["--resume".to_owned()];
         let state = |shard: Shard, directory: &Path| state_of_part(directory, &self::sweep_facts(&question, shard));
@@ -181,7 +185,7 @@ pub fn claim_directory(path: &Path) -> Result<DirectoryClaim, Failure> {
             }
             other => other.to_string(),
         };
-        failure::input_failure(format!("--out {}: {why}", path.display()))
+        failure::option_failure("--out", path.display(), why, "")
     })
 }
 
@@ -223,7 +227,7 @@ fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<Swee
     }
     let (found, wanted, at) = (store.present().count(), facts.size(), directory.display());
     let cure = "go on with it (--resume), give another directory, or remove it";
-    Err(failure::input_failure(format!("--out {at}: holds {found} of {wanted} designs of this sweep; {cure}")))
+    Err(failure::option_failure("--out", &at, format!("holds {found} of {wanted} designs of this sweep"), cure))
 }
 
 /// Marks an error of an existing store: wrong input, unless the disk is full or broken.

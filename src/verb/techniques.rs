@@ -11,13 +11,13 @@ use crate::verb::job::{
     AttentionKernel, KeptArguments, LONGEST, LossName, OptimizerName, ProductFormat, count_up_to, ignored_key,
     training_precision,
 };
+use crate::written_path::WrittenPath;
 use results::answer::techniques::{self, TechniqueComparison};
 use results::{figure, report};
 use search::ask::Question;
 use search::techniques::TechniqueSetting;
 use sim::hardware::Accelerator;
 use sim::pipeline::PipelineSchedule;
-use std::path::PathBuf;
 use step::{MasterCopy, SoftwareStack, TrainingPlan};
 use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, ZeroStage};
 
@@ -112,7 +112,7 @@ pub struct TechniquesArguments {
     assume: Vec<String>,
     /// Draw the comparison into this directory (techniques.svg and .png), which is created if needed
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    out: Option<WrittenPath>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -135,7 +135,7 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
     let same_model = run.as_ref().filter(|run| run.model() == arguments.model);
     let plan = technique_plan(arguments, same_model, &model, &chip, &stack)?;
     let devices = u32::try_from(plan.layout.device_count())
-        .map_err(|_| failure::input_failure("--tensor, --pipeline, --data: too many devices; use fewer"))?;
+        .map_err(|_| failure::option_failure("--tensor,", "--pipeline, --data", "too many devices", "use fewer"))?;
     let of_run = run.as_ref().map(|run| run.cluster.fabric.as_str());
     let fabric = arguments.fabric.as_deref().or(of_run).unwrap_or("phaze_flat");
     let fabric = input::read_fabric(fabric, &chip, None, &files)?.for_devices(devices).or_input()?;
@@ -170,7 +170,9 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
 /// Parses techniques joined by `+`.
 fn parse_techniques(text: &str) -> Result<Techniques, Failure> {
     text.split('+')
-        .map(|name| name.trim().parse::<Technique>().map_err(|e| failure::input_failure(format!("--technique: {e}"))))
+        .map(|name| {
+            name.trim().parse::<Technique>().map_err(|error| failure::option_failure_from("--technique", &error))
+        })
         .collect()
 }
 
@@ -210,11 +212,14 @@ fn technique_plan(
     let precision = stack.precision_with_formats(asked, &kept, optimizer).or_input()?;
     let activations: ActivationPolicy = match arguments.recompute.as_str() {
         "best" => {
-            return Err(failure::input_failure(
-                "--recompute best: `plan`, `evaluate` and `search` choose it; name one policy here, as `full`",
+            return Err(failure::option_failure(
+                "--recompute",
+                "best",
+                "`plan`, `evaluate` and `search` choose it",
+                "name one policy here, as `full`",
             ));
         }
-        policy => policy.parse().map_err(|e| failure::input_failure(format!("--recompute: {e}")))?,
+        policy => policy.parse().map_err(|error| failure::option_failure_from("--recompute", &error))?,
     };
     Ok(TrainingPlan {
         layout,

@@ -6,6 +6,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
+use crate::written_path::WrittenPath;
 use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use measured::validate::{self, FileReport};
 use results::store::files;
@@ -51,7 +52,7 @@ pub struct ValidateArguments {
     held_out: bool,
     /// Write the errors of --held-out, row by row (measured/reference/residuals.csv and residuals_alone.csv are made so)
     #[arg(long, value_name = "OUT.csv", requires = "held_out")]
-    residuals: Option<PathBuf>,
+    residuals: Option<WrittenPath>,
     /// Print the coverage and the width of 90 % intervals on held-out rows, and the regret of choosing plans by their
     /// bad end; for the carried errors, or for a table from --residuals
     #[arg(long, value_name = "TABLE.csv", num_args = 0..=1, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "format"])]
@@ -59,13 +60,13 @@ pub struct ValidateArguments {
     /// Write id,quantity,measured,predicted,low,high,grade,stack: a line per row and predicted column, with its 90 %
     /// interval, its grade and its software stack; for published claims the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
-    predictions: Option<PathBuf>,
+    predictions: Option<WrittenPath>,
     /// Draw predicted against measured values into this directory (SVG and PNG), which is created if needed
     #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
+    plot: Option<WrittenPath>,
     /// Write id,part,seconds: the parts of every predicted training step
     #[arg(long, value_name = "OUT.csv")]
-    breakdown: Option<PathBuf>,
+    breakdown: Option<WrittenPath>,
     /// Take the software stacks (megatron.toml, pytorch_fsdp.toml, ...) from this directory instead of the built-in
     /// ones
     #[arg(long, value_name = "DIR")]
@@ -101,7 +102,7 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
             validate::validate_file(path, &options)
         }) {
             Ok(report) => reports.push(report),
-            Err(error) => faults.push(error.to_string()),
+            Err(error) => faults.push(error.into()),
         }
     }
     if !reports.is_empty() {
@@ -118,23 +119,24 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
         })?;
     }
     for (file, errors) in reports.iter().map(|report| (&report.file, &report.row_errors)) {
-        faults.extend(errors.iter().take(NAMED).map(ToString::to_string));
+        faults.extend(errors.iter().take(NAMED).cloned().map(Into::into));
         if let Some(more) = errors.len().checked_sub(NAMED).filter(|more| *more > 0) {
-            faults.push(format!("{}: {more} more rows are faulty; --format json lists them all", file.display()));
+            faults
+                .push(anyhow::anyhow!("{}: {more} more rows are faulty; --format json lists them all", file.display()));
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(failure::input_failure(faults.join("\nerror: "))) }
+    failure::all_faults(faults)
 }
 
 /// The directories of chips and stacks.
 fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
     if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
-        let why = "is not a directory; give the one that holds the stacks' files (megatron.toml, ...)";
-        return Err(failure::input_failure(format!("--stacks {}: {why}", directory.display())));
+        let cure = "give the one that holds the stacks' files (megatron.toml, ...)";
+        return Err(failure::option_failure("--stacks", directory.display(), "is not a directory", cure));
     }
     if let Some(directory) = arguments.chips.as_ref().filter(|directory| !directory.is_dir()) {
-        let why = "is not a directory; give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
-        return Err(failure::input_failure(format!("--chips {}: {why}", directory.display())));
+        let cure = "give the one that holds the chips' files (a100_80gb_sxm.toml, ...)";
+        return Err(failure::option_failure("--chips", directory.display(), "is not a directory", cure));
     }
     Ok(validate::ValidateOptions { stacks: arguments.stacks.clone(), chips: arguments.chips.clone() })
 }
@@ -168,9 +170,9 @@ fn validate_held_out(
             (_, true) => validate::held_out::residuals_csv(&residuals).into_bytes(),
             (true, false) => validate::held_out::alone_csv(&alone).or_other()?,
             (false, false) => {
-                let why = "training runs and work that runs alone (kernels, collectives) have separate tables; give \
-                    their files in separate calls";
-                return Err(failure::input_failure(format!("--residuals {}: {why}", path.display())));
+                let why = "training runs and work that runs alone (kernels, collectives) have separate tables";
+                let cure = "give their files in separate calls";
+                return Err(failure::option_failure("--residuals", path.display(), why, cure));
             }
         };
         files::write_file(path, &table).or_unwritable()?;
@@ -199,8 +201,8 @@ fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> 
         );
     };
     let text = sim::files::text::read_text(path)
-        .map_err(|e| failure::input_failure(format!("{}: {e}; give a readable table", path.display())))?;
-    let wrong = |e| failure::input_failure(format!("{}: {e}", path.display()));
+        .map_err(|e| failure::file_failure(path.display(), e, "give a readable table"))?;
+    let wrong = |e| failure::file_failure(path.display(), e, "");
     if AloneResiduals::is_table(&text) {
         return answer::write_text(call, &alone(&AloneResiduals::parse_csv(&text).map_err(wrong)?));
     }
@@ -212,7 +214,7 @@ const NAMED: usize = 5;
 
 /// The list of written files.
 fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<String> {
-    let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().cloned();
+    let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().map(|file| file.to_path_buf());
     tables.chain(drawn).map(|p| p.display().to_string()).collect()
 }
 

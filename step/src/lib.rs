@@ -65,6 +65,7 @@ pub use whole::piece_load::PieceLoad;
 pub use whole::timeline::step_timeline;
 
 use serde::{Deserialize, Serialize};
+use sim::files::{FaultParts, StructuredError};
 use sim::units::Seconds;
 use thiserror::Error;
 use workloads::{LayoutError, TechniqueError, WorkloadError};
@@ -84,6 +85,17 @@ pub enum StepError {
     /// The chip, the fabric or the pipeline cannot run the plan.
     #[error("{0}")]
     Hardware(String),
+}
+
+impl StructuredError for StepError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Layout(error) => error.fault_parts(),
+            Self::Workload(error) => error.fault_parts(),
+            Self::Technique(error) => error.fault_parts(),
+            Self::Hardware(why) => FaultParts::of_key("", "", why, ""),
+        }
+    }
 }
 
 impl From<WorkloadError> for StepError {

@@ -1,9 +1,8 @@
 //! The page of a run: its contents, and its rendering in a browser.
 
-use crate::support::{config_with, read_repository_file, run_coplace_in, small_study};
+use crate::support::{browse_page, config_with, read_repository_file, run_coplace_in, small_study};
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
 
 /// The charts of a page of a search whose best plan is a pipeline.
 const OF_A_SEARCH: [&str; 10] = [
@@ -225,23 +224,6 @@ fn what_is_no_run_and_no_page_is_refused() {
     assert!(refusal(&["report", "x.json", "-o", "."]).contains("-o .: is a directory"));
 }
 
-/// The console output of a browser, and the resulting page.
-fn browsed(browser: &str, page: &Path, theme: &str) -> (String, String) {
-    let url = format!("file://{}#{theme}", page.display());
-    let profile = tempfile::tempdir().unwrap();
-    let profile = format!("--user-data-dir={}", profile.path().display());
-    let flags =
-        ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,900"];
-    let output = Command::new(browser)
-        .args(flags)
-        .args([&profile, "--virtual-time-budget=20000", "--dump-dom", &url])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let console: Vec<&str> = said.lines().filter(|line| line.contains(":CONSOLE")).collect();
-    (console.join("\n"), String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// `.ci/run` runs this if Debian's package chromium is installed or can be.
 #[test]
 #[ignore = "needs chromium"]
@@ -253,7 +235,7 @@ fn the_page_in_a_browser_has_every_chart_in_both_themes_and_widths() {
         let page = dir.path().join(format!("{width}.html"));
         std::fs::write(&page, html.replacen("<body>", body, 1)).unwrap();
         for theme in ["light", "dark"] {
-            let (console, dom) = browsed("chromium", &page, theme);
+            let (console, dom) = browse_page(&format!("file://{}#{theme}", page.display()));
             assert_eq!(console, "", "{width} {theme}");
             let root = dom.split_once("<html").unwrap().1.split_once('>').unwrap().0;
             assert!(

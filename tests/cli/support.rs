@@ -112,3 +112,19 @@ pub fn file_names(directory: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// The console output of Chromium for an address, and the resulting page.
+pub fn browse_page(address: &str) -> (String, String) {
+    let profile = tempfile::tempdir().unwrap();
+    let profile = format!("--user-data-dir={}", profile.path().display());
+    let flags =
+        ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1280,900"];
+    let output = std::process::Command::new("chromium")
+        .args(flags)
+        .args([&profile, "--virtual-time-budget=20000", "--dump-dom", address])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let console: Vec<&str> = said.lines().filter(|line| line.contains(":CONSOLE")).collect();
+    (console.join("\n"), String::from_utf8_lossy(&output.stdout).into_owned())
+}

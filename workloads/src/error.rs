@@ -1,5 +1,6 @@
 //! Errors of workloads. Every message names the file, the key, the value, the limit and the cure.
 
+use sim::files::{FaultParts, StructuredError};
 pub(crate) use sim::names::{find_mistyped, find_nearest};
 use thiserror::Error;
 
@@ -114,6 +115,44 @@ pub enum WorkloadError {
         /// The cure.
         cure: String,
     },
+}
+
+impl StructuredError for WorkloadError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unreadable { file, reason } => {
+                let limit = format!("cannot be read ({reason})");
+                FaultParts::of_file(file, limit, "give the path of a readable config.json")
+            }
+            Self::Syntax { file, line, reason, cure, .. } => {
+                FaultParts::of_file(file, format!("line {line}: not valid JSON ({reason})"), cure)
+            }
+            Self::DuplicateKey { file, key } => {
+                let cure = "keep the value that is meant and delete the others";
+                FaultParts::of_key(key, "", "is given more than once", cure).in_file(file)
+            }
+            Self::MissingKey { file, key, needed_by, example } => {
+                let cure = format!("add `\"{key}\": {example}` with the model's own value");
+                FaultParts::of_key(key, "", format!("is missing, and {needed_by} needs it"), cure).in_file(file)
+            }
+            Self::UnknownKey { file, key, value, family, cure } => {
+                let limit = format!("is no key of a model of type `{family}`");
+                FaultParts::of_key(key, value, limit, cure).in_file(file)
+            }
+            Self::BadValue { file, key, value, limit, cure } => {
+                FaultParts::of_key(key, value, format!("must be {limit}"), cure).in_file(file)
+            }
+            Self::UnknownModel { name, cure } => {
+                FaultParts::of_key("model", name, "is neither a built-in model nor a file", cure)
+            }
+            Self::BadRecompute { what, name, cure } => {
+                FaultParts::of_key("recompute", name, format!("is no {what} of recomputation"), cure)
+            }
+            Self::BadLowering { setting, value, limit, cure, .. } => {
+                FaultParts::of_key(setting, value, format!("must be {limit}"), cure)
+            }
+        }
+    }
 }
 
 impl WorkloadError {

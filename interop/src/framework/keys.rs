@@ -3,6 +3,7 @@
 use super::model::FrameworkModel;
 use super::run::{FrameworkRun, PlanOptions};
 use super::shell::UNDECIDED;
+use sim::files::{FaultParts, StructuredError};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -21,6 +22,12 @@ pub struct FrameworkFileError {
     pub key: String,
     /// The limit and the cure.
     pub why: String,
+}
+
+impl StructuredError for FrameworkFileError {
+    fn fault_parts(&self) -> FaultParts {
+        FaultParts::of_key(&self.key, "", &self.why, "").in_file(&self.file)
+    }
 }
 
 /// The keys of a file with their values; a switch has none.

@@ -2,6 +2,7 @@
 
 use super::target::{TargetColumn, TargetRange};
 use serde::Serialize;
+use sim::files::{FaultParts, StructuredError};
 use std::path::{Path, PathBuf};
 
 /// Accepted values of a measured quantity, in its column's unit (us, s, mm^2, GiB, cycles). Values outside come from a
@@ -26,6 +27,16 @@ pub struct RowError {
     pub limit: String,
     /// The cure.
     pub cure: String,
+}
+
+impl StructuredError for RowError {
+    fn fault_parts(&self) -> FaultParts {
+        FaultParts::of_key(&self.key, &self.value, &self.limit, &self.cure).in_file(format!(
+            "{}:{}",
+            self.file.display(),
+            self.line
+        ))
+    }
 }
 
 /// The reason why a row has no prediction.

@@ -6,7 +6,7 @@ import difflib
 import html
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from coplace import _core
 
@@ -220,7 +220,8 @@ class Answer(Record):
         from coplace._errors import CoplaceError
 
         if self.directory is None:
-            raise CoplaceError(fault(f"{self._question.verb}: has no run directory; designs are of search and sweep"))
+            limit, cure = "has no run directory", "designs are of search and sweep"
+            raise CoplaceError(fault(f"{self._question.verb}: {limit}; {cure}", limit=limit, cure=cure))
         return Table(_core.read_designs(str(self.directory / "designs.parquet")))
 
     def to_pandas(self, path: Optional[str] = None) -> pandas.DataFrame:
@@ -252,24 +253,35 @@ def _read(text: str) -> Any:
         return [json.loads(line) for line in text.splitlines()]
 
 
-def fault(message: str) -> _core.Fault:
-    """A fault of a call that was never made."""
-    return _core.Fault(message)
+def fault(message: str, **parts: Optional[str]) -> _core.Fault:
+    """A fault of a call that was never made, with the parts that it has."""
+    return _core.Fault(message, **parts)
 
 
-def table(answers: Sequence[Any], path: Optional[str] = None) -> Table:
+def table(answers: Iterable[Any], path: Optional[str] = None) -> Table:
     """A table of many answers: a row per answer, or per entry of the list under ``path`` in each.
 
-    Exceptions among the answers, as :func:`coplace.batch` returns them, have no row.
+    Nothing is left out. An exception among the answers, as :func:`coplace.batch` returns them, and an answer without
+    anything under ``path``, as that of a job that does not fit, have a row whose last column, ``error``, has the reason.
+    ``frame[frame["error"].isna()]`` leaves them out; without such rows there is no such column.
     """
     from coplace._errors import CoplaceError
 
-    texts = [answer.json() for answer in answers if isinstance(answer, Answer)]
-    lines: List[str] = []
-    for text in texts:
-        value: Tuple[str, ...] = (text,) if text.startswith(("{\n", "[\n")) else tuple(text.splitlines())
-        lines.extend(value)
+    lines: List[Tuple[str, bool]] = []
+    for at, answer in enumerate(answers):
+        if isinstance(answer, CoplaceError):
+            lines.append((str(answer), True))
+        elif answer is None:
+            lines.append(("was not answered: the batch was interrupted", True))
+        elif isinstance(answer, Answer):
+            text = answer.json()
+            value = [text] if text.startswith(("{\n", "[\n")) else text.splitlines()
+            lines.extend((line, False) for line in value)
+        else:
+            limit, cure = "is no answer", "give what a verb or coplace.batch returned"
+            message = f"answers[{at}] = {answer!r}: {limit}; {cure}"
+            raise CoplaceError(fault(message, key=f"answers[{at}]", value=repr(answer), limit=limit, cure=cure))
     try:
         return Table(_core.Table.of_answers(lines, path))
     except ValueError as why:
-        raise CoplaceError(fault(str(why))) from None
+        raise CoplaceError(fault(str(why), key="path", value=path, limit="is no key of the answer")) from None

@@ -8,11 +8,20 @@ VERBS_WITH_FILES: List[str]
 class Fault:
     exit_code: int
     message: str
+    file: Optional[str]
     key: Optional[str]
     value: Optional[str]
     limit: Optional[str]
     cure: Optional[str]
-    def __init__(self, message: str) -> None: ...
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: Optional[str] = None,
+        value: Optional[str] = None,
+        limit: Optional[str] = None,
+        cure: Optional[str] = None,
+    ) -> None: ...
 
 class Output:
     json: str
@@ -36,7 +45,7 @@ class Input:
 class Table:
     column_names: List[str]
     @staticmethod
-    def of_answers(answers: Sequence[str], path: Optional[str] = None) -> Table: ...
+    def of_answers(answers: Sequence[Tuple[str, bool]], path: Optional[str] = None) -> Table: ...
     def __len__(self) -> int: ...
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 

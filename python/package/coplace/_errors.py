@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 class CoplaceError(Exception):
     """A question without a complete answer. The message names what is wrong, the limit and the cure.
 
-    ``key``, ``value``, ``limit`` and ``cure`` are parts of the message, as far as it has them. ``exit_code`` is the
+    ``file``, ``key``, ``value``, ``limit`` and ``cure`` are its parts, as far as it has them. ``key`` is an argument, a
+    key of a file, or the kind of an unknown name (``chip``). ``exit_code`` is the
     program's: 2 for wrong input, 3 for an incomplete answer, 1 for anything else. ``answer`` is the part of the answer
     that there is.
     """
 
+    file: Optional[str]
     key: Optional[str]
     value: Optional[str]
     limit: Optional[str]
@@ -26,6 +28,7 @@ class CoplaceError(Exception):
 
     def __init__(self, fault: Fault, answer: Optional[Answer] = None) -> None:
         super().__init__(fault.message)
+        self.file = fault.file
         self.key = fault.key
         self.value = fault.value
         self.limit = fault.limit

@@ -44,7 +44,8 @@ def draw(answer: Answer, name: Optional[str]) -> Figure:
         from coplace._answers import fault
 
         verbs = ", ".join([*_DRAWS, "search"])
-        raise CoplaceError(fault(f"{answer.question.verb}: draws no figure; these do: {verbs}"))
+        limit, cure = "draws no figure", f"these do: {verbs}"
+        raise CoplaceError(fault(f"{answer.question.verb}: {limit}; {cure}", limit=limit, cure=cure))
     with tempfile.TemporaryDirectory(prefix="coplace-") as directory:
         answer.question.with_values(**{option: directory}).ask()
         return _read(Path(directory), name)
@@ -57,5 +58,6 @@ def _read(directory: Path, name: Optional[str]) -> Figure:
         from coplace._answers import fault
 
         known = ", ".join(file.stem for file in found) or "none"
-        raise CoplaceError(fault(f"{name or 'figure'}: was not drawn; there is {known}"))
+        message = f"{name or 'figure'}: was not drawn; there is {known}"
+        raise CoplaceError(fault(message, key="name", value=name, limit="was not drawn", cure=f"there is {known}"))
     return Figure(named[0].stem, named[0].read_text(encoding="utf-8"))

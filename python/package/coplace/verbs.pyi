@@ -47,7 +47,7 @@ class _SearchVerb:
         over: _Scalar | None = None,
         time_limit: float | None = None,
         within: float | None = None,
-        front: _Scalar | None = None,
+        front: _Scalar | Sequence[_Scalar] | None = None,
         robust: bool | None = None,
         out: _Path | None = None,
         seed: int | None = None,
@@ -92,7 +92,7 @@ class _SearchVerb:
         over: _Scalar | None = None,
         time_limit: float | None = None,
         within: float | None = None,
-        front: _Scalar | None = None,
+        front: _Scalar | Sequence[_Scalar] | None = None,
         robust: bool | None = None,
         out: _Path | None = None,
         seed: int | None = None,
@@ -147,7 +147,7 @@ class _SweepVerb:
         over: _Scalar | None = None,
         time_limit: float | None = None,
         within: float | None = None,
-        front: _Scalar | None = None,
+        front: _Scalar | Sequence[_Scalar] | None = None,
     ) -> Answer:
         """Evaluate every design of a study under its best plan, for one model: for maps and sensitivities."""
     def question(
@@ -189,7 +189,7 @@ class _SweepVerb:
         over: _Scalar | None = None,
         time_limit: float | None = None,
         within: float | None = None,
-        front: _Scalar | None = None,
+        front: _Scalar | Sequence[_Scalar] | None = None,
     ) -> Question: ...
 
 sweep: _SweepVerb
@@ -271,7 +271,7 @@ class _EvaluateVerb:
         loss: Literal["whole", "chunked"] | None = None,
         nvme: _Scalar | None = None,
         technique: _Scalar | Sequence[_Scalar] | None = None,
-        lora_targets: _Scalar | None = None,
+        lora_targets: _Scalar | Sequence[_Scalar] | None = None,
         allow: _Scalar | Sequence[_Scalar] | None = None,
         tensor: _Scalar | Sequence[_Scalar] | None = None,
         pipeline: _Scalar | Sequence[_Scalar] | None = None,
@@ -321,7 +321,7 @@ class _EvaluateVerb:
         loss: Literal["whole", "chunked"] | None = None,
         nvme: _Scalar | None = None,
         technique: _Scalar | Sequence[_Scalar] | None = None,
-        lora_targets: _Scalar | None = None,
+        lora_targets: _Scalar | Sequence[_Scalar] | None = None,
         allow: _Scalar | Sequence[_Scalar] | None = None,
         tensor: _Scalar | Sequence[_Scalar] | None = None,
         pipeline: _Scalar | Sequence[_Scalar] | None = None,
@@ -375,7 +375,7 @@ class _PlanVerb:
         loss: Literal["whole", "chunked"] | None = None,
         nvme: _Scalar | None = None,
         technique: _Scalar | Sequence[_Scalar] | None = None,
-        lora_targets: _Scalar | None = None,
+        lora_targets: _Scalar | Sequence[_Scalar] | None = None,
         allow: _Scalar | Sequence[_Scalar] | None = None,
         tensor: _Scalar | Sequence[_Scalar] | None = None,
         pipeline: _Scalar | Sequence[_Scalar] | None = None,
@@ -434,7 +434,7 @@ class _PlanVerb:
         loss: Literal["whole", "chunked"] | None = None,
         nvme: _Scalar | None = None,
         technique: _Scalar | Sequence[_Scalar] | None = None,
-        lora_targets: _Scalar | None = None,
+        lora_targets: _Scalar | Sequence[_Scalar] | None = None,
         allow: _Scalar | Sequence[_Scalar] | None = None,
         tensor: _Scalar | Sequence[_Scalar] | None = None,
         pipeline: _Scalar | Sequence[_Scalar] | None = None,
@@ -478,7 +478,7 @@ class _CompareVerb:
         study: _Path | Study | None = None,
         stack: _Path | Stack | None = None,
         sequence_length: int | None = None,
-        expert: _Scalar | None = None,
+        expert: _Scalar | Sequence[_Scalar] | None = None,
         seed: int | None = None,
         out: _Path | None = None,
     ) -> Answer:
@@ -491,7 +491,7 @@ class _CompareVerb:
         study: _Path | Study | None = None,
         stack: _Path | Stack | None = None,
         sequence_length: int | None = None,
-        expert: _Scalar | None = None,
+        expert: _Scalar | Sequence[_Scalar] | None = None,
         seed: int | None = None,
         out: _Path | None = None,
     ) -> Question: ...

@@ -110,6 +110,18 @@ pub struct Page {
 }
 
 impl Page {
+    /// The script of Apache ECharts that pages carry.
+    #[must_use]
+    pub fn charts() -> &'static str {
+        CHARTS
+    }
+
+    /// The style that pages share.
+    #[must_use]
+    pub fn style() -> &'static str {
+        STYLE
+    }
+
     /// The page of a subject. `replay` is its replayed step, if the replay was possible; `left_out` says what was not.
     #[must_use]
     pub fn new(

@@ -141,7 +141,9 @@ impl PlanReplay {
 }
 
 impl PageRoofline {
-    fn new(job: &Job<'_>, why: &Explanation) -> Self {
+    /// The kernels of an explained plan under the chip's roofline.
+    #[must_use]
+    pub fn new(job: &Job<'_>, why: &Explanation) -> Self {
         let chip = job.chip;
         let peak = chip.peak_flops(job.precision.product.unwrap_or(job.precision.operand));
         let kernels = why.passes.iter().flat_map(|pass| {

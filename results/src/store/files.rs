@@ -1,5 +1,6 @@
 //! Writes files atomically. A process killed at any moment leaves either the old file or the new one, never a part.
 
+use sim::files::{FaultParts, StructuredError};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,16 @@ pub struct WriteError {
     pub file: PathBuf,
     /// Message of the system.
     pub why: io::Error,
+}
+
+impl StructuredError for WriteError {
+    fn fault_parts(&self) -> FaultParts {
+        FaultParts::of_file(
+            self.file.display().to_string(),
+            format!("cannot be written: {}", self.why),
+            "check that the directory exists, is writable and has space left",
+        )
+    }
 }
 
 /// An error that may be an error of writing.

@@ -3,11 +3,13 @@
 
 pub mod carried;
 pub mod document;
+mod fault;
 pub mod json;
 pub mod lines;
 pub mod strict;
 pub mod text;
 
+pub use fault::{FaultParts, StructuredError};
 use std::fmt;
 use thiserror::Error;
 
@@ -34,6 +36,12 @@ impl FileFault {
     ) -> Self {
         Self { key: key.into(), value: value.to_string(), limit: limit.into(), cure: cure.into() }
     }
+
+    /// The parts, without the file.
+    #[must_use]
+    pub fn parts(&self) -> FaultParts {
+        FaultParts::of_key(&self.key, &self.value, &self.limit, &self.cure)
+    }
 }
 
 impl fmt::Display for FileFault {
@@ -54,6 +62,12 @@ pub struct FileError {
 
 /// Most faults that a message lists; a file of the wrong kind has one per line.
 const LISTED: usize = 10;
+
+impl StructuredError for FileError {
+    fn fault_parts(&self) -> FaultParts {
+        self.faults.first().map(FileFault::parts).unwrap_or_default().in_file(self.file.clone())
+    }
+}
 
 impl FileError {
     /// The faults, one per line, without the file.

@@ -1,6 +1,6 @@
 //! Errors of a chip's description.
 
-use crate::files::FileFault;
+use crate::files::{FaultParts, FileFault, StructuredError};
 use thiserror::Error;
 
 /// Why a chip's file or name was refused.
@@ -33,6 +33,20 @@ pub enum HardwareError {
         /// All faults.
         faults: Vec<FileFault>,
     },
+}
+
+impl StructuredError for HardwareError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unknown { name, known } => {
+                FaultParts::of_key("chip", name, "is no built-in chip", crate::names::hint(name, known, "built in are"))
+            }
+            Self::Malformed { file, why } => {
+                FaultParts::of_file(file, why, "the built-in chips' files, `tpu_v4` for instance, show every key")
+            }
+            Self::Invalid { file, faults } => faults.first().map(FileFault::parts).unwrap_or_default().in_file(file),
+        }
+    }
 }
 
 fn list_faults(faults: &[FileFault]) -> String {

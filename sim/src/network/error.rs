@@ -1,5 +1,6 @@
 //! Errors of a fabric, or of its use.
 
+use crate::files::{FaultParts, StructuredError};
 use std::fmt;
 use thiserror::Error;
 
@@ -101,6 +102,46 @@ pub enum NetworkError {
         /// Devices of the fabric.
         devices: u32,
     },
+}
+
+impl StructuredError for NetworkError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unreadable { file, why } => FaultParts::of_file(
+                file,
+                format!("cannot be read: {why}"),
+                "give the path of a readable fabric file (.toml)",
+            ),
+            Self::Unknown { name, known } => FaultParts::of_key(
+                "fabric",
+                name,
+                "is no built-in fabric",
+                crate::names::hint(name, known, "built in are"),
+            ),
+            Self::Malformed { file, why } => FaultParts::of_file(file, why, ""),
+            Self::Invalid { file, faults } => {
+                let parts = |fault: &FabricFault| {
+                    FaultParts::of_key(&fault.key, &fault.value, fault.limit, &fault.cure).in_file(file)
+                };
+                faults.first().map(parts).unwrap_or_default()
+            }
+            Self::NoChip { fabric, chip, known } => FaultParts::of_key(
+                "fabric",
+                fabric,
+                format!("has no figures for chip `{chip}`: it has {known}"),
+                "give the bandwidth explicitly or add a [[chip]] table",
+            ),
+            Self::DoesNotFit { devices, limit, cure, .. } => {
+                FaultParts::of_key("devices", devices.to_string(), limit, cure)
+            }
+            Self::GroupTooLarge { ranks, span, fabric, devices, .. } => FaultParts::of_key(
+                "ranks",
+                ranks.to_string(),
+                format!("they span {span} devices, fabric `{fabric}` has {devices}"),
+                "use fewer ranks, a smaller stride or a larger fabric",
+            ),
+        }
+    }
 }
 
 /// Most faults that a message lists one by one.

@@ -65,7 +65,7 @@ pub fn run_calculon(arguments: &CalculonArguments, call: &Call) -> Result<(), Fa
     let described = CalculonSystem::from_json_str(&system_text, system).or_input()?;
     let stack = input::read_stack(&arguments.stack, &arguments.stack_option, &Files::default())?;
     let row = assemble_row(&application, &run, &described, &stack, arguments.vocabulary).or_input()?;
-    let outcome = row.run_row().map_err(|why| failure::input_failure(format!("{execution}: {why}")))?;
+    let outcome = row.run_row().map_err(|why| failure::file_failure(execution, why, ""))?;
     let ran = CalculonAnswer::new([model, execution, system], &row, &outcome);
     answer::write_answer(call, arguments.format, &ran, text::calculon_report)
 }

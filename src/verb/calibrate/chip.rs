@@ -92,7 +92,7 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
     );
     for scalar in answer.scalars.iter().filter(|scalar| scalar.determined) {
         let set = document.set_fitted_scalar(&scalar.key, scalar.after, &of);
-        set.map_err(|fault| failure::input_failure(format!("{}: {fault}", arguments.chip)))?;
+        set.map_err(|fault| failure::file_failure(&arguments.chip, fault, ""))?;
     }
     let what = format!("{}, fitted to {} kernels of {}", answer.chip, answer.measurements, answer.data);
     document.set_name(&output_stem(out), &what);

@@ -21,9 +21,11 @@ struct CalibratedFabricAnswer {
 /// Fits, writes and prints.
 pub fn run_calibrate_fabric(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
-        return Err(failure::input_failure(
-            "--only: selects scalars of a chip; for a fabric all are fitted, and those that collectives do not \
-            determine are kept",
+        return Err(failure::option_failure(
+            "--only",
+            "",
+            "selects scalars of a chip",
+            "for a fabric all are fitted, and those that collectives do not determine are kept",
         ));
     }
     let CalibratedFabric { mut document, fit, source } = progress::run_with_progress(call, "fitting", || {

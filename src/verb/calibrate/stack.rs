@@ -22,16 +22,19 @@ struct CalibratedStackAnswer {
 /// Fits a stack's scalars to measured runs, writes the stack, and prints its errors.
 pub fn run_calibrate_stack(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
-        return Err(failure::input_failure(
-            "--only: selects scalars of a chip; for a stack all are fitted, and those that runs do not determine are \
-            kept",
+        return Err(failure::option_failure(
+            "--only",
+            "",
+            "selects scalars of a chip",
+            "for a stack all are fitted, and those that runs do not determine are kept",
         ));
     }
     let base = SoftwareStack::load(&arguments.chip).map_err(|fault| {
-        failure::input_failure(format!(
-            "{}: these are runs, which a software stack is fitted to: {fault}",
-            arguments.data.display()
-        ))
+        failure::file_failure(
+            arguments.data.display(),
+            format!("these are runs, which a software stack is fitted to: {fault}"),
+            "",
+        )
     })?;
     let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), output_stem);
     let CalibratedStack { stack, rows, parts } = progress::run_with_progress(call, "fitting", || {

@@ -34,7 +34,7 @@ pub struct FreedomsRequest<'a> {
     pub study: Option<&'a String>,
     pub stack: Option<&'a String>,
     pub sequence_length: Option<u64>,
-    pub expert: Option<&'a str>,
+    pub expert: Option<String>,
     pub seed: u64,
     pub out: Option<&'a Path>,
     pub format: Format,
@@ -42,7 +42,7 @@ pub struct FreedomsRequest<'a> {
 
 /// Runs the comparison: searches with each freedom and prints.
 pub fn compare_freedoms(call: &Call, asked: &FreedomsRequest<'_>) -> Result<(), Failure> {
-    let given = asked.expert.map(parse_degrees).transpose()?;
+    let given = asked.expert.as_deref().map(parse_degrees).transpose()?;
     let models = asked.models.iter().map(|model| freedoms_of_model(asked, model, given)).collect::<Result<_, _>>()?;
     let answer = Freedoms::from_models(models, asked.seed);
     if let Some(directory) = asked.out {
@@ -65,10 +65,12 @@ fn parse_degrees(text: &str) -> Result<ExpertDegrees, Failure> {
         [Some(pipeline), Some(tensor), Some(data)] => {
             Ok(ExpertDegrees { pipeline: *pipeline, tensor: *tensor, data: *data })
         }
-        _ => Err(failure::input_failure(format!(
-            "--expert {text}: must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to \
-            1048576; write it like 8,1,128"
-        ))),
+        _ => Err(failure::option_failure(
+            "--expert",
+            text,
+            "must be pipeline stages, tensor-parallel width and data-parallel ranks, each from 1 to 1048576",
+            "write it like 8,1,128",
+        )),
     }
 }
 
@@ -88,15 +90,17 @@ fn freedoms_of_model(
         (Some(degrees), _) => (degrees, "--expert".to_owned()),
         (None, Some(expert)) => (expert.degrees, expert.source),
         (None, None) => {
-            return Err(failure::input_failure(format!(
-                "{model}: no expert's placement is published for it; give one, --expert PIPELINE,TENSOR,DATA"
-            )));
+            return Err(failure::file_failure(
+                model,
+                "no expert's placement is published for it",
+                "give one, --expert PIPELINE,TENSOR,DATA",
+            ));
         }
     };
     let words = format!("p {}, t {}, d {}", degrees.pipeline, degrees.tensor, degrees.data);
     let whole = question.study.cluster.devices;
     let refused = |why: String| match given {
-        Some(_) => Err(failure::input_failure(format!("{model}: --expert: {words}: {why}"))),
+        Some(_) => Err(failure::file_failure(model, format!("--expert: {words}: {why}"), "")),
         None => Ok(Err(why)),
     };
     let expert = match search_expert_plan(&question, degrees) {
@@ -226,7 +230,7 @@ fn search_chips<'a>(question: &'a SearchQuestion, prepared: &'a [PreparedJob<'a>
     let search =
         DesignSearch { workloads: &[Workload::of_one_model(prepared)], space: &question.space, aim, robust: None };
     DesignWatch::silent(|watch| search.run_design_search(watch))
-        .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
+        .map_err(|why| failure::file_failure(&question.name, why, ""))
 }
 
 /// The best design of an answer.

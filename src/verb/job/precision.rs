@@ -46,9 +46,10 @@ pub fn training_precision(products: Option<ProductFormat>, chip: &Accelerator) -
     let types = DataType::ALL.into_iter().filter(|t| *t != DataType::Fp32 && chip.peak_flops(*t).is_some());
     let has: Vec<String> = types.map(|t| t.to_string()).collect();
     let asked = products.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned());
-    Err(failure::input_failure(format!(
-        "--precision {asked}: {} has no matrix products of that type; use {}",
-        chip.name,
-        has.join(" or ")
-    )))
+    Err(failure::option_failure(
+        "--precision",
+        asked,
+        format!("{} has no matrix products of that type", chip.name),
+        format!("use {}", has.join(" or ")),
+    ))
 }

@@ -1,10 +1,11 @@
 //! The options of the decisions of a plan, from the table of decisions.
 
-use crate::failure::{Failure, input_failure};
+use crate::failure::{Failure, structured_failure};
 use crate::numbers::whole_number_in;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use search::ask::{DECISIONS, Decision, DecisionValues, PlanSpace};
+use sim::files::FaultParts;
 
 /// Choices of plans. A decision whose option is not given is left to the planner.
 #[derive(Debug, Clone, Default)]
@@ -20,7 +21,11 @@ impl SpaceArguments {
     pub fn plan_space(&self) -> Result<PlanSpace, Failure> {
         let mut space = PlanSpace::default();
         for (decision, words) in &self.given {
-            decision.set(&mut space, words).map_err(|why| input_failure(format!("--{}: {why}", decision.flag)))?;
+            let given = words.join(&decision.separator().to_string());
+            decision.set(&mut space, words).map_err(|why| {
+                let parts = FaultParts::of_key(format!("--{}", decision.flag), given, &why, "");
+                structured_failure(format!("--{}: {why}", decision.flag), parts)
+            })?;
         }
         Ok(space)
     }
@@ -70,11 +75,11 @@ fn option_of_decision(decision: &'static Decision) -> Arg {
     }
 }
 
-/// The option that restricts the decision of a rule, before the rule's message; empty where no option does.
-pub fn option_of_rule(key: &str) -> String {
+/// The option that restricts the decision of a rule; none where no option does.
+pub fn option_of_rule(key: &str) -> Option<String> {
     match key {
-        "global_batch" => "--global-batch: ".to_owned(),
-        "devices" => "--devices: ".to_owned(),
-        _ => Decision::of_key(key).map_or_else(String::new, |decision| format!("--{}: ", decision.flag)),
+        "global_batch" => Some("--global-batch".to_owned()),
+        "devices" => Some("--devices".to_owned()),
+        _ => Decision::of_key(key).map(|decision| format!("--{}", decision.flag)),
     }
 }

@@ -66,7 +66,7 @@ struct PublishedFigures<'a> {
 /// Solves an instance, evaluates its fixed plans and prints the answer.
 pub fn place_nest_text(call: &Call, text: &str, file: &str, format: Format) -> Result<(), Failure> {
     let instance = NestInstance::from_json_str(text, file).or_input()?;
-    let solution = nest::place_nest_chain(&instance).map_err(|why| failure::input_failure(format!("{file}: {why}")))?;
+    let solution = nest::place_nest_chain(&instance).map_err(|why| failure::file_failure(file, why, ""))?;
     let baselines = nest::evaluate_baselines(&instance);
     let line = line_of_solution(file, &instance.record, &solution, &baselines);
     answer::write_answer_line(call, format, &Versioned::with_schema_one(&line), |_| {

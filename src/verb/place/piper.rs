@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Solves a graph and prints its answer.
 pub fn place_piper_text(call: &Call, text: &str, file: &str, format: Format) -> Result<(), Failure> {
     let instance = piper::PiperInstance::from_json_str(text, file).or_input()?;
-    let solution = piper::place_graph(&instance).map_err(|why| failure::input_failure(format!("{file}: {why}")))?;
+    let solution = piper::place_graph(&instance).map_err(|why| failure::file_failure(file, why, ""))?;
     print_piper(call, file, &instance, &solution, format)
 }
 

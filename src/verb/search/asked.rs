@@ -55,15 +55,18 @@ impl StudyOverrides {
         if let Some(NamedChoice(efficiency)) = self.efficiency {
             let Chips::Grid(spec) = &mut study.space.chips else {
                 let cure = "leave it out: PHAZE's chips are ideal; or take another study (--study tpu)";
-                return Err(failure::input_failure(format!("--efficiency {}: {cure}", efficiency.word())));
+                return Err(failure::option_failure("--efficiency", efficiency.word(), cure, ""));
             };
             spec.efficiency = efficiency;
         }
         if let Some(within) = self.within {
             if !(0.0..=100.0).contains(&within) {
-                return Err(failure::input_failure(format!(
-                    "--within {within}: must be from 0 to 100 percent; 0 proves the best"
-                )));
+                return Err(failure::option_failure(
+                    "--within",
+                    within,
+                    "must be from 0 to 100 percent",
+                    "0 proves the best",
+                ));
             }
             study.limits.within_percent = within;
         }
@@ -133,20 +136,28 @@ impl StudyOverrides {
         let Some((flag, value)) = flags.iter().find_map(|(flag, value)| Some((flag, (*value)?))) else { return Ok(()) };
         if let Some((key, value, limit)) = operation.first_invalid_figure() {
             let flag = flags.iter().find(|(flag, _)| flag.ends_with(if key == "usd_per_kwh" { "price" } else { key }));
-            return Err(failure::input_failure(format!(
-                "{} {value}: {limit}; correct it, or leave it out",
-                flag.map_or(key, |(flag, _)| flag)
-            )));
+            return Err(failure::option_failure(
+                flag.map_or(key, |(flag, _)| flag),
+                value,
+                limit,
+                "correct it, or leave it out",
+            ));
         }
         if self.objective.is_none_or(|objective| objective.0 != Objective::PerDollar) {
-            return Err(failure::input_failure(format!(
-                "{flag} {value}: needs an objective in dollars; add --objective per-dollar, or leave it out"
-            )));
+            return Err(failure::option_failure(
+                flag,
+                value,
+                "needs an objective in dollars",
+                "add --objective per-dollar, or leave it out",
+            ));
         }
         if operation.years == 0.0 {
-            return Err(failure::input_failure(format!(
-                "{flag} {value}: has no effect without years of operation; add --years, or leave it out"
-            )));
+            return Err(failure::option_failure(
+                flag,
+                value,
+                "has no effect without years of operation",
+                "add --years, or leave it out",
+            ));
         }
         Ok(())
     }
@@ -169,21 +180,21 @@ impl StudyOverrides {
         let mut fixed: Vec<(String, String, FieldValue)> = Vec::new();
         for text in &self.set {
             let wrong = || {
-                failure::input_failure(format!(
-                    "--set {text}: is no KEY=VALUE; write --set tensor.cores=4, for instance"
-                ))
+                failure::option_failure("--set", text, "is no KEY=VALUE", "write --set tensor.cores=4, for instance")
             };
             let (key, value) = text.split_once('=').ok_or_else(wrong)?;
             if let Some((before, ..)) = fixed.iter().find(|(_, known, _)| known == key.trim()) {
-                return Err(failure::input_failure(format!(
-                    "--set {text}: {} is given already ({before}); give each key once",
-                    key.trim()
-                )));
+                return Err(failure::option_failure(
+                    "--set",
+                    text,
+                    format!("{} is given already ({before})", key.trim()),
+                    "give each key once",
+                ));
             }
             let setting = parse_setting(value.trim());
             if value.trim().is_empty() || setting.number().is_some_and(|number| !number.is_finite()) {
                 let limit = if value.trim().is_empty() { "has no value" } else { "must be finite" };
-                return Err(failure::input_failure(format!("--set {text}: {limit}; write --set {}=VALUE", key.trim())));
+                return Err(failure::option_failure("--set", text, limit, format!("write --set {}=VALUE", key.trim())));
             }
             fixed.push((format!("--set {text}"), key.trim().to_owned(), setting));
         }
@@ -200,9 +211,12 @@ impl StudyOverrides {
                 None => return Ok(()),
                 Some((flag, ..)) => {
                     let cure = "use a study with a base chip (--study tpu, --study gpu), or leave it out";
-                    return Err(failure::input_failure(format!(
-                        "{flag}: study {name} has PHAZE's chips with a fixed node of 22 nm and one HBM; {cure}"
-                    )));
+                    return Err(failure::option_failure(
+                        flag,
+                        "",
+                        format!("study {name} has PHAZE's chips with a fixed node of 22 nm and one HBM"),
+                        cure,
+                    ));
                 }
             },
         };
@@ -217,9 +231,12 @@ impl StudyOverrides {
                 None => {
                     let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
                     let known = known.join(", ");
-                    return Err(failure::input_failure(format!(
-                        "{flag}: study {name} has no dimension {key}; it has {known}"
-                    )));
+                    return Err(failure::option_failure(
+                        &flag,
+                        "",
+                        format!("study {name} has no dimension {key}"),
+                        format!("it has {known}"),
+                    ));
                 }
             }
         }
@@ -234,11 +251,12 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
         return Ok(());
     }
     if aim.axes != CostAxes::single(FrontAxis::None) {
-        return Err(failure::input_failure(format!(
-            "--robust --front {}: the best by its interval's bad end is looked for, and no front; leave --front out, or search without \
-             --robust",
-            aim.axes
-        )));
+        return Err(failure::option_failure(
+            "--robust --front",
+            aim.axes.to_string(),
+            "the best by its interval's bad end is looked for, and no front",
+            "leave --front out, or search without --robust",
+        ));
     }
     let what = match aim.objective {
         _ if aim.pays_energy() => "per-dollar with --years",
@@ -246,9 +264,12 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
         _ => return Ok(()),
     };
     let cure = "give --objective throughput, step-time, per-mm2, per-watt, or per-dollar without --years, or leave --robust out";
-    Err(failure::input_failure(format!(
-        "--robust: the objective is {what}, and intervals are known of a step's time, not of its energy; {cure}"
-    )))
+    Err(failure::option_failure(
+        "--robust",
+        "",
+        format!("the objective is {what}, and intervals are known of a step's time, not of its energy"),
+        cure,
+    ))
 }
 
 /// The aim of the search over chips; `study` holds the limits.
@@ -278,11 +299,12 @@ fn check_looked_up(
         if looked.by == key && !looked.has_value_for(value) {
             let known: Vec<&str> = looked.values.iter().map(|(value, _)| value.as_str()).collect();
             let cure = format!("use one of these, or a study of your own (coplace init) with a value of {}", of.key);
-            return Err(failure::input_failure(format!(
-                "{flag}: study {study} has {} for {} only; {cure}",
-                of.key,
-                known.join(", ")
-            )));
+            return Err(failure::option_failure(
+                flag,
+                "",
+                format!("study {study} has {} for {} only", of.key, known.join(", ")),
+                cure,
+            ));
         }
     }
     Ok(())
@@ -300,7 +322,7 @@ fn parse_positive(flag: &str, value: f64) -> Result<(), Failure> {
     if value.is_finite() && value > 0.0 {
         return Ok(());
     }
-    Err(failure::input_failure(format!("{flag} {value}: must be positive and finite; give a limit, or leave it out")))
+    Err(failure::option_failure(flag, value, "must be positive and finite", "give a limit, or leave it out"))
 }
 
 /// A choice given by name.

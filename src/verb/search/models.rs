@@ -51,10 +51,11 @@ pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, 
                 let (reference, name) = (&of.study.space.reference_chip, &of.name);
                 let cure = "several models are compared with it: give more devices, another space.reference_chip, or a \
                     single model";
-                Err(failure::input_failure(format!(
-                    "{name}: space.reference_chip = {reference} cannot run {}: {why}; {cure}",
-                    of.called
-                )))
+                Err(failure::file_failure(
+                    name,
+                    format!("space.reference_chip = {reference} cannot run {}: {why}", of.called),
+                    cure,
+                ))
             }
         }
     };
@@ -93,8 +94,7 @@ pub fn searched_models<'a>(
 pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJob<'_>>]) -> Result<Vec<f64>, Failure> {
     let space = &question.space;
     let chip = (0..space.chip_count()).find_map(|point| space.chip_of_design(space.with_largest_memory(point)).ok());
-    let chip =
-        chip.ok_or_else(|| failure::input_failure(format!("{}: no chip of the space can be built", question.name)))?;
+    let chip = chip.ok_or_else(|| failure::file_failure(&question.name, "no chip of the space can be built", ""))?;
     let least = |on: &Vec<PreparedJob<'_>>| {
         on.iter().map(|prepared| least_bad_end_factor(prepared, &chip)).fold(f64::INFINITY, f64::min)
     };

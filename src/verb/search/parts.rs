@@ -121,10 +121,12 @@ fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFact
     }
     let (part, of, at) = (found.part, found.parts, directory.display());
     let cure = "give another directory, or remove it";
-    Err(failure::input_failure(format!(
-        "--out {at}: holds part {part}/{of} of the search of question {}; {cure}",
-        found.question
-    )))
+    Err(failure::option_failure(
+        "--out",
+        at,
+        format!("holds part {part}/{of} of the search of question {}", found.question),
+        cure,
+    ))
 }
 
 fn part_answer(
@@ -133,10 +135,11 @@ fn part_answer(
     (question, digest): (&SearchQuestion, String),
     shard: Shard,
 ) -> Result<(), Failure> {
-    let path = arguments.out.clone().unwrap_or_else(|| {
+    let usual = || {
         let name = question.directory_name(&arguments.posed);
         PathBuf::from("runs").join(format!("search-{name}-{digest}-{}-of-{}", shard.part, shard.of))
-    });
+    };
+    let path = arguments.out.as_deref().map_or_else(usual, Path::to_path_buf);
     let asked = part_facts(question, &digest, arguments.seed, shard);
     let claim = DirectoryClaim::for_part(&path).map_err(|error| {
         let why = match error {
@@ -148,7 +151,7 @@ fn part_answer(
             }
             other => other.to_string(),
         };
-        failure::input_failure(format!("--out {}: {why}", path.display()))
+        failure::option_failure("--out", path.display(), why, "")
     })?;
     let (done, was_complete) = match read_held_part(claim.path(), &asked)? {
         Some(done) => (done, true),
@@ -181,9 +184,7 @@ fn search_part(
         let others = shared.as_mut().map(|shared| -> &mut dyn ShardExchange { shared });
         let (shard, watch) =
             (Shard { part: asked.part, of: asked.parts }, DesignWatch { stop: &|| false, told: &mut told });
-        search
-            .run_design_part(shard, watch, others)
-            .map_err(|why| failure::input_failure(format!("{}: {why}", question.name)))
+        search.run_design_part(shard, watch, others).map_err(|why| failure::file_failure(&question.name, why, ""))
     })?;
     drop(progress);
     if let Some(why) = shared.and_then(|shared| shared.failed) {

@@ -78,9 +78,7 @@ impl SearchQuestion {
     fn load(asked: Question, request: &SearchRequest) -> Result<Self, Failure> {
         let name = asked.study.clone().unwrap_or_else(|| "the question".to_owned());
         let Some(study) = Study::of_question(&asked) else {
-            return Err(failure::input_failure(format!(
-                "{name}: asks about one chip; search and sweep take a space of chips"
-            )));
+            return Err(failure::file_failure(&name, "asks about one chip", "search and sweep take a space of chips"));
         };
         let mut questions = study.workloads.iter().map(|work| {
             let mut study = study.clone();
@@ -89,7 +87,7 @@ impl SearchQuestion {
             cluster.global_batch_sequences = work.global_batch_sequences.unwrap_or(cluster.global_batch_sequences);
             Self::read_model((&asked, request), name.clone(), study, work)
         });
-        let Some(first) = questions.next() else { return Err(failure::input_failure(format!("{name}: no model"))) };
+        let Some(first) = questions.next() else { return Err(failure::file_failure(&name, "no model", "")) };
         Ok(Self { others: questions.collect::<Result<_, _>>()?, ..first? })
     }
 
@@ -130,11 +128,9 @@ impl SearchQuestion {
                 e.with_context(of("plan.stack"))
             }
         })?;
-        let narrowed = study
-            .plan
-            .choices
-            .narrow_to(&stack)
-            .map_err(|why| failure::input_failure(place_in_study(&name, &format!("plan.{why}"))))?;
+        let narrowed = study.plan.choices.narrow_to(&stack).map_err(|why| {
+            failure::file_failure(Study::place(&name, &format!("plan.{why}")), format!("plan.{why}"), "")
+        })?;
         if let Some(change) = narrowed {
             tracing::warn!("stack {} does not run all plans of study {name}: {change}", study.plan.stack);
         }
@@ -144,9 +140,9 @@ impl SearchQuestion {
         check_robust_objective(question.aim.robust, &aim)?;
         check_hbm_prices(&name, &study, &aim)?;
         let base = name_for_fabric(&study, &reference, files);
-        let fault = |e| match &asked.fabric {
-            Some(fabric) => failure::input_failure(format!("--fabric {fabric}: {e}")),
-            None => failure::input_failure(format!("{}: {e}", of("cluster.fabric"))),
+        let fault = |e: NetworkError| match &asked.fabric {
+            Some(fabric) => failure::option_failure_from(&format!("--fabric {fabric}"), &e),
+            None => failure::file_failure(of("cluster.fabric"), e, ""),
         };
         let cluster = interop::load_fabric_for_name(&study.cluster.fabric, base, files).map_err(fault)?;
         let fabric = cluster.for_devices(study.cluster.devices).map_err(fault)?;
@@ -311,9 +307,11 @@ impl SearchRequest {
             ([], study) => study.clone(),
             ([study], None) => Some((*study).clone()),
             ([study], Some(named)) => {
-                return Err(failure::input_failure(format!(
-                    "{study}: is a study, and --study {named} names another; give one of them"
-                )));
+                return Err(failure::file_failure(
+                    study,
+                    format!("is a study, and --study {named} names another"),
+                    "give one of them",
+                ));
             }
             ([one, other, ..], _) => {
                 return Err(failure::input_failure(format!("{one}, {other}: are two studies; give one of them")));
@@ -364,10 +362,7 @@ impl SearchRequest {
     fn recorded_question(&self, file: &Path) -> Result<Question, Failure> {
         if !self.models.is_empty() || self.study.is_some() || self.changes_other_than_question() {
             let cure = "leave models, study and their options out, or ask without it";
-            return Err(failure::input_failure(format!(
-                "--question {}: is the whole question; {cure}",
-                file.display()
-            )));
+            return Err(failure::option_failure("--question", file.display(), "is the whole question", cure));
         }
         let text = input::read_text(file, "a question (question.json)")?;
         Question::parse(&file.display().to_string(), &text).map_err(failure::input_failure)
@@ -399,7 +394,7 @@ fn file_stem(name: &str) -> String {
 fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
-        return Err(failure::input_failure(format!("MODEL: none is given, and study {name} names none; {cure}")));
+        return Err(failure::option_failure("MODEL", "", format!("none is given, and study {name} names none"), cure));
     }
     let same = |a: &str, b: &str| {
         let file = |name: &str| {
@@ -413,10 +408,12 @@ fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<Work
     };
     for (at, model) in named.iter().enumerate() {
         if let Some(before) = named[..at].iter().find(|before| same(before, model)) {
-            return Err(failure::input_failure(format!(
-                "MODEL {model}: is given already ({before}); give each model once, or in a study with a weight \
-                ([[workload]])"
-            )));
+            return Err(failure::option_failure(
+                "MODEL",
+                model,
+                format!("is given already ({before})"),
+                "give each model once, or in a study with a weight ([[workload]])",
+            ));
         }
     }
     let known = |model: &String| study.workloads.iter().find(|work| work.model == *model).cloned();

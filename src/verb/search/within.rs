@@ -18,17 +18,18 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
     match space.nearest_unbuildable() {
         Ok(Some(broken)) if said.as_ref().is_ok_and(|(cures, ..)| cures.is_empty()) => {
             let cure = broken.rule.cure();
-            return failure::input_failure(format!(
-                "{name}: no chip of the space can be built; the nearest breaks {broken}: {cure}, or lift the limits \
-                 (--no-build-limits)"
-            ));
+            return failure::file_failure(
+                name,
+                "no chip of the space can be built",
+                format!("the nearest breaks {broken}: {cure}, or lift the limits (--no-build-limits)"),
+            );
         }
         Ok(_) => {}
-        Err(why) => return failure::input_failure(format!("{}: {why}", Study::place(name, &why))),
+        Err(why) => return failure::file_failure(Study::place(name, &why), why, ""),
     }
     let (cures, joined, why) = match said {
         Ok(said) => said,
-        Err(why) => return failure::input_failure(format!("{}: {why}", Study::place(name, &why))),
+        Err(why) => return failure::file_failure(Study::place(name, &why), why, ""),
     };
     let given =
         given_limits(space.limits()).filter(|(limit, _)| cures.is_empty() || cures.iter().any(|(of, _)| of == limit));
@@ -40,10 +41,11 @@ pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) 
         [alone] => format!("allow {alone}, or vary other dimensions"),
         several => format!("allow {} ({why}), or vary other dimensions", several.join(&format!(", {joined} "))),
     };
-    failure::input_failure(format!(
-        "{}: no chip of the space is within the limits, so that nothing is searched; {cure}",
-        given.join(", ")
-    ))
+    failure::file_failure(
+        given.join(", "),
+        "no chip of the space is within the limits, so that nothing is searched",
+        cure,
+    )
 }
 
 /// The limits that are set.

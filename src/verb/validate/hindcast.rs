@@ -41,7 +41,7 @@ fn chosen_cases(chips: &[String]) -> Result<Vec<HindcastCase>, Failure> {
         let own = Accelerator::built_in(name).map_or_else(|_| name.clone(), |chip| chip.name);
         all.iter().find(|case| case.chip == own).cloned().ok_or_else(|| {
             let known: Vec<&str> = all.iter().map(|case| case.chip.as_str()).collect();
-            failure::input_failure(format!("--hindcast {name}: has no hindcast; give one of {}", known.join(", ")))
+            failure::option_failure("--hindcast", name, "has no hindcast", format!("give one of {}", known.join(", ")))
         })
     };
     chips.iter().map(find).collect()

@@ -3,6 +3,7 @@
 
 use crate::SoftwareStack;
 use serde::{Deserialize, Serialize};
+use sim::files::{FaultParts, StructuredError};
 use sim::kernel::DataType;
 use std::fmt;
 use std::str::FromStr;
@@ -42,6 +43,12 @@ pub struct KeptFormatError {
     value: String,
     why: String,
     cure: String,
+}
+
+impl StructuredError for KeptFormatError {
+    fn fault_parts(&self) -> FaultParts {
+        FaultParts::of_key(format!("--{}", self.key), &self.value, &self.why, &self.cure)
+    }
 }
 
 impl fmt::Display for MasterCopy {

@@ -1,6 +1,8 @@
 //! Single options of a stack, set by name: `overlap.tensor = 1`, `kernels.shard_within_domain = true`.
 
+use super::software::StackError;
 use crate::SoftwareStack;
+use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 use workloads::training::LossForm;
 
@@ -40,9 +42,36 @@ pub enum OptionError {
         /// The stack's own value.
         default: String,
     },
-    /// The value is out of range.
+    /// The stack with the option cannot be written or read again.
     #[error("{0}")]
     Value(String),
+    /// The value is out of range.
+    #[error(transparent)]
+    OutOfRange(Box<StackError>),
+}
+
+impl StructuredError for OptionError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Form { text } => FaultParts::of_key(
+                "stack_option",
+                text,
+                "must be an option and its value",
+                "write it like overlap.tensor=1 or kernels.shard_within_domain=true",
+            ),
+            Self::Unknown { key, stack, known } => FaultParts::of_key(
+                key,
+                "",
+                format!("the stack {stack} has no such option"),
+                sim::names::hint(key, known, "it has"),
+            ),
+            Self::Type { key, value, form, stack, default } => {
+                FaultParts::of_key(key, value, format!("must be {form}"), format!("{stack} has {default}"))
+            }
+            Self::Value(why) => FaultParts::of_key("", "", why, ""),
+            Self::OutOfRange(error) => error.fault_parts(),
+        }
+    }
 }
 
 /// Tables with options.
@@ -84,7 +113,7 @@ impl SoftwareStack {
             file.try_into().map_err(|error: toml::de::Error| OptionError::Value(error.to_string()))?;
         stack.name = format!("{} with {key}={value}", self.name);
         stack.sources.insert(key.to_owned(), "given in the call".to_owned());
-        stack.check_values(&self.name).map_err(|error| OptionError::Value(error.to_string()))?;
+        stack.check_values(&self.name).map_err(|error| OptionError::OutOfRange(Box::new(error)))?;
         Ok(stack)
     }
 }

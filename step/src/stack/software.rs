@@ -5,6 +5,7 @@ use crate::stack::framework::FrameworkOptions;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use sim::files::carried::Files;
+use sim::files::{FaultParts, StructuredError};
 use sim::kernel::DataType;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
@@ -71,6 +72,32 @@ pub enum StackError {
         /// The cure.
         cure: &'static str,
     },
+}
+
+impl StructuredError for StackError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unknown { name, known } => FaultParts::of_key(
+                "stack",
+                name,
+                "is no built-in software stack",
+                sim::names::hint(name, known, "built in are"),
+            ),
+            Self::Unreadable { file, why } => FaultParts::of_file(file, why, "give the path of a readable stack file"),
+            Self::Malformed { file, why } => FaultParts::of_file(
+                file,
+                why,
+                "a stack has the tables and keys of step/stacks/megatron.toml, all of them and no other",
+            ),
+            Self::NoUsualStack { chip, file } => FaultParts::of_key(
+                "--stack",
+                "",
+                format!("is missing: the file of chip {chip} has no usual_stack"),
+                format!("give --stack NAME (coplace list stacks), or add usual_stack = \"NAME\" to {file}"),
+            ),
+            Self::Value { file, key, value, limit, cure } => FaultParts::of_key(key, value, limit, *cure).in_file(file),
+        }
+    }
 }
 
 /// How a device runs the kernels of a pass.

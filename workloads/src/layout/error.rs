@@ -1,5 +1,6 @@
 //! A rule that a layout breaks, with the cure.
 
+use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 
 /// A broken rule of a layout.
@@ -15,4 +16,10 @@ pub struct LayoutError {
     pub limit: String,
     /// The nearest valid values.
     pub cure: String,
+}
+
+impl StructuredError for LayoutError {
+    fn fault_parts(&self) -> FaultParts {
+        FaultParts::of_key(self.key, &self.value, format!("must be {}", self.limit), &self.cure)
+    }
 }

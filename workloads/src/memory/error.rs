@@ -1,5 +1,6 @@
 //! Errors of techniques. Every message names the technique, the value, the limit and the cure.
 
+use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 
 /// An invalid technique, or an invalid use of one.
@@ -71,6 +72,32 @@ pub enum TechniqueError {
         /// The cure.
         cure: String,
     },
+}
+
+impl StructuredError for TechniqueError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unreadable { file, why } => {
+                FaultParts::of_file(file, format!("cannot be read ({why})"), "give the path of a readable preset")
+            }
+            Self::Malformed { file, why } => FaultParts::of_file(file, why, ""),
+            Self::Unknown { name, hint } => FaultParts::of_key("technique", name, "no such technique", hint),
+            Self::Form { text, part } => FaultParts::of_key(
+                "technique",
+                text,
+                format!("`{part}` is not a parameter"),
+                "write NAME,key=value, such as galore,rank=256",
+            ),
+            Self::NoParameter { technique, key, cure } => {
+                FaultParts::of_key("technique", technique, format!("has no parameter `{key}`"), cure)
+            }
+            Self::Value { technique, key, value, limit, meaning } => {
+                let limit = format!("{key} must be {limit}; it is {meaning}");
+                FaultParts::of_key("technique", format!("{technique},{key}={value}"), limit, "")
+            }
+            Self::Refused { technique, why, cure } => FaultParts::of_key("technique", technique, why, cure),
+        }
+    }
 }
 
 impl TechniqueError {

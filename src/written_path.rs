@@ -1,0 +1,31 @@
+//! Paths that a verb writes to. Their type tells them from paths that are read: a caller may refuse them.
+
+use clap::builder::{MapValueParser, PathBufValueParser, TypedValueParser, ValueParserFactory};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+/// The path of a file or directory that a verb writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenPath(PathBuf);
+
+impl ValueParserFactory for WrittenPath {
+    type Parser = MapValueParser<PathBufValueParser, fn(PathBuf) -> Self>;
+
+    fn value_parser() -> Self::Parser {
+        PathBufValueParser::new().map(Self)
+    }
+}
+
+impl Deref for WrittenPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for WrittenPath {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
