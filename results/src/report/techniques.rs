@@ -10,8 +10,8 @@ use crate::text::{
 const MORE: &str = " !";
 
 /// Columns of what fits: tokens of a sequence, and sequences of a micro-batch.
-const LONGEST: &str = "tokens fit";
-const LARGEST: &str = "batch fits";
+const LONGEST: &str = "longest";
+const LARGEST: &str = "batch";
 
 /// The whole report.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
             ),
         ),
     ]);
-    text.push_str(&format_heading("Peak of the fullest device by class, GiB; one step; what fits"));
+    text.push_str(&format_heading("Peak of the fullest device by class, GiB; longest sequence, tokens; batch"));
     let rendered = techniques_table(answer).render();
     text.push_str(&rendered);
     if rendered.contains(MORE) {
@@ -145,7 +145,6 @@ fn techniques_table(answer: &TechniqueComparison) -> TextTable {
         "host",
         "NVMe",
         "step s",
-        "tokens/s",
         LONGEST,
         LARGEST,
     ];
@@ -182,7 +181,6 @@ fn effect_cells(answer: &TechniqueComparison, result: &TechniqueEffect) -> Vec<S
         held(result.host_gib, answer.host_capacity_gib),
         held(result.storage_gib, answer.storage_capacity_gib),
         format_significant(result.step_s, 4),
-        format_count(result.tokens_per_s.round() as u64),
         fits(result.longest_sequence_tokens),
         fits(result.largest_micro_batch_sequences),
     ]
