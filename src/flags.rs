@@ -145,6 +145,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--technique", "galore,rank=256"),
     ("--techniques", ""),
     ("--tensor", "2,4"),
+    ("techniques --sort", "memory"),
     ("techniques --tensor", "2"),
     ("--time-limit", "60"),
     ("--tokens", "300B"),

@@ -39,7 +39,7 @@ pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f
     let (job, mut kinds, mut any) = (prepared.job(chip), BTreeSet::new(), None);
     let kept = mechanisms_of_space(prepared, chip);
     for plan in prepared.one_plan_per_layout() {
-        let mut layout = mechanisms_of_plan(job.model, &plan, job.fabric.fast_domain_devices());
+        let mut layout = mechanisms_of_plan(job.model, &plan, job.stack, job.fabric.fast_domain_devices());
         layout.remove(&Mechanism::KeepAll);
         if kinds.insert(layout) {
             any = Some(plan);

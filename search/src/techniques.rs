@@ -112,6 +112,10 @@ impl TechniqueSetting<'_> {
     pub fn try_best_fractions(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
         let mut tried = techniques.offload_choices().into_iter().map(|choice| self.try_techniques(&choice));
         let mut best = tried.next().unwrap_or_else(|| self.try_techniques(techniques));
+        // Without a place to offload to, smaller fractions are no answer.
+        if let Err(StepError::Hardware(_)) = best {
+            return best;
+        }
         // Another fraction may succeed where one is refused.
         for other in tried.flatten() {
             let lacking = |trial: &TechniqueTrial| {

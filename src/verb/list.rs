@@ -313,7 +313,13 @@ fn list_techniques() -> Result<ListFunction, Failure> {
     for name in Preset::built_in_names() {
         let preset = Preset::load(&name).or_other()?;
         let default = |(key, parameter): (&String, &PresetParameter)| format!("{key}={}", parameter.default);
-        let parameters: Vec<String> = preset.parameters.iter().map(default).collect();
+        // Parameters that follow from others are left to --format json.
+        let follows = |parameter: &PresetParameter| {
+            let text = parameter.default.to_string();
+            text.split_whitespace().any(|word| preset.parameters.contains_key(word))
+        };
+        let own = preset.parameters.iter().filter(|(_, parameter)| !follows(parameter));
+        let parameters: Vec<String> = own.map(default).collect();
         table.add_row([name.clone(), preset.gate.to_string(), parameters.join(", "), preset.description.clone()]);
         entries.push(json!({
             "name": name, "description": preset.description, "gate": preset.gate.to_string(), "formula": preset.formula,

@@ -12,7 +12,7 @@ use crate::verb::job::{
     training_precision,
 };
 use crate::written_path::WrittenPath;
-use results::answer::techniques::{self, TechniqueComparison};
+use results::answer::techniques::{self, TechniqueComparison, TechniqueOrder};
 use results::{figure, report};
 use search::ask::Question;
 use search::techniques::TechniqueSetting;
@@ -33,10 +33,12 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, Z
     path as well. `coplace list techniques` lists all with their parameters and defaults. Several techniques in\n\
     one row are joined by `+`. An impossible combination is listed with the reason. Techniques that change the\n\
     training are marked unbiased or biased. memo and ssdtrain choose the fastest offloaded fraction that fits,\n\
-    in eighths, unless fraction= is given.\n\n\
+    in eighths, unless fraction= is given. Those that fit come first, the fastest at the top. Without --technique,\n\
+    combinations of exact ones are offered, and those that save nothing here are only named.\n\n\
     JSON: format, model, chip, stack, devices, sequence_tokens, micro_batch_sequences, global_batch_sequences,\n\
     capacity_gib, host_capacity_gib, storage_capacity_gib and rows, each with technique, parameters, gate,\n\
-    formula, source, refused, result; docs/json.md describes every key.")]
+    formula, source, refused, changes_nothing, saves_nothing, result; recompute_best. docs/json.md describes\n\
+    every key.")]
 pub struct TechniquesArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
@@ -51,15 +53,21 @@ pub struct TechniquesArguments {
     /// Network between the devices [default: phaze_flat]
     #[arg(long)]
     fabric: Option<String>,
+    /// Devices; what the other degrees leave open is data parallelism [default: the product of the degrees]
+    #[arg(long, value_name = "N", value_parser = count_up_to(1 << 20))]
+    devices: Option<u32>,
+    /// Order of the techniques that fit; the others follow by their need
+    #[arg(long, value_enum, default_value_t = SortName::Fastest)]
+    sort: SortName,
     /// Tensor-parallel width
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     tensor: u32,
     /// Pipeline stages
     #[arg(long, value_name = "P", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     pipeline: u32,
-    /// Data-parallel replicas
-    #[arg(long, value_name = "D", default_value_t = 1, value_parser = count_up_to(1 << 20))]
-    data: u32,
+    /// Data-parallel replicas [default: 1, or as --devices says]
+    #[arg(long, value_name = "D", value_parser = count_up_to(1 << 20))]
+    data: Option<u32>,
     /// Context-parallel width
     #[arg(long, value_name = "C", default_value_t = 1, value_parser = count_up_to(1 << 16))]
     context: u32,
@@ -139,15 +147,19 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
     let of_run = run.as_ref().map(|run| run.cluster.fabric.as_str());
     let fabric = arguments.fabric.as_deref().or(of_run).unwrap_or("phaze_flat");
     let fabric = input::read_fabric(fabric, &chip, None, &files)?.for_devices(devices).or_input()?;
-    let lists = match arguments.technique.is_empty() {
+    let asked_all = arguments.technique.is_empty();
+    let mut lists = match asked_all {
         true => techniques::all_techniques().or_other()?,
         false => arguments.technique.iter().map(|text| parse_techniques(text)).collect::<Result<_, _>>()?,
     };
     let setting = TechniqueSetting { model: &model, chip: &chip, fabric: &fabric, stack: &stack, plan: &plan };
-    let answer = progress::run_with_progress(call, "trying techniques", || {
-        TechniqueComparison::compare_techniques(&setting, &lists)
-    })
-    .or_input()?;
+    let compared = progress::run_with_progress(call, "trying techniques", || {
+        if asked_all {
+            lists.extend(techniques::offer_combinations(&setting, &lists)?);
+        }
+        TechniqueComparison::compare_techniques(&setting, &lists, arguments.sort.order())
+    });
+    let answer = TechniqueComparison { recompute_best: command_of_best(arguments, &plan), ..compared.or_input()? };
     // Some of several techniques may be impossible. If all requested ones are, there is nothing to compare.
     let asked = answer.rows.iter().skip(1);
     if let (Some(why), true) =
@@ -165,6 +177,74 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
         figure::draw_techniques(&answer).or_other()?.write_files(directory, "techniques").or_unwritable()?;
     }
     answer::write_answer(call, arguments.format, &answer, report::techniques_report)
+}
+
+/// The order of rows, as an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum SortName {
+    /// Shortest step first
+    Fastest,
+    /// Smallest need first
+    Memory,
+    /// Longest sequence first
+    Longest,
+    /// As listed or given
+    Listed,
+}
+
+impl SortName {
+    fn order(self) -> TechniqueOrder {
+        match self {
+            Self::Fastest => TechniqueOrder::Fastest,
+            Self::Memory => TechniqueOrder::Memory,
+            Self::Longest => TechniqueOrder::Longest,
+            Self::Listed => TechniqueOrder::Listed,
+        }
+    }
+}
+
+/// Returns the call of `evaluate` that finds the best policy for the same plan.
+fn command_of_best(arguments: &TechniquesArguments, plan: &TrainingPlan) -> String {
+    let (layout, batch) = (&plan.layout, &plan.batch);
+    let fabric = arguments.fabric.as_deref().unwrap_or("phaze_flat");
+    let mut words = format!(
+        "coplace evaluate {} --chip {} --fabric {fabric} --devices {} --global-batch {} --sequence-length {} \
+         --tensor {} --pipeline {} --micro-batch {} --zero {}",
+        arguments.model,
+        arguments.chip,
+        layout.device_count(),
+        batch.global_batch,
+        batch.sequence_length,
+        layout.tensor,
+        layout.pipeline,
+        batch.micro_batch,
+        arguments.zero
+    );
+    let more = [("context", layout.context), ("expert", layout.expert)];
+    for (flag, degree) in more.into_iter().filter(|(_, degree)| *degree > 1) {
+        words.push_str(&format!(" --{flag} {degree}"));
+    }
+    if let Some(stack) = &arguments.stack {
+        words.push_str(&format!(" --stack {stack}"));
+    }
+    words.push_str(" --recompute best");
+    words
+}
+
+/// Returns the data-parallel replicas: as given, or what the other degrees leave of the devices.
+fn data_degree(arguments: &TechniquesArguments) -> Result<u32, Failure> {
+    let Some(devices) = arguments.devices else { return Ok(arguments.data.unwrap_or(1)) };
+    let others = u64::from(arguments.tensor) * u64::from(arguments.pipeline) * u64::from(arguments.context);
+    let needed = others * u64::from(arguments.data.unwrap_or(1));
+    let fits = u64::from(devices) == needed || arguments.data.is_none() && u64::from(devices) % others == 0;
+    if !fits {
+        let why = format!(
+            "--devices {devices}: the degrees make {needed}; use a multiple of {others}, or other degrees, or leave \
+             --devices out"
+        );
+        return Err(failure::input_failure(why));
+    }
+    Ok(arguments.data.unwrap_or_else(|| u32::try_from(u64::from(devices) / others).unwrap_or(1)))
 }
 
 /// Parses techniques joined by `+`.
@@ -185,10 +265,11 @@ fn technique_plan(
 ) -> Result<TrainingPlan, Failure> {
     let tokens = run.and_then(|run| run.models.first()).and_then(|of| of.sequence_length);
     let software = run.map(|run| &run.software);
+    let data = data_degree(arguments)?;
     let layout = Layout {
         tensor: arguments.tensor,
         pipeline: arguments.pipeline,
-        data: arguments.data,
+        data,
         context: arguments.context,
         expert: arguments.expert,
         sequence_parallel: arguments.tensor > 1,
@@ -198,7 +279,7 @@ fn technique_plan(
     let micro_batch = u64::from(arguments.micro_batch);
     let batch = Batch {
         micro_batch,
-        global_batch: micro_batch * u64::from(arguments.accumulate) * u64::from(arguments.data),
+        global_batch: micro_batch * u64::from(arguments.accumulate) * u64::from(data),
         sequence_length: arguments.sequence_length.or(tokens).unwrap_or(model.max_sequence),
     };
     layout.check_model_and_batch(model, &batch).or_input()?;
@@ -216,7 +297,7 @@ fn technique_plan(
                 "--recompute",
                 "best",
                 "`plan`, `evaluate` and `search` choose it",
-                "name one policy here, as `full`",
+                "name one policy here, as `full`; without --recompute the answer ends with the call",
             ));
         }
         policy => policy.parse().map_err(|error| failure::option_failure_from("--recompute", &error))?,

@@ -1,5 +1,6 @@
 //! `coplace validate`: scores predictions against measurements.
 
+mod claims;
 mod hindcast;
 
 use crate::answer::{self, Format};
@@ -58,7 +59,8 @@ pub struct ValidateArguments {
     #[arg(long, value_name = "TABLE.csv", num_args = 0..=1, conflicts_with_all = ["files", "held_out", "predictions", "plot", "breakdown", "format"])]
     intervals: Option<Option<PathBuf>>,
     /// Write id,quantity,measured,predicted,low,high,grade,stack: a line per row and predicted column, with its 90 %
-    /// interval, its grade and its software stack; for published claims the claims with predicted,error_pct,why
+    /// interval, its grade and its software stack; for published claims (system, model, hardware, setting, metric,
+    /// value, unit) the claims with predicted,error_pct,why
     #[arg(long, value_name = "OUT.csv")]
     predictions: Option<WrittenPath>,
     /// Draw predicted against measured values into this directory (SVG and PNG), which is created if needed
@@ -90,6 +92,9 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
     }
     if let Some(table) = &arguments.intervals {
         return validate_intervals(table.as_deref(), call);
+    }
+    if !arguments.held_out && claims::validate_claims(arguments, call)? {
+        return Ok(());
     }
     let mut faults = Vec::new();
     let mut reports = Vec::new();

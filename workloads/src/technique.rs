@@ -326,6 +326,10 @@ impl Techniques {
     pub fn check_together(&self, facts: &TrainingQuantities, micro_batches: u64) -> Result<(), TechniqueError> {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
+            if let Some(why) = &preset.inference_only {
+                let cure = "leave it out of a training plan";
+                return Err(TechniqueError::refuse(&preset.name, why.clone(), cure));
+            }
             let values = technique.parameter_values(facts)?;
             if let Some(one) =
                 preset.one_micro_batch.as_ref().filter(|one| micro_batches > 1 && one.applies_with(&values))
@@ -540,6 +544,10 @@ impl Techniques {
             let (preset, values) = (&technique.preset, technique.parameter_values(facts)?);
             let value = |key: &Option<String>| key.as_ref().and_then(|key| values.get(key)).copied().unwrap_or(0.0);
             applied.planned_addresses |= preset.planned_addresses;
+            if preset.only_stores_data() {
+                let values: Vec<String> = values.iter().map(|(key, value)| format!("{key} {value}")).collect();
+                applied.notes.push(format!("{}: {}", preset.name, values.join(", ")));
+            }
             applied.second_backward |= value(&preset.second_backward) != 0.0;
             applied.overlapped_update |= value(&preset.overlapped_update) != 0.0;
             applied.decomposed_every = applied.decomposed_every.max(value(&preset.decomposed_every) as u64);

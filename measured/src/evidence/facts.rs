@@ -46,7 +46,7 @@ impl PredictionFacts {
             chip: NamedKind { name: chip.known_name().to_owned(), kind: chip_kind(chip).to_owned() },
             fabric: NamedKind { name: fabric.name.clone(), kind: fabric_kind(fabric, chip) },
             stack: NamedKind { name: stack.name.clone(), kind: stack_kind(stack) },
-            mechanisms: mechanisms_of_plan(model, plan, fabric.fast_domain_devices()),
+            mechanisms: mechanisms_of_plan(model, plan, stack, fabric.fast_domain_devices()),
             chips: u32::try_from(plan.layout.device_count()).unwrap_or(u32::MAX),
         }
     }

@@ -5,7 +5,8 @@ use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
-use step::TrainingPlan;
+use step::{SoftwareStack, TrainingPlan};
+use workloads::training::LossForm;
 use workloads::{ActivationPolicy, Model, ZeroStage};
 
 /// A part of a plan that may be measured or not, beyond what every plan has. The order is that of the names.
@@ -39,6 +40,14 @@ pub enum Mechanism {
     Zero(ZeroStage),
     /// Products of fewer than 16 bits.
     NarrowProducts(DataType),
+    /// Weights of 16 bits without a wider copy.
+    NoMaster,
+    /// The optimizer's states in a type of fewer than 32 bits.
+    NarrowStates(DataType),
+    /// Weight gradients in a type of fewer than 32 bits.
+    NarrowGradients(DataType),
+    /// Head and loss by chunks of tokens.
+    ChunkedLoss,
     /// Everything is kept.
     KeepAll,
     /// Selective recomputation.
@@ -86,6 +95,13 @@ impl Mechanism {
             Self::Zero(ZeroStage::Gradients) => "zero-2",
             Self::Zero(ZeroStage::Parameters) => "zero-3",
             Self::NarrowProducts(data_type) => data_type.name(),
+            Self::NoMaster => "no-master",
+            Self::NarrowStates(DataType::Fp8) => "states-fp8",
+            Self::NarrowStates(DataType::Fp16) => "states-fp16",
+            Self::NarrowStates(_) => "states-bf16",
+            Self::NarrowGradients(DataType::Fp16) => "gradients-fp16",
+            Self::NarrowGradients(_) => "gradients-bf16",
+            Self::ChunkedLoss => "loss-chunked",
             Self::KeepAll => "recompute-none",
             Self::RecomputeSelective => "recompute-selective",
             Self::RecomputeFull => "recompute-full",
@@ -114,6 +130,13 @@ impl Mechanism {
             Self::Zero(ZeroStage::OptimizerStates),
             Self::Zero(ZeroStage::Gradients),
             Self::Zero(ZeroStage::Parameters),
+            Self::NoMaster,
+            Self::ChunkedLoss,
+            Self::NarrowStates(DataType::Bf16),
+            Self::NarrowStates(DataType::Fp16),
+            Self::NarrowStates(DataType::Fp8),
+            Self::NarrowGradients(DataType::Bf16),
+            Self::NarrowGradients(DataType::Fp16),
         ];
         let narrow = [DataType::Fp8, DataType::Int8, DataType::Mxfp8, DataType::Nvfp4].map(Self::NarrowProducts);
         let mut known = plain.into_iter().chain(narrow).chain(Self::OF_POLICIES);
@@ -139,9 +162,14 @@ impl PartialOrd for Mechanism {
     }
 }
 
-/// The mechanisms of a model's plan, beyond those of every plan.
+/// The mechanisms of a model's plan under a stack, beyond those of every plan.
 #[must_use]
-pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) -> BTreeSet<Mechanism> {
+pub fn mechanisms_of_plan(
+    model: &Model,
+    plan: &TrainingPlan,
+    stack: &SoftwareStack,
+    fast_domain: u32,
+) -> BTreeSet<Mechanism> {
     let layout = &plan.layout;
     let pipelined = layout.pipeline > 1;
     let of_layout = [
@@ -165,10 +193,25 @@ pub fn mechanisms_of_plan(model: &Model, plan: &TrainingPlan, fast_domain: u32) 
         other => Some(Mechanism::Schedule(other.name().to_owned())),
     };
     used.extend(own_schedule.filter(|_| pipelined));
-    used.extend(plan.precision.product.filter(|product| product.bytes() < 2).map(Mechanism::NarrowProducts));
+    used.extend(mechanisms_of_formats(plan));
+    used.extend((stack.kernels.loss == LossForm::Chunked).then_some(Mechanism::ChunkedLoss));
     used.extend(plan.activations.distinct_policies().into_iter().flat_map(mechanisms_of_policy));
     used.extend(plan.techniques.iter().map(|technique| Mechanism::Technique(technique.preset().name.clone())));
     used
+}
+
+/// The mechanisms of a plan's number formats. Without narrower ones, products have 16 bits; gradients, states and a
+/// copy of the weights have 32.
+fn mechanisms_of_formats(plan: &TrainingPlan) -> impl Iterator<Item = Mechanism> + use<> {
+    let formats = plan.precision;
+    let narrow = |data_type: &DataType| data_type.bytes() < 4;
+    let product = formats.product.filter(|product| product.bytes() < 2).map(Mechanism::NarrowProducts);
+    let states = Some(formats.state_type()).filter(|states| narrow(states) && plan.optimizer.states() > 0);
+    let gradients = Some(formats.gradient).filter(narrow);
+    let no_master = (narrow(&formats.operand) && formats.master.is_none()).then_some(Mechanism::NoMaster);
+    [product, no_master, states.map(Mechanism::NarrowStates), gradients.map(Mechanism::NarrowGradients)]
+        .into_iter()
+        .flatten()
 }
 
 /// The mechanisms of a policy.
@@ -211,6 +254,10 @@ mod tests {
             assert_eq!(Mechanism::from_name(mechanism.name()), mechanism);
         }
         assert_eq!(Mechanism::from_name("fp8"), Mechanism::NarrowProducts(DataType::Fp8));
+        for name in ["states-bf16", "states-fp8", "gradients-bf16", "no-master", "loss-chunked"] {
+            let mechanism = Mechanism::from_name(name);
+            assert!(mechanism.name() == name && !matches!(mechanism, Mechanism::Technique(_)), "{name}");
+        }
         assert_eq!(Mechanism::from_name("zero-3"), Mechanism::Zero(ZeroStage::Parameters));
         assert_eq!(Mechanism::from_name("telepathy"), Mechanism::Technique("telepathy".to_owned()));
         assert!(Mechanism::Zero(ZeroStage::OptimizerStates) > Mechanism::Technique("galore".to_owned()));

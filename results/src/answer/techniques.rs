@@ -3,6 +3,7 @@
 use search::techniques::{TechniqueSetting, TechniqueTrial};
 use serde::Serialize;
 use sim::units::Bytes;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use step::{MemoryClass, StageMemory, StepError};
 use workloads::memory::{Preset, TrainingEffect, TrainingQuantities};
@@ -38,8 +39,26 @@ pub struct TechniqueComparison {
     pub host_capacity_gib: f64,
     /// Storage per device.
     pub storage_capacity_gib: f64,
-    /// One row per technique. The plan without techniques comes first.
+    /// One row per technique. The plan without techniques comes first; then those that fit, in the asked order; then
+    /// the others, smallest need first; refused ones last.
     pub rows: Vec<TechniqueRow>,
+    /// The command that chooses what to keep, recompute and offload tensor by tensor for this plan; empty if it is not
+    /// known.
+    pub recompute_best: String,
+}
+
+/// The order of a comparison's rows that fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TechniqueOrder {
+    /// Tokens per second.
+    #[default]
+    Fastest,
+    /// Need of a device.
+    Memory,
+    /// Longest sequence.
+    Longest,
+    /// The order of the list.
+    Listed,
 }
 
 /// A technique, or a combination of several.
@@ -57,6 +76,10 @@ pub struct TechniqueRow {
     pub source: String,
     /// The reason why it cannot be used here; `null` if it can.
     pub refused: Option<String>,
+    /// True if bytes and step are those of the plan without techniques.
+    pub changes_nothing: bool,
+    /// True if it needs as much memory as the plan without techniques, and no shorter step.
+    pub saves_nothing: bool,
     /// The resulting figures of the plan.
     pub result: Option<TechniqueEffect>,
 }
@@ -103,6 +126,9 @@ pub struct ClassGib {
     pub gib: f64,
 }
 
+/// A smaller part of a plan's need is no saving.
+const NO_SAVING: f64 = 1e-3;
+
 /// Seconds of a year of 365 days.
 const YEAR: f64 = 365.0 * 86_400.0;
 
@@ -116,10 +142,17 @@ impl TechniqueComparison {
     ///
     /// # Errors
     /// A plan that the model refuses even without techniques.
-    pub fn compare_techniques(setting: &TechniqueSetting<'_>, lists: &[Techniques]) -> Result<Self, StepError> {
+    pub fn compare_techniques(
+        setting: &TechniqueSetting<'_>,
+        lists: &[Techniques],
+        order: TechniqueOrder,
+    ) -> Result<Self, StepError> {
         let none = setting.try_techniques(Techniques::none())?;
         let mut rows = vec![technique_row(setting, Techniques::none(), Ok(none.clone()), &none)];
         rows.extend(lists.iter().map(|list| technique_row(setting, list, setting.try_best_fractions(list), &none)));
+        if order != TechniqueOrder::Listed {
+            rows[1..].sort_by(|a, b| order.compare_rows(a, b));
+        }
         let plan = setting.plan;
         Ok(Self {
             format: FORMAT,
@@ -134,8 +167,84 @@ impl TechniqueComparison {
             host_capacity_gib: none.memory.host_capacity.gib(),
             storage_capacity_gib: none.memory.storage_capacity.gib(),
             rows,
+            recompute_best: String::new(),
         })
     }
+}
+
+impl TechniqueOrder {
+    /// Compares two rows: those that fit come first, then the others by their need, then refused ones. Ties keep the
+    /// order of the list.
+    fn compare_rows(self, a: &TechniqueRow, b: &TechniqueRow) -> Ordering {
+        let key = |row: &TechniqueRow| match &row.result {
+            None => (2, 0.0, 0.0),
+            // Too much for the host or for storage counts like too much for the device.
+            Some(result) if !result.fits => (1, result.need_gib + result.host_gib + result.storage_gib, 0.0),
+            Some(result) => match self {
+                Self::Memory => (0, result.need_gib, result.step_s),
+                Self::Longest => (0, -(result.longest_sequence_tokens.unwrap_or(0) as f64), result.step_s),
+                Self::Fastest | Self::Listed => (0, result.step_s, result.need_gib),
+            },
+        };
+        let ((place, value, tie), (other_place, other_value, other_tie)) = (key(a), key(b));
+        place.cmp(&other_place).then(value.total_cmp(&other_value)).then(tie.total_cmp(&other_tie))
+    }
+}
+
+/// Steps within this part of the plain one tie.
+const TIE: f64 = 1e-3;
+/// Most combinations that a comparison offers.
+const OFFERED: usize = 6;
+/// A combination must need less than this part of what its best member needs.
+const LESS: f64 = 0.99;
+
+/// Combinations of exact techniques of `lists` that need less memory than each of their members: those that fit,
+/// fastest first, then those with the smallest need. If no pair fits, a third technique is tried beside the smallest.
+///
+/// # Errors
+/// A plan that the model refuses even without techniques.
+pub fn offer_combinations(setting: &TechniqueSetting<'_>, lists: &[Techniques]) -> Result<Vec<Techniques>, StepError> {
+    let none = setting.try_techniques(Techniques::none())?;
+    let need = |trial: &TechniqueTrial| {
+        trial.memory.stages.iter().map(StageMemory::bytes_needed).max().unwrap_or_default().as_f64()
+    };
+    let exact = |list: &&Techniques| list.lossy_techniques().next().is_none();
+    let tried = lists.iter().filter(exact).filter_map(|list| {
+        let trial = setting.try_best_fractions(list).ok()?;
+        let saves = need(&trial) < LESS * need(&none);
+        saves.then(|| (list.clone(), trial))
+    });
+    let singles: Vec<(Techniques, TechniqueTrial)> = tried.collect();
+    let joined = |a: &Techniques, b: &Techniques| a.iter().chain(b.iter()).cloned().collect::<Techniques>();
+    let beside = |(first, one): &(Techniques, TechniqueTrial), (second, two): &(Techniques, TechniqueTrial)| {
+        let list = joined(first, second);
+        let trial = setting.try_best_fractions(&list).ok()?;
+        (need(&trial) < LESS * need(one).min(need(two))).then_some((list, trial))
+    };
+    let pairs = singles.iter().enumerate().flat_map(|(at, one)| singles[at + 1..].iter().map(move |two| (one, two)));
+    let mut found: Vec<(Techniques, TechniqueTrial)> = pairs.filter_map(|(one, two)| beside(one, two)).collect();
+    let by_use = |a: &(Techniques, TechniqueTrial), b: &(Techniques, TechniqueTrial)| {
+        let slowdown = |trial: &TechniqueTrial| (trial.time.total.0 / none.time.total.0 / TIE).round();
+        let key = |trial: &TechniqueTrial| match &trial.lacks {
+            None => (0, slowdown(trial)),
+            Some(_) => (1, 0.0),
+        };
+        let ((place, value), (other_place, other_value)) = (key(&a.1), key(&b.1));
+        let by_need = need(&a.1).total_cmp(&need(&b.1));
+        place.cmp(&other_place).then(value.total_cmp(&other_value)).then(by_need)
+    };
+    found.sort_by(by_use);
+    if found.iter().all(|(_, trial)| trial.lacks.is_some()) {
+        let small: Vec<_> = found.iter().take(OFFERED).cloned().collect();
+        let contains = |list: &Techniques, other: &Techniques| list.iter().any(|t| other.iter().any(|o| o == t));
+        let others = |pair: &(Techniques, TechniqueTrial)| {
+            let third = singles.iter().filter(|single| !contains(&pair.0, &single.0));
+            third.filter_map(|single| beside(pair, single)).collect::<Vec<_>>()
+        };
+        found.extend(small.iter().flat_map(others).collect::<Vec<_>>());
+        found.sort_by(by_use);
+    }
+    Ok(found.into_iter().map(|(list, _)| list).take(OFFERED).collect())
 }
 
 /// The technique beside which frozen weights are quantised.
@@ -172,14 +281,28 @@ fn technique_row(
     let in_force =
         |technique: &Technique| Some((technique.preset().name.clone(), technique.parameter_values(&facts).ok()?));
     let parameters = tried.as_ref().map_or(list, |trial| &trial.techniques).iter().filter_map(in_force).collect();
+    // Differences below a mebibyte and a ten-thousandth of a step are none. A thousandth of the need is no saving.
+    let (same_need, same_step) = (1.0 / 1024.0, 1e-4);
+    let need_of_none = none.memory.stages.iter().map(StageMemory::bytes_needed).max().unwrap_or_default().gib();
+    let result = tried.ok().map(|trial| technique_effect(setting, list, &trial, none));
+    let compared = |holds: fn(f64, f64) -> bool| {
+        let more = |r: &TechniqueEffect| (r.need_gib - need_of_none) / same_need;
+        result.as_ref().is_some_and(|r| holds(more(r), (r.slowdown - 1.0) / same_step))
+    };
+    let on_device = result.as_ref().is_some_and(|r| r.host_gib == 0.0 && r.storage_gib == 0.0);
+    let none_itself = list.is_empty();
     TechniqueRow {
+        changes_nothing: !none_itself && on_device && compared(|need, step| need.abs() < 1.0 && step.abs() < 1.0),
+        saves_nothing: !none_itself
+            && result.as_ref().is_some_and(|r| r.need_gib > need_of_none * (1.0 - NO_SAVING))
+            && compared(|_, step| step > -1.0),
         technique: chosen,
         parameters,
         gate: gate.to_string(),
         formula: joined(|p| &p.formula),
         source: joined(|p| &p.source),
         refused,
-        result: tried.ok().map(|trial| technique_effect(setting, list, &trial, none)),
+        result,
     }
 }
 

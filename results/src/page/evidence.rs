@@ -166,6 +166,13 @@ fn mechanism_name(name: &str) -> &str {
         "recompute-by-tensor" => "recomputation tensor by tensor",
         "offload" => "offloading",
         "offload-nvme" => "offloading to NVMe",
+        "no-master" => "weights without a wider copy",
+        "states-bf16" => "optimizer states in bf16",
+        "states-fp16" => "optimizer states in fp16",
+        "states-fp8" => "optimizer states in fp8",
+        "gradients-bf16" => "gradients in bf16",
+        "gradients-fp16" => "gradients in fp16",
+        "loss-chunked" => "head and loss by chunks",
         other => other,
     }
 }

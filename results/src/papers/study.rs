@@ -13,7 +13,12 @@ use std::collections::BTreeMap;
 use step::{MemoryClass, MemoryReading, SoftwareStack, StageMemory, TrainingPlan, lower_plan};
 use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
-use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques};
+use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques, ZeroStage};
+
+/// Model, chip and stack of a study that names none.
+const MODEL: &str = "llama2-7b";
+const CHIP: &str = "a100_80gb_sxm";
+const STACK: &str = "huggingface";
 
 static MODELS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/reference/techniques");
 
@@ -67,8 +72,34 @@ pub enum StudyQuantity {
     LargestMicroBatch,
     /// Bytes of the inputs of products that all layers keep, without the attention's output projection.
     LinearInputs,
+    /// Activations, logits and transients at the peak.
+    PeakActivations,
     /// Seconds of a step.
     StepSeconds,
+    /// Tokens per second over all devices.
+    TokensPerSecond,
+    /// Sequences per second over all devices.
+    SequencesPerSecond,
+    /// Necessary operations per second and device, in 10^12.
+    TeraflopsPerDevice,
+    /// Memory of a device that programs may use.
+    UsableMemory,
+    /// Bytes of data that training only reads, in host memory and storage.
+    ReadOnly,
+    /// The value of the study's `parameter` of its first technique.
+    Parameter,
+    /// Bytes that one product's input takes per token: of the study's `operator`.
+    BytesPerToken,
+}
+
+impl StudyQuantity {
+    /// Returns whether a quantity depends on the model's parameters only.
+    pub(crate) fn is_of_parameters(self) -> bool {
+        matches!(
+            self,
+            Self::Weights | Self::Gradients | Self::States | Self::WeightsAndStates | Self::UpdateTemporaries
+        )
+    }
 }
 
 /// A study: values that replace those of its base study.
@@ -98,7 +129,14 @@ pub(crate) struct PaperStudy {
     pub(crate) data: Option<u32>,
     pub(crate) pipeline: Option<u32>,
     pub(crate) virtual_stages: Option<u32>,
+    pub(crate) zero: Option<u8>,
+    /// Micro-batches of a step and replica; without it they follow from the global batch.
+    pub(crate) accumulate: Option<u64>,
     pub(crate) nvme_gb_per_s: Option<f64>,
+    /// The parameter of the first technique whose value is read.
+    pub(crate) parameter: Option<String>,
+    /// The operator of a layer whose product's input is counted.
+    pub(crate) operator: Option<String>,
     pub(crate) techniques: Option<Vec<String>>,
 }
 /// A study with all its inputs resolved.
@@ -109,6 +147,8 @@ pub(crate) struct PreparedPaperStudy {
     stack: SoftwareStack,
     plan: TrainingPlan,
     techniques: Techniques,
+    parameter: Option<String>,
+    operator: Option<String>,
 }
 
 impl PaperStudy {
@@ -139,17 +179,44 @@ impl PaperStudy {
             data: own.data.or(base.data),
             pipeline: own.pipeline.or(base.pipeline),
             virtual_stages: own.virtual_stages.or(base.virtual_stages),
+            zero: own.zero.or(base.zero),
+            accumulate: own.accumulate.or(base.accumulate),
             nvme_gb_per_s: own.nvme_gb_per_s.or(base.nvme_gb_per_s),
+            parameter: own.parameter.or(base.parameter),
+            operator: own.operator.or(base.operator),
             techniques: own.techniques.or(base.techniques),
         }
+    }
+
+    /// Returns the setting in words: model, chips, degrees, batch, formats, optimizer, recomputation, techniques.
+    pub(crate) fn describe_setting(&self) -> String {
+        let model = self.own_model.as_ref().map_or(self.model.as_deref().unwrap_or(MODEL), |model| &model.name);
+        let model = model.rsplit('/').next().unwrap_or(model).trim_end_matches(".json");
+        let degrees = [("t", self.tensor), ("c", self.context), ("p", self.pipeline), ("d", self.data)];
+        let devices: u32 = degrees.iter().map(|(_, degree)| degree.unwrap_or(1)).product();
+        let mut words = vec![format!("{model} on {devices} {}", self.chip.as_deref().unwrap_or(CHIP))];
+        words.extend(degrees.iter().filter_map(|(name, n)| n.filter(|n| *n > 1).map(|n| format!("{name}{n}"))));
+        words.extend(self.zero.filter(|stage| *stage > 0).map(|stage| format!("ZeRO-{stage}")));
+        words.extend(self.sequence.map(|tokens| format!("{tokens} tokens")));
+        words.push(format!("micro-batch {}", self.micro_batch.unwrap_or(1)));
+        words.extend(self.accumulate.filter(|n| *n > 1).map(|n| format!("{n} micro-batches")));
+        words.extend(self.global_batch.map(|n| format!("global batch {n}")));
+        words.push(self.precision.clone().unwrap_or_else(|| "pure".to_owned()));
+        words.push(self.optimizer.unwrap_or_default().to_string());
+        words.extend(self.recompute.as_ref().filter(|p| *p != "none").map(|policy| format!("recompute {policy}")));
+        words.push(self.stack.clone().unwrap_or_else(|| STACK.to_owned()));
+        words.extend(self.stack_options.iter().cloned());
+        let techniques = self.techniques.iter().flatten().cloned().collect::<Vec<_>>().join(" + ");
+        words.push(if techniques.is_empty() { "no technique".to_owned() } else { techniques });
+        words.join(", ")
     }
 
     pub(crate) fn prepare_study(&self) -> Result<PreparedPaperStudy, String> {
         let model = match &self.own_model {
             Some(model) => model.clone(),
-            None => named_model(self.model.as_deref().unwrap_or("llama2-7b"))?,
+            None => named_model(self.model.as_deref().unwrap_or(MODEL))?,
         };
-        let mut chip = ChipTemplate::find_built_in(self.chip.as_deref().unwrap_or("a100_80gb_sxm"))
+        let mut chip = ChipTemplate::find_built_in(self.chip.as_deref().unwrap_or(CHIP))
             .map_err(|e| e.to_string())?
             .accelerator
             .clone();
@@ -158,8 +225,7 @@ impl PaperStudy {
             chip.storage =
                 Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(1 << 42) });
         }
-        let mut stack =
-            SoftwareStack::load(self.stack.as_deref().unwrap_or("huggingface")).map_err(|e| e.to_string())?;
+        let mut stack = SoftwareStack::load(self.stack.as_deref().unwrap_or(STACK)).map_err(|e| e.to_string())?;
         for option in &self.stack_options {
             stack = stack.with_option(option).map_err(|e| e.to_string())?;
         }
@@ -170,6 +236,7 @@ impl PaperStudy {
             pipeline: self.pipeline.unwrap_or(1),
             virtual_stages: self.virtual_stages.unwrap_or(1),
             sequence_parallel: self.sequence_parallel.unwrap_or(self.tensor.unwrap_or(1) > 1),
+            zero: ZeroStage::from_number(self.zero.unwrap_or_default().into()).unwrap_or_default(),
             ..Layout::default()
         };
         let activations: ActivationPolicy =
@@ -184,7 +251,9 @@ impl PaperStudy {
             layout,
             batch: Batch {
                 micro_batch,
-                global_batch: self.global_batch.unwrap_or(micro_batch * u64::from(layout.data)),
+                global_batch: self
+                    .global_batch
+                    .unwrap_or(micro_batch * u64::from(layout.data) * self.accumulate.unwrap_or(1)),
                 sequence_length,
             },
             activations: activations.into(),
@@ -196,7 +265,16 @@ impl PaperStudy {
         };
         let techniques = self.techniques.iter().flatten().map(|t| t.parse::<Technique>().map_err(|e| e.to_string()));
         let techniques = techniques.collect::<Result<_, _>>()?;
-        Ok(PreparedPaperStudy { model, chip, fabric, stack, plan, techniques })
+        Ok(PreparedPaperStudy {
+            model,
+            chip,
+            fabric,
+            stack,
+            plan,
+            techniques,
+            parameter: self.parameter.clone(),
+            operator: self.operator.clone(),
+        })
     }
 }
 
@@ -215,7 +293,7 @@ fn training_precision(name: Option<&str>) -> Result<Precision, String> {
 }
 
 /// A built-in model, or one of the models beside the reference.
-fn named_model(name: &str) -> Result<Model, String> {
+pub(crate) fn named_model(name: &str) -> Result<Model, String> {
     let Some(file) = name.strip_prefix("techniques/") else { return Model::load(name).map_err(|e| e.to_string()) };
     let text = MODELS.get_file(file).and_then(|f| f.contents_utf8()).ok_or_else(|| format!("no model {name}"))?;
     workloads::import::hugging_face::parse_config(file, name, text).map_err(|e| e.to_string())
@@ -291,11 +369,27 @@ impl PreparedPaperStudy {
             }
             StudyQuantity::UpdateTemporaries => {
                 let parameters = class(MemoryClass::Weights) / self.plan.precision.operand.bytes() as f64;
-                parameters * self.stack.memory.update_bytes_per_parameter
+                // Adam's foreach copies a state.
+                let adam = self.plan.optimizer == Optimizer::Adam;
+                let state = if adam { self.plan.precision.state_type().bytes() as f64 } else { 0.0 };
+                let memory = &self.stack.memory;
+                parameters * (memory.update_bytes_per_parameter + memory.update_state_copies * state)
             }
             StudyQuantity::AttentionShare => self.attention_share_percent()?,
             StudyQuantity::LinearInputs => self.weight_gradient_inputs(&self.techniques)? * self.model.layers as f64,
+            StudyQuantity::PeakActivations => peak_activations(&trial),
             StudyQuantity::StepSeconds => trial.time.total.0,
+            StudyQuantity::TokensPerSecond => {
+                (self.plan.batch.global_batch * self.plan.batch.sequence_length) as f64 / trial.time.total.0
+            }
+            StudyQuantity::SequencesPerSecond => self.plan.batch.global_batch as f64 / trial.time.total.0,
+            StudyQuantity::TeraflopsPerDevice => {
+                self.necessary_flops_per_second(&trial) / self.plan.layout.device_count() as f64 / 1e12
+            }
+            StudyQuantity::Parameter => self.parameter_value()?,
+            StudyQuantity::BytesPerToken => self.input_bytes_per_token()?,
+            StudyQuantity::UsableMemory => trial.memory.capacity.as_f64(),
+            StudyQuantity::ReadOnly => fullest.read_only.into_iter().sum::<Bytes>().as_f64(),
             StudyQuantity::Longest
             | StudyQuantity::LongestOverPlain
             | StudyQuantity::LongestOverRecompute
@@ -303,14 +397,40 @@ impl PreparedPaperStudy {
         })
     }
 
+    fn parameter_value(&self) -> Result<f64, String> {
+        let key = self.parameter.as_deref().ok_or("no parameter")?;
+        let technique = self.techniques.iter().next().ok_or("no technique")?;
+        let facts = self.technique_setting().model_facts().map_err(|e| e.to_string())?;
+        let values = technique.parameter_values(&facts).map_err(|e| e.to_string())?;
+        values.get(key).copied().ok_or_else(|| format!("no parameter {key}"))
+    }
+
+    /// Bytes per token that the gradient of one product's weights reads.
+    fn input_bytes_per_token(&self) -> Result<f64, String> {
+        let name = self.operator.as_deref().ok_or("no operator")?;
+        let graph = self.graph(&self.techniques)?;
+        let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
+        let operator =
+            layer.operators.iter().find(|op| op.name == name).ok_or_else(|| format!("no operator {name}"))?;
+        let chains = operator.backward.iter().filter(|chain| chain.gradient == workloads::graph::Gradient::Weights);
+        let read: std::collections::BTreeSet<_> = chains.flat_map(|chain| &chain.reads).copied().collect();
+        let tokens = self.plan.batch.sequence_length * self.plan.batch.micro_batch;
+        Ok(read.iter().map(|t| layer.tensors[t.index()].bytes).sum::<Bytes>().as_f64() / tokens as f64)
+    }
+
     /// Necessary operations over the peak of all devices.
     fn mfu(&self, trial: &TechniqueTrial) -> f64 {
+        let peak = self.chip.peak_flops(self.plan.precision.operand).map_or(0.0, |peak| peak.0)
+            * self.plan.layout.device_count() as f64;
+        self.necessary_flops_per_second(trial) / peak.max(1.0) * 100.0
+    }
+
+    /// Necessary operations per second of all devices.
+    fn necessary_flops_per_second(&self, trial: &TechniqueTrial) -> f64 {
         let batch = &self.plan.batch;
         let flops =
             self.model.necessary_training_flops(batch.global_batch, batch.sequence_length, self.model.vocabulary);
-        let peak = self.chip.peak_flops(self.plan.precision.operand).map_or(0.0, |peak| peak.0)
-            * self.plan.layout.device_count() as f64;
-        flops.0 as f64 / trial.time.total.0 / peak.max(1.0) * 100.0
+        flops.0 as f64 / trial.time.total.0
     }
 
     fn graph(&self, techniques: &Techniques) -> Result<workloads::TrainingGraph, String> {

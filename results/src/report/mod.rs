@@ -1,5 +1,6 @@
 //! Reports for people, built from [`crate::text`]. The functions are pure: nothing here prints.
 
+mod claims;
 mod coverage;
 mod evaluation;
 mod evidence;
@@ -13,6 +14,7 @@ mod summary;
 mod techniques;
 mod validation;
 
+pub use claims::claims_report;
 pub use coverage::coverage_report;
 pub use evaluation::{KernelDetailLevel, evaluation_report};
 pub use evidence::format_chance;

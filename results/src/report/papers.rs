@@ -3,6 +3,12 @@
 use crate::papers::{ReproducedFigure, unit_of_points};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_heading, format_significant};
 
+/// The published value, or its range.
+fn published_text(figure: &ReproducedFigure) -> String {
+    let low = format_significant(figure.published, 4);
+    figure.published_to.map_or(low.clone(), |high| format!("{low} to {}", format_significant(high, 4)))
+}
+
 /// The table, with reasons for the figures that are missed.
 #[must_use]
 pub fn papers_report(figures: &[ReproducedFigure]) -> String {
@@ -19,7 +25,7 @@ pub fn papers_report(figures: &[ReproducedFigure]) -> String {
         table.add_row([
             figure.id.clone(),
             figure.what.clone(),
-            format_significant(figure.published, 4),
+            published_text(figure),
             format_significant(figure.predicted, 4),
             figure.unit.clone(),
             figure.error_points.map_or_else(
@@ -33,6 +39,19 @@ pub fn papers_report(figures: &[ReproducedFigure]) -> String {
     let mut text = table.render();
     let within = figures.iter().filter(|f| f.within).count();
     text.push_str(&format!("\n{within} of {} within their tolerance\n", figures.len()));
+    text.push_str(&format_heading("Settings"));
+    let mut systems: Vec<&str> = Vec::new();
+    for figure in figures {
+        if !systems.contains(&figure.system.as_str()) {
+            systems.push(&figure.system);
+        }
+    }
+    for system in systems {
+        text.push_str(&format!("  {system}\n"));
+        for figure in figures.iter().filter(|figure| figure.system == system) {
+            text.push_str(&fold_line(&format!("    {}: {}", figure.id, figure.setting)));
+        }
+    }
     text.push_str(&format_heading("Missed"));
     for figure in figures.iter().filter(|f| !f.within) {
         text.push_str(&fold_line(&format!("  {}: {} ({})", figure.id, figure.why, figure.source)));

@@ -9,6 +9,10 @@ use crate::text::{
 /// Marks a value that exceeds the memory.
 const MORE: &str = " !";
 
+/// Columns of what fits: tokens of a sequence, and sequences of a micro-batch.
+const LONGEST: &str = "longest";
+const LARGEST: &str = "batch";
+
 /// The whole report.
 #[must_use]
 pub fn techniques_report(answer: &TechniqueComparison) -> String {
@@ -34,7 +38,7 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
             ),
         ),
     ]);
-    text.push_str(&format_heading("Peak of the fullest device by class, GiB; one step; what fits"));
+    text.push_str(&format_heading("Peak of the fullest device by class, GiB; longest sequence, tokens; batch"));
     let rendered = techniques_table(answer).render();
     text.push_str(&rendered);
     if rendered.contains(MORE) {
@@ -42,6 +46,7 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
             "!  exceeds the memory: of the device under need, of the host and of storage under their names\n",
         );
     }
+    text.push_str(&left_out_text(answer));
     text.push_str(&written_text(answer));
     let refused: Vec<&TechniqueRow> = answer.rows.iter().filter(|row| row.refused.is_some()).collect();
     if !refused.is_empty() {
@@ -50,12 +55,40 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
             text.push_str(&fold_line(&format!("  {}", row.refused.as_deref().unwrap_or_default())));
         }
     }
-    let notes: Vec<&String> = answer.rows.iter().filter_map(|row| row.result.as_ref()).flat_map(|r| &r.notes).collect();
+    let told = answer.rows.iter().filter(|row| is_shown(answer, row)).filter_map(|row| row.result.as_ref());
+    let notes: Vec<&String> = told.flat_map(|r| &r.notes).collect();
     if !notes.is_empty() {
         text.push_str(&format_heading("To know"));
         notes.iter().for_each(|note| text.push_str(&fold_line(&format!("  {note}"))));
     }
+    if !answer.recompute_best.is_empty() {
+        text.push_str(&format_heading("Tensor by tensor"));
+        text.push_str("What to keep, recompute and offload of every stage, the fastest that fits:\n");
+        text.push_str(&format!("  {}\n", answer.recompute_best));
+    }
     text
+}
+
+/// True if a row belongs into the table. A single requested technique does even if it changes nothing.
+fn is_shown(answer: &TechniqueComparison, row: &TechniqueRow) -> bool {
+    !(row.changes_nothing || row.saves_nothing) || answer.rows.len() <= ALL_SHOWN
+}
+
+/// A comparison of so few rows shows all.
+const ALL_SHOWN: usize = 8;
+
+/// The techniques that the table leaves out, and why.
+fn left_out_text(answer: &TechniqueComparison) -> String {
+    let named = |holds: fn(&TechniqueRow) -> bool| {
+        let rows = answer.rows.iter().filter(|row| !is_shown(answer, row) && holds(row));
+        rows.map(|row| row.technique.clone()).collect::<Vec<_>>().join(", ")
+    };
+    let kinds = [
+        ("Change nothing here", named(|row| row.changes_nothing)),
+        ("Save no memory here and are no faster", named(|row| !row.changes_nothing)),
+    ];
+    let lines = kinds.into_iter().filter(|(_, names)| !names.is_empty());
+    lines.map(|(what, names)| fold_line(&format!("{what}: {names}"))).collect()
 }
 
 /// Bytes written to storage and the resulting lifetime.
@@ -112,14 +145,13 @@ fn techniques_table(answer: &TechniqueComparison) -> TextTable {
         "host",
         "NVMe",
         "step s",
-        "tokens/s",
-        "longest",
-        "batch",
+        LONGEST,
+        LARGEST,
     ];
     let mut table = TextTable::new(head)
         .align_column(1, ColumnAlign::Left)
-        .keep_columns(&["result", "activ.", "need", "step s", "longest", "batch"]);
-    for row in &answer.rows {
+        .keep_columns(&["result", "activ.", "need", "step s", LONGEST, LARGEST]);
+    for row in answer.rows.iter().filter(|row| is_shown(answer, row)) {
         let Some(result) = &row.result else { continue };
         let mut cells = vec![row.technique.clone(), row.gate.clone()];
         cells.extend(effect_cells(answer, result));
@@ -149,7 +181,6 @@ fn effect_cells(answer: &TechniqueComparison, result: &TechniqueEffect) -> Vec<S
         held(result.host_gib, answer.host_capacity_gib),
         held(result.storage_gib, answer.storage_capacity_gib),
         format_significant(result.step_s, 4),
-        format_count(result.tokens_per_s.round() as u64),
         fits(result.longest_sequence_tokens),
         fits(result.largest_micro_batch_sequences),
     ]

@@ -41,6 +41,8 @@ pub struct MemoryProfile {
     offloaded: Bytes,
     /// The part of `offloaded` in storage.
     stored: Bytes,
+    /// Bytes of the next layer that return while one layer runs backward.
+    returning: Bytes,
     /// Transient bytes while one layer runs.
     transient: TransientBytes,
     /// Bytes that the embedding and the head keep, with their layers.
@@ -92,6 +94,7 @@ impl MemoryProfile {
             kept: Bytes::ZERO,
             offloaded: Bytes::ZERO,
             stored: Bytes::ZERO,
+            returning: Bytes::ZERO,
             transient: TransientBytes::default(),
             embedding: ends[0],
             head: ends[1],
@@ -127,7 +130,7 @@ impl MemoryProfile {
     /// Returns a layer's kept bytes of one micro-batch (on the device, on the host, in storage), and its working bytes
     /// while it runs backward.
     pub(crate) fn layer_bytes(&self) -> [Bytes; 4] {
-        [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient.in_one_go + self.offloaded]
+        [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient.in_one_go + self.returning]
     }
 
     fn with_one_policy(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
@@ -156,6 +159,7 @@ impl MemoryProfile {
             kept: treatment.kept_bytes(&layer.graph),
             offloaded: treatment.offloaded_bytes(&layer.graph),
             stored: treatment.stored_bytes(&layer.graph),
+            returning: treatment.returning_bytes(&layer.graph),
             transient,
             ..self.clone()
         }
@@ -471,7 +475,7 @@ impl<'a> MemoryAccount<'a> {
         let at_work = if self.has_stage_policies() {
             self.transient_bytes_of_chunks(stage)
         } else {
-            self.transient_bytes() + self.profile.offloaded
+            self.transient_bytes() + self.profile.returning
         };
         let all = held.resident.gradients;
         if !self.frees_by_layer() || all == Bytes::ZERO {
@@ -508,7 +512,13 @@ impl<'a> MemoryAccount<'a> {
             (false, true) => Bytes::ZERO,
             (false, false) => held.resident.gradients,
         };
-        [held.open_loss, activations, Bytes::ZERO, at_work + waiting + self.head_placeholder_gradient(), gradients]
+        [
+            held.open_loss,
+            activations,
+            self.buffered_bytes(held),
+            at_work + waiting + self.head_placeholder_gradient(),
+            gradients,
+        ]
     }
 
     fn bytes_in_update(&self, held: &StageHolding) -> [Bytes; 5] {

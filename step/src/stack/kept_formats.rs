@@ -103,6 +103,7 @@ impl SoftwareStack {
         if let Some(states) = kept.states {
             let why = match optimizer {
                 Optimizer::Adam8bit => Some("keeps its states in 8 bits"),
+                Optimizer::Adafactor => Some("keeps factored states, one fp32 number per row and column"),
                 _ if optimizer.states() == 0 => Some("keeps no states"),
                 _ => None,
             };
@@ -169,7 +170,11 @@ mod tests {
         );
         let stack = SoftwareStack::load("huggingface").unwrap();
         let states = KeptFormats { states: Some(DataType::Bf16), ..KeptFormats::default() };
-        for (optimizer, why) in [(Optimizer::Sgd, "keeps no states"), (Optimizer::Adam8bit, "in 8 bits")] {
+        for (optimizer, why) in [
+            (Optimizer::Sgd, "keeps no states"),
+            (Optimizer::Adam8bit, "in 8 bits"),
+            (Optimizer::Adafactor, "factored states"),
+        ] {
             let error = stack.precision_with_formats(Precision::MIXED_BF16, &states, optimizer).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }

@@ -22,6 +22,10 @@ pub struct TensorPlacements {
     /// Layers per device whose tensors are never offloaded, because their backward pass follows at once or their
     /// buffers exist anyway.
     pub buffered_layers: u64,
+    /// True if offloaded tensors return one by one, each as another is freed; otherwise a whole layer's return while
+    /// another layer's are read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_tensor: bool,
     /// Number of slices of each tensor that exists slice by slice.
     pub slices: BTreeMap<TensorId, u64>,
 }

@@ -1,4 +1,5 @@
-//! Numbers in presets: a literal, the name of a parameter or of a quantity of the model, a quotient or a product.
+//! Numbers in presets: a literal, the name of a parameter or of a quantity of the model, a quotient, a product or a
+//! difference.
 
 use crate::lowering::Lowering;
 use crate::model::Model;
@@ -12,7 +13,8 @@ use std::fmt;
 pub enum PresetAmount {
     /// A literal.
     Number(f64),
-    /// A name, `name / name` (rounded up), `name * number` or `log2(name)` (rounded up).
+    /// A name, or names and numbers joined by ` - `, `/` (rounded up), `//` (rounded down) and `*`, which bind in this
+    /// order; or `log2(name)` (rounded up).
     Name(String),
 }
 
@@ -54,7 +56,7 @@ impl fmt::Display for PresetAmount {
 }
 
 impl PresetAmount {
-    /// Evaluates the number; `named` looks names up. Quotients are rounded up and at least 1.
+    /// Evaluates the number; `named` looks names up. Quotients of one slash are rounded up and at least 1.
     ///
     /// # Errors
     /// The name that `named` does not know.
@@ -63,21 +65,30 @@ impl PresetAmount {
             Self::Number(number) => return Ok(*number),
             Self::Name(text) => text,
         };
-        let one = |name: &str| {
-            let name = name.trim();
-            name.parse::<f64>().ok().or_else(|| named(name)).ok_or_else(|| name.to_owned())
-        };
-        if let Some((above, below)) = text.split_once('/') {
-            return Ok((one(above)? / one(below)?).ceil().max(1.0));
-        }
-        if let Some((left, right)) = text.split_once('*') {
-            return Ok(one(left)? * one(right)?);
-        }
-        if let Some(of) = text.trim().strip_prefix("log2(").and_then(|rest| rest.strip_suffix(')')) {
-            return Ok(one(of)?.log2().ceil().max(0.0));
-        }
-        one(text)
+        evaluate_text(text, named)
     }
+}
+
+/// Evaluates a text of names and numbers.
+fn evaluate_text(text: &str, named: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
+    let one = |text: &str| evaluate_text(text, named);
+    if let Some((from, less)) = text.rsplit_once(" - ") {
+        return Ok(one(from)? - one(less)?);
+    }
+    if let Some((above, below)) = text.split_once("//") {
+        return Ok((one(above)? / one(below)?).floor());
+    }
+    if let Some((above, below)) = text.split_once('/') {
+        return Ok((one(above)? / one(below)?).ceil().max(1.0));
+    }
+    if let Some((left, right)) = text.split_once('*') {
+        return Ok(one(left)? * one(right)?);
+    }
+    if let Some(of) = text.trim().strip_prefix("log2(").and_then(|rest| rest.strip_suffix(')')) {
+        return Ok(one(of)?.log2().ceil().max(0.0));
+    }
+    let name = text.trim();
+    name.parse::<f64>().ok().or_else(|| named(name)).ok_or_else(|| name.to_owned())
 }
 
 #[cfg(test)]

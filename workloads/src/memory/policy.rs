@@ -172,6 +172,8 @@ pub enum SliceAxis {
     Sequence,
     /// Parameter tensors: each gradient is used up before the next one is made.
     Parameter,
+    /// Tensors: each offloaded one leaves and returns by itself, as the ones before it in the pass are freed.
+    Tensor,
 }
 
 /// A way to slice a block.

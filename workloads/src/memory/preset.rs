@@ -4,13 +4,16 @@
 use super::amount::{PresetAmount, TrainingQuantities};
 use super::error::TechniqueError;
 use super::policy::{
-    Adapter, BlockSlices, OffloadPlace, OffloadTarget, ReadOnlyData, Representation, TechniqueRule, TensorClass,
-    TrainingEffect,
+    Adapter, BlockSlices, OffloadPlace, OffloadTarget, ReadOnlyData, Representation, SliceAxis, TechniqueRule,
+    TensorClass, TrainingEffect,
 };
 use crate::footprint::Optimizer;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Other names of built-in techniques.
+const ALIASES: [(&str, &str); 1] = [("tralgorithm", "proximal-anchor")];
 
 static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/memory/presets");
 
@@ -72,6 +75,9 @@ pub struct Preset {
     /// The optimizers that the technique supports, if it does not support all.
     #[serde(default)]
     pub optimizers: Option<AllowedOptimizers>,
+    /// The reason why no training plan can use it, if it belongs to inference.
+    #[serde(default)]
+    pub inference_only: Option<String>,
     /// Techniques that it excludes, each with the reason.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
@@ -133,6 +139,8 @@ impl Preset {
                 .map_err(|e| TechniqueError::Unreadable { file: name_or_path.to_owned(), why: e.to_string() })?;
             return Self::from_toml_str(name_or_path, &text);
         }
+        let alias = ALIASES.iter().find(|(other, _)| sim::names::are_same_name(other, name_or_path));
+        let name_or_path = alias.map_or(name_or_path, |(_, name)| *name);
         let own = Self::built_in_names()
             .into_iter()
             .find(|name| sim::names::are_same_name(name, name_or_path))
@@ -184,15 +192,24 @@ impl Preset {
     #[must_use]
     pub fn decides_places(&self) -> bool {
         let places = |rule: &TechniqueRule<PresetAmount, PresetAmount>| {
+            // A policy returns whole layers.
+            let by_tensor = rule.slice.as_ref().is_some_and(|slice| slice.along == SliceAxis::Tensor);
             let further = rule.read_by.is_some()
                 || rule.representation.is_some()
                 || rule.adapter.is_some()
                 || rule.copy_bytes.is_some()
-                || rule.stock.is_some();
+                || rule.stock.is_some()
+                || by_tensor;
             rule.class == TensorClass::SavedActivations && !rule.frozen && !further
         };
         let further = self.second_backward.is_some() || self.decomposed_every.is_some();
         self.gate == TrainingEffect::Exact && !further && !self.rules.is_empty() && self.rules.iter().all(places)
+    }
+
+    /// Returns whether the technique only stores data that training reads.
+    #[must_use]
+    pub fn only_stores_data(&self) -> bool {
+        !self.rules.is_empty() && self.rules.iter().all(|rule| rule.stock.is_some())
     }
 
     /// Returns whether the technique makes sense only beside one that freezes the weights: it quantises them.
@@ -212,10 +229,12 @@ impl Preset {
         self.rules.iter().any(|rule| rule.adapter.is_some())
     }
 
-    /// Returns whether `name_or_path` names this technique, by its name or its file's path.
+    /// Returns whether `name_or_path` names this technique, by one of its names or its file's path.
     #[must_use]
     pub fn is_called(&self, name_or_path: &str) -> bool {
-        sim::names::are_same_name(&self.name, name_or_path) || self.file == name_or_path
+        let alias = ALIASES.iter().find(|(other, _)| sim::names::are_same_name(other, name_or_path));
+        let named = alias.map_or(name_or_path, |(_, name)| *name);
+        sim::names::are_same_name(&self.name, named) || self.file == name_or_path
     }
 
     /// Returns the values of all parameters: the given ones, and defaults for the rest.

@@ -87,6 +87,21 @@ impl Treatment {
         })
     }
 
+    /// Returns the bytes of the next piece that return while one piece's backward pass runs: all of its offloaded ones,
+    /// or one tensor's if each takes the place of a freed one.
+    #[must_use]
+    pub fn returning_bytes(&self, graph: &OperatorGraph) -> Bytes {
+        if !graph.settled.by_tensor {
+            return self.offloaded_bytes(graph);
+        }
+        let part = |tensor: &TensorId, bytes: Bytes| match &self.partly {
+            Some(partly) if partly.tensors.contains(tensor) => partly.offloaded_bytes(bytes),
+            _ => bytes,
+        };
+        let tensors = self.offloaded.iter().filter_map(|t| Some(part(t, graph.tensors.get(t.index())?.bytes)));
+        tensors.max().unwrap_or_default()
+    }
+
     /// Returns the bytes that one piece's backward pass holds besides [`Self::kept_bytes`]: what it reads after
     /// rebuilding it, or after fetching it from the host.
     #[must_use]

@@ -187,6 +187,10 @@ fn offload_tensors(
         let why = "activations go both to the host and to NVMe at once, which is not modelled";
         return Err(TechniqueError::refuse(technique, why, "send them to one place"));
     }
+    // Two techniques move tensors one by one only if both do.
+    let first = settled.away.is_empty() && settled.partly.is_none();
+    let by_tensor = rule.slice.as_ref().is_some_and(|slice| slice.along == SliceAxis::Tensor);
+    settled.by_tensor = by_tensor && (first || settled.by_tensor);
     settled.nvme = nvme;
     if place.fraction >= 1.0 {
         settled.away.extend(reads);

@@ -78,7 +78,7 @@ impl MemoryAccount<'_> {
 
     /// Returns the bytes written to storage: by the update, and per micro-batch (gradients and activations).
     pub(super) fn bytes_written_to_storage(&self, stage: u32, held: &StageHolding) -> [Bytes; 2] {
-        let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
+        let buffered = self.buffered_layers(held);
         let mut activations = match self.has_stage_policies() {
             true => self.chunk_places(stage).map(|place| self.profile.chunks[place].stored).sum::<Bytes>(),
             false => self.profile.stored * held.layers,
@@ -91,10 +91,20 @@ impl MemoryAccount<'_> {
         [held.away.updated, held.away.gradients + activations]
     }
 
+    /// Returns the layers of a stage whose activations never leave the device.
+    fn buffered_layers(&self, held: &StageHolding) -> u64 {
+        self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers))
+    }
+
+    /// Returns the bytes of those layers, which the device holds during the loss: their backward pass follows it.
+    pub(super) fn buffered_bytes(&self, held: &StageHolding) -> Bytes {
+        self.profile.offloaded * self.buffered_layers(held)
+    }
+
     /// Returns the offloaded activations, all and those in storage, including layers at the ends, but without layers
     /// that have device buffers.
     fn offloaded_activations(&self, stage: u32, held: &StageHolding) -> [Bytes; 2] {
-        let buffered = self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers));
+        let buffered = self.buffered_layers(held);
         let of = |in_chunk: fn(&ChunkMemory) -> Bytes, each: Bytes, of_end: fn(&EndKeeps) -> Bytes| {
             let (embedding, head) = (of_end(&self.profile.embedding), of_end(&self.profile.head));
             let all = match self.has_stage_policies() {

@@ -19,7 +19,7 @@ pub(super) struct ChunkMemory {
     pub stored: Bytes,
     /// Largest transient bytes while one of its layers runs.
     transient: TransientBytes,
-    /// Most bytes that one of its layers fetches from the host.
+    /// Most bytes of one of its layers that return while another runs.
     returning: Bytes,
 }
 
@@ -32,7 +32,7 @@ impl ChunkMemory {
             chunk.offloaded += layer.offloaded * run.layers;
             chunk.stored += layer.stored * run.layers;
             chunk.transient = chunk.transient.max_of_both(layer.transient);
-            chunk.returning = chunk.returning.max(layer.offloaded);
+            chunk.returning = chunk.returning.max(layer.returning);
         }
         chunk
     }
@@ -92,7 +92,7 @@ impl MemoryAccount<'_> {
     /// host.
     pub(super) fn transient_bytes_of_chunks(&self, stage: u32) -> Bytes {
         if self.arrangement.layers_on_device(stage) == 0 {
-            return self.transient_bytes() + self.profile.offloaded;
+            return self.transient_bytes() + self.profile.returning;
         }
         let schedule = self.arrangement.schedule;
         let most = |of: &dyn Fn(&ChunkMemory) -> Bytes| {

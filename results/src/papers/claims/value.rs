@@ -1,0 +1,89 @@
+//! The value of a claim: numbers, lists, ranges, or that a run has no memory left.
+
+/// How the numbers of a cell relate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NumberRelation {
+    /// A list: `12.55 / 12.55 / 75.31`.
+    List,
+    /// Before and after: `22.5 -> 15.7`.
+    Arrow,
+    /// A range: `28-40`.
+    Range,
+}
+
+impl NumberRelation {
+    /// Returns the separator in the text.
+    pub(super) fn separator(self) -> &'static str {
+        match self {
+            Self::List => " / ",
+            Self::Arrow => " -> ",
+            Self::Range => "-",
+        }
+    }
+}
+
+/// One entry of a value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum ClaimedValue {
+    Number(f64),
+    /// The run has no memory left.
+    OutOfMemory,
+}
+
+/// Returns the entries of a claim's value and their relation; `None` if an entry is neither.
+pub(super) fn parse_values(text: &str) -> Option<(Vec<ClaimedValue>, NumberRelation)> {
+    let all = |parts: Vec<&str>, relation| {
+        parts.into_iter().map(parse_value).collect::<Option<Vec<_>>>().map(|values| (values, relation))
+    };
+    if text.contains("->") {
+        return all(text.split("->").collect(), NumberRelation::Arrow);
+    }
+    if let Some(list) = all(text.split('/').collect(), NumberRelation::List).filter(|(values, _)| values.len() > 1) {
+        return Some(list);
+    }
+    match text.split_once('-') {
+        Some((low, high)) if !low.trim().is_empty() => all(vec![low, high], NumberRelation::Range),
+        _ => all(vec![text], NumberRelation::List),
+    }
+}
+
+/// One entry: `59.92`, `up to 31`, `OOM`, `OOM(>81)`.
+fn parse_value(text: &str) -> Option<ClaimedValue> {
+    let text = text.trim().trim_start_matches("up to ").trim();
+    if text.to_lowercase().starts_with("oom") {
+        return Some(ClaimedValue::OutOfMemory);
+    }
+    text.parse().ok().filter(|number: &f64| number.is_finite()).map(ClaimedValue::Number)
+}
+
+/// Returns the parts of a cell with several entries, separated by arrows or by slashes with blanks around them.
+pub(super) fn split_parts(text: &str) -> Vec<&str> {
+    let sign = if text.contains("->") { "->" } else { " / " };
+    text.split(sign).map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_numbers_lists_and_ranges() {
+        let numbers = |text: &str| {
+            let (values, relation) = parse_values(text)?;
+            let number = |value: &ClaimedValue| match value {
+                ClaimedValue::Number(number) => *number,
+                ClaimedValue::OutOfMemory => f64::INFINITY,
+            };
+            Some((values.iter().map(number).collect::<Vec<_>>(), relation))
+        };
+        assert_eq!(numbers("59.92"), Some((vec![59.92], NumberRelation::List)));
+        assert_eq!(numbers("12.55 / 0.24 / 0"), Some((vec![12.55, 0.24, 0.0], NumberRelation::List)));
+        assert_eq!(numbers("22.5 -> 15.7"), Some((vec![22.5, 15.7], NumberRelation::Arrow)));
+        assert_eq!(numbers("28-40"), Some((vec![28.0, 40.0], NumberRelation::Range)));
+        assert_eq!(numbers("OOM(>81) / 59.4"), Some((vec![f64::INFINITY, 59.4], NumberRelation::List)));
+        assert_eq!(numbers("45 / up to 31"), Some((vec![45.0, 31.0], NumberRelation::List)));
+        for no_number in ["", "2P + [Adam]P", "fewer iterations", "2.5 vs 1"] {
+            assert_eq!(numbers(no_number), None, "{no_number}");
+        }
+    }
+}
