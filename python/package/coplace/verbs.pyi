@@ -585,9 +585,10 @@ class _CalibrateVerb:
     options: _List[Dict[str, Any]]
     def __call__(
         self,
-        chip: _Path | Chip,
-        data: _Path,
+        chip: _Path | Chip | None = None,
+        data: _Path | None = None,
         *,
+        script: _Path | None = None,
         only: _Scalar | Sequence[_Scalar] | None = None,
         out: _Path | None = None,
     ) -> Answer:
@@ -595,9 +596,10 @@ class _CalibrateVerb:
         to measured runs."""
     def question(
         self,
-        chip: _Path | Chip,
-        data: _Path,
+        chip: _Path | Chip | None = None,
+        data: _Path | None = None,
         *,
+        script: _Path | None = None,
         only: _Scalar | Sequence[_Scalar] | None = None,
         out: _Path | None = None,
     ) -> Question: ...
