@@ -37,6 +37,14 @@ impl Failure {
         }
     }
 
+    /// The error, with its parts.
+    pub fn into_error(self) -> anyhow::Error {
+        match self {
+            Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => e,
+            Self::ClosedPipe => anyhow::anyhow!("the reader of the answer has gone"),
+        }
+    }
+
     /// The message.
     pub fn message(&self) -> String {
         match self {

@@ -125,6 +125,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--resume", ""),
     ("--robust", ""),
     ("--runs", "elsewhere"),
+    ("--script", "measure.py"),
     ("--schedule", "zb-h1"),
     ("--seed", "7"),
     ("--sequence-length", "1024"),
@@ -181,7 +182,7 @@ const SAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Flags that replace the arguments that their verb requires.
-const ALONE: [&str; 3] = ["validate --techniques", "validate --intervals", "validate --hindcast"];
+const ALONE: [&str; 4] = ["validate --techniques", "validate --intervals", "validate --hindcast", "calibrate --script"];
 
 /// Flags that a flag needs beside it. `VERB --FLAG` takes precedence over `--FLAG`.
 const BESIDE: &[(&str, &str)] = &[

@@ -2,6 +2,8 @@
 //! parsed. An option that the call gives itself takes precedence.
 
 use crate::failure::{Failure, OrInput, option_failure};
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command};
 use interop::framework::{FrameworkContext, FrameworkModel, FrameworkRun, read_framework_file};
 use sim::files::carried::Files;
@@ -50,21 +52,56 @@ fn names_of(argument: &Arg) -> impl Iterator<Item = &str> {
     argument.get_long().into_iter().chain(aliases)
 }
 
+/// The words of a call with the options of a file.
+#[derive(Default)]
+pub struct MergedWords {
+    /// The words.
+    pub words: Vec<OsString>,
+    /// The file's name and what it states; `None` without `--from`.
+    run: Option<(String, FrameworkRun)>,
+}
+
+impl MergedWords {
+    /// Adds the file's key to the parser's error about a value that the file states.
+    pub fn name_key_of_file(&self, error: &mut clap::Error) {
+        let Some((file, run)) = &self.run else { return };
+        let (Some(ContextValue::String(option)), Some(ContextValue::String(value))) =
+            (error.get(ContextKind::InvalidArg), error.get(ContextKind::InvalidValue))
+        else {
+            return;
+        };
+        let option = option.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
+        if !run.options.iter().any(|(stated, own)| *stated == option && own == value) {
+            return;
+        }
+        let same: Vec<String> = run
+            .keys
+            .iter()
+            .filter(|(_, stated)| stated == value)
+            .map(|(key, stated)| format!("`{key} = {stated}`"))
+            .collect();
+        let from = if same.is_empty() { "its keys".to_owned() } else { same.join(" or ") };
+        let tip = format!("--{option} follows from {from} in {file}: correct it there, or give --{option}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    }
+}
+
 /// Adds the options that the file of `--from` states and that are not given, and its model if none is named. A model
 /// that the file describes is put among `files` under the file's name. Words without `--from` stay as they are.
 ///
 /// # Errors
 /// A file that cannot be read, or that is not understood.
-pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Files) -> Result<Vec<OsString>, Failure> {
+pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Files) -> Result<MergedWords, Failure> {
+    let as_given = |words| Ok(MergedWords { words, run: None });
     let texts: Option<Vec<String>> = words.iter().map(|word| word.to_str().map(str::to_owned)).collect();
     let (Some((verb, rest)), true) = (texts.as_deref().and_then(<[String]>::split_first), words.len() > 1) else {
-        return Ok(words);
+        return as_given(words);
     };
-    let Some(verb) = command.find_subcommand(verb) else { return Ok(words) };
+    let Some(verb) = command.find_subcommand(verb) else { return as_given(words) };
     let given = GivenWords::of_words(rest, verb);
     let Some(file) = given.value_of(FROM).filter(|_| verb.get_arguments().any(|known| known.get_long() == Some(FROM)))
     else {
-        return Ok(words);
+        return as_given(words);
     };
     let path = Path::new(file);
     let text = files.read(path).map_err(|error| {
@@ -84,7 +121,8 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
     };
     let run = read_framework_file(file, &text, context).or_input()?;
     run.notes.iter().for_each(|note| tracing::warn!("--from {file}: {note}"));
-    Ok(merged_words(words, &given, &run, file, files))
+    let words = merged_words(words, &given, &run, file, files);
+    Ok(MergedWords { words, run: Some((file.to_owned(), run)) })
 }
 
 /// The words with the file's options behind the verb.

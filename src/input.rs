@@ -1,6 +1,8 @@
 //! Reads the inputs that several verbs share, and assigns exit codes to their errors.
 
 use crate::failure::{self, Failure, OrInput};
+use interop::log::LogContext;
+use measured::validate::read_measured_file;
 use results::run::search_run::{self, SearchRun};
 use search::ask::{ChipChoice, Question};
 use serde::Deserialize;
@@ -11,8 +13,15 @@ use sim::units::{Bytes, BytesPerSecond};
 use std::path::Path;
 use step::SoftwareStack;
 
-/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon system (`.json`), or the
-/// directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
+/// The rows of a file of measured data, as CSV: the file itself, or what a log of nccl-tests or a trace of PyTorch's
+/// profiler says.
+pub fn read_measured_rows(path: &Path, context: LogContext<'_>) -> Result<Vec<u8>, Failure> {
+    let text = read_measured_file(path).or_input()?;
+    Ok(interop::log::rows_of_log(path, &text, context).or_input()?.unwrap_or(text))
+}
+
+/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon
+/// system (`.json`), or the directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
 pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
@@ -43,7 +52,8 @@ fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     ChipTemplate::from_toml_str(text, file).or_input()
 }
 
-/// An answer of `evaluate` or `plan`, as far as its chip is concerned. A search's record is none: its chip is in its directory.
+/// An answer of `evaluate` or `plan`, as far as its chip is concerned. A search's record is none: its chip is in its
+/// directory.
 #[derive(Deserialize)]
 struct ChipOfAnswer {
     asked: Question,

@@ -103,10 +103,14 @@ pub fn command() -> clap::Command {
 }
 
 /// The verb and its arguments from the words of a command line, without the program's name.
-fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Verb, clap::Error> {
-    let words = std::iter::once(OsString::from("coplace")).chain(words);
-    let mut matches = command().try_get_matches_from(words)?;
-    Ok(CommandLine::from_arg_matches_mut(&mut matches)?.verb)
+fn parse_words(merged: &from::MergedWords) -> Result<Verb, clap::Error> {
+    let words = std::iter::once(OsString::from("coplace")).chain(merged.words.iter().cloned());
+    let parsed = command().try_get_matches_from(words);
+    let parsed = parsed.and_then(|mut matches| Ok(CommandLine::from_arg_matches_mut(&mut matches)?.verb));
+    parsed.map_err(|mut error| {
+        merged.name_key_of_file(&mut error);
+        error
+    })
 }
 
 /// Runs the program with the words of its command line, without the program's name. Returns its exit code: 0 a result,
@@ -132,7 +136,7 @@ pub fn run_program(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(words) => words,
         Err(failure) => return failure.report_to_stderr(),
     };
-    let verb = match parse_words(words) {
+    let verb = match parse_words(&words) {
         Ok(verb) => verb,
         Err(error) => return print_parser_message(&error),
     };
@@ -154,7 +158,7 @@ pub fn answer_call(
     let (output, result) = tracing::subscriber::with_default(warnings.subscriber(), || {
         let words = words.iter().map(OsString::from).collect();
         let verb = match from::with_file_options(words, &command(), &mut files) {
-            Ok(words) => parse_words(words).map_err(|error| Box::new(CallFault::of_arguments(&error))),
+            Ok(words) => parse_words(&words).map_err(|error| Box::new(CallFault::of_arguments(&error))),
             Err(failure) => Err(Box::new(CallFault::of_failure(&failure))),
         };
         let call = Call::of_library(files, control);

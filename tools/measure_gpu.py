@@ -1,621 +1,636 @@
 #!/usr/bin/env python3
-"""Measures kernels, sustained power and single-device training steps of the GPU that PyTorch sees.
+"""Measures the machine that PyTorch sees, in rows that `coplace validate` and `coplace calibrate` read.
 
-    python3 tools/measure_gpu.py --chip h100_80gb_sxm --out DIR [--minutes 8]
+    python3 measure.py --chip h100_80gb_sxm --out DIR [--minutes 5] [--parts steps,copies,kernels] [--quick]
 
-Writes three files:
-  gpu_kernels.csv    one row per kernel, in the columns that `coplace validate` and `coplace calibrate` read;
-  gpu_power.csv      watts and SM clock while one kernel runs for some seconds;
-  training_runs.csv  steps of small Llama-like models with fused AdamW, and their peak memory.
+`--chip` is the name of the chip: one of `coplace list chips`, or of a chip file of your own. It writes
+  kernels.csv            products by format, layout and alignment, attention, norms, the optimizer: one row per kernel;
+  stream_contention.csv  host copies beside products;
+  training_runs.csv      steps and peaks of Llama-like models: plain, recomputed, and with the loss by chunks;
+  power.csv              (part `power`, needs pynvml) watts and clock while one kernel runs.
 
-Times are CUDA events around CUDA-graph replays (`timing` = device). The operands rotate over copies that together exceed
-the L2 cache four times, so every kernel reads its operands from HBM. Operands are normal random numbers: zeros draw less
-power and run faster. A kernel that the installed PyTorch lacks is skipped and named on standard error.
+Times on a GPU are CUDA events around replays of CUDA graphs (`timing` = device). The operands rotate over copies that
+together exceed the last cache four times, so every kernel reads its operands from memory. Operands are normal random
+numbers: zeros draw less power and run faster. Without a GPU the same calls run on the CPU, in a loop. `--quick` takes
+small sizes, which say nothing of a chip's rates: it is a check of the script. A kernel that the installed PyTorch lacks
+is skipped and named on standard error.
 """
 
-import argparse, csv, math, os, subprocess, sys, threading, time
+import argparse, contextlib, csv, math, os, sys, threading, time
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
-p = argparse.ArgumentParser()
-p.add_argument("--chip", required=True)
-p.add_argument("--out", required=True)
-p.add_argument("--minutes", type=float, default=8)
+p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+p.add_argument("--chip", required=True, help="name of the chip, as in `coplace list chips` or a chip file")
+p.add_argument("--out", required=True, help="directory for the files")
+p.add_argument("--minutes", type=float, default=5, help="time for all parts")
+p.add_argument("--parts", default="steps,copies,kernels", help="of steps, copies, kernels, power")
+p.add_argument("--quick", action="store_true", help="small sizes: a check of the script")
 a = p.parse_args()
 os.makedirs(a.out, exist_ok=True)
-dev = torch.device("cuda")
-props = torch.cuda.get_device_properties(0)
-L2 = props.L2_cache_size
+GPU = torch.cuda.is_available()
+dev = torch.device("cuda" if GPU else "cpu")
 torch.manual_seed(0)
-START = time.time()
-VERSIONS = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
-SOURCE = f"tools/measure_gpu.py, {props.name}, {VERSIONS}"
-COLUMNS = "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source,heads,kv_heads,head_dim,q_len,kv_len,window,experts,top_k".split(
-    ","
-)
-out = open(os.path.join(a.out, "gpu_kernels.csv"), "w", newline="")
-rows = csv.DictWriter(out, COLUMNS)
-rows.writeheader()
-seen = set()
+torch.backends.cuda.matmul.allow_tf32 = False
+if GPU:
+    NAME, LAST_CACHE = torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).L2_cache_size
+    VERSIONS = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+else:
+    NAME, LAST_CACHE = f"CPU, {torch.get_num_threads()} threads", 2**25
+    VERSIONS = "a loop of calls"
+SOURCE = f"coplace calibrate --script, {NAME}, PyTorch {torch.__version__}, {VERSIONS}" + ", --quick" * a.quick
+SIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
+TYPE = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+# A part's share of the minutes.
+SHARE = {"steps": 0.4, "copies": 0.1, "kernels": 0.5, "power": 0.5}
 
 
-def late():
-    return time.time() - START > a.minutes * 60
+def sync():
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def free():
+    if GPU:
+        torch.cuda.empty_cache()
+
+
+def named(why):
+    return str(why).split("\n")[0][:150]
+
+
+class Table:
+    """A CSV file whose rows are written at once, so that an interrupted run keeps them."""
+
+    def __init__(self, name, columns):
+        self.file = open(os.path.join(a.out, name), "w", newline="")
+        self.rows = csv.DictWriter(self.file, columns.split(","))
+        self.rows.writeheader()
+
+    def add(self, **cells):
+        self.rows.writerow(cells)
+        self.file.flush()
+
+
+def median_of(call, repeats):
+    """Median seconds of a call and (p90 - p10) / median, on the host's clock with the device drained."""
+    times = []
+    for _ in range(repeats):
+        sync()
+        begin = time.perf_counter()
+        call()
+        sync()
+        times.append(time.perf_counter() - begin)
+    times.sort()
+    middle = times[len(times) // 2]
+    return middle, (times[-1 - len(times) // 10] - times[len(times) // 10]) / middle
 
 
 def timed(make, bytes_per_copy, graphed):
-    """Median microseconds of one call, and (p90 - p10) / median in percent; `make(i)` returns a call on copy i.
+    """Median microseconds of one call, and its spread in percent; `make()` returns a call on operands of its own.
 
     Calls that autograd makes cannot be captured: `graphed` is then false, and launches follow each other in a loop."""
-    copies = max(1, min(16, math.ceil(4 * L2 / max(bytes_per_copy, 1))))
-    calls = [make(i) for i in range(copies)]
-    torch.cuda.synchronize()  # the operands are made on another stream than the one that reads them first
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for c in calls[:3]:
-            c()
-            c()
-    torch.cuda.synchronize()
-    begin = time.time()
-    calls[0]()
-    torch.cuda.synchronize()
-    once = time.time() - begin
-    inner = max(copies, min(200, int(0.004 / max(once, 1e-6)) + 1))
-    if graphed:
+    calls = [make() for _ in range(max(1, min(16, math.ceil(4 * LAST_CACHE / max(bytes_per_copy, 1)))))]
+    sync()  # the operands are made on another stream than the one that reads them first
+    with torch.cuda.stream(torch.cuda.Stream()) if GPU else contextlib.nullcontext():
+        for call in calls[:3] * 2:
+            call()
+    once, _ = median_of(calls[0], 1)
+    inner = max(len(calls), min(200, int(0.004 / max(once, 1e-6)) + 1))
+
+    def loop():
+        for i in range(inner):
+            calls[i % len(calls)]()
+
+    replay = loop
+    if GPU and graphed:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for i in range(inner):
-                calls[i % copies]()
+            loop()
         replay = graph.replay
-    else:
-
-        def replay():
-            for i in range(inner):
-                calls[i % copies]()
-
     replay()
-    torch.cuda.synchronize()
+    if not GPU:
+        seconds, spread = median_of(replay, 5)
+        return seconds / inner * 1e6, spread * 100
     times = []
     for _ in range(15):
-        s, e = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        s.record()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        sync()
+        start.record()
         replay()
-        e.record()
-        torch.cuda.synchronize()
-        times.append(s.elapsed_time(e) * 1e3 / inner)
+        end.record()
+        sync()
+        times.append(start.elapsed_time(end) * 1e3 / inner)
     times.sort()
     return times[7], (times[13] - times[1]) / times[7] * 100
 
 
-def row(kernel, make, bytes_per_copy, library="", graphed=True, **shape):
-    if late():
-        return
-    ident = "_".join([a.chip, kernel] + [f"{k}{v}" for k, v in shape.items()] + ([library] if library else []))
-    if ident in seen:
-        return
-    seen.add(ident)
-    try:
-        us, spread = timed(make, bytes_per_copy, graphed)
-    except Exception as why:  # a kernel that this PyTorch or GPU lacks
-        print("skipped", ident, str(why).split("\n")[0][:150], file=sys.stderr)
-        torch.cuda.synchronize()
-        return
-    finally:
-        torch.cuda.empty_cache()
-    rows.writerow(
-        dict(
-            id=ident,
-            dataset="measure_gpu",
+def rand(*shape, dtype="bf16"):
+    narrow = math.prod(shape) >= 2**28
+    return torch.randn(*shape, device=dev, dtype=TYPE[dtype] if narrow else torch.float32).to(TYPE[dtype])
+
+
+KERNELS = (
+    "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source,"
+    "heads,kv_heads,head_dim,q_len,kv_len,window,experts,top_k"
+)
+
+
+class Kernel:
+    """A kernel to measure: its row, how its calls are made, and the bytes that a call reads and writes."""
+
+    def __init__(self, kernel, make, moved, library="", graphed=True, **shape):
+        self.kernel, self.make, self.moved = kernel, make, moved
+        self.library, self.graphed, self.shape = library, graphed, shape
+        parts = [a.chip, kernel] + [f"{key}{value}" for key, value in shape.items()] + [library.replace(" ", "-")]
+        self.id = "_".join(part for part in parts if part)
+
+    def measure(self, table):
+        try:
+            us, spread = timed(self.make, self.moved, self.graphed)
+        except Exception as why:  # a kernel that this PyTorch or device lacks
+            return print("skipped", self.id, named(why), file=sys.stderr)
+        finally:
+            free()
+        how = [SOURCE, self.library, "" if self.graphed or not GPU else "loop of launches"]
+        table.add(
+            id=self.id,
+            dataset="measured_here",
             chip=a.chip,
-            kernel=kernel,
+            kernel=self.kernel,
             measured_us=f"{us:.4f}",
             spread_pct=f"{spread:.2f}",
             timing="device",
-            source=SOURCE + (f", {library}" if library else "") + ("" if graphed else ", loop of launches"),
-            **shape,
+            source=", ".join(part for part in how if part),
+            **self.shape,
         )
-    )
-    out.flush()
 
 
-SIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
-TYPE = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+def product(m, n, k, dtype="bf16", layout="TN"):
+    """(m, k) times (k, n). TN is a linear layer, x times a transposed weight; NN the gradient of its input; NT that of
+    its weight without a sum over micro-batches."""
+
+    def make():
+        x = rand(k, m, dtype=dtype).t() if layout == "NT" else rand(m, k, dtype=dtype)
+        w = rand(n, k, dtype=dtype).t() if layout == "TN" else rand(k, n, dtype=dtype)
+        out = torch.empty(m, n, device=dev, dtype=TYPE[dtype])
+        return lambda: torch.mm(x, w, out=out)
+
+    kernel = "gemm_dgrad" if layout == "NN" else "gemm"
+    library = "layout NT" if layout == "NT" else ""
+    return Kernel(kernel, make, SIZE[dtype] * (m * k + k * n + m * n), library, m=m, n=n, k=k, batch=1, dtype=dtype)
 
 
-def rand(*shape, dtype="bf16"):
-    return (
-        torch.randn(*shape, device=dev, dtype=torch.float32).to(TYPE[dtype])
-        if math.prod(shape) < 2**28
-        else torch.randn(*shape, device=dev, dtype=TYPE[dtype])
-    )
+def weight_gradient(m, n, k):
+    """Adds the product of bf16 operands to an fp32 sum."""
+
+    def make():
+        y, x, total = rand(k, m), rand(k, n), torch.zeros(m, n, device=dev)
+        return lambda: torch.addmm(total, y.t(), x, out_dtype=torch.float32)
+
+    return Kernel("gemm_wgrad", make, 2 * k * (m + n) + 8 * m * n, m=m, n=n, k=k, batch=1, dtype="bf16")
 
 
-def gemm(m, n, k, dtype="bf16", role="gemm"):
-    """gemm: x (m,k) times w (n,k) transposed, layout TN; dgrad: y (m,k) times w (k,n), NN; wgrad: y (k,m) transposed times x (k,n), NT."""
-    size = SIZE[dtype] * (m * k + k * n + m * n)
+def product_fp8(m, n, k):
+    """Operands in bf16, converted on the way, as a linear layer does it."""
 
-    def make(_):
-        if role == "gemm":
-            x, w = rand(m, k, dtype=dtype), rand(n, k, dtype=dtype)
-            o = torch.empty(m, n, device=dev, dtype=TYPE[dtype])
-            return lambda: torch.mm(x, w.t(), out=o)
-        if role == "gemm_dgrad":
-            y, w = rand(m, k, dtype=dtype), rand(k, n, dtype=dtype)
-            o = torch.empty(m, n, device=dev, dtype=TYPE[dtype])
-            return lambda: torch.mm(y, w, out=o)
-        y, x = rand(k, m, dtype=dtype), rand(k, n, dtype=dtype)
-        o = torch.empty(m, n, device=dev, dtype=TYPE[dtype])
-        return lambda: torch.mm(y.t(), x, out=o)
-
-    row(role, make, size, m=m, n=n, k=k, batch=1, dtype=dtype)
-
-
-def gemm_fp8(m, n, k):
-    def make(_):
-        x = rand(m, k).to(torch.float8_e4m3fn)
-        w = rand(n, k).to(torch.float8_e4m3fn)
+    def make():
+        x, w = rand(m, k), rand(n, k).to(torch.float8_e4m3fn)
         s = torch.ones((), device=dev)
-        return lambda: torch._scaled_mm(x, w.t(), s, s, out_dtype=torch.bfloat16)
+        return lambda: torch._scaled_mm(x.to(torch.float8_e4m3fn), w.t(), s, s, out_dtype=torch.bfloat16)
 
-    row("gemm", make, m * k + k * n + 2 * m * n, "operands already in fp8", m=m, n=n, k=k, batch=1, dtype="fp8")
-
-
-def bmm(b, m, n, k, dtype="bf16"):
-    def make(_):
-        x, y = rand(b, m, k, dtype=dtype), rand(b, k, n, dtype=dtype)
-        o = torch.empty(b, m, n, device=dev, dtype=TYPE[dtype])
-        return lambda: torch.bmm(x, y, out=o)
-
-    row("gemm", make, SIZE[dtype] * b * (m * k + k * n + m * n), m=m, n=n, k=k, batch=b, dtype=dtype)
+    return Kernel("gemm", make, 3 * m * k + k * n + 2 * m * n, m=m, n=n, k=k, batch=1, dtype="fp8")
 
 
-def attention(b, h, kv, d, s, backward, backend):
+def products(b, m, n, k):
+    def make():
+        x, y, out = rand(b, m, k), rand(b, k, n), torch.empty(b, m, n, device=dev, dtype=torch.bfloat16)
+        return lambda: torch.bmm(x, y, out=out)
+
+    return Kernel("gemm", make, 2 * b * (m * k + k * n + m * n), m=m, n=n, k=k, batch=b, dtype="bf16")
+
+
+def grouped(e, m, n, k):
+    def make():
+        ends = torch.arange(1, e + 1, device=dev, dtype=torch.int32) * m
+        x, w = rand(e * m, k), rand(e, n, k).transpose(1, 2)
+        return lambda: torch._grouped_mm(x, w, offs=ends, out_dtype=torch.bfloat16)
+
+    return Kernel("grouped_gemm", make, 2 * e * (m * k + k * n + m * n), m=m, n=n, k=k, dtype="bf16", experts=e)
+
+
+def attention(b, h, kv, d, s, backward):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    which = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
-    size = 2 * b * s * d * (2 * h + 2 * kv)
-
-    def make(_):
-        q = rand(b, s, h, d).transpose(1, 2).requires_grad_(backward)
-        k = rand(b, s, kv, d).transpose(1, 2).requires_grad_(backward)
-        v = rand(b, s, kv, d).transpose(1, 2).requires_grad_(backward)
+    def make():
+        q, k, v = (rand(b, s, x, d).transpose(1, 2).requires_grad_(backward) for x in (h, kv, kv))
 
         def forward():
-            with sdpa_kernel(which):
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=kv != h)
 
         if not backward:
             return forward
-        o = forward()
-        g = torch.randn_like(o)
-        return lambda: torch.autograd.grad(o, (q, k, v), g, retain_graph=True)
+        out = forward()
+        gradient = torch.randn_like(out)
+        return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
-    row(
-        "attention_backward" if backward else "attention_forward",
-        make,
-        size * (2 if backward else 1),
-        "SDPA " + backend,
-        graphed=not backward,
-        batch=b,
-        heads=h,
-        kv_heads=kv,
-        head_dim=d,
-        q_len=s,
-        kv_len=s,
-        window=0,
-        dtype="bf16",
-    )
+    kernel = "attention_backward" if backward else "attention_forward"
+    moved = 2 * b * s * d * (2 * h + 2 * kv) * (1 + backward)
+    shape = dict(batch=b, heads=h, kv_heads=kv, head_dim=d, q_len=s, kv_len=s, window=0, dtype="bf16")
+    return Kernel(kernel, make, moved, "SDPA flash", graphed=not backward, **shape)
 
 
-def grouped(e, m, n, k, role):
-    offs = torch.arange(1, e + 1, device=dev, dtype=torch.int32) * (m if role != "grouped_gemm_wgrad" else k)
+def rows(kernel, m, n, dtype="bf16", backward=False):
+    """Norms and softmax over m rows of n, and their gradients with respect to the rows."""
 
-    def make(_):
-        if role == "grouped_gemm_wgrad":  # (m, e k) times (e k, n), split along the contraction
-            x, y = rand(e * k, m).t(), rand(e * k, n)
-        else:
-            x = rand(e * m, k)
-            y = rand(e, n, k).transpose(1, 2) if role == "grouped_gemm" else rand(e, k, n)
-        return lambda: torch._grouped_mm(x, y, offs=offs, out_dtype=torch.bfloat16)
-
-    row(role, make, 2 * e * (m * k + k * n + m * n), "torch._grouped_mm", m=m, n=n, k=k, dtype="bf16", experts=e)
-
-
-def vector(kernel, m, n, dtype, library="eager"):
-    size = SIZE[dtype] * m * n * 2
-
-    def make(_):
-        x = rand(m, n, dtype=dtype)
-        y = rand(m, n, dtype=dtype)
+    def make():
+        x = rand(m, n, dtype=dtype).requires_grad_(backward)
         w = rand(n, dtype=dtype)
-        o = torch.empty_like(x)
         f = {
             "softmax": lambda: torch.softmax(x, -1),
             "layernorm": lambda: F.layer_norm(x, (n,), w, w),
             "rmsnorm": lambda: F.rms_norm(x, (n,), w),
+        }[kernel]
+        if not backward:
+            return f
+        out = f()
+        gradient = torch.randn_like(out)
+        return lambda: torch.autograd.grad(out, x, gradient, retain_graph=True)
+
+    name = kernel + "_backward" * backward
+    moved = SIZE[dtype] * m * n * (2 + backward)
+    return Kernel(name, make, moved, "eager", graphed=not backward, m=m, n=n, elements=m * n, dtype=dtype)
+
+
+def elementwise(kernel, m, n, dtype="bf16"):
+    def make():
+        x, y = rand(m, n, dtype=dtype), rand(m, n, dtype=dtype)
+        out = torch.empty_like(x)
+        return {
             "gelu": lambda: F.gelu(x),
             "silu": lambda: F.silu(x),
-            "relu": lambda: F.relu(x),
-            "add": lambda: torch.add(x, y, out=o),
-            "mul": lambda: torch.mul(x, y, out=o),
-            "tanh": lambda: torch.tanh(x),
-            "exp": lambda: torch.exp(x),
+            "add": lambda: torch.add(x, y, out=out),
+            "mul": lambda: torch.mul(x, y, out=out),
         }[kernel]
-        return torch.compile(f) if library == "compiled" else f
 
-    row(kernel, make, size, library, m=m, n=n, elements=m * n, dtype=dtype)
-
-
-def indexed(kernel, v, n, t):
-    def make(_):
-        table, ids, g = rand(v, n), torch.randint(v, (t,), device=dev), rand(t, n)
-        grad = torch.zeros(v, n, device=dev, dtype=torch.bfloat16)
-        return (lambda: F.embedding(ids, table)) if kernel == "gather" else (lambda: grad.index_add_(0, ids, g))
-
-    row(kernel, make, 4 * t * n, m=t, n=n, k=v, elements=t * n, dtype="bf16")
+    return Kernel(kernel, make, SIZE[dtype] * m * n * 3, "eager", m=m, n=n, elements=m * n, dtype=dtype)
 
 
-class Sampler:
-    """Samples board power (W), SM clock (MHz) and temperature through NVML while a block runs."""
+def update(elements, dtype):
+    """Fused AdamW on weights, gradients and moments of one type."""
 
-    def __init__(self):
-        import pynvml
+    def make():
+        weights = rand(elements, dtype=dtype).requires_grad_()
+        weights.grad = rand(elements, dtype=dtype)
+        return torch.optim.AdamW([weights], lr=1e-4, fused=True).step
 
-        self.n = pynvml
-        pynvml.nvmlInit()
-        self.h = pynvml.nvmlDeviceGetHandleByIndex(0)
-
-    def during(self, call, seconds):
-        samples, stop = [], threading.Event()
-
-        def loop():
-            while not stop.is_set():
-                samples.append(
-                    (
-                        time.time(),
-                        self.n.nvmlDeviceGetPowerUsage(self.h) / 1e3,
-                        self.n.nvmlDeviceGetClockInfo(self.h, 1),
-                        self.n.nvmlDeviceGetTemperature(self.h, 0),
-                    )
-                )
-                time.sleep(0.02)
-
-        t = threading.Thread(target=loop)
-        t.start()
-        begin, calls = time.time(), 0
-        s, e = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        while time.time() - begin < seconds * 0.4:
-            for _ in range(10):
-                call()
-            torch.cuda.synchronize()
-        settled = time.time()
-        s.record()
-        while time.time() - begin < seconds:
-            for _ in range(10):
-                call()
-                calls += 1
-            torch.cuda.synchronize()
-        e.record()
-        torch.cuda.synchronize()
-        stop.set()
-        t.join()
-        late_ones = [x for x in samples if x[0] >= settled]
-        mean = lambda i: sum(x[i] for x in late_ones) / max(len(late_ones), 1)
-        return s.elapsed_time(e) * 1e3 / max(calls, 1), mean(1), mean(2), mean(3)
+    return Kernel("adamw", make, SIZE[dtype] * elements * 7, "fused", graphed=False, elements=elements, dtype=dtype)
 
 
-def power():
-    try:
-        sampler = Sampler()
-    except Exception as why:
-        print("skipped power:", why, file=sys.stderr)
-        return
-    f = open(os.path.join(a.out, "gpu_power.csv"), "w", newline="")
-    w = csv.writer(f)
-    w.writerow(
-        "id,chip,kernel,operands,m,n,k,dtype,measured_us,tflop_per_s,gbytes_per_s,power_w,sm_clock_mhz,temperature_c,limit_w,source".split(
-            ","
+def copy(elements):
+    def make():
+        x, out = rand(elements), torch.empty(elements, device=dev, dtype=torch.bfloat16)
+        return lambda: out.copy_(x)
+
+    return Kernel("hbm_copy_rw", make, 4 * elements, elements=elements, dtype="bf16")
+
+
+def kinds_of_kernels():
+    """The kernels of each kind, the most telling first."""
+    if a.quick:
+        sizes = [(256, 256, 256), (512, 256, 512), (256, 1024, 256), (257, 255, 254)]
+        vocabularies, hidden, tokens = (1001, 1024), 128, 256
+        heads, vectors, shapes = [(1, 4, 2, 64, 128), (2, 4, 4, 32, 256)], [(256, 512)], [(4, 64, 128, 64)]
+        batches, parameters = [(4, 64, 64, 32)], [2**18]
+    else:
+        sizes = [(8192, 4096, 4096), (8192, 28672, 4096), (8192, 4096, 14336), (4096, 4096, 4095), (4096, 4095, 4096)]
+        sizes += [(8192, 8192, 8192), (2048, 4096, 4096), (4096, 4092, 4096), (1024, 4096, 1024), (512, 2048, 2048)]
+        sizes += [(4096, 4096, 4092), (16384, 8192, 8192), (256, 8192, 8192), (4096, 1024, 4096), (4096, 4088, 4096)]
+        vocabularies, hidden, tokens = (50257, 50304, 50260, 32001, 128256, 128257), 4096, 8192
+        heads = [(2, 32, 8, 128, 4096), (1, 32, 8, 128, 8192), (8, 16, 16, 64, 1024), (1, 64, 8, 128, 16384)]
+        vectors = [(8192, 4096), (2048, 1024), (4096, 12288)]
+        shapes = [(8, 1024, 4096, 14336), (64, 512, 2816, 2048), (128, 1024, 2048, 768)]
+        batches, parameters = [(96, 2048, 2048, 128), (96, 2047, 2047, 128), (64, 1024, 1024, 80)], [2**28, 2**24]
+    layers = [size for size in sizes if all(side % 8 == 0 for side in size)]
+    both = (False, True)
+    return [
+        [product(*size) for size in sizes],
+        [product(m, k, n, layout="NN") for m, n, k in sizes],
+        [weight_gradient(n, k, m) for m, n, k in layers],
+        [product(n, k, m, layout="NT") for m, n, k in layers],
+        [product(tokens, v, hidden) for v in vocabularies],
+        [product(tokens, hidden, v, layout="NN") for v in vocabularies],
+        [product_fp8(*size) for size in layers],
+        [product(*size, dtype="fp16") for size in layers],
+        [product(*size, dtype="fp32") for size in layers[:3]],
+        [products(*shape) for shape in batches],
+        [grouped(*shape) for shape in shapes],
+        [attention(*shape, backward) for shape in heads for backward in both],
+        [rows(kernel, *v, backward=b) for v in vectors for kernel in ("layernorm", "rmsnorm", "softmax") for b in both],
+        [elementwise(kernel, *v) for v in vectors for kernel in ("gelu", "silu", "add", "mul")],
+        [update(n, dtype) for n in parameters for dtype in ("bf16", "fp32")],
+        [copy(n) for n in parameters],
+    ]
+
+
+def kernels(until):
+    table, kinds = Table("kernels.csv", KERNELS), kinds_of_kernels()
+    # A kind at a time in turn: when the time is up, every kind has rows.
+    for turn in range(max(map(len, kinds))):
+        for kernel in (kind[turn] for kind in kinds if turn < len(kind)):
+            if time.time() > until:
+                return print("kernels: the time is up; --minutes gives more", file=sys.stderr)
+            kernel.measure(table)
+
+
+def copies(until):
+    """Products, copies to the device and copies to the host: each alone, then together."""
+    columns = "id,dataset,chip,ranks,nodes,group_intra,group_inter,gemm_m,gemm_n,gemm_k,dtype,gemm_alone_ms,collective,"
+    columns += "collective_bytes,collective_alone_ms,h2d_bytes,h2d_alone_ms,d2h_bytes,d2h_alone_ms,measured_ms,std_ms,"
+    table = Table("stream_contention.csv", columns + "timing,source")
+    side, size = (512, 2**22) if a.quick else (4096, 2**28)
+    x, y, out = rand(side, side), rand(side, side), torch.empty(side, side, device=dev, dtype=torch.bfloat16)
+    on_host = [torch.empty(size, dtype=torch.uint8, pin_memory=GPU) for _ in range(2)]
+    on_device = [torch.empty(size, dtype=torch.uint8, device=dev) for _ in range(2)]
+
+    def repeated_product(times):
+        for _ in range(times):
+            torch.mm(x, y, out=out)
+
+    streams = {
+        "gemm": lambda: repeated_product(1),
+        "h2d": lambda: on_device[0].copy_(on_host[0], non_blocking=True),
+        "d2h": lambda: on_host[1].copy_(on_device[1], non_blocking=True),
+    }
+    queues = {name: torch.cuda.Stream() if GPU else None for name in streams}
+
+    def together(names):
+        if GPU:
+            for name in names:
+                with torch.cuda.stream(queues[name]):
+                    streams[name]()
+            return
+        # PyTorch's calls run outside Python's lock.
+        threads = [threading.Thread(target=streams[name]) for name in names]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+
+    # As many products as take as long as a copy.
+    one, _ = median_of(lambda: together(["gemm"]), 5)
+    both, _ = median_of(lambda: together(["h2d"]), 5)
+    count = max(1, round(both / one))
+    streams["gemm"] = lambda: repeated_product(count)
+    for names in (["gemm", "h2d"], ["gemm", "d2h"], ["h2d", "d2h"], ["gemm", "h2d", "d2h"]):
+        if time.time() > until:
+            return
+        alone = {name: median_of(lambda: together([name]), 9)[0] * 1e3 for name in names}
+        seconds, spread = median_of(lambda: together(names), 9)
+        cells = {f"{name}_alone_ms": f"{ms:.5f}" for name, ms in alone.items()}
+        cells.update({f"{name}_bytes": size for name in names if name != "gemm"})
+        if "gemm" in names:
+            cells.update(gemm_m=side, gemm_n=side, gemm_k=side)
+        table.add(
+            id=f"{a.chip}_{'_'.join(names)}",
+            dataset="measured_here",
+            chip=a.chip,
+            ranks=1,
+            nodes=1,
+            dtype="bf16",
+            measured_ms=f"{seconds * 1e3:.5f}",
+            std_ms=f"{spread * seconds * 1e3:.5f}",
+            timing="host",
+            source=SOURCE + f", {count} products" * ("gemm" in names),
+            **cells,
         )
-    )
-    limit = sampler.n.nvmlDeviceGetEnforcedPowerLimit(sampler.h) / 1e3
-
-    def one(name, call, flops, moved, operands, m="", n="", k="", dtype=""):
-        us, watt, clock, temperature = sampler.during(call, 2.5)
-        w.writerow(
-            [
-                f"{a.chip}_power_{name}",
-                a.chip,
-                name,
-                operands,
-                m,
-                n,
-                k,
-                dtype,
-                f"{us:.3f}",
-                f"{flops / us / 1e6:.1f}",
-                f"{moved / us / 1e3:.1f}",
-                f"{watt:.1f}",
-                f"{clock:.0f}",
-                f"{temperature:.0f}",
-                f"{limit:.0f}",
-                SOURCE,
-            ]
-        )
-        f.flush()
-
-    one("idle", lambda: time.sleep(0.05), 0, 0, "none")
-    n = 8192
-    for dtype in ("bf16", "fp16", "fp32", "fp8"):
-        for operands in ("normal", "zeros"):
-            torch.backends.cuda.matmul.allow_tf32 = False
-            x = rand(n, n) if operands == "normal" else torch.zeros(n, n, device=dev, dtype=torch.bfloat16)
-            y = rand(n, n) if operands == "normal" else torch.zeros(n, n, device=dev, dtype=torch.bfloat16)
-            if dtype == "fp8":
-                x8, y8, s = x.to(torch.float8_e4m3fn), y.to(torch.float8_e4m3fn), torch.ones((), device=dev)
-                call = lambda: torch._scaled_mm(x8, y8.t(), s, s, out_dtype=torch.bfloat16)
-            else:
-                x, y = x.to(TYPE[dtype]), y.to(TYPE[dtype])
-                call = lambda: torch.mm(x, y.t())
-            one(f"gemm_{dtype}_{operands}", call, 2 * n**3, 3 * n * n * SIZE[dtype], operands, n, n, n, dtype)
-    x = rand(2**29)
-    o = torch.empty_like(x)
-    one("copy", lambda: o.copy_(x), 0, 2 * x.numel() * 2, "normal", 2**29, 1, "", "bf16")
-    one("gelu", lambda: F.gelu(x), 0, 2 * x.numel() * 2, "normal", 2**29, 1, "", "bf16")
-    q = rand(4, 32, 8192, 128)
-    one(
-        "attention_forward",
-        lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True),
-        2 * 2 * 4 * 32 * 8192**2 * 128 / 2,
-        4 * q.numel() * 2,
-        "normal",
-        8192,
-        8192,
-        128,
-        "bf16",
-    )
-    f.close()
 
 
-def kernels():
-    # Heads whose vocabulary is no multiple of 8, in all three layouts, beside their padded ones.
-    for v in (50257, 50258, 50260, 50264, 50304, 32001, 32004, 32008, 128257, 128256):
-        for h in (1600, 4096):
-            m = 8192
-            gemm(m, v, h)
-            gemm(m, h, v, role="gemm_dgrad")
-            gemm(v, h, m, role="gemm_wgrad")
-    # Odd contractions and rows.
-    for k in (4095, 4092, 4088, 4096):
-        gemm(4096, 4096, k)
-        gemm(4096, k, 4096)
-        gemm(k, 4096, 4096)
-        gemm(4096, 4096, k, role="gemm_wgrad")
-        gemm(4096, k, 4096, role="gemm_dgrad")
-    # Products of layers, forward and backward.
-    for m, n, k in (
-        (2048, 4096, 4096),
-        (4096, 6144, 4096),
-        (8192, 28672, 4096),
-        (8192, 4096, 14336),
-        (8192, 10240, 8192),
-        (8192, 8192, 8192),
-        (16384, 8192, 28672),
-        (4096, 1024, 4096),
-        (1024, 4096, 1024),
-        (512, 2048, 2048),
-        (256, 8192, 8192),
-    ):
-        for role in ("gemm", "gemm_dgrad", "gemm_wgrad"):
-            gemm(m, n, k, role=role)
-        gemm(m, n, k, dtype="fp16")
-        gemm_fp8(m, n, k)
-    for m, n, k in ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 4096, 4096)):
-        gemm(m, n, k, dtype="fp32")
-    for b, m, n, k in (
-        (96, 2048, 2048, 128),
-        (96, 2047, 2047, 128),
-        (64, 1024, 1024, 80),
-        (64, 1024, 1024, 64),
-        (128, 512, 512, 100),
-        (32, 4096, 128, 4096),
-    ):
-        bmm(b, m, n, k)
-    for backend in ("flash", "cudnn"):
-        for b, h, kv, d, s in (
-            (4, 32, 8, 128, 2048),
-            (2, 32, 8, 128, 4096),
-            (1, 32, 8, 128, 8192),
-            (1, 64, 8, 128, 8192),
-            (1, 32, 32, 128, 16384),
-            (1, 16, 16, 64, 4096),
-            (8, 16, 16, 64, 1024),
-            (1, 32, 8, 128, 32768),
-            (8, 12, 12, 64, 512),
-        ):
-            attention(b, h, kv, d, s, False, backend)
-            attention(b, h, kv, d, s, True, backend)
-    for e, m, n, k in (
-        (8, 1024, 28672, 4096),
-        (8, 1024, 4096, 14336),
-        (64, 512, 2816, 2048),
-        (128, 256, 1536, 2048),
-        (128, 1024, 2048, 768),
-        (16, 2048, 8192, 5120),
-    ):
-        for role in ("grouped_gemm", "grouped_gemm_dgrad", "grouped_gemm_wgrad"):
-            grouped(e, m, n, k, role)
-    for dtype in ("bf16", "fp32", "fp16"):
-        for kernel in ("layernorm", "rmsnorm", "softmax"):
-            for m, n in ((2048, 1024), (8192, 4096), (8192, 8192), (16384, 1600), (4096, 12288)):
-                vector(kernel, m, n, dtype)
-    for kernel in ("gelu", "silu", "add", "mul", "relu", "exp", "tanh"):
-        for dtype in ("bf16", "fp32"):
-            for m, n in ((1024, 1024), (8192, 4096), (8192, 28672)):
-                vector(kernel, m, n, dtype)
-    for v, n, t in ((32000, 4096, 8192), (128256, 4096, 16384), (50304, 1600, 8192)):
-        indexed("gather", v, n, t)
-        indexed("scatter_add", v, n, t)
-    for kernel in ("layernorm", "rmsnorm", "gelu", "softmax"):
-        for m, n in ((8192, 4096), (4096, 12288)):
-            vector(kernel, m, n, "bf16", "compiled")
+class ChunkedLoss(torch.autograd.Function):
+    """Head and cross-entropy over chunks of tokens: only one chunk has logits at a time, and both gradients are ready
+    when the forward pass ends. A chunk's logits are about as many as the hidden states' numbers: tokens over the ratio
+    of vocabulary to width, rounded up to a power of two."""
+
+    @staticmethod
+    def forward(context, x, weight, labels):
+        tokens, width = x.shape
+        size = 2 ** math.ceil(math.log2(math.ceil(tokens / math.ceil(weight.shape[0] / width))))
+        dx, dw, total = torch.empty_like(x), torch.zeros_like(weight), x.new_zeros((), dtype=torch.float32)
+        for at in range(0, tokens, size):
+            part = slice(at, min(at + size, tokens))
+            logits = (x[part] @ weight.t()).float()
+            lines = torch.arange(logits.shape[0], device=x.device)
+            norm = logits.logsumexp(-1)
+            total += (norm - logits[lines, labels[part]]).sum()
+            gradient = logits.sub_(norm[:, None]).exp_()
+            gradient[lines, labels[part]] -= 1
+            gradient = (gradient / tokens).to(x.dtype)
+            dx[part] = gradient @ weight
+            dw.addmm_(gradient.t(), x[part])
+        context.save_for_backward(dx, dw)
+        return total / tokens
+
+    @staticmethod
+    def backward(context, scale):
+        dx, dw = context.saved_tensors
+        return dx * scale, dw * scale, None
 
 
 class Block(torch.nn.Module):
-    def __init__(s, h, f, heads, kv):
+    def __init__(self, h, f, heads, kv):
         super().__init__()
-        s.heads, s.kv, s.d = heads, kv, h // heads
-        lin = lambda i, o: torch.nn.Linear(i, o, bias=False)
-        s.n1, s.n2 = torch.nn.RMSNorm(h), torch.nn.RMSNorm(h)
-        s.qkv, s.o = lin(h, h + 2 * kv * s.d), lin(h, h)
-        s.gate, s.up, s.down = lin(h, f), lin(h, f), lin(f, h)
+        self.h, self.d, self.kv = h, h // heads, kv * (h // heads)
+        linear = lambda i, o: torch.nn.Linear(i, o, bias=False)
+        self.first, self.second = torch.nn.RMSNorm(h), torch.nn.RMSNorm(h)
+        self.qkv, self.out = linear(h, h + 2 * self.kv), linear(h, h)
+        self.gate_up, self.down = linear(h, 2 * f), linear(f, h)
 
-    def forward(s, x, cos, sin):
-        b, t, h = x.shape
-        q, k, v = s.qkv(s.n1(x)).split([h, s.kv * s.d, s.kv * s.d], -1)
-        q, k, v = (y.view(b, t, -1, s.d).transpose(1, 2) for y in (q, k, v))
-        turn = lambda y: y * cos + torch.cat((-y[..., s.d // 2 :], y[..., : s.d // 2]), -1) * sin
-        y = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True, enable_gqa=True)
-        x = x + s.o(y.transpose(1, 2).reshape(b, t, h))
-        y = s.n2(x)
-        return x + s.down(F.silu(s.gate(y)) * s.up(y))
+    def forward(self, x, cos, sin):
+        b, t, _ = x.shape
+        q, k, v = self.qkv(self.first(x)).split([self.h, self.kv, self.kv], -1)
+        q, k, v = (y.view(b, t, -1, self.d).transpose(1, 2) for y in (q, k, v))
+        half = self.d // 2
+        turn = lambda y: y * cos + torch.cat((-y[..., half:], y[..., :half]), -1) * sin
+        y = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True, enable_gqa=self.kv != self.h)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, self.h))
+        gate, up = self.gate_up(self.second(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
 
 
 class Llama(torch.nn.Module):
-    def __init__(s, layers, h, f, heads, kv, vocab):
+    def __init__(self, layers, h, f, heads, kv, vocab):
         super().__init__()
-        s.d = h // heads
-        s.embed = torch.nn.Embedding(vocab, h)
-        s.blocks = torch.nn.ModuleList(Block(h, f, heads, kv) for _ in range(layers))
-        s.norm, s.head = torch.nn.RMSNorm(h), torch.nn.Linear(h, vocab, bias=False)
+        self.d = h // heads
+        self.embed = torch.nn.Embedding(vocab, h)
+        self.blocks = torch.nn.ModuleList(Block(h, f, heads, kv) for _ in range(layers))
+        self.norm, self.head = torch.nn.RMSNorm(h), torch.nn.Linear(h, vocab, bias=False)
 
-    def forward(s, ids, recompute):
-        t = ids.shape[1]
-        angle = torch.arange(t, device=dev)[:, None] / 10000 ** (torch.arange(s.d // 2, device=dev) * 2 / s.d)
+    def forward(self, ids, recompute, chunked):
+        pace = torch.arange(self.d // 2, device=dev) * 2 / self.d
+        angle = torch.arange(ids.shape[1], device=dev)[:, None] / 10000**pace
         cos, sin = (torch.cat((f(angle), f(angle)), -1).to(torch.bfloat16) for f in (torch.cos, torch.sin))
-        x = s.embed(ids)
-        for b in s.blocks:
-            x = (
-                torch.utils.checkpoint.checkpoint(b, x, cos, sin, use_reentrant=False)
-                if recompute == "full"
-                else b(x, cos, sin)
-            )
-        return s.head(s.norm(x))
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, cos, sin, use_reentrant=False) if recompute else block(x, cos, sin)
+        x, labels = self.norm(x), ids.flatten()
+        if chunked:
+            return ChunkedLoss.apply(x.view(-1, x.shape[-1]), self.head.weight, labels)
+        logits = self.head(x)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels)
 
 
-def steps():
-    import torch.utils.checkpoint
+def measure_step(model, optimizer, ids, recompute, chunked):
+    """Median seconds of a step, and the allocator's peak in GiB (none on a CPU)."""
 
-    names = (
-        "id,dataset,model,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,chips_per_node,fabric,"
-        "tp,pp,dp,cp,ep,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,offload,precision,optimizer,iteration_s,peak_gib,fits,"
-        "tied_embeddings,framework,compiled,optimizer_states,confidence,source"
-    ).split(",")
-    f = open(os.path.join(a.out, "training_runs.csv"), "w", newline="")
-    w = csv.DictWriter(f, names)
-    w.writeheader()
-    models = {
-        "llama-1b": (16, 2048, 8192, 32, 8, 128256),
-        "llama-3b": (28, 3072, 8192, 24, 8, 128256),
-        "gpt-760m": (24, 1536, 4096, 16, 16, 50257),
-    }
-    for name, s, mb, recompute, compiled in (
-        ("gpt-760m", 1024, 4, "none", 0),
-        ("llama-1b", 2048, 2, "none", 0),
-        ("llama-1b", 4096, 2, "none", 0),
-        ("llama-1b", 4096, 2, "full", 0),
-        ("llama-1b", 8192, 1, "full", 0),
-        ("llama-3b", 4096, 1, "none", 0),
-        ("llama-3b", 4096, 2, "full", 0),
-        ("llama-1b", 4096, 2, "none", 1),
-    ):
-        if late():
-            return
-        layers, h, ffn, heads, kv, vocab = models[name]
-        torch.cuda.empty_cache()
+    def step():
+        model(ids, recompute, chunked).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for _ in range(2):
+        step()
+    if GPU:
         torch.cuda.reset_peak_memory_stats()
-        row_of = dict(
-            id=f"{a.chip}_{name}_s{s}_mb{mb}_{recompute}{'_compiled' * compiled}",
-            dataset="measure_gpu",
+    seconds, _ = median_of(step, 3 if a.quick else 7)
+    return f"{seconds:.6f}", f"{torch.cuda.max_memory_allocated() / 2**30:.3f}" if GPU else ""
+
+
+def steps(until):
+    columns = "id,dataset,model,layers,hidden,ffn_hidden,heads,kv_heads,head_dim,vocab,seq,gated_mlp,attention,chip,chips,"
+    columns += "chips_per_node,fabric,tp,pp,dp,cp,ep,sequence_parallel,zero_stage,micro_batch,global_batch,recompute,"
+    columns += "offload,precision,optimizer,iteration_s,peak_gib,fits,tied_embeddings,stack,stack_options,master_copy,"
+    table = Table("training_runs.csv", columns + "allocator,confidence,source")
+    if a.quick:
+        models = {"tiny": (2, 128, 256, 4, 2, 1024)}
+        runs = [("tiny", s, b, r, c) for s, b in ((128, 2), (64, 4)) for r in (0, 1) for c in (0, 1)]
+    else:
+        models = {"llama-1b": (16, 2048, 8192, 32, 8, 128256), "gpt-760m": (24, 1536, 4096, 16, 16, 50304)}
+        runs = [("llama-1b", 4096, 2, r, c) for r in (0, 1) for c in (0, 1)]
+        runs += [("gpt-760m", 1024, 4, 0, 0), ("gpt-760m", 1024, 8, 1, 1), ("llama-1b", 8192, 1, 1, 0)]
+    for name, s, b, recompute, chunked in runs:
+        if time.time() > until:
+            return print("steps: the time is up; --minutes gives more", file=sys.stderr)
+        layers, h, f, heads, kv, vocab = models[name]
+        # As this file trains: for seconds, at the clock of a cool chip, without loading data; q, k, v and gate, up are
+        # one product each; AdamW is fused, so it makes no copies; a logit is there in bf16 (2 bytes) and as
+        # log-probability (4), its gradient before and behind the softmax (8).
+        options = "sustained.throttled=false sustained.tensor_fraction=1 launch.per_step_ms=0 "
+        options += "kernels.separate_projections=false memory.update_state_copies=0 memory.bytes_per_logit=14"
+        if chunked:
+            options = options.replace("memory.bytes_per_logit=14", "kernels.loss=chunked")
+        kind = "full" if recompute else "none"
+        cells = dict(layers=layers, hidden=h, ffn_hidden=f, heads=heads, kv_heads=kv, head_dim=h // heads, vocab=vocab)
+        cells.update(dict.fromkeys(("chips", "chips_per_node", "tp", "pp", "dp", "cp", "ep", "gated_mlp"), 1))
+        cells.update(dict.fromkeys(("sequence_parallel", "zero_stage", "offload", "tied_embeddings", "master_copy"), 0))
+        cells.update(
+            id=f"{a.chip}_{name}_s{s}_b{b}_{kind}" + "_chunked" * chunked,
+            dataset="measured_here",
             model=name,
-            layers=layers,
-            hidden=h,
-            ffn_hidden=ffn,
-            heads=heads,
-            kv_heads=kv,
-            head_dim=h // heads,
-            vocab=vocab,
             seq=s,
-            gated_mlp=1,
             attention="flash",
             chip=a.chip,
-            chips=1,
-            chips_per_node=1,
-            tp=1,
-            pp=1,
-            dp=1,
-            cp=1,
-            ep=1,
-            sequence_parallel=0,
-            zero_stage=0,
-            micro_batch=mb,
-            global_batch=mb,
-            recompute=recompute,
-            offload=0,
+            micro_batch=b,
+            global_batch=b,
+            recompute=kind,
             precision="bf16",
             optimizer="adamw",
-            tied_embeddings=0,
-            framework="pytorch",
-            compiled=compiled,
-            optimizer_states="parameters, gradients and both moments in bf16, fused",
+            stack="huggingface",
+            stack_options=options,
+            allocator="allocated",
             confidence="high",
-            source=SOURCE,
+            source=SOURCE + ", weights, gradients and moments in bf16",
         )
+        model = optimizer = None
         try:
-            with torch.device(dev):
-                model = Llama(layers, h, ffn, heads, kv, vocab).to(torch.bfloat16)
+            with dev:
+                model = Llama(layers, h, f, heads, kv, vocab).to(torch.bfloat16)
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-            ids = torch.randint(vocab, (mb, s), device=dev)
-            call = torch.compile(model) if compiled else model
-
-            def step():
-                logits = call(ids, recompute)
-                F.cross_entropy(logits.view(-1, vocab).float(), ids.view(-1)).backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-
-            for _ in range(3):
-                step()
-            torch.cuda.synchronize()
-            times = []
-            for _ in range(8):
-                t = time.time()
-                step()
-                torch.cuda.synchronize()
-                times.append(time.time() - t)
-            times.sort()
-            row_of.update(
-                iteration_s=f"{times[4]:.6f}", peak_gib=f"{torch.cuda.max_memory_allocated() / 2**30:.3f}", fits=1
-            )
+            ids = torch.randint(vocab, (b, s), device=dev)
+            cells["iteration_s"], cells["peak_gib"] = measure_step(model, optimizer, ids, recompute, chunked)
+            cells["fits"] = 1
         except torch.OutOfMemoryError:
-            row_of.update(fits=0)
+            cells["fits"] = 0
         except Exception as why:
-            print("skipped", row_of["id"], str(why)[:200], file=sys.stderr)
+            print("skipped", cells["id"], named(why), file=sys.stderr)
             continue
         finally:
-            model = optimizer = call = None
-            torch.cuda.empty_cache()
-        w.writerow(row_of)
-        f.flush()
+            model = optimizer = None
+            free()
+        table.add(**cells)
 
 
-def guarded(part):
+def power(until):
+    """Board power and SM clock, sampled through NVML while one kernel runs."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    board = pynvml.nvmlDeviceGetHandleByIndex(0)
+    columns = "id,chip,kernel,operands,dtype,measured_us,tflop_per_s,gbytes_per_s,power_w,sm_clock_mhz,limit_w,source"
+    table = Table("power.csv", columns)
+    limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(board) / 1e3
+
+    def one(name, call, operations=0, moved=0, operands="normal", dtype="bf16", seconds=2.5):
+        samples, stop = [], threading.Event()
+
+        def sample():
+            while not stop.is_set():
+                watts = pynvml.nvmlDeviceGetPowerUsage(board) / 1e3
+                samples.append((time.time(), watts, pynvml.nvmlDeviceGetClockInfo(board, 1)))
+                time.sleep(0.02)
+
+        thread, begin, count, settled = threading.Thread(target=sample), time.time(), 0, None
+        thread.start()
+        while time.time() - begin < seconds:
+            if settled is None and time.time() - begin > 0.4 * seconds:
+                settled, count = time.time(), 0
+            for _ in range(10):
+                call()
+            sync()
+            count += 10
+        us = (time.time() - settled) / count * 1e6
+        stop.set()
+        thread.join()
+        late = [sample for sample in samples if sample[0] >= settled]
+        watts, clock = (sum(sample[i] for sample in late) / max(len(late), 1) for i in (1, 2))
+        table.add(
+            id=f"{a.chip}_power_{name}_{operands}",
+            chip=a.chip,
+            kernel=name,
+            operands=operands,
+            dtype=dtype,
+            measured_us=f"{us:.3f}",
+            tflop_per_s=f"{operations / us / 1e6:.1f}",
+            gbytes_per_s=f"{moved / us / 1e3:.1f}",
+            power_w=f"{watts:.1f}",
+            sm_clock_mhz=f"{clock:.0f}",
+            limit_w=f"{limit:.0f}",
+            source=SOURCE,
+        )
+
+    n = 8192
+    for operands in ("normal", "zeros"):
+        scale = 1 if operands == "normal" else 0
+        x, y, s = rand(n, n) * scale, rand(n, n) * scale, torch.ones((), device=dev)
+        one("gemm", lambda: torch.mm(x, y.t()), 2 * n**3, 6 * n * n, operands)
+        x8, y8 = x.to(torch.float8_e4m3fn), y.to(torch.float8_e4m3fn)
+        fp8 = lambda: torch._scaled_mm(x8, y8.t(), s, s, out_dtype=torch.bfloat16)
+        one("gemm", fp8, 2 * n**3, 4 * n * n, operands, "fp8")
+    x = rand(2**29)
+    out = torch.empty_like(x)
+    one("copy", lambda: out.copy_(x), 0, 4 * x.numel())
+
+
+PARTS = {part.__name__: part for part in (steps, copies, kernels, power)}
+asked = a.parts.split(",")
+for name in asked:
+    if name not in PARTS:
+        p.error(f"--parts: {name} is none of {', '.join(PARTS)}")
+begin = time.time()
+for name in asked:
+    share = SHARE[name] / sum(SHARE[part] for part in asked)
     try:
-        part()
+        PARTS[name](time.time() + a.minutes * 60 * share)
     except Exception as why:
-        print("stopped", part.__name__, repr(why)[:300], file=sys.stderr)
-    torch.cuda.empty_cache()
-
-
-for part in (power, steps, kernels):
-    guarded(part)
-    print(part.__name__, "done after", round(time.time() - START), "s", file=sys.stderr, flush=True)
+        print("stopped", name, repr(why)[:300], file=sys.stderr)
+    free()
+    print(name, "done after", round(time.time() - begin), "s", file=sys.stderr, flush=True)

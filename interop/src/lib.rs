@@ -1,10 +1,11 @@
-//! Other tools' formats: Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and SCALE-Sim. Nothing of the main path
-//! needs this crate.
+//! Other tools' formats: Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and SCALE-Sim; logs of nccl-tests and traces
+//! of PyTorch's profiler. Nothing of the main path needs this crate.
 
 pub mod calculon;
 pub mod chakra;
 pub mod framework;
 pub mod llm_compass;
+pub mod log;
 pub mod nest;
 pub mod phaze;
 pub mod piper;

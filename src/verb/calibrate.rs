@@ -1,15 +1,18 @@
 //! `coplace calibrate`: fits a chip's physical scalars to measured kernels, a fabric's to measured collectives, or a
-//! software stack's to measured runs.
+//! software stack's to measured runs. It also writes the script that measures a machine.
 
 mod chip;
 mod errors;
 mod fabric;
+mod script;
 mod stack;
 
 use crate::answer::Format;
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
+use crate::input::read_measured_rows;
 use crate::written_path::WrittenPath;
+use interop::log::LogContext;
 use measured::validate::Dataset;
 use measured::validate::held_out::FittedScalarRange;
 use results::text::{ColumnAlign, TextTable, format_significant};
@@ -21,7 +24,15 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "Examples:\n  \
     coplace calibrate a100_80gb_sxm kernels.csv --only host_overhead_us,hbm_achieved_fraction\n  \
     coplace calibrate nvlink3_node our_collectives.csv --out our_node.toml\n  \
-    coplace calibrate megatron_core our_runs.csv --out ours.toml\n\n\
+    coplace calibrate megatron_core our_runs.csv --out ours.toml\n  \
+    coplace calibrate nvlink4_node all_reduce_perf.log\n  \
+    coplace calibrate h100 trace.json\n  \
+    coplace calibrate --script measure.py\n\n\
+    --script writes a file for PyTorch that measures the machine it runs on in about five minutes: kernels, copies\n\
+    beside kernels, steps and peaks. `python3 measure.py --help` has its options.\n\n\
+    A log of nccl-tests (its text) is read as collectives, a trace of PyTorch's profiler (JSON, with\n\
+    record_shapes=True) as kernels: products and causal attention. Device names such as `NVIDIA H100 80GB HBM3` are\n\
+    known; another device is taken as CHIP. Operators and collectives that are not read are counted and named.\n\n\
     A file of kernels fits a chip, one of collectives a fabric, one of training runs or memory peaks a stack.\n\
     The columns are those of `coplace validate`.\n\n\
     Chips: five kernels are enough to start. The scalars are those of [calibration], and of [library] if the\n\
@@ -49,11 +60,15 @@ pub struct CalibrateArguments {
     /// A chip: built in (coplace list chips), a chip file (.toml) or an LLMCompass device description (.json). For
     /// collectives a fabric (coplace list fabrics, or a .toml), for runs a software stack (coplace list stacks, or a
     /// .toml)
-    #[arg(value_name = "CHIP|FABRIC|STACK")]
-    chip: String,
-    /// Measured kernels, collectives or runs (CSV, as for coplace validate)
-    #[arg(value_name = "DATA.csv")]
-    data: PathBuf,
+    #[arg(value_name = "CHIP|FABRIC|STACK", required_unless_present = "script")]
+    chip: Option<String>,
+    /// Measured kernels, collectives or runs (CSV, as for coplace validate), a log of nccl-tests, or a trace of
+    /// PyTorch's profiler
+    #[arg(value_name = "DATA.csv", required_unless_present = "script")]
+    data: Option<PathBuf>,
+    /// Write the file for PyTorch that measures a machine, and fit nothing
+    #[arg(long, value_name = "FILE.py", conflicts_with_all = ["chip", "data", "only", "out"])]
+    script: Option<PathBuf>,
     /// Fit only these scalars of a chip, by key [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -65,16 +80,39 @@ pub struct CalibrateArguments {
     format: Format,
 }
 
+/// A fit: its object, its data, and its output.
+struct Fit<'a> {
+    /// The chip, fabric or stack, by name or path.
+    chip: &'a str,
+    /// The file of measured data.
+    data: &'a Path,
+    /// The scalars of a chip that are fitted; all if empty.
+    only: &'a [String],
+    /// The file to write.
+    out: Option<&'a Path>,
+    /// The format of the answer.
+    format: Format,
+}
+
 /// Runs the verb: fits and prints. Faulty rows are reported; the others are fitted.
 pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
-    // As with kernels, the error of an unreadable file is reported once the chip is known.
-    if let Ok(Dataset::TrainingRuns | Dataset::MemoryPeaks) = measured::validate::recognise_file(&arguments.data) {
-        return stack::run_calibrate_stack(arguments, call);
+    if let Some(script) = &arguments.script {
+        return script::write_script(script, arguments.format, call);
     }
-    if let Ok(Dataset::Collectives) = measured::validate::recognise_file(&arguments.data) {
-        return fabric::run_calibrate_fabric(arguments, call);
+    let (Some(chip), Some(data)) = (&arguments.chip, &arguments.data) else {
+        return Err(failure::input_failure("calibrate: give what is fitted and the file of measured data"));
+    };
+    let (only, out, format) = (&arguments.only[..], arguments.out.as_deref(), arguments.format);
+    let fit = Fit { chip, data, only, out, format };
+    // The error of a file that cannot be opened is reported once the chip is known.
+    let Ok(text) = measured::validate::read_measured_file(data) else { return chip::calibrate_chip(&fit, call) };
+    // The kind of a log does not depend on the chip or the fabric that it leaves open.
+    let log = interop::log::rows_of_log(data, &text, LogContext::default()).or_input()?;
+    match measured::validate::recognise_contents(data, log.as_ref().unwrap_or(&text)).or_input()? {
+        Dataset::TrainingRuns | Dataset::MemoryPeaks => stack::run_calibrate_stack(&fit, call),
+        Dataset::Collectives => fabric::run_calibrate_fabric(&fit, call),
+        _ => chip::calibrate_chip(&fit, call),
     }
-    chip::calibrate_chip(arguments, call)
 }
 
 /// Reports the faulty rows that a fit left out.
@@ -83,8 +121,10 @@ fn name_wrong_rows(rows: &[measured::validate::RowError]) -> Result<(), Failure>
 }
 
 /// Reports the faulty rows of a file after fitting the others.
-fn report_wrong_rows(file: &Path) -> Result<(), Failure> {
-    let report = measured::validate::validate_file(file, &measured::validate::ValidateOptions::default()).or_input()?;
+fn report_wrong_rows(file: &Path, context: LogContext<'_>) -> Result<(), Failure> {
+    let text = read_measured_rows(file, context)?;
+    let options = measured::validate::ValidateOptions::default();
+    let report = measured::validate::validate_contents(file, &text, &options).or_input()?;
     name_wrong_rows(&report.row_errors)
 }
 

@@ -6,8 +6,10 @@ mod hindcast;
 use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::input::read_measured_rows;
 use crate::progress;
 use crate::written_path::WrittenPath;
+use interop::log::LogContext;
 use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
 use measured::validate::{self, FileReport};
 use results::store::files;
@@ -34,7 +36,7 @@ use std::path::{Path, PathBuf};
     \"assumed\": [{\"what\", \"rows\"}]}]}; errors are (predicted - measured) / measured in percent."
 )]
 pub struct ValidateArguments {
-    /// CSV files of measured data
+    /// CSV files of measured data, logs of nccl-tests, traces of PyTorch's profiler (JSON)
     #[arg(required_unless_present_any = ["techniques", "intervals", "hindcast"], value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Compute the published figures of memory techniques instead (results/reference/techniques.toml), with their
@@ -103,11 +105,13 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
         return validate_held_out(arguments, &options, call);
     }
     for path in &arguments.files {
-        match progress::run_with_progress(call, "predicting what was measured", || {
-            validate::validate_file(path, &options)
-        }) {
+        let predict = || {
+            let rows = read_measured_rows(path, LogContext::default())?;
+            validate::validate_contents(path, &rows, &options).or_input()
+        };
+        match progress::run_with_progress(call, "predicting what was measured", predict) {
             Ok(report) => reports.push(report),
-            Err(error) => faults.push(error.into()),
+            Err(error) => faults.push(error.into_error()),
         }
     }
     if !reports.is_empty() {

@@ -157,6 +157,91 @@ fn what_is_given_beside_a_file_takes_precedence_and_what_is_not_understood_is_re
 }
 
 #[test]
+fn a_refused_value_names_the_key_of_the_file_that_it_comes_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"train_micro_batch_size_per_gpu": 131072, "bf16": {"enabled": true}}"#;
+    std::fs::write(dir.path().join("ds.json"), config).unwrap();
+    let call = format!("evaluate llama3.2-1b --from ds.json {} --devices 8", cluster("H100"));
+    let run = run_coplace_in(dir.path(), &words(&call));
+    let tip = "--micro-batch follows from `train_micro_batch_size_per_gpu = 131072` in ds.json: correct it there, or \
+        give --micro-batch";
+    assert!(run.code == 2 && run.stderr.contains("131072 is not in 1..=65536"), "{}", run.stderr);
+    assert!(run.stderr.contains(tip), "{}", run.stderr);
+    // A value of the call's own has nothing to do with the file.
+    let run = run_coplace_in(dir.path(), &words(&format!("{call} --micro-batch 99999")));
+    assert!(run.code == 2 && !run.stderr.contains("ds.json"), "{}", run.stderr);
+}
+
+/// DeepSpeed's file that `--emit` writes gives the same step when it is read back.
+#[test]
+fn a_written_deepspeed_configuration_reads_back_to_the_same_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = format!("llama3.2-1b {} --devices 8 --sequence-length 2048", cluster("H100"));
+    for more in [
+        "--zero 2 --recompute none --global-batch 64",
+        "--zero 3 --recompute none --micro-batch 2 --global-batch 64",
+        "--zero 2 --recompute none --technique zero-offload --global-batch 32",
+        "--zero 1 --tensor 2 --sequence-parallel false --recompute none --global-batch 32",
+    ] {
+        let plan = format!("plan {own} --stack huggingface {more}");
+        let written = run_coplace_in(dir.path(), &words(&format!("{plan} --emit deepspeed"))).expect_result();
+        let keys: serde_json::Value = serde_json::from_str(&written).unwrap();
+        let number = |key: &str| keys.pointer(key).and_then(serde_json::Value::as_u64).unwrap_or(1);
+        let ranks = 8 / number("/tensor_parallel/autotp_size");
+        let product = number("/train_micro_batch_size_per_gpu") * number("/gradient_accumulation_steps") * ranks;
+        assert_eq!(number("/train_batch_size"), product, "{written}");
+        std::fs::write(dir.path().join("ds.json"), &written).unwrap();
+        let planned = run_coplace_in(dir.path(), &words(&format!("{plan} --format json"))).expect_json();
+        let call = format!("evaluate {own} --from ds.json --recompute none --sequence-parallel false --format json");
+        let read = run_coplace_in(dir.path(), &words(&call)).expect_json();
+        assert_eq!(read["result"]["plan"]["step_s"], planned["plans"][0]["step_s"], "{more}\n{written}");
+    }
+    let full = run_coplace_in(
+        dir.path(),
+        &words(&format!("plan {own} --stack huggingface --zero 2 --recompute full --global-batch 64 --emit deepspeed")),
+    );
+    assert!(
+        full.code == 3 && full.stderr.contains("full recomputation: switch it on in the script"),
+        "{}",
+        full.stderr
+    );
+}
+
+/// nanotron's file as a YAML reader and nanotron's own names have it.
+#[test]
+fn a_written_nanotron_configuration_has_the_plan_s_degrees_and_the_model_s_shape() {
+    let call = format!(
+        "plan llama3.2-1b {} --stack nanotron --devices 8 --sequence-length 2048 --tensor 2 --pipeline 2 \
+         --zero 1 --micro-batch 2 --global-batch 32 --recompute none --layer-split even --sequence-parallel true \
+         --emit nanotron",
+        cluster("H100")
+    );
+    let written = run_coplace(&words(&call)).expect_result();
+    for line in [
+        "parallelism:",
+        "  dp: 2",
+        "  pp: 2",
+        "  tp: 2",
+        "  pp_engine: 1f1b",
+        "  tp_mode: REDUCE_SCATTER",
+        "  zero_stage: 1",
+        "  batch_accumulation_per_replica: 8",
+        "  micro_batch_size: 2",
+        "  sequence_length: 2048",
+        "    hidden_size: 2048",
+        "    num_hidden_layers: 16",
+        "    num_key_value_heads: 8",
+        "    vocab_size: 128256",
+        "    tie_word_embeddings: true",
+        "  recompute_layer: false",
+    ] {
+        assert!(written.lines().any(|own| own == line), "{line}\n{written}");
+    }
+    let other = run_coplace(&words(&call.replace("llama3.2-1b", "opt-350m")));
+    assert!(other.code == 2 && other.stderr.contains("opt-350m has layers other than Llama's"), "{}", other.stderr);
+}
+
+#[test]
 fn a_whole_training_is_the_step_as_often_as_its_tokens_ask() {
     let call =
         format!("plan llama3.2-1b {} --devices 16 --global-batch 64 --sequence-length 4096 --top 1", cluster("H100"));

@@ -18,6 +18,7 @@ mod interchange;
 mod like_with_like;
 mod links;
 mod lists;
+mod logs;
 mod manners;
 mod mcp;
 mod measured;

@@ -193,6 +193,8 @@ impl FrameworkKeys {
                 return Err(self.fault(&key, format!("is not understood; leave it out, or give {cure}")));
             }
         }
-        Ok(FrameworkRun { framework, options: options.0, model, assumed: taken, notes: self.notes })
+        let value_of = |key: &String| Some((key.clone(), self.values.get(key)?.join(" ")));
+        let keys = self.used.iter().filter_map(value_of).collect();
+        Ok(FrameworkRun { framework, options: options.0, keys, model, assumed: taken, notes: self.notes })
     }
 }

@@ -9,6 +9,8 @@ pub struct FrameworkRun {
     pub framework: &'static str,
     /// Options of `coplace plan` with their values, without dashes; each at most once.
     pub options: Vec<(&'static str, String)>,
+    /// The keys of the file whose values count, with these values.
+    pub keys: Vec<(String, String)>,
     /// The model. `None` where the file leaves it to other files.
     pub model: Option<FrameworkModel>,
     /// Keys that are taken to change nothing only because the call says so.

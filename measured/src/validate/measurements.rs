@@ -19,14 +19,13 @@ pub struct ChipMeasurements {
     pub unpredicted: Vec<UnpredictedRow>,
 }
 
-/// Reads the rows of a kernels file that the scalars of a chip can be fitted to. The rows' chips may be canonical
-/// names or aliases.
+/// Reads the rows of a kernels file that the scalars of a chip can be fitted to. `path` names the file in errors. The
+/// rows' chips may be canonical names or aliases.
 ///
 /// # Errors
-/// As [`super::validate_file()`]; a file of another data set than kernels.
-pub fn read_measurements(path: &Path, chip: &Accelerator) -> Result<ChipMeasurements, ValidateError> {
-    let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    let mut table = MeasuredTable::open_csv(path, &text)?;
+/// As [`super::validate_contents()`]; a file of another data set than kernels.
+pub fn read_measurements(path: &Path, text: &[u8], chip: &Accelerator) -> Result<ChipMeasurements, ValidateError> {
+    let mut table = MeasuredTable::open_csv(path, text)?;
     if table.dataset != Dataset::Kernels {
         return Err(ValidateError::NotKernels { file: path.into(), dataset: table.dataset });
     }

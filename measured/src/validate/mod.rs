@@ -54,7 +54,8 @@ pub enum ValidateError {
         why: String,
     },
     /// Its columns belong to no data set.
-    #[error("{}: columns {found} belong to no known data set; known are {known}", file.display())]
+    #[error("{}: columns {found} belong to no known data set; known are {known}; a log of nccl-tests and a trace of \
+        PyTorch's profiler are read, too", file.display())]
     Unrecognised {
         /// The file.
         file: PathBuf,
@@ -235,8 +236,15 @@ pub struct ValidateOptions {
 /// # Errors
 /// A file that cannot be read, or whose columns belong to no data set. Faults of single rows are in the report.
 pub fn validate_file(path: &Path, options: &ValidateOptions) -> Result<FileReport, ValidateError> {
-    let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    validate_contents(path, &text, options)
+    validate_contents(path, &read_measured_file(path)?, options)
+}
+
+/// The bytes of a file of measured data.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn read_measured_file(path: &Path) -> Result<Vec<u8>, ValidateError> {
+    sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })
 }
 
 /// Validates the contents of a file. `path` names it in reports and errors.
@@ -281,8 +289,15 @@ pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) ->
 /// # Errors
 /// As [`validate_file()`].
 pub fn recognise_file(path: &Path) -> Result<Dataset, ValidateError> {
-    let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-    Ok(MeasuredTable::open_csv(path, &text)?.dataset)
+    recognise_contents(path, &read_measured_file(path)?)
+}
+
+/// The data set of a file's contents, from its columns. `path` names it in errors.
+///
+/// # Errors
+/// As [`validate_contents()`].
+pub fn recognise_contents(path: &Path, text: &[u8]) -> Result<Dataset, ValidateError> {
+    Ok(MeasuredTable::open_csv(path, text)?.dataset)
 }
 
 /// A CSV file with a known data set.

@@ -207,11 +207,16 @@ fn measurements_are_those_of_one_chip() {
                 e,d,a100_80gb_sxm,gemm,64,64,64,1,,fp16,,,device,\n\
                 f,d,a100_80gb_sxm,gemm,64,64,64,1,,fp16,0,,device,\n";
     std::fs::write(&path, format!("{KERNELS}{rows}")).unwrap();
-    let found = read_measurements(&path, &Accelerator::built_in("a100_80gb_sxm").unwrap()).unwrap();
+    let found =
+        read_measurements(&path, &std::fs::read(&path).unwrap(), &Accelerator::built_in("a100_80gb_sxm").unwrap())
+            .unwrap();
     assert_eq!((found.rows.len(), found.other_chips, found.row_errors.len(), found.unpredicted.len()), (1, 1, 1, 2));
     assert!((found.rows[0].time.micros() - 600.0).abs() < 1e-9);
     std::fs::write(&path, format!("{SYSTOLIC}{}", ROWS[0])).unwrap();
-    let error = read_measurements(&path, &Accelerator::built_in("a100_80gb_sxm").unwrap()).unwrap_err().to_string();
+    let error =
+        read_measurements(&path, &std::fs::read(&path).unwrap(), &Accelerator::built_in("a100_80gb_sxm").unwrap())
+            .unwrap_err()
+            .to_string();
     assert!(error.contains("this is a systolic_cycles file"), "{error}");
 }
 

@@ -376,6 +376,7 @@ impl MegatronArguments {
             PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. } => return,
             PipelineSchedule::GPipe => "which needs less memory",
             PipelineSchedule::ZbH1 | PipelineSchedule::ZbV => "which takes longer",
+            PipelineSchedule::VHalf | PipelineSchedule::VMin => "which needs more memory",
         };
         if layout.pipeline > 1 {
             let name = schedule_name(recipe.plan);

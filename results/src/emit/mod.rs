@@ -1,8 +1,10 @@
 //! Writes a plan in the configuration of the framework that will run it, and a step as a trace.
 
+mod deepspeed;
 mod kept;
 mod maxtext;
 mod megatron;
+mod nanotron;
 pub mod stage_trace;
 #[cfg(test)]
 mod tests;
@@ -10,8 +12,10 @@ mod torch;
 mod torchtitan;
 pub mod trace;
 
+pub use deepspeed::{deepspeed_choices, write_deepspeed};
 pub use maxtext::{maxtext_choices, maxtext_policies, write_maxtext};
 pub use megatron::write_megatron;
+pub use nanotron::{nanotron_choices, write_nanotron};
 pub use torch::write_torch;
 pub use torchtitan::{torchtitan_choices, write_torchtitan};
 

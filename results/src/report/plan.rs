@@ -8,7 +8,6 @@ use crate::text::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_rate,
     format_seconds, format_significant,
 };
-use sim::pipeline::PipelineSchedule;
 use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,8 +52,8 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
             text.push_str(&memory_text(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
             text.push_str(&storage_wear_text(&answer.stages, best.step_s));
             text.push_str(&kept_tensors_text(&answer.stages));
-            if best.plan.layout.pipeline > 1 && best.plan.schedule == PipelineSchedule::ZbV {
-                text.push_str(ZB_V_MEMORY);
+            if best.plan.layout.pipeline > 1 && best.plan.schedule.is_in_v() {
+                text.push_str(V_MEMORY);
             }
             if let Some(training) = &answer.whole_training {
                 text.push_str(&format_heading("A whole training under it"));
@@ -108,7 +107,7 @@ fn whole_training_fields(training: &WholeTraining) -> Vec<(&'static str, String)
 }
 
 /// The note for schedules whose memory in flight depends on the times of passes.
-const ZB_V_MEMORY: &str = "Under ZB-V these are the activations of as many passes as a stage may have in flight, which \
+const V_MEMORY: &str = "In a V these are the activations of as many passes as a stage may have in flight, which \
     not every stage reaches: plans are\n\
     taken to fit by them, and what each stage holds at most is in the last column below.\n";
 

@@ -24,7 +24,7 @@ const ORDERS: [Named<RankOrder>; 2] = [
 ];
 
 /// Pipeline schedules.
-pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 4] = [
+pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 6] = [
     (
         "1f1b",
         "One forward, one backward; interleaved where stages hold several chunks",
@@ -33,6 +33,8 @@ pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 4] = [
     ("gpipe", "All forward passes first", PipelineSchedule::GPipe),
     ("zb-h1", "Zero bubble H1", PipelineSchedule::ZbH1),
     ("zb-v", "Zero bubble V", PipelineSchedule::ZbV),
+    ("v-half", "Zero bubble V within half of 1F1B's activation memory", PipelineSchedule::VHalf),
+    ("v-min", "Zero bubble V within a third of 1F1B's activation memory", PipelineSchedule::VMin),
 ];
 
 /// The word for a choice that the planner makes for every stage or every plan.

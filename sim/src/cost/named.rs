@@ -33,13 +33,17 @@ pub enum NameError {
 }
 
 /// All names that [`kernel_from_name`] accepts.
-pub const KERNEL_NAMES: [&str; 22] = [
+pub const KERNEL_NAMES: [&str; 26] = [
     "gemm",
     "gemm_dgrad",
     "gemm_wgrad",
     "softmax",
     "layernorm",
     "rmsnorm",
+    "softmax_backward",
+    "layernorm_backward",
+    "rmsnorm_backward",
+    "adamw",
     "add",
     "mul",
     "relu",
@@ -93,7 +97,10 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
 /// The kernel that a measurement names:
 /// - `gemm` is (m, k) x (k, n) with the result in the operands' type; `gemm_dgrad` (a gradient of inputs) is the same.
 /// - `gemm_wgrad` adds its result to an fp32 sum.
-/// - Row functions take m rows of n.
+/// - Row functions take m rows of n. `softmax_backward` and the norms' gradients with respect to their rows read two
+///   such matrices and write one.
+/// - `adamw` updates `elements` weights that have the type of their gradients and moments: four numbers read and three
+///   written per weight (PyTorch's fused AdamW).
 /// - Elementwise kernels take `elements`, or batch x m x n where that is absent.
 /// - `hbm_copy` reads its elements from the device's memory and leaves them on chip; `hbm_copy_rw` also writes them
 ///   back.
@@ -112,25 +119,29 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
         }
         "gemm_dgrad" => return kernel_from_name("gemm", shape, data_type),
         "gemm_wgrad" => return weight_gradient(shape, data_type, need),
-        "softmax" => Some(RowFunction::Softmax),
-        "layernorm" => Some(RowFunction::LayerNorm),
-        "rmsnorm" => Some(RowFunction::RmsNorm),
+        "softmax" => Some((RowFunction::Softmax, Direction::Forward)),
+        "layernorm" => Some((RowFunction::LayerNorm, Direction::Forward)),
+        "rmsnorm" => Some((RowFunction::RmsNorm, Direction::Forward)),
+        "softmax_backward" => Some((RowFunction::Softmax, Direction::Backward)),
+        "layernorm_backward" => Some((RowFunction::LayerNorm, Direction::Backward)),
+        "rmsnorm_backward" => Some((RowFunction::RmsNorm, Direction::Backward)),
         _ => None,
     };
     let size = Bytes(data_type.bytes());
-    if let Some(function) = row_function {
+    if let Some((function, direction)) = row_function {
         let (rows, columns) = (need(shape.m, "m")?.saturating_mul(batch), need(shape.n, "n")?);
         let bytes = size * rows * columns;
         return Ok(Kernel::Reduction(Reduction {
             function,
-            direction: Direction::Forward,
+            direction,
             rows,
             columns,
-            read: bytes,
+            read: if direction == Direction::Backward { bytes * 2 } else { bytes },
             written: bytes,
         }));
     }
     let (function, operands) = match name {
+        "adamw" => (ElementwiseFunction::Adam, 4),
         "add" => (ElementwiseFunction::Add, 2),
         "mul" => (ElementwiseFunction::Mul, 2),
         "relu" => (ElementwiseFunction::Relu, 1),
@@ -149,7 +160,11 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
     };
     let rows_by_columns = batch.saturating_mul(shape.m).saturating_mul(shape.n);
     let elements = need(if shape.elements > 0 { shape.elements } else { rows_by_columns }, "elements")?;
-    let written = if name == "hbm_copy" { Bytes::ZERO } else { size * elements };
+    let written = match name {
+        "hbm_copy" => Bytes::ZERO,
+        "adamw" => size * elements * 3,
+        _ => size * elements,
+    };
     Ok(Kernel::Elementwise(Elementwise {
         function,
         direction: Direction::Forward,
@@ -200,6 +215,16 @@ mod tests {
         let missing = kernel_from_name("gemm", shape, DataType::Bf16).unwrap_err().to_string();
         assert_eq!(missing, "gemm needs k, which is missing or zero: give a positive k");
         assert!(data_type_from_name("fp17").is_err());
+    }
+
+    #[test]
+    fn gradients_of_rows_and_updates_read_all_that_they_need() {
+        let shape = KernelShape { m: 8, n: 16, elements: 128, ..KernelShape::default() };
+        let bytes = |name: &str, data_type| kernel_from_name(name, shape, data_type).unwrap().compulsory_bytes();
+        // dY and X in, dX out: three matrices of 128 numbers.
+        assert_eq!(bytes("rmsnorm_backward", DataType::Bf16), Bytes(3 * 128 * 2));
+        // Weight, gradient and two moments in; weight and moments out.
+        assert_eq!(bytes("adamw", DataType::Fp32), Bytes(7 * 128 * 4));
     }
 
     #[test]

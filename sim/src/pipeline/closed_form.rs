@@ -24,8 +24,8 @@ impl StageWork {
 
 /// The most micro-batches whose activations device `k` of `p` holds. Under [`PipelineSchedule::Interleaved`] it counts
 /// passes through one chunk. Under [`PipelineSchedule::ZbH1`] a micro-batch counts until its *weight* gradient is done;
-/// input gradients are done as early as under 1F1B. Under [`PipelineSchedule::ZbV`] it counts passes through one of the
-/// two chunks, up to the limit of its orders ([`zb_v_in_flight`]).
+/// input gradients are done as early as under 1F1B. In a V it counts passes through one of the two chunks, up to the
+/// limit of the orders ([`v_in_flight`]).
 #[must_use]
 pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u32 {
     match schedule {
@@ -36,21 +36,25 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
             m.saturating_mul(chunks).min(warm_up + 1)
         }
         PipelineSchedule::ZbH1 => m.min(p),
-        PipelineSchedule::ZbV => m.saturating_mul(2).min(2 * p),
+        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin => {
+            m.saturating_mul(2).min(schedule.most_in_v(p))
+        }
     }
 }
 
-/// The most passes in flight of ZB-V on any of `p` devices, as `[early, late]` counts through its two chunks. A
-/// device's memory never exceeds that at one of these two corners, whatever a pass through either chunk keeps.
+/// The most passes in flight of a schedule in a V on any of `p` devices, as `[early, late]` counts through its two
+/// chunks. A device's memory never exceeds that at one of these two corners, whatever a pass through either chunk
+/// keeps.
 ///
-/// At most `2 p` passes are in flight, the last place being the later chunk's. There are never more through the later
-/// chunk than through the earlier one, because forward passes reach it later and its weight gradients come first
-/// (`zb_v.rs` tests both for all orders). With `m` micro-batches `(early, late)` therefore lies in
-/// `late <= early <= min(m, 2 p - 1)`, `early + late <= 2 p`, and a weighted sum is largest in a corner.
+/// At most `l` passes are in flight ([`PipelineSchedule::most_in_v`]), the last place being the later chunk's. There
+/// are never more through the later chunk than through the earlier one, because forward passes reach it later and its
+/// weight gradients come first (`zb_v.rs` tests both for all orders). With `m` micro-batches `(early, late)` therefore
+/// lies in `late <= early <= min(m, l - 1)`, `early + late <= l`, and a weighted sum is largest in a corner.
 #[must_use]
-pub fn zb_v_in_flight(p: u32, m: u32) -> [[u32; 2]; 2] {
-    let (even, most) = (m.min(p), m.min((2 * p).saturating_sub(1)));
-    [[even, even], [most, most.min(2 * p - most)]]
+pub fn v_in_flight(schedule: PipelineSchedule, p: u32, m: u32) -> [[u32; 2]; 2] {
+    let limit = schedule.most_in_v(p);
+    let (even, most) = (m.min(limit / 2), m.min(limit.saturating_sub(1)));
+    [[even, even], [most, most.min(limit - most)]]
 }
 
 /// Steady time per micro-batch of 1F1B. It is the largest value, over intervals of stages, of (work inside + sends

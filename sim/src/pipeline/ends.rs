@@ -34,13 +34,14 @@
 //! conditions. A send takes at most a pass of an inner chunk. The first chunk takes at least as long as an inner one
 //! and at most as long as the last, forward and backward.
 //!
-//! **GPipe** is two flow shops, always exact. **ZB-H1** and **ZB-V** only have lower bounds.
+//! **GPipe** is two flow shops, always exact. **ZB-H1** and the schedules in a V only have lower bounds.
 //!
 //! **Unequal sends.** Every path above crosses each pair of neighbouring devices at least once on its way up. Paths of
 //! schedules with bubbles also cross each pair on their way back. The extra time of the slower pairs is added at these
 //! crossings. The walks between use the fastest pair's time. GPipe has no such walks and stays exact.
 
 use super::PipelineSchedule;
+use super::order::ZB_H1_DELAYS;
 use crate::units::Seconds;
 
 /// The work of one micro-batch on a virtual stage.
@@ -118,7 +119,7 @@ impl UnequalEndsPipeline {
             PipelineSchedule::OneForwardOneBackward => self.time_of_one_f_one_b(),
             PipelineSchedule::Interleaved { chunks } => self.time_of_interleaved(chunks),
             PipelineSchedule::ZbH1 => self.time_of_zb_h1(),
-            PipelineSchedule::ZbV => self.time_of_zb_v(),
+            PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin => self.time_in_v(),
         }
     }
 
@@ -202,13 +203,21 @@ impl UnequalEndsPipeline {
         self.first.forward.0 + self.inner.forward.0 * (others - 1.0) + self.send.0 * others + self.farther.0
     }
 
-    /// A lower bound: the last device's work up to its last input gradient, followed by its own weight gradients, or by
-    /// the way back to another device and that device's delayed weight gradients.
+    /// A lower bound: the smallest of those of the orders from which ZB-H1 takes the fastest.
     fn time_of_zb_h1(&self) -> PassesTime {
+        let bounds = ZB_H1_DELAYS.map(|delay| self.least_time_under_delay(f64::from(delay)));
+        PassesTime::exact_if(false, bounds.into_iter().fold(f64::INFINITY, f64::min))
+    }
+
+    /// A lower bound for ZB-H1 with weight gradients behind at most `delay` later input gradients: the last device's
+    /// work up to its last input gradient, followed by its own weight gradients, or by the way back to another device
+    /// and that device's delayed weight gradients.
+    fn least_time_under_delay(&self, delay: f64) -> f64 {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let way = self.time_of_way_up();
-        let last = way + (self.last.forward.0 + self.last.input_seconds()) * m + self.last.weight.0 * (m - p).max(0.0);
-        let left = |device: f64| (device + 1.0).min(m);
+        let before = (m - 1.0 - delay.min(p - 1.0)).max(0.0);
+        let last = way + (self.last.forward.0 + self.last.input_seconds()) * m + self.last.weight.0 * before;
+        let left = |device: f64| (device.min(delay) + 1.0).min(m);
         let at = |device: f64| {
             let back = (self.send.0 + self.inner.input_seconds()) * (p - 1.0 - device);
             last + back + self.inner.weight.0 * left(device)
@@ -220,12 +229,12 @@ impl UnequalEndsPipeline {
         if self.devices > 2 {
             time = time.max(at(1.0)).max(at(p - 2.0)).max(at((m - 1.0).clamp(1.0, p - 2.0)));
         }
-        PassesTime::exact_if(false, time)
+        time
     }
 
     /// A lower bound: the first device's work, another device's work after the forward passes to it, or the way of one
     /// micro-batch.
-    fn time_of_zb_v(&self) -> PassesTime {
+    fn time_in_v(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let ends = (self.first.total_seconds() + self.last.total_seconds()) * m;
         let weights = self.first.weight.0 + self.last.weight.0 + self.inner.weight.0 * (2.0 * p - 2.0);

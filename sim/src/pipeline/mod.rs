@@ -51,7 +51,7 @@ mod zb_v;
 
 pub use closed_form::{
     StageWork, gpipe_time, interleaved_time, one_f_one_b_exact_time, one_f_one_b_lower_bound, one_f_one_b_period,
-    one_f_one_b_time, one_f_one_b_upper_bound, passes_in_flight, zb_h1_time, zb_v_in_flight,
+    one_f_one_b_time, one_f_one_b_upper_bound, passes_in_flight, v_in_flight, zb_h1_time,
 };
 pub use ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
 pub use interleaved::interleaved_exact_time;
@@ -78,15 +78,43 @@ pub enum PipelineSchedule {
         chunks: u32,
     },
     /// Zero bubble H1 (Qi et al., ICLR 2024): 1F1B with separate weight gradients that fill the bubble. Device `k`
-    /// delays them by `k` micro-batches, so every device has the peak memory of 1F1B's first device.
+    /// delays them by `k` micro-batches, so every device has the peak memory of 1F1B's first device; or not at all,
+    /// where that is faster. It never takes longer than 1F1B with the same passes.
     ZbH1,
     /// Zero bubble V (Qi et al., ICLR 2024): two chunks per device in a V (device `k` holds virtual stages `k` and
     /// `2p - 1 - k`), within the memory of 1F1B's first stage. It takes the fastest of a few orders of passes that are
     /// decided beforehand.
     ZbV,
+    /// V-Half (Qi et al., *Pipeline Parallelism with Controllable Memory*, NeurIPS 2024): ZB-V within about half of its
+    /// memory, `p / 2 + 1` micro-batches.
+    VHalf,
+    /// V-Min (same paper): ZB-V within about a third of its memory, `p / 3 + 1` micro-batches.
+    VMin,
 }
 
 impl PipelineSchedule {
+    /// The schedules with two chunks per device in a V.
+    pub const IN_V: [Self; 3] = [Self::ZbV, Self::VHalf, Self::VMin];
+
+    /// True if device `k` of `p` holds virtual stages `k` and `2p - 1 - k`.
+    #[must_use]
+    pub fn is_in_v(self) -> bool {
+        Self::IN_V.contains(&self)
+    }
+
+    /// The most passes through one of the two chunks of a device in a V that are in flight on any of `p` devices, an
+    /// even number; 0 for other schedules.
+    #[must_use]
+    pub fn most_in_v(self, p: u32) -> u32 {
+        let micro_batches = match self {
+            Self::ZbV => p,
+            Self::VHalf => p.div_ceil(2) + 1,
+            Self::VMin => p.div_ceil(3) + 1,
+            _ => 0,
+        };
+        2 * micro_batches.min(p)
+    }
+
     /// Its usual name in publications.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -96,6 +124,8 @@ impl PipelineSchedule {
             Self::Interleaved { .. } => "interleaved",
             Self::ZbH1 => "ZB-H1",
             Self::ZbV => "ZB-V",
+            Self::VHalf => "V-Half",
+            Self::VMin => "V-Min",
         }
     }
 
@@ -104,7 +134,7 @@ impl PipelineSchedule {
     pub fn chunks_per_device(self) -> u32 {
         match self {
             Self::Interleaved { chunks } => chunks,
-            Self::ZbV => 2,
+            Self::ZbV | Self::VHalf | Self::VMin => 2,
             Self::GPipe | Self::OneForwardOneBackward | Self::ZbH1 => 1,
         }
     }
@@ -112,7 +142,7 @@ impl PipelineSchedule {
     /// True if weight gradients are separate passes.
     #[must_use]
     pub fn splits_backward(self) -> bool {
-        matches!(self, Self::ZbH1 | Self::ZbV)
+        self == Self::ZbH1 || self.is_in_v()
     }
 }
 
@@ -288,10 +318,7 @@ impl Pipeline {
     #[must_use]
     pub fn device_of(&self, stage: usize) -> usize {
         let p = (self.device_count() as usize).max(1);
-        match self.schedule {
-            PipelineSchedule::ZbV if stage >= p => 2 * p - 1 - stage.min(2 * p - 1),
-            _ => stage % p,
-        }
+        if self.schedule.is_in_v() && stage >= p { 2 * p - 1 - stage.min(2 * p - 1) } else { stage % p }
     }
 
     /// Checks the description.

@@ -21,8 +21,9 @@ pub(crate) struct OrderStep {
     pub micro_batch: u32,
 }
 
-/// The order of device `k`; `None` for ZB-V, which chooses among several.
-pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32) -> Option<Vec<OrderStep>> {
+/// The order of device `k`; `None` in a V, where several are tried. Under ZB-H1 weight gradients wait for at most
+/// `delay` later input gradients.
+pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32, delay: u32) -> Option<Vec<OrderStep>> {
     let (p, m) = (pipeline.device_count(), pipeline.micro_batches);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
     match pipeline.schedule {
@@ -39,8 +40,8 @@ pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32) -> Option<Vec<OrderSt
             Some(alternate_passes(m, warm_up, forward, backward))
         }
         PipelineSchedule::Interleaved { chunks } => Some(interleaved_order(p, chunks, m, k)),
-        PipelineSchedule::ZbH1 => Some(zb_h1_order(p, m, k)),
-        PipelineSchedule::ZbV => None,
+        PipelineSchedule::ZbH1 => Some(zb_h1_order(p, m, k, delay)),
+        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin => None,
     }
 }
 
@@ -80,9 +81,15 @@ fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
     alternate_passes(total, warm_up, forward, backward)
 }
 
+/// The delays from which ZB-H1 takes the faster one: as many micro-batches as the device's place, as Qi et al. have it,
+/// or none. Without a delay a device does what it does under 1F1B and sends its gradients earlier, so the step is never
+/// longer than 1F1B's with the same passes. The first delay alone can be: where weight gradients take longer than the
+/// others, it leaves them to the end.
+pub(crate) const ZB_H1_DELAYS: [u32; 2] = [u32::MAX, 0];
+
 /// ZB-H1: 1F1B's order for forward passes and input gradients. A weight gradient runs when more than `k` input
-/// gradients are ahead of it; the rest run at the end.
-fn zb_h1_order(p: u32, m: u32, k: u32) -> Vec<OrderStep> {
+/// gradients, or more than `delay`, are ahead of it; the rest run at the end.
+fn zb_h1_order(p: u32, m: u32, k: u32, delay: u32) -> Vec<OrderStep> {
     let warm_up = m.min(p - k - 1);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
     let base = alternate_passes(m, warm_up, |i| step(PipelinePass::Forward, i), |i| step(PipelinePass::Backward, i));
@@ -92,7 +99,7 @@ fn zb_h1_order(p: u32, m: u32, k: u32) -> Vec<OrderStep> {
         order.push(entry);
         if entry.pass == PipelinePass::Backward {
             backwards += 1;
-            if backwards - weights > k {
+            if backwards - weights > k.min(delay) {
                 order.push(step(PipelinePass::Weight, weights));
                 weights += 1;
             }

@@ -1,9 +1,9 @@
 //! The event simulation.
 
-use super::order::{OrderStep, PipelinePass, static_order_of};
+use super::order::{OrderStep, PipelinePass, ZB_H1_DELAYS, static_order_of};
 use super::reductions::times_of_reductions;
 use super::zb_v::{self, StageTurn};
-use super::{Pipeline, PipelineError};
+use super::{Pipeline, PipelineError, PipelineSchedule};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -105,15 +105,24 @@ impl Pipeline {
 
     fn play_schedule(&self, trace: bool) -> Result<Timeline, PipelineError> {
         self.check_description()?;
-        let orders: Option<Vec<Vec<OrderStep>>> = (0..self.device_count()).map(|k| static_order_of(self, k)).collect();
-        match orders {
-            Some(orders) => self.play_step(trace, |player| player.play_fixed_orders(&orders)),
-            None => {
-                let orders = zb_v::zb_v_orders(self.device_count() as usize, self.micro_batches as usize);
-                let fastest = self.fastest_zb_v_order(&orders).map_or(&[][..], Vec::as_slice);
-                self.play_step(trace, |player| player.play_zb_v_order(fastest))
+        let delays = if self.schedule == PipelineSchedule::ZbH1 { &ZB_H1_DELAYS[..] } else { &[0] };
+        let mut best: Option<Timeline> = None;
+        for &delay in delays {
+            let orders = (0..self.device_count()).map(|k| static_order_of(self, k, delay));
+            let Some(orders) = orders.collect::<Option<Vec<Vec<OrderStep>>>>() else { return self.play_in_v(trace) };
+            let timeline = self.play_step(trace, |player| player.play_fixed_orders(&orders))?;
+            if best.as_ref().is_none_or(|best| timeline.total < best.total) {
+                best = Some(timeline);
             }
         }
+        best.map_or_else(|| self.play_in_v(trace), Ok)
+    }
+
+    fn play_in_v(&self, trace: bool) -> Result<Timeline, PipelineError> {
+        let limit = self.schedule.most_in_v(self.device_count());
+        let orders = zb_v::v_orders(self.device_count() as usize, self.micro_batches as usize, limit as usize);
+        let fastest = self.fastest_v_order(&orders).map_or(&[][..], Vec::as_slice);
+        self.play_step(trace, |player| player.play_v_order(fastest))
     }
 
     fn play_step(&self, trace: bool, play: impl Fn(&mut PipelinePlayer<'_>)) -> Result<Timeline, PipelineError> {
@@ -236,8 +245,8 @@ impl<'a> PipelinePlayer<'a> {
         }
     }
 
-    /// Plays an order of ZB-V; every pass comes after those that it needs.
-    fn play_zb_v_order(&mut self, order: &[StageTurn]) {
+    /// Plays an order in a V; every pass comes after those that it needs.
+    fn play_v_order(&mut self, order: &[StageTurn]) {
         let mut next = vec![[0_u32; 3]; self.pipeline.stages.len()];
         for &StageTurn { stage, pass } in order {
             let micro_batch = &mut next[stage as usize][pass_index(pass)];

@@ -1,4 +1,4 @@
-//! The orders of passes from which ZB-V chooses.
+//! The orders of passes from which ZB-V, V-Half and V-Min choose: the same scheduler within three limits of memory.
 //!
 //! Qi et al. (ICLR 2024) decide an order before the run. Their scheduler (`zbv.py` in
 //! sail-sg/zero-bubble-pipeline-parallelism) tries a heuristic under several settings and keeps the order with the
@@ -65,32 +65,32 @@ const NOMINALS: [NominalWork; 12] = [
 /// Most passes in the cache of orders.
 const KEPT: usize = 1 << 22;
 
-/// Orders by devices and micro-batches.
-type OrderCache = HashMap<(usize, usize), Arc<[PassOrder]>>;
+/// Orders by devices, micro-batches and limit.
+type OrderCache = HashMap<(usize, usize, usize), Arc<[PassOrder]>>;
 
 static KNOWN: LazyLock<Mutex<OrderCache>> = LazyLock::new(Mutex::default);
 
-/// The orders for these numbers of devices and micro-batches.
-pub(super) fn zb_v_orders(devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
+/// The orders for these numbers of devices and micro-batches, with at most `limit` passes in flight on a device.
+pub(super) fn v_orders(devices: usize, micro_batches: usize, limit: usize) -> Arc<[PassOrder]> {
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(orders) = known().get(&(devices, micro_batches)) {
+    if let Some(orders) = known().get(&(devices, micro_batches, limit)) {
         return Arc::clone(orders);
     }
     let orders: Arc<[PassOrder]> =
-        NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches)).collect();
+        NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches, limit)).collect();
     let mut known = known();
     let turns = |orders: &Arc<[PassOrder]>| orders.iter().map(Vec::len).sum::<usize>();
     if known.values().chain([&orders]).map(turns).sum::<usize>() > KEPT {
         known.clear();
     }
-    known.insert((devices, micro_batches), Arc::clone(&orders));
+    known.insert((devices, micro_batches, limit), Arc::clone(&orders));
     orders
 }
 
 /// The greedy schedule. The device that can start earliest takes its most urgent pass: backward, then forward (the
 /// later chunk first) within the memory limit, else a weight gradient that fills the gap.
-fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize) -> PassOrder {
-    let mut greedy = GreedyScheduler::new(nominal, devices, micro_batches);
+fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize, limit: usize) -> PassOrder {
+    let mut greedy = GreedyScheduler::new(nominal, devices, micro_batches, limit);
     let mut order = Vec::with_capacity(6 * devices * micro_batches);
     let mut choices: Vec<Option<NextPass>> = (0..devices).map(|k| greedy.most_urgent_pass(k)).collect();
     loop {
@@ -124,6 +124,8 @@ struct GreedyScheduler<'a> {
     nominal: &'a NominalWork,
     devices: usize,
     micro_batches: usize,
+    /// The most passes in flight on a device.
+    limit: usize,
     /// Ends of the forward passes and input gradients that have run, by stage.
     ends: [Vec<Vec<u64>>; 2],
     /// Number of weight gradients that have run, by stage.
@@ -133,12 +135,13 @@ struct GreedyScheduler<'a> {
 }
 
 impl<'a> GreedyScheduler<'a> {
-    fn new(nominal: &'a NominalWork, devices: usize, micro_batches: usize) -> Self {
+    fn new(nominal: &'a NominalWork, devices: usize, micro_batches: usize, limit: usize) -> Self {
         let none = || vec![Vec::with_capacity(micro_batches); 2 * devices];
         Self {
             nominal,
             devices,
             micro_batches,
+            limit,
             ends: [none(), none()],
             weights: vec![0; 2 * devices],
             free: vec![0; devices],
@@ -174,7 +177,7 @@ impl<'a> GreedyScheduler<'a> {
         let held = |stage: usize| {
             self.passes_done(stage, PipelinePass::Forward) - self.passes_done(stage, PipelinePass::Weight)
         };
-        let (held, limit) = (held(early) + held(late), 2 * self.devices);
+        let (held, limit) = (held(early) + held(late), self.limit);
         let mut best: Option<NextPass> = None;
         // In order of urgency: a later entry wins only if it can start strictly earlier.
         for (stage, pass) in [
@@ -219,7 +222,7 @@ impl<'a> GreedyScheduler<'a> {
 
 impl Pipeline {
     /// The order with the shortest step; the first one of equals.
-    pub(super) fn fastest_zb_v_order<'o>(&self, orders: &'o [PassOrder]) -> Option<&'o PassOrder> {
+    pub(super) fn fastest_v_order<'o>(&self, orders: &'o [PassOrder]) -> Option<&'o PassOrder> {
         let mut best: Option<(f64, &PassOrder)> = None;
         for order in orders {
             let total = self.time_under_order(order);
@@ -291,7 +294,7 @@ fn place_pass(pass: PipelinePass) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::pipeline::{GradientReduction, PipelineSchedule, PipelineStage, zb_v_in_flight};
+    use crate::pipeline::{GradientReduction, PipelineSchedule, PipelineStage, v_in_flight};
     use crate::units::Seconds;
     use proptest::prelude::*;
 
@@ -304,6 +307,7 @@ mod tests {
             (p, m) in (1_usize..6, 1_u32..14),
             passes in prop::collection::vec((0_u32..9, 0_u32..9, 0_u32..5, 0_u32..5), 12),
             (waits, buckets) in (any::<bool>(), 0_u32..4),
+            schedule in prop::sample::select(PipelineSchedule::IN_V.to_vec()),
         ) {
             let time = |x: u32| Seconds(f64::from(x) / 2.0);
             let stage = |&(f, b, w, c): &(u32, u32, u32, u32)| PipelineStage {
@@ -320,9 +324,10 @@ mod tests {
                 sends: passes[1..2 * p].iter().map(|(.., c)| time(*c)).collect(),
                 reduction: if buckets > 0 { GradientReduction::Overlapped { buckets } } else { GradientReduction::AfterBackward },
                 optimizer_waits_for_all: waits,
-                ..Pipeline::with_uniform_stages(PipelineStage::default(), 2 * p, m, PipelineSchedule::ZbV)
+                ..Pipeline::with_uniform_stages(PipelineStage::default(), 2 * p, m, schedule)
             };
-            let totals: Vec<f64> = zb_v_orders(p, m as usize).iter().map(|order| pipeline.time_under_order(order)).collect();
+            let orders = v_orders(p, m as usize, schedule.most_in_v(p as u32) as usize);
+            let totals: Vec<f64> = orders.iter().map(|order| pipeline.time_under_order(order)).collect();
             let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
             let simulated = pipeline.simulate_step().unwrap();
             prop_assert_eq!(simulated.total, Seconds(least));
@@ -334,8 +339,12 @@ mod tests {
     /// reach it later, and its weight gradients come first.
     #[test]
     fn orders_hold_no_more_than_the_limit_and_no_more_late_passes_than_early_ones() {
-        for (p, m) in (1..7).flat_map(|p| [1, 2, p, 2 * p - 1, 2 * p, 4 * p + 3].map(move |m| (p, m))) {
-            for order in zb_v_orders(p, m).iter() {
+        let sizes = (1..10).flat_map(|p| [1, 2, p, 2 * p - 1, 2 * p, 4 * p + 3].map(move |m| (p, m)));
+        for (schedule, (p, m)) in
+            PipelineSchedule::IN_V.into_iter().flat_map(|v| sizes.clone().map(move |size| (v, size)))
+        {
+            let limit = schedule.most_in_v(p as u32) as usize;
+            for order in v_orders(p, m, limit).iter() {
                 assert_eq!(order.len(), 6 * p * m);
                 let mut held = vec![0_usize; 2 * p];
                 for turn in order {
@@ -348,11 +357,11 @@ mod tests {
                     let other = 2 * p - 1 - stage;
                     let (early, late) = (held[stage.min(other)], held[stage.max(other)]);
                     assert!(
-                        early + late <= 2 * p && late <= early && early <= (2 * p - 1).min(m),
-                        "p {p} m {m}: {early} {late}"
+                        early + late <= limit && late <= early && early <= (limit - 1).min(m),
+                        "{schedule:?} p {p} m {m}: {early} {late}"
                     );
                     // Never more than at one of the corners, whichever chunk keeps more.
-                    let corners = zb_v_in_flight(p as u32, m as u32);
+                    let corners = v_in_flight(schedule, p as u32, m as u32);
                     for [one, other] in [[0, 1], [1, 1], [1, 0], [3, 1], [1, 3]] {
                         let most = corners.map(|[early, late]| early as usize * one + late as usize * other);
                         assert!(

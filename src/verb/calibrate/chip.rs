@@ -1,11 +1,12 @@
 //! Fits a chip's scalars to measured kernels.
 
-use super::{CalibrateArguments, errors, format_number, output_stem, scalars_table};
+use super::{Fit, errors, format_number, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrUnwritable};
 use crate::input;
 use crate::progress;
+use interop::log::LogContext;
 use measured::validate::held_out::FittedScalarRange;
 use measured::validate::{ChipMeasurements, read_measurements};
 use results::text::{TextTable, format_count};
@@ -42,17 +43,19 @@ struct KernelError {
 }
 
 /// Fits, writes and prints.
-pub fn calibrate_chip(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
+pub fn calibrate_chip(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     let template = &read_chip(arguments, &call.files)?;
     let keys: Vec<&str> = arguments.only.iter().map(String::as_str).collect();
-    let data = read_measurements(&arguments.data, &template.accelerator).or_input()?;
+    let context = LogContext { chip: Some(&template.name), ..LogContext::default() };
+    let rows = input::read_measured_rows(arguments.data, context)?;
+    let data = read_measurements(arguments.data, &rows, &template.accelerator).or_input()?;
     if data.rows.is_empty() {
         return Err(failure::input_failure(nothing_to_fit(arguments, &template.name, &data)));
     }
     let fit = progress::run_with_progress(call, "fitting", || fit_scalars(&template.accelerator, &data.rows, &keys))
         .or_input()?;
     let answer = fit_answer(arguments, &template.name, data, fit);
-    if let Some(out) = &arguments.out {
+    if let Some(out) = arguments.out {
         write_chip(arguments, out, &answer)?;
     }
     answer::write_answer(call, arguments.format, &Versioned::with_schema_two(&answer), |_| answer_text(&answer))?;
@@ -60,8 +63,8 @@ pub fn calibrate_chip(arguments: &CalibrateArguments, call: &Call) -> Result<(),
 }
 
 /// Reads the chip. The error for a fabric or a stack names its kind.
-fn read_chip(arguments: &CalibrateArguments, files: &Files) -> Result<ChipTemplate, Failure> {
-    let name = &arguments.chip;
+fn read_chip(arguments: &Fit<'_>, files: &Files) -> Result<ChipTemplate, Failure> {
+    let name = arguments.chip;
     let is = |names: &[&str]| names.iter().any(|known| sim::names::are_same_name(known, name));
     let stacks = SoftwareStack::built_in_names();
     let other = match () {
@@ -78,12 +81,12 @@ fn read_chip(arguments: &CalibrateArguments, files: &Files) -> Result<ChipTempla
 }
 
 /// Writes the chip with the fitted scalars. The source of each scalar becomes the data of the fit.
-fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChipAnswer) -> Result<(), Failure> {
+fn write_chip(arguments: &Fit<'_>, out: &Path, answer: &CalibratedChipAnswer) -> Result<(), Failure> {
     let document = if arguments.chip.ends_with(".toml") {
         let text = sim::files::text::read_text(arguments.chip.as_ref()).or_input()?;
-        ChipDocument::parse_chip_file(&text, &arguments.chip)
+        ChipDocument::parse_chip_file(&text, arguments.chip)
     } else {
-        ChipDocument::of_built_in_chip(&arguments.chip)
+        ChipDocument::of_built_in_chip(arguments.chip)
     };
     let mut document = document.or_input()?;
     let of = format!(
@@ -92,7 +95,7 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
     );
     for scalar in answer.scalars.iter().filter(|scalar| scalar.determined) {
         let set = document.set_fitted_scalar(&scalar.key, scalar.after, &of);
-        set.map_err(|fault| failure::file_failure(&arguments.chip, fault, ""))?;
+        set.map_err(|fault| failure::file_failure(arguments.chip, fault, ""))?;
     }
     let what = format!("{}, fitted to {} kernels of {}", answer.chip, answer.measurements, answer.data);
     document.set_name(&output_stem(out), &what);
@@ -100,7 +103,7 @@ fn write_chip(arguments: &CalibrateArguments, out: &Path, answer: &CalibratedChi
 }
 
 /// The reason why a file has no rows to fit to.
-fn nothing_to_fit(arguments: &CalibrateArguments, chip: &str, data: &ChipMeasurements) -> String {
+fn nothing_to_fit(arguments: &Fit<'_>, chip: &str, data: &ChipMeasurements) -> String {
     let mut why: Vec<String> = data.row_errors.iter().map(ToString::to_string).collect();
     why.push(format!(
         "{}: no row to fit {chip} to: {} rows of other chips, {} wrong, {} of kernels or types that the model does not \
@@ -113,12 +116,7 @@ fn nothing_to_fit(arguments: &CalibrateArguments, chip: &str, data: &ChipMeasure
     why.join("\nerror: ")
 }
 
-fn fit_answer(
-    arguments: &CalibrateArguments,
-    chip: &str,
-    data: ChipMeasurements,
-    fit: ChipFit,
-) -> CalibratedChipAnswer {
+fn fit_answer(arguments: &Fit<'_>, chip: &str, data: ChipMeasurements, fit: ChipFit) -> CalibratedChipAnswer {
     let kernels = fit.groups.into_iter().map(|group| KernelError {
         group: group.group,
         n: group.count,

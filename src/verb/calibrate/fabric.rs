@@ -1,10 +1,12 @@
 //! Fits a fabric's scalars to measured collectives.
 
-use super::{CalibrateArguments, errors, output_stem, scalars_table};
+use super::{Fit, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
+use crate::input::read_measured_rows;
 use crate::progress;
+use interop::log::LogContext;
 use measured::validate::ValidateOptions;
 use measured::validate::held_out::{CalibratedFabric, FabricFit, calibrate_fabric};
 use results::text::{fold_line, format_count};
@@ -19,7 +21,7 @@ struct CalibratedFabricAnswer {
 }
 
 /// Fits, writes and prints.
-pub fn run_calibrate_fabric(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
+pub fn run_calibrate_fabric(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::option_failure(
             "--only",
@@ -28,19 +30,21 @@ pub fn run_calibrate_fabric(arguments: &CalibrateArguments, call: &Call) -> Resu
             "for a fabric all are fitted, and those that collectives do not determine are kept",
         ));
     }
+    let context = LogContext { fabric: Some(arguments.chip), ..LogContext::default() };
+    let rows = read_measured_rows(arguments.data, context)?;
     let CalibratedFabric { mut document, fit, source } = progress::run_with_progress(call, "fitting", || {
-        calibrate_fabric(&arguments.data, &arguments.chip, &ValidateOptions::default())
+        calibrate_fabric(arguments.data, &rows, arguments.chip, &ValidateOptions::default())
     })
     .or_input()?;
-    if let Some(out) = &arguments.out {
+    if let Some(out) = arguments.out {
         document.set_name(&output_stem(out));
         document.set_fitted_on(&source);
         results::store::files::write_file(out, document.to_text().or_other()?.as_bytes()).or_unwritable()?;
     }
     let answer =
-        CalibratedFabricAnswer { fabric: arguments.chip.clone(), data: arguments.data.display().to_string(), fit };
+        CalibratedFabricAnswer { fabric: arguments.chip.to_owned(), data: arguments.data.display().to_string(), fit };
     answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
-    super::report_wrong_rows(&arguments.data)
+    super::report_wrong_rows(arguments.data, context)
 }
 
 fn answer_text(answer: &CalibratedFabricAnswer) -> String {

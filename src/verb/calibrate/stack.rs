@@ -1,10 +1,11 @@
 //! Fits a software stack's scalars to measured runs.
 
-use super::{CalibrateArguments, errors, output_stem, scalars_table};
+use super::{Fit, errors, output_stem, scalars_table};
 use crate::answer::{self, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
+use interop::log::LogContext;
 use measured::validate::ValidateOptions;
 use measured::validate::held_out::{CalibratedStack, QuantityFit, calibrate_stack};
 use results::text::format_count;
@@ -20,7 +21,7 @@ struct CalibratedStackAnswer {
 }
 
 /// Fits a stack's scalars to measured runs, writes the stack, and prints its errors.
-pub fn run_calibrate_stack(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
+pub fn run_calibrate_stack(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::option_failure(
             "--only",
@@ -29,25 +30,25 @@ pub fn run_calibrate_stack(arguments: &CalibrateArguments, call: &Call) -> Resul
             "for a stack all are fitted, and those that runs do not determine are kept",
         ));
     }
-    let base = SoftwareStack::load(&arguments.chip).map_err(|fault| {
+    let base = SoftwareStack::load(arguments.chip).map_err(|fault| {
         failure::file_failure(
             arguments.data.display(),
             format!("these are runs, which a software stack is fitted to: {fault}"),
             "",
         )
     })?;
-    let name = arguments.out.as_deref().map_or_else(|| format!("{}_calibrated", base.name), output_stem);
+    let name = arguments.out.map_or_else(|| format!("{}_calibrated", base.name), output_stem);
     let CalibratedStack { stack, rows, parts } = progress::run_with_progress(call, "fitting", || {
-        calibrate_stack(&arguments.data, &base, &name, &ValidateOptions::default())
+        calibrate_stack(arguments.data, &base, &name, &ValidateOptions::default())
     })
     .or_input()?;
-    if let Some(out) = &arguments.out {
+    if let Some(out) = arguments.out {
         let text = stack.to_toml_string().or_other()?;
         results::store::files::write_file(out, text.as_bytes()).or_unwritable()?;
     }
     let answer = CalibratedStackAnswer { stack: base.name, data: arguments.data.display().to_string(), rows, parts };
     answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| answer_text(&answer))?;
-    super::report_wrong_rows(&arguments.data)
+    super::report_wrong_rows(arguments.data, LogContext::default())
 }
 
 fn answer_text(answer: &CalibratedStackAnswer) -> String {

@@ -22,6 +22,10 @@ pub enum EmitTarget {
     Maxtext,
     /// TorchTitan's configuration
     Torchtitan,
+    /// DeepSpeed's configuration
+    Deepspeed,
+    /// nanotron's configuration
+    Nanotron,
     /// PyTorch's selective activation checkpointing of a layer, as Python
     Torch,
     /// Not the plan but the problem: the model's layers with their costs, as input of Piper's planner and of `coplace
@@ -35,6 +39,8 @@ impl EmitTarget {
             Self::Megatron => "megatron",
             Self::Maxtext => "maxtext",
             Self::Torchtitan => "torchtitan",
+            Self::Deepspeed => "deepspeed",
+            Self::Nanotron => "nanotron",
             Self::Torch => "torch",
             Self::Piper => "piper",
         }
@@ -44,8 +50,11 @@ impl EmitTarget {
 /// The default choices of a plan that is written for MaxText or runs on it: MaxText's own policies (it wraps every
 /// layer), and its other decisions. `None` means the planner's defaults.
 pub fn runnable_choices(emit: Option<EmitTarget>, stack: &SoftwareStack) -> Option<PlanSpace> {
-    if emit == Some(EmitTarget::Torchtitan) {
-        return Some(emit::torchtitan_choices());
+    match emit {
+        Some(EmitTarget::Torchtitan) => return Some(emit::torchtitan_choices()),
+        Some(EmitTarget::Deepspeed) => return Some(emit::deepspeed_choices()),
+        Some(EmitTarget::Nanotron) => return Some(emit::nanotron_choices()),
+        _ => {}
     }
     let runs = stack.framework.name == Framework::MaxText;
     let maxtext = emit.map_or(runs, |target| target == EmitTarget::Maxtext);
@@ -77,7 +86,14 @@ pub fn write_first_expressible(
     let whole = all.iter().position(|written| written.lacking.is_empty());
     let lacking = fastest.lacking.join("; ");
     let chosen = whole.unwrap_or(0);
-    answer::write_text(call, &format!("{}{}", all[chosen].text, prediction_comment(job, &plans[chosen])))?;
+    let prediction = prediction_comment(job, &plans[chosen]);
+    if framework == EmitTarget::Deepspeed {
+        // JSON has no comments.
+        answer::write_text(call, &all[chosen].text)?;
+        tracing::info!("--emit deepspeed: {}", prediction.trim_start_matches("# ").trim_end());
+    } else {
+        answer::write_text(call, &format!("{}{prediction}", all[chosen].text))?;
+    }
     if framework == EmitTarget::Megatron && runs_maxtext(job.chip) {
         return Err(Failure::Incomplete(anyhow::anyhow!(
             "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does \
@@ -135,6 +151,8 @@ fn write_plan(
         EmitTarget::Megatron => emit::write_megatron(&recipe).or_input(),
         EmitTarget::Torch => emit::write_torch(&recipe).or_input(),
         EmitTarget::Torchtitan => emit::write_torchtitan(&recipe).or_input(),
+        EmitTarget::Deepspeed => emit::write_deepspeed(&recipe).or_input(),
+        EmitTarget::Nanotron => emit::write_nanotron(&recipe).or_input(),
         EmitTarget::Maxtext | EmitTarget::Piper => emit::write_maxtext(&recipe).or_input(),
     }
 }

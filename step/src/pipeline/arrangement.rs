@@ -59,7 +59,7 @@ impl Arrangement {
     pub fn device_groups(&self) -> impl Iterator<Item = DeviceGroup> + use<> {
         let arrangement = *self;
         let (p, [one, other, end]) = (self.layout.pipeline, self.kind_boundaries());
-        let last = p > 1 && self.schedule != PipelineSchedule::ZbV;
+        let last = p > 1 && !self.schedule.is_in_v();
         let kinds = [(0, 0, 1), (1, 1, one), (2, p - 1, if last { p } else { 0 }), (3, one, other), (4, other, end)];
         let alike = move |(kind, from, end)| DeviceGroup {
             kind,
@@ -79,14 +79,14 @@ impl Arrangement {
     /// Returns the ends of the kinds of inner devices, which begin with the second device.
     fn kind_boundaries(&self) -> [u32; 3] {
         let p = self.layout.pipeline;
-        let end = if self.schedule == PipelineSchedule::ZbV { p } else { (p - 1).max(1) };
+        let end = if self.schedule.is_in_v() { p } else { (p - 1).max(1) };
         if self.split.longer == 0 {
             return [end; 3];
         }
         // Devices differ from their predecessors where the row of longer chunks begins and where it ends.
         let row = [self.split.longer_from, self.split.longer_from + self.split.longer];
         let [a, b] = row.map(|place| match (self.schedule, place) {
-            (PipelineSchedule::ZbV, place) => place.min(2 * u64::from(p) - place),
+            (schedule, place) if schedule.is_in_v() => place.min(2 * u64::from(p) - place),
             (_, place) => place % u64::from(p),
         });
         let within = |place: u64| u32::try_from(place).unwrap_or(u32::MAX).clamp(1, end);
@@ -99,7 +99,7 @@ impl Arrangement {
         let longer = if self.split.longer == 0 { 0 } else { self.longer_chunks_on(device) };
         match (kind, self.schedule) {
             (0, _) if self.layout.pipeline == 1 => [1, 0, 0, 0],
-            (0, PipelineSchedule::ZbV) => [1, 0, 1, 0],
+            (0, schedule) if schedule.is_in_v() => [1, 0, 1, 0],
             (0, _) => [1, v - 1 - longer, 0, longer],
             (2, _) => [0, v - 1 - longer, 1, longer],
             _ => [0, v - longer, 0, longer],
@@ -109,7 +109,7 @@ impl Arrangement {
     /// Returns the number of longer chunks on a device.
     fn longer_chunks_on(&self, device: u32) -> u64 {
         let (p, device) = (u64::from(self.layout.pipeline), u64::from(device));
-        if self.schedule == PipelineSchedule::ZbV {
+        if self.schedule.is_in_v() {
             return [device, 2 * p - 1 - device]
                 .into_iter()
                 .map(|place| u64::from(self.split.is_longer_chunk(place)))
@@ -138,7 +138,7 @@ impl Arrangement {
     pub fn device_of_chunk(&self, place: u64) -> u32 {
         let p = u64::from(self.layout.pipeline);
         let device = match self.schedule {
-            PipelineSchedule::ZbV if place >= p => (2 * p - 1).saturating_sub(place),
+            schedule if schedule.is_in_v() && place >= p => (2 * p - 1).saturating_sub(place),
             _ => place % p,
         };
         u32::try_from(device).unwrap_or(u32::MAX)
@@ -148,7 +148,7 @@ impl Arrangement {
     pub fn device_kind(&self, device: u32) -> usize {
         match device {
             0 => 0,
-            _ if device + 1 == self.layout.pipeline && self.schedule != PipelineSchedule::ZbV => 2,
+            _ if device + 1 == self.layout.pipeline && !self.schedule.is_in_v() => 2,
             _ => {
                 let [one, other, _] = self.kind_boundaries();
                 BETWEEN[usize::from(device >= one) + usize::from(device >= other)]

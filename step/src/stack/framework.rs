@@ -169,6 +169,12 @@ pub enum ScheduleKind {
     /// [`PipelineSchedule::ZbV`].
     #[serde(rename = "zb-v")]
     ZbV,
+    /// [`PipelineSchedule::VHalf`].
+    #[serde(rename = "v-half")]
+    VHalf,
+    /// [`PipelineSchedule::VMin`].
+    #[serde(rename = "v-min")]
+    VMin,
 }
 
 impl ScheduleKind {
@@ -179,6 +185,8 @@ impl ScheduleKind {
             PipelineSchedule::GPipe => Self::GPipe,
             PipelineSchedule::ZbH1 => Self::ZbH1,
             PipelineSchedule::ZbV => Self::ZbV,
+            PipelineSchedule::VHalf => Self::VHalf,
+            PipelineSchedule::VMin => Self::VMin,
         }
     }
 }
@@ -225,6 +233,8 @@ impl fmt::Display for ScheduleKind {
             Self::GPipe => "gpipe",
             Self::ZbH1 => "zb-h1",
             Self::ZbV => "zb-v",
+            Self::VHalf => "v-half",
+            Self::VMin => "v-min",
         })
     }
 }

@@ -280,8 +280,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Prepares a plan's degrees from the shape of any plan with the same tensor, context and expert degrees. `domain`
-    /// is as in [`crate::step_memory`]. The schedule matters only if it is [`PipelineSchedule::ZbV`], whose devices
-    /// hold other chunks.
+    /// is as in [`crate::step_memory`]. The schedule matters only if it is in a V ([`PipelineSchedule::is_in_v`]):
+    /// its devices hold other chunks.
     ///
     /// # Errors
     /// Layers that do not divide, a schedule that needs another number of chunks.
@@ -496,7 +496,7 @@ pub struct RecentChunks {
 }
 
 /// Number of kinds of schedules.
-const SCHEDULES: usize = 5;
+const SCHEDULES: usize = 7;
 
 fn schedule_index(schedule: PipelineSchedule) -> usize {
     match schedule {
@@ -505,6 +505,8 @@ fn schedule_index(schedule: PipelineSchedule) -> usize {
         PipelineSchedule::Interleaved { .. } => 2,
         PipelineSchedule::ZbH1 => 3,
         PipelineSchedule::ZbV => 4,
+        PipelineSchedule::VHalf => 5,
+        PipelineSchedule::VMin => 6,
     }
 }
 

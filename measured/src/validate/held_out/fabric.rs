@@ -98,18 +98,19 @@ struct FabricUnit<'a> {
     fields: Vec<FabricField>,
 }
 
-/// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it. The fit
-/// starts from its own values. Only rows with the chip and the communication library of the first such row count.
+/// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it. `path`
+/// names the file, `text` has its contents. The fit starts from the fabric's own values. Only rows with the chip and
+/// the communication library of the first such row count.
 ///
 /// # Errors
-/// A file that cannot be read or has no collectives; a fabric that does not exist; fewer than five rows that can be
-/// predicted.
+/// A file without collectives; a fabric that does not exist; fewer than five rows that can be predicted.
 pub fn calibrate_fabric(
     path: &Path,
+    text: &[u8],
     fabric: &str,
     options: &ValidateOptions,
 ) -> Result<CalibratedFabric, ValidateError> {
-    let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Collectives)?;
+    let rows = MeasuredRows::rows_of_contents(path, text, |dataset| dataset == Dataset::Collectives)?;
     let wrong = |why: &dyn std::fmt::Display| ValidateError::Stack { why: why.to_string() };
     let unknown = |e| wrong(&format!("{}: these are collectives, which a fabric is fitted to: {e}", path.display()));
     let base = Fabric::load(fabric).map_err(unknown)?;
@@ -387,7 +388,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ours.csv");
         std::fs::write(&path, rows).unwrap();
-        calibrate_fabric(&path, "nvlink3_node", &ValidateOptions::default())
+        calibrate_fabric(&path, &std::fs::read(&path).unwrap(), "nvlink3_node", &ValidateOptions::default())
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use serving::{HeldOutModel, held_out_models};
 
 use super::predict::PreparedInputs;
 use super::row::RowFailure;
-use super::{Dataset, MeasuredRow, MeasuredTable, ValidateError, ValidateOptions};
+use super::{Dataset, MeasuredRow, MeasuredTable, ValidateError, ValidateOptions, read_measured_file};
 use crate::evidence::{COLUMNS, HoldOutScheme, Mechanism, PredictionFacts};
 use folds::RowFolds;
 use std::path::{Path, PathBuf};
@@ -92,8 +92,12 @@ impl MeasuredRows {
 
     /// Reads the rows of a file with a wanted data set.
     fn read_rows_if(path: &Path, wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
-        let text = sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })?;
-        let mut table = MeasuredTable::open_csv(path, &text)?;
+        Self::rows_of_contents(path, &read_measured_file(path)?, wanted)
+    }
+
+    /// The same from a file's contents.
+    fn rows_of_contents(path: &Path, text: &[u8], wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
+        let mut table = MeasuredTable::open_csv(path, text)?;
         if !wanted(table.dataset) {
             return Err(ValidateError::NotRuns { file: path.into(), dataset: table.dataset });
         }

@@ -203,11 +203,7 @@ impl PassLoads {
             if self.seconds_of_layers(inner) > each {
                 continue;
             }
-            let others = if plan.schedule == PipelineSchedule::ZbV {
-                0.0
-            } else {
-                self.seconds_of_layers(between.inner * (v - 1))
-            };
+            let others = if plan.schedule.is_in_v() { 0.0 } else { self.seconds_of_layers(between.inner * (v - 1)) };
             // Gives back what rounding took from a whole number.
             let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
             let (first, last) = (most(self.embedding), most(self.head));
@@ -362,6 +358,6 @@ pub(crate) trait SplitCosts {
 /// Lower bound on the passes of any split, as a fraction of all devices' work for one micro-batch.
 pub(crate) fn least_share_of_work(layout: &Layout, schedule: PipelineSchedule, micro_batches: u64) -> f64 {
     let (m, p) = (micro_batches as f64, f64::from(layout.pipeline));
-    let waits = layout.virtual_stages == 1 && !matches!(schedule, PipelineSchedule::ZbH1 | PipelineSchedule::ZbV);
+    let waits = layout.virtual_stages == 1 && !schedule.splits_backward();
     if waits { 1.0 / (1.0 - (1.0 - 1.0 / m).powf(p)) } else { m / p }
 }

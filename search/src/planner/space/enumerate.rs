@@ -338,7 +338,7 @@ fn micro_batches(job: &Job<'_>, division: &LayoutSchedules, size: u64, refusals:
     let each = sequences / u64::from(copies);
     let m = each / size.max(1);
     let at = (layout, 1);
-    let interleaved = layout.virtual_stages > 1 && !division.schedules.contains(&PipelineSchedule::ZbV);
+    let interleaved = layout.virtual_stages > 1 && !division.schedules.iter().any(|schedule| schedule.is_in_v());
     if !sequences.is_multiple_of(size) {
         let limit = || format!("a divisor of the {sequences} sequences of a step");
         refusals.note(10, at, || broken("micro_batch", size, limit(), String::new()));

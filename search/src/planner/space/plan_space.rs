@@ -244,7 +244,8 @@ impl PlanSpace {
         }
     }
 
-    /// A layout with the schedules that it may run. Under ZB-V devices hold other chunks: a division of its own.
+    /// A layout with the schedules that it may run. In a V devices hold other chunks: a division of its own
+    /// for each such schedule.
     pub(super) fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<LayoutSchedules> {
         let plain = PipelineSchedule::OneForwardOneBackward;
         let allowed = |schedule: &PipelineSchedule| self.allows(*schedule);
@@ -253,15 +254,16 @@ impl PlanSpace {
             (_, 1) => [plain, PipelineSchedule::GPipe, PipelineSchedule::ZbH1].into_iter().filter(allowed).collect(),
             _ => [plain].into_iter().filter(allowed).collect(),
         };
-        let v = layout.pipeline > 1 && layout.virtual_stages == 2 && self.allows(PipelineSchedule::ZbV);
+        let v = layout.pipeline > 1 && layout.virtual_stages == 2;
+        let in_v = PipelineSchedule::IN_V.into_iter().filter(|schedule| v && allowed(schedule));
         let even = layout.ends.is_none() || !matches!(self.splits, Some(Splits::NearOf(_)));
-        let lists = [schedules, if v { vec![PipelineSchedule::ZbV] } else { Vec::new() }];
+        let lists = std::iter::once(schedules).chain(in_v.map(|schedule| vec![schedule]));
         let division = |schedules: Vec<PipelineSchedule>| {
             let with_splits = schedules.into_iter().map(|schedule| (schedule, self.is_open(job, &layout, schedule)));
             let (schedules, open): (Vec<_>, Vec<_>) = with_splits.filter(|(_, open)| even || *open).unzip();
             LayoutSchedules { layout, schedules, open, even }
         };
-        lists.into_iter().map(division).filter(|division| !division.schedules.is_empty()).collect()
+        lists.map(division).filter(|division| !division.schedules.is_empty()).collect()
     }
 
     /// How sequences may be split over context- and over tensor-parallel devices.

@@ -73,7 +73,9 @@ impl MemoryAccount<'_> {
         let held: Vec<Bytes> = self.chunk_places(stage).map(|place| of(&self.profile.chunks[place])).collect();
         let embedding = if stage == 0 { embedding } else { Bytes::ZERO };
         match (self.arrangement.schedule, held.as_slice()) {
-            (PipelineSchedule::ZbV, [first, last]) => self.most_in_both_chunks(stage, [*first, *last], embedding),
+            (schedule, [first, last]) if schedule.is_in_v() => {
+                self.most_in_both_chunks(stage, [*first, *last], embedding)
+            }
             (PipelineSchedule::Interleaved { .. }, _) => {
                 let mut held = held;
                 if let Some(first) = held.first_mut() {

@@ -2,7 +2,7 @@
 
 use super::{MemoryAccount, StageHolding};
 use crate::pipeline::arrangement::Arrangement;
-use sim::pipeline::{PipelineSchedule, zb_v_in_flight};
+use sim::pipeline::{PipelineSchedule, v_in_flight};
 use sim::units::Bytes;
 
 impl MemoryAccount<'_> {
@@ -30,7 +30,7 @@ impl MemoryAccount<'_> {
         let split = &self.arrangement.split;
         let chunks = match self.arrangement.schedule {
             PipelineSchedule::Interleaved { chunks } => chunks,
-            PipelineSchedule::ZbV => return self.kept_in_both_chunks(stage, layer, embedding),
+            schedule if schedule.is_in_v() => return self.kept_in_both_chunks(stage, layer, embedding),
             _ => {
                 let micro_batches = passes.min(self.arrangement.micro_batches);
                 let embedding = if held.embedding { embedding * micro_batches } else { Bytes::ZERO };
@@ -57,7 +57,7 @@ impl MemoryAccount<'_> {
         Bytes(u64::try_from(sum).unwrap_or(0))
     }
 
-    /// Returns the most bytes that a stage's two chunks under ZB-V, and its embedding, keep.
+    /// Returns the most bytes that a stage's two chunks in a V, and its embedding, keep.
     pub(super) fn kept_in_both_chunks(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         let split = &self.arrangement.split;
         let held =
@@ -66,9 +66,9 @@ impl MemoryAccount<'_> {
     }
 
     pub(super) fn most_in_both_chunks(&self, stage: u32, [first, last]: [Bytes; 2], embedding: Bytes) -> Bytes {
-        let Arrangement { layout, micro_batches, .. } = self.arrangement;
+        let Arrangement { layout, micro_batches, schedule, .. } = self.arrangement;
         let first = if stage == 0 { first + embedding } else { first };
-        let corners = zb_v_in_flight(layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
+        let corners = v_in_flight(*schedule, layout.pipeline, u32::try_from(*micro_batches).unwrap_or(u32::MAX));
         let sums = corners.map(|[early, late]| first * u64::from(early) + last * u64::from(late));
         sums[0].max(sums[1])
     }
