@@ -20,7 +20,7 @@ const BANNED: [&str; 5] = ["Of", "What", "Whether", "That", "Where"];
 const CEILINGS: [(&str, usize); 5] = [
     ("lines of Rust wider than 120 columns", 372),
     ("lines of Markdown wider than 120 columns, tables apart", 40),
-    ("rows of Markdown tables wider than 120 columns", 206),
+    ("rows of Markdown tables wider than 120 columns", 205),
     ("types that are not private and share their name", 0),
     ("sentences of comments with a banned opening", 1),
 ];
