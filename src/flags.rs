@@ -198,6 +198,7 @@ const BESIDE: &[(&str, &str)] = &[
     ("--pue", "--objective per-dollar --years 4"),
     ("--utilisation", "--objective per-dollar --years 4"),
     ("compare --study", "--freedoms"),
+    ("--train-weight", "--study serve"),
     ("compare --stack", "--freedoms"),
     ("compare --sequence-length", "--freedoms"),
     ("compare --expert", "--freedoms"),

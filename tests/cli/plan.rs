@@ -634,7 +634,7 @@ fn memory_under_zb_v_is_said_to_be_a_limit() {
         ["--schedule", "zb-v", "--pipeline", "4", "--micro-batch", "1", "--recompute", "selective", "--top", "1"];
     let text = run_coplace(&call_plan(&fixed)).expect_result();
     assert!(
-        text.contains("Under ZB-V these are the activations of as many passes as a stage may have in flight"),
+        text.contains("In a V these are the activations of as many passes as a stage may have in flight"),
         "{text}"
     );
     let json: Vec<&str> = fixed.iter().copied().chain(["--format", "json"]).collect();

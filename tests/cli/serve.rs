@@ -102,7 +102,7 @@ fn what_cannot_be_served_is_refused_with_the_nearest() {
         ("llama3-70b --chip h100 --engine vlm", &["--engine: vlm", "did you mean `vllm`"]),
         ("llama3-70b --chip h100 --lengths 10y5", &["--lengths 10y5", "INPUTxOUTPUT"]),
         ("llama3-70b --chip h100 --lengths 0x5", &["input = 0", "from 1"]),
-        ("llama3-70b --chip h100 --tensor 3", &["tensor-parallel degree 3", "divisor"]),
+        ("llama3-70b --chip h100 --tensor 3", &["tensor-parallel degree is 3", "divisor"]),
         ("llama3-70b --chip h100 --expert 4", &["ep = 4", "experts"]),
         ("llama3-70b --study gpu", &["combinations", "at most"]),
         ("llama3-70b --study serve --train-weight 0.5", &["--train-weight", "[[workload]]"]),

@@ -127,8 +127,9 @@ fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
 }
 
 /// The known error (measured/README.md, "Serving").
-const SURE: &str = "means, not percentiles; times per output token of 651 measured points on H100 and H200 are 8 % off \
-    on average, times to the first token 25 %; no other chip was measured";
+const SURE: &str = "means, not percentiles; of 649 measured points on H100 and H200, on which engines were fitted, \
+    times per output token are 6 % off in the median and 18 % at the ninth of ten, times to the first token 26 % in \
+    the median; no other chip was measured";
 
 fn served(report: &ServingReport, best: &ServingChoice) -> String {
     format!(
