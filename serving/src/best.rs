@@ -7,7 +7,9 @@
 use crate::memory::{ServingMemory, memory_of_plan};
 use crate::passes::{PassTime, PassTimes};
 use crate::plan::{ServingFormats, ServingPlan};
-use crate::steady::{IterationCosts, RequestCost, RequestLengths, SteadyState, iteration_costs, under_arrivals};
+use crate::steady::{
+    IterationCosts, PromptPool, RequestCost, RequestLengths, SteadyState, iteration_costs, under_arrivals,
+};
 use crate::{ServingEngine, ServingError};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
@@ -106,6 +108,8 @@ pub struct ReplicaPool {
     pub memory: ServingMemory,
     /// Mean power of one device: static, and of its kernels.
     pub power: Watts,
+    /// The chip's published limit on it.
+    pub tdp: Option<Watts>,
 }
 
 /// A deployment at its highest rate.
@@ -167,11 +171,13 @@ pub struct ServingAnswer {
     pub deployments: Vec<Deployment>,
     /// Plans refused.
     pub refused: Vec<PlanRefusal>,
+    /// Plans priced: of replicas, or of both pools.
+    pub priced: u64,
 }
 
 impl ServingAnswer {
     /// Returns the refusal nearest to serving: a plan that runs but is too slow, by how much it misses the level; else
-    /// the last fault.
+    /// the first fault.
     #[must_use]
     pub fn nearest_refusal(&self, level: &ServiceLevel) -> Option<&PlanRefusal> {
         let over = |time: Seconds, limit: Option<Seconds>| limit.map_or(0.0, |limit| (time / limit).max(1.0).ln());
@@ -285,17 +291,16 @@ impl<'a> LoadedPlan<'a> {
     fn pool(&mut self, replicas: u32, lengths: &RequestLengths, work: PoolWork) -> Result<ReplicaPool, ServingError> {
         let iteration = self.times.decode(work.decoding.max(1.0).round() as u64, self.context)?;
         let steps = lengths.mean_output() - 1.0;
-        // A pass's energy is that of a device with all layers; a stage has a share of them.
+        // A pass's energy is that of a device with all layers. A stage has a share of them, and in the time of an
+        // iteration it works on as many parts of the sequences as there are stages.
         let stages = f64::from(self.times.plan().pipeline);
         let groups = f64::from(self.times.plan().attention_data);
-        let per_token = iteration.energy * (1.0 / work.decoding.max(1.0).round() / stages);
+        let per_token = iteration.energy * (1.0 / work.decoding.max(1.0).round());
         let mut dynamic = per_token * (work.rate * steps * f64::from(u8::from(work.decodes)));
         if work.prefills {
             for class in lengths.classes() {
-                let most = self.times.engine().batching.most_tokens.min(class.input);
-                let chunk = self.times.prefill(1, most, 0)?;
-                let chunks = class.input as f64 / most as f64;
-                dynamic += chunk.energy * (work.rate * class.share * chunks / groups / stages);
+                let prompt = crate::steady::time_of_prompts(&mut self.times, 1, class.input)?;
+                dynamic += prompt.energy * (work.rate * class.share / groups / stages);
             }
         }
         let chip = self.times.chip();
@@ -306,6 +311,7 @@ impl<'a> LoadedPlan<'a> {
             replicas,
             memory: self.memory.clone(),
             power,
+            tdp: chip.published.tdp,
         })
     }
 }
@@ -343,7 +349,9 @@ fn highest_rate(most: f64, holds: impl Fn(f64) -> bool) -> Option<(f64, bool)> {
 #[must_use]
 pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> ServingAnswer {
     let mut answer = ServingAnswer::default();
-    for plan in enumerate_plans(question) {
+    let plans = enumerate_plans(question);
+    answer.priced = plans.len() as u64;
+    for plan in plans {
         match deploy_together(question, hardware, plan) {
             Ok(deployment) => answer.deployments.push(deployment),
             Err(refusal) => answer.refused.push(refusal),
@@ -452,10 +460,26 @@ struct PoolRate<'a> {
     loaded: LoadedPlan<'a>,
     rate: f64,
     limited: bool,
-    /// The time to the first token of a prefilling pool, without the transfer.
-    first: Seconds,
+    /// The queue of a prefilling pool.
+    queue: PromptQueue,
     /// The state of a decoding pool.
     state: Option<SteadyState>,
+}
+
+/// The queue of a replica that only prefills: one server and fixed service times (Pollaczek and Khinchine).
+#[derive(Clone, Copy, Default)]
+struct PromptQueue {
+    /// Seconds from the start of a prompt to its first token, and outside of passes.
+    alone: f64,
+    /// Mean seconds of the replica per prompt, and their mean square.
+    service: f64,
+    squares: f64,
+}
+
+impl PromptQueue {
+    fn time_to_first_token(&self, rate: f64) -> Seconds {
+        Seconds(self.alone + rate * self.squares / (2.0 * (1.0 - rate * self.service)))
+    }
 }
 
 /// Returns the deployments with a pool for prompts on `prompts` and one for decoding on `decoding`. For every pair of
@@ -470,6 +494,7 @@ pub fn apart(
     let mut answer = ServingAnswer::default();
     let mut refuse = |refusal: PlanRefusal| answer.refused.push(refusal);
     let plans = enumerate_plans(question);
+    let priced = 2 * plans.len() as u64;
     let first: Vec<PoolRate<'_>> =
         plans.iter().filter_map(|plan| prompt_rate(question, prompts, *plan).map_err(&mut refuse).ok()).collect();
     let second: Vec<PoolRate<'_>> =
@@ -488,6 +513,7 @@ pub fn apart(
             pairs.extend(best.map(|(rate, n, m)| (rate, i, j, n, m)));
         }
     }
+    answer.priced = priced;
     pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
     pairs.truncate(MOST_PAIRS);
     let (mut first, mut second) = (first, second);
@@ -524,20 +550,19 @@ fn prompt_rate<'a>(
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
     let mut loaded = LoadedPlan::new(question, hardware, plan).map_err(PlanRefusal::Fault)?;
-    let mut own: Vec<(f64, f64)> = Vec::new();
+    let mut queue = PromptQueue::default();
     for class in question.lengths.classes() {
-        own.push((class.share, prompt_time(&mut loaded.times, class.input).map_err(PlanRefusal::Fault)?.0));
+        let pool = PromptPool::of_replicas(&mut loaded.times, 1, class.input, u64::MAX);
+        let pool = pool.map_err(PlanRefusal::Fault)?;
+        queue.alone += class.share * pool.alone;
+        queue.service += class.share * pool.prompt;
+        queue.squares += class.share * pool.prompt * pool.prompt;
     }
-    let flight = loaded.times.passes_in_flight();
-    let mean = own.iter().map(|(share, time)| share * time).sum::<f64>();
-    let squares = own.iter().map(|(share, time)| share * (time / flight).powi(2)).sum::<f64>();
-    let latency = hardware.engine.launch.request_ms * 1e-3;
-    let most = MOST_LOAD * flight / mean;
-    // One server and fixed service times (Pollaczek and Khinchine).
-    let first = |rate: f64| Seconds(latency + mean + rate * squares / (2.0 * (1.0 - rate * mean / flight)));
+    let most = MOST_LOAD / queue.service;
+    let first = |rate: f64| queue.time_to_first_token(rate);
     let limit = question.level.time_to_first_token;
     match highest_rate(most, |rate| limit.is_none_or(|limit| first(rate) <= limit)) {
-        Some((rate, limited)) => Ok(PoolRate { loaded, rate, limited, first: first(rate), state: None }),
+        Some((rate, limited)) => Ok(PoolRate { loaded, rate, limited, queue, state: None }),
         None => {
             Err(PlanRefusal::TooSlow { plan, time_to_first_token: first(0.0), time_per_output_token: Seconds::ZERO })
         }
@@ -563,7 +588,7 @@ fn decode_rate<'a>(
     match found {
         Some((state, limited)) => {
             let rate = state.requests_per_second;
-            Ok(PoolRate { loaded, rate, limited, first: Seconds::ZERO, state: Some(state) })
+            Ok(PoolRate { loaded, rate, limited, queue: PromptQueue::default(), state: Some(state) })
         }
         None => Err(PlanRefusal::TooSlow {
             plan,
@@ -595,7 +620,9 @@ fn deploy_apart(
     };
     let (decode, prefill, iteration, prompt) = finish(a, b).map_err(PlanRefusal::Fault)?;
     // The first token comes from the prefilling pool; its successor waits for the cache.
-    let state = SteadyState { time_to_first_token: a.first, ..state };
+    let of_prompts = rate / f64::from(n);
+    let load = state.load.max(of_prompts * a.queue.service);
+    let state = SteadyState { time_to_first_token: a.queue.time_to_first_token(of_prompts), load, ..state };
     let bound = if f64::from(n) * a.rate <= f64::from(m) * b.rate {
         if a.limited { ServingBound::TimeToFirstToken } else { ServingBound::Load }
     } else if b.limited {

@@ -154,7 +154,9 @@ impl<'a> PassTimes<'a> {
         let shape = PassShape { sequences: sequences.div_ceil(parts).max(1), new: 1, cached };
         let pass = self.pass(shape)?;
         let launch = &self.engine.launch;
-        let host = Seconds::from_micros(launch.iteration_us + launch.sequence_us * sequences as f64);
+        // Every group with attention of its own has a scheduler of its own.
+        let scheduled = sequences.div_ceil(u64::from(self.plan.attention_data));
+        let host = Seconds::from_micros(launch.iteration_us + launch.sequence_us * scheduled as f64);
         Ok(PassTime { host: pass.host + host, ..pass })
     }
 
@@ -386,7 +388,11 @@ fn check_formats(chip: &Accelerator, plan: &ServingPlan, model: &Model) -> Resul
                 key,
                 value: format.to_string(),
                 limit: format!("the arrays of {} multiply no {}", chip.name, format.operand()),
-                cure: "take bf16, or a format that only stores weights, such as fp8-weights".to_owned(),
+                cure: if format.operand() == DataType::Bf16 {
+                    "serve on a chip with bf16".to_owned()
+                } else {
+                    "take bf16, or a format that only stores weights, such as fp8-weights".to_owned()
+                },
             });
         }
     }

@@ -83,8 +83,13 @@ impl RequestLengths {
                 let cure = "give the tokens of an answer: the prompt makes the first, decoding the others";
                 return fault("output", class.output.to_string(), "must be from 2 to 16777216", cure);
             }
-            if !(class.share > 0.0 && class.share.is_finite()) {
-                return fault("share", class.share.to_string(), "must be positive", "give the requests' share");
+            if !(class.share > 0.0 && class.share <= 1e9) {
+                return fault(
+                    "share",
+                    class.share.to_string(),
+                    "must be positive and at most 1e9",
+                    "give the requests' share",
+                );
             }
         }
         let classes = classes.iter().map(|class| LengthClass { share: class.share / total, ..*class }).collect();
@@ -426,7 +431,7 @@ impl PromptPool {
     /// A length that the model does not allow.
     pub fn of_replicas(times: &mut PassTimes<'_>, workers: u32, input: u64, batch: u64) -> Result<Self, ServingError> {
         let groups = u64::from(times.plan().attention_data);
-        let together = prompts_together(times, input).min(batch.max(1) * groups);
+        let together = prompts_together(times, input).min(batch.max(1).saturating_mul(groups));
         let several = time_of_prompts(times, together, input)?.total().0 / together as f64;
         let alone = time_of_prompts(times, 1, input)?.total().0;
         let latency = times.engine().launch.request_ms * 1e-3;
@@ -504,6 +509,18 @@ pub fn iteration_costs(
     let context = lengths.mean_context();
     let parts = u64::from(times.plan().attention_data);
     let fit = memory.sequences_that_fit(context.ceil() as u64).saturating_mul(parts);
+    if memory.room_for_cache() == sim::units::Bytes::ZERO {
+        return Err(ServingError::Plan {
+            key: "weights",
+            value: format!("{:.1} GiB on every device", memory.weights.gib()),
+            limit: format!(
+                "and {:.1} GiB at work leave nothing of the {:.1} GiB that the engine may use",
+                memory.working.gib(),
+                memory.usable.gib()
+            ),
+            cure: "give more devices to a replica (--tensor, --pipeline), or narrower weights (--products)".to_owned(),
+        });
+    }
     if fit == 0 || memory.sequences_that_fit(lengths.longest()) == 0 {
         return Err(ServingError::Plan {
             key: "input + output",
@@ -516,8 +533,8 @@ pub fn iteration_costs(
             cure: "give more devices (tp), a narrower cache or shorter requests".to_owned(),
         });
     }
-    let most = fit.min(times.engine().batching.most_sequences);
-    // Powers of two, past the most sequences, so that times do not depend on how many fit.
+    let most = fit.min(times.engine().batching.most_sequences.saturating_mul(parts));
+    // Powers of two and their middles, past the most sequences, so that times do not depend on how many fit.
     let mut decode = Vec::new();
     let mut n = 1;
     loop {
@@ -525,7 +542,7 @@ pub fn iteration_costs(
         if n >= most {
             break;
         }
-        n *= 2;
+        n = if n.is_power_of_two() { (n + n / 2).max(n + 1) } else { n.next_power_of_two() };
     }
     let mixed = times.batching() == Batching::Mixed;
     let typical = typical.clamp(1, most);
@@ -540,12 +557,15 @@ pub fn iteration_costs(
             // In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of
             // c + b tokens; b of these would pass the weights anyway. Groups take a prompt each.
             let most_tokens = times.engine().batching.most_tokens;
-            let iterations = class.input.div_ceil(most_tokens) as f64;
-            let wider = 1.0 + typical as f64 / (class.input.min(most_tokens) * parts) as f64;
-            let saved = (beside.total() - beside.attention).0 * iterations;
+            let iterations = class.input.div_ceil(most_tokens);
+            let saved = (beside.total() - beside.attention).0 * iterations as f64;
             let whole = time_of_prompts(times, parts, class.input)?.total().0;
-            let own = (whole * wider - saved).max(whole * LEAST_PROMPT_SHARE);
-            requests.push(request(own / flight / parts as f64, own + latency.0));
+            let wider = class.input.saturating_add(iterations * typical.div_ceil(parts));
+            let joint = time_of_prompts(times, parts, wider)?.total().0;
+            let own = (joint - saved).max(marginal_time(times, parts, class.input, whole)?);
+            // One sequence at least decodes beside it later.
+            let single = whole - times.decode(1, context as u64)?.total().0;
+            requests.push(request(own / flight / parts as f64, single.max(0.0) + latency.0));
         } else {
             let together = prompts_together(times, class.input);
             let batch = time_of_prompts(times, together, class.input)?.total().0 / together as f64;
@@ -556,6 +576,17 @@ pub fn iteration_costs(
     Ok(IterationCosts { decode, most_sequences: most, requests, mixed })
 }
 
-/// The least share of a prompt's time alone that it adds to an iteration: short prompts ride on weights that are read
-/// anyway, but their own products still take time.
+/// Returns what one more prompt for each of `parts` groups adds to an iteration that holds others: the difference between
+/// as many as it holds and one, or a share of the `whole` time of one if it holds no more.
+fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) -> Result<f64, ServingError> {
+    let together = prompts_together(times, input) / parts.max(1);
+    if together < 2 {
+        return Ok(whole * LEAST_PROMPT_SHARE);
+    }
+    let all = time_of_prompts(times, together * parts, input)?.total().0;
+    Ok(((all - whole) / (together - 1) as f64).max(0.0))
+}
+
+/// The least share of a prompt's time alone that it adds to an iteration, if the prompt fills it: its products take time
+/// beside weights that are read anyway.
 const LEAST_PROMPT_SHARE: f64 = 0.1;

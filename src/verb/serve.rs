@@ -252,7 +252,7 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         Some(study) => Some(space::search_space(arguments, study, &question, &engine, call)?),
         None => None,
     };
-    answers.extend(found.iter().map(SpaceAnswer::answer));
+    answers.extend(found.iter().flat_map(SpaceAnswer::answers));
     let head = ServingReport {
         model: arguments.model.clone(),
         engine: engine.name.clone(),
@@ -268,25 +268,26 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
     };
     let report = ServingReport::of_answers(head, &answers, &level, arguments.top as usize);
     if report.choices.is_empty() {
-        return Err(nothing_serves(&answers, &level));
+        return Err(nothing_serves(&answers, &level, arguments.devices));
     }
     let versioned = Versioned::with_schema_one(&report);
     answer::write_answer(call, arguments.format, &versioned, |_| report::serving_report(&report))
 }
 
 /// The failure if no plan serves, with the nearest one that would.
-fn nothing_serves(answers: &[ServingAnswer], level: &ServiceLevel) -> Failure {
+fn nothing_serves(answers: &[ServingAnswer], level: &ServiceLevel, devices: u32) -> Failure {
     let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
     let text = match nearest {
         Some(PlanRefusal::Fault(ServingError::Workload(error))) => error.to_string(),
-        Some(PlanRefusal::Fault(error)) => format!("no plan serves: {error}"),
+        Some(PlanRefusal::Fault(error)) => format!("no plan serves; the first's reason: {error}"),
         Some(refusal) => format!(
             "no plan meets the service level; the nearest: {}; allow more time, or give more or faster devices",
             describe_refusal(refusal, level)
         ),
-        None => {
-            "no plan uses so few devices: the given degrees need more; raise --devices or lower the degrees".to_owned()
-        }
+        None => format!(
+            "--devices {devices}: no plan uses so few: the given degrees, or pools apart, need more; raise --devices, or \
+            lower --tensor, --pipeline and --attention-data"
+        ),
     };
     failure::input_failure(text)
 }

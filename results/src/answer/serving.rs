@@ -167,6 +167,8 @@ pub struct PoolRecord {
     pub cache_kib_per_token: f64,
     /// Mean power of a device, W.
     pub device_w: f64,
+    /// The chip's published limit on its power, W; `null` if it has none.
+    pub tdp_w: Option<f64>,
 }
 
 /// One decoding iteration by parts, ms.
@@ -224,6 +226,7 @@ impl PoolRecord {
             cache_gib: memory.room_for_cache().gib(),
             cache_kib_per_token: memory.cache.per_token.as_f64() / 1024.0,
             device_w: pool.power.0,
+            tdp_w: pool.tdp.map(|tdp| tdp.0),
         }
     }
 }
@@ -284,7 +287,7 @@ impl ServingReport {
         let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
         Self {
             choices: all.iter().take(top).map(|deployment| ServingChoice::of_deployment(deployment)).collect(),
-            plans: refused + all.len() as u64,
+            plans: answers.iter().map(|answer| answer.priced).sum(),
             refused,
             nearest_refusal: nearest.map(|refusal| describe_refusal(refusal, level)),
             ..head

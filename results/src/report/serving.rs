@@ -25,10 +25,7 @@ pub fn serving_report(report: &ServingReport) -> String {
         ("plan", plan_line(best)),
         ("memory", memory_line(&best.decode)),
         ("iteration", iteration_line(best)),
-        (
-            "power",
-            format!("{} W a device, {} tokens per joule", number(best.decode.device_w), number(best.tokens_per_joule)),
-        ),
+        ("power", format!("{}; {} tokens per joule", power_of_pools(best), number(best.tokens_per_joule))),
         ("how sure", SURE.to_owned()),
     ]);
     text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(space, best)));
@@ -39,7 +36,7 @@ pub fn serving_report(report: &ServingReport) -> String {
         text.push_str("*  the limit that keeps it from serving more; elsewhere a load of 95 %\n");
     }
     text.push_str(&format!(
-        "{} plans priced, all of them; {} do not serve{}\n",
+        "{} plans of replicas and pools priced; {} do not serve{}\n",
         format_count(report.plans),
         format_count(report.refused),
         report.nearest_refusal.as_ref().map_or_else(String::new, |why| format!(", the nearest: {why}"))
@@ -128,7 +125,7 @@ fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
 
 /// The known error (measured/README.md, "Serving").
 const SURE: &str = "means, not percentiles; of 649 measured points on H100 and H200, on which engines were fitted, \
-    times per output token are 6 % off in the median and 18 % at the ninth of ten, times to the first token 26 % in \
+    times per output token are 6 % off in the median and 17 % at the ninth of ten, times to the first token 23 % in \
     the median; no other chip was measured";
 
 fn served(report: &ServingReport, best: &ServingChoice) -> String {
@@ -175,6 +172,20 @@ fn plan_of_pool(pool: &PoolRecord) -> String {
     parts
         .extend(further.into_iter().filter(|(_, degree)| *degree > 1).map(|(name, degree)| format!("{name} {degree}")));
     format!("{} x {} on {}", format_count(pool.replicas), parts.join(", "), pool.chip)
+}
+
+/// The mean power of a device of each pool, and whether it is more than the chip may take.
+fn power_of_pools(best: &ServingChoice) -> String {
+    let of = |pool: &PoolRecord| {
+        let over = pool.tdp_w.filter(|tdp| pool.device_w > *tdp).map_or_else(String::new, |tdp| {
+            format!(" (above its {} W: the clock would fall, and it would serve less)", format_significant(tdp, 4))
+        });
+        format!("{} W a device{over}", format_significant(pool.device_w, 4))
+    };
+    match &best.prefill {
+        None => of(&best.decode),
+        Some(prefill) => format!("prompts {}, decoding {}", of(prefill), of(&best.decode)),
+    }
 }
 
 fn plan_line(best: &ServingChoice) -> String {

@@ -36,14 +36,14 @@ struct BoundedChip {
 
 /// The answer for a space.
 pub struct SpaceAnswer {
-    answer: ServingAnswer,
+    answers: Vec<ServingAnswer>,
     record: ServedSpaceRecord,
 }
 
 impl SpaceAnswer {
-    /// Returns the deployments of the best chip.
-    pub fn answer(&self) -> ServingAnswer {
-        self.answer.clone()
+    /// Returns the deployments of the best chip, or of the best two in pools apart, as asked.
+    pub fn answers(&self) -> Vec<ServingAnswer> {
+        self.answers.clone()
     }
 
     /// Returns what was searched.
@@ -64,6 +64,9 @@ pub fn search_space(
     let mut asked = study.question(name);
     asked.models = vec![WorkloadSpec::of(&arguments.model)];
     asked.cluster.devices = arguments.devices;
+    if let Some(fabric) = &arguments.fabric {
+        asked.cluster.fabric.clone_from(fabric);
+    }
     asked.assume_ignored.clone_from(&arguments.assume);
     asked.files = call.files.clone();
     let loaded = SearchQuestion::load_again(asked)?;
@@ -101,7 +104,17 @@ pub fn search_space(
         };
         let rate = answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
         let apart = (arguments.pools != PoolChoice::Together)
-            .then(|| two_chips(&chips, fabrics, (question, engine), rate / f64::from(question.devices)));
+            .then(|| two_chips(&chips, fabrics, (question, engine), rate / f64::from(question.devices)))
+            .flatten();
+        let mut answers = if arguments.pools == PoolChoice::Apart { Vec::new() } else { vec![answer] };
+        answers.extend(apart.as_ref().and_then(|(first, second, _)| {
+            let side = |at: &usize| {
+                let built = &chips.get(*at)?.chip;
+                let fabric = built.fabric.and_then(|fabric| fabrics.get(fabric))?;
+                Some(ServingHardware { chip: &built.chip, fabric, engine })
+            };
+            Some(best::apart(question, side(first)?, side(second)?))
+        }));
         let values = |chip: &BoundedChip| values_of(space, chip.number);
         let efficiency = match &study.space.chips {
             Chips::Grid(spec) => spec.efficiency,
@@ -118,7 +131,7 @@ pub fn search_space(
             bound_tokens_per_s: left,
             gap: (left / rate - 1.0).max(0.0),
             best_values: chips.get(at).map(values).unwrap_or_default(),
-            apart: apart.flatten().map(|(first, second, rates)| TwoChips {
+            apart: apart.map(|(first, second, rates)| TwoChips {
                 prefill_values: chips.get(first).map(values).unwrap_or_default(),
                 decode_values: chips.get(second).map(values).unwrap_or_default(),
                 two_kinds: rates[0],
@@ -128,7 +141,7 @@ pub fn search_space(
             both: training.zip(both).map(|(training, both)| both.record(&training, (at, arguments), &chips, &values)),
             reference_tokens_per_s: reference,
         };
-        Ok(SpaceAnswer { answer, record })
+        Ok(SpaceAnswer { answers, record })
     })
 }
 
