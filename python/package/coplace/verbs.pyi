@@ -10,7 +10,7 @@ from coplace._inputs import Chip, Fabric, Model, Stack, Study
 _Path = Union[str, os.PathLike[str]]
 _Scalar = Union[str, int, float]
 
-__all__ = ["search", "sweep", "merge", "explain", "init", "evaluate", "plan", "compare", "pareto", "report", "validate", "calibrate", "place", "schedule", "scalesim", "calculon", "techniques", "list", "doctor"]
+__all__ = ["search", "sweep", "merge", "explain", "init", "evaluate", "plan", "compare", "pareto", "report", "validate", "calibrate", "place", "schedule", "scalesim", "calculon", "techniques", "serve", "list", "doctor"]
 
 class _SearchVerb:
     options: _List[Dict[str, Any]]
@@ -765,6 +765,64 @@ class _TechniquesVerb:
     ) -> Question: ...
 
 techniques: _TechniquesVerb
+
+class _ServeVerb:
+    options: _List[Dict[str, Any]]
+    def __call__(
+        self,
+        model: _Path | Model,
+        *,
+        chip: _Path | Chip | Sequence[_Path | Chip] | None = None,
+        study: _Path | Study | None = None,
+        fabric: _Path | Fabric | None = None,
+        devices: int | None = None,
+        engine: _Scalar | None = None,
+        input: int | None = None,
+        output: int | None = None,
+        lengths: _Scalar | None = None,
+        ttft: float | None = None,
+        tpot: float | None = None,
+        pools: Literal["together", "apart", "any"] | None = None,
+        products: _Scalar | None = None,
+        experts: _Scalar | None = None,
+        cache: Literal["bf16", "fp8"] | None = None,
+        tensor: int | None = None,
+        pipeline: int | None = None,
+        attention_data: int | None = None,
+        expert: int | None = None,
+        train_weight: float | None = None,
+        top: int | None = None,
+        assume: _Scalar | Sequence[_Scalar] | None = None,
+    ) -> Answer:
+        """Find the deployment that serves most tokens within limits on the time to the first token and between tokens."""
+    def question(
+        self,
+        model: _Path | Model,
+        *,
+        chip: _Path | Chip | Sequence[_Path | Chip] | None = None,
+        study: _Path | Study | None = None,
+        fabric: _Path | Fabric | None = None,
+        devices: int | None = None,
+        engine: _Scalar | None = None,
+        input: int | None = None,
+        output: int | None = None,
+        lengths: _Scalar | None = None,
+        ttft: float | None = None,
+        tpot: float | None = None,
+        pools: Literal["together", "apart", "any"] | None = None,
+        products: _Scalar | None = None,
+        experts: _Scalar | None = None,
+        cache: Literal["bf16", "fp8"] | None = None,
+        tensor: int | None = None,
+        pipeline: int | None = None,
+        attention_data: int | None = None,
+        expert: int | None = None,
+        train_weight: float | None = None,
+        top: int | None = None,
+        assume: _Scalar | Sequence[_Scalar] | None = None,
+    ) -> Question: ...
+
+serve: _ServeVerb
 
 class _ListVerb:
     options: _List[Dict[str, Any]]
