@@ -109,7 +109,8 @@ impl NamedInput {
 
     /// The same with one key of its file changed. A chip's, fabric's or study's key may be the end of its full key, if
     /// no other key ends so: `hbm_stacks` or `area.hbm_stacks`. Keys that follow from the changed one in another way
-    /// stay as they are. A chip that no longer is as it was published loses its published figures. A fabric has its figures for `chip`.
+    /// stay as they are. A chip that no longer is as it was published loses its published figures. A fabric has its
+    /// figures for `chip`.
     ///
     /// # Errors
     /// An unknown key, or a value that the file's reader refuses.

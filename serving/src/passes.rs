@@ -268,8 +268,8 @@ impl<'a> PassTimes<'a> {
     }
 
     /// Returns time and energy of a product. Weights that are stored in fewer bits than they are multiplied in need
-    /// less of the memories: the product runs as on memories that are faster by the ratio of all its bytes. Converting the
-    /// weights takes issue slots from the products.
+    /// less of the memories: the product runs as on memories that are faster by the ratio of all its bytes. Converting
+    /// the weights takes issue slots from the products.
     fn cost_of_product(&self, product: &Contraction, of: WeightsOf) -> (Seconds, Joules) {
         let bytes = self.plan.formats.bytes_of_weight(of);
         let wide = product.operand.packed_bytes_per_number();

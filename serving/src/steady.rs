@@ -576,8 +576,8 @@ pub fn iteration_costs(
     Ok(IterationCosts { decode, most_sequences: most, requests, mixed })
 }
 
-/// Returns what one more prompt for each of `parts` groups adds to an iteration that holds others: the difference between
-/// as many as it holds and one, or a share of the `whole` time of one if it holds no more.
+/// Returns what one more prompt for each of `parts` groups adds to an iteration that holds others: the difference
+/// between as many as it holds and one, or a share of the `whole` time of one if it holds no more.
 fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) -> Result<f64, ServingError> {
     let together = prompts_together(times, input) / parts.max(1);
     if together < 2 {
@@ -587,6 +587,6 @@ fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) 
     Ok(((all - whole) / (together - 1) as f64).max(0.0))
 }
 
-/// The least share of a prompt's time alone that it adds to an iteration, if the prompt fills it: its products take time
-/// beside weights that are read anyway.
+/// The least share of a prompt's time alone that it adds to an iteration, if the prompt fills it: its products take
+/// time beside weights that are read anyway.
 const LEAST_PROMPT_SHARE: f64 = 0.1;

@@ -285,8 +285,8 @@ fn nothing_serves(answers: &[ServingAnswer], level: &ServiceLevel, devices: u32)
             describe_refusal(refusal, level)
         ),
         None => format!(
-            "--devices {devices}: no plan uses so few: the given degrees, or pools apart, need more; raise --devices, or \
-            lower --tensor, --pipeline and --attention-data"
+            "--devices {devices}: no plan uses so few: the given degrees, or pools apart, need more; raise --devices, \
+            or lower --tensor, --pipeline and --attention-data"
         ),
     };
     failure::input_failure(text)

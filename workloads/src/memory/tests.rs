@@ -350,9 +350,9 @@ fn read_only_data_changes_nothing_else() {
     }
 }
 
-/// The same budget holds 3,312 examples beside MEMO's ten ends of ResNet-32, 7,431 beside iCaRL's one model, and
-/// 2,000 beside DER's ten (Zhou et al. 2023, section 4.1; the repository's `-ms 3312`). RMM's share moves examples between old
-/// and new classes, and none is lost but by rounding.
+/// The same budget holds 3,312 examples beside MEMO's ten ends of ResNet-32, 7,431 beside iCaRL's one model, and 2,000
+/// beside DER's ten (Zhou et al. 2023, section 4.1; the repository's `-ms 3312`). RMM's share moves examples between
+/// old and new classes, and none is lost but by rounding.
 #[test]
 fn a_budget_is_split_between_models_and_examples() {
     let model = llama();

@@ -139,8 +139,8 @@ pub(crate) fn add_fused_attention(
     output
 }
 
-/// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it: these
-/// are the queries of one sequence. Otherwise new tokens attend to each other, and to the cached ones.
+/// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it:
+/// these are the queries of one sequence. Otherwise new tokens attend to each other, and to the cached ones.
 fn serving_kernels(shape: &OperatorContext, pass: ServingPass, whole: FusedAttention) -> Vec<KernelStep> {
     if shape.decodes() {
         let keys = whole.window.map_or(whole.keys, |window| window.min(whole.keys));

@@ -88,8 +88,8 @@ impl ExpertDispatch {
         (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), ParallelAxis::Expert, collective))
     }
 
-    /// Returns this device's experts that any token reaches, rounded up. Each of T tokens of the group chooses k of E at
-    /// random and misses one of them with the probability 1 - k / E.
+    /// Returns this device's experts that any token reaches, rounded up. Each of T tokens of the group chooses k of E
+    /// at random and misses one of them with the probability 1 - k / E.
     fn reached_experts(&self, inside: u32) -> u64 {
         let (count, chosen) = (self.experts.count.max(1) as f64, self.experts.top_k as f64);
         let tokens = self.slots as f64 * f64::from(self.ranks.saturating_mul(inside)) / chosen.max(1.0);
