@@ -96,7 +96,7 @@ fn a_small_space_is_searched_without_a_gap() {
 fn what_cannot_be_served_is_refused_with_the_nearest() {
     for (words, parts) in [
         ("llama3-70b --chip h100 --devices 8 --tpot 2", &["service level", "time per output token", "allowed"][..]),
-        ("llama3-70b --chip h100 --devices 1", &["cache", "weights leave"]),
+        ("llama3-70b --chip h100 --devices 1", &["weights = 131", "leave nothing"]),
         ("bert-large --chip h100", &["tokens see later ones", "decoder-only"]),
         ("llama3-70b --chip a100 --products fp8", &["products = fp8", "multiply no fp8", "fp8-weights"]),
         ("llama3-70b --chip h100 --engine vlm", &["--engine: vlm", "did you mean `vllm`"]),
