@@ -179,6 +179,10 @@ impl Replica {
         prefix: &str,
     ) -> Result<Self, RowFailure> {
         let degree = |name: &str| read_degree(row, &format!("{prefix}{name}"));
+        let key = format!("{prefix}tp");
+        if row.optional_count(&key)? == Some(0) {
+            return Err(row.row_fault(&key, "must be at least 1", "give the devices that split every layer"));
+        }
         let (tensor, attention_data) = (degree("tp")?, degree("attention_dp")?);
         let pipeline = if prefix.is_empty() { degree("pp")? } else { 1 };
         let stated = degree("moe_ep")?;
