@@ -221,14 +221,14 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
     plans
 }
 
-/// Returns a rate of output tokens per second that no deployment of the question on `chip` exceeds, whatever its plan
-/// and engine.
+/// Returns a rate of output tokens per second that no deployment of the question on `chip` under `engine` exceeds,
+/// whatever its plan.
 ///
 /// - Products: a request has at least 2 operations per active weight of the layers and token.
 /// - Memory: an iteration of n sequences per device reads at least the active weights, divided by all devices, and n
 ///   caches. More sequences read fewer bytes per token; the memory and the limit on the time per output token bound n.
 #[must_use]
-pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator) -> f64 {
+pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> f64 {
     let (model, lengths, formats) = (question.model, &question.lengths, &question.formats);
     let devices = f64::from(question.devices);
     let mut served = model.clone();
@@ -241,13 +241,19 @@ pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator) -> f64 
         .map(|peak| peak.0)
         .fold(0.0, f64::max);
     let tokens: f64 = lengths.classes().iter().map(|class| class.share * (class.input + class.output) as f64).sum();
+    // An engine's kernels may be stated to be faster than the library's.
+    let kernels = &engine.kernels;
+    let peak = peak * kernels.product_fraction.max(1.0);
     let by_products = devices * peak / (2.0 * active * tokens) * lengths.mean_output();
     let cache = CacheSize::of_model(model, 1, formats.cache).of_sequence(lengths.mean_context() as u64).as_f64();
-    let rate = chip.hbm.read_bandwidth.0;
+    let rate = chip.hbm.read_bandwidth.0 * kernels.product_fraction.max(kernels.decode_fraction).max(1.0);
     let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * rate);
     let room = (chip.hbm.capacity.as_f64().min(readable) - bytes).max(0.0);
     let sequences = room / cache.max(1.0);
-    let by_memory = if cache > 0.0 { devices * rate * sequences / (bytes + sequences * cache) } else { f64::INFINITY };
+    // The prompt makes an answer's first token, decoding the others.
+    let per_step = lengths.mean_output() / (lengths.mean_output() - 1.0);
+    let by_memory =
+        if cache > 0.0 { devices * rate * sequences / (bytes + sequences * cache) * per_step } else { f64::INFINITY };
     by_products.min(by_memory)
 }
 

@@ -1,7 +1,9 @@
 //! Laws of serving: more of a resource never serves less, and no pass is faster than its bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use coplace_serving::best::{GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, apart, together};
+use coplace_serving::best::{
+    GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, apart, bound_of_chip, together,
+};
 use coplace_serving::plan::ServedProduct;
 use coplace_serving::steady::RequestLengths;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingPlan, memory_of_plan};
@@ -79,6 +81,10 @@ fn more_of_anything_never_serves_fewer_tokens() {
         let own = tokens_per_second(&base, &chip, &fabric, &engine);
         let what = format!("{} on {name} x {bandwidth} x {capacity} under {}: {own}", model.name, engine.name);
         served += usize::from(own > 0.0);
+        let bound = bound_of_chip(&base, &chip, &engine);
+        if own > bound {
+            broken.push(format!("{what} is above the bound on the chip, {bound}"));
+        }
         let faster = chip_like(name, bandwidth * 1.3, capacity);
         let mut told = vec![(tokens_per_second(&base, &faster, &fabric, &engine), "with more bandwidth")];
         // An engine fills the memory that it has. Then fewer requests wait and more decode, each a trifle slower: under

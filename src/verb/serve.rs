@@ -270,6 +270,15 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
     if report.choices.is_empty() {
         return Err(nothing_serves(&answers, &level, arguments.devices));
     }
+    if lengths.longest() > model.max_sequence {
+        tracing::warn!(
+            "requests have up to {} tokens; {} was made for {}: its answers may be worse, its times are those of the \
+            longer requests",
+            lengths.longest(),
+            arguments.model,
+            model.max_sequence
+        );
+    }
     let versioned = Versioned::with_schema_one(&report);
     answer::write_answer(call, arguments.format, &versioned, |_| report::serving_report(&report))
 }

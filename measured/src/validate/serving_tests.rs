@@ -21,9 +21,11 @@ fn carried_points_come_out_as_the_readme_says() {
         report.unpredicted
     );
     assert_eq!((report.rows, report.unpredicted.len()), (656, 7));
-    for ranking in &report.rankings {
-        let least = if ranking.group.contains("gpt-oss") { 0.7 } else { 0.97 };
-        assert!(ranking.spearman > least && ranking.top1_regret_pct < 1.0, "{ranking:?}");
+    // In the order of the groups: SGLang, TensorRT-LLM and vLLM with Qwen3; Llama on H100, and twice on H200; gpt-oss.
+    let pinned = [0.989, 0.992, 0.993, 0.985, 0.985, 0.989, 0.739, 0.890, 0.957];
+    assert_eq!(report.rankings.len(), pinned.len());
+    for (ranking, pinned) in report.rankings.iter().zip(pinned) {
+        assert!(ranking.spearman > pinned - 0.002 && ranking.top1_regret_pct < 1.0, "{ranking:?}, pinned {pinned}");
     }
     // Four points of gpt-oss with 512 in flight on H100 under vLLM are more than twice too long: the engine ran far
     // fewer at once.

@@ -79,7 +79,7 @@ pub fn search_space(
         )));
     }
     progress::run_with_progress(call, "pricing chips", || {
-        let mut chips = bounded_chips(space, question)?;
+        let mut chips = bounded_chips(space, question, engine)?;
         chips.sort_by(|a, b| b.bound.total_cmp(&a.bound).then(a.number.cmp(&b.number)));
         let fabrics = &loaded.fabrics;
         let (training, both) = match arguments.train_weight {
@@ -242,10 +242,14 @@ fn place_of_most(rates: &[f64]) -> Option<usize> {
 }
 
 /// Returns the chips within the limits with their bounds.
-fn bounded_chips(space: &Space, question: &ServingQuestion<'_>) -> Result<Vec<BoundedChip>, Failure> {
+fn bounded_chips(
+    space: &Space,
+    question: &ServingQuestion<'_>,
+    engine: &ServingEngine,
+) -> Result<Vec<BoundedChip>, Failure> {
     let build = |number: u64| match space.combination_at(number) {
         Ok(Combination::Chip(chip)) => {
-            let bound = best::bound_of_chip(question, &chip.chip);
+            let bound = best::bound_of_chip(question, &chip.chip, engine);
             Ok(Some(BoundedChip { number, chip, bound }))
         }
         Ok(Combination::Outside(..) | Combination::NoChip(_)) => Ok(None),

@@ -19,8 +19,8 @@ use std::sync::LazyLock;
 use workloads::{Layout, Model};
 
 /// Requests that a load generator sends for each that it keeps in flight. The first ones arrive at once, so their
-/// prompts queue; later ones spread out. It is ten in the benchmarks of InferenceMAX, whose points of Llama and gpt-oss
-/// the rows have; other sources do not state it. Range 5 to 20.
+/// prompts queue; later ones spread out. The rows do not state it. Ten was chosen after seeing the times to the first
+/// token of Llama and gpt-oss, which it fits; four to five would fit Qwen3's. Range 4 to 20.
 const REQUESTS_PER_SLOT: f64 = 10.0;
 /// Most devices of a replica along one axis, and most replicas.
 const MOST_DEVICES: u32 = 1 << 16;
