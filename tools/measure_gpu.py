@@ -7,7 +7,11 @@
   kernels.csv            products by format, layout and alignment, attention, norms, the optimizer: one row per kernel;
   stream_contention.csv  host copies beside products;
   training_runs.csv      steps and peaks of Llama-like models: plain, recomputed, and with the loss by chunks;
-  power.csv              (part `power`, needs pynvml) watts and clock while one kernel runs.
+  serving_kernels.csv    (part `serving`) what decoding runs: products of few rows, attention of one query, few tokens
+                         an expert, in the columns of kernels.csv;
+  decode_passes.csv      (part `decode`) one iteration of a Llama-like model, as one graph, by sequences and context;
+  finetuning_peaks.csv   (part `adapters`, needs transformers and peft) peaks and steps of LoRA, DoRA and all weights;
+  gpu_energy.csv         (part `power`, needs pynvml) energy of a kernel, by board power and time, and the clock.
 
 Times on a GPU are CUDA events around replays of CUDA graphs (`timing` = device). The operands rotate over copies that
 together exceed the last cache four times, so every kernel reads its operands from memory. Operands are normal random
@@ -25,7 +29,7 @@ p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDes
 p.add_argument("--chip", required=True, help="name of the chip, as in `coplace list chips` or a chip file")
 p.add_argument("--out", required=True, help="directory for the files")
 p.add_argument("--minutes", type=float, default=5, help="time for all parts")
-p.add_argument("--parts", default="steps,copies,kernels", help="of steps, copies, kernels, power")
+p.add_argument("--parts", default="steps,copies,kernels", help="of steps, copies, kernels, serving, decode, adapters, power")
 p.add_argument("--quick", action="store_true", help="small sizes: a check of the script")
 a = p.parse_args()
 os.makedirs(a.out, exist_ok=True)
@@ -43,7 +47,7 @@ SOURCE = f"coplace calibrate --script, {NAME}, PyTorch {torch.__version__}, {VER
 SIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
 TYPE = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # A part's share of the minutes.
-SHARE = {"steps": 0.4, "copies": 0.1, "kernels": 0.5, "power": 0.5}
+SHARE = {"steps": 0.4, "copies": 0.1, "kernels": 0.5, "serving": 0.3, "decode": 0.3, "adapters": 0.4, "power": 0.5}
 
 
 def sync():
@@ -133,17 +137,17 @@ def rand(*shape, dtype="bf16"):
 
 KERNELS = (
     "id,dataset,chip,kernel,m,n,k,batch,elements,dtype,measured_us,spread_pct,timing,source,"
-    "heads,kv_heads,head_dim,q_len,kv_len,window,experts,top_k"
+    "heads,kv_heads,head_dim,q_len,kv_len,window,experts,top_k,library"
 )
 
 
 class Kernel:
     """A kernel to measure: its row, how its calls are made, and the bytes that a call reads and writes."""
 
-    def __init__(self, kernel, make, moved, library="", graphed=True, **shape):
-        self.kernel, self.make, self.moved = kernel, make, moved
-        self.library, self.graphed, self.shape = library, graphed, shape
-        parts = [a.chip, kernel] + [f"{key}{value}" for key, value in shape.items()] + [library.replace(" ", "-")]
+    def __init__(self, kernel, make, moved, how="", graphed=True, dataset="measured_here", **shape):
+        self.kernel, self.make, self.moved, self.dataset = kernel, make, moved, dataset
+        self.how, self.graphed, self.shape = how, graphed, shape
+        parts = [a.chip, kernel] + [f"{key}{value}" for key, value in shape.items()] + [how.replace(" ", "-")]
         self.id = "_".join(part for part in parts if part)
 
     def measure(self, table):
@@ -153,10 +157,10 @@ class Kernel:
             return print("skipped", self.id, named(why), file=sys.stderr)
         finally:
             free()
-        how = [SOURCE, self.library, "" if self.graphed or not GPU else "loop of launches"]
+        how = [SOURCE, self.how, "" if self.graphed or not GPU else "loop of launches"]
         table.add(
             id=self.id,
-            dataset="measured_here",
+            dataset=self.dataset,
             chip=a.chip,
             kernel=self.kernel,
             measured_us=f"{us:.4f}",
@@ -178,8 +182,8 @@ def product(m, n, k, dtype="bf16", layout="TN"):
         return lambda: torch.mm(x, w, out=out)
 
     kernel = "gemm_dgrad" if layout == "NN" else "gemm"
-    library = "layout NT" if layout == "NT" else ""
-    return Kernel(kernel, make, SIZE[dtype] * (m * k + k * n + m * n), library, m=m, n=n, k=k, batch=1, dtype=dtype)
+    how = "layout NT" if layout == "NT" else ""
+    return Kernel(kernel, make, SIZE[dtype] * (m * k + k * n + m * n), how, m=m, n=n, k=k, batch=1, dtype=dtype)
 
 
 def weight_gradient(m, n, k):
@@ -192,15 +196,20 @@ def weight_gradient(m, n, k):
     return Kernel("gemm_wgrad", make, 2 * k * (m + n) + 8 * m * n, m=m, n=n, k=k, batch=1, dtype="bf16")
 
 
-def product_fp8(m, n, k):
-    """Operands in bf16, converted on the way, as a linear layer does it."""
+def product_fp8(m, n, k, converted=False):
+    """The input in bf16, converted on the way as a linear layer does it, or already in fp8."""
 
     def make():
         x, w = rand(m, k), rand(n, k).to(torch.float8_e4m3fn)
         s = torch.ones((), device=dev)
+        if converted:
+            y = x.to(torch.float8_e4m3fn)
+            return lambda: torch._scaled_mm(y, w.t(), s, s, out_dtype=torch.bfloat16)
         return lambda: torch._scaled_mm(x.to(torch.float8_e4m3fn), w.t(), s, s, out_dtype=torch.bfloat16)
 
-    return Kernel("gemm", make, 3 * m * k + k * n + 2 * m * n, m=m, n=n, k=k, batch=1, dtype="fp8")
+    how, dataset = ("input in fp8", "measured_here_narrow") if converted else ("", "measured_here")
+    moved = (1 if converted else 3) * m * k + k * n + 2 * m * n
+    return Kernel("gemm", make, moved, how, dataset=dataset, m=m, n=n, k=k, batch=1, dtype="fp8")
 
 
 def products(b, m, n, k):
@@ -220,14 +229,19 @@ def grouped(e, m, n, k):
     return Kernel("grouped_gemm", make, 2 * e * (m * k + k * n + m * n), m=m, n=n, k=k, dtype="bf16", experts=e)
 
 
-def attention(b, h, kv, d, s, backward):
+def attention_library(library):
+    """The library by the name that coplace knows it by: PyTorch's flash attention is the second release."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    return sdpa_kernel(SDPBackend.CUDNN_ATTENTION if library == "cudnn" else SDPBackend.FLASH_ATTENTION)
+
+
+def attention(b, h, kv, d, s, backward, library="flash_attention_2"):
     def make():
         q, k, v = (rand(b, s, x, d).transpose(1, 2).requires_grad_(backward) for x in (h, kv, kv))
 
         def forward():
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            with attention_library(library):
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=kv != h)
 
         if not backward:
@@ -239,7 +253,23 @@ def attention(b, h, kv, d, s, backward):
     kernel = "attention_backward" if backward else "attention_forward"
     moved = 2 * b * s * d * (2 * h + 2 * kv) * (1 + backward)
     shape = dict(batch=b, heads=h, kv_heads=kv, head_dim=d, q_len=s, kv_len=s, window=0, dtype="bf16")
-    return Kernel(kernel, make, moved, "SDPA flash", graphed=not backward, **shape)
+    return Kernel(kernel, make, moved, "SDPA", graphed=not backward, library=library, **shape)
+
+
+def decode_attention(b, h, kv, d, s, library="flash_attention_2"):
+    """One query of each of b sequences over s keys."""
+
+    def make():
+        q, k, v = rand(b, 1, h, d).transpose(1, 2), *(rand(b, s, kv, d).transpose(1, 2) for _ in range(2))
+
+        def forward():
+            with attention_library(library):
+                return F.scaled_dot_product_attention(q, k, v, enable_gqa=kv != h)
+
+        return forward
+
+    shape = dict(batch=b, heads=h, kv_heads=kv, head_dim=d, q_len=1, kv_len=s, window=0, dtype="bf16")
+    return Kernel("attention_decode", make, 4 * b * s * kv * d, "SDPA", library=library, **shape)
 
 
 def rows(kernel, m, n, dtype="bf16", backward=False):
@@ -328,20 +358,48 @@ def kinds_of_kernels():
         [products(*shape) for shape in batches],
         [grouped(*shape) for shape in shapes],
         [attention(*shape, backward) for shape in heads for backward in both],
+        [attention(*shape, backward, "cudnn") for shape in heads for backward in both],
         [rows(kernel, *v, backward=b) for v in vectors for kernel in ("layernorm", "rmsnorm", "softmax") for b in both],
         [elementwise(kernel, *v) for v in vectors for kernel in ("gelu", "silu", "add", "mul")],
         [update(n, dtype) for n in parameters for dtype in ("bf16", "fp32")],
-        [copy(n) for n in parameters],
+        [copy(n) for n in parameters + [2**20, 2**10]],
     ]
 
 
+def kinds_of_serving():
+    """The kernels of decoding, the most telling first."""
+    if a.quick:
+        layers, counts, heads, shapes = [(256, 128)], (1, 16), [(2, 4, 2, 64, 128)], [(4, 2, 128, 64)]
+    else:
+        layers = [(6144, 4096), (28672, 4096), (4096, 14336), (1024, 1024), (128256, 4096), (8192, 8192)]
+        counts = (1, 8, 16, 32, 64, 128, 256)
+        heads = [(b, 32, 8, 128, s) for b, s in ((32, 4096), (1, 32768), (8, 8192), (128, 2048), (1, 4096), (256, 512))]
+        heads += [(64, 64, 8, 128, 4096), (64, 8, 1, 128, 8192), (16, 32, 32, 128, 2048), (8, 8, 1, 128, 131072)]
+        shapes = [(64, 1, 768, 2048), (128, 4, 768, 2048), (8, 2, 14336, 4096), (32, 16, 2048, 4096), (128, 16, 1536, 4096)]
+    return [
+        [product(m, n, k) for n, k in layers for m in counts],
+        [product_fp8(m, n, k, c) for n, k in layers for m in counts if m > 8 for c in (True, False)],
+        [decode_attention(*shape) for shape in heads],
+        [decode_attention(*shape, "cudnn") for shape in heads],
+        [rows("rmsnorm", m, 4096) for m in counts] + [elementwise("silu", m, 14336) for m in counts],
+        [grouped(*shape) for shape in shapes],
+    ]
+
+
+def serving(until):
+    measure_in_turn("serving", Table("serving_kernels.csv", KERNELS), kinds_of_serving(), until)
+
+
 def kernels(until):
-    table, kinds = Table("kernels.csv", KERNELS), kinds_of_kernels()
+    measure_in_turn("kernels", Table("kernels.csv", KERNELS), kinds_of_kernels(), until)
+
+
+def measure_in_turn(part, table, kinds, until):
     # A kind at a time in turn: when the time is up, every kind has rows.
     for turn in range(max(map(len, kinds))):
         for kernel in (kind[turn] for kind in kinds if turn < len(kind)):
             if time.time() > until:
-                return print("kernels: the time is up; --minutes gives more", file=sys.stderr)
+                return print(f"{part}: the time is up; --minutes gives more", file=sys.stderr)
             kernel.measure(table)
 
 
@@ -507,6 +565,9 @@ def steps(until):
         models = {"llama-1b": (16, 2048, 8192, 32, 8, 128256), "gpt-760m": (24, 1536, 4096, 16, 16, 50304)}
         runs = [("llama-1b", 4096, 2, r, c) for r in (0, 1) for c in (0, 1)]
         runs += [("gpt-760m", 1024, 4, 0, 0), ("gpt-760m", 1024, 8, 1, 1), ("llama-1b", 8192, 1, 1, 0)]
+        models.update({"llama-3b": (28, 3072, 8192, 24, 8, 128256), "llama-8b": (32, 4096, 14336, 32, 8, 128256)})
+        runs += [("llama-8b", 4096, 1, 1, 1), ("llama-3b", 4096, 2, 0, 0), ("llama-1b", 32768, 1, 1, 1)]
+        runs += [("llama-8b", 8192, 1, 1, 0), ("llama-3b", 4096, 4, 1, 1)]
     for name, s, b, recompute, chunked in runs:
         if time.time() > until:
             return print("steps: the time is up; --minutes gives more", file=sys.stderr)
@@ -559,68 +620,251 @@ def steps(until):
         table.add(**cells)
 
 
+class DecodeLayer:
+    """A layer that decodes one token of each sequence: its new key and value are written to the cache first. Queries
+    and keys are not rotated. Every layer has weights and a cache of its own."""
+
+    def __init__(self, h, f, heads, kv, batch, context):
+        d = self.d = h // heads
+        self.heads, self.kv, self.batch = heads, kv, batch
+        self.norms = rand(h), rand(h)
+        self.qkv, self.out = rand(h + 2 * kv * d, h) / h**0.5, rand(h, h) / h**0.5
+        self.gate_up, self.down = rand(2 * f, h) / h**0.5, rand(h, f) / f**0.5
+        self.cache = rand(2, batch, context, kv, d)
+
+    def run(self, x):
+        h = x.shape[1]
+        y = F.linear(F.rms_norm(x, (h,), self.norms[0]), self.qkv)
+        q, new = y.split([h, 2 * self.kv * self.d], -1)
+        self.cache[:, :, -1] = new.view(self.batch, 2, self.kv, self.d).transpose(0, 1)
+        keys, values = self.cache.transpose(2, 3)
+        query = q.view(self.batch, self.heads, 1, self.d)
+        y = F.scaled_dot_product_attention(query, keys, values, enable_gqa=True)
+        x = torch.addmm(x, y.view(self.batch, h), self.out.t())
+        gate, up = F.linear(F.rms_norm(x, (h,), self.norms[1]), self.gate_up).chunk(2, -1)
+        return torch.addmm(x, F.silu(gate) * up, self.down.t())
+
+
+def decode(until):
+    """One iteration of decoding: every layer, the head and the most likely token, as one CUDA graph."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    columns = "id,dataset,chip,model,dtype,batch,context,measured_us,spread_pct,timing,source"
+    table = Table("decode_passes.csv", columns)
+    if a.quick:
+        model, shape, runs = "tiny", (2, 128, 256, 4, 2, 1024), [(1, 64), (4, 128)]
+    else:
+        model, shape = "llama3.1-8b", (32, 4096, 14336, 32, 8, 128256)
+        runs = [(1, 1024), (32, 1024), (1, 32768), (128, 1024), (8, 8192), (32, 8192), (256, 1024), (8, 1024), (8, 32768)]
+    layers, h, f, heads, kv, vocab = shape
+    for batch, context in runs:
+        if time.time() > until:
+            return print("decode: the time is up; --minutes gives more", file=sys.stderr)
+        try:
+            with torch.no_grad(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+                stack = [DecodeLayer(h, f, heads, kv, batch, context) for _ in range(layers)]
+                embed, head, last = rand(vocab, h), rand(vocab, h), rand(h)
+                ids = torch.zeros(batch, dtype=torch.int64, device=dev)
+
+                def iteration():
+                    x = F.embedding(ids, embed)
+                    for layer in stack:
+                        x = layer.run(x)
+                    ids.copy_(F.linear(F.rms_norm(x, (h,), last), head).argmax(-1))
+
+                us, spread = timed(lambda: iteration, 1e12, True)
+        except Exception as why:
+            print("skipped", batch, context, named(why), file=sys.stderr)
+            continue
+        finally:
+            stack = iteration = None
+            free()
+        table.add(
+            id=f"{a.chip}_decode_{model}_b{batch}_s{context}",
+            dataset="measured_here",
+            chip=a.chip,
+            model=model,
+            dtype="bf16",
+            batch=batch,
+            context=context,
+            measured_us=f"{us:.2f}",
+            spread_pct=f"{spread:.2f}",
+            timing="device",
+            source=SOURCE + ", SDPA flash",
+        )
+
+
+def adapters(until):
+    """Steps and peaks of transformers' Llama with PEFT's adapters, or with all weights trained, in bf16."""
+    import transformers, peft
+
+    columns = "id,source,model,chip,gpus,technique,quantization,rank,micro_batch,seq,recompute,offload,peak,unit,"
+    table = Table("finetuning_peaks.csv", columns + "instrument,step_or_total_s,tokens_per_s,fits,note")
+    wide = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    if a.quick:
+        models = {"tiny": (2, 128, 256, 4, 2, 1024)}
+        runs = [("tiny", m, 4, t, 2, 64, r) for m, t, r in (("FULL", [], 0), ("LORA", wide, 1), ("DORA", wide[:1], 0))]
+    else:
+        models = {"llama3.2-1b": (16, 2048, 8192, 32, 8, 128256), "llama3.1-8b": (32, 4096, 14336, 32, 8, 128256)}
+        narrow = ["q_proj", "v_proj"]
+        runs = [
+            ("llama3.1-8b", "LORA", 16, narrow, 1, 2048, 0),
+            ("llama3.1-8b", "LORA", 16, wide, 2, 4096, 1),
+            ("llama3.2-1b", "FULL", 0, [], 4, 2048, 0),
+            ("llama3.2-1b", "DORA", 16, narrow, 4, 2048, 0),
+            ("llama3.1-8b", "LORA", 64, wide, 1, 2048, 0),
+            ("llama3.1-8b", "FULL", 0, [], 1, 2048, 1),
+            ("llama3.2-1b", "LORA", 32, narrow, 8, 1024, 0),
+            ("llama3.1-8b", "DORA", 16, wide, 1, 4096, 1),
+        ]
+    for name, method, rank, targets, b, s, recompute in runs:
+        if time.time() > until:
+            return print("adapters: the time is up; --minutes gives more", file=sys.stderr)
+        layers, h, f, heads, kv, vocab = models[name]
+        config = transformers.LlamaConfig(
+            num_hidden_layers=layers,
+            hidden_size=h,
+            intermediate_size=f,
+            num_attention_heads=heads,
+            num_key_value_heads=kv,
+            vocab_size=vocab,
+            max_position_embeddings=131072,
+            tie_word_embeddings=name == "llama3.2-1b",
+            attn_implementation="sdpa",
+            use_cache=False,
+        )
+        kind = "full" if recompute else "none"
+        model = optimizer = None
+        try:
+            with dev:
+                torch.set_default_dtype(torch.bfloat16)
+                model = transformers.LlamaForCausalLM(config)
+            if method != "FULL":
+                dora = method == "DORA"
+                model = peft.get_peft_model(model, peft.LoraConfig(r=rank, target_modules=targets, use_dora=dora))
+            if recompute:
+                model.enable_input_require_grads()
+                model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()
+            trained = [weight for weight in model.parameters() if weight.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=1e-4)
+            ids = torch.randint(vocab, (b, s), device=dev)
+
+            def step():
+                model(input_ids=ids, labels=ids).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+            for _ in range(2):
+                step()
+            seconds, _ = median_of(step, 5)
+            peaks = [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()] if GPU else [0, 0]
+            kinds = {str(weight.dtype).split(".")[1] for weight in trained}
+            note = f"trainable {sum(weight.numel() for weight in trained)}; dtype {'/'.join(sorted(kinds))}; "
+            note += f"targets {targets}; transformers {transformers.__version__}, peft {peft.__version__}"
+        except Exception as why:
+            print("skipped", name, method, named(why), file=sys.stderr)
+            continue
+        finally:
+            model = optimizer = trained = step = None
+            torch.set_default_dtype(torch.float32)
+            free()
+            if GPU:
+                torch.cuda.reset_peak_memory_stats()
+        for peak, instrument in zip(peaks, ("allocated", "reserved")):
+            table.add(
+                id=f"{a.chip}_{name}_{method.lower()}{rank}_{len(targets)}_s{s}_b{b}_{kind}_{instrument}",
+                source=SOURCE,
+                model=name,
+                chip=a.chip,
+                gpus=1,
+                technique=method,
+                rank=rank or "",
+                micro_batch=b,
+                seq=s,
+                recompute=kind,
+                peak=f"{peak / 2**30:.3f}" if GPU else "",
+                unit="GiB",
+                instrument=f"max {instrument} over 7 steps",
+                step_or_total_s=f"{seconds:.5f}",
+                tokens_per_s=f"{b * s / seconds:.0f}",
+                fits=1,
+                note=note,
+            )
+
+
 def power(until):
-    """Board power and SM clock, sampled through NVML while one kernel runs."""
+    """Energy of a call of a kernel, from board power and time while it repeats; and the SM clock (NVML)."""
     import pynvml
 
     pynvml.nvmlInit()
     board = pynvml.nvmlDeviceGetHandleByIndex(0)
-    columns = "id,chip,kernel,operands,dtype,measured_us,tflop_per_s,gbytes_per_s,power_w,sm_clock_mhz,limit_w,source"
-    table = Table("power.csv", columns)
+    table = Table("gpu_energy.csv", KERNELS + ",operands,power_w,energy_mj,sm_clock_mhz,limit_w")
     limit = pynvml.nvmlDeviceGetEnforcedPowerLimit(board) / 1e3
 
-    def one(name, call, operations=0, moved=0, operands="normal", dtype="bf16", seconds=2.5):
+    def one(kernel, calls, operands="normal", seconds=2.5):
+        if time.time() > until:
+            return print("power: the time is up; --minutes gives more", file=sys.stderr)
         samples, stop = [], threading.Event()
 
         def sample():
             while not stop.is_set():
                 watts = pynvml.nvmlDeviceGetPowerUsage(board) / 1e3
-                samples.append((time.time(), watts, pynvml.nvmlDeviceGetClockInfo(board, 1)))
+                samples.append((watts, pynvml.nvmlDeviceGetClockInfo(board, 1)))
                 time.sleep(0.02)
 
-        thread, begin, count, settled = threading.Thread(target=sample), time.time(), 0, None
+        def repeat(seconds):
+            """Calls until the time is up; returns how often."""
+            begin, count = time.time(), 0
+            while count == 0 or time.time() - begin < seconds:
+                for i in range(12):
+                    calls[i % len(calls)]()
+                sync()
+                count += 12
+            return count
+
+        repeat(0.4 * seconds)  # until clock and reading have settled
+        settled = time.time()
+        thread = threading.Thread(target=sample, daemon=True)
         thread.start()
-        while time.time() - begin < seconds:
-            if settled is None and time.time() - begin > 0.4 * seconds:
-                settled, count = time.time(), 0
-            for _ in range(10):
-                call()
-            sync()
-            count += 10
-        us = (time.time() - settled) / count * 1e6
+        us = (repeat(0.6 * seconds), time.time() - settled)
+        us = us[1] / us[0] * 1e6
         stop.set()
         thread.join()
-        late = [sample for sample in samples if sample[0] >= settled]
-        watts, clock = (sum(sample[i] for sample in late) / max(len(late), 1) for i in (1, 2))
+        watts, clock = (sum(sample[i] for sample in samples) / max(len(samples), 1) for i in (0, 1))
         table.add(
-            id=f"{a.chip}_power_{name}_{operands}",
+            id=f"{kernel.id}_energy" + "_zeros" * (operands == "zeros"),
+            dataset=kernel.dataset + "_zeros" * (operands == "zeros"),
             chip=a.chip,
-            kernel=name,
-            operands=operands,
-            dtype=dtype,
+            kernel=kernel.kernel,
             measured_us=f"{us:.3f}",
-            tflop_per_s=f"{operations / us / 1e6:.1f}",
-            gbytes_per_s=f"{moved / us / 1e3:.1f}",
+            timing="device",
+            source=SOURCE,
+            operands=operands,
             power_w=f"{watts:.1f}",
+            energy_mj=f"{watts * us / 1e3:.3f}",
             sm_clock_mhz=f"{clock:.0f}",
             limit_w=f"{limit:.0f}",
-            source=SOURCE,
+            **kernel.shape,
         )
 
     n = 8192
-    for operands in ("normal", "zeros"):
-        scale = 1 if operands == "normal" else 0
+    wide, narrow = product(n, n, n), product_fp8(n, n, n, converted=True)
+    for operands, scale in (("normal", 1), ("zeros", 0)):
         x, y, s = rand(n, n) * scale, rand(n, n) * scale, torch.ones((), device=dev)
-        one("gemm", lambda: torch.mm(x, y.t()), 2 * n**3, 6 * n * n, operands)
+        one(wide, [lambda: torch.mm(x, y.t())], operands)
         x8, y8 = x.to(torch.float8_e4m3fn), y.to(torch.float8_e4m3fn)
-        fp8 = lambda: torch._scaled_mm(x8, y8.t(), s, s, out_dtype=torch.bfloat16)
-        one("gemm", fp8, 2 * n**3, 4 * n * n, operands, "fp8")
-    x = rand(2**29)
-    out = torch.empty_like(x)
-    one("copy", lambda: out.copy_(x), 0, 4 * x.numel())
+        one(narrow, [lambda: torch._scaled_mm(x8, y8.t(), s, s, out_dtype=torch.bfloat16)], operands)
+    x = y = x8 = y8 = None
+    for kernel in (copy(2**29), elementwise("gelu", 2**15, 2**14), product(2048, n, n), product(512, n, n)):
+        one(kernel, [kernel.make()])
+    for kernel in (product(64, n, n), decode_attention(64, 32, 8, 128, 4096)):
+        one(kernel, [kernel.make() for _ in range(4)])
+    for kernel in (attention(2, 32, 8, 128, 8192, False), attention(2, 32, 8, 128, 8192, True)):
+        one(kernel, [kernel.make()])
 
 
-PARTS = {part.__name__: part for part in (steps, copies, kernels, power)}
+PARTS = {part.__name__: part for part in (steps, copies, kernels, serving, decode, adapters, power)}
 asked = a.parts.split(",")
 for name in asked:
     if name not in PARTS:

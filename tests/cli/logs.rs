@@ -32,11 +32,13 @@ fn pytorch_s_own_measurements() {
     std::fs::copy(repository_path("tests/cli/two_cpu_cores.toml"), dir.path().join("chips/two_cpu_cores.toml"))
         .unwrap();
     run(&["calibrate", "--script", "measure.py"]).expect_result();
-    let call = ["measure.py", "--chip", "two_cpu_cores", "--out", "measured", "--quick", "--minutes", "2"];
-    let measured = Command::new("python3").current_dir(dir.path()).args(call).output().unwrap();
+    let call = ["measure.py", "--chip", "two_cpu_cores", "--out", "measured", "--quick", "--minutes", "3"];
+    let parts = ["--parts", "steps,copies,kernels,serving,decode"];
+    let measured = Command::new("python3").current_dir(dir.path()).args(call).args(parts).output().unwrap();
     let said = String::from_utf8_lossy(&measured.stderr);
     assert!(measured.status.success() && !said.contains("stopped"), "{said}");
-    let files = ["kernels", "stream_contention", "training_runs"].map(|name| format!("measured/{name}.csv"));
+    let files = ["kernels", "stream_contention", "training_runs", "serving_kernels", "decode_passes"]
+        .map(|name| format!("measured/{name}.csv"));
     let mut call = vec!["validate", "--chips", "chips", "--format", "json"];
     call.extend(files.iter().map(String::as_str));
     let answer = run(&call).expect_json();
@@ -49,10 +51,12 @@ fn pytorch_s_own_measurements() {
             (file["rows"].as_u64().unwrap(), count("row_errors"), count("unpredicted"))
         })
         .collect();
-    let [kernels, streams, runs] = counted[..] else { panic!("{counted:?}") };
+    let [kernels, streams, runs, serving, decoding] = counted[..] else { panic!("{counted:?}") };
     // No row is faulty and every one is predicted.
     assert!(kernels.0 >= 30 && kernels.1 == 0 && kernels.2 == 0, "{counted:?}\n{answer:#}");
     assert_eq!((streams, runs), ((4, 0, 0), (8, 0, 0)), "{answer:#}");
+    // The small model of the check is not built in.
+    assert!(serving.0 >= 7 && serving.1 == 0 && serving.2 == 0 && decoding == (2, 0, 2), "{answer:#}");
     let chip = ["calibrate", "chips/two_cpu_cores.toml", "measured/kernels.csv", "--out", "fitted.toml"];
     let text = run(&chip).expect_result();
     assert!(text.contains(" measurements of two_cpu_cores, 0 rows of other chips, 0 not predicted, 0 wrong"), "{text}");
