@@ -11,8 +11,12 @@ use std::path::Path;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dataset {
+    /// Energy of kernels on one chip.
+    KernelEnergy,
     /// Kernels on one chip.
     Kernels,
+    /// Decoding iterations on one chip.
+    DecodePasses,
     /// Collective operations between chips.
     Collectives,
     /// Concurrent kernels, a collective and host copies.
@@ -40,6 +44,7 @@ pub(super) const STREAMS_ALONE: [(&str, &str); 4] = [
 ];
 
 const TIME_US: [TargetColumn; 1] = [TargetColumn::new("measured_us", "time", "µs", TargetRange::Positive)];
+const ENERGY: [TargetColumn; 1] = [TargetColumn::new("energy_mj", "energy of a call", "mJ", TargetRange::Positive)];
 const TIME_MS: [TargetColumn; 1] = [TargetColumn::new("measured_ms", "time", "ms", TargetRange::Positive)];
 const AREA_MM2: [TargetColumn; 1] = [TargetColumn::new("measured_mm2", "area", "mm²", TargetRange::NotNegative)];
 const SYSTOLIC: [TargetColumn; 6] = [
@@ -79,6 +84,27 @@ const STREAMS: [&str; 8] = [
     "measured_ms",
 ];
 
+/// Optional columns of an energy.
+const ENERGY_COLUMNS: [&str; 17] = [
+    "dataset",
+    "library",
+    "measured_us",
+    "spread_pct",
+    "source",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "q_len",
+    "kv_len",
+    "window",
+    "experts",
+    "top_k",
+    "operands",
+    "power_w",
+    "sm_clock_mhz",
+    "limit_w",
+];
+
 /// Columns that a training run needs. The last is the time of the step.
 const RUN: [&str; 16] = [
     "id",
@@ -102,7 +128,9 @@ const RUN: [&str; 16] = [
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::KernelEnergy => "kernel_energy",
             Self::Kernels => "kernels",
+            Self::DecodePasses => "decode_passes",
             Self::Collectives => "collectives",
             Self::StreamContention => "stream_contention",
             Self::SystolicCycles => "systolic_cycles",
@@ -117,8 +145,10 @@ impl fmt::Display for Dataset {
 
 impl Dataset {
     /// All data sets. Those with more identifying columns come first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
+        Self::KernelEnergy,
         Self::Kernels,
+        Self::DecodePasses,
         Self::Collectives,
         Self::StreamContention,
         Self::SystolicCycles,
@@ -133,7 +163,9 @@ impl Dataset {
     #[must_use]
     pub fn identifying_columns(self) -> &'static [&'static str] {
         match self {
+            Self::KernelEnergy => &["kernel", "energy_mj"],
             Self::Kernels => &["kernel", "measured_us"],
+            Self::DecodePasses => &["batch", "context", "measured_us"],
             Self::Collectives => &["collective", "measured_us"],
             Self::StreamContention => &["gemm_alone_ms", "collective_alone_ms", "measured_ms"],
             Self::SystolicCycles => &["dataflow", "array_cycles"],
@@ -152,6 +184,10 @@ impl Dataset {
             Self::Kernels => {
                 &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"]
             }
+            Self::KernelEnergy => {
+                &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "energy_mj", "timing"]
+            }
+            Self::DecodePasses => &["id", "chip", "model", "dtype", "batch", "context", "measured_us"],
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
             Self::StreamContention => &STREAMS,
             Self::SystolicCycles => &["id", "rows", "cols", "dataflow", "m", "n", "k", "array_cycles"],
@@ -193,6 +229,8 @@ impl Dataset {
                 "experts",
                 "top_k",
             ],
+            Self::KernelEnergy => &ENERGY_COLUMNS,
+            Self::DecodePasses => &["dataset", "spread_pct", "timing", "source"],
             Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
             Self::StreamContention => &[
                 "dataset",
@@ -297,7 +335,8 @@ impl Dataset {
     #[must_use]
     pub fn target_columns(self) -> &'static [TargetColumn] {
         match self {
-            Self::Kernels | Self::Collectives => &TIME_US,
+            Self::Kernels | Self::Collectives | Self::DecodePasses => &TIME_US,
+            Self::KernelEnergy => &ENERGY,
             Self::StreamContention => &TIME_MS,
             Self::SystolicCycles => &SYSTOLIC,
             Self::DieArea => &AREA_MM2,
@@ -376,7 +415,7 @@ impl Dataset {
         // A file with one origin need not name it.
         let origin = row.cell("dataset").map_or_else(String::new, |origin| format!("{origin} "));
         match self {
-            Self::Kernels => {
+            Self::Kernels | Self::KernelEnergy => {
                 let size = |key: &str| row.optional_count(key).ok().flatten();
                 let small = ["m", "n", "k"].iter().filter_map(|key| size(key)).min().is_some_and(|d| d < 1024);
                 let class = match (cell("kernel"), small) {
@@ -399,6 +438,7 @@ impl Dataset {
                 };
                 format!("{origin}{} {} {class}", cell("chip"), cell("collective"))
             }
+            Self::DecodePasses => format!("{origin}{} {}", cell("chip"), cell("model")),
             Self::StreamContention => {
                 let runs =
                     |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);

@@ -16,6 +16,8 @@ impl Dataset {
             Self::SystolicCycles => predict::systolic::predict_systolic,
             Self::Collectives => predict::collectives::predict_collective,
             Self::Kernels => predict::kernels::predict_kernel,
+            Self::KernelEnergy => predict::energy::predict_energy,
+            Self::DecodePasses => predict::decode::predict_decode,
             Self::DieArea => predict::die_area::predict_area,
             Self::TrainingRuns => predict::training::predict_training,
             Self::MemoryPeaks => predict::memory::predict_memory,

@@ -86,6 +86,15 @@ fn routine_of_row(row: &MeasuredRow<'_>, chip: &Accelerator, timing: Measurement
     Ok(routine)
 }
 
+/// The routine of the row, and the clock of its measurement.
+pub(super) fn routine_and_clock_of_row(
+    row: &MeasuredRow<'_>,
+    chip: &Accelerator,
+) -> Result<(Routine, MeasurementClock), RowFailure> {
+    let timing = timing_of_row(row)?;
+    Ok((routine_of_row(row, chip, timing)?, timing))
+}
+
 /// The clock of the row's measurement.
 fn timing_of_row(row: &MeasuredRow<'_>) -> Result<MeasurementClock, RowFailure> {
     match row.text("timing")? {

@@ -3,7 +3,9 @@
 
 mod cluster;
 pub(super) mod collectives;
+pub(super) mod decode;
 pub(super) mod die_area;
+pub(super) mod energy;
 pub(super) mod finetuning;
 pub(super) mod kernels;
 pub(super) mod memory;

@@ -1,0 +1,33 @@
+//! Decoding iterations of one device that runs them as one graph, without an engine around it.
+
+use super::PreparedInputs;
+use super::cluster::fabric_of_row;
+use crate::validate::row::{MeasuredRow, RowFailure};
+use serving::{PassTimes, ServingError, ServingFormats, ServingPlan};
+use workloads::{Layout, Model};
+
+/// Most sequences, and most tokens of context.
+const MOST: u64 = 1 << 24;
+
+/// Predicts the time of an iteration in microseconds.
+pub(in crate::validate) fn predict_decode(
+    prepared: &mut PreparedInputs,
+    row: &MeasuredRow<'_>,
+) -> Result<Vec<(&'static str, f64)>, RowFailure> {
+    let refuse = |e: ServingError| RowFailure::Unpredictable(e.to_string());
+    let chip_name = row.text("chip")?.to_owned();
+    let chip = prepared.cost_model(&chip_name)?.accelerator().clone();
+    let model = Model::load(row.text("model")?).map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    if row.text("dtype")? != "bf16" {
+        return Err(RowFailure::Unpredictable("only iterations in bf16 are read".to_owned()));
+    }
+    let engine =
+        super::serving::engine_named(prepared, "ideal").map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
+    let fabric = fabric_of_row(prepared, row, &chip_name, &Layout::default())?;
+    let (sequences, context) = (row.dimension("batch", MOST)?, row.dimension("context", MOST)?);
+    let plan = ServingPlan::of_one_device(ServingFormats::BF16);
+    let mut times = PassTimes::new(&model, &chip, &fabric, &engine, plan).map_err(refuse)?;
+    // The new token is one of the context.
+    let pass = times.decode(sequences, context - 1).map_err(refuse)?;
+    Ok(vec![("measured_us", pass.total().micros())])
+}
