@@ -160,7 +160,7 @@ pub fn sibling_groups(group: RankGroup, ranks: u32) -> impl Iterator<Item = Vec<
     let (span, ranks) = (members * stride, u64::from(ranks));
     (0..ranks.div_ceil(span)).flat_map(move |block| {
         let lanes = (0..stride).map(move |lane| block * span + lane);
-        let within = lanes.filter(move |first| first + (members - 1) * stride < ranks);
+        let within = lanes.take_while(move |first| first + (members - 1) * stride < ranks);
         within.map(move |first| (0..members).map(|i| (first + i * stride) as u32).collect())
     })
 }
