@@ -255,6 +255,17 @@ impl NamedInput {
             }
             InputKind::Study => {
                 let mut table = table_of_text(word, &self.read_text()?)?;
+                if value.is_array() || value.is_object() {
+                    let value = toml::Value::try_from(value).or_other()?;
+                    if !replace_entry(&mut table, key, &value) {
+                        return Err(file_failure(
+                            key,
+                            "is no key of the file",
+                            "give the whole key of a list or a table",
+                        ));
+                    }
+                    return toml::to_string(&table).or_other();
+                }
                 let key = full_key(key, document::list_fields(&table))?;
                 let value = field_value(value).map_err(|why| refused(&why))?;
                 document::set_field(&mut table, &key, &value, word).map_err(input_failure)?;
@@ -266,6 +277,18 @@ impl NamedInput {
 
 fn table_of_text(file: &str, text: &str) -> Result<toml::Table, Failure> {
     toml::from_str(text).map_err(|why| file_failure(file, why, ""))
+}
+
+/// Replaces the value of a whole key, whose parts may have dots themselves; false if there is none.
+fn replace_entry(table: &mut toml::Table, key: &str, value: &toml::Value) -> bool {
+    if let Some(entry) = table.get_mut(key) {
+        *entry = value.clone();
+        return true;
+    }
+    table.iter_mut().any(|(name, inner)| {
+        let rest = key.strip_prefix(name.as_str()).and_then(|rest| rest.strip_prefix('.'));
+        rest.zip(inner.as_table_mut()).is_some_and(|(rest, inner)| replace_entry(inner, rest, value))
+    })
 }
 
 fn field_value(value: &Value) -> Result<FieldValue, String> {
@@ -328,6 +351,13 @@ mod tests {
         assert_eq!(hidden.facts().unwrap()["overlap"]["tensor"], json!(0.5));
         let study = NamedInput::load(InputKind::Study, "smoke").unwrap();
         let wide = study.with_value("cluster.devices", &json!(128), None).unwrap();
+        let one = study.with_value("space.tensor_cores", &json!([16]), None).unwrap();
+        assert!(one.text().unwrap().contains("tensor_cores = [16]"), "{}", one.text().unwrap());
+        let tpu = NamedInput::load(InputKind::Study, "tpu").unwrap();
+        let one = tpu.with_value("space.dimensions.tensor.cores", &json!([2]), None).unwrap();
+        assert!(one.text().unwrap().contains("\"tensor.cores\" = [2]"), "{}", one.text().unwrap());
+        let none = tpu.with_value("space.dimensions.tensor.core", &json!([2]), None).unwrap_err();
+        assert!(none.message.contains("is no key of the file"), "{}", none.message);
         assert_eq!(wide.facts().unwrap()["devices"], json!(128));
     }
 

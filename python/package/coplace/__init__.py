@@ -8,6 +8,7 @@ True
 
 from coplace._answers import Answer, Record, Table, table
 from coplace._asking import BatchInterrupted, Question, batch
+from coplace._choosing import Choice, choose
 from coplace._core import __version__
 from coplace._errors import CoplaceError, CoplaceWarning
 from coplace._figures import Figure
@@ -19,6 +20,7 @@ __all__ = [
     "Answer",
     "BatchInterrupted",
     "Chip",
+    "Choice",
     "CoplaceError",
     "CoplaceWarning",
     "Fabric",
@@ -31,6 +33,7 @@ __all__ = [
     "Table",
     "__version__",
     "batch",
+    "choose",
     "table",
 ]
 __all__ += _verbs
