@@ -1,23 +1,37 @@
 //! Tables in Arrow's format, which data frames read without a copy.
 
 use crate::ordered::Json;
-use arrow_array::builder::{Float64Builder, Int64Builder, StringBuilder};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
-use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, StringArray};
-use arrow_schema::{ArrowError, Schema};
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, RecordBatchIterator, RecordBatchReader, StringArray,
+};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+use bytes::Bytes;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use results::store::design::{ColumnKind, DesignRow, StoreCell};
 use results::store::design_file;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A table of columns of equal length.
+/// A table of columns of equal length, in one or several pieces.
 #[pyclass(frozen)]
 #[derive(Debug, Clone)]
-pub struct Table(RecordBatch);
+pub struct Table {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+impl From<RecordBatch> for Table {
+    fn from(whole: RecordBatch) -> Self {
+        Self { schema: whole.schema(), batches: vec![whole] }
+    }
+}
+
+/// Rows of a piece that is read from a file.
+const ROWS: usize = 65_536;
 
 /// The most levels of objects in objects that become columns.
 const DEEPEST: usize = 8;
@@ -56,19 +70,19 @@ impl Table {
             }
             table_of_rows(rows).map_err(|why| why.to_string())
         })
-        .map(Self)
+        .map(Self::from)
         .map_err(value_error)
     }
 
     /// The number of rows.
     fn __len__(&self) -> usize {
-        self.0.num_rows()
+        self.batches.iter().map(RecordBatch::num_rows).sum()
     }
 
     /// The names of the columns.
     #[getter]
     fn column_names(&self) -> Vec<String> {
-        self.0.schema().fields().iter().map(|field| field.name().clone()).collect()
+        self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
     /// The table as a stream of Arrow arrays.
@@ -80,69 +94,31 @@ impl Table {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // A producer may ignore the requested schema, as the interface says.
         drop(requested_schema);
-        let batches = RecordBatchIterator::new([Ok::<_, ArrowError>(self.0.clone())], self.0.schema());
+        let pieces = self.batches.clone().into_iter().map(Ok::<_, ArrowError>);
+        let batches = RecordBatchIterator::new(pieces, Arc::clone(&self.schema));
         PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(batches)), c"arrow_array_stream")
     }
 }
 
-/// The designs of a run's `designs.parquet`.
+/// The designs of a search's `designs.parquet`, or of a sweep's `sweep.parquet` (which has no checksum).
 #[pyfunction]
-pub fn read_designs(py: Python<'_>, file: PathBuf) -> PyResult<Table> {
+pub fn read_designs(py: Python<'_>, file: PathBuf, sealed: bool) -> PyResult<Table> {
     py.detach(|| {
-        let rows = design_file::read_designs(&file).map_err(|why| why.to_string())?;
-        table_of_designs(rows).map_err(|why| why.to_string())
+        let bytes = if sealed {
+            design_file::read_sealed(&file).map_err(|why| why.to_string())?
+        } else {
+            std::fs::read(&file).map_err(|why| format!("{}: cannot be opened: {why}", file.display()))?
+        };
+        read_parquet(bytes.into()).map_err(|why| format!("{}: {why}; run the search again", file.display()))
     })
-    .map(Table)
     .map_err(value_error)
 }
 
-/// A column that grows cell by cell.
-enum GrowingColumn {
-    Int(Int64Builder),
-    Float(Float64Builder),
-    Text(StringBuilder),
-}
-
-impl GrowingColumn {
-    fn new(kind: ColumnKind) -> Self {
-        match kind {
-            ColumnKind::Int => Self::Int(Int64Builder::new()),
-            ColumnKind::Float => Self::Float(Float64Builder::new()),
-            ColumnKind::Text => Self::Text(StringBuilder::new()),
-        }
-    }
-
-    /// Adds a cell. A cell of another type counts as none; the store has none.
-    fn push(&mut self, cell: StoreCell) {
-        match (self, cell) {
-            (Self::Int(column), StoreCell::Int(value)) => column.append_value(value),
-            (Self::Float(column), StoreCell::Float(value)) => column.append_value(value),
-            (Self::Text(column), StoreCell::Text(value)) => column.append_value(value),
-            (Self::Int(column), _) => column.append_null(),
-            (Self::Float(column), _) => column.append_null(),
-            (Self::Text(column), _) => column.append_null(),
-        }
-    }
-
-    fn finish(mut self) -> ArrayRef {
-        match &mut self {
-            Self::Int(column) => Arc::new(column.finish()),
-            Self::Float(column) => Arc::new(column.finish()),
-            Self::Text(column) => Arc::new(column.finish()),
-        }
-    }
-}
-
-fn table_of_designs(rows: Vec<DesignRow>) -> Result<RecordBatch, ArrowError> {
-    let mut columns: Vec<GrowingColumn> =
-        DesignRow::COLUMNS.iter().map(|column| GrowingColumn::new(column.kind)).collect();
-    for row in rows {
-        columns.iter_mut().zip(row.cells()).for_each(|(column, cell)| column.push(cell));
-    }
-    let named = DesignRow::COLUMNS.iter().zip(columns);
-    RecordBatch::try_from_iter_with_nullable(
-        named.map(|(column, cells)| (column.name, cells.finish(), !column.required)),
-    )
+/// Reads all columns of a Parquet file.
+fn read_parquet(bytes: Bytes) -> Result<Table, ArrowError> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes)?.with_batch_size(ROWS).build()?;
+    let schema = reader.schema();
+    Ok(Table { schema, batches: reader.collect::<Result<_, _>>()? })
 }
 
 /// The column of errors.

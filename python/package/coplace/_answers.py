@@ -216,13 +216,13 @@ class Answer(Record):
         return None
 
     def designs(self) -> Table:
-        """The designs of a search's run directory."""
+        """The designs of a search or a sweep."""
         from coplace._errors import CoplaceError
 
         if self.directory is None:
             limit, cure = "has no run directory", "designs are of search and sweep"
             raise CoplaceError(fault(f"{self._question.verb}: {limit}; {cure}", limit=limit, cure=cure))
-        return Table(_core.read_designs(str(self.directory / "designs.parquet")))
+        return designs_of_run(self.directory)
 
     def to_pandas(self, path: Optional[str] = None) -> pandas.DataFrame:
         """The same as ``table(path).to_pandas()``."""
@@ -243,6 +243,13 @@ class Answer(Record):
         path = Path(path)
         path.write_text(self.json(), encoding="utf-8")
         return path
+
+
+def designs_of_run(directory: Path) -> Table:
+    """The designs in a search's or a sweep's directory."""
+    sweep = directory / "sweep.parquet"
+    of_search = not sweep.is_file()
+    return Table(_core.read_designs(str(directory / "designs.parquet" if of_search else sweep), of_search))
 
 
 def _read(text: str) -> Any:

@@ -7,8 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
 
-from coplace import _core
-from coplace._answers import Answer, Table, fault
+from coplace._answers import Answer, designs_of_run, fault
 from coplace._errors import CoplaceError
 from coplace._inputs import Study
 
@@ -138,12 +137,8 @@ def choose(
 
 def _designs(directory: Path) -> Any:
     """The designs of a run, and whether it is a sweep."""
-    import pandas
-
-    if (directory / "sweep.parquet").is_file():
-        return pandas.read_parquet(directory / "sweep.parquet"), True
     try:
-        return Table(_core.read_designs(str(directory / "designs.parquet"))).to_pandas(), False
+        return designs_of_run(directory).to_pandas(), (directory / "sweep.parquet").is_file()
     except ValueError as why:
         limit, cure = "holds no designs", "give a run that coplace.search or coplace.sweep finished"
         raise CoplaceError(fault(str(why), key="run", value=str(directory), limit=limit, cure=cure)) from None

@@ -228,15 +228,23 @@ pub(crate) fn write_column(
 /// # Errors
 /// A file that is missing, damaged, foreign, or of another format; a value that does not fit.
 pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
-    let open = |why| StoreError::Open { file: path.into(), why };
-    let broken = |why: &str| Err(StoreError::Damaged { file: path.into(), why: why.into() });
-    match seal::check_seal(&std::fs::read(path).map_err(open)?) {
-        SealState::Intact => {}
-        SealState::Broken => return broken("its checksum does not match"),
-        SealState::Missing => return broken("it has no checksum"),
-    }
+    read_sealed(path)?;
     let decoded = catch_panic(|| decode_rows(path)).map_err(|why| StoreError::Damaged { file: path.into(), why });
     decoded?
+}
+
+/// Reads the bytes of a store and checks their checksum.
+///
+/// # Errors
+/// A file that is missing, damaged, or has no checksum.
+pub fn read_sealed(path: &Path) -> Result<Vec<u8>, StoreError> {
+    let broken = |why: &str| StoreError::Damaged { file: path.into(), why: why.into() };
+    let bytes = std::fs::read(path).map_err(|why| StoreError::Open { file: path.into(), why })?;
+    match seal::check_seal(&bytes) {
+        SealState::Intact => Ok(bytes),
+        SealState::Broken => Err(broken("its checksum does not match")),
+        SealState::Missing => Err(broken("it has no checksum")),
+    }
 }
 
 /// Calls a reader, and returns its panic message as an error. The checksum detects damage, but not a file made to
