@@ -6,14 +6,20 @@
 
 pub mod best;
 pub mod engine;
+mod kernels;
+pub mod lengths;
 pub mod memory;
+pub mod method;
+mod pass_time;
 pub mod passes;
 pub mod plan;
 pub mod steady;
 
 pub use engine::{EngineError, ServingEngine};
 pub use memory::{ServingMemory, memory_of_plan};
-pub use passes::{PassTime, PassTimes};
+pub use method::ServingMethod;
+pub use pass_time::PassTime;
+pub use passes::PassTimes;
 pub use plan::{ServingFormats, ServingPlan};
 
 use thiserror::Error;

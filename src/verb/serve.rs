@@ -232,6 +232,7 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         lengths: lengths.clone(),
         level,
         given,
+        method: serving::ServingMethod::default(),
     };
     let of = |(chip, fabric): &'_ (Accelerator, Fabric)| (chip.clone(), fabric.clone());
     let sides: Vec<(Accelerator, Fabric)> = hardware.iter().map(of).collect();
