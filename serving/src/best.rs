@@ -4,12 +4,12 @@
 //! Every plan of the degrees is priced; none is left out by a bound. Within a plan, the time to the first token and the
 //! time per output token rise with the rate of requests, so bisection finds the highest rate.
 
+use crate::lengths::{LengthClass, RequestLengths};
 use crate::memory::ServingMemory;
 use crate::method::ServingMethod;
 use crate::pass_time::PassTime;
 use crate::passes::PassTimes;
 use crate::plan::{ServingFormats, ServingPlan};
-use crate::lengths::{LengthClass, RequestLengths};
 use crate::steady::{IterationCosts, PromptPool, RequestCost, SteadyState, iteration_costs, under_arrivals};
 use crate::{ServingEngine, ServingError};
 use serde::{Deserialize, Serialize};

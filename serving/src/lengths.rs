@@ -1,6 +1,7 @@
 //! Lengths of requests: tokens of prompts and answers, as a distribution.
 
 use serde::{Deserialize, Serialize};
+use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 
 /// Requests of one length and their share of all.
@@ -32,6 +33,12 @@ pub struct LengthError {
     pub limit: &'static str,
     /// The cure.
     pub cure: &'static str,
+}
+
+impl StructuredError for LengthError {
+    fn fault_parts(&self) -> FaultParts {
+        FaultParts::of_key(self.key, &self.value, self.limit, self.cure)
+    }
 }
 
 impl RequestLengths {

@@ -22,6 +22,7 @@ pub use pass_time::PassTime;
 pub use passes::PassTimes;
 pub use plan::{ServingFormats, ServingPlan};
 
+use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 use workloads::WorkloadError;
 
@@ -46,6 +47,16 @@ pub enum ServingError {
         /// The cure.
         cure: String,
     },
+}
+
+impl StructuredError for ServingError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Workload(error) => error.fault_parts(),
+            Self::Hardware(why) => FaultParts { limit: Some(why.clone()), ..FaultParts::default() },
+            Self::Plan { key, value, limit, cure } => FaultParts::of_key(*key, value, limit, cure),
+        }
+    }
 }
 
 impl From<WorkloadError> for ServingError {

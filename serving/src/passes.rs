@@ -5,10 +5,10 @@
 //! inside the kernel beside them, so they cost their bytes but no launch.
 
 use crate::engine::Batching;
-use crate::memory::{AwayMemory, ServingMemory, memory_of_plan};
-use crate::method::{Drafter, ServingMethod};
 use crate::kernels::KernelTimes;
 use crate::lengths::{LengthClass, RequestLengths};
+use crate::memory::{AwayMemory, ServingMemory, memory_of_plan};
+use crate::method::{Drafter, ServingMethod};
 use crate::pass_time::PassTime;
 use crate::{ServingEngine, ServingError, ServingPlan};
 use sim::cost::CostModel;
@@ -18,9 +18,9 @@ use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use workloads::Model;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::serving::{CacheSize, ServingGraph, ServingPass, WeightsOf, drafting_module, drafting_weights};
-use workloads::Model;
 
 /// Tokens by which the vocabularies of a model and of its drafter may differ: tables are padded to multiples, at most
 /// 512 in published models. Range 0 to 1024.
@@ -187,9 +187,7 @@ impl<'a> PassTimes<'a> {
                         cure: "give the tokens of all held prefixes, or leave it out for a single one".to_owned(),
                     });
                 }
-                Some(tokens) => {
-                    Bytes((memory.cache_on_device(mean as u64).as_f64() * (tokens as f64 / mean)) as u64)
-                }
+                Some(tokens) => Bytes((memory.cache_on_device(mean as u64).as_f64() * (tokens as f64 / mean)) as u64),
             };
         }
         Ok(memory)

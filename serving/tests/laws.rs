@@ -41,7 +41,15 @@ fn node(chip: &str) -> Fabric {
 fn question<'a>(model: &'a Model, devices: u32, lengths: &RequestLengths, level: ServiceLevel) -> ServingQuestion<'a> {
     let formats = ServingFormats::BF16;
     let given = GivenDegrees { pipeline: Some(1), ..GivenDegrees::default() };
-    ServingQuestion { model, devices, formats, lengths: lengths.clone(), level, given, method: ServingMethod::default() }
+    ServingQuestion {
+        model,
+        devices,
+        formats,
+        lengths: lengths.clone(),
+        level,
+        given,
+        method: ServingMethod::default(),
+    }
 }
 
 fn tokens_per_second(

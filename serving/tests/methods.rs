@@ -70,7 +70,10 @@ fn question<'a>(model: &'a Model, lengths: (u64, u64), method: ServingMethod<'a>
 }
 
 fn drafts(drafted: u32, accepted: f64, drafter: Drafter<'_>) -> ServingMethod<'_> {
-    ServingMethod { speculation: Some(Speculation::new(drafted, accepted, drafter).unwrap()), ..ServingMethod::default() }
+    ServingMethod {
+        speculation: Some(Speculation::new(drafted, accepted, drafter).unwrap()),
+        ..ServingMethod::default()
+    }
 }
 
 fn prefixes<'a>(hit: f64, tokens: Option<u64>) -> ServingMethod<'a> {
@@ -85,9 +88,8 @@ const MODELS: [&str; 4] = ["llama3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepsee
 
 #[test]
 fn passes_until_an_answer_is_whole() {
-    let passes = |drafted, accepted, tokens| {
-        Speculation::new(drafted, accepted, Drafter::Lookup).unwrap().passes_for(tokens)
-    };
+    let passes =
+        |drafted, accepted, tokens| Speculation::new(drafted, accepted, Drafter::Lookup).unwrap().passes_for(tokens);
     // No draft accepted: a pass per token. All accepted: the whole gains that cover the answer.
     for tokens in [1u64, 2, 7, 255, 5000] {
         assert!((passes(3, 0.0, tokens) - tokens as f64).abs() < 1e-9);
@@ -119,7 +121,8 @@ fn a_pass_with_drafts_takes_at_least_a_pass_without() {
                     for (sequences, cached) in [(1, 1000), (16, 1000), (16, 30_000), (128, 500)] {
                         let (with, without) =
                             (own.decode(sequences, cached).unwrap(), plain.decode(sequences, cached).unwrap());
-                        let what = format!("{name} on {}, {drafter:?} {drafted}, {sequences} of {cached}", side.chip.name);
+                        let what =
+                            format!("{name} on {}, {drafter:?} {drafted}, {sequences} of {cached}", side.chip.name);
                         assert!(with.total() >= without.total() * (1.0 - 1e-9), "{what}: {with:?} {without:?}");
                         assert!(with.attention >= without.attention * (1.0 - 1e-9), "{what}");
                     }

@@ -1,6 +1,7 @@
 //! The answer of `coplace serve` as text.
 
 use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
+use crate::answer::serving_method::MethodRecord;
 use crate::text::{
     ColumnAlign, TextTable, format_count, format_fields, format_heading, format_percent, format_significant,
 };
@@ -11,7 +12,7 @@ use serving::best::ServingBound;
 pub fn serving_report(report: &ServingReport) -> String {
     let Some(best) = report.choices.first() else { return String::new() };
     let number = |value: f64| format_significant(value, 4);
-    let mut text = format_fields(&[
+    let mut fields = vec![
         ("serves", served(report, best)),
         (
             "first token",
@@ -27,7 +28,11 @@ pub fn serving_report(report: &ServingReport) -> String {
         ("iteration", iteration_line(best)),
         ("power", format!("{}; {} tokens per joule", power_of_pools(best), number(best.tokens_per_joule))),
         ("how sure", SURE.to_owned()),
-    ]);
+    ];
+    if let Some(method) = &report.method {
+        fields.insert(5, ("method", method_line(method, &best.decode)));
+    }
+    let mut text = format_fields(&fields);
     text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(space, best)));
     text.push_str(&format_heading("Deployments, by output tokens per second"));
     let table = choices_table(report).render();
@@ -201,6 +206,24 @@ fn plan_line(best: &ServingChoice) -> String {
     }
 }
 
+/// Drafts, held prefixes, and a cache off the device.
+fn method_line(method: &MethodRecord, pool: &PoolRecord) -> String {
+    let mut parts = Vec::new();
+    if let (Some(drafted), Some(accepted), Some(model)) = (method.drafted, method.accepted, &method.draft_model) {
+        let tokens = if drafted == 1 { "1 token" } else { &format!("{drafted} tokens") };
+        let accepted = format_significant(accepted, 3);
+        parts.push(format!("{tokens} drafted for a pass by {model}, {accepted} accepted in the mean (given)"));
+    }
+    if let Some(hit) = method.prefix_hit {
+        let gib = format_significant(pool.prefixes_gib, 3);
+        parts.push(format!("{} of every prompt held (given), in {gib} GiB of a device", format_percent(hit)));
+    }
+    if let (Some(place), Some(away)) = (&method.cache_place, method.cache_away) {
+        parts.push(format!("{} of keys and values on the {place}", format_percent(away)));
+    }
+    parts.join("; ")
+}
+
 fn memory_line(pool: &PoolRecord) -> String {
     let gib = |value: f64| format_significant(value, 3);
     format!(
@@ -222,6 +245,8 @@ fn iteration_line(best: &ServingChoice) -> String {
         ("communication", i.communication_ms),
         ("gaps", i.gaps_ms),
         ("host", i.host_ms),
+        ("drafts", i.drafts_ms),
+        ("cache fetches", i.fetches_ms),
     ];
     let parts: Vec<String> = parts
         .iter()

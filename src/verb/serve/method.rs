@@ -1,0 +1,105 @@
+//! Flags of drafts, held prefixes, and a cache off the device.
+
+use crate::call::Call;
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use crate::numbers::whole_number_in;
+use crate::verb::job::{LONGEST, count_up_to};
+use clap::ValueEnum;
+use serving::ServingMethod;
+use serving::method::{CacheAway, CacheStore, Drafter, HeldPrefixes, MOST_DRAFTS, Speculation};
+use sim::hardware::Accelerator;
+use workloads::Model;
+
+/// Drafts by a module of one layer.
+const MODULE: &str = "module";
+/// Drafts looked up in the text so far.
+const LOOKUP: &str = "lookup";
+
+/// Where keys and values lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CachePlace {
+    /// In the device's memory
+    Device,
+    /// In the host's memory
+    Host,
+    /// On storage behind the host
+    Nvme,
+}
+
+/// How a deployment serves beside the plain way.
+#[derive(clap::Args)]
+pub struct MethodArguments {
+    /// Tokens drafted for every decoding pass, which verifies them (speculative decoding)
+    #[arg(long, value_name = "N", requires = "accepted", value_parser = count_up_to(MOST_DRAFTS))]
+    draft: Option<u32>,
+    /// Drafts that a pass accepts in the mean, from 0 to those of --draft
+    #[arg(long, value_name = "MEAN", requires = "draft")]
+    accepted: Option<f64>,
+    /// What drafts: module (one more layer of the model, as DeepSeek's MTP or an EAGLE head), lookup (in the text so
+    /// far, without cost), or a model, built in or a config.json, on the same devices
+    #[arg(long, value_name = "MODEL", default_value = MODULE, requires = "draft")]
+    draft_model: String,
+    /// Fraction of every prompt whose keys and values are already held, from 0 to below 1
+    #[arg(long, value_name = "FRACTION")]
+    prefix_hit: Option<f64>,
+    /// Tokens of all prefixes that every replica holds [default: those of a single one]
+    #[arg(long, value_name = "TOKENS", requires = "prefix_hit", value_parser = whole_number_in(1..=LONGEST << 16))]
+    prefix_tokens: Option<u64>,
+    /// Memory of the keys and values. Off the device, every decoding pass reads them over the device's link
+    #[arg(long, value_enum, default_value_t = CachePlace::Device)]
+    cache_place: CachePlace,
+    /// Fraction of the keys and values off the device [default: all, in layers whose queries see all tokens]
+    #[arg(long, value_name = "FRACTION")]
+    cache_away: Option<f64>,
+    /// Storage of every device: bandwidth each way and capacity, such as 6.4:1600, in place of the chip's own
+    #[arg(long, value_name = "GB_PER_S:GB", conflicts_with = "study")]
+    nvme: Option<String>,
+}
+
+impl MethodArguments {
+    /// Reads the model that drafts, if it is one of its own.
+    pub fn draft_model(&self, call: &Call) -> Result<Option<Model>, Failure> {
+        let named = self.draft.is_some() && ![MODULE, LOOKUP].contains(&self.draft_model.as_str());
+        let model = named.then(|| Model::load_assuming(&self.draft_model, &call.files, &[]));
+        model.transpose().map_err(|error| failure::option_failure_from("--draft-model", &error))
+    }
+
+    /// Returns the method, with the model that [`Self::draft_model`] read.
+    pub fn method<'a>(&self, draft: Option<&'a Model>) -> Result<ServingMethod<'a>, Failure> {
+        let drafter = match draft {
+            Some(model) => Drafter::Model(model),
+            None if self.draft_model == LOOKUP => Drafter::Lookup,
+            None => Drafter::Module,
+        };
+        let drafts = self.draft.map(|drafted| Speculation::new(drafted, self.accepted.unwrap_or(0.0), drafter));
+        let prefixes = self.prefix_hit.map(|hit| HeldPrefixes::new(hit, self.prefix_tokens));
+        let store = match self.cache_place {
+            CachePlace::Device => None,
+            CachePlace::Host => Some(CacheStore::Host),
+            CachePlace::Nvme => Some(CacheStore::Nvme),
+        };
+        let used = [("--cache-away", self.cache_away.is_some(), "host or nvme", store.is_some())];
+        let nvme = [("--nvme", self.nvme.is_some(), "nvme", store == Some(CacheStore::Nvme))];
+        for (flag, given, place, takes) in used.into_iter().chain(nvme) {
+            if given && !takes {
+                let cure = format!("give --cache-place {place}, or leave {flag} out");
+                return Err(failure::option_failure(flag, "", "has no effect on a cache that lies elsewhere", cure));
+            }
+        }
+        let away = store.map(|store| CacheAway::new(store, self.cache_away.unwrap_or(1.0)));
+        Ok(ServingMethod {
+            speculation: drafts.transpose().or_input()?,
+            prefixes: prefixes.transpose().or_input()?,
+            away: away.transpose().or_input()?,
+        })
+    }
+
+    /// Gives a chip the storage of `--nvme`.
+    pub fn add_storage(&self, chip: &mut Accelerator) -> Result<(), Failure> {
+        if let Some(text) = &self.nvme {
+            chip.storage = Some(input::parse_storage(text)?);
+        }
+        Ok(())
+    }
+}
