@@ -174,6 +174,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--cache-place", "host"),
     ("--draft", "2"),
     ("--draft-model", "llama3.2-1b"),
+    ("serve --technique", "homer,chunk=1024"),
     ("--prefix-hit", "0.5"),
     ("--prefix-tokens", "100000"),
     ("serve --input", "2048"),

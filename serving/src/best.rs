@@ -244,16 +244,16 @@ pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine:
         .map(|peak| peak.0)
         .fold(0.0, f64::max);
     let method = &question.method;
-    let held = |input: u64| method.held_tokens(input);
-    let computed = |class: &LengthClass| (class.input - held(class.input) + class.output) as f64;
+    let computed = |class: &LengthClass| method.computed_tokens(class.input) + class.output as f64;
     let tokens: f64 = lengths.classes().iter().map(|class| class.share * computed(class)).sum();
     // An engine's kernels may be stated to be faster than the library's.
     let kernels = &engine.kernels;
     let peak = peak * kernels.product_fraction.max(1.0);
     let by_products = devices * peak / (2.0 * active * tokens) * lengths.mean_output();
     let size = CacheSize::of_model(model, 1, formats.cache);
-    let cache = size.of_sequence(lengths.mean_context() as u64).as_f64();
-    let own = size.of_sequence(lengths.mean_context_after(held) as u64).as_f64();
+    let cache = size.of_sequence(method.mean_context(lengths) as u64).as_f64();
+    let elsewhere = |input: u64| input - method.own_tokens(input);
+    let own = size.of_sequence(lengths.mean_context_after(elsewhere) as u64).as_f64();
     let rate = chip.hbm.read_bandwidth.0 * kernels.product_fraction.max(kernels.decode_fraction).max(1.0);
     let gained = method.tokens_per_pass();
     let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * gained * rate);
@@ -299,7 +299,7 @@ impl<'a> LoadedPlan<'a> {
         let mut times = times.with_method(question.method)?;
         let memory = times.memory(&question.lengths)?;
         let costs = iteration_costs(&mut times, &memory, &question.lengths, TYPICAL_SEQUENCES)?;
-        let context = question.lengths.mean_context() as u64;
+        let context = question.method.mean_context(&question.lengths) as u64;
         Ok(Self { times, memory, costs, context })
     }
 
@@ -665,7 +665,7 @@ fn deploy_apart(
 fn time_of_transfer(a: &PoolRate<'_>, b: &PoolRate<'_>, input: u64) -> Seconds {
     let of = |rate: &PoolRate<'_>| {
         let times = &rate.loaded.times;
-        let bytes = rate.loaded.memory.cache_of_sequence(input - times.method().held_tokens(input));
+        let bytes = rate.loaded.memory.cache_of_sequence(times.method().own_tokens(input));
         let fabric = times.fabric();
         let stride = fabric.fast_domain_devices().min(fabric.device_count().max(2) - 1).max(times.plan().devices());
         let group = RankGroup { ranks: 2, stride };

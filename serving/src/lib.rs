@@ -4,6 +4,7 @@
 //! [`PassTimes`] times single passes of a plan. [`steady`] turns them into times to the first token and between
 //! tokens under a load. [`best`] searches plans and loads within a service level.
 
+pub mod beside;
 pub mod best;
 pub mod engine;
 mod kernels;
@@ -14,6 +15,7 @@ mod pass_time;
 pub mod passes;
 pub mod plan;
 pub mod steady;
+pub mod technique;
 
 pub use engine::{EngineError, ServingEngine};
 pub use memory::{ServingMemory, memory_of_plan};
@@ -24,7 +26,7 @@ pub use plan::{ServingFormats, ServingPlan};
 
 use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
-use workloads::WorkloadError;
+use workloads::{TechniqueError, WorkloadError};
 
 /// Why a deployment has no times.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -32,6 +34,9 @@ pub enum ServingError {
     /// The model cannot be lowered for the plan.
     #[error(transparent)]
     Workload(Box<WorkloadError>),
+    /// A technique cannot be used.
+    #[error(transparent)]
+    Technique(Box<TechniqueError>),
     /// The chip or the fabric cannot run it.
     #[error("{0}")]
     Hardware(String),
@@ -53,6 +58,7 @@ impl StructuredError for ServingError {
     fn fault_parts(&self) -> FaultParts {
         match self {
             Self::Workload(error) => error.fault_parts(),
+            Self::Technique(error) => error.fault_parts(),
             Self::Hardware(why) => FaultParts { limit: Some(why.clone()), ..FaultParts::default() },
             Self::Plan { key, value, limit, cure } => FaultParts::of_key(*key, value, limit, cure),
         }

@@ -2,6 +2,8 @@
 //! and a cache that lies beside the device's memory.
 
 use crate::ServingError;
+use crate::lengths::RequestLengths;
+use crate::technique::{ContextTechnique, MergedChunks, StoredMemories};
 use sim::hardware::Accelerator;
 use sim::units::{Bytes, BytesPerSecond};
 use workloads::Model;
@@ -18,6 +20,8 @@ pub struct ServingMethod<'a> {
     pub prefixes: Option<HeldPrefixes>,
     /// A part of the cache that lies off the device.
     pub away: Option<CacheAway>,
+    /// A technique of inference.
+    pub technique: Option<ContextTechnique>,
 }
 
 impl ServingMethod<'_> {
@@ -26,6 +30,43 @@ impl ServingMethod<'_> {
     #[must_use]
     pub fn held_tokens(&self, input: u64) -> u64 {
         self.prefixes.map_or(0, |prefixes| ((input as f64 * prefixes.hit) as u64).min(input.saturating_sub(1)))
+    }
+
+    /// Returns how the chunks of prompts are merged, if they are.
+    #[must_use]
+    pub fn merged(&self) -> Option<MergedChunks> {
+        self.technique.and_then(|technique| match technique {
+            ContextTechnique::Merged(merged) => Some(merged),
+            ContextTechnique::Memories(_) => None,
+        })
+    }
+
+    /// Returns the stored memories that sequences read, if they do.
+    #[must_use]
+    pub fn memories(&self) -> Option<StoredMemories> {
+        self.technique.and_then(|technique| match technique {
+            ContextTechnique::Merged(_) => None,
+            ContextTechnique::Memories(memories) => Some(memories),
+        })
+    }
+
+    /// Returns the tokens of a prompt that pass the layers, in the mean over layers.
+    #[must_use]
+    pub fn computed_tokens(&self, input: u64) -> f64 {
+        let rest = (input - self.held_tokens(input)) as f64;
+        self.merged().map_or(rest, |merged| merged.computed_tokens(input))
+    }
+
+    /// Returns the tokens of a prompt whose keys and values the sequence holds by itself.
+    pub(crate) fn own_tokens(&self, input: u64) -> u64 {
+        self.merged().map_or(input - self.held_tokens(input), |merged| merged.kept_tokens(input))
+    }
+
+    /// Returns the mean tokens that a decoding sequence attends to, without stored memories.
+    #[must_use]
+    pub fn mean_context(&self, lengths: &RequestLengths) -> f64 {
+        let lost = |input: u64| self.merged().map_or(0, |merged| input - merged.kept_tokens(input));
+        lengths.mean_context_after(lost)
     }
 
     /// Returns the tokens that a pass verifies per sequence: 1 without drafts.
@@ -205,27 +246,32 @@ impl CacheAway {
             cure: "give the fraction of keys and values that lies off the device".to_owned(),
         })
     }
+}
 
-    /// Returns what the store offers to a device of `chip`.
+impl CacheStore {
+    /// Returns what the memory offers to a device of `chip`; `key` asks for it.
     ///
     /// # Errors
     /// A chip whose file states no such memory.
-    pub fn rates(&self, chip: &Accelerator) -> Result<StoreRates, ServingError> {
-        let missing = |value: &str, table: &str| ServingError::Plan {
-            key: "cache_place",
-            value: value.to_owned(),
-            limit: format!("the file of {} has no {table}", chip.name),
-            cure: format!("give its file a [{table}] table, or keep the cache on the device"),
+    pub fn rates(self, chip: &Accelerator, key: &'static str) -> Result<StoreRates, ServingError> {
+        let missing = |table: &str| {
+            let option = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
+            ServingError::Plan {
+                key,
+                value: self.name().to_owned(),
+                limit: format!("the file of {} has no {table}", chip.name),
+                cure: format!("give its file a [{table}] table{option}, or leave {key} out"),
+            }
         };
-        let link = chip.host.ok_or_else(|| missing(self.store.name(), "host"))?;
-        match self.store {
-            CacheStore::Host => {
+        let link = chip.host.ok_or_else(|| missing("host"))?;
+        match self {
+            Self::Host => {
                 // Reading also takes the host's own memory, where its rate is known.
                 let rate = link.memory.map_or(link.bandwidth, |memory| BytesPerSecond(memory.0.min(link.bandwidth.0)));
                 Ok(StoreRates { capacity: link.capacity, read: rate, write: rate })
             }
-            CacheStore::Nvme => {
-                let storage = chip.storage.ok_or_else(|| missing(self.store.name(), "storage"))?;
+            Self::Nvme => {
+                let storage = chip.storage.ok_or_else(|| missing("storage"))?;
                 let through = |rate: BytesPerSecond| BytesPerSecond(rate.0.min(link.bandwidth.0));
                 Ok(StoreRates {
                     capacity: storage.capacity,
@@ -235,9 +281,7 @@ impl CacheAway {
             }
         }
     }
-}
 
-impl CacheStore {
     /// Its name in options and answers.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -8,8 +8,9 @@ use crate::engine::Batching;
 use crate::kernels::KernelTimes;
 use crate::lengths::{LengthClass, RequestLengths};
 use crate::memory::{AwayMemory, ServingMemory, memory_of_plan};
-use crate::method::{Drafter, ServingMethod};
+use crate::method::{CacheStore, Drafter, ServingMethod};
 use crate::pass_time::PassTime;
+use crate::technique::MergedChunks;
 use crate::{ServingEngine, ServingError, ServingPlan};
 use sim::cost::CostModel;
 use sim::hardware::Accelerator;
@@ -18,13 +19,17 @@ use sim::network::Fabric;
 use sim::units::{Bytes, Seconds};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use workloads::Model;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::serving::{CacheSize, ServingGraph, ServingPass, WeightsOf, drafting_module, drafting_weights};
+use workloads::{Model, Segment, SegmentKind};
 
 /// Tokens by which the vocabularies of a model and of its drafter may differ: tables are padded to multiples, at most
 /// 512 in published models. Range 0 to 1024.
 const PADDED_TOKENS: u64 = 512;
+
+/// The options that need a memory off the device.
+const AWAY: &str = "cache_place";
+const MEMORIES: &str = "technique";
 
 /// A pass: new tokens of sequences with tokens in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +38,13 @@ struct PassShape {
     new: u64,
     cached: u64,
     kind: PassKind,
+}
+
+impl PassShape {
+    /// Returns whether the engine replays a captured graph.
+    fn is_captured(self) -> bool {
+        self.kind == PassKind::Decode || self.new == 1
+    }
 }
 
 /// What a pass does.
@@ -109,7 +121,31 @@ impl<'a> PassTimes<'a> {
             });
         }
         if let Some(away) = &method.away {
-            away.rates(self.chip())?;
+            away.store.rates(self.chip(), AWAY)?;
+        }
+        if method.merged().is_some() && self.plan.pipeline > 1 {
+            return Err(ServingError::Plan {
+                key: "pp",
+                value: self.plan.pipeline.to_string(),
+                limit: "a prompt whose chunks are merged passes its layers node after node".to_owned(),
+                cure: "give 1, or leave the technique out".to_owned(),
+            });
+        }
+        if let Some(memories) = &method.memories() {
+            let rates = CacheStore::Nvme.rates(self.chip(), MEMORIES)?;
+            let bank = memories.texts * memories.stored_tokens * self.cache_per_token();
+            if bank > rates.capacity.as_f64() {
+                return Err(ServingError::Plan {
+                    key: "references",
+                    value: memories.texts.to_string(),
+                    limit: format!(
+                        "their memories take {:.1} GB of every device's {:.1} GB of storage",
+                        bank / 1e9,
+                        rates.capacity.as_f64() / 1e9
+                    ),
+                    cure: "give fewer texts, or more storage".to_owned(),
+                });
+            }
         }
         Ok(Self { method, ..self })
     }
@@ -168,8 +204,15 @@ impl<'a> PassTimes<'a> {
         if let Some(away) = &self.method.away {
             let layers = (self.model.layers.div_ceil(self.plan.pipeline.into())).max(1);
             let staged = (2.0 / layers as f64).min(1.0);
-            let capacity = away.rates(self.chip())?.capacity;
+            let capacity = away.store.rates(self.chip(), AWAY)?.capacity;
             memory.away = Some(AwayMemory { fraction: away.fraction, staged, capacity });
+        }
+        let held = Bytes((self.method.memories().map_or(0.0, |own| own.held_tokens) * self.cache_per_token()) as u64);
+        memory.cache.per_sequence += held;
+        if let Some(merged) = &self.method.merged() {
+            let of = |class: &LengthClass| merged.peak_tokens(class.input) - merged.kept_tokens(class.input) as f64;
+            let beyond = lengths.classes().iter().map(of).fold(0.0, f64::max);
+            memory.working += Bytes((beyond * self.cache_per_token()) as u64);
         }
         if let Some(prefixes) = &self.method.prefixes {
             let of = |class: &LengthClass| self.method.held_tokens(class.input);
@@ -227,6 +270,7 @@ impl<'a> PassTimes<'a> {
         let own = sequences.div_ceil(parts).max(1);
         let shape = PassShape { sequences: own, new: self.method.verified_tokens(), cached, kind: PassKind::Decode };
         let mut pass = self.pass(shape)?;
+        pass.fetches += self.time_of_memories(own as f64 * self.method.tokens_per_pass())?;
         if let (Some(drafter), Some(speculation)) = (&mut self.drafter, &self.method.speculation) {
             let draft = drafter.pass(PassShape { new: 1, ..shape })?.times(speculation.drafted.into());
             pass.drafts += draft.total();
@@ -248,6 +292,7 @@ impl<'a> PassTimes<'a> {
         let own = prompts.div_ceil(u64::from(self.plan.attention_data)).max(1);
         let shape = PassShape { sequences: own, new: new.max(1), cached, kind: PassKind::Prefill };
         let mut pass = self.pass(shape)?;
+        pass.fetches += self.time_of_memories((own * shape.new) as f64)?;
         if let Some(drafter) = &mut self.drafter {
             let draft = drafter.pass(shape)?;
             pass.drafts += draft.total();
@@ -272,33 +317,39 @@ impl<'a> PassTimes<'a> {
         if let Some(known) = self.known.get(&shape) {
             return Ok(*known);
         }
-        let lowering = self.plan.lowering(&self.model, shape.sequences, shape.new);
-        let decodes = shape.kind == PassKind::Decode;
-        let verifies = decodes && shape.new > 1;
-        let after = ServingPass { verifies, ..self.plan.pass_after(shape.cached) };
-        let graph = ServingGraph::new(&self.model, &lowering, after)?;
-        let captured = decodes || shape.new == 1;
-        let drafts = if captured { shape.new } else { 0 };
         let (mut sum, mut kernels) = (PassTime::default(), 0.0);
-        for segment in &graph.segments {
-            let mut one = PassTime::default();
-            let nodes = segment.forward_graph();
-            for node in nodes.node_weights() {
-                one = one.plus(self.kernels.time_of_node(segment, node, drafts));
-            }
-            sum = sum.plus(one.times(segment.repeat as f64));
-            kernels += (nodes.node_count() as u64 * segment.repeat) as f64;
+        for (_, time, count) in self.times_of_segments(shape)? {
+            sum = sum.plus(time);
+            kernels += count;
         }
         let sends = self.time_of_sends(shape);
         sum.communication += sends;
         sum = sum.plus(self.time_of_further_weights(shape));
-        if !captured {
+        if !shape.is_captured() {
             let launching = Seconds::from_micros(self.kernels.engine.launch.prompt_kernel_us) * kernels;
             sum.host = (launching - sum.on_device()).max(Seconds::ZERO);
         }
         sum.fetches = self.exposed_fetches(shape, sum.on_device() + sum.host)?;
         self.known.insert(shape, sum);
         Ok(sum)
+    }
+
+    /// Returns the time of every segment's kernels in a pass, and their number.
+    fn times_of_segments(&self, shape: PassShape) -> Result<Vec<(SegmentKind, PassTime, f64)>, ServingError> {
+        let lowering = self.plan.lowering(&self.model, shape.sequences, shape.new);
+        let verifies = shape.kind == PassKind::Decode && shape.new > 1;
+        let cached = shape.cached.saturating_add(self.memory_tokens());
+        let after = ServingPass { verifies, ..self.plan.pass_after(cached) };
+        let graph = ServingGraph::new(&self.model, &lowering, after)?;
+        let drafts = if shape.is_captured() { shape.new } else { 0 };
+        let of_segment = |segment: &Segment| {
+            let nodes = segment.forward_graph();
+            let time = |node| self.kernels.time_of_node(segment, node, drafts);
+            let one = nodes.node_weights().map(time).fold(PassTime::default(), PassTime::plus);
+            let count = (nodes.node_count() as u64 * segment.repeat) as f64;
+            (segment.kind, one.times(segment.repeat as f64), count)
+        };
+        Ok(graph.segments.iter().map(of_segment).collect())
     }
 
     /// Returns the product of a drafting module's own weights.
@@ -318,13 +369,60 @@ impl<'a> PassTimes<'a> {
     /// first layer's read has nothing to hide behind.
     fn exposed_fetches(&self, shape: PassShape, work: Seconds) -> Result<Seconds, ServingError> {
         let Some(away) = self.method.away.filter(|away| away.fraction > 0.0) else { return Ok(Seconds::ZERO) };
-        let rates = away.rates(self.chip())?;
-        let per_token = CacheSize::of_model(&self.model, self.plan.tensor, self.plan.formats.cache).per_token;
-        let of = |tokens: u64| per_token.as_f64() * shape.sequences as f64 * tokens as f64 * away.fraction;
+        let rates = away.store.rates(self.chip(), AWAY)?;
+        let per_token = self.cache_per_token();
+        let of = |tokens: u64| per_token * shape.sequences as f64 * tokens as f64 * away.fraction;
         let read = Seconds(of(shape.cached) / rates.read.0);
         let written = Seconds(of(shape.new) / rates.write.0);
         let beyond = (read.max(written) - work).max(Seconds::ZERO);
         Ok(beyond + read / self.model.layers.max(1) as f64)
+    }
+
+    /// Returns the bytes of a token's keys and values on one device, in layers whose queries see all tokens.
+    fn cache_per_token(&self) -> f64 {
+        CacheSize::of_model(&self.model, self.plan.tensor, self.plan.formats.cache).per_token.as_f64()
+    }
+
+    /// Returns the tokens of stored memories that a sequence attends to.
+    fn memory_tokens(&self) -> u64 {
+        self.method.memories().map_or(0, |memories| memories.held_tokens.ceil() as u64)
+    }
+
+    /// Returns the reads of stored memories for `tokens` new tokens of one group. A sequence waits for its memories.
+    fn time_of_memories(&self, tokens: f64) -> Result<Seconds, ServingError> {
+        let Some(memories) = self.method.memories() else { return Ok(Seconds::ZERO) };
+        let read = memories.held_tokens * self.cache_per_token() / memories.interval;
+        Ok(Seconds(read * tokens / CacheStore::Nvme.rates(self.chip(), MEMORIES)?.read.0))
+    }
+
+    /// Returns the time of `prompts` prompts of `input` tokens whose chunks are merged: node after node, each of which
+    /// passes its share of the layers. The last node's token gives the answer's first.
+    pub(crate) fn merged_prefill(
+        &mut self,
+        prompts: u64,
+        input: u64,
+        merged: MergedChunks,
+    ) -> Result<PassTime, ServingError> {
+        let own = prompts.div_ceil(u64::from(self.plan.attention_data)).max(1);
+        let (levels, mut sum) = (merged.levels(input), PassTime::default());
+        for (height, level) in levels.iter().enumerate() {
+            let shape = PassShape { sequences: 1, new: level.tokens, cached: 0, kind: PassKind::Prefill };
+            let share = level.layers as f64 / merged.layers.max(1) as f64;
+            let mut node = (PassTime::default(), 0.0);
+            for (kind, time, kernels) in self.times_of_segments(shape)? {
+                let part = match kind {
+                    SegmentKind::Embedding => f64::from(u8::from(height == 0)),
+                    SegmentKind::Layer => share,
+                    SegmentKind::Head => f64::from(u8::from(height + 1 == levels.len())),
+                };
+                node = (node.0.plus(time.times(part)), node.1 + kernels * part);
+            }
+            let launching = Seconds::from_micros(self.kernels.engine.launch.prompt_kernel_us) * node.1;
+            node.0.host = (launching - node.0.on_device()).max(Seconds::ZERO);
+            sum = sum.plus(node.0.times(level.nodes as f64));
+        }
+        let iteration = Seconds::from_micros(self.kernels.engine.launch.iteration_us);
+        Ok(PassTime { host: sum.host + iteration, ..sum }.times(own as f64))
     }
 
     /// Returns the sends of hidden states between the stages of a pipeline, one after the other.

@@ -387,6 +387,9 @@ pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders:
 /// attention of their own take prompts side by side, each with the engine's most tokens. Tokens that are held take no
 /// time.
 pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u64) -> Result<PassTime, ServingError> {
+    if let Some(merged) = times.method().merged() {
+        return times.merged_prefill(prompts, input, merged);
+    }
     let held = times.method().held_tokens(input);
     time_of_tokens(times, prompts, (held, input))
 }
@@ -411,6 +414,9 @@ fn time_of_tokens(
 /// Returns the prompts of `input` tokens that an iteration holds. Groups with attention of their own hold so many each.
 #[must_use]
 pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
+    if times.method().merged().is_some() {
+        return u64::from(times.plan().attention_data);
+    }
     let own = input - times.method().held_tokens(input);
     (times.engine().batching.most_tokens / own.max(1)).max(1) * u64::from(times.plan().attention_data)
 }
@@ -427,12 +433,13 @@ pub fn iteration_costs(
     lengths: &RequestLengths,
     typical: u64,
 ) -> Result<IterationCosts, ServingError> {
-    let context = lengths.mean_context();
     let method = *times.method();
+    let context = method.mean_context(lengths);
     let parts = u64::from(times.plan().attention_data);
     // A sequence holds the tokens that no held prefix has, and its drafts.
-    let own = lengths.mean_context_after(|input| method.held_tokens(input)).ceil() as u64;
-    let longest = lengths.longest_after(|input| method.held_tokens(input));
+    let elsewhere = |input: u64| input - method.own_tokens(input);
+    let own = lengths.mean_context_after(elsewhere).ceil() as u64;
+    let longest = lengths.longest_after(elsewhere);
     let drafts = method.verified_tokens() - 1;
     let fit = memory.sequences_that_fit(own.saturating_add(drafts)).saturating_mul(parts);
     if memory.room_for_cache() == sim::units::Bytes::ZERO {
@@ -475,7 +482,8 @@ pub fn iteration_costs(
         }
         n = if n.is_power_of_two() { (n + n / 2).max(n + 1) } else { n.next_power_of_two() };
     }
-    let mixed = times.batching() == Batching::Mixed;
+    // The nodes of a merged prompt are passes of their own.
+    let mixed = times.batching() == Batching::Mixed && method.merged().is_none();
     let typical = typical.clamp(1, most);
     let beside = times.decode(typical, context as u64)?;
     let mut requests = Vec::new();

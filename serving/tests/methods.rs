@@ -1,11 +1,13 @@
 //! Drafts, held prefixes, and a cache off the device: laws and values by hand.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+use coplace_serving::beside::TechniqueFigures;
 use coplace_serving::best::{
     GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, apart, bound_of_chip, together,
 };
 use coplace_serving::lengths::RequestLengths;
 use coplace_serving::method::{CacheAway, CacheStore, Drafter, HeldPrefixes, Speculation};
+use coplace_serving::technique::ContextTechnique;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, Storage};
@@ -316,4 +318,92 @@ fn stores_that_a_chip_has_not_are_refused() {
     assert_eq!(stored.decode(8, 4000).unwrap(), host);
     let memory = stored.memory(&RequestLengths::uniform(1000, 100).unwrap()).unwrap();
     assert_eq!(memory.sequences_that_fit(1000), (1u64 << 30) / (131_072 * 1008));
+}
+
+fn technique<'a>(text: &str, model: &Model, input: u64) -> ServingMethod<'a> {
+    let own = ContextTechnique::of_technique(&text.parse().unwrap(), model, input).unwrap();
+    ServingMethod { technique: Some(own), ..ServingMethod::default() }
+}
+
+/// HOMER on Llama 2 7B: 65,536 tokens are 32 chunks of 2048, five heights above them. 20 layers merge, three for each of
+/// six heights, and two are left over for the leaves.
+#[test]
+fn chunks_are_merged_as_the_authors_do() {
+    let model = Model::load("llama2-7b").unwrap();
+    let merged = |input: u64| technique("homer", &model, input).merged().unwrap();
+    // The deepest leaf at work: 17 of 32 layers of 2048 tokens. Waiting halves: 17, 20, 23, 26 and 29 layers of 1024.
+    let peak = (2048 * 17 + 1024 * (17 + 20 + 23 + 26 + 29)) as f64 / 32.0;
+    assert!((merged(65_536).peak_tokens(65_536) - peak).abs() < 1e-9);
+    assert_eq!((merged(65_536).kept_tokens(65_536), merged(65_536).kept_tokens(100)), (2048, 100));
+    // A prompt of one chunk is plain.
+    assert!((merged(2048).peak_tokens(2048) - 2048.0).abs() < 1e-9);
+    // A chunk, and half of one for every height: the memory grows as the logarithm.
+    for height in 1..=12u32 {
+        let input = 2048 << height;
+        let now = merged(input).peak_tokens(input);
+        assert!(now <= 2048.0 + 1024.0 * f64::from(height), "{input}: {now}");
+    }
+    let refused = ContextTechnique::of_technique(&"homer,chunk=2".parse().unwrap(), &model, 1 << 24).unwrap_err();
+    assert!(refused.to_string().contains("heights of the tree, and 20 layers merge"), "{refused}");
+    let training = ContextTechnique::of_technique(&"galore".parse().unwrap(), &model, 2048).unwrap_err().to_string();
+    assert!(training.contains("galore") && training.contains("it changes training"), "{training}");
+}
+
+#[test]
+fn a_merged_prompt_takes_less_memory_and_less_time_where_it_is_long() {
+    for side in Side::all() {
+        let model = Model::load("llama2-7b").unwrap();
+        let plan = ServingPlan::of_one_device(ServingFormats::BF16);
+        for input in [1000, 4096, 16_384, 65_536] {
+            let own = technique("homer", &model, input).technique.unwrap();
+            let figures = TechniqueFigures::of_prompt(side.hardware(), &model, plan, (own, input)).unwrap();
+            // Attention to chunks alone, and fewer tokens in the upper layers.
+            assert!(figures.peak <= figures.plain_peak, "{input}");
+            if input >= 16_384 {
+                assert!(figures.prompt < figures.plain_prompt, "{input} on {}: {figures:?}", side.chip.name);
+                assert!(figures.peak.as_f64() < 0.3 * figures.plain_peak.as_f64(), "{figures:?}");
+            }
+        }
+        // More requests fit, and their decoding reads less.
+        let rate = |method| side.tokens_per_second(&question(&model, (30_000, 256), method));
+        let (plain, merged) = (rate(ServingMethod::default()), rate(technique("homer", &model, 30_000)));
+        assert!(merged > plain, "{merged} merged, {plain} plain on {}", side.chip.name);
+        let asked = question(&model, (30_000, 256), technique("homer", &model, 30_000));
+        assert!(merged <= bound_of_chip(&asked, &side.chip, &side.engine));
+    }
+}
+
+/// Memory^3 on a model of 32 layers with 32 heads of 128: 16 layers keep 8 tokens per head of each of five texts.
+#[test]
+fn stored_memories_are_read_from_storage() {
+    let model = Model::load("llama2-7b").unwrap();
+    let mut side = Side::h100();
+    let store = |gb: f64, rate: f64| {
+        let rate = BytesPerSecond(rate * 1e9);
+        Some(Storage { read_bandwidth: rate, write_bandwidth: rate, capacity: Bytes((gb * 1e9) as u64) })
+    };
+    side.chip.storage = store(1e6, 7.0);
+    let own = technique("memory3,references=1000000", &model, 1000);
+    let plan = ServingPlan::of_one_device(ServingFormats::BF16);
+    let asked = (own.technique.unwrap(), 1000);
+    let figures = TechniqueFigures::of_prompt(side.hardware(), &model, plan, asked).unwrap();
+    let text = 16.0 * 2.0 * 32.0 * 8.0 * 128.0 * 2.0;
+    assert!((figures.stored - 1e6 * text).abs() < 1.0 && (figures.read_per_token - 5.0 * text / 64.0).abs() < 1e-6);
+    assert_eq!(figures.peak.0 - figures.plain_peak.0, (5.0 * text) as u64);
+    // 64 sequences read five texts every 64 tokens, and wait for them.
+    let (mut with, mut plain) = (side.times(&model, own), side.times(&model, ServingMethod::default()));
+    let (with, plain) = (with.decode(64, 1000).unwrap(), plain.decode(64, 1000).unwrap());
+    assert!((with.fetches.0 - 5.0 * text / 7e9).abs() < 1e-12, "{with:?}");
+    assert!(with.attention >= plain.attention && with.total() > plain.total());
+    let mut last = f64::INFINITY;
+    for rate in [0.5, 7.0, 30.0] {
+        side.chip.storage = store(1e6, rate);
+        let now = side.times(&model, own).decode(64, 1000).unwrap().total().0;
+        assert!(now < last);
+        last = now;
+    }
+    side.chip.storage = store(1000.0, 7.0);
+    let times = PassTimes::new(&model, &side.chip, &side.fabric, &side.engine, plan).unwrap();
+    let refused = times.with_method(own).unwrap_err().to_string();
+    assert!(refused.contains("references = 1000000") && refused.contains("2097.2 GB"), "{refused}");
 }

@@ -14,7 +14,6 @@ use crate::verb::job::{LONGEST, count_up_to, ignored_key};
 use clap::ValueEnum;
 use method::MethodArguments;
 use results::answer::serving::{ServingReport, describe_refusal};
-use results::answer::serving_method::MethodRecord;
 use results::report;
 use serving::best::{self, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion};
 use serving::plan::{ServedProduct, ServingFormats};
@@ -229,7 +228,7 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         arguments.chip.iter().map(|name| arguments.hardware(name, call)).collect::<Result<_, _>>()?;
     let (lengths, level) = (arguments.lengths()?, arguments.level());
     let draft = arguments.method.draft_model(call)?;
-    let method = arguments.method.method(draft.as_ref())?;
+    let method = arguments.method.method((&model, &lengths), draft.as_ref())?;
     let given = GivenDegrees {
         tensor: arguments.tensor,
         pipeline: arguments.pipeline,
@@ -272,7 +271,13 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         lengths: lengths.classes().to_vec(),
         ttft_limit_ms: arguments.ttft,
         tpot_limit_ms: arguments.tpot,
-        method: MethodRecord::of_method(&method),
+        method: {
+            let best = answers.iter().flat_map(|answer| answer.deployments.first());
+            let best = best.max_by(|a, b| a.tokens_per_second.total_cmp(&b.tokens_per_second));
+            let sides: Vec<_> =
+                sides.iter().map(|(chip, fabric)| ServingHardware { chip, fabric, engine: &engine }).collect();
+            arguments.method.record((&model, &method), &lengths, (best, &sides))
+        },
         choices: Vec::new(),
         plans: 0,
         refused: 0,

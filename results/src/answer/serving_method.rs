@@ -1,6 +1,7 @@
 //! How a deployment serves beside the plain way, as data.
 
 use serde::Serialize;
+use serving::beside::TechniqueFigures;
 use serving::method::{Drafter, ServingMethod};
 
 /// Drafts, held prefixes, and a cache off the device. Described in `docs/json.md`.
@@ -20,6 +21,43 @@ pub struct MethodRecord {
     pub cache_place: Option<String>,
     /// Fraction of the keys and values that lies there.
     pub cache_away: Option<f64>,
+    /// The technique of inference, with the best plan's figures; `null` without one.
+    pub technique: Option<TechniqueRecord>,
+}
+
+/// A technique of inference beside the plain way, for a prompt of the mean length alone on the best plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TechniqueRecord {
+    /// The technique, with the given parameters.
+    pub name: String,
+    /// Keys and values of the prompt at their peak, GiB per device.
+    pub peak_gib: f64,
+    /// The same in the plain way.
+    pub plain_peak_gib: f64,
+    /// Time of the prompt, ms.
+    pub prompt_ms: f64,
+    /// The same in the plain way.
+    pub plain_prompt_ms: f64,
+    /// Storage that a device reads per token of a sequence, KiB.
+    pub read_kib_per_token: f64,
+    /// Stored memories, GiB per device.
+    pub stored_gib: f64,
+}
+
+impl TechniqueRecord {
+    /// Returns the record of a technique's figures.
+    #[must_use]
+    pub fn of_figures(name: String, figures: &TechniqueFigures) -> Self {
+        Self {
+            name,
+            peak_gib: figures.peak.gib(),
+            plain_peak_gib: figures.plain_peak.gib(),
+            prompt_ms: figures.prompt.0 * 1e3,
+            plain_prompt_ms: figures.plain_prompt.0 * 1e3,
+            read_kib_per_token: figures.read_per_token / 1024.0,
+            stored_gib: figures.stored / (1u64 << 30) as f64,
+        }
+    }
 }
 
 impl MethodRecord {
@@ -43,6 +81,7 @@ impl MethodRecord {
             prefix_tokens: prefixes.and_then(|prefixes| prefixes.tokens),
             cache_place: away.map(|away| away.store.name().to_owned()),
             cache_away: away.map(|away| away.fraction),
+            technique: None,
         })
     }
 }

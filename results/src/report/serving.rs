@@ -1,7 +1,7 @@
 //! The answer of `coplace serve` as text.
 
 use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
-use crate::answer::serving_method::MethodRecord;
+use crate::answer::serving_method::{MethodRecord, TechniqueRecord};
 use crate::text::{
     ColumnAlign, TextTable, format_count, format_fields, format_heading, format_percent, format_significant,
 };
@@ -221,7 +221,29 @@ fn method_line(method: &MethodRecord, pool: &PoolRecord) -> String {
     if let (Some(place), Some(away)) = (&method.cache_place, method.cache_away) {
         parts.push(format!("{} of keys and values on the {place}", format_percent(away)));
     }
+    parts.extend(method.technique.as_ref().map(technique_words));
     parts.join("; ")
+}
+
+/// A technique of inference beside the plain way.
+fn technique_words(technique: &TechniqueRecord) -> String {
+    let number = |value: f64| format_significant(value, 3);
+    let mut words = format!(
+        "{}: a prompt alone takes {} ms and {} GiB of keys and values, plain {} ms and {} GiB",
+        technique.name,
+        number(technique.prompt_ms),
+        number(technique.peak_gib),
+        number(technique.plain_prompt_ms),
+        number(technique.plain_peak_gib)
+    );
+    if technique.stored_gib > 0.0 {
+        words.push_str(&format!(
+            "; storage holds {} GiB a device and gives {} KiB a token",
+            number(technique.stored_gib),
+            number(technique.read_kib_per_token)
+        ));
+    }
+    words
 }
 
 fn memory_line(pool: &PoolRecord) -> String {

@@ -6,10 +6,15 @@ use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::{LONGEST, count_up_to};
 use clap::ValueEnum;
+use results::answer::serving_method::{MethodRecord, TechniqueRecord};
 use serving::ServingMethod;
+use serving::beside::TechniqueFigures;
+use serving::best::{Deployment, ServingHardware};
+use serving::lengths::RequestLengths;
 use serving::method::{CacheAway, CacheStore, Drafter, HeldPrefixes, MOST_DRAFTS, Speculation};
+use serving::technique::ContextTechnique;
 use sim::hardware::Accelerator;
-use workloads::Model;
+use workloads::{Model, Technique};
 
 /// Drafts by a module of one layer.
 const MODULE: &str = "module";
@@ -52,6 +57,10 @@ pub struct MethodArguments {
     /// Fraction of the keys and values off the device [default: all, in layers whose queries see all tokens]
     #[arg(long, value_name = "FRACTION")]
     cache_away: Option<f64>,
+    /// A technique of inference: homer (chunks of a prompt are merged) or memory3 (stored memories are read), with
+    /// parameters (coplace list techniques)
+    #[arg(long, value_name = "NAME[,KEY=VALUE]", conflicts_with_all = ["draft", "prefix_hit", "cache_away"])]
+    technique: Option<Technique>,
     /// Storage of every device: bandwidth each way and capacity, such as 6.4:1600, in place of the chip's own
     #[arg(long, value_name = "GB_PER_S:GB", conflicts_with = "study")]
     nvme: Option<String>,
@@ -65,8 +74,12 @@ impl MethodArguments {
         model.transpose().map_err(|error| failure::option_failure_from("--draft-model", &error))
     }
 
-    /// Returns the method, with the model that [`Self::draft_model`] read.
-    pub fn method<'a>(&self, draft: Option<&'a Model>) -> Result<ServingMethod<'a>, Failure> {
+    /// Returns the method for a model and the lengths of its requests, with the model that [`Self::draft_model`] read.
+    pub fn method<'a>(
+        &self,
+        (model, lengths): (&Model, &RequestLengths),
+        draft: Option<&'a Model>,
+    ) -> Result<ServingMethod<'a>, Failure> {
         let drafter = match draft {
             Some(model) => Drafter::Model(model),
             None if self.draft_model == LOOKUP => Drafter::Lookup,
@@ -80,7 +93,15 @@ impl MethodArguments {
             CachePlace::Nvme => Some(CacheStore::Nvme),
         };
         let used = [("--cache-away", self.cache_away.is_some(), "host or nvme", store.is_some())];
-        let nvme = [("--nvme", self.nvme.is_some(), "nvme", store == Some(CacheStore::Nvme))];
+        let longest = lengths.classes().iter().map(|class| class.input).max().unwrap_or(1);
+        let technique = self.technique.as_ref().map(|own| ContextTechnique::of_technique(own, model, longest));
+        let technique = technique.transpose().map_err(|error| failure::option_failure_from("--technique", &error))?;
+        if technique.is_some() && store.is_some() {
+            let limit = "a technique has its own way with keys and values";
+            return Err(failure::option_failure("--cache-place", "", limit, "leave it or --technique out"));
+        }
+        let stored = store == Some(CacheStore::Nvme) || matches!(technique, Some(ContextTechnique::Memories(_)));
+        let nvme = [("--nvme", self.nvme.is_some(), "nvme", stored)];
         for (flag, given, place, takes) in used.into_iter().chain(nvme) {
             if given && !takes {
                 let cure = format!("give --cache-place {place}, or leave {flag} out");
@@ -92,7 +113,28 @@ impl MethodArguments {
             speculation: drafts.transpose().or_input()?,
             prefixes: prefixes.transpose().or_input()?,
             away: away.transpose().or_input()?,
+            technique,
         })
+    }
+
+    /// Returns the record of the method, with the technique's figures on the best deployment's plan if its chip is
+    /// among `sides`.
+    pub fn record(
+        &self,
+        (model, method): (&Model, &ServingMethod<'_>),
+        lengths: &RequestLengths,
+        (best, sides): (Option<&Deployment>, &[ServingHardware<'_>]),
+    ) -> Option<MethodRecord> {
+        let figures = || {
+            let pool = best.map(|best| best.prefill.as_ref().unwrap_or(&best.decode))?;
+            let side = sides.iter().find(|side| side.chip.name == pool.chip)?;
+            let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>();
+            let asked = (method.technique?, input.round() as u64);
+            let figures = TechniqueFigures::of_prompt(*side, model, pool.plan, asked).ok()?;
+            Some(TechniqueRecord::of_figures(self.technique.as_ref()?.to_string(), &figures))
+        };
+        let record = MethodRecord::of_method(method)?;
+        Some(MethodRecord { technique: figures(), ..record })
     }
 
     /// Gives a chip the storage of `--nvme`.
