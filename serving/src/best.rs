@@ -229,7 +229,8 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
 ///
 /// - Products: a request has at least 2 operations per active weight of the layers and token.
 /// - Memory: an iteration of n sequences per device reads at least the active weights, divided by all devices, and n
-///   caches; each sequence gains its accepted drafts besides a token. More sequences read fewer bytes per token; the memory and the limit on the time per output token bound n.
+///   caches; each sequence gains its accepted drafts besides a token. More sequences read fewer bytes per token; the
+///   memory and the limit on the time per output token bound n.
 #[must_use]
 pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> f64 {
     let (model, lengths, formats) = (question.model, &question.lengths, &question.formats);

@@ -40,8 +40,8 @@ impl KernelTimes<'_> {
         self.chip.accelerator()
     }
 
-    /// Returns the time of a pass's kernel by its part. `drafts` is the number of new tokens of a sequence that decodes,
-    /// 0 for prompts.
+    /// Returns the time of a pass's kernel by its part. `drafts` is the number of new tokens of a decoding sequence, 0
+    /// for prompts.
     pub(crate) fn time_of_node(&self, segment: &Segment, node: &KernelNode, drafts: u64) -> PassTime {
         // A chip whose scalars hold the launch of a kernel has no gap besides.
         let own_launch = self.chip().calibration.launch_overhead > Seconds::ZERO;

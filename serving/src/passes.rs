@@ -261,7 +261,8 @@ impl<'a> PassTimes<'a> {
     }
 
     /// Returns one decoding iteration of the replica: a token for each of `sequences` sequences that have `cached`
-    /// tokens on average, or drafts and the pass that verifies them. Groups with attention of their own, and the stages of a pipeline, share the sequences out.
+    /// tokens on average, or drafts and the pass that verifies them. Groups with attention of their own, and the stages
+    /// of a pipeline, share the sequences out.
     ///
     /// # Errors
     /// A batch or a length beyond what the model allows.

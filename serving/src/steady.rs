@@ -5,8 +5,8 @@
 //! iteration.
 //!
 //! **Requests that arrive at random** (Poisson, r per second). Between prompts the decoding sequences share the replica
-//! like a processor whose speed depends on their number: with L iterations each, they leave at n / (L D(n)). Such a queue
-//! depends on the lengths only through their mean (symmetric queues: Kelly 1979, "Reversibility and stochastic
+//! like a processor whose speed depends on their number: with L iterations each, they leave at n / (L D(n)). Such a
+//! queue depends on the lengths only through their mean (symmetric queues: Kelly 1979, "Reversibility and stochastic
 //! networks", section 3.3). Prompts come in busy periods, so sequences join in groups. The size of a group has the
 //! mean and second moment of a busy period of M/G/1 (Kleinrock 1975, "Queueing systems I", section 5.9); its tail is
 //! taken as geometric. A balance of flows over every number of sequences then gives their distribution.

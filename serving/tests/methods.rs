@@ -273,9 +273,9 @@ fn a_cache_off_the_device_is_never_faster_at_an_equal_batch_and_its_link_never_t
     }
 }
 
-/// Long requests of a model that fills its device: few sequences fit beside the weights, and each pass reads all weights
-/// for them. A fast link (the 450 GB/s each way of NVLink-C2C) brings more sequences at once and more tokens in all; PCIe
-/// does not.
+/// Long requests of a model that fills its device: few sequences fit beside the weights, and each pass reads all
+/// weights for them. A fast link (the 450 GB/s each way of NVLink-C2C) brings more sequences at once and more tokens in
+/// all; PCIe does not.
 #[test]
 fn a_cache_on_the_host_helps_where_memory_limits_the_batch_and_the_link_is_fast() {
     let model = Model::load("qwen3-32b").unwrap();
@@ -325,8 +325,8 @@ fn technique<'a>(text: &str, model: &Model, input: u64) -> ServingMethod<'a> {
     ServingMethod { technique: Some(own), ..ServingMethod::default() }
 }
 
-/// HOMER on Llama 2 7B: 65,536 tokens are 32 chunks of 2048, five heights above them. 20 layers merge, three for each of
-/// six heights, and two are left over for the leaves.
+/// HOMER on Llama 2 7B: 65,536 tokens are 32 chunks of 2048, five heights above them. 20 layers merge, three for each
+/// of six heights, and two are left over for the leaves.
 #[test]
 fn chunks_are_merged_as_the_authors_do() {
     let model = Model::load("llama2-7b").unwrap();

@@ -188,8 +188,8 @@ fn prompts_that_take_most_of_the_time() {
     check("64 places, long prompts", |_| 0.012, 64, &various(), [(0.05, 0.05), (0.05, 0.05), (0.40, 0.09)]);
 }
 
-/// Drafts that are accepted three times of four, up to four at a time: answers take a third of the iterations, some more
-/// as the last one gains more than is left, and their number varies from request to request.
+/// Drafts that are accepted three times of four, up to four at a time: answers take a third of the iterations, some
+/// more as the last one gains more than is left, and their number varies from request to request.
 fn check_with_drafts(requests: &[RequestCost], limits: [(f64, f64); 3]) {
     let (drafted, chance) = (4u32, 0.75f64);
     let accepted = (1..=4).map(|i| chance.powi(i)).sum();

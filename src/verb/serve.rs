@@ -55,6 +55,7 @@ pub enum CacheFormat {
     coplace serve llama3-70b --chip h100,h200 --devices 16 --pools apart --lengths 512x128:0.8,8192x1024:0.2\n  \
     coplace serve llama3-70b --chip h100 --draft 4 --accepted 2.5 --draft-model llama3-8b --tpot 15\n  \
     coplace serve llama3-70b --chip h100 --prefix-hit 0.8 --cache-place host --cache-away 0.5\n  \
+    coplace serve llama2-7b --chip a100 --devices 1 --input 32768 --technique homer\n  \
     coplace serve llama3-70b --study serve --devices 8 --products fp8 --ttft 1000 --tpot 30\n  \
     coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n\n\
     Requests arrive at random. The times are means in the steady state of continuous batching, in closed form\n\

@@ -94,6 +94,34 @@ fn drafts_prefixes_and_a_cache_on_the_host_are_told() {
     }
 }
 
+/// HOMER's peak is that of the authors' schedule: 16 chunks of 2048, 20 merging layers of 32, four for each height.
+#[test]
+fn techniques_of_inference_stand_beside_the_plain_way() {
+    let merged = answer("llama2-7b --chip a100 --devices 1 --input 32768 --technique homer");
+    let technique = &merged["method"]["technique"];
+    let tokens = (2048 * 16 + 1024 * (16 + 20 + 24 + 28)) as f64 / 32.0;
+    let gib = tokens * 524_288.0 / f64::from(1 << 30);
+    assert!((number(&technique["peak_gib"]) - gib).abs() < 1e-6, "{technique}");
+    assert_eq!((number(&technique["plain_peak_gib"]), number(&technique["read_kib_per_token"])), (16.0, 0.0));
+    assert!(number(&technique["prompt_ms"]) < number(&technique["plain_prompt_ms"]), "{technique}");
+    assert_eq!(technique["name"], "homer");
+    let memories = answer("llama3-8b --chip h100 --devices 1 --technique memory3,references=1e6 --nvme 6:4000");
+    let technique = &memories["method"]["technique"];
+    // 16 of 32 layers, 8 keys and values of 128 in bf16, 8 tokens each; five texts every 64 tokens.
+    let text = 16.0 * 8.0 * 2.0 * 128.0 * 2.0 * 8.0;
+    assert!((number(&technique["read_kib_per_token"]) - 5.0 * text / 64.0 / 1024.0).abs() < 1e-9, "{technique}");
+    assert!((number(&technique["stored_gib"]) - 1e6 * text / f64::from(1 << 30)).abs() < 1e-6, "{technique}");
+    check_parts(best(&memories));
+}
+
+#[test]
+fn a_system_of_aiconfigurator_is_a_chip_with_its_fabric() {
+    let system = "interop/tests/aiconfigurator/h100_sxm.yaml";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(system);
+    let text = served(&format!("llama3-70b --chip {} --products fp8", path.display())).expect_result();
+    assert!(text.contains("h100_sxm") && text.contains("states no energy"), "{text}");
+}
+
 #[test]
 fn a_small_space_is_searched_without_a_gap() {
     let directory = tempfile::tempdir().unwrap();
@@ -147,8 +175,17 @@ fn what_cannot_be_served_is_refused_with_the_nearest() {
         ("llama3-8b --chip h100 --prefix-hit 0.5 --prefix-tokens 100", &["prefix_tokens = 100", "at least the 512"]),
         ("llama3-8b --chip h100 --cache-away 0.5", &["--cache-away", "--cache-place host"]),
         ("llama3-8b --chip h100 --nvme 7:960", &["--nvme", "--cache-place nvme"]),
-        ("llama3-8b --chip tpu_v4 --cache-place nvme", &["cache_place = nvme", "no storage", "on the device"]),
+        ("llama3-8b --chip tpu_v4 --cache-place nvme", &["cache_place = nvme", "no storage", "leave cache_place out"]),
         ("llama3-8b --chip h100 --cache-place host --cache-away 2", &["cache_away = 2", "from 0 to 1"]),
+        ("llama3-8b --chip h100 --technique galore", &["--technique", "galore", "changes training", "homer"]),
+        ("llama3-8b --chip h100 --technique homer,chunk=3.5", &["--technique", "chunk", "whole number"]),
+        ("llama3-8b --chip h100 --technique homer,pages=3", &["--technique", "pages"]),
+        ("llama3-8b --chip h100 --technique homer --cache-place host", &["--cache-place", "--technique out"]),
+        ("llama3-8b --chip h100 --technique memory3", &["technique = nvme", "no storage", "--nvme GB_PER_S:GB"]),
+        (
+            "llama3-8b --chip h100 --technique memory3,references=1e9 --nvme 6:10",
+            &["references = 1000000000", "10.0 GB"],
+        ),
         ("llama3-70b --study gpu", &["combinations", "at most"]),
         ("llama3-70b --study serve --train-weight 0.5", &["--train-weight", "[[workload]]"]),
     ] {

@@ -185,6 +185,9 @@ fn power_of_pools(best: &ServingChoice) -> String {
         let over = pool.tdp_w.filter(|tdp| pool.device_w > *tdp).map_or_else(String::new, |tdp| {
             format!(" (above its {} W: the clock would fall, and it would serve less)", format_significant(tdp, 4))
         });
+        if pool.device_w == 0.0 {
+            return format!("not known: the file of {} states no energy", pool.chip);
+        }
         format!("{} W a device{over}", format_significant(pool.device_w, 4))
     };
     match &best.prefill {
