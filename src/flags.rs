@@ -209,7 +209,6 @@ const BESIDE: &[(&str, &str)] = &[
     ("--train-weight", "--study serve"),
     ("--accepted", "--draft 2"),
     ("--cache-away", "--cache-place host"),
-    ("--draft", "--accepted 1"),
     ("--draft-model", "--draft 2 --accepted 1"),
     ("--prefix-tokens", "--prefix-hit 0.5"),
     ("serve --nvme", "--cache-place nvme"),

@@ -39,7 +39,8 @@ fn is_yaml(name_or_path: &str) -> bool {
     name_or_path.ends_with(".yaml") || name_or_path.ends_with(".yml")
 }
 
-/// A chip from another simulator's file: LLMCompass's device, Calculon's system (`.json`) or AIConfigurator's (`.yaml`).
+/// A chip from another simulator's file: LLMCompass's device or Calculon's system (`.json`), or AIConfigurator's
+/// (`.yaml`).
 ///
 /// # Errors
 /// A file of none of these, or a faulty one.

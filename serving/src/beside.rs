@@ -11,7 +11,7 @@ use crate::technique::ContextTechnique;
 use sim::units::{Bytes, Seconds};
 use workloads::Model;
 
-/// What a technique changes for a prompt, on one device.
+/// A prompt with a technique and without, on one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TechniqueFigures {
     /// Keys and values of the prompt at their peak.

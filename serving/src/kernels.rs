@@ -130,9 +130,8 @@ impl KernelTimes<'_> {
             software: AttentionSoftware::Serving,
         };
         let alone = |call: AttentionCall| self.chip.time_alone(&Routine::Attention(call));
-        if drafts > 0 {
+        if let Some(group) = a.queries.checked_div(drafts) {
             // Drafts join the query heads that share a key, in tiles of the kernel that reads it once.
-            let group = a.queries / drafts;
             let rows = if drafts > 1 { a.queries.min(PACKED_QUERIES).max(group) } else { a.queries };
             let step = AttentionCall { heads: a.heads * rows, kv_heads: a.heads, queries: 1, ..call };
             if drafts == 1 && !a.values_are_keys {

@@ -88,7 +88,7 @@ impl ServingMethod<'_> {
     }
 }
 
-/// Where drafts come from.
+/// The source of drafts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Drafter<'a> {
     /// The prompt and the answer so far, searched for the last tokens. Takes no time of the device.
@@ -107,7 +107,7 @@ pub struct Speculation<'a> {
     pub drafted: u32,
     /// Drafts that a pass accepts, in the mean over passes: from 0 to `drafted`.
     pub accepted: f64,
-    /// Where they come from.
+    /// Their source.
     pub drafter: Drafter<'a>,
 }
 
@@ -219,7 +219,7 @@ pub struct CacheAway {
     pub fraction: f64,
 }
 
-/// What a store offers to one device.
+/// Capacity and rates of a store for one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoreRates {
     /// Bytes that it holds.

@@ -47,7 +47,7 @@ impl PassShape {
     }
 }
 
-/// What a pass does.
+/// The work of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PassKind {
     /// Computes prompts.

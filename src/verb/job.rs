@@ -98,9 +98,9 @@ impl LossName {
 pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
-    /// A chip: built in (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), one
-    /// of AIConfigurator (.yaml), a run directory of `coplace search` (its found chip, with its cluster and stack unless given), or an answer that
-    /// `evaluate` or `plan` printed with --format json (.json)
+    /// A chip: built in (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a
+    /// system of AIConfigurator (.yaml), a run directory of `coplace search` (its found chip, with its cluster and
+    /// stack unless given), or an answer that `evaluate` or `plan` printed with --format json (.json)
     #[arg(long)]
     pub chip: String,
     /// Network between the devices: built in (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a

@@ -289,7 +289,8 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
     if report.choices.is_empty() {
         return Err(nothing_serves(&answers, &level, arguments.devices));
     }
-    if lengths.longest() > model.max_sequence {
+    // Merged prompts have the places of a chunk.
+    if lengths.longest() > model.max_sequence && method.merged().is_none() {
         tracing::warn!(
             "requests have up to {} tokens; {} was made for {}: its answers may be worse, its times are those of the \
             longer requests",

@@ -22,12 +22,12 @@ pub struct MethodRecord {
     /// Fraction of the keys and values that lies there.
     pub cache_away: Option<f64>,
     /// The technique of inference, with the best plan's figures; `null` without one.
-    pub technique: Option<TechniqueRecord>,
+    pub technique: Option<InferenceRecord>,
 }
 
 /// A technique of inference beside the plain way, for a prompt of the mean length alone on the best plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TechniqueRecord {
+pub struct InferenceRecord {
     /// The technique, with the given parameters.
     pub name: String,
     /// Keys and values of the prompt at their peak, GiB per device.
@@ -44,7 +44,7 @@ pub struct TechniqueRecord {
     pub stored_gib: f64,
 }
 
-impl TechniqueRecord {
+impl InferenceRecord {
     /// Returns the record of a technique's figures.
     #[must_use]
     pub fn of_figures(name: String, figures: &TechniqueFigures) -> Self {

@@ -1,7 +1,7 @@
 //! The answer of `coplace serve` as text.
 
 use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
-use crate::answer::serving_method::{MethodRecord, TechniqueRecord};
+use crate::answer::serving_method::{InferenceRecord, MethodRecord};
 use crate::text::{
     ColumnAlign, TextTable, format_count, format_fields, format_heading, format_percent, format_significant,
 };
@@ -11,7 +11,6 @@ use serving::best::ServingBound;
 #[must_use]
 pub fn serving_report(report: &ServingReport) -> String {
     let Some(best) = report.choices.first() else { return String::new() };
-    let number = |value: f64| format_significant(value, 4);
     let mut fields = vec![
         ("serves", served(report, best)),
         (
@@ -26,7 +25,7 @@ pub fn serving_report(report: &ServingReport) -> String {
         ("plan", plan_line(best)),
         ("memory", memory_line(&best.decode)),
         ("iteration", iteration_line(best)),
-        ("power", format!("{}; {} tokens per joule", power_of_pools(best), number(best.tokens_per_joule))),
+        ("power", power_line(best)),
         ("how sure", SURE.to_owned()),
     ];
     if let Some(method) = &report.method {
@@ -179,6 +178,15 @@ fn plan_of_pool(pool: &PoolRecord) -> String {
     format!("{} x {} on {}", format_count(pool.replicas), parts.join(", "), pool.chip)
 }
 
+/// Power, and tokens per joule where it is known.
+fn power_line(best: &ServingChoice) -> String {
+    let power = power_of_pools(best);
+    if best.tokens_per_joule == 0.0 {
+        return power;
+    }
+    format!("{power}; {} tokens per joule", format_significant(best.tokens_per_joule, 4))
+}
+
 /// The mean power of a device of each pool, and whether it is more than the chip may take.
 fn power_of_pools(best: &ServingChoice) -> String {
     let of = |pool: &PoolRecord| {
@@ -229,7 +237,7 @@ fn method_line(method: &MethodRecord, pool: &PoolRecord) -> String {
 }
 
 /// A technique of inference beside the plain way.
-fn technique_words(technique: &TechniqueRecord) -> String {
+fn technique_words(technique: &InferenceRecord) -> String {
     let number = |value: f64| format_significant(value, 3);
     let mut words = format!(
         "{}: a prompt alone takes {} ms and {} GiB of keys and values, plain {} ms and {} GiB",
@@ -306,7 +314,7 @@ fn choices_table(report: &ServingReport) -> TextTable {
             number(choice.tokens_per_s_per_device),
             marked(choice.ttft_ms, ServingBound::TimeToFirstToken),
             marked(choice.tpot_ms, ServingBound::TimePerOutputToken),
-            number(choice.tokens_per_joule),
+            if choice.tokens_per_joule > 0.0 { number(choice.tokens_per_joule) } else { "-".to_owned() },
         ]);
     }
     table

@@ -6,7 +6,7 @@ use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::{LONGEST, count_up_to};
 use clap::ValueEnum;
-use results::answer::serving_method::{MethodRecord, TechniqueRecord};
+use results::answer::serving_method::{InferenceRecord, MethodRecord};
 use serving::ServingMethod;
 use serving::beside::TechniqueFigures;
 use serving::best::{Deployment, ServingHardware};
@@ -21,7 +21,7 @@ const MODULE: &str = "module";
 /// Drafts looked up in the text so far.
 const LOOKUP: &str = "lookup";
 
-/// Where keys and values lie.
+/// The memory of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CachePlace {
     /// In the device's memory
@@ -36,12 +36,12 @@ pub enum CachePlace {
 #[derive(clap::Args)]
 pub struct MethodArguments {
     /// Tokens drafted for every decoding pass, which verifies them (speculative decoding)
-    #[arg(long, value_name = "N", requires = "accepted", value_parser = count_up_to(MOST_DRAFTS))]
+    #[arg(long, value_name = "N", value_parser = count_up_to(MOST_DRAFTS))]
     draft: Option<u32>,
     /// Drafts that a pass accepts in the mean, from 0 to those of --draft
     #[arg(long, value_name = "MEAN", requires = "draft")]
     accepted: Option<f64>,
-    /// What drafts: module (one more layer of the model, as DeepSeek's MTP or an EAGLE head), lookup (in the text so
+    /// The drafter: module (one more layer of the model, as DeepSeek's MTP or an EAGLE head), lookup (in the text so
     /// far, without cost), or a model, built in or a config.json, on the same devices
     #[arg(long, value_name = "MODEL", default_value = MODULE, requires = "draft")]
     draft_model: String,
@@ -69,9 +69,13 @@ pub struct MethodArguments {
 impl MethodArguments {
     /// Reads the model that drafts, if it is one of its own.
     pub fn draft_model(&self, call: &Call) -> Result<Option<Model>, Failure> {
-        let named = self.draft.is_some() && ![MODULE, LOOKUP].contains(&self.draft_model.as_str());
-        let model = named.then(|| Model::load_assuming(&self.draft_model, &call.files, &[]));
-        model.transpose().map_err(|error| failure::option_failure_from("--draft-model", &error))
+        if self.draft.is_none() || [MODULE, LOOKUP].contains(&self.draft_model.as_str()) {
+            return Ok(None);
+        }
+        match Model::load_assuming(&self.draft_model, &call.files, &[]) {
+            Ok(model) => Ok(Some(model)),
+            Err(error) => Err(failure::option_failure_from("--draft-model", &error)),
+        }
     }
 
     /// Returns the method for a model and the lengths of its requests, with the model that [`Self::draft_model`] read.
@@ -85,6 +89,10 @@ impl MethodArguments {
             None if self.draft_model == LOOKUP => Drafter::Lookup,
             None => Drafter::Module,
         };
+        if self.draft.is_some() && self.accepted.is_none() {
+            let cure = "give the mean number of drafts that a pass accepts, from 0 to those of --draft";
+            return Err(failure::missing_option("--accepted", cure));
+        }
         let drafts = self.draft.map(|drafted| Speculation::new(drafted, self.accepted.unwrap_or(0.0), drafter));
         let prefixes = self.prefix_hit.map(|hit| HeldPrefixes::new(hit, self.prefix_tokens));
         let store = match self.cache_place {
@@ -131,7 +139,7 @@ impl MethodArguments {
             let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>();
             let asked = (method.technique?, input.round() as u64);
             let figures = TechniqueFigures::of_prompt(*side, model, pool.plan, asked).ok()?;
-            Some(TechniqueRecord::of_figures(self.technique.as_ref()?.to_string(), &figures))
+            Some(InferenceRecord::of_figures(self.technique.as_ref()?.to_string(), &figures))
         };
         let record = MethodRecord::of_method(method)?;
         Some(MethodRecord { technique: figures(), ..record })

@@ -78,7 +78,7 @@ pub struct Preset {
     /// The reason why no training plan can use it, if it belongs to inference.
     #[serde(default)]
     pub inference_only: Option<String>,
-    /// What it does to a serving deployment, if it belongs to inference.
+    /// Its effect on a serving deployment, if it belongs to inference.
     #[serde(default)]
     pub serving: Option<ServingEffect>,
     /// Techniques that it excludes, each with the reason.
@@ -92,7 +92,7 @@ pub struct Preset {
     pub rules: Vec<TechniqueRule<PresetAmount, PresetAmount>>,
 }
 
-/// What a technique does to a serving deployment.
+/// A technique's effect on a serving deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServingEffect {
