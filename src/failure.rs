@@ -5,6 +5,8 @@ use interop::framework::FrameworkFileError;
 use measured::validate::RowError;
 use results::store::files::{Unwritable, WriteError};
 use search::study::StudyError;
+use serving::lengths::LengthError;
+use serving::{EngineError, ServingError};
 use sim::files::{FaultParts, FileError, StructuredError};
 use sim::hardware::HardwareError;
 use sim::network::NetworkError;
@@ -166,7 +168,7 @@ fn parts_if<E: StructuredError>(error: &(dyn std::error::Error + 'static)) -> Op
 type PartsReader = fn(&(dyn std::error::Error + 'static)) -> Option<FaultParts>;
 
 /// The types of errors that have parts.
-const STRUCTURED: [PartsReader; 14] = [
+const STRUCTURED: [PartsReader; 17] = [
     parts_if::<InputFault>,
     parts_if::<FileError>,
     parts_if::<HardwareError>,
@@ -180,6 +182,9 @@ const STRUCTURED: [PartsReader; 14] = [
     parts_if::<StudyError>,
     parts_if::<FrameworkFileError>,
     parts_if::<RowError>,
+    parts_if::<ServingError>,
+    parts_if::<EngineError>,
+    parts_if::<LengthError>,
     parts_if::<WriteError>,
 ];
 

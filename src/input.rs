@@ -21,7 +21,8 @@ pub fn read_measured_rows(path: &Path, context: LogContext<'_>) -> Result<Vec<u8
 }
 
 /// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon
-/// system (`.json`), or the directory of a run that found one, or what `evaluate` or `plan` printed of one as JSON.
+/// system (`.json`), a system of AIConfigurator (`.yaml`), or the directory of a run that found one, or what `evaluate`
+/// or `plan` printed of one as JSON.
 pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Failure> {
     let directory = Path::new(name_or_path);
     if directory.is_dir() {
@@ -29,10 +30,11 @@ pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Fail
         return ChipTemplate::from_toml_str(&text, &directory.join(search_run::CHIP).display().to_string()).or_input();
     }
     let file = |ending| name_or_path.ends_with(ending);
-    if !file(".toml") && !file(".json") {
+    if !file(".toml") && !interop::is_imported(name_or_path) {
         return ChipTemplate::find_built_in(name_or_path).cloned().or_input();
     }
-    let what = "a chip file (.toml), an LLMCompass device description or a Calculon system (.json)";
+    let what =
+        "a chip file (.toml), an LLMCompass device or a Calculon system (.json), or one of AIConfigurator (.yaml)";
     let text = read_text_from(Path::new(name_or_path), what, files)?;
     if let Some(chip) = file(".json").then(|| chip_of_answer(&text)).flatten() {
         return chip.map_err(|error| error.with_context(name_or_path.to_owned()));
@@ -42,7 +44,7 @@ pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Fail
 
 /// Reads a chip from the text of its file.
 fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
-    if file.ends_with(".json") {
+    if interop::is_imported(file) {
         let imported = interop::import_chip(text, file).or_input()?;
         for note in &imported.notes {
             tracing::warn!("{file}: {note}");
@@ -67,7 +69,8 @@ fn chip_of_answer(text: &str) -> Option<Result<ChipTemplate, Failure>> {
 }
 
 /// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
-/// LLMCompass device description or a Calculon system (`.json`). Fast domains have `domain` devices, if given.
+/// LLMCompass device description or a Calculon system (`.json`), or a system of AIConfigurator (`.yaml`). Fast domains
+/// have `domain` devices, if given.
 pub fn read_fabric(
     name_or_path: &str,
     chip: &Accelerator,

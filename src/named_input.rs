@@ -86,7 +86,7 @@ impl NamedInput {
     pub fn name(&self) -> String {
         let path = Path::new(&self.word);
         let named = if path.file_name().is_some_and(|file| file == "config.json") { path.parent() } else { Some(path) };
-        let known = [".toml", ".json"].iter().any(|ending| self.word.ends_with(ending));
+        let known = [".toml", ".json", ".yaml"].iter().any(|ending| self.word.ends_with(ending));
         let stem = named.and_then(|path| if known { path.file_stem() } else { path.file_name() });
         stem.map_or_else(|| self.word.clone(), |stem| stem.to_string_lossy().into_owned())
     }

@@ -1,6 +1,7 @@
-//! Other tools' formats: Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and SCALE-Sim; logs of nccl-tests and traces
-//! of PyTorch's profiler. Nothing of the main path needs this crate.
+//! Other tools' formats: AIConfigurator, Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and SCALE-Sim; logs of
+//! nccl-tests and traces of PyTorch's profiler. Nothing of the main path needs this crate.
 
+pub mod aiconfigurator;
 pub mod calculon;
 pub mod chakra;
 pub mod framework;
@@ -12,6 +13,7 @@ pub mod piper;
 pub mod scale_sim;
 pub mod schedule_instance;
 
+use aiconfigurator::AiConfiguratorSystem;
 use sim::files::FileError;
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, ChipTemplate};
@@ -26,11 +28,27 @@ pub struct ImportedChip {
     pub notes: Vec<String>,
 }
 
-/// A chip from another simulator's file: LLMCompass's device or Calculon's system.
+/// Returns whether a name or path is that of another simulator's file.
+#[must_use]
+pub fn is_imported(name_or_path: &str) -> bool {
+    name_or_path.ends_with(".json") || is_yaml(name_or_path)
+}
+
+/// AIConfigurator's systems are the only ones in YAML.
+fn is_yaml(name_or_path: &str) -> bool {
+    name_or_path.ends_with(".yaml") || name_or_path.ends_with(".yml")
+}
+
+/// A chip from another simulator's file: LLMCompass's device or Calculon's system (`.json`), or AIConfigurator's
+/// (`.yaml`).
 ///
 /// # Errors
-/// A file of neither simulator, or a faulty one.
+/// A file of none of these, or a faulty one.
 pub fn import_chip(text: &str, file: &str) -> Result<ImportedChip, FileError> {
+    if is_yaml(file) {
+        let system = AiConfiguratorSystem::from_yaml_str(text, file)?;
+        return Ok(ImportedChip { template: system.to_chip()?, notes: system.list_unmodelled() });
+    }
     if calculon::system::CalculonSystem::recognises(text) {
         let system = calculon::system::CalculonSystem::from_json_str(text, file)?;
         return Ok(ImportedChip { template: system.to_chip(None)?, notes: system.list_endless_memories() });
@@ -38,24 +56,27 @@ pub fn import_chip(text: &str, file: &str) -> Result<ImportedChip, FileError> {
     Ok(ImportedChip { template: llm_compass::read_chip(text, file)?, notes: Vec::new() })
 }
 
-/// A fabric from another simulator's file: LLMCompass's interconnect or Calculon's networks.
+/// A fabric from another simulator's file: LLMCompass's interconnect, Calculon's networks, AIConfigurator's nodes.
 ///
 /// # Errors
 /// As [`import_chip`].
 pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
+    if is_yaml(file) {
+        return Ok(AiConfiguratorSystem::from_yaml_str(text, file)?.to_fabric());
+    }
     if calculon::system::CalculonSystem::recognises(text) {
         return calculon::system::CalculonSystem::from_json_str(text, file)?.to_fabric();
     }
     llm_compass::read_fabric(text, file)
 }
 
-/// A fabric by name or by path, as in [`Fabric::load_for_chip`]. A `.json` path names an LLMCompass or Calculon system;
-/// its networks belong to one chip.
+/// A fabric by name or by path, as in [`Fabric::load_for_chip`]. A `.json` path names an LLMCompass or Calculon system,
+/// a `.yaml` path one of AIConfigurator; its networks belong to one chip.
 ///
 /// # Errors
 /// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.
 pub fn load_fabric(name_or_path: &str, chip: &Accelerator, files: &Files) -> Result<Fabric, NetworkError> {
-    if name_or_path.ends_with(".json") {
+    if is_imported(name_or_path) {
         return load_imported_fabric(name_or_path, files);
     }
     Fabric::load_for_accelerator(name_or_path, chip, files)
@@ -66,7 +87,7 @@ pub fn load_fabric(name_or_path: &str, chip: &Accelerator, files: &Files) -> Res
 /// # Errors
 /// Those of [`load_fabric`].
 pub fn load_fabric_for_name(name_or_path: &str, chip: &str, files: &Files) -> Result<Fabric, NetworkError> {
-    if name_or_path.ends_with(".json") {
+    if is_imported(name_or_path) {
         return load_imported_fabric(name_or_path, files);
     }
     Fabric::load_for_chip_from(name_or_path, chip, files)

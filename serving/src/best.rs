@@ -4,12 +4,13 @@
 //! Every plan of the degrees is priced; none is left out by a bound. Within a plan, the time to the first token and the
 //! time per output token rise with the rate of requests, so bisection finds the highest rate.
 
-use crate::memory::{ServingMemory, memory_of_plan};
-use crate::passes::{PassTime, PassTimes};
+use crate::lengths::{LengthClass, RequestLengths};
+use crate::memory::ServingMemory;
+use crate::method::ServingMethod;
+use crate::pass_time::PassTime;
+use crate::passes::PassTimes;
 use crate::plan::{ServingFormats, ServingPlan};
-use crate::steady::{
-    IterationCosts, PromptPool, RequestCost, RequestLengths, SteadyState, iteration_costs, under_arrivals,
-};
+use crate::steady::{IterationCosts, PromptPool, RequestCost, SteadyState, iteration_costs, under_arrivals};
 use crate::{ServingEngine, ServingError};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
@@ -68,6 +69,8 @@ pub struct ServingQuestion<'a> {
     pub level: ServiceLevel,
     /// Degrees that are given; `None` is free.
     pub given: GivenDegrees,
+    /// How it serves beside the plain way.
+    pub method: ServingMethod<'a>,
 }
 
 /// Degrees that a question fixes.
@@ -226,7 +229,8 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
 ///
 /// - Products: a request has at least 2 operations per active weight of the layers and token.
 /// - Memory: an iteration of n sequences per device reads at least the active weights, divided by all devices, and n
-///   caches. More sequences read fewer bytes per token; the memory and the limit on the time per output token bound n.
+///   caches; each sequence gains its accepted drafts besides a token. More sequences read fewer bytes per token; the
+///   memory and the limit on the time per output token bound n.
 #[must_use]
 pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> f64 {
     let (model, lengths, formats) = (question.model, &question.lengths, &question.formats);
@@ -240,20 +244,27 @@ pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine:
         .filter_map(|format| chip.peak_flops(format.operand()))
         .map(|peak| peak.0)
         .fold(0.0, f64::max);
-    let tokens: f64 = lengths.classes().iter().map(|class| class.share * (class.input + class.output) as f64).sum();
+    let method = &question.method;
+    let computed = |class: &LengthClass| method.computed_tokens(class.input) + class.output as f64;
+    let tokens: f64 = lengths.classes().iter().map(|class| class.share * computed(class)).sum();
     // An engine's kernels may be stated to be faster than the library's.
     let kernels = &engine.kernels;
     let peak = peak * kernels.product_fraction.max(1.0);
     let by_products = devices * peak / (2.0 * active * tokens) * lengths.mean_output();
-    let cache = CacheSize::of_model(model, 1, formats.cache).of_sequence(lengths.mean_context() as u64).as_f64();
+    let size = CacheSize::of_model(model, 1, formats.cache);
+    let cache = size.of_sequence(method.mean_context(lengths) as u64).as_f64();
+    let elsewhere = |input: u64| input - method.own_tokens(input);
+    let own = size.of_sequence(lengths.mean_context_after(elsewhere) as u64).as_f64();
     let rate = chip.hbm.read_bandwidth.0 * kernels.product_fraction.max(kernels.decode_fraction).max(1.0);
-    let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * rate);
-    let room = (chip.hbm.capacity.as_f64().min(readable) - bytes).max(0.0);
-    let sequences = room / cache.max(1.0);
+    let gained = method.tokens_per_pass();
+    let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * gained * rate);
+    let capacity = if method.away.is_some() { f64::INFINITY } else { chip.hbm.capacity.as_f64() };
+    let that_fit = |room: f64, each: f64| (room - bytes).max(0.0) / each.max(1.0);
+    let sequences = that_fit(capacity, own).min(that_fit(readable, cache));
     // The prompt makes an answer's first token, decoding the others.
     let per_step = lengths.mean_output() / (lengths.mean_output() - 1.0);
     let by_memory =
-        if cache > 0.0 { devices * rate * sequences / (bytes + sequences * cache) * per_step } else { f64::INFINITY };
+        if cache > 0.0 { devices * rate * gained / (bytes / sequences + cache) * per_step } else { f64::INFINITY };
     by_products.min(by_memory)
 }
 
@@ -285,10 +296,11 @@ impl<'a> LoadedPlan<'a> {
         plan: ServingPlan,
     ) -> Result<Self, ServingError> {
         let ServingHardware { chip, fabric, engine } = hardware;
-        let memory = memory_of_plan(question.model, chip, engine, &plan)?;
-        let mut times = PassTimes::new(question.model, chip, fabric, engine, plan)?;
+        let times = PassTimes::new(question.model, chip, fabric, engine, plan)?;
+        let mut times = times.with_method(question.method)?;
+        let memory = times.memory(&question.lengths)?;
         let costs = iteration_costs(&mut times, &memory, &question.lengths, TYPICAL_SEQUENCES)?;
-        let context = question.lengths.mean_context() as u64;
+        let context = question.method.mean_context(&question.lengths) as u64;
         Ok(Self { times, memory, costs, context })
     }
 
@@ -296,13 +308,13 @@ impl<'a> LoadedPlan<'a> {
     /// sequences, if it decodes, and prefills, if it prefills.
     fn pool(&mut self, replicas: u32, lengths: &RequestLengths, work: PoolWork) -> Result<ReplicaPool, ServingError> {
         let iteration = self.times.decode(work.decoding.max(1.0).round() as u64, self.context)?;
-        let steps = lengths.mean_output() - 1.0;
+        let iterations = self.costs.mean_iterations();
         // A pass's energy is that of a device with all layers. A stage has a share of them, and in the time of an
         // iteration it works on as many parts of the sequences as there are stages.
         let stages = f64::from(self.times.plan().pipeline);
         let groups = f64::from(self.times.plan().attention_data);
         let per_token = iteration.energy * (1.0 / work.decoding.max(1.0).round());
-        let mut dynamic = per_token * (work.rate * steps * f64::from(u8::from(work.decodes)));
+        let mut dynamic = per_token * (work.rate * iterations * f64::from(u8::from(work.decodes)));
         if work.prefills {
             for class in lengths.classes() {
                 let prompt = crate::steady::time_of_prompts(&mut self.times, 1, class.input)?;
@@ -654,7 +666,7 @@ fn deploy_apart(
 fn time_of_transfer(a: &PoolRate<'_>, b: &PoolRate<'_>, input: u64) -> Seconds {
     let of = |rate: &PoolRate<'_>| {
         let times = &rate.loaded.times;
-        let bytes = rate.loaded.memory.cache_of_sequence(input);
+        let bytes = rate.loaded.memory.cache_of_sequence(times.method().own_tokens(input));
         let fabric = times.fabric();
         let stride = fabric.fast_domain_devices().min(fabric.device_count().max(2) - 1).max(times.plan().devices());
         let group = RankGroup { ranks: 2, stride };

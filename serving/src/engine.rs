@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sim::files::carried::Files;
+use sim::files::{FaultParts, StructuredError};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -116,7 +117,7 @@ pub enum EngineError {
         why: String,
     },
     /// The file is not the TOML of an engine.
-    #[error("{file}: {why}; an engine has the tables and keys of serving/engines/vllm.toml, all of them and no other")]
+    #[error("{file}: {why}; {SHAPE}")]
     Malformed {
         /// The file.
         file: String,
@@ -137,6 +138,25 @@ pub enum EngineError {
         /// The cure.
         cure: &'static str,
     },
+}
+
+/// The shape of an engine's file.
+const SHAPE: &str = "an engine has the tables and keys of serving/engines/vllm.toml, all of them and no other";
+
+impl StructuredError for EngineError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Unknown { name, known } => FaultParts::of_key(
+                "engine",
+                name,
+                "is no built-in serving engine",
+                sim::names::hint(name, known, "built in are"),
+            ),
+            Self::Unreadable { file, why } => FaultParts::of_file(file, why, "give the path of a readable engine file"),
+            Self::Malformed { file, why } => FaultParts::of_file(file, why, SHAPE),
+            Self::Value { file, key, value, limit, cure } => FaultParts::of_key(key, value, limit, *cure).in_file(file),
+        }
+    }
 }
 
 impl ServingEngine {

@@ -4,20 +4,29 @@
 //! [`PassTimes`] times single passes of a plan. [`steady`] turns them into times to the first token and between
 //! tokens under a load. [`best`] searches plans and loads within a service level.
 
+pub mod beside;
 pub mod best;
 pub mod engine;
+mod kernels;
+pub mod lengths;
 pub mod memory;
+pub mod method;
+mod pass_time;
 pub mod passes;
 pub mod plan;
 pub mod steady;
+pub mod technique;
 
 pub use engine::{EngineError, ServingEngine};
 pub use memory::{ServingMemory, memory_of_plan};
-pub use passes::{PassTime, PassTimes};
+pub use method::ServingMethod;
+pub use pass_time::PassTime;
+pub use passes::PassTimes;
 pub use plan::{ServingFormats, ServingPlan};
 
+use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
-use workloads::WorkloadError;
+use workloads::{TechniqueError, WorkloadError};
 
 /// Why a deployment has no times.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -25,6 +34,9 @@ pub enum ServingError {
     /// The model cannot be lowered for the plan.
     #[error(transparent)]
     Workload(Box<WorkloadError>),
+    /// A technique cannot be used.
+    #[error(transparent)]
+    Technique(Box<TechniqueError>),
     /// The chip or the fabric cannot run it.
     #[error("{0}")]
     Hardware(String),
@@ -40,6 +52,17 @@ pub enum ServingError {
         /// The cure.
         cure: String,
     },
+}
+
+impl StructuredError for ServingError {
+    fn fault_parts(&self) -> FaultParts {
+        match self {
+            Self::Workload(error) => error.fault_parts(),
+            Self::Technique(error) => error.fault_parts(),
+            Self::Hardware(why) => FaultParts { limit: Some(why.clone()), ..FaultParts::default() },
+            Self::Plan { key, value, limit, cure } => FaultParts::of_key(*key, value, limit, cure),
+        }
+    }
 }
 
 impl From<WorkloadError> for ServingError {

@@ -16,19 +16,39 @@ pub struct ServingMemory {
     pub usable: Bytes,
     /// Weights.
     pub weights: Bytes,
+    /// Weights without the embedding's and the head's.
+    #[serde(default)]
+    pub weights_of_layers: Bytes,
     /// Working memory of the largest pass, context and libraries.
     pub working: Bytes,
     /// The cache of one sequence, by length.
     pub cache: CacheSize,
     /// Tokens of a page.
     pub page_tokens: u64,
+    /// Prefixes of prompts that all requests share.
+    #[serde(default)]
+    pub prefixes: Bytes,
+    /// The part of the cache that lies off the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away: Option<AwayMemory>,
+}
+
+/// A part of the cache in a memory beside the device's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AwayMemory {
+    /// Fraction of the keys and values that lie there, in layers whose queries see all tokens.
+    pub fraction: f64,
+    /// Fraction of these that is on the device at any time: the layer at work, and the next one's.
+    pub staged: f64,
+    /// Bytes that the memory holds for one device.
+    pub capacity: Bytes,
 }
 
 impl ServingMemory {
-    /// Returns the bytes that weights and working memory leave.
+    /// Returns the bytes that weights, working memory and held prefixes leave.
     #[must_use]
     pub fn room_for_cache(&self) -> Bytes {
-        self.usable.saturating_sub(self.weights + self.working)
+        self.usable.saturating_sub(self.weights + self.working + self.prefixes)
     }
 
     /// Returns the cache of a sequence of `tokens` tokens with half a page to spare.
@@ -37,11 +57,27 @@ impl ServingMemory {
         self.cache.of_sequence(tokens.saturating_add(self.page_tokens / 2))
     }
 
+    /// Returns the part of a sequence's cache that needs the device's memory.
+    #[must_use]
+    pub fn cache_on_device(&self, tokens: u64) -> Bytes {
+        let all = self.cache_of_sequence(tokens);
+        let absent = self.away.map_or(0.0, |away| away.fraction * (1.0 - away.staged));
+        all.saturating_sub(Bytes((self.bytes_of_tokens(tokens).as_f64() * absent) as u64))
+    }
+
+    /// Returns the keys and values of a sequence's tokens in layers whose queries see all of them.
+    fn bytes_of_tokens(&self, tokens: u64) -> Bytes {
+        self.cache.per_token * tokens.saturating_add(self.page_tokens / 2)
+    }
+
     /// Returns how many sequences of a mean of `tokens` tokens fit; none if the weights alone do not.
     #[must_use]
     pub fn sequences_that_fit(&self, tokens: u64) -> u64 {
-        let each = self.cache_of_sequence(tokens).0.max(1);
-        self.room_for_cache().0 / each
+        let on_device = self.room_for_cache().0 / self.cache_on_device(tokens).0.max(1);
+        let beside = self.away.filter(|away| away.fraction > 0.0).map_or(u64::MAX, |away| {
+            (away.capacity.as_f64() / (self.bytes_of_tokens(tokens).as_f64() * away.fraction).max(1.0)) as u64
+        });
+        on_device.min(beside)
     }
 }
 
@@ -81,12 +117,16 @@ pub fn memory_of_plan(
         windows: size.windows.iter().map(|(window, bytes)| (*window, share(*bytes))).collect(),
     };
     let capacity = chip.hbm.capacity;
+    let weights_of_layers = weights.get(1).copied().unwrap_or(Bytes::ZERO);
     Ok(ServingMemory {
         capacity,
         usable: Bytes((capacity.as_f64() * engine.memory.used_fraction) as u64),
-        weights: weights.get(1).copied().unwrap_or(Bytes::ZERO) + ends,
+        weights: weights_of_layers + ends,
+        weights_of_layers,
         working: widest + logits + context,
         cache,
         page_tokens: engine.memory.page_tokens,
+        prefixes: Bytes::ZERO,
+        away: None,
     })
 }

@@ -5,81 +5,31 @@
 //! inside the kernel beside them, so they cost their bytes but no launch.
 
 use crate::engine::Batching;
+use crate::kernels::KernelTimes;
+use crate::lengths::{LengthClass, RequestLengths};
+use crate::memory::{AwayMemory, ServingMemory, memory_of_plan};
+use crate::method::{CacheStore, Drafter, ServingMethod};
+use crate::pass_time::PassTime;
+use crate::technique::MergedChunks;
 use crate::{ServingEngine, ServingError, ServingPlan};
-use serde::{Deserialize, Serialize};
-use sim::cost::{AttentionCall, AttentionSoftware, CostModel, Routine, Span};
+use sim::cost::CostModel;
 use sim::hardware::Accelerator;
-use sim::kernel::{
-    Collective, CollectiveKind, Contraction, DataType, Direction, ElementwiseFunction, FusedAttention, Kernel,
-    KernelNode, RankGroup,
-};
+use sim::kernel::{Collective, CollectiveKind, Contraction, DataType, RankGroup};
 use sim::network::Fabric;
-use sim::units::{Bytes, Joules, Seconds};
+use sim::units::{Bytes, Seconds};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use workloads::serving::{ServingGraph, WeightsOf};
-use workloads::{Model, Segment};
+use workloads::parallel::tensor_parallel_degrees;
+use workloads::serving::{CacheSize, ServingGraph, ServingPass, WeightsOf, drafting_module, drafting_weights};
+use workloads::{Model, Segment, SegmentKind};
 
-/// Fraction of the arrays' peak that decoding attention with many query heads per key reaches (FlashMLA's README,
-/// DeepSeek 2025: 660 of H800's 989 TFLOP/s). Range 0.5 to 0.8 by its versions.
-const LATENT_DECODE_ISSUE: f64 = 0.67;
+/// Tokens by which the vocabularies of a model and of its drafter may differ: tables are padded to multiples, at most
+/// 512 in published models. Range 0 to 1024.
+const PADDED_TOKENS: u64 = 512;
 
-/// Most parts that keys are split into where few sequences decode on many cores.
-const MOST_KEY_PARTS: u64 = 64;
-
-/// The time of a pass and its parts, which sum to it.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct PassTime {
-    /// Products with weights.
-    pub products: Seconds,
-    /// Attention, and other work on the cache.
-    pub attention: Seconds,
-    /// Vector work.
-    pub vector: Seconds,
-    /// Communication inside the replica.
-    pub communication: Seconds,
-    /// Gaps between kernels.
-    pub gaps: Seconds,
-    /// Time that no kernel hides: the host between iterations, and its launches beyond the kernels' time.
-    pub host: Seconds,
-    /// Energy of its kernels on one device, without static power.
-    pub energy: Joules,
-}
-
-impl PassTime {
-    /// Returns the sum of the parts.
-    #[must_use]
-    pub fn total(&self) -> Seconds {
-        self.on_device() + self.host
-    }
-
-    fn on_device(&self) -> Seconds {
-        self.products + self.attention + self.vector + self.communication + self.gaps
-    }
-
-    pub(crate) fn plus(self, other: Self) -> Self {
-        Self {
-            products: self.products + other.products,
-            attention: self.attention + other.attention,
-            vector: self.vector + other.vector,
-            communication: self.communication + other.communication,
-            gaps: self.gaps + other.gaps,
-            host: self.host + other.host,
-            energy: self.energy + other.energy,
-        }
-    }
-
-    fn times(self, n: f64) -> Self {
-        Self {
-            products: self.products * n,
-            attention: self.attention * n,
-            vector: self.vector * n,
-            communication: self.communication * n,
-            gaps: self.gaps * n,
-            host: self.host * n,
-            energy: self.energy * n,
-        }
-    }
-}
+/// The options that need a memory off the device.
+const AWAY: &str = "cache_place";
+const MEMORIES: &str = "technique";
 
 /// A pass: new tokens of sequences with tokens in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,16 +37,35 @@ struct PassShape {
     sequences: u64,
     new: u64,
     cached: u64,
+    kind: PassKind,
+}
+
+impl PassShape {
+    /// Returns whether the engine replays a captured graph.
+    fn is_captured(self) -> bool {
+        self.kind == PassKind::Decode || self.new == 1
+    }
+}
+
+/// The work of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PassKind {
+    /// Computes prompts.
+    Prefill,
+    /// Makes a token of every sequence, or verifies drafts: a captured graph.
+    Decode,
 }
 
 /// Times of the passes of a plan on a chip and a fabric under an engine, computed once each.
 #[derive(Debug, Clone)]
 pub struct PassTimes<'a> {
-    model: &'a Model,
-    chip: CostModel,
-    fabric: &'a Fabric,
-    engine: &'a ServingEngine,
+    model: Cow<'a, Model>,
+    kernels: KernelTimes<'a>,
     plan: ServingPlan,
+    method: ServingMethod<'a>,
+    drafter: Option<Box<PassTimes<'a>>>,
+    /// Weights that every pass multiplies on every device besides the model's own.
+    further_weights: u64,
     known: BTreeMap<PassShape, PassTime>,
 }
 
@@ -117,7 +86,154 @@ impl<'a> PassTimes<'a> {
         let hardware = |e: &dyn std::fmt::Display| ServingError::Hardware(e.to_string());
         let chip = CostModel::new(chip.clone()).map_err(|e| hardware(&e))?;
         fabric.check_group(RankGroup { ranks: plan.devices(), stride: 1 }).map_err(|e| hardware(&e))?;
-        Ok(Self { model, chip, fabric, engine, plan, known: BTreeMap::new() })
+        Ok(Self {
+            model: Cow::Borrowed(model),
+            kernels: KernelTimes { chip, fabric, engine, formats: plan.formats },
+            plan,
+            method: ServingMethod::default(),
+            drafter: None,
+            further_weights: 0,
+            known: BTreeMap::new(),
+        })
+    }
+
+    /// Returns the same deployment, serving by a method.
+    ///
+    /// # Errors
+    /// Drafts over the stages of a pipeline, or by a model that cannot draft for this one; a cache on a memory that the
+    /// chip has not.
+    pub fn with_method(mut self, method: ServingMethod<'a>) -> Result<Self, ServingError> {
+        self.drafter = match method.speculation.map(|speculation| speculation.drafter) {
+            None | Some(Drafter::Lookup) => None,
+            Some(Drafter::Module) => {
+                let module = Cow::Owned(drafting_module(&self.model)?);
+                let further_weights = drafting_weights(&self.model);
+                Some(Box::new(Self { model: module, further_weights, known: BTreeMap::new(), ..self.clone() }))
+            }
+            Some(Drafter::Model(draft)) => Some(Box::new(self.with_draft_model(draft)?)),
+        };
+        if method.speculation.is_some() && self.plan.pipeline > 1 {
+            return Err(ServingError::Plan {
+                key: "pp",
+                value: self.plan.pipeline.to_string(),
+                limit: "drafts need all stages before the next one starts, and engines refuse them".to_owned(),
+                cure: "give 1, or leave the drafts out".to_owned(),
+            });
+        }
+        if let Some(away) = &method.away {
+            away.store.rates(self.chip(), AWAY)?;
+        }
+        if method.merged().is_some() && self.plan.pipeline > 1 {
+            return Err(ServingError::Plan {
+                key: "pp",
+                value: self.plan.pipeline.to_string(),
+                limit: "a prompt whose chunks are merged passes its layers node after node".to_owned(),
+                cure: "give 1, or leave the technique out".to_owned(),
+            });
+        }
+        if let Some(memories) = &method.memories() {
+            let rates = CacheStore::Nvme.rates(self.chip(), MEMORIES)?;
+            let bank = memories.texts * memories.stored_tokens * self.cache_per_token();
+            if bank > rates.capacity.as_f64() {
+                return Err(ServingError::Plan {
+                    key: "references",
+                    value: memories.texts.to_string(),
+                    limit: format!(
+                        "their memories take {:.1} GB of every device's {:.1} GB of storage",
+                        bank / 1e9,
+                        rates.capacity.as_f64() / 1e9
+                    ),
+                    cure: "give fewer texts, or more storage".to_owned(),
+                });
+            }
+        }
+        Ok(Self { method, ..self })
+    }
+
+    /// Returns the passes of a model that drafts: split over as many devices as this one if its heads allow that, else
+    /// whole on every device (the two choices of vLLM's `draft_tensor_parallel_size`).
+    fn with_draft_model(&self, draft: &'a Model) -> Result<Self, ServingError> {
+        // The tokenizers may differ in what pads them.
+        if draft.vocabulary.abs_diff(self.model.vocabulary) > PADDED_TOKENS {
+            return Err(ServingError::Plan {
+                key: "draft_model",
+                value: draft.name.clone(),
+                limit: format!(
+                    "has a vocabulary of {} tokens, and {} has {}",
+                    draft.vocabulary, self.model.name, self.model.vocabulary
+                ),
+                cure: "give a model with the same tokenizer".to_owned(),
+            });
+        }
+        let tensor = self.plan.tensor;
+        let splits = tensor_parallel_degrees(draft, tensor).contains(&tensor);
+        let one = ServingPlan::of_one_device(self.plan.formats);
+        let plan = ServingPlan { tensor: if splits { tensor } else { 1 }, ..one };
+        Self::new(draft, self.chip(), self.kernels.fabric, self.kernels.engine, plan)
+    }
+
+    /// Returns the method.
+    #[must_use]
+    pub fn method(&self) -> &ServingMethod<'a> {
+        &self.method
+    }
+
+    /// Returns the memory of one device under requests of given lengths: that of the plan, with a drafter's weights and
+    /// cache, with held prefixes, and with what lies off the device.
+    ///
+    /// # Errors
+    /// As [`memory_of_plan`].
+    pub fn memory(&self, lengths: &RequestLengths) -> Result<ServingMemory, ServingError> {
+        let mut memory = memory_of_plan(&self.model, self.chip(), self.kernels.engine, &self.plan)?;
+        let verified = self.method.verified_tokens();
+        if verified > 1 {
+            let logits = self.model.vocabulary / u64::from(self.plan.tensor.max(1));
+            memory.working += Bytes(4) * self.kernels.engine.batching.most_sequences * logits * (verified - 1);
+            // Recurrent states are kept for every draft until one is the last accepted.
+            memory.cache.per_sequence = memory.cache.per_sequence * verified;
+        }
+        if let Some(drafter) = &self.drafter {
+            let own = memory_of_plan(&drafter.model, self.chip(), self.kernels.engine, &drafter.plan)?;
+            // A module has the model's own embedding and head.
+            memory.weights += match drafter.further_weights {
+                0 => own.weights,
+                further => own.weights_of_layers + Bytes(DataType::Bf16.bytes()) * further,
+            };
+            memory.cache = memory.cache.plus(&own.cache);
+        }
+        if let Some(away) = &self.method.away {
+            let layers = (self.model.layers.div_ceil(self.plan.pipeline.into())).max(1);
+            let staged = (2.0 / layers as f64).min(1.0);
+            let capacity = away.store.rates(self.chip(), AWAY)?.capacity;
+            memory.away = Some(AwayMemory { fraction: away.fraction, staged, capacity });
+        }
+        let held = Bytes((self.method.memories().map_or(0.0, |own| own.held_tokens) * self.cache_per_token()) as u64);
+        memory.cache.per_sequence += held;
+        if let Some(merged) = &self.method.merged() {
+            let of = |class: &LengthClass| merged.peak_tokens(class.input) - merged.kept_tokens(class.input) as f64;
+            let beyond = lengths.classes().iter().map(of).fold(0.0, f64::max);
+            memory.working += Bytes((beyond * self.cache_per_token()) as u64);
+        }
+        if let Some(prefixes) = &self.method.prefixes {
+            let of = |class: &LengthClass| self.method.held_tokens(class.input);
+            let longest = lengths.classes().iter().map(of).max().unwrap_or(0);
+            let mean = lengths.classes().iter().map(|class| class.share * of(class) as f64).sum::<f64>();
+            // One prefix has the longest's tokens; several are as long as the mean.
+            memory.prefixes = match prefixes.tokens {
+                _ if mean == 0.0 => Bytes::ZERO,
+                None => memory.cache_on_device(longest),
+                Some(tokens) if (tokens as f64) < mean => {
+                    return Err(ServingError::Plan {
+                        key: "prefix_tokens",
+                        value: tokens.to_string(),
+                        limit: format!("must be at least the {mean:.0} tokens that a prompt finds held"),
+                        cure: "give the tokens of all held prefixes, or leave it out for a single one".to_owned(),
+                    });
+                }
+                Some(tokens) => Bytes((memory.cache_on_device(mean as u64).as_f64() * (tokens as f64 / mean)) as u64),
+            };
+        }
+        Ok(memory)
     }
 
     /// Returns the plan.
@@ -129,31 +245,39 @@ impl<'a> PassTimes<'a> {
     /// Returns the fabric.
     #[must_use]
     pub fn fabric(&self) -> &'a Fabric {
-        self.fabric
+        self.kernels.fabric
     }
 
     /// Returns the engine.
     #[must_use]
     pub fn engine(&self) -> &'a ServingEngine {
-        self.engine
+        self.kernels.engine
     }
 
     /// Returns the chip.
     #[must_use]
     pub fn chip(&self) -> &Accelerator {
-        self.chip.accelerator()
+        self.kernels.chip()
     }
 
     /// Returns one decoding iteration of the replica: a token for each of `sequences` sequences that have `cached`
-    /// tokens on average. Groups with attention of their own, and the stages of a pipeline, share the sequences out.
+    /// tokens on average, or drafts and the pass that verifies them. Groups with attention of their own, and the stages
+    /// of a pipeline, share the sequences out.
     ///
     /// # Errors
     /// A batch or a length beyond what the model allows.
     pub fn decode(&mut self, sequences: u64, cached: u64) -> Result<PassTime, ServingError> {
         let parts = u64::from(self.plan.attention_data.saturating_mul(self.plan.pipeline));
-        let shape = PassShape { sequences: sequences.div_ceil(parts).max(1), new: 1, cached };
-        let pass = self.pass(shape)?;
-        let launch = &self.engine.launch;
+        let own = sequences.div_ceil(parts).max(1);
+        let shape = PassShape { sequences: own, new: self.method.verified_tokens(), cached, kind: PassKind::Decode };
+        let mut pass = self.pass(shape)?;
+        pass.fetches += self.time_of_memories(own as f64 * self.method.tokens_per_pass())?;
+        if let (Some(drafter), Some(speculation)) = (&mut self.drafter, &self.method.speculation) {
+            let draft = drafter.pass(PassShape { new: 1, ..shape })?.times(speculation.drafted.into());
+            pass.drafts += draft.total();
+            pass.energy += draft.energy;
+        }
+        let launch = &self.kernels.engine.launch;
         // Every group with attention of its own has a scheduler of its own.
         let scheduled = sequences.div_ceil(u64::from(self.plan.attention_data));
         let host = Seconds::from_micros(launch.iteration_us + launch.sequence_us * scheduled as f64);
@@ -167,8 +291,15 @@ impl<'a> PassTimes<'a> {
     /// A length beyond what the model allows.
     pub fn prefill(&mut self, prompts: u64, new: u64, cached: u64) -> Result<PassTime, ServingError> {
         let own = prompts.div_ceil(u64::from(self.plan.attention_data)).max(1);
-        let pass = self.pass(PassShape { sequences: own, new: new.max(1), cached })?;
-        Ok(PassTime { host: pass.host + Seconds::from_micros(self.engine.launch.iteration_us), ..pass })
+        let shape = PassShape { sequences: own, new: new.max(1), cached, kind: PassKind::Prefill };
+        let mut pass = self.pass(shape)?;
+        pass.fetches += self.time_of_memories((own * shape.new) as f64)?;
+        if let Some(drafter) = &mut self.drafter {
+            let draft = drafter.pass(shape)?;
+            pass.drafts += draft.total();
+            pass.energy += draft.energy;
+        }
+        Ok(PassTime { host: pass.host + Seconds::from_micros(self.kernels.engine.launch.iteration_us), ..pass })
     }
 
     /// Returns how often all prompts' tokens pass the devices at once: a pipeline works on as many passes as stages.
@@ -180,34 +311,119 @@ impl<'a> PassTimes<'a> {
     /// Returns how the engine joins prompts and decoding.
     #[must_use]
     pub fn batching(&self) -> Batching {
-        self.engine.batching.form
+        self.kernels.engine.batching.form
     }
 
     fn pass(&mut self, shape: PassShape) -> Result<PassTime, ServingError> {
         if let Some(known) = self.known.get(&shape) {
             return Ok(*known);
         }
-        let lowering = self.plan.lowering(self.model, shape.sequences, shape.new);
-        let graph = ServingGraph::new(self.model, &lowering, self.plan.pass_after(shape.cached))?;
-        let captured = shape.new == 1;
         let (mut sum, mut kernels) = (PassTime::default(), 0.0);
-        for segment in &graph.segments {
-            let mut one = PassTime::default();
-            let nodes = segment.forward_graph();
-            for node in nodes.node_weights() {
-                one = one.plus(self.time_of_node(segment, node, captured));
-            }
-            sum = sum.plus(one.times(segment.repeat as f64));
-            kernels += (nodes.node_count() as u64 * segment.repeat) as f64;
+        for (_, time, count) in self.times_of_segments(shape)? {
+            sum = sum.plus(time);
+            kernels += count;
         }
         let sends = self.time_of_sends(shape);
         sum.communication += sends;
-        if !captured {
-            let launching = Seconds::from_micros(self.engine.launch.prompt_kernel_us) * kernels;
+        sum = sum.plus(self.time_of_further_weights(shape));
+        if !shape.is_captured() {
+            let launching = Seconds::from_micros(self.kernels.engine.launch.prompt_kernel_us) * kernels;
             sum.host = (launching - sum.on_device()).max(Seconds::ZERO);
         }
+        sum.fetches = self.exposed_fetches(shape, sum.on_device() + sum.host)?;
         self.known.insert(shape, sum);
         Ok(sum)
+    }
+
+    /// Returns the time of every segment's kernels in a pass, and their number.
+    fn times_of_segments(&self, shape: PassShape) -> Result<Vec<(SegmentKind, PassTime, f64)>, ServingError> {
+        let lowering = self.plan.lowering(&self.model, shape.sequences, shape.new);
+        let verifies = shape.kind == PassKind::Decode && shape.new > 1;
+        let cached = shape.cached.saturating_add(self.memory_tokens());
+        let after = ServingPass { verifies, ..self.plan.pass_after(cached) };
+        let graph = ServingGraph::new(&self.model, &lowering, after)?;
+        let drafts = if shape.is_captured() { shape.new } else { 0 };
+        let of_segment = |segment: &Segment| {
+            let nodes = segment.forward_graph();
+            let time = |node| self.kernels.time_of_node(segment, node, drafts);
+            let one = nodes.node_weights().map(time).fold(PassTime::default(), PassTime::plus);
+            let count = (nodes.node_count() as u64 * segment.repeat) as f64;
+            (segment.kind, one.times(segment.repeat as f64), count)
+        };
+        Ok(graph.segments.iter().map(of_segment).collect())
+    }
+
+    /// Returns the product of a drafting module's own weights.
+    fn time_of_further_weights(&self, shape: PassShape) -> PassTime {
+        if self.further_weights == 0 {
+            return PassTime::default();
+        }
+        let (n, operand) = (self.model.hidden, DataType::Bf16);
+        let m = shape.sequences.saturating_mul(shape.new);
+        let product = Contraction { batch: 1, m, n, k: self.further_weights / n, operand, result: operand };
+        let (time, energy) = self.kernels.cost_of_product(&product, WeightsOf::Rest);
+        PassTime { products: time / self.kernels.engine.kernels.product_fraction, energy, ..PassTime::default() }
+    }
+
+    /// Returns the exposed part of the traffic with a memory off the device, beside a pass of `work`: a layer's part of
+    /// the earlier tokens is read while the layer before is at work, and the new tokens are written meanwhile. The
+    /// first layer's read has nothing to hide behind.
+    fn exposed_fetches(&self, shape: PassShape, work: Seconds) -> Result<Seconds, ServingError> {
+        let Some(away) = self.method.away.filter(|away| away.fraction > 0.0) else { return Ok(Seconds::ZERO) };
+        let rates = away.store.rates(self.chip(), AWAY)?;
+        let per_token = self.cache_per_token();
+        let of = |tokens: u64| per_token * shape.sequences as f64 * tokens as f64 * away.fraction;
+        let read = Seconds(of(shape.cached) / rates.read.0);
+        let written = Seconds(of(shape.new) / rates.write.0);
+        let beyond = (read.max(written) - work).max(Seconds::ZERO);
+        Ok(beyond + read / self.model.layers.max(1) as f64)
+    }
+
+    /// Returns the bytes of a token's keys and values on one device, in layers whose queries see all tokens.
+    fn cache_per_token(&self) -> f64 {
+        CacheSize::of_model(&self.model, self.plan.tensor, self.plan.formats.cache).per_token.as_f64()
+    }
+
+    /// Returns the tokens of stored memories that a sequence attends to.
+    fn memory_tokens(&self) -> u64 {
+        self.method.memories().map_or(0, |memories| memories.held_tokens.ceil() as u64)
+    }
+
+    /// Returns the reads of stored memories for `tokens` new tokens of one group. A sequence waits for its memories.
+    fn time_of_memories(&self, tokens: f64) -> Result<Seconds, ServingError> {
+        let Some(memories) = self.method.memories() else { return Ok(Seconds::ZERO) };
+        let read = memories.held_tokens * self.cache_per_token() / memories.interval;
+        Ok(Seconds(read * tokens / CacheStore::Nvme.rates(self.chip(), MEMORIES)?.read.0))
+    }
+
+    /// Returns the time of `prompts` prompts of `input` tokens whose chunks are merged: node after node, each of which
+    /// passes its share of the layers. The last node's token gives the answer's first.
+    pub(crate) fn merged_prefill(
+        &mut self,
+        prompts: u64,
+        input: u64,
+        merged: MergedChunks,
+    ) -> Result<PassTime, ServingError> {
+        let own = prompts.div_ceil(u64::from(self.plan.attention_data)).max(1);
+        let (levels, mut sum) = (merged.levels(input), PassTime::default());
+        for (height, level) in levels.iter().enumerate() {
+            let shape = PassShape { sequences: 1, new: level.tokens, cached: 0, kind: PassKind::Prefill };
+            let share = level.layers as f64 / merged.layers.max(1) as f64;
+            let mut node = (PassTime::default(), 0.0);
+            for (kind, time, kernels) in self.times_of_segments(shape)? {
+                let part = match kind {
+                    SegmentKind::Embedding => f64::from(u8::from(height == 0)),
+                    SegmentKind::Layer => share,
+                    SegmentKind::Head => f64::from(u8::from(height + 1 == levels.len())),
+                };
+                node = (node.0.plus(time.times(part)), node.1 + kernels * part);
+            }
+            let launching = Seconds::from_micros(self.kernels.engine.launch.prompt_kernel_us) * node.1;
+            node.0.host = (launching - node.0.on_device()).max(Seconds::ZERO);
+            sum = sum.plus(node.0.times(level.nodes as f64));
+        }
+        let iteration = Seconds::from_micros(self.kernels.engine.launch.iteration_us);
+        Ok(PassTime { host: sum.host + iteration, ..sum }.times(own as f64))
     }
 
     /// Returns the sends of hidden states between the stages of a pipeline, one after the other.
@@ -220,162 +436,8 @@ impl<'a> PassTimes<'a> {
         let bytes = Bytes(DataType::Bf16.bytes()) * tokens * self.model.hidden;
         let group = RankGroup { ranks: 2, stride: self.plan.tensor.saturating_mul(self.plan.attention_data) };
         let send = Collective { kind: CollectiveKind::SendRecv, bytes, group };
-        self.fabric.cost_of_collective(&send).latency * f64::from(stages - 1)
+        self.kernels.fabric.cost_of_collective(&send).latency * f64::from(stages - 1)
     }
-
-    fn time_of_node(&self, segment: &Segment, node: &KernelNode, decodes: bool) -> PassTime {
-        // A chip whose scalars hold the launch of a kernel has no gap besides.
-        let own_launch = self.chip().calibration.launch_overhead > Seconds::ZERO;
-        let gap = if own_launch { Seconds::ZERO } else { Seconds::from_micros(self.engine.launch.gap_us) };
-        let launched = PassTime { gaps: gap, ..PassTime::default() };
-        let cost = |kernel: &Kernel| self.chip.cost_of_kernel(kernel, Span::AllCores);
-        match &node.kernel {
-            Kernel::Collective(collective) => {
-                PassTime { communication: self.time_of_collective(collective), ..launched }
-            }
-            Kernel::FusedAttention(attention) => {
-                let time = self.time_of_attention(attention, decodes) / self.attention_rate(decodes);
-                PassTime { attention: time, energy: cost(&node.kernel).energy, ..launched }
-            }
-            Kernel::Contraction(product) => {
-                let operator = node.role.operator.and_then(|id| segment.operators().get(id.index()));
-                let of = operator.map_or(WeightsOf::Rest, |own| WeightsOf::operator(own, DataType::Bf16));
-                let (time, energy) = self.cost_of_product(product, of);
-                PassTime { products: time / self.engine.kernels.product_fraction, energy, ..launched }
-            }
-            Kernel::Epilogue(_) => {
-                let cost = cost(&node.kernel);
-                PassTime { attention: cost.latency, energy: cost.energy, ..launched }
-            }
-            Kernel::Elementwise(pass) => {
-                let cost = cost(&node.kernel);
-                let inside_attention = self.chip().library.is_some() && pass.function == ElementwiseFunction::Rope;
-                let beside = matches!(pass.function, ElementwiseFunction::Add | ElementwiseFunction::Convert)
-                    || inside_attention;
-                let time = if inside_attention { Seconds::ZERO } else { cost.latency };
-                let gaps = if beside { Seconds::ZERO } else { gap };
-                PassTime { vector: time, energy: cost.energy, gaps, ..launched }
-            }
-            Kernel::Reduction(_) | Kernel::Transfer(_) => {
-                let cost = cost(&node.kernel);
-                PassTime { vector: cost.latency, energy: cost.energy, ..launched }
-            }
-        }
-    }
-
-    fn attention_rate(&self, decodes: bool) -> f64 {
-        if decodes { self.engine.kernels.decode_fraction } else { 1.0 }
-    }
-
-    /// Returns time and energy of a product. Weights that are stored in fewer bits than they are multiplied in need
-    /// less of the memories: the product runs as on memories that are faster by the ratio of all its bytes. Converting
-    /// the weights takes issue slots from the products.
-    fn cost_of_product(&self, product: &Contraction, of: WeightsOf) -> (Seconds, Joules) {
-        let bytes = self.plan.formats.bytes_of_weight(of);
-        let wide = product.operand.packed_bytes_per_number();
-        if of == WeightsOf::Rest || bytes >= wide {
-            return cost_of_product_on(&self.chip, product, of);
-        }
-        let (left, right) = ((product.m * product.k) as f64, (product.k * product.n) as f64);
-        let ratio = (left + right) * wide / (left * wide + right * bytes);
-        let mut faster = self.chip().clone();
-        faster.hbm.read_bandwidth = faster.hbm.read_bandwidth * ratio;
-        faster.hbm.read_energy_per_byte = faster.hbm.read_energy_per_byte * (1.0 / ratio);
-        faster.calibration = faster.calibration.scale_tensor_rates(self.engine.kernels.stored_fraction);
-        if let Some(library) = &mut faster.library {
-            library.core_read_bytes_per_cycle *= ratio;
-            library.issue_fraction *= self.engine.kernels.stored_fraction;
-        }
-        // The chip was accepted with less bandwidth.
-        CostModel::new(faster)
-            .map_or_else(|_| cost_of_product_on(&self.chip, product, of), |chip| cost_of_product_on(&chip, product, of))
-    }
-
-    /// Returns attention by the serving library, or by the chip's own cores without one.
-    fn time_of_attention(&self, a: &FusedAttention, decodes: bool) -> Seconds {
-        let operand = self.plan.formats.cache;
-        if self.chip().library.is_none() {
-            return self.time_on_cores(a, decodes);
-        }
-        let call = AttentionCall {
-            direction: Direction::Forward,
-            batch: a.batch,
-            heads: a.heads,
-            kv_heads: a.kv_heads,
-            queries: a.queries,
-            keys: a.keys,
-            head_dim: a.head_dim,
-            window: a.window,
-            operand,
-            software: AttentionSoftware::Serving,
-        };
-        let alone = |call: AttentionCall| self.chip.time_alone(&Routine::Attention(call));
-        if decodes {
-            let step = AttentionCall { heads: a.heads * a.queries, kv_heads: a.heads, queries: 1, ..call };
-            if !a.values_are_keys {
-                return alone(step);
-            }
-            // Keys are values, so each is read once; many heads share it, and their products take longer.
-            let reading = alone(AttentionCall { heads: 1, kv_heads: 1, head_dim: a.head_dim / 2, ..step });
-            let peak = self.chip().peak_flops(a.operand).map_or(f64::INFINITY, |peak| peak.0);
-            return reading.max(Seconds(a.flops().as_f64() / (peak * LATENT_DECODE_ISSUE)));
-        }
-        if a.causal {
-            return alone(AttentionCall { operand: a.operand, ..call });
-        }
-        // New tokens on cached keys: what these add to the tokens' attention among themselves.
-        let own = AttentionCall { keys: a.queries, operand: a.operand, ..call };
-        (alone(AttentionCall { keys: a.queries + a.keys, ..own }) - alone(own)).max(Seconds::ZERO)
-    }
-
-    /// Returns attention on the chip's cores. Decoding splits long keys over cores that would idle.
-    fn time_on_cores(&self, a: &FusedAttention, decodes: bool) -> Seconds {
-        let time = |a: FusedAttention| self.chip.cost_of_kernel(&Kernel::FusedAttention(a), Span::AllCores).latency;
-        let whole = time(*a);
-        if !decodes {
-            return whole;
-        }
-        let parts = std::iter::successors(Some(2u64), |parts| Some(parts * 2));
-        parts
-            .take_while(|parts| *parts <= MOST_KEY_PARTS.min(a.keys))
-            .map(|parts| {
-                let split = FusedAttention { batch: a.batch.saturating_mul(parts), keys: a.keys.div_ceil(parts), ..*a };
-                time(split)
-            })
-            .fold(whole, Seconds::min)
-    }
-
-    /// Returns a collective of the plan. Short sums inside a fast domain may take the engine's own kernel: every device
-    /// reads all others' buffers, or its share of them and then the others' sums.
-    fn time_of_collective(&self, collective: &Collective) -> Seconds {
-        let library = self.fabric.cost_of_collective(collective).latency;
-        let kernels = &self.engine.kernels;
-        let (bytes, ranks) = (collective.bytes.as_f64(), f64::from(collective.group.ranks));
-        let near = collective.group.ranks.saturating_mul(collective.group.stride) <= self.fabric.fast_domain_devices();
-        let own = collective.kind == CollectiveKind::AllReduce && near && bytes <= kernels.own_sum_kib * 1024.0;
-        match self.fabric.tiers.first().filter(|_| own) {
-            Some(tier) => {
-                let rate = tier.bandwidth.0 * tier.achieved_fraction;
-                let kernel = kernels.own_sum_us * 1e-6;
-                let at_once = kernel + (ranks - 1.0) * bytes / rate;
-                let by_shares = 2.0 * kernel + 2.0 * (ranks - 1.0) / ranks * bytes / rate;
-                library.min(Seconds(at_once.min(by_shares)))
-            }
-            None => library,
-        }
-    }
-}
-
-/// Returns time and energy of a product on a chip. Products of experts are one call, whose floor of a single launch is
-/// left out.
-fn cost_of_product_on(chip: &CostModel, product: &Contraction, of: WeightsOf) -> (Seconds, Joules) {
-    let cost = chip.cost_of_kernel(&Kernel::Contraction(*product), Span::AllCores);
-    if of != WeightsOf::Experts || product.batch < 2 {
-        return (cost.latency, cost.energy);
-    }
-    let floor = chip.accelerator().library.map_or(Seconds::ZERO, |library| library.floor);
-    let grouped = chip.time_alone(&Routine::Grouped(*product)) - floor;
-    (grouped.max(Seconds::ZERO), cost.energy)
 }
 
 /// Refuses products in a type that the chip's arrays do not multiply.

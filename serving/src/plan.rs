@@ -218,6 +218,6 @@ impl ServingPlan {
         let expert_product = (experts != self.formats.products.operand()).then_some(experts);
         // With attention of their own, groups exchange tokens by all-to-alls.
         let expert_ranks = if self.attention_data > 1 { 1 } else { self.expert };
-        ServingPass { cached, expert_ranks, expert_product }
+        ServingPass { cached, expert_ranks, expert_product, verifies: false }
     }
 }

@@ -5,8 +5,8 @@
 //! iteration.
 //!
 //! **Requests that arrive at random** (Poisson, r per second). Between prompts the decoding sequences share the replica
-//! like a processor whose speed depends on their number: with L tokens each, they leave at n / (L D(n)). Such a queue
-//! depends on the lengths only through their mean (symmetric queues: Kelly 1979, "Reversibility and stochastic
+//! like a processor whose speed depends on their number: with L iterations each, they leave at n / (L D(n)). Such a
+//! queue depends on the lengths only through their mean (symmetric queues: Kelly 1979, "Reversibility and stochastic
 //! networks", section 3.3). Prompts come in busy periods, so sequences join in groups. The size of a group has the
 //! mean and second moment of a busy period of M/G/1 (Kleinrock 1975, "Queueing systems I", section 5.9); its tail is
 //! taken as geometric. A balance of flows over every number of sequences then gives their distribution.
@@ -19,120 +19,17 @@
 //! priorities (Kleinrock 1976, "Queueing systems II", section 3.6), with a decoding iteration as the work in progress.
 //! In mixed iterations, prompts that arrive during one join the next.
 //!
+//! **Drafts.** A sequence gains several tokens by an iteration, so its answer takes L iterations, fewer than tokens.
+//!
 //! **Requests in flight.** If a load generator keeps a number of them, the mean cycle of a request is solved for.
 
 use crate::engine::Batching;
+pub use crate::lengths::{LengthClass, LengthError, RequestLengths};
 use crate::memory::ServingMemory;
 use crate::passes::PassTimes;
 use crate::{PassTime, ServingError};
 use serde::{Deserialize, Serialize};
 use sim::units::Seconds;
-use thiserror::Error;
-
-/// Requests of one length and their share of all.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct LengthClass {
-    /// Tokens of the prompt, at least 1.
-    pub input: u64,
-    /// Tokens of the answer, at least 2.
-    pub output: u64,
-    /// Share of the requests.
-    pub share: f64,
-}
-
-/// The lengths of requests: a distribution.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RequestLengths {
-    classes: Vec<LengthClass>,
-}
-
-/// Why lengths cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{key} = {value}: {limit}; {cure}")]
-pub struct LengthError {
-    /// The key.
-    pub key: &'static str,
-    /// Its value.
-    pub value: String,
-    /// The rule.
-    pub limit: &'static str,
-    /// The cure.
-    pub cure: &'static str,
-}
-
-impl RequestLengths {
-    /// Most tokens of a prompt or an answer.
-    pub const MOST_TOKENS: u64 = 1 << 24;
-
-    /// Returns a distribution; shares are divided by their sum.
-    ///
-    /// # Errors
-    /// No class, a length out of range, a share that is not positive.
-    pub fn new(classes: &[LengthClass]) -> Result<Self, LengthError> {
-        let fault = |key, value: String, limit, cure| Err(LengthError { key, value, limit, cure });
-        let total: f64 = classes.iter().map(|class| class.share).sum();
-        if classes.is_empty() {
-            return fault("lengths", "none".to_owned(), "needs at least one class", "give INPUTxOUTPUT");
-        }
-        for class in classes {
-            if !(1..=Self::MOST_TOKENS).contains(&class.input) {
-                let cure = "give the tokens of a prompt";
-                return fault("input", class.input.to_string(), "must be from 1 to 16777216", cure);
-            }
-            if !(2..=Self::MOST_TOKENS).contains(&class.output) {
-                let cure = "give the tokens of an answer: the prompt makes the first, decoding the others";
-                return fault("output", class.output.to_string(), "must be from 2 to 16777216", cure);
-            }
-            if !(class.share > 0.0 && class.share <= 1e9) {
-                return fault(
-                    "share",
-                    class.share.to_string(),
-                    "must be positive and at most 1e9",
-                    "give the requests' share",
-                );
-            }
-        }
-        let classes = classes.iter().map(|class| LengthClass { share: class.share / total, ..*class }).collect();
-        Ok(Self { classes })
-    }
-
-    /// Returns requests of one length.
-    ///
-    /// # Errors
-    /// A length out of range.
-    pub fn uniform(input: u64, output: u64) -> Result<Self, LengthError> {
-        Self::new(&[LengthClass { input, output, share: 1.0 }])
-    }
-
-    /// Returns the classes; their shares sum to 1.
-    #[must_use]
-    pub fn classes(&self) -> &[LengthClass] {
-        &self.classes
-    }
-
-    fn mean(&self, of: impl Fn(&LengthClass) -> f64) -> f64 {
-        self.classes.iter().map(|class| class.share * of(class)).sum()
-    }
-
-    /// Returns the mean tokens of an answer.
-    #[must_use]
-    pub fn mean_output(&self) -> f64 {
-        self.mean(|class| class.output as f64)
-    }
-
-    /// Returns the mean tokens in the cache of a decoding sequence: weighted by how long each sequence decodes.
-    #[must_use]
-    pub fn mean_context(&self) -> f64 {
-        let steps = self.mean(|class| (class.output - 1) as f64);
-        self.mean(|class| (class.output - 1) as f64 * (class.input as f64 + class.output as f64 / 2.0)) / steps
-    }
-
-    /// Returns the most tokens of a sequence.
-    #[must_use]
-    pub fn longest(&self) -> u64 {
-        self.classes.iter().map(|class| class.input.saturating_add(class.output)).max().unwrap_or(0)
-    }
-}
 
 /// Times of a replica's iterations: all that the steady state depends on.
 #[derive(Debug, Clone, PartialEq)]
@@ -158,6 +55,8 @@ pub struct RequestCost {
     pub alone: f64,
     /// Tokens that it decodes: one less than its answer.
     pub steps: u64,
+    /// Iterations that this takes in the mean: as many without drafts.
+    pub iterations: f64,
 }
 
 impl IterationCosts {
@@ -183,9 +82,20 @@ impl IterationCosts {
         1.0 / (self.mean(|r| r.prompt) + self.time_per_place())
     }
 
+    /// Returns the mean iterations that a request decodes.
+    #[must_use]
+    pub fn mean_iterations(&self) -> f64 {
+        self.mean(|r| r.iterations)
+    }
+
+    /// Iterations per token: 1 without drafts.
+    fn iterations_per_token(&self) -> f64 {
+        self.mean_iterations() / self.mean(|r| r.steps as f64)
+    }
+
     /// Iterations for which a sequence has its place: those that decode, and a mixed one with its prompt.
     fn held_iterations(&self) -> f64 {
-        self.mean(|r| r.steps as f64) + f64::from(u8::from(self.mixed))
+        self.mean(|r| r.iterations) + f64::from(u8::from(self.mixed))
     }
 
     /// Decoding time between two sequences that leave, with all places taken.
@@ -259,7 +169,7 @@ struct SequenceNumbers {
 impl SequenceNumbers {
     /// Sequences leave at n / (L D(n)). Groups join at `rate`: over every number, as many pass up as down.
     fn at_rate(costs: &IterationCosts, rate: f64, groups: &PromptGroups) -> Self {
-        let (most, steps) = (costs.most_sequences.max(1), costs.mean(|r| r.steps as f64));
+        let (most, iterations) = (costs.most_sequences.max(1), costs.mean(|r| r.iterations));
         let leaving = 1.0 / costs.time_per_place();
         let joining = rate / (1.0 - groups.load);
         let (mut weight, mut before, mut larger) = (1.0, 0.0, 0.0);
@@ -267,7 +177,7 @@ impl SequenceNumbers {
         let mut negligible = false;
         for n in 1..most {
             let time = costs.decode_time(n as f64);
-            let speed = n as f64 / (steps * time);
+            let speed = n as f64 / (iterations * time);
             larger = before + groups.further * larger;
             let next = rate * (weight + groups.several * larger) / speed;
             negligible = next < NEGLIGIBLE * all && next < weight / 2.0;
@@ -307,8 +217,7 @@ fn wait_for_place(costs: &IterationCosts, rate: f64, groups: &PromptGroups) -> f
     let service = prompt + decoding;
     let load = rate * service;
     let spread = |of: &dyn Fn(&RequestCost) -> f64, mean: f64| costs.mean(|r| (of(r) - mean) * (of(r) - mean));
-    let steps = costs.mean(|r| r.steps as f64);
-    let steps_spread = spread(&|r| r.steps as f64, steps) / (held * held);
+    let steps_spread = spread(&|r| r.iterations, costs.mean(|r| r.iterations)) / (held * held);
     let varied = (spread(&|r| r.prompt, prompt) + decoding * decoding * steps_spread) / (service * service);
     // Several places that are held for fixed times: Cosmetatos's correction, for the part that places take.
     let places = (1.0 - load) * (most - 1.0) * ((4.0 + 5.0 * most).sqrt() - 2.0) / (16.0 * load * most);
@@ -365,7 +274,7 @@ const ROUNDS: u32 = 60;
 #[must_use]
 pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> SteadyState {
     let running = concurrency.min(costs.most_sequences).max(1);
-    let (steps, own, alone) = (costs.mean(|r| r.steps as f64), costs.mean(|r| r.prompt), costs.mean(|r| r.alone));
+    let (steps, own, alone) = (costs.mean(|r| r.iterations), costs.mean(|r| r.prompt), costs.mean(|r| r.alone));
     let count = running as f64;
     let (mut first, mut between) = (alone, costs.decode_time(count));
     let mut decoding = count;
@@ -395,7 +304,7 @@ pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> S
     let rate = count / cycle;
     SteadyState {
         time_to_first_token: Seconds(first + waiting),
-        time_per_output_token: Seconds(between),
+        time_per_output_token: Seconds(between * costs.iterations_per_token()),
         requests_per_second: rate,
         decoding,
         prompt_fraction: (rate * own).min(1.0),
@@ -449,7 +358,7 @@ impl PromptPool {
 pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders: u32, concurrency: u64) -> SteadyState {
     let (workers, decoders) = (f64::from(prompts.workers.max(1)), f64::from(decoders.max(1)));
     let (count, most) = (concurrency.max(1) as f64, costs.most_sequences as f64);
-    let steps = costs.mean(|r| r.steps as f64);
+    let steps = costs.mean(|r| r.iterations);
     let others = (count - 1.0) / count;
     let (mut first, mut between, mut decoding) = (prompts.alone, costs.decode_time(1.0), 1.0);
     for _ in 0..ROUNDS {
@@ -466,7 +375,7 @@ pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders:
     let limit = (workers / prompts.prompt).min(decoders * most / (steps * costs.decode_time(most)));
     SteadyState {
         time_to_first_token: Seconds(first),
-        time_per_output_token: Seconds(between),
+        time_per_output_token: Seconds(between * costs.iterations_per_token()),
         requests_per_second: rate,
         decoding,
         prompt_fraction: (rate * prompts.prompt / workers).min(1.0),
@@ -475,13 +384,27 @@ pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders:
 }
 
 /// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once. Groups with
-/// attention of their own take prompts side by side, each with the engine's most tokens.
+/// attention of their own take prompts side by side, each with the engine's most tokens. Tokens that are held take no
+/// time.
 pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u64) -> Result<PassTime, ServingError> {
+    if let Some(merged) = times.method().merged() {
+        return times.merged_prefill(prompts, input, merged);
+    }
+    let held = times.method().held_tokens(input);
+    time_of_tokens(times, prompts, (held, input))
+}
+
+/// Returns the time of a prompt's tokens from place `done` to place `end`.
+fn time_of_tokens(
+    times: &mut PassTimes<'_>,
+    prompts: u64,
+    (mut done, end): (u64, u64),
+) -> Result<PassTime, ServingError> {
     let own = prompts.div_ceil(u64::from(times.plan().attention_data)).max(1);
     let most = (times.engine().batching.most_tokens / own).max(1);
-    let (mut done, mut sum) = (0, PassTime::default());
-    while done < input {
-        let chunk = most.min(input - done);
+    let mut sum = PassTime::default();
+    while done < end {
+        let chunk = most.min(end - done);
         sum = sum.plus(times.prefill(prompts, chunk, done)?);
         done += chunk;
     }
@@ -491,7 +414,11 @@ pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u6
 /// Returns the prompts of `input` tokens that an iteration holds. Groups with attention of their own hold so many each.
 #[must_use]
 pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
-    (times.engine().batching.most_tokens / input.max(1)).max(1) * u64::from(times.plan().attention_data)
+    if times.method().merged().is_some() {
+        return u64::from(times.plan().attention_data);
+    }
+    let own = input - times.method().held_tokens(input);
+    (times.engine().batching.most_tokens / own.max(1)).max(1) * u64::from(times.plan().attention_data)
 }
 
 /// Returns the costs of a replica's iterations under requests of given lengths.
@@ -506,9 +433,15 @@ pub fn iteration_costs(
     lengths: &RequestLengths,
     typical: u64,
 ) -> Result<IterationCosts, ServingError> {
-    let context = lengths.mean_context();
+    let method = *times.method();
+    let context = method.mean_context(lengths);
     let parts = u64::from(times.plan().attention_data);
-    let fit = memory.sequences_that_fit(context.ceil() as u64).saturating_mul(parts);
+    // A sequence holds the tokens that no held prefix has, and its drafts.
+    let elsewhere = |input: u64| input - method.own_tokens(input);
+    let own = lengths.mean_context_after(elsewhere).ceil() as u64;
+    let longest = lengths.longest_after(elsewhere);
+    let drafts = method.verified_tokens() - 1;
+    let fit = memory.sequences_that_fit(own.saturating_add(drafts)).saturating_mul(parts);
     if memory.room_for_cache() == sim::units::Bytes::ZERO {
         return Err(ServingError::Plan {
             key: "weights",
@@ -521,19 +454,24 @@ pub fn iteration_costs(
             cure: "give more devices to a replica (--tensor, --pipeline), or narrower weights (--products)".to_owned(),
         });
     }
-    if fit == 0 || memory.sequences_that_fit(lengths.longest()) == 0 {
+    if fit == 0 || memory.sequences_that_fit(longest.saturating_add(drafts)) == 0 {
+        let beside = memory.away.map_or_else(String::new, |away| {
+            format!(", and {:.1} GiB are beside the device for {:.0} % of it", away.capacity.gib(), away.fraction * 1e2)
+        });
         return Err(ServingError::Plan {
             key: "input + output",
             value: lengths.longest().to_string(),
             limit: format!(
-                "needs {:.1} GiB of cache on every device, and weights leave {:.1}",
-                memory.cache_of_sequence(lengths.longest()).gib(),
+                "needs {:.1} GiB of cache on every device, and weights leave {:.1}{beside}",
+                memory.cache_on_device(longest).gib(),
                 memory.room_for_cache().gib()
             ),
             cure: "give more devices (tp), a narrower cache or shorter requests".to_owned(),
         });
     }
-    let most = fit.min(times.engine().batching.most_sequences.saturating_mul(parts));
+    let batching = &times.engine().batching;
+    let placed = batching.most_sequences.min(batching.most_tokens / (drafts + 1)).max(1);
+    let most = fit.min(placed.saturating_mul(parts));
     // Powers of two and their middles, past the most sequences, so that times do not depend on how many fit.
     let mut decode = Vec::new();
     let mut n = 1;
@@ -544,27 +482,32 @@ pub fn iteration_costs(
         }
         n = if n.is_power_of_two() { (n + n / 2).max(n + 1) } else { n.next_power_of_two() };
     }
-    let mixed = times.batching() == Batching::Mixed;
+    // The nodes of a merged prompt are passes of their own.
+    let mixed = times.batching() == Batching::Mixed && method.merged().is_none();
     let typical = typical.clamp(1, most);
     let beside = times.decode(typical, context as u64)?;
     let mut requests = Vec::new();
     for class in lengths.classes() {
         let flight = times.passes_in_flight();
-        let request =
-            |prompt: f64, alone: f64| RequestCost { share: class.share, prompt, alone, steps: class.output - 1 };
+        let steps = class.output - 1;
+        let iterations = method.passes_for(steps);
+        let request = |prompt: f64, alone: f64| RequestCost { share: class.share, prompt, alone, steps, iterations };
         let latency = Seconds(times.engine().launch.request_ms * 1e-3);
         if mixed {
             // In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of
             // c + b tokens; b of these would pass the weights anyway. Groups take a prompt each.
             let most_tokens = times.engine().batching.most_tokens;
-            let iterations = class.input.div_ceil(most_tokens);
-            let saved = (beside.total() - beside.attention).0 * iterations as f64;
+            let held = method.held_tokens(class.input);
+            let chunks = (class.input - held).div_ceil(most_tokens);
+            let saved = (beside.total() - beside.attention - beside.drafts - beside.fetches).0 * chunks as f64;
             let whole = time_of_prompts(times, parts, class.input)?.total().0;
-            let wider = class.input.saturating_add(iterations * typical.div_ceil(parts));
-            let joint = time_of_prompts(times, parts, wider)?.total().0;
+            let decoding = typical.div_ceil(parts) * (drafts + 1);
+            let wider = class.input.saturating_add(chunks * decoding);
+            let joint = time_of_tokens(times, parts, (held, wider))?.total().0;
             let own = (joint - saved).max(marginal_time(times, parts, class.input, whole)?);
             // One sequence at least decodes beside it later.
-            let single = whole - times.decode(1, context as u64)?.total().0;
+            let one = times.decode(1, context as u64)?;
+            let single = whole - (one.total() - one.drafts - one.fetches).0;
             requests.push(request(own / flight / parts as f64, single.max(0.0) + latency.0));
         } else {
             let together = prompts_together(times, class.input);

@@ -6,7 +6,7 @@ use coplace_serving::best::{
 };
 use coplace_serving::plan::ServedProduct;
 use coplace_serving::steady::RequestLengths;
-use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingPlan, memory_of_plan};
+use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
@@ -41,7 +41,15 @@ fn node(chip: &str) -> Fabric {
 fn question<'a>(model: &'a Model, devices: u32, lengths: &RequestLengths, level: ServiceLevel) -> ServingQuestion<'a> {
     let formats = ServingFormats::BF16;
     let given = GivenDegrees { pipeline: Some(1), ..GivenDegrees::default() };
-    ServingQuestion { model, devices, formats, lengths: lengths.clone(), level, given }
+    ServingQuestion {
+        model,
+        devices,
+        formats,
+        lengths: lengths.clone(),
+        level,
+        given,
+        method: ServingMethod::default(),
+    }
 }
 
 fn tokens_per_second(
@@ -119,7 +127,7 @@ fn more_of_anything_never_serves_fewer_tokens() {
 /// Returns the compulsory bytes of a pass's kernels.
 fn bytes_of_pass(model: &Model, new: u64, cached: u64) -> u64 {
     let lowering = Lowering { sequence_length: new, weighted_experts: true, ..Lowering::new(model) };
-    let pass = ServingPass { cached, expert_ranks: 1, expert_product: None };
+    let pass = ServingPass { cached, expert_ranks: 1, expert_product: None, verifies: false };
     let graph = ServingGraph::new(model, &lowering, pass).unwrap();
     let of_segment = |segment: &workloads::Segment| {
         let nodes = segment.forward_graph();
@@ -214,7 +222,7 @@ fn few_tokens_read_few_experts() {
     let experts = |sequences: u64| {
         let lowering =
             Lowering { micro_batch: sequences, sequence_length: 1, weighted_experts: true, ..Lowering::new(&model) };
-        let pass = ServingPass { cached: 100, expert_ranks: 1, expert_product: None };
+        let pass = ServingPass { cached: 100, expert_ranks: 1, expert_product: None, verifies: false };
         let graph = ServingGraph::new(&model, &lowering, pass).unwrap();
         let layers = graph.segments.iter().map(|segment| segment.forward_graph());
         let grouped = layers.flat_map(|nodes| {

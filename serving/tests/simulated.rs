@@ -1,6 +1,7 @@
 //! The steady state in closed form against a simulation of iterations one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
+use coplace_serving::method::{Drafter, Speculation};
 use coplace_serving::steady::{IterationCosts, RequestCost, under_arrivals};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -36,11 +37,27 @@ impl Random {
 /// Prompts that an iteration holds.
 const TOGETHER: usize = 16;
 
+/// Draws the iterations that a request decodes: with drafts, each gains as many tokens as are accepted, and one.
+fn iterations(random: &mut Random, steps: u64, drafts: Option<(u32, f64)>) -> u64 {
+    let Some((drafted, chance)) = drafts else { return steps };
+    let (mut gained, mut count) = (0, 0);
+    while gained < steps {
+        gained += 1 + (0..drafted).take_while(|_| random.uniform() < chance).count() as u64;
+        count += 1;
+    }
+    count
+}
+
 /// Returns the mean times to the first token and between tokens of `requests` requests, after a tenth of them.
 ///
 /// Prompts first: a waiting prompt with a place has an iteration of its own. Mixed: all that wait and have a place join
 /// the next iteration, which takes their time more. Beyond that, a prompt has a fixed delay.
-fn simulate(costs: &IterationCosts, rate: f64, requests: usize, seed: u64) -> (f64, f64) {
+fn simulate(
+    costs: &IterationCosts,
+    rate: f64,
+    (requests, drafts): (usize, Option<(u32, f64)>),
+    seed: u64,
+) -> (f64, f64) {
     let mut random = Random(seed);
     let most = costs.most_sequences as usize;
     let (mut now, mut iteration, mut sent) = (0.0, 0u64, 0);
@@ -77,7 +94,8 @@ fn simulate(costs: &IterationCosts, rate: f64, requests: usize, seed: u64) -> (f
             decoding.pop();
         }
         for (arrived, request) in taken {
-            decoding.push(Reverse((iteration + request.steps, first_at.len(), request.steps)));
+            let last = iteration + iterations(&mut random, request.steps, drafts);
+            decoding.push(Reverse((last, first_at.len(), request.steps)));
             if first_at.len() >= warm {
                 first += now - arrived + request.alone - request.prompt;
             }
@@ -95,7 +113,7 @@ fn costs(decode: impl Fn(f64) -> f64, most: u64, requests: &[RequestCost], mixed
 }
 
 fn request(share: f64, prompt: f64, alone: f64, steps: u64) -> RequestCost {
-    RequestCost { share, prompt, alone, steps }
+    RequestCost { share, prompt, alone, steps, iterations: steps as f64 }
 }
 
 fn alike() -> Vec<RequestCost> {
@@ -118,7 +136,7 @@ fn check(name: &str, decode: impl Fn(f64) -> f64 + Copy, most: u64, requests: &[
         let costs = costs(decode, most, requests, mixed);
         for (load, (first_limit, between_limit)) in [0.5, 0.7, 0.9].into_iter().zip(limits) {
             let rate = load * costs.saturation();
-            let (first, between) = simulate(&costs, rate, 1_500_000, 7);
+            let (first, between) = simulate(&costs, rate, (1_500_000, None), 7);
             let state = under_arrivals(&costs, rate).unwrap();
             let first = state.time_to_first_token.0 / first - 1.0;
             let between = state.time_per_output_token.0 / between - 1.0;
@@ -168,6 +186,45 @@ fn places_that_bind() {
 #[test]
 fn prompts_that_take_most_of_the_time() {
     check("64 places, long prompts", |_| 0.012, 64, &various(), [(0.05, 0.05), (0.05, 0.05), (0.40, 0.09)]);
+}
+
+/// Drafts that are accepted three times of four, up to four at a time: answers take a third of the iterations, some
+/// more as the last one gains more than is left, and their number varies from request to request.
+fn check_with_drafts(requests: &[RequestCost], limits: [(f64, f64); 3]) {
+    let (drafted, chance) = (4u32, 0.75f64);
+    let accepted = (1..=4).map(|i| chance.powi(i)).sum();
+    let speculation = Speculation::new(drafted, accepted, Drafter::Lookup).unwrap();
+    let passes = |request: &RequestCost| RequestCost { iterations: speculation.passes_for(request.steps), ..*request };
+    let requests: Vec<RequestCost> = requests.iter().map(passes).collect();
+    let mut missed = Vec::new();
+    for mixed in [false, true] {
+        let costs = costs(|n| 0.014 + 0.0003 * n, 256, &requests, mixed);
+        for (load, (first_limit, between_limit)) in [0.5, 0.7, 0.9].into_iter().zip(limits) {
+            let rate = load * costs.saturation();
+            let (first, between) = simulate(&costs, rate, (1_500_000, Some((drafted, chance))), 7);
+            let state = under_arrivals(&costs, rate).unwrap();
+            // Little's law: sequences that decode are requests by the time that each decodes.
+            let steps: f64 = costs.requests.iter().map(|r| r.share * r.steps as f64).sum();
+            assert!((state.decoding - rate * steps * state.time_per_output_token.0).abs() < 1e-9);
+            let first = state.time_to_first_token.0 / first - 1.0;
+            let between = state.time_per_output_token.0 / between - 1.0;
+            let what = format!("drafts, mixed {mixed}, load {load}: first {first:+.3}, between {between:+.3}");
+            println!("{what}");
+            if !(first.abs() < first_limit && between.abs() < between_limit) {
+                missed.push(what);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn drafts_that_iterations_verify() {
+    let longer = |request: RequestCost| RequestCost { steps: request.steps * 4, ..request };
+    check_with_drafts(&alike().into_iter().map(longer).collect::<Vec<_>>(), WITHIN_FIVE_PERCENT);
+    check_with_drafts(&various().into_iter().map(longer).collect::<Vec<_>>(), WITHIN_FIVE_PERCENT);
+    // Answers of 10 to 60 iterations beside prompts of 20 to 150 ms. As many iterations without drafts miss alike.
+    check_with_drafts(&various(), [(0.05, 0.05), (0.05, 0.07), (0.05, 0.10)]);
 }
 
 #[test]

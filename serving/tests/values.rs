@@ -81,7 +81,7 @@ fn weights_of_llama_3_70b() {
     assert_eq!(memory(&stages).weights.0, 2 * (layers / 2 + EMBEDDING + 8192));
     // A decoded token's products read all weights but the embedding's and the norms'.
     let lowering = Lowering { sequence_length: 1, ..Lowering::new(&model) };
-    let pass = ServingPass { cached: 1000, expert_ranks: 1, expert_product: None };
+    let pass = ServingPass { cached: 1000, expert_ranks: 1, expert_product: None, verifies: false };
     let graph = ServingGraph::new(&model, &lowering, pass).unwrap();
     let mut read = 0;
     for segment in &graph.segments {

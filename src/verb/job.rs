@@ -99,12 +99,12 @@ pub struct JobArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     pub model: String,
     /// A chip: built in (coplace list chips), a chip file (.toml), an LLMCompass device or a Calculon system (.json), a
-    /// run directory of `coplace search` (its found chip, with its cluster and stack unless given), or an answer that
-    /// `evaluate` or `plan` printed with --format json (.json)
+    /// system of AIConfigurator (.yaml), a run directory of `coplace search` (its found chip, with its cluster and
+    /// stack unless given), or an answer that `evaluate` or `plan` printed with --format json (.json)
     #[arg(long)]
     pub chip: String,
     /// Network between the devices: built in (coplace list fabrics), a fabric file (.toml), an LLMCompass device or a
-    /// Calculon system (.json)
+    /// Calculon system (.json), or one of AIConfigurator (.yaml)
     #[arg(long)]
     pub fabric: Option<String>,
     /// Devices of a fast domain (an NVLink node, an ICI slice), at most the fabric's [default: the fabric's]

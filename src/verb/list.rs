@@ -9,6 +9,7 @@ use results::text::{ColumnAlign, TextTable, format_area, format_gib, format_sign
 use search::space::FABRIC;
 use search::study::Study;
 use serde_json::{Value, json};
+use serving::ServingEngine;
 use sim::files::carried::Files;
 use sim::hardware::constants::{ConstantDefinition, constant_definitions};
 use sim::hardware::fields::{self, ChipField};
@@ -34,6 +35,8 @@ pub enum ListedKind {
     Studies,
     /// Software that runs a training step
     Stacks,
+    /// Engines that serve a model
+    Engines,
     /// Memory techniques, with their parameters
     Techniques,
     /// Fields of a chip's and a fabric's file that a study's space may vary
@@ -42,8 +45,8 @@ pub enum ListedKind {
     Constants,
 }
 
-/// List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions that a
-/// study may vary
+/// List the built-in models, chips, fabrics, studies, software stacks, serving engines or memory techniques, or the
+/// dimensions that a study may vary
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  coplace list chips\n  coplace list models --family\n  coplace list techniques\n  \
@@ -78,6 +81,7 @@ pub fn run_list(arguments: &ListArguments, call: &Call) -> Result<(), Failure> {
         ListedKind::Fabrics => list_fabrics()?,
         ListedKind::Studies => list_studies()?,
         ListedKind::Stacks => list_stacks()?,
+        ListedKind::Engines => list_engines()?,
         ListedKind::Techniques => list_techniques()?,
         ListedKind::Dimensions => list_dimensions(arguments, &call.files)?,
         ListedKind::Constants => list_constants(),
@@ -92,12 +96,13 @@ type ListFunction = (TextTable, Vec<Value>);
 type CountFunction = fn() -> Result<usize, Failure>;
 
 /// The kinds of built-in files, with a function that reads and counts them.
-pub const KINDS: [(&str, CountFunction); 6] = [
+pub const KINDS: [(&str, CountFunction); 7] = [
     ("models", || list_models().map(|(_, entries)| entries.len())),
     ("chips", || list_chips().map(|(_, entries)| entries.len())),
     ("fabrics", || list_fabrics().map(|(_, entries)| entries.len())),
     ("studies", || list_studies().map(|(_, entries)| entries.len())),
     ("stacks", || list_stacks().map(|(_, entries)| entries.len())),
+    ("engines", || list_engines().map(|(_, entries)| entries.len())),
     ("techniques", || list_techniques().map(|(_, entries)| entries.len())),
 ];
 
@@ -299,6 +304,17 @@ fn list_stacks() -> Result<ListFunction, Failure> {
         let stack = SoftwareStack::load(&name).or_other()?;
         table.add_row([name, stack.description.clone()]);
         entries.push(serde_json::to_value(&stack).or_other()?);
+    }
+    Ok((table, entries))
+}
+
+fn list_engines() -> Result<ListFunction, Failure> {
+    let mut table = TextTable::new(["engine", "description"]).align_column(1, ColumnAlign::Left);
+    let mut entries = Vec::new();
+    for name in ServingEngine::built_in_names() {
+        let engine = ServingEngine::load_from(&name, &Files::default()).or_other()?;
+        table.add_row([name, engine.description.clone()]);
+        entries.push(serde_json::to_value(&engine).or_other()?);
     }
     Ok((table, entries))
 }

@@ -1,6 +1,7 @@
 //! `coplace serve`: the deployment of a model on a cluster that generates most tokens within a service level, on given
 //! chips or on the best chip of a space.
 
+mod method;
 mod space;
 
 use crate::answer::{self, Format, Versioned};
@@ -11,12 +12,14 @@ use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::{LONGEST, count_up_to, ignored_key};
 use clap::ValueEnum;
+use method::MethodArguments;
 use results::answer::serving::{ServingReport, describe_refusal};
 use results::report;
 use serving::best::{self, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion};
 use serving::plan::{ServedProduct, ServingFormats};
 use serving::steady::{LengthClass, RequestLengths};
 use serving::{ServingEngine, ServingError};
+use sim::files::StructuredError;
 use sim::hardware::Accelerator;
 use sim::kernel::DataType;
 use sim::network::Fabric;
@@ -50,6 +53,9 @@ pub enum CacheFormat {
     coplace serve llama3-70b --chip h100 --devices 8 --products fp8 --input 1024 --output 256 --ttft 500 --tpot 25\n  \
     coplace serve deepseek-v3 --chip h200,b200 --devices 64 --products fp8 --experts fp8 --ttft 2000 --tpot 50\n  \
     coplace serve llama3-70b --chip h100,h200 --devices 16 --pools apart --lengths 512x128:0.8,8192x1024:0.2\n  \
+    coplace serve llama3-70b --chip h100 --draft 4 --accepted 2.5 --draft-model llama3-8b --tpot 15\n  \
+    coplace serve llama3-70b --chip h100 --prefix-hit 0.8 --cache-place host --cache-away 0.5\n  \
+    coplace serve llama2-7b --chip a100 --devices 1 --input 32768 --technique homer\n  \
     coplace serve llama3-70b --study serve --devices 8 --products fp8 --ttft 1000 --tpot 30\n  \
     coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n\n\
     Requests arrive at random. The times are means in the steady state of continuous batching, in closed form\n\
@@ -57,7 +63,7 @@ pub enum CacheFormat {
     load of 95 % is reached. Several chips are compared; in pools apart, prompts and decoding may have different\n\
     ones. --study finds the best chip of a space: chips are priced in the order of a bound on their rate, until no\n\
     bound is higher than what was found.\n\n\
-    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, choices, plans, refused,\n\
+    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, method, choices, plans, refused,\n\
     nearest_refusal, space; docs/json.md describes every key.")]
 pub struct ServeArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
@@ -75,7 +81,7 @@ pub struct ServeArguments {
     /// Devices that may be used
     #[arg(long, alias = "gpus", value_name = "N", default_value_t = 8, value_parser = count_up_to(1 << 16))]
     devices: u32,
-    /// Serving engine: vllm, sglang, tensorrt_llm or a file (.toml)
+    /// Serving engine: built in (coplace list engines) or a file (.toml)
     #[arg(long, default_value = "vllm")]
     engine: String,
     /// Tokens of a prompt
@@ -118,6 +124,8 @@ pub struct ServeArguments {
     /// Parts that hold whole experts of their own [default: powers of two]
     #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
     expert: Option<u32>,
+    #[command(flatten)]
+    method: MethodArguments,
     /// Weight of training in a chip that also serves, from 0 to 1: the training job is the study's; the objective is
     /// the weighted geometric mean of the two rates
     #[arg(long, value_name = "WEIGHT", requires = "study", value_parser = weight)]
@@ -172,7 +180,7 @@ fn parse_lengths(text: &str) -> Result<RequestLengths, Failure> {
         let (Ok(input), Ok(output), Ok(share)) = class else { return Err(wrong(part)) };
         classes.push(LengthClass { input, output, share });
     }
-    RequestLengths::new(&classes).map_err(|e| failure::input_failure(format!("--lengths: {e}")))
+    RequestLengths::new(&classes).map_err(|error| failure::option_failure_from("--lengths", &error))
 }
 
 impl ServeArguments {
@@ -198,7 +206,8 @@ impl ServeArguments {
 
     /// Reads a chip and its fabric.
     fn hardware(&self, name: &str, call: &Call) -> Result<(Accelerator, Fabric), Failure> {
-        let chip = input::read_chip(name, &call.files)?.accelerator;
+        let mut chip = input::read_chip(name, &call.files)?.accelerator;
+        self.method.add_storage(&mut chip)?;
         let usual = chip.origin.usual_fabric.clone();
         let fabric = self.fabric.clone().or(usual).ok_or_else(|| {
             failure::input_failure(format!(
@@ -215,10 +224,12 @@ impl ServeArguments {
 pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure> {
     let model = Model::load_assuming(&arguments.model, &call.files, &arguments.assume).or_input()?;
     let engine = ServingEngine::load_from(&arguments.engine, &call.files)
-        .map_err(|e| failure::input_failure(format!("--engine: {e}")))?;
+        .map_err(|error| failure::option_failure_from("--engine", &error))?;
     let hardware: Vec<(Accelerator, Fabric)> =
         arguments.chip.iter().map(|name| arguments.hardware(name, call)).collect::<Result<_, _>>()?;
     let (lengths, level) = (arguments.lengths()?, arguments.level());
+    let draft = arguments.method.draft_model(call)?;
+    let method = arguments.method.method((&model, &lengths), draft.as_ref())?;
     let given = GivenDegrees {
         tensor: arguments.tensor,
         pipeline: arguments.pipeline,
@@ -232,6 +243,7 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         lengths: lengths.clone(),
         level,
         given,
+        method,
     };
     let of = |(chip, fabric): &'_ (Accelerator, Fabric)| (chip.clone(), fabric.clone());
     let sides: Vec<(Accelerator, Fabric)> = hardware.iter().map(of).collect();
@@ -260,6 +272,13 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         lengths: lengths.classes().to_vec(),
         ttft_limit_ms: arguments.ttft,
         tpot_limit_ms: arguments.tpot,
+        method: {
+            let best = answers.iter().flat_map(|answer| answer.deployments.first());
+            let best = best.max_by(|a, b| a.tokens_per_second.total_cmp(&b.tokens_per_second));
+            let sides: Vec<_> =
+                sides.iter().map(|(chip, fabric)| ServingHardware { chip, fabric, engine: &engine }).collect();
+            arguments.method.record((&model, &method), &lengths, (best, &sides))
+        },
         choices: Vec::new(),
         plans: 0,
         refused: 0,
@@ -270,7 +289,8 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
     if report.choices.is_empty() {
         return Err(nothing_serves(&answers, &level, arguments.devices));
     }
-    if lengths.longest() > model.max_sequence {
+    // Merged prompts have the places of a chunk.
+    if lengths.longest() > model.max_sequence && method.merged().is_none() {
         tracing::warn!(
             "requests have up to {} tokens; {} was made for {}: its answers may be worse, its times are those of the \
             longer requests",
@@ -287,8 +307,15 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
 fn nothing_serves(answers: &[ServingAnswer], level: &ServiceLevel, devices: u32) -> Failure {
     let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
     let text = match nearest {
-        Some(PlanRefusal::Fault(ServingError::Workload(error))) => error.to_string(),
-        Some(PlanRefusal::Fault(error)) => format!("no plan serves; the first's reason: {error}"),
+        Some(PlanRefusal::Fault(ServingError::Workload(error))) => {
+            return failure::structured_failure(error, error.fault_parts());
+        }
+        Some(PlanRefusal::Fault(error)) => {
+            return failure::structured_failure(
+                format!("no plan serves; the first's reason: {error}"),
+                error.fault_parts(),
+            );
+        }
         Some(refusal) => format!(
             "no plan meets the service level; the nearest: {}; allow more time, or give more or faster devices",
             describe_refusal(refusal, level)

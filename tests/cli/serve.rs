@@ -20,6 +20,13 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value}"))
 }
 
+/// Checks that the parts of an iteration are its whole.
+fn check_parts(choice: &Value) {
+    let parts = ["products", "attention", "vector", "communication", "gaps", "host", "drafts", "fetches"];
+    let sum: f64 = parts.iter().map(|part| number(&choice["iteration"][format!("{part}_ms")])).sum();
+    assert!((sum - number(&choice["iteration"]["total_ms"])).abs() < 1e-9, "{choice}");
+}
+
 const LLAMA: &str = "llama3-70b --chip h100 --devices 8 --products fp8";
 
 #[test]
@@ -33,9 +40,7 @@ fn limits_hold_and_looser_ones_never_serve_less() {
         let rate = number(&choice["tokens_per_s"]);
         assert!(rate >= last, "{tpot} ms: {rate} after {last}");
         last = rate;
-        let parts = ["products_ms", "attention_ms", "vector_ms", "communication_ms", "gaps_ms", "host_ms"];
-        let sum: f64 = parts.iter().map(|part| number(&choice["iteration"][part])).sum();
-        assert!((sum - number(&choice["iteration"]["total_ms"])).abs() < 1e-9, "{choice}");
+        check_parts(choice);
         let requests = number(&choice["requests_per_s"]) * 256.0;
         assert!((requests / rate - 1.0).abs() < 1e-9, "{choice}");
     }
@@ -60,6 +65,63 @@ fn pools_apart_name_both_chips() {
         assert!(["h100_80gb_sxm", "h200"].contains(&chip), "{choice}");
     }
     assert!(number(&choice["transfer_ms"]) > 0.0 && number(&choice["devices"]) <= 16.0, "{choice}");
+}
+
+#[test]
+fn drafts_prefixes_and_a_cache_on_the_host_are_told() {
+    let plain = answer(&format!("{LLAMA} --tpot 15"));
+    assert!(plain["method"].is_null(), "{plain}");
+    let drafted = answer(&format!("{LLAMA} --tpot 15 --draft 4 --accepted 2.5 --draft-model llama3-8b"));
+    let method = &drafted["method"];
+    assert_eq!((&method["drafted"], &method["accepted"]), (&4.into(), &2.5.into()));
+    assert_eq!(method["draft_model"], "llama3-8b");
+    check_parts(best(&drafted));
+    assert!(number(&best(&drafted)["iteration"]["drafts_ms"]) > 1.0, "{drafted}");
+    assert!(number(&best(&drafted)["tokens_per_s"]) > number(&best(&plain)["tokens_per_s"]));
+    let held = answer(&format!("{LLAMA} --tpot 15 --prefix-hit 0.5 --prefix-tokens 51200"));
+    // 100 prefixes of 512 tokens and half a page, 80 layers of 8 keys and values of 128 over the devices of a replica.
+    let pool = &best(&held)["decode"];
+    let bytes = 100.0 * 520.0 * number(&pool["cache_kib_per_token"]) / 1024.0 / 1024.0;
+    assert!((number(&pool["prefixes_gib"]) - bytes).abs() < 1e-6, "{pool}");
+    assert!(number(&best(&held)["ttft_ms"]) < number(&best(&plain)["ttft_ms"]));
+    let away = answer(&format!("{LLAMA} --tpot 15 --cache-place nvme --nvme 6.4:1600 --cache-away 0.5"));
+    assert_eq!((&away["method"]["cache_place"], &away["method"]["cache_away"]), (&"nvme".into(), &0.5.into()));
+    check_parts(best(&away));
+    assert!(number(&best(&away)["iteration"]["fetches_ms"]) > 0.0, "{away}");
+    let text = served(&format!("{LLAMA} --draft 1 --accepted 0.8 --prefix-hit 0.5 --cache-place host")).expect_result();
+    for part in ["1 token drafted", "by module, 0.800", "50.0 % of every prompt held", "on the host", "cache fetches"] {
+        assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(part), "{part}: {text}");
+    }
+}
+
+/// HOMER's peak is that of the authors' schedule: 16 chunks of 2048, 20 merging layers of 32, four for each height.
+#[test]
+fn techniques_of_inference_stand_beside_the_plain_way() {
+    let merged = answer("llama2-7b --chip a100 --devices 1 --input 32768 --technique homer");
+    let technique = &merged["method"]["technique"];
+    let tokens = (2048 * 16 + 1024 * (16 + 20 + 24 + 28)) as f64 / 32.0;
+    let gib = tokens * 524_288.0 / f64::from(1 << 30);
+    assert!((number(&technique["peak_gib"]) - gib).abs() < 1e-6, "{technique}");
+    assert_eq!((number(&technique["plain_peak_gib"]), number(&technique["read_kib_per_token"])), (16.0, 0.0));
+    assert!(number(&technique["prompt_ms"]) < number(&technique["plain_prompt_ms"]), "{technique}");
+    assert_eq!(technique["name"], "homer");
+    let memories = answer("llama3-8b --chip h100 --devices 1 --technique memory3,references=1e6 --nvme 6:4000");
+    let technique = &memories["method"]["technique"];
+    // 16 of 32 layers, 8 keys and values of 128 in bf16, 8 tokens each; five texts every 64 tokens.
+    let text = 16.0 * 8.0 * 2.0 * 128.0 * 2.0 * 8.0;
+    assert!((number(&technique["read_kib_per_token"]) - 5.0 * text / 64.0 / 1024.0).abs() < 1e-9, "{technique}");
+    assert!((number(&technique["stored_gib"]) - 1e6 * text / f64::from(1 << 30)).abs() < 1e-6, "{technique}");
+    check_parts(best(&memories));
+}
+
+#[test]
+fn a_system_of_aiconfigurator_is_a_chip_with_its_fabric() {
+    let system = "interop/tests/aiconfigurator/h100_sxm.yaml";
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(system);
+    let output = served(&format!("llama3-70b --chip {} --products fp8", path.display()));
+    assert!(output.code == 0 && output.stderr.contains("its measured tables are not read"), "{output:?}");
+    assert!(output.stdout.contains("h100_sxm") && output.stdout.contains("states no energy"), "{output:?}");
+    assert!(!output.stdout.contains("per joule"), "{output:?}");
 }
 
 #[test]
@@ -104,6 +166,28 @@ fn what_cannot_be_served_is_refused_with_the_nearest() {
         ("llama3-70b --chip h100 --lengths 0x5", &["input = 0", "from 1"]),
         ("llama3-70b --chip h100 --tensor 3", &["tensor-parallel degree is 3", "divisor"]),
         ("llama3-70b --chip h100 --expert 4", &["ep = 4", "experts"]),
+        ("llama3-70b --chip h100 --draft 2", &["--accepted"]),
+        ("llama3-70b --chip h100 --draft 2 --accepted 3", &["accepted = 3", "from 0 to the 2 drafted"]),
+        ("llama3-8b --chip h100 --draft 2 --accepted 1 --pipeline 2", &["pp = 2", "drafts", "give 1"]),
+        (
+            "llama3-8b --chip h100 --draft 2 --accepted 1 --draft-model opt-350m",
+            &["draft_model", "vocabulary of 50272"],
+        ),
+        ("llama3-8b --chip h100 --prefix-hit 1", &["prefix_hit = 1", "below 1"]),
+        ("llama3-8b --chip h100 --prefix-hit 0.5 --prefix-tokens 100", &["prefix_tokens = 100", "at least the 512"]),
+        ("llama3-8b --chip h100 --cache-away 0.5", &["--cache-away", "--cache-place host"]),
+        ("llama3-8b --chip h100 --nvme 7:960", &["--nvme", "--cache-place nvme"]),
+        ("llama3-8b --chip tpu_v4 --cache-place nvme", &["cache_place = nvme", "no storage", "leave cache_place out"]),
+        ("llama3-8b --chip h100 --cache-place host --cache-away 2", &["cache_away = 2", "from 0 to 1"]),
+        ("llama3-8b --chip h100 --technique galore", &["--technique", "galore", "changes training", "homer"]),
+        ("llama3-8b --chip h100 --technique homer,chunk=3.5", &["--technique", "chunk", "whole number"]),
+        ("llama3-8b --chip h100 --technique homer,pages=3", &["--technique", "pages"]),
+        ("llama3-8b --chip h100 --technique homer --cache-place host", &["--cache-place", "--technique out"]),
+        ("llama3-8b --chip h100 --technique memory3", &["technique = nvme", "no storage", "--nvme GB_PER_S:GB"]),
+        (
+            "llama3-8b --chip h100 --technique memory3,references=1e9 --nvme 6:10",
+            &["references = 1000000000", "10.0 GB"],
+        ),
         ("llama3-70b --study gpu", &["combinations", "at most"]),
         ("llama3-70b --study serve --train-weight 0.5", &["--train-weight", "[[workload]]"]),
     ] {

@@ -118,6 +118,25 @@ fn served_model(model: &Model) -> Model {
     served
 }
 
+/// Returns a module that drafts a token ahead, as a model of one layer: embedding and head are `model`'s, and the layer
+/// is like its last. DeepSeek-V3's module for multi-token prediction is one (arXiv:2412.19437, section 2.2), and so is
+/// EAGLE's head (arXiv:2401.15077, section 3.1). Its product of [`drafting_weights`] is not among the layer's.
+///
+/// # Errors
+/// A model that does not predict the next token from one stack of layers as wide as its embedding.
+pub fn drafting_module(model: &Model) -> Result<Model, WorkloadError> {
+    model.clone().with_further_token_modules(1)?;
+    let mut module = model.with_uniform_kind(&model.last_kind());
+    module.layers = 1;
+    Ok(module)
+}
+
+/// Returns the weights of a drafting module's product: from a token's embedding and its vector, side by side, to one.
+#[must_use]
+pub fn drafting_weights(model: &Model) -> u64 {
+    2 * model.hidden * model.hidden
+}
+
 /// Bytes that one device's cache needs for a sequence.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CacheSize {
@@ -178,6 +197,15 @@ impl CacheSize {
             None => self.per_token += per_token,
             Some(window) => self.windows.push((window, per_token)),
         }
+    }
+
+    /// Returns the cache of two models, or of two parts of one.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        self.per_sequence += other.per_sequence;
+        self.per_token += other.per_token;
+        self.windows.extend_from_slice(&other.windows);
+        self
     }
 
     /// Returns the bytes of a sequence of `tokens` tokens.

@@ -14,6 +14,10 @@ pub struct ServingPass {
     /// Operands of experts' products, if they are not those of the other layers' products.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_product: Option<DataType>,
+    /// True if the new tokens are drafts that the pass verifies: attention reads the cache as in decoding, and the head
+    /// gives logits for every token.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verifies: bool,
 }
 
 impl ServingPass {
@@ -38,7 +42,7 @@ mod tests {
     use super::*;
 
     fn pass_after(cached: u64) -> ServingPass {
-        ServingPass { cached, expert_ranks: 1, expert_product: None }
+        ServingPass { cached, expert_ranks: 1, expert_product: None, verifies: false }
     }
 
     #[test]

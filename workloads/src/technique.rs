@@ -4,11 +4,12 @@ mod change;
 mod targets;
 
 use crate::footprint::{Optimizer, Precision};
+use crate::lowering::Lowering;
 use crate::memory::TechniqueEffects;
 use crate::memory::amount::TrainingQuantities;
 use crate::memory::error::TechniqueError;
 use crate::memory::policy::{Representation, TechniqueRule, TensorClass, TrainingEffect};
-use crate::memory::preset::Preset;
+use crate::memory::preset::{Preset, ServingEffect};
 use crate::model::Model;
 use crate::recompute_policy::{ActivationPolicy, ReplayExtent};
 use crate::training::{Segment, SegmentKind, TrainingGraph};
@@ -133,6 +134,29 @@ impl Technique {
     #[must_use]
     pub fn given_parameter(&self, key: &str) -> Option<f64> {
         self.given.get(key).copied()
+    }
+
+    /// Returns what the technique does to a deployment that serves `model` with prompts of `input` tokens, with the
+    /// values of all parameters.
+    ///
+    /// # Errors
+    /// A technique of training; an unknown parameter, or a value out of range.
+    pub fn serving_effect(
+        &self,
+        model: &Model,
+        input: u64,
+    ) -> Result<(ServingEffect, BTreeMap<String, f64>), TechniqueError> {
+        let preset = &self.preset;
+        let Some(effect) = preset.serving else {
+            let why = "it changes training, and serving neither keeps activations nor updates weights";
+            return Err(TechniqueError::refuse(
+                &preset.name,
+                why,
+                "serve with homer or memory3, or without a technique",
+            ));
+        };
+        let lowering = Lowering { sequence_length: input, ..Lowering::new(model) };
+        Ok((effect, self.parameter_values(&TrainingQuantities::new(model, &lowering))?))
     }
 
     /// Returns the values of all parameters for a model.

@@ -790,6 +790,15 @@ class _ServeVerb:
         pipeline: int | None = None,
         attention_data: int | None = None,
         expert: int | None = None,
+        draft: int | None = None,
+        accepted: float | None = None,
+        draft_model: _Scalar | None = None,
+        prefix_hit: float | None = None,
+        prefix_tokens: int | None = None,
+        cache_place: Literal["device", "host", "nvme"] | None = None,
+        cache_away: float | None = None,
+        technique: _Scalar | None = None,
+        nvme: _Scalar | None = None,
         train_weight: float | None = None,
         top: int | None = None,
         assume: _Scalar | Sequence[_Scalar] | None = None,
@@ -817,6 +826,15 @@ class _ServeVerb:
         pipeline: int | None = None,
         attention_data: int | None = None,
         expert: int | None = None,
+        draft: int | None = None,
+        accepted: float | None = None,
+        draft_model: _Scalar | None = None,
+        prefix_hit: float | None = None,
+        prefix_tokens: int | None = None,
+        cache_place: Literal["device", "host", "nvme"] | None = None,
+        cache_away: float | None = None,
+        technique: _Scalar | None = None,
+        nvme: _Scalar | None = None,
         train_weight: float | None = None,
         top: int | None = None,
         assume: _Scalar | Sequence[_Scalar] | None = None,
@@ -828,17 +846,17 @@ class _ListVerb:
     options: _List[Dict[str, Any]]
     def __call__(
         self,
-        what: Literal["models", "chips", "fabrics", "studies", "stacks", "techniques", "dimensions", "constants"],
+        what: Literal["models", "chips", "fabrics", "studies", "stacks", "engines", "techniques", "dimensions", "constants"],
         *,
         family: bool | None = None,
         chip: _Path | Chip | None = None,
         fabric: _Path | Fabric | None = None,
     ) -> Answer:
-        """List the built-in models, chips, fabrics, studies, software stacks or memory techniques, or the dimensions
-        that a study may vary."""
+        """List the built-in models, chips, fabrics, studies, software stacks, serving engines or memory techniques, or
+        the dimensions that a study may vary."""
     def question(
         self,
-        what: Literal["models", "chips", "fabrics", "studies", "stacks", "techniques", "dimensions", "constants"],
+        what: Literal["models", "chips", "fabrics", "studies", "stacks", "engines", "techniques", "dimensions", "constants"],
         *,
         family: bool | None = None,
         chip: _Path | Chip | None = None,

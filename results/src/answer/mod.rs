@@ -10,6 +10,7 @@ pub mod hindcast;
 pub mod plan;
 pub mod rank_mapping;
 pub mod serving;
+pub mod serving_method;
 pub mod step;
 pub mod techniques;
 pub mod timeline;

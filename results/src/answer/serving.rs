@@ -1,5 +1,6 @@
 //! The answer of `coplace serve` as data. Described in `docs/json.md`.
 
+use super::serving_method::MethodRecord;
 use serde::Serialize;
 use serving::best::{Deployment, PlanRefusal, ReplicaPool, ServiceLevel, ServingAnswer, ServingBound};
 use serving::steady::LengthClass;
@@ -20,6 +21,8 @@ pub struct ServingReport {
     pub ttft_limit_ms: Option<f64>,
     /// The limit on the mean time per output token, in ms; `null` without one.
     pub tpot_limit_ms: Option<f64>,
+    /// How it serves beside the plain way; `null` in the plain way.
+    pub method: Option<MethodRecord>,
     /// Deployments, best first.
     pub choices: Vec<ServingChoice>,
     /// Plans priced.
@@ -163,6 +166,8 @@ pub struct PoolRecord {
     pub working_gib: f64,
     /// Room for the cache, GiB.
     pub cache_gib: f64,
+    /// Prefixes that all requests share, GiB.
+    pub prefixes_gib: f64,
     /// Cache of one token in layers that see all tokens, KiB per device.
     pub cache_kib_per_token: f64,
     /// Mean power of a device, W.
@@ -188,6 +193,10 @@ pub struct IterationRecord {
     pub gaps_ms: f64,
     /// The host.
     pub host_ms: f64,
+    /// Passes that draft tokens.
+    pub drafts_ms: f64,
+    /// Keys and values on their way from a memory off the device, as far as no other work hides them.
+    pub fetches_ms: f64,
 }
 
 const MS: f64 = 1e3;
@@ -202,6 +211,8 @@ impl IterationRecord {
             communication_ms: pass.communication.0 * MS,
             gaps_ms: pass.gaps.0 * MS,
             host_ms: pass.host.0 * MS,
+            drafts_ms: pass.drafts.0 * MS,
+            fetches_ms: pass.fetches.0 * MS,
         }
     }
 }
@@ -224,6 +235,7 @@ impl PoolRecord {
             weights_gib: memory.weights.gib(),
             working_gib: memory.working.gib(),
             cache_gib: memory.room_for_cache().gib(),
+            prefixes_gib: memory.prefixes.gib(),
             cache_kib_per_token: memory.cache.per_token.as_f64() / 1024.0,
             device_w: pool.power.0,
             tdp_w: pool.tdp.map(|tdp| tdp.0),

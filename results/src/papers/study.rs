@@ -1,9 +1,11 @@
 //! Runs the study of a figure: a model, hardware, software, a plan and memory techniques. Reads the quantities of the
 //! run.
 
+use super::inference::InferenceStudy;
 use include_dir::{Dir, include_dir};
 use search::techniques::{TechniqueSetting, TechniqueTrial};
 use serde::Deserialize;
+use serving::ServingEngine;
 use sim::files::carried::Files;
 use sim::hardware::{Accelerator, ChipTemplate, Storage};
 use sim::network::Fabric;
@@ -19,6 +21,9 @@ use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, 
 const MODEL: &str = "llama2-7b";
 const CHIP: &str = "a100_80gb_sxm";
 const STACK: &str = "huggingface";
+
+/// Bytes of storage behind a device whose study gives a rate: no study is limited by it.
+const STORAGE: u64 = 1 << 47;
 
 static MODELS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/reference/techniques");
 
@@ -90,6 +95,12 @@ pub enum StudyQuantity {
     Parameter,
     /// Bytes that one product's input takes per token: of the study's `operator`.
     BytesPerToken,
+    /// Bytes of weights, and of a prompt's keys and values at their peak, in inference.
+    PromptPeak,
+    /// Bytes of memories in storage, in inference.
+    Stored,
+    /// Tokens that a batch generates per second, from its prompts to its last tokens, in inference.
+    GeneratedPerSecond,
 }
 
 impl StudyQuantity {
@@ -133,6 +144,10 @@ pub(crate) struct PaperStudy {
     /// Micro-batches of a step and replica; without it they follow from the global batch.
     pub(crate) accumulate: Option<u64>,
     pub(crate) nvme_gb_per_s: Option<f64>,
+    /// A serving engine: the study is one of inference.
+    pub(crate) engine: Option<String>,
+    /// Tokens of an answer.
+    pub(crate) output: Option<u64>,
     /// The parameter of the first technique whose value is read.
     pub(crate) parameter: Option<String>,
     /// The operator of a layer whose product's input is counted.
@@ -147,6 +162,8 @@ pub(crate) struct PreparedPaperStudy {
     stack: SoftwareStack,
     plan: TrainingPlan,
     techniques: Techniques,
+    /// The engine, and tokens of an answer.
+    inference: Option<(ServingEngine, u64)>,
     parameter: Option<String>,
     operator: Option<String>,
 }
@@ -182,6 +199,8 @@ impl PaperStudy {
             zero: own.zero.or(base.zero),
             accumulate: own.accumulate.or(base.accumulate),
             nvme_gb_per_s: own.nvme_gb_per_s.or(base.nvme_gb_per_s),
+            engine: own.engine.or(base.engine),
+            output: own.output.or(base.output),
             parameter: own.parameter.or(base.parameter),
             operator: own.operator.or(base.operator),
             techniques: own.techniques.or(base.techniques),
@@ -198,6 +217,15 @@ impl PaperStudy {
         words.extend(degrees.iter().filter_map(|(name, n)| n.filter(|n| *n > 1).map(|n| format!("{name}{n}"))));
         words.extend(self.zero.filter(|stage| *stage > 0).map(|stage| format!("ZeRO-{stage}")));
         words.extend(self.sequence.map(|tokens| format!("{tokens} tokens")));
+        let techniques = self.techniques.iter().flatten().cloned().collect::<Vec<_>>().join(" + ");
+        let techniques = if techniques.is_empty() { "no technique".to_owned() } else { techniques };
+        if let Some(engine) = &self.engine {
+            words.push(format!("batch {}", self.micro_batch.unwrap_or(1)));
+            words.extend(self.output.map(|tokens| format!("answers of {tokens}")));
+            words.extend(self.nvme_gb_per_s.map(|rate| format!("storage of {rate} GB/s")));
+            words.extend(["bf16".to_owned(), engine.clone(), techniques]);
+            return words.join(", ");
+        }
         words.push(format!("micro-batch {}", self.micro_batch.unwrap_or(1)));
         words.extend(self.accumulate.filter(|n| *n > 1).map(|n| format!("{n} micro-batches")));
         words.extend(self.global_batch.map(|n| format!("global batch {n}")));
@@ -206,8 +234,7 @@ impl PaperStudy {
         words.extend(self.recompute.as_ref().filter(|p| *p != "none").map(|policy| format!("recompute {policy}")));
         words.push(self.stack.clone().unwrap_or_else(|| STACK.to_owned()));
         words.extend(self.stack_options.iter().cloned());
-        let techniques = self.techniques.iter().flatten().cloned().collect::<Vec<_>>().join(" + ");
-        words.push(if techniques.is_empty() { "no technique".to_owned() } else { techniques });
+        words.push(techniques);
         words.join(", ")
     }
 
@@ -223,7 +250,7 @@ impl PaperStudy {
         if let Some(rate) = self.nvme_gb_per_s {
             let bandwidth = BytesPerSecond(rate * 1e9);
             chip.storage =
-                Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(1 << 42) });
+                Some(Storage { read_bandwidth: bandwidth, write_bandwidth: bandwidth, capacity: Bytes(STORAGE) });
         }
         let mut stack = SoftwareStack::load(self.stack.as_deref().unwrap_or(STACK)).map_err(|e| e.to_string())?;
         for option in &self.stack_options {
@@ -265,6 +292,8 @@ impl PaperStudy {
         };
         let techniques = self.techniques.iter().flatten().map(|t| t.parse::<Technique>().map_err(|e| e.to_string()));
         let techniques = techniques.collect::<Result<_, _>>()?;
+        let engine = self.engine.as_deref().map(|name| ServingEngine::load_from(name, &Files::default()));
+        let engine = engine.transpose().map_err(|e| e.to_string())?;
         Ok(PreparedPaperStudy {
             model,
             chip,
@@ -272,6 +301,7 @@ impl PaperStudy {
             stack,
             plan,
             techniques,
+            inference: engine.map(|engine| (engine, self.output.unwrap_or(1))),
             parameter: self.parameter.clone(),
             operator: self.operator.clone(),
         })
@@ -311,6 +341,24 @@ impl PreparedPaperStudy {
     }
 
     pub(crate) fn value_of(&self, quantity: StudyQuantity) -> Result<f64, String> {
+        if let Some((engine, output)) = &self.inference {
+            let study = InferenceStudy {
+                model: &self.model,
+                chip: &self.chip,
+                fabric: &self.fabric,
+                engine,
+                technique: self.techniques.iter().next(),
+                sequences: self.plan.batch.micro_batch,
+                input: self.plan.batch.sequence_length,
+                output: *output,
+            };
+            return match quantity {
+                StudyQuantity::PromptPeak => study.prompt_peak(),
+                StudyQuantity::Stored => study.stored(),
+                StudyQuantity::GeneratedPerSecond => study.generated_per_second(),
+                _ => Err("a study with an engine has prompt_peak, stored and generated_per_second".to_owned()),
+            };
+        }
         let setting = self.technique_setting();
         let words = |e: step::StepError| e.to_string();
         let longest = |techniques: &Techniques| setting.longest_sequence(techniques).unwrap_or(0) as f64;
@@ -394,6 +442,9 @@ impl PreparedPaperStudy {
             | StudyQuantity::LongestOverPlain
             | StudyQuantity::LongestOverRecompute
             | StudyQuantity::LargestMicroBatch => 0.0,
+            StudyQuantity::PromptPeak | StudyQuantity::Stored | StudyQuantity::GeneratedPerSecond => {
+                return Err("a study of inference names an engine".to_owned());
+            }
         })
     }
 

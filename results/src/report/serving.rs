@@ -1,6 +1,7 @@
 //! The answer of `coplace serve` as text.
 
 use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
+use crate::answer::serving_method::{InferenceRecord, MethodRecord};
 use crate::text::{
     ColumnAlign, TextTable, format_count, format_fields, format_heading, format_percent, format_significant,
 };
@@ -10,8 +11,7 @@ use serving::best::ServingBound;
 #[must_use]
 pub fn serving_report(report: &ServingReport) -> String {
     let Some(best) = report.choices.first() else { return String::new() };
-    let number = |value: f64| format_significant(value, 4);
-    let mut text = format_fields(&[
+    let mut fields = vec![
         ("serves", served(report, best)),
         (
             "first token",
@@ -25,9 +25,13 @@ pub fn serving_report(report: &ServingReport) -> String {
         ("plan", plan_line(best)),
         ("memory", memory_line(&best.decode)),
         ("iteration", iteration_line(best)),
-        ("power", format!("{}; {} tokens per joule", power_of_pools(best), number(best.tokens_per_joule))),
+        ("power", power_line(best)),
         ("how sure", SURE.to_owned()),
-    ]);
+    ];
+    if let Some(method) = &report.method {
+        fields.insert(5, ("method", method_line(method, &best.decode)));
+    }
+    let mut text = format_fields(&fields);
     text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(space, best)));
     text.push_str(&format_heading("Deployments, by output tokens per second"));
     let table = choices_table(report).render();
@@ -174,12 +178,24 @@ fn plan_of_pool(pool: &PoolRecord) -> String {
     format!("{} x {} on {}", format_count(pool.replicas), parts.join(", "), pool.chip)
 }
 
+/// Power, and tokens per joule where it is known.
+fn power_line(best: &ServingChoice) -> String {
+    let power = power_of_pools(best);
+    if best.tokens_per_joule == 0.0 {
+        return power;
+    }
+    format!("{power}; {} tokens per joule", format_significant(best.tokens_per_joule, 4))
+}
+
 /// The mean power of a device of each pool, and whether it is more than the chip may take.
 fn power_of_pools(best: &ServingChoice) -> String {
     let of = |pool: &PoolRecord| {
         let over = pool.tdp_w.filter(|tdp| pool.device_w > *tdp).map_or_else(String::new, |tdp| {
             format!(" (above its {} W: the clock would fall, and it would serve less)", format_significant(tdp, 4))
         });
+        if pool.device_w == 0.0 {
+            return format!("not known: the file of {} states no energy", pool.chip);
+        }
         format!("{} W a device{over}", format_significant(pool.device_w, 4))
     };
     match &best.prefill {
@@ -199,6 +215,46 @@ fn plan_line(best: &ServingChoice) -> String {
             format_significant(best.transfer_ms, 3)
         ),
     }
+}
+
+/// Drafts, held prefixes, and a cache off the device.
+fn method_line(method: &MethodRecord, pool: &PoolRecord) -> String {
+    let mut parts = Vec::new();
+    if let (Some(drafted), Some(accepted), Some(model)) = (method.drafted, method.accepted, &method.draft_model) {
+        let tokens = if drafted == 1 { "1 token" } else { &format!("{drafted} tokens") };
+        let accepted = format_significant(accepted, 3);
+        parts.push(format!("{tokens} drafted for a pass by {model}, {accepted} accepted in the mean (given)"));
+    }
+    if let Some(hit) = method.prefix_hit {
+        let gib = format_significant(pool.prefixes_gib, 3);
+        parts.push(format!("{} of every prompt held (given), in {gib} GiB of a device", format_percent(hit)));
+    }
+    if let (Some(place), Some(away)) = (&method.cache_place, method.cache_away) {
+        parts.push(format!("{} of keys and values on the {place}", format_percent(away)));
+    }
+    parts.extend(method.technique.as_ref().map(technique_words));
+    parts.join("; ")
+}
+
+/// A technique of inference beside the plain way.
+fn technique_words(technique: &InferenceRecord) -> String {
+    let number = |value: f64| format_significant(value, 3);
+    let mut words = format!(
+        "{}: a prompt alone takes {} ms and {} GiB of keys and values, plain {} ms and {} GiB",
+        technique.name,
+        number(technique.prompt_ms),
+        number(technique.peak_gib),
+        number(technique.plain_prompt_ms),
+        number(technique.plain_peak_gib)
+    );
+    if technique.stored_gib > 0.0 {
+        words.push_str(&format!(
+            "; storage holds {} GiB a device and gives {} KiB a token",
+            number(technique.stored_gib),
+            number(technique.read_kib_per_token)
+        ));
+    }
+    words
 }
 
 fn memory_line(pool: &PoolRecord) -> String {
@@ -222,6 +278,8 @@ fn iteration_line(best: &ServingChoice) -> String {
         ("communication", i.communication_ms),
         ("gaps", i.gaps_ms),
         ("host", i.host_ms),
+        ("drafts", i.drafts_ms),
+        ("cache fetches", i.fetches_ms),
     ];
     let parts: Vec<String> = parts
         .iter()
@@ -256,7 +314,7 @@ fn choices_table(report: &ServingReport) -> TextTable {
             number(choice.tokens_per_s_per_device),
             marked(choice.ttft_ms, ServingBound::TimeToFirstToken),
             marked(choice.tpot_ms, ServingBound::TimePerOutputToken),
-            number(choice.tokens_per_joule),
+            if choice.tokens_per_joule > 0.0 { number(choice.tokens_per_joule) } else { "-".to_owned() },
         ]);
     }
     table

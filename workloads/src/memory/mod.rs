@@ -33,7 +33,7 @@ pub use applied::TechniqueEffects;
 pub use error::TechniqueError;
 pub use parameters::{BytesByPlace, SegmentStatics, StaticBytes};
 pub use policy::{OffloadTarget, TensorClass, TrainingEffect};
-pub use preset::{AllowedOptimizers, Preset, PresetParameter, SingleMicroBatch};
+pub use preset::{AllowedOptimizers, Preset, PresetParameter, ServingEffect, SingleMicroBatch};
 
 #[cfg(test)]
 mod finetuning_tests;

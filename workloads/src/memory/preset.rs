@@ -78,6 +78,9 @@ pub struct Preset {
     /// The reason why no training plan can use it, if it belongs to inference.
     #[serde(default)]
     pub inference_only: Option<String>,
+    /// Its effect on a serving deployment, if it belongs to inference.
+    #[serde(default)]
+    pub serving: Option<ServingEffect>,
     /// Techniques that it excludes, each with the reason.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
@@ -87,6 +90,16 @@ pub struct Preset {
     /// Its rules.
     #[serde(default, rename = "rule")]
     pub rules: Vec<TechniqueRule<PresetAmount, PresetAmount>>,
+}
+
+/// A technique's effect on a serving deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServingEffect {
+    /// A prompt's chunks pass the layers apart and are merged two by two, with half of their tokens.
+    MergeChunks,
+    /// Decoding attends to keys and values of stored texts besides its own.
+    ReadMemories,
 }
 
 /// A reason against gradient accumulation, or against several replicas.

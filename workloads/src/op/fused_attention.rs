@@ -139,13 +139,16 @@ pub(crate) fn add_fused_attention(
     output
 }
 
-/// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it:
-/// these are the queries of one sequence. Otherwise new tokens attend to each other, and to the cached ones.
+/// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it, and
+/// for all drafts of the sequence: these are its queries. Otherwise new tokens attend to each other, and to the cached
+/// ones.
 fn serving_kernels(shape: &OperatorContext, pass: ServingPass, whole: FusedAttention) -> Vec<KernelStep> {
     if shape.decodes() {
-        let keys = whole.window.map_or(whole.keys, |window| window.min(whole.keys));
+        // The windows of several drafts lie one after the other.
+        let reached = |window: u64| window.saturating_add(whole.queries.saturating_sub(1)).min(whole.keys);
+        let keys = whole.window.map_or(whole.keys, reached);
         let shared = whole.kv_heads.max(1);
-        let queries = whole.heads / shared;
+        let queries = (whole.heads / shared).saturating_mul(whole.queries);
         let step = FusedAttention { heads: shared, queries, keys, causal: false, window: None, ..whole };
         return vec![kernel_step("forward.decode", Kernel::FusedAttention(step))];
     }

@@ -97,9 +97,9 @@ impl OperatorContext {
         self.full_sequence().saturating_add(self.serving.map_or(0, |pass| pass.cached))
     }
 
-    /// Returns whether the pass makes one token per sequence, from keys and values in a cache.
+    /// Returns whether the pass makes one token per sequence from keys and values in a cache, or verifies drafts.
     pub(crate) fn decodes(&self) -> bool {
-        self.serving.is_some() && self.sequence == 1
+        self.serving.is_some_and(|pass| pass.verifies || self.sequence == 1)
     }
 
     /// Returns the context for work on whole sequences with a share of the heads.
@@ -168,12 +168,13 @@ pub(crate) fn collective_step(label: &str, axis: ParallelAxis, collective: Colle
 }
 
 /// Returns the step of a recurrence for every sequence's new token: states of `numbers` fp32 numbers are read, decayed,
-/// added to, multiplied with the query and written.
+/// added to, multiplied with the query and written. Drafts each write a state, since any may be the last one accepted.
 pub(crate) fn recurrent_step(shape: &OperatorContext, numbers: u64) -> KernelStep {
     let states = shape.batch.saturating_mul(numbers);
     let size = Bytes(STATE_BYTES) * states;
-    let work = states.saturating_mul(3);
-    kernel_step("forward.recurrent", elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, size))
+    let (work, written) = (states.saturating_mul(3 * shape.sequence), size * shape.sequence);
+    let step = elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, work, size, written);
+    kernel_step("forward.recurrent", step)
 }
 
 /// Returns a chain that computes input gradients.

@@ -467,9 +467,10 @@ impl SegmentPlan<'_> {
         graph.finish_graph(loss)
     }
 
-    /// Returns the plan for the last token of every sequence alone.
+    /// Returns the plan for the last token of every sequence alone, or for all drafts.
     fn with_last_tokens(&self) -> Self {
-        Self { shape: OperatorContext { sequence: 1, context: 1, ..self.shape }, ..*self }
+        let sequence = if self.shape.decodes() { self.shape.sequence } else { 1 };
+        Self { shape: OperatorContext { sequence, context: 1, ..self.shape }, ..*self }
     }
 
     /// Builds the rest of the head in serving: the last tokens' logits, and the choice of a token. Devices that split

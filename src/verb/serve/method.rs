@@ -1,0 +1,155 @@
+//! Flags of drafts, held prefixes, and a cache off the device.
+
+use crate::call::Call;
+use crate::failure::{self, Failure, OrInput};
+use crate::input;
+use crate::numbers::whole_number_in;
+use crate::verb::job::{LONGEST, count_up_to};
+use clap::ValueEnum;
+use results::answer::serving_method::{InferenceRecord, MethodRecord};
+use serving::ServingMethod;
+use serving::beside::TechniqueFigures;
+use serving::best::{Deployment, ServingHardware};
+use serving::lengths::RequestLengths;
+use serving::method::{CacheAway, CacheStore, Drafter, HeldPrefixes, MOST_DRAFTS, Speculation};
+use serving::technique::ContextTechnique;
+use sim::hardware::Accelerator;
+use workloads::{Model, Technique};
+
+/// Drafts by a module of one layer.
+const MODULE: &str = "module";
+/// Drafts looked up in the text so far.
+const LOOKUP: &str = "lookup";
+
+/// The memory of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CachePlace {
+    /// In the device's memory
+    Device,
+    /// In the host's memory
+    Host,
+    /// On storage behind the host
+    Nvme,
+}
+
+/// How a deployment serves beside the plain way.
+#[derive(clap::Args)]
+pub struct MethodArguments {
+    /// Tokens drafted for every decoding pass, which verifies them (speculative decoding)
+    #[arg(long, value_name = "N", value_parser = count_up_to(MOST_DRAFTS))]
+    draft: Option<u32>,
+    /// Drafts that a pass accepts in the mean, from 0 to those of --draft
+    #[arg(long, value_name = "MEAN", requires = "draft")]
+    accepted: Option<f64>,
+    /// The drafter: module (one more layer of the model, as DeepSeek's MTP or an EAGLE head), lookup (in the text so
+    /// far, without cost), or a model, built in or a config.json, on the same devices
+    #[arg(long, value_name = "MODEL", default_value = MODULE, requires = "draft")]
+    draft_model: String,
+    /// Fraction of every prompt whose keys and values are already held, from 0 to below 1
+    #[arg(long, value_name = "FRACTION")]
+    prefix_hit: Option<f64>,
+    /// Tokens of all prefixes that every replica holds [default: those of a single one]
+    #[arg(long, value_name = "TOKENS", requires = "prefix_hit", value_parser = whole_number_in(1..=LONGEST << 16))]
+    prefix_tokens: Option<u64>,
+    /// Memory of the keys and values. Off the device, every decoding pass reads them over the device's link
+    #[arg(long, value_enum, default_value_t = CachePlace::Device)]
+    cache_place: CachePlace,
+    /// Fraction of the keys and values off the device [default: all, in layers whose queries see all tokens]
+    #[arg(long, value_name = "FRACTION")]
+    cache_away: Option<f64>,
+    /// A technique of inference: homer (chunks of a prompt are merged) or memory3 (stored memories are read), with
+    /// parameters (coplace list techniques)
+    #[arg(long, value_name = "NAME[,KEY=VALUE]", conflicts_with_all = ["draft", "prefix_hit", "cache_away"])]
+    technique: Option<Technique>,
+    /// Storage of every device: bandwidth each way and capacity, such as 6.4:1600, in place of the chip's own
+    #[arg(long, value_name = "GB_PER_S:GB", conflicts_with = "study")]
+    nvme: Option<String>,
+}
+
+impl MethodArguments {
+    /// Reads the model that drafts, if it is one of its own.
+    pub fn draft_model(&self, call: &Call) -> Result<Option<Model>, Failure> {
+        if self.draft.is_none() || [MODULE, LOOKUP].contains(&self.draft_model.as_str()) {
+            return Ok(None);
+        }
+        match Model::load_assuming(&self.draft_model, &call.files, &[]) {
+            Ok(model) => Ok(Some(model)),
+            Err(error) => Err(failure::option_failure_from("--draft-model", &error)),
+        }
+    }
+
+    /// Returns the method for a model and the lengths of its requests, with the model that [`Self::draft_model`] read.
+    pub fn method<'a>(
+        &self,
+        (model, lengths): (&Model, &RequestLengths),
+        draft: Option<&'a Model>,
+    ) -> Result<ServingMethod<'a>, Failure> {
+        let drafter = match draft {
+            Some(model) => Drafter::Model(model),
+            None if self.draft_model == LOOKUP => Drafter::Lookup,
+            None => Drafter::Module,
+        };
+        if self.draft.is_some() && self.accepted.is_none() {
+            let cure = "give the mean number of drafts that a pass accepts, from 0 to those of --draft";
+            return Err(failure::missing_option("--accepted", cure));
+        }
+        let drafts = self.draft.map(|drafted| Speculation::new(drafted, self.accepted.unwrap_or(0.0), drafter));
+        let prefixes = self.prefix_hit.map(|hit| HeldPrefixes::new(hit, self.prefix_tokens));
+        let store = match self.cache_place {
+            CachePlace::Device => None,
+            CachePlace::Host => Some(CacheStore::Host),
+            CachePlace::Nvme => Some(CacheStore::Nvme),
+        };
+        let used = [("--cache-away", self.cache_away.is_some(), "host or nvme", store.is_some())];
+        let longest = lengths.classes().iter().map(|class| class.input).max().unwrap_or(1);
+        let technique = self.technique.as_ref().map(|own| ContextTechnique::of_technique(own, model, longest));
+        let technique = technique.transpose().map_err(|error| failure::option_failure_from("--technique", &error))?;
+        if technique.is_some() && store.is_some() {
+            let limit = "a technique has its own way with keys and values";
+            return Err(failure::option_failure("--cache-place", "", limit, "leave it or --technique out"));
+        }
+        let stored = store == Some(CacheStore::Nvme) || matches!(technique, Some(ContextTechnique::Memories(_)));
+        let nvme = [("--nvme", self.nvme.is_some(), "nvme", stored)];
+        for (flag, given, place, takes) in used.into_iter().chain(nvme) {
+            if given && !takes {
+                let cure = format!("give --cache-place {place}, or leave {flag} out");
+                return Err(failure::option_failure(flag, "", "has no effect on a cache that lies elsewhere", cure));
+            }
+        }
+        let away = store.map(|store| CacheAway::new(store, self.cache_away.unwrap_or(1.0)));
+        Ok(ServingMethod {
+            speculation: drafts.transpose().or_input()?,
+            prefixes: prefixes.transpose().or_input()?,
+            away: away.transpose().or_input()?,
+            technique,
+        })
+    }
+
+    /// Returns the record of the method, with the technique's figures on the best deployment's plan if its chip is
+    /// among `sides`.
+    pub fn record(
+        &self,
+        (model, method): (&Model, &ServingMethod<'_>),
+        lengths: &RequestLengths,
+        (best, sides): (Option<&Deployment>, &[ServingHardware<'_>]),
+    ) -> Option<MethodRecord> {
+        let figures = || {
+            let pool = best.map(|best| best.prefill.as_ref().unwrap_or(&best.decode))?;
+            let side = sides.iter().find(|side| side.chip.name == pool.chip)?;
+            let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>();
+            let asked = (method.technique?, input.round() as u64);
+            let figures = TechniqueFigures::of_prompt(*side, model, pool.plan, asked).ok()?;
+            Some(InferenceRecord::of_figures(self.technique.as_ref()?.to_string(), &figures))
+        };
+        let record = MethodRecord::of_method(method)?;
+        Some(MethodRecord { technique: figures(), ..record })
+    }
+
+    /// Gives a chip the storage of `--nvme`.
+    pub fn add_storage(&self, chip: &mut Accelerator) -> Result<(), Failure> {
+        if let Some(text) = &self.nvme {
+            chip.storage = Some(input::parse_storage(text)?);
+        }
+        Ok(())
+    }
+}
