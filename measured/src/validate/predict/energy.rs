@@ -22,7 +22,7 @@ pub(in crate::validate) fn predict_energy(
     let model = prepared.cost_model(row.text("chip")?)?;
     let (routine, clock) = routine_and_clock_of_row(row, model.accelerator())?;
     let kernel = match &routine {
-        Routine::Kernel(kernel) => kernel.clone(),
+        Routine::Kernel(kernel) => *kernel,
         Routine::Linear(product) => Kernel::Contraction(*product),
         Routine::Attention(call) => Kernel::FusedAttention(attention_kernel(call)),
         Routine::Grouped(_) | Routine::Experts(_) => {
