@@ -189,6 +189,14 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     }
     let multiple = keys.count("make-vocab-size-divisible-by")?.unwrap_or(megatron_model::USUAL_MULTIPLE);
     options.push("stack-option", format!("kernels.vocabulary_multiple={multiple}"));
+    let masks = "reset-attention-mask";
+    if !context.assumed.iter().any(|key| key == masks) && keys.switch(masks)? && !context.documents_are_given {
+        return Err(keys.fault(
+            masks,
+            "keeps attention within documents, whose lengths no argument has; give --documents, or \
+             --assume reset-attention-mask=ignored for kernels that take a causal mask alone",
+        ));
+    }
     let model = match context.model_is_named {
         true => {
             keys.read_all(&megatron_model::KEYS);

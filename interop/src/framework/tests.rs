@@ -105,6 +105,10 @@ fn what_is_not_understood_is_refused_with_its_key() {
         let why = refused(more);
         assert!(why.contains(said), "{why}");
     }
+    let why = refused("--reset-attention-mask");
+    assert!(why.contains("reset-attention-mask: keeps attention within documents, whose lengths no argument"), "{why}");
+    let context = FrameworkContext { documents_are_given: true, ..FrameworkContext::default() };
+    assert!(read("train.sh", &llama("--reset-attention-mask"), context).is_ok());
     let assumed = ["hybrid-override-pattern".to_owned()];
     let context = FrameworkContext { assumed: &assumed, ..FrameworkContext::default() };
     assert!(read("train.sh", &llama("--hybrid-override-pattern M-M*"), context).is_ok());

@@ -82,6 +82,10 @@ pub struct EmittedPlan {
     pub lacking: Vec<String>,
 }
 
+/// The part that every framework leaves to the loader of the data and to the choice of an attention kernel.
+const DOCUMENTS: &str = "attention within packed documents: the data's loader has to hand their ends to a kernel that \
+                         skips the scores between them";
+
 /// Lines being written.
 #[derive(Default)]
 struct EmittedLines {

@@ -37,7 +37,7 @@ use crate::lowering::LossForm;
 use crate::serving_pass::ServingPass;
 use sim::kernel::{
     Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, ParallelAxis, RankGroup,
-    Reduction, RowFunction,
+    Reduction, RowFunction, SequencePieces,
 };
 use sim::units::Bytes;
 
@@ -72,6 +72,8 @@ pub(crate) struct OperatorContext {
     pub(crate) fused_loss: bool,
     /// How head and loss are computed.
     pub(crate) loss: LossForm,
+    /// The pieces that documents cut a whole sequence into.
+    pub(crate) pieces: Option<SequencePieces>,
     /// Serving's changes.
     pub(crate) serving: Option<ServingPass>,
 }
