@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The jobs that are written and read again: name of the file, model and arguments.
-const JOBS: [(&str, &str); 15] = [
+const JOBS: [(&str, &str); 16] = [
     (
         "dense.sh",
         "llama3-8b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 2 --recompute none;selective;full",
@@ -13,6 +13,11 @@ const JOBS: [(&str, &str); 15] = [
     (
         "chunks.sh",
         "llama3-70b H100 --devices 64 --global-batch 256 --tensor 8 --pipeline 4 --virtual-stages 2 --recompute full",
+    ),
+    (
+        "blocks.sh",
+        "llama3-70b H100 --devices 64 --global-batch 256 --tensor 8 --pipeline 4 --virtual-stages 1 --recompute \
+         block:9",
     ),
     ("ends.sh", "llama3.1-405b H100 --devices 512 --global-batch 512 --tensor 8 --pipeline 16 --recompute full"),
     (

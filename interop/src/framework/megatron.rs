@@ -338,6 +338,8 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
     let granularity = keys.text("recompute-granularity")?.or_else(|| whole.then(|| "full".to_owned()));
     let method = keys.text("recompute-method")?.or(old_method);
     let modules = keys.list("recompute-modules").unwrap_or_default();
+    // Megatron-LM checks that it is given, from 1 on.
+    let blocks = if method.as_deref() == Some("block") { keys.count("recompute-num-layers")? } else { None };
     keys.read_all(&["recompute-num-layers"]);
     match (granularity.as_deref(), method.as_deref()) {
         (None, _) if !selective => options.push("recompute", "none"),
@@ -352,11 +354,7 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
             }
         },
         (Some("full"), Some("block")) => {
-            return Err(keys.fault(
-                "recompute-method",
-                "a number of layers of every chunk is found by coplace and cannot be given; give uniform, or plan \
-                 without --from",
-            ));
+            options.push("recompute", format!("block:{}", blocks.unwrap_or(1)));
         }
         (Some("full"), _) => {
             keys.expect("recompute-num-layers", "1")?;
