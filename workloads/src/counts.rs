@@ -121,6 +121,7 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
             Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.matrices(self.hidden)),
+            Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.matrices(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
@@ -201,6 +202,7 @@ impl Model {
         let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
         let linear = self.variations.linear.map_or(0, |linear| linear.mixed_width().saturating_mul(2));
         let linear = linear.max(self.variations.channel_scan.map_or(0, |scan| 2 * scan.width));
+        let linear = linear.max(self.variations.convolution.map_or(0, |_| 2 * self.hidden));
         let beside = self.mlp_widths().max().unwrap_or(0).max(scanned).max(linear);
         let mlp = 2
             * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
@@ -302,6 +304,7 @@ impl Model {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
             Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.vectors(self.hidden)),
+            Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.vectors(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
             Mixer::None => 0,
         };
@@ -463,7 +466,7 @@ impl Model {
             Mixer::AttentionAndScan => widths * seen + scan,
             Mixer::Scan => scan,
             // Its work is no product.
-            Mixer::ChannelScan => 0,
+            Mixer::ChannelScan | Mixer::Convolution => 0,
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };

@@ -11,6 +11,7 @@ pub(crate) mod embedding;
 pub(crate) mod further;
 pub(crate) mod fused_attention;
 pub(crate) mod gated;
+pub(crate) mod gated_convolution;
 pub(crate) mod indexer;
 pub(crate) mod latent;
 pub(crate) mod linear;
