@@ -50,6 +50,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--context-method", "ring"),
     ("--data", "4"),
     ("--devices", "8"),
+    ("--documents", "2048:3,512"),
     ("--emit", "megatron"),
     ("--everything", ""),
     ("--expert", "2,4"),

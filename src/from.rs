@@ -117,6 +117,7 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         devices: given.value_of("devices").and_then(|value| value.parse().ok()),
         // Another program cannot leave the model out: it names the file itself.
         model_is_named: given.positional.as_deref().is_some_and(|named| named != file),
+        documents_are_given: given.value_of("documents").is_some(),
         assumed: &assumed,
     };
     let run = read_framework_file(file, &text, context).or_input()?;

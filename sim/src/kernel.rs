@@ -2,9 +2,11 @@
 //! kernels, and [`crate::cost`], which costs a kernel on an accelerator. No code here knows about models.
 
 mod graph;
+mod pieces;
 
 use crate::units::{Bytes, Flops};
 pub use graph::{GradientOf, KernelGraph, KernelId, KernelNode, KernelRole, OpId, ParallelAxis, Pass};
+pub use pieces::{MOST_PIECE_LENGTHS, PieceLength, SequencePieces};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -260,6 +262,9 @@ pub struct FusedAttention {
     /// vectors).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub values_are_keys: bool,
+    /// The pieces that every sequence is cut into; `None` if a query may see all keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pieces: Option<SequencePieces>,
     /// Type of Q, K, V and the output.
     pub operand: DataType,
 }
@@ -285,16 +290,28 @@ impl FusedAttention {
 
     /// The number of scores that the mask keeps. A causal query sees n / 2 of n keys on average. With a window of w it
     /// sees w keys, less the average shortfall of the first w queries: w - w^2 / (2n).
+    /// In pieces, a query sees so many of its own piece's keys.
     #[must_use]
     pub fn score_count(&self) -> u128 {
         let rows = [self.heads, self.queries]
             .into_iter()
             .fold(u128::from(self.batch), |product, d| product.saturating_mul(d.into()));
-        let keys = u128::from(self.keys);
-        let all = rows.saturating_mul(keys);
-        match (self.window.filter(|window| *window < self.keys).map(u128::from), self.causal) {
-            (None, true) => all / 2,
-            (None, false) => all,
+        match self.pieces {
+            None => self.scores_of_rows(rows, self.keys),
+            Some(pieces) => pieces.lengths().fold(0, |sum, length| {
+                let held = rows.saturating_mul(length.held.into()) / u128::from(self.keys.max(1));
+                sum + self.scores_of_rows(held, length.keys)
+            }),
+        }
+    }
+
+    /// Returns the scores of `rows` queries on sequences of `keys` keys.
+    fn scores_of_rows(&self, rows: u128, keys: u64) -> u128 {
+        let window = self.window.filter(|window| *window < keys).map(u128::from);
+        let keys = u128::from(keys);
+        match (window, self.causal) {
+            (None, true) => rows.saturating_mul(keys) / 2,
+            (None, false) => rows.saturating_mul(keys),
             (Some(window), true) => rows.saturating_mul(2 * keys * window - window * window) / (2 * keys),
             (Some(window), false) => rows.saturating_mul(window),
         }

@@ -8,8 +8,8 @@ use coplace_sim::hardware::phaze::{self, PhazeConfig};
 use coplace_sim::hardware::{Accelerator, Accumulation, AccumulatorMemory, Dataflow, TensorCores, VectorCores};
 use coplace_sim::hardware::{MemoryKind, MemoryLevel, MemoryScope};
 use coplace_sim::kernel::{
-    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, Reduction,
-    RowFunction, Transfer, TransferLink,
+    Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Epilogue, FusedAttention, Kernel, PieceLength,
+    Reduction, RowFunction, SequencePieces, Transfer, TransferLink,
 };
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use proptest::prelude::*;
@@ -140,9 +140,10 @@ fn kernels() -> impl Strategy<Value = Kernel> {
         let bytes = Bytes(rows * columns * 2);
         Kernel::Reduction(Reduction { function: ROWS[f], direction, rows, columns, read: bytes, written: bytes })
     });
-    let window = proptest::option::of(1_u64..513);
-    let attention = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>(), window)
-        .prop_map(|(direction, batch, heads, queries, keys, head_dim, causal, window)| {
+    let (window, cut) = (proptest::option::of(1_u64..513), proptest::option::of((0.0..1.0, 0.0..1.0)));
+    let shapes = (direction(), 1_u64..9, 1_u64..65, dimension(), dimension(), 1_u64..257, any::<bool>(), window);
+    let attention =
+        (shapes, cut).prop_map(|((direction, batch, heads, queries, keys, head_dim, causal, window), cut)| {
             Kernel::FusedAttention(FusedAttention {
                 direction,
                 batch,
@@ -154,6 +155,7 @@ fn kernels() -> impl Strategy<Value = Kernel> {
                 causal,
                 window,
                 values_are_keys: queries.is_multiple_of(2),
+                pieces: cut.and_then(|cut| pieces_of(keys, cut)),
                 operand: DataType::Bf16,
             })
         });
@@ -184,6 +186,61 @@ fn memory(accelerator: &mut Accelerator, index: usize) -> &mut MemoryLevel {
 const SPANS: [Span; 2] = [Span::OneCore, Span::AllCores];
 /// Tolerance for sums of the same terms in another order.
 const ROUNDING: f64 = 1.0 + 1e-9;
+
+/// A kernel's attention; `None` for another kernel.
+fn attention_of(kernel: &Kernel) -> Option<FusedAttention> {
+    if let Kernel::FusedAttention(attention) = kernel { Some(*attention) } else { None }
+}
+
+#[test]
+fn two_halves_of_a_sequence_have_half_of_its_scores() {
+    let whole = FusedAttention {
+        direction: Direction::Forward,
+        batch: 3,
+        heads: 8,
+        kv_heads: 2,
+        queries: 4096,
+        keys: 4096,
+        head_dim: 128,
+        causal: true,
+        window: None,
+        values_are_keys: false,
+        pieces: None,
+        operand: DataType::Bf16,
+    };
+    let cut = |keys| SequencePieces::new(&[PieceLength { keys, held: 4096 }]);
+    let in_pieces = |keys| FusedAttention { pieces: cut(keys), ..whole };
+    // 3 sequences, 8 heads, 4,096 queries that see 2,048 keys on average; 4 operations per score and dimension.
+    assert_eq!(whole.flops().0, 3 * 8 * 4096 * 2048 * 4 * 128);
+    assert_eq!(in_pieces(4096).flops(), whole.flops());
+    assert_eq!(in_pieces(2048).flops().0 * 2, whole.flops().0);
+    assert_eq!(in_pieces(2048).compulsory_bytes(), whole.compulsory_bytes());
+    // A window of 1,024 keys: 1024 - 1024^2 / (2 * 2048) = 768 keys of each half.
+    let windowed = FusedAttention { window: Some(1024), ..in_pieces(2048) };
+    assert_eq!(windowed.score_count(), 3 * 8 * 4096 * 768);
+    let model = CostModel::new(Accelerator::built_in("h100_80gb_sxm").unwrap()).unwrap();
+    let time = |a: FusedAttention| model.cost_of_kernel(&Kernel::FusedAttention(a), Span::AllCores).latency.0;
+    assert_eq!(time(in_pieces(4096)).to_bits(), time(whole).to_bits());
+    // The halves are two sequences of 2,048.
+    let halves = FusedAttention { batch: 6, queries: 2048, keys: 2048, ..whole };
+    assert!((time(in_pieces(2048)) / time(halves) - 1.0).abs() < 1e-9);
+    assert!(time(in_pieces(2048)) < 0.6 * time(whole));
+}
+
+proptest! {
+    /// Attention within pieces never takes longer than on whole sequences.
+    #[test]
+    fn pieces_are_never_slower(accelerator in accelerators(), kernel in kernels(), cut in (0.0..1.0, 0.0..1.0)) {
+        if let Some(attention) = attention_of(&kernel) {
+            let whole = FusedAttention { pieces: None, ..attention };
+            let cut = FusedAttention { pieces: pieces_of(attention.keys, cut), ..attention };
+            for span in SPANS {
+                let time = |a| latency(&accelerator, &Kernel::FusedAttention(a), span);
+                prop_assert!(time(cut) <= time(whole) * ROUNDING);
+            }
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
@@ -336,6 +393,14 @@ proptest! {
     }
 }
 
+/// A part of a sequence's keys in pieces of a part of its length, and the rest as one piece.
+fn pieces_of(keys: u64, (part, length): (f64, f64)) -> Option<SequencePieces> {
+    let held = (keys as f64 * part) as u64;
+    let piece = (held as f64 * length) as u64;
+    let rest = keys - held;
+    SequencePieces::new(&[PieceLength { keys: piece.max(1), held }, PieceLength { keys: rest, held: rest }])
+}
+
 #[test]
 fn no_kernel_is_too_small_or_too_large() {
     let chips = [template(), Accelerator::built_in("a100_80gb_sxm").unwrap()];
@@ -357,6 +422,7 @@ fn no_kernel_is_too_small_or_too_large() {
                 causal: true,
                 window: None,
                 values_are_keys: false,
+                pieces: None,
                 operand: DataType::Bf16,
             };
             let bytes = Bytes(m).max(Bytes(k));

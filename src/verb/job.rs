@@ -1,10 +1,12 @@
 //! The job and the plans that verbs about plans ask for.
 
+mod documents;
 mod kept;
 mod precision;
 pub mod run;
 mod space;
 
+pub use documents::{DocumentArguments, with_documents};
 pub use kept::KeptArguments;
 pub use precision::ProductFormat;
 pub(super) use precision::training_precision;
@@ -119,6 +121,8 @@ pub struct JobArguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
+    #[command(flatten)]
+    pub documents: DocumentArguments,
     /// Software stack: built in (coplace list stacks) or a file (.toml) [default: maxtext on TPUs, megatron_core on
     /// GPUs of 2022 and later (H100 to GB300, MI300, Gaudi), megatron otherwise]
     #[arg(long)]
@@ -246,9 +250,13 @@ impl JobArguments {
         let own = [Some(self.model.as_str()), self.fabric.as_deref(), self.stack.as_deref()];
         let own: Vec<&str> = own.into_iter().flatten().collect();
         let sequence_length = self.sequence_length.or(tokens);
+        let documents = match self.documents.lengths(&self.files)? {
+            Some(given) => given,
+            None => same.and_then(|run| run.models.first()).map(|of| of.documents.clone()).unwrap_or_default(),
+        };
         let mut question = Question {
             study: None,
-            models: vec![WorkloadSpec { sequence_length, ..WorkloadSpec::of(&self.model) }],
+            models: vec![WorkloadSpec { sequence_length, documents, ..WorkloadSpec::of(&self.model) }],
             mtp_layers: self.mtp_layers.or(same.and_then(|run| run.mtp_layers)),
             capacity_factor: self.capacity_factor,
             assume_ignored: match same {
@@ -288,7 +296,7 @@ impl JobArguments {
         } = self;
         let cluster = fabric.is_none() && devices.is_none() && global_batch.is_none();
         let software = stack.is_none() && headroom_gib.is_none() && attention.is_none() && optimizer.is_none();
-        cluster && software && sequence_length.is_none() && mtp_layers.is_none()
+        cluster && software && sequence_length.is_none() && mtp_layers.is_none() && self.documents.are_whole()
     }
 
     fn cluster(&self, usual: Option<&ClusterSpec>, chip: &str) -> Result<ClusterSpec, Failure> {
@@ -362,6 +370,9 @@ fn model_of(question: &Question) -> Result<Model, Failure> {
             return Err(option_failure("--mtp-layers", modules, "is not modelled beside --technique", cure));
         }
         model = model.with_further_token_modules(modules).or_input()?;
+    }
+    if let Some(work) = question.models.first() {
+        model = with_documents(model, &work.documents)?;
     }
     let Some(factor) = question.capacity_factor else { return Ok(model) };
     let Some(experts) = &mut model.experts else {

@@ -8,8 +8,8 @@ use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::run::{files_beside, question_of_run};
 use crate::verb::job::{
-    AttentionKernel, KeptArguments, LONGEST, LossName, OptimizerName, ProductFormat, count_up_to, ignored_key,
-    training_precision,
+    AttentionKernel, DocumentArguments, KeptArguments, LONGEST, LossName, OptimizerName, ProductFormat, count_up_to,
+    ignored_key, training_precision, with_documents,
 };
 use crate::written_path::WrittenPath;
 use results::answer::techniques::{self, TechniqueComparison, TechniqueOrder};
@@ -86,6 +86,8 @@ pub struct TechniquesArguments {
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
     sequence_length: Option<u64>,
+    #[command(flatten)]
+    documents: DocumentArguments,
     /// Further recomputation: none, selective, full, MaxText's names, custom:offload(a)+device(b)
     #[arg(long, default_value = "none")]
     recompute: String,
@@ -133,6 +135,8 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
     let own: Vec<&str> = own.into_iter().flatten().collect();
     let files = files_beside(run.as_ref(), &own, &call.files);
     let model = Model::load_assuming(&arguments.model, &files, &arguments.assume).or_input()?;
+    let of_run = run.as_ref().and_then(|run| run.models.first()).map(|of| of.documents.clone());
+    let model = with_documents(model, &arguments.documents.lengths(&files)?.or(of_run).unwrap_or_default())?;
     let mut chip = input::read_chip(&arguments.chip, &files)?.accelerator;
     if let Some(text) = &arguments.nvme {
         chip.storage = Some(input::parse_storage(text)?);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The jobs that are written and read again: name of the file, model and arguments.
-const JOBS: [(&str, &str); 15] = [
+const JOBS: [(&str, &str); 16] = [
     (
         "dense.sh",
         "llama3-8b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 2 --recompute none;selective;full",
@@ -13,6 +13,11 @@ const JOBS: [(&str, &str); 15] = [
     (
         "chunks.sh",
         "llama3-70b H100 --devices 64 --global-batch 256 --tensor 8 --pipeline 4 --virtual-stages 2 --recompute full",
+    ),
+    (
+        "blocks.sh",
+        "llama3-70b H100 --devices 64 --global-batch 256 --tensor 8 --pipeline 4 --virtual-stages 1 --recompute \
+         block:9",
     ),
     ("ends.sh", "llama3.1-405b H100 --devices 512 --global-batch 512 --tensor 8 --pipeline 16 --recompute full"),
     (
@@ -205,6 +210,66 @@ fn a_written_deepspeed_configuration_reads_back_to_the_same_step() {
         "{}",
         full.stderr
     );
+}
+
+/// Reads a file as its framework does, and prints the degrees that the framework found.
+const OWN_PARSER: &str = r#"
+import sys, unittest.mock as mock
+framework, file, devices = sys.argv[1:4]
+if framework == "torchtitan":
+    from torchtitan.config import ConfigManager
+    job = ConfigManager().parse_args([f"--job.config_file={file}"])
+    print(job.parallelism.tensor_parallel_degree, job.parallelism.pipeline_parallel_degree, job.training.seq_len)
+else:
+    import json
+    import deepspeed.runtime.config as own
+    ranks = {"get_rank": lambda *_: 0, "get_world_size": lambda *_: int(devices)}
+    with mock.patch.multiple(own.dist, **ranks):
+        job = own.DeepSpeedConfig(json.load(open(file)))
+    print(job.train_batch_size, job.zero_config.stage, job.train_micro_batch_size_per_gpu)
+"#;
+
+/// TorchTitan's and DeepSpeed's own parsers take what is written for them. `.ci/run` calls it where both can be
+/// installed (TorchTitan up to 0.2: later versions have no files; nanotron's package cannot be imported).
+#[test]
+#[ignore = "needs TorchTitan and DeepSpeed"]
+fn the_frameworks_own_parsers() {
+    let dir = tempfile::tempdir().unwrap();
+    let titan = format!("plan llama3.1-8b {} --devices 64 --global-batch 128 --sequence-length 8192", cluster("TITAN"));
+    let stages = format!(
+        "plan llama3-70b {} --devices 128 --global-batch 256 --sequence-length 8192 --tensor 8 --pipeline 4 \
+         --schedule 1f1b --virtual-stages 1 --recompute full",
+        cluster("TITAN")
+    );
+    let context = format!("{titan} --context 2 --precision fp8");
+    let deepspeed = |more: &str| {
+        let own = "--stack huggingface --devices 8 --sequence-length 2048 --tensor 1 --recompute none";
+        format!("plan llama3.2-1b {} {own} {more}", cluster("H100"))
+    };
+    let zero = ["--zero 2 --global-batch 64 --micro-batch 2", "--zero 3 --global-batch 64 --micro-batch 4"];
+    let jobs = [
+        ("torchtitan", titan, "1 1 8192"),
+        ("torchtitan", stages, "8 4 8192"),
+        ("torchtitan", context, "1 1 8192"),
+        ("deepspeed", deepspeed(zero[0]), "64 2 2"),
+        ("deepspeed", deepspeed(zero[1]), "64 3 4"),
+        ("deepspeed", deepspeed("--zero 2 --global-batch 32 --micro-batch 1 --technique zero-offload"), "32 2 1"),
+    ];
+    for (framework, call, expected) in jobs {
+        let written = run_coplace_in(dir.path(), &words(&format!("{call} --emit {framework}"))).expect_result();
+        let file = dir.path().join(if framework == "deepspeed" { "ds.json" } else { "train.toml" });
+        std::fs::write(&file, &written).unwrap();
+        let parsed = Command::new("python3")
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .args(["-c", OWN_PARSER, framework])
+            .arg(&file)
+            .arg("8")
+            .output()
+            .unwrap();
+        let (said, found) = (String::from_utf8_lossy(&parsed.stderr), String::from_utf8_lossy(&parsed.stdout));
+        assert!(parsed.status.success(), "{call}: {said}\n{written}");
+        assert_eq!(found.lines().last(), Some(expected), "{call}: {said}\n{written}");
+    }
 }
 
 /// nanotron's file as a YAML reader and nanotron's own names have it.

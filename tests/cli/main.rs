@@ -5,6 +5,7 @@ mod away;
 mod bad_input;
 mod book;
 mod constants;
+mod documents;
 mod enough;
 mod experts;
 mod explain;

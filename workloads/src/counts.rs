@@ -121,6 +121,7 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
             Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.matrices(self.hidden)),
+            Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.matrices(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
@@ -201,6 +202,7 @@ impl Model {
         let scanned = self.variations.scan.map_or(0, |scan| scan.scan_width().saturating_add(scan.convolved_width()));
         let linear = self.variations.linear.map_or(0, |linear| linear.mixed_width().saturating_mul(2));
         let linear = linear.max(self.variations.channel_scan.map_or(0, |scan| 2 * scan.width));
+        let linear = linear.max(self.variations.convolution.map_or(0, |_| 2 * self.hidden));
         let beside = self.mlp_widths().max().unwrap_or(0).max(scanned).max(linear);
         let mlp = 2
             * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
@@ -302,6 +304,7 @@ impl Model {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
             Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.vectors(self.hidden)),
+            Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.vectors(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
             Mixer::None => 0,
         };
@@ -376,10 +379,12 @@ impl Model {
     /// of a value) * sequence for scores and context. The latter is 12 * layers * query width * sequence if both
     /// dimensions are equal. For GPT the sum is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without
     /// recomputation's quarter). A state-space scan does [`StateSpace::scan_operations`] per token and direction.
-    /// Patches, and a head on one token, count as often as they occur.
+    /// Patches, and a head on one token, count as often as they occur. Scores between packed documents do not count.
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |_| sequence_length.into())
+        let pieces = self.pieces_of_sequence(sequence_length);
+        let seen = pieces.map_or(sequence_length.into(), |pieces| pieces.mean_over_keys(u128::from));
+        self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |_| seen)
     }
 
     /// Returns [`Self::training_flops`] with only those scores that the result depends on. A token of a causal model
@@ -387,17 +392,21 @@ impl Model {
     /// figure. With all scores counted, a kernel that skips the masked half would exceed 100 % of its peak.
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        let s = u128::from(sequence_length);
+        let pieces = self.pieces_of_sequence(sequence_length);
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
             if let Some(indexer) = layer.variations.indexer.filter(|_| layer.variations.keys != KeyChoice::All) {
                 return u128::from(indexer.chosen_keys(sequence_length));
             }
-            match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
-                (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
-                (Some(window), false) => window,
-                (None, true) => s.div_ceil(2),
-                (None, false) => s,
-            }
+            let seen = |tokens: u64| {
+                let s = u128::from(tokens);
+                match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
+                    (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
+                    (Some(window), false) => window,
+                    (None, true) => s.div_ceil(2),
+                    (None, false) => s,
+                }
+            };
+            pieces.map_or_else(|| seen(sequence_length), |pieces| pieces.mean_over_keys(seen))
         })
     }
 
@@ -457,7 +466,7 @@ impl Model {
             Mixer::AttentionAndScan => widths * seen + scan,
             Mixer::Scan => scan,
             // Its work is no product.
-            Mixer::ChannelScan => 0,
+            Mixer::ChannelScan | Mixer::Convolution => 0,
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };

@@ -23,6 +23,8 @@ pub enum Mixer {
     AttentionAndScan,
     /// A scan whose decays are numbers per channel ([`crate::variations::ChannelScan`]).
     ChannelScan,
+    /// A short convolution between two gates ([`crate::variations::GatedConvolution`]).
+    Convolution,
     /// Not at all: the layer is only an MLP.
     None,
 }
@@ -132,6 +134,7 @@ impl fmt::Display for LayerKind {
             (Mixer::Attention, None) => Some("attention".to_owned()),
             (Mixer::AttentionAndScan, _) => Some("attention beside a scan".to_owned()),
             (Mixer::ChannelScan, _) => Some("scan by channels".to_owned()),
+            (Mixer::Convolution, _) => Some("short convolution".to_owned()),
             (Mixer::Scan, _) => Some("scan".to_owned()),
             (Mixer::Linear, _) => Some("linear attention".to_owned()),
             (Mixer::None, _) => None,

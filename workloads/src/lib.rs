@@ -6,6 +6,8 @@
 //! and [`training::TrainingGraph::new`] makes the pipeline segments. Each segment gives its kernel graphs and bytes.
 
 mod counts;
+mod document_lengths;
+pub mod documents;
 pub mod error;
 pub mod footprint;
 mod further_tokens;
@@ -33,6 +35,7 @@ pub mod training;
 pub mod variations;
 mod working_set;
 
+pub use document_lengths::DocumentLength;
 pub use error::WorkloadError;
 pub use graph::{OpId, RecomputeSet, TensorId};
 pub use layer_list::{LayerKind, LayerList};

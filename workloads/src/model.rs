@@ -1,5 +1,6 @@
 //! Transformers: the hyper-parameters that decide the cost of a model of any family.
 
+use crate::document_lengths::DocumentLength;
 use crate::layer_list::LayerList;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
@@ -219,6 +220,9 @@ pub struct Model {
     /// Differences from GPT-2, BERT and Llama.
     #[serde(default)]
     pub variations: Variations,
+    /// The lengths of the documents that sequences are packed from; none if attention covers whole sequences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub documents: Vec<DocumentLength>,
     /// The list of layers, if they differ.
     #[serde(default, skip_serializing_if = "LayerList::is_empty")]
     pub list: LayerList,

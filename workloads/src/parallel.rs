@@ -81,6 +81,9 @@ impl DeviceSlice {
         if let Some(scan) = model.variations.channel_scan {
             check_divides(model, t, "channels of the scan", scan.width)?;
         }
+        if model.variations.convolution.is_some() {
+            check_divides(model, t, "channels of the convolution", model.hidden)?;
+        }
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
             let (product, limit) = if c == 1 {
@@ -144,8 +147,12 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    let Variations { scan, channel_scan, linear, indexer, .. } = model.variations;
-    let along_sequence = [(scan.is_some() || channel_scan.is_some(), "a scan"), (linear.is_some(), "linear attention")];
+    let Variations { scan, channel_scan, linear, convolution, indexer, .. } = model.variations;
+    let along_sequence = [
+        (scan.is_some() || channel_scan.is_some(), "a scan"),
+        (linear.is_some(), "linear attention"),
+        (convolution.is_some(), "a convolution"),
+    ];
     if let Some((_, what)) = along_sequence.into_iter().find(|(has, _)| *has && c > 1) {
         let limit = format!("1: {what} goes along the whole sequence");
         return error(
@@ -233,17 +240,18 @@ fn divides_or_is_multiple(t: u64, heads: u64) -> bool {
 
 pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
     let divides = |(heads, kv): &(u64, u64)| heads.is_multiple_of(t) && divides_or_is_multiple(t, *kv);
-    let Variations { scan, channel_scan, linear, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, .. } = model.variations;
     model.attention_heads().iter().all(divides)
         && scan.is_none_or(|scan| scan.heads.is_multiple_of(t))
         && linear.is_none_or(|linear| linear.heads.is_multiple_of(t) && divides_or_is_multiple(t, linear.key_heads))
         && channel_scan.is_none_or(|scan| scan.width.is_multiple_of(t))
+        && convolution.is_none_or(|_| model.hidden.is_multiple_of(t))
         && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 /// The counts of other mixers that a degree has to divide, for people; empty without such a mixer.
 pub(crate) fn mixer_degree_limits(model: &Model) -> String {
-    let Variations { scan, channel_scan, linear, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, .. } = model.variations;
     let linear = linear.map(|linear| {
         let keys = linear.key_heads;
         format!(
@@ -253,7 +261,8 @@ pub(crate) fn mixer_degree_limits(model: &Model) -> String {
     });
     let scan = scan.map(|scan| format!(", and of the {} heads of the scan", scan.heads));
     let channels = channel_scan.map(|scan| format!(", and of the {} channels of the scan", scan.width));
-    [linear, scan, channels].into_iter().flatten().collect()
+    let convolution = convolution.map(|_| format!(", and of the {} channels of the convolution", model.hidden));
+    [linear, scan, channels, convolution].into_iter().flatten().collect()
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

@@ -177,6 +177,9 @@ impl CacheSize {
                 Mixer::ChannelScan => variations.channel_scan.map_or((0, 0), |scan| {
                     (scan.width.saturating_mul(scan.state) / t, scan.width.saturating_mul(scan.convolution) / t)
                 }),
+                Mixer::Convolution => {
+                    (0, variations.convolution.map_or(0, |mixer| model.hidden.saturating_mul(mixer.reach) / t))
+                }
                 Mixer::Attention | Mixer::None => (0, 0),
             };
             let states = Bytes(STATE_BYTES) * numbers + Bytes(DataType::Bf16.bytes()) * convolved;

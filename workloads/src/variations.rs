@@ -136,6 +136,29 @@ impl ChannelScan {
     }
 }
 
+/// A short convolution between two gates (LFM2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatedConvolution {
+    /// Tokens that a result depends on.
+    pub reach: u64,
+    /// True if products and convolution have biases.
+    pub bias: bool,
+}
+
+impl GatedConvolution {
+    /// Returns the weights of its products, in a layer of width `hidden`.
+    #[must_use]
+    pub fn matrices(&self, hidden: u64) -> u64 {
+        4 * hidden.saturating_mul(hidden)
+    }
+
+    /// Returns the parameters of the convolution, and of all biases.
+    #[must_use]
+    pub fn vectors(&self, hidden: u64) -> u64 {
+        hidden.saturating_mul(self.reach + if self.bias { 5 } else { 0 })
+    }
+}
+
 /// Images instead of tokens (ViT, Dosovitskiy et al. 2021): one product turns every patch into a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patches {
@@ -236,6 +259,9 @@ pub struct Variations {
     /// The scan by channels, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_scan: Option<ChannelScan>,
+    /// The convolution between gates, if there are such layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub convolution: Option<GatedConvolution>,
     /// The linear attention, if there are such layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearAttention>,

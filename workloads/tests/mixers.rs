@@ -17,7 +17,7 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-const MIXED: [&str; 25] = [
+const MIXED: [&str; 29] = [
     "bamba",
     "deepseek_v32",
     "dots1_windows",
@@ -34,6 +34,10 @@ const MIXED: [&str; 25] = [
     "jamba",
     "kimi_linear",
     "laguna",
+    "lfm2",
+    "lfm2_biases",
+    "lfm2_moe",
+    "lfm3",
     "mamba",
     "mimo_v2_flash",
     "minimax",
@@ -207,6 +211,22 @@ fn the_time_of_linear_attention_grows_linearly_with_the_sequence() {
         assert!((3.8..4.05).contains(&linear), "{name}: {linear}");
         assert!(full > 5.0, "{name}: {full}");
     }
+}
+
+/// A convolution of 3 tokens between gates, 1,024 wide: four products of 1,024 x 1,024 per token, whatever the sequence.
+#[test]
+fn a_short_convolution_has_four_products_and_grows_with_the_tokens() {
+    let model = load("lfm2");
+    let convolution = model.with_uniform_kind(&LayerKind { mixer: Mixer::Convolution, ..model.uniform_kind() });
+    let graph = TrainingGraph::new(&convolution, &lowering(&convolution, 2048)).unwrap();
+    let layer = graph.segment(SegmentKind::Layer).unwrap();
+    let named = layer.operators().iter().filter(|op| op.name.starts_with("layer.convolution"));
+    let flops: u128 = named.clone().flat_map(|op| &op.forward).map(|step| step.kernel.flops().0).sum();
+    assert_eq!(flops, 2 * u128::from(lowering(&convolution, 2048).micro_batch) * 2048 * 4 * 1024 * 1024);
+    let core = named.clone().find(|op| op.name.ends_with(".core")).unwrap();
+    assert_eq!(core.parameters.sharded, 3 * 1024);
+    let ratio = layer_seconds(&convolution, 65_536) / layer_seconds(&convolution, 16_384);
+    assert!((3.8..4.05).contains(&ratio), "{ratio}");
 }
 
 /// DeepSeek-V3.2, GLM 5 and MiniMax M3 with their published sizes of attention.

@@ -35,5 +35,5 @@ fn every_configuration_of_transformers_has_its_parameters() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert!(rows.count() >= 109 && types.len() >= 80, "{} families", types.len());
+    assert!(rows.count() >= 114 && types.len() >= 83, "{} families", types.len());
 }

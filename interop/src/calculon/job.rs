@@ -160,6 +160,7 @@ impl CalculonApplication {
             head_bias: false,
             variations: Variations::default(),
             list: LayerList::default(),
+            documents: Vec::new(),
             assumptions: Vec::new(),
         }
     }

@@ -28,9 +28,10 @@ const MODELS: [(&str, &str); 14] = [
 const UNMODELLED: &[(&str, &str)] = &[
     ("dropout_rate", "dropout is the model's own"),
     ("fused_qkv", "query, key and value are as the stack has them"),
-    ("max_segments_per_seq", "sequences are whole, not packed"),
+    ("max_segments_per_seq", "kernels mask documents without skipping scores between them (--documents skips them)"),
     ("megablox", "experts run as one grouped product"),
     ("normalize_embedding_logits", "logits are not scaled"),
+    ("packing", "kernels mask documents without skipping scores between them (--documents skips them)"),
     ("sa_*", "the blocks of attention are the chip's"),
     ("scan_layers", "layers run one after another without the copies of a scan"),
     ("sparse_matmul", "experts run as one grouped product; capacity_factor says whether tokens are dropped"),

@@ -189,6 +189,14 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     }
     let multiple = keys.count("make-vocab-size-divisible-by")?.unwrap_or(megatron_model::USUAL_MULTIPLE);
     options.push("stack-option", format!("kernels.vocabulary_multiple={multiple}"));
+    let masks = "reset-attention-mask";
+    if !context.assumed.iter().any(|key| key == masks) && keys.switch(masks)? && !context.documents_are_given {
+        return Err(keys.fault(
+            masks,
+            "keeps attention within documents, whose lengths no argument has; give --documents, or \
+             --assume reset-attention-mask=ignored for kernels that take a causal mask alone",
+        ));
+    }
     let model = match context.model_is_named {
         true => {
             keys.read_all(&megatron_model::KEYS);
@@ -330,6 +338,8 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
     let granularity = keys.text("recompute-granularity")?.or_else(|| whole.then(|| "full".to_owned()));
     let method = keys.text("recompute-method")?.or(old_method);
     let modules = keys.list("recompute-modules").unwrap_or_default();
+    // Megatron-LM checks that it is given, from 1 on.
+    let blocks = if method.as_deref() == Some("block") { keys.count("recompute-num-layers")? } else { None };
     keys.read_all(&["recompute-num-layers"]);
     match (granularity.as_deref(), method.as_deref()) {
         (None, _) if !selective => options.push("recompute", "none"),
@@ -344,11 +354,7 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
             }
         },
         (Some("full"), Some("block")) => {
-            return Err(keys.fault(
-                "recompute-method",
-                "a number of layers of every chunk is found by coplace and cannot be given; give uniform, or plan \
-                 without --from",
-            ));
+            options.push("recompute", format!("block:{}", blocks.unwrap_or(1)));
         }
         (Some("full"), _) => {
             keys.expect("recompute-num-layers", "1")?;

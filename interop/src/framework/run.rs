@@ -26,6 +26,8 @@ pub struct FrameworkContext<'a> {
     pub devices: Option<u64>,
     /// True if the model is named beside the file, whose own description of it is then left aside.
     pub model_is_named: bool,
+    /// True if the lengths of packed documents are given beside the file.
+    pub documents_are_given: bool,
     /// Keys that are taken to change nothing.
     pub assumed: &'a [String],
 }

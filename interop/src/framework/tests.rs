@@ -95,16 +95,16 @@ fn what_is_not_understood_is_refused_with_its_key() {
             "tensor-model-parallel-size = $TP: is a variable that the file does not set",
         ),
         ("--optimizer muon", "optimizer = muon: is not one that can be asked for"),
-        (
-            "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
-            "recompute-method = block: ",
-        ),
         ("--rampup-batch-size 16 16 1000", "rampup-batch-size = 16 16 1000: is not modelled"),
         ("--squared-relu", "squared-relu: is of a model that is not built from arguments"),
     ] {
         let why = refused(more);
         assert!(why.contains(said), "{why}");
     }
+    let why = refused("--reset-attention-mask");
+    assert!(why.contains("reset-attention-mask: keeps attention within documents, whose lengths no argument"), "{why}");
+    let context = FrameworkContext { documents_are_given: true, ..FrameworkContext::default() };
+    assert!(read("train.sh", &llama("--reset-attention-mask"), context).is_ok());
     let assumed = ["hybrid-override-pattern".to_owned()];
     let context = FrameworkContext { assumed: &assumed, ..FrameworkContext::default() };
     assert!(read("train.sh", &llama("--hybrid-override-pattern M-M*"), context).is_ok());
@@ -321,6 +321,9 @@ fn keys_that_change_the_work_are_read_refused_or_noted() {
     for wanted in ["overlap.pipeline=0", "kernels.separate_accumulation=true"] {
         assert!(option(&run, "stack-option").contains(&wanted), "{wanted}");
     }
+    let block = "--recompute-granularity full --recompute-method block --recompute-num-layers 4";
+    let run = read("train.sh", &llama(block), FrameworkContext::default()).unwrap();
+    assert_eq!(option(&run, "recompute"), ["block:4"]);
     let full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4";
     let refused = megatron(full).unwrap_err();
     assert!(refused.contains("recompute-num-layers = 4: is not modelled; 1 is"), "{refused}");

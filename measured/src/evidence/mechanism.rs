@@ -32,6 +32,8 @@ pub enum Mechanism {
     LatentAttention,
     /// Linear attention.
     LinearAttention,
+    /// Short convolutions as mixers.
+    Convolution,
     /// State-space scans.
     Scan,
     /// Attention to tokens that an indexer chooses.
@@ -88,6 +90,7 @@ impl Mechanism {
             Self::Experts => "experts",
             Self::LatentAttention => "latent-attention",
             Self::LinearAttention => "linear-attention",
+            Self::Convolution => "convolution",
             Self::Scan => "scan",
             Self::SparseAttention => "sparse-attention",
             Self::Zero(ZeroStage::None) => "zero-0",
@@ -125,6 +128,7 @@ impl Mechanism {
             Self::Experts,
             Self::LatentAttention,
             Self::LinearAttention,
+            Self::Convolution,
             Self::Scan,
             Self::SparseAttention,
             Self::Zero(ZeroStage::OptimizerStates),
@@ -182,6 +186,7 @@ pub fn mechanisms_of_plan(
         (model.experts.is_some(), Mechanism::Experts),
         (model.variations.latent.is_some(), Mechanism::LatentAttention),
         (model.variations.linear.is_some(), Mechanism::LinearAttention),
+        (model.variations.convolution.is_some(), Mechanism::Convolution),
         (model.variations.scan.is_some() || model.variations.channel_scan.is_some(), Mechanism::Scan),
         (model.variations.indexer.is_some(), Mechanism::SparseAttention),
         (layout.zero != ZeroStage::None, Mechanism::Zero(layout.zero)),

@@ -61,6 +61,9 @@ pub struct ModelRecord {
     pub active_parameters: Option<u64>,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
+    /// Documents that sequences are packed from: tokens of a document, and the number of such documents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub documents: Vec<[u64; 2]>,
     /// Parts of the model's file that are not modelled, with the assumptions made instead. A network of another chip is
     /// noted too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -206,6 +209,7 @@ impl JobRecord {
                 parameters: job.model.parameters(),
                 active_parameters: job.model.find_active_parameters(),
                 sequence_tokens: job.sequence_length,
+                documents: job.model.documents.iter().map(|of| [of.tokens, of.documents]).collect(),
                 assumptions: job.assumptions(),
             },
             chip: ChipRecord::from_chip(job.chip),

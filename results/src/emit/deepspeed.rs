@@ -1,7 +1,7 @@
 //! DeepSpeed's `.json`: the batch, ZeRO, offloads and formats of a run. Source: DeepSpeed's page "DeepSpeed
 //! Configuration JSON" (2025). JSON has no comments, so this file has none: `lacking` alone has the rest.
 
-use super::{EmittedPlan, Inexpressible, PlanRecipe};
+use super::{DOCUMENTS, EmittedPlan, Inexpressible, PlanRecipe};
 use search::planner::{PlanSpace, Splits};
 use serde_json::{Map, Value, json};
 use sim::kernel::DataType;
@@ -122,6 +122,7 @@ impl DeepSpeedKeys {
             }
             _ => self.lack(true, "recomputation of parts: the script's, and transformers' is of whole layers"),
         }
+        self.lack(!recipe.model.documents.is_empty(), DOCUMENTS);
         self.lack(plan.attention != Attention::Fused, "attention operator by operator: the script's choice");
         self.lack(recipe.stack.kernels.loss == LossForm::Chunked, "head and loss by chunks of tokens: Liger's kernel");
     }

@@ -2,7 +2,7 @@
 //! AI-Hypercomputer/maxtext at commits 000b810bb1d9 and 000e6d8a0ee0, 2026.
 
 use super::kept::{PolicyNames, find_maxtext_names, plan_by_policies};
-use super::{EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe, mixer_features};
+use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, ModelNumerics, PlanRecipe, mixer_features};
 use crate::answer::plan::schedule_name;
 use search::planner::{PlanSpace, Splits};
 use sim::kernel::{DataType, ElementwiseFunction};
@@ -191,6 +191,7 @@ impl MaxTextSettings {
         let l = &recipe.plan.layout;
         let ulysses = l.context > 1 && l.context_method == ContextMethod::Ulysses;
         self.0.push_lack(ulysses, "Ulysses: MaxText gathers keys and values instead");
+        self.0.push_lack(!recipe.model.documents.is_empty(), DOCUMENTS);
         // Experts have an axis of their own, split off from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
         self.0.push_lack(

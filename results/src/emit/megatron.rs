@@ -3,7 +3,7 @@
 //! (2025).
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module, plan_by_policies};
-use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe, mixer_features};
+use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, PlanRecipe, mixer_features};
 use crate::answer::plan::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
@@ -167,6 +167,7 @@ impl MegatronArguments {
             uneven,
             &format!("context parallelism: Megatron-LM cuts sequences in {halves}, which does not divide {sequence}"),
         );
+        self.0.push_lack(!model.documents.is_empty(), DOCUMENTS);
         self.push_argument("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
         // The tokenizer without words counts the end of a document itself (`_NullTokenizer` adds 1).
         self.push_argument("vocab-size", model.vocabulary - 1);

@@ -82,6 +82,10 @@ pub struct EmittedPlan {
     pub lacking: Vec<String>,
 }
 
+/// The part that every framework leaves to the loader of the data and to the choice of an attention kernel.
+const DOCUMENTS: &str = "attention within packed documents: the data's loader has to hand their ends to a kernel that \
+                         skips the scores between them";
+
 /// Lines being written.
 #[derive(Default)]
 struct EmittedLines {
@@ -128,13 +132,14 @@ pub struct Inexpressible {
 }
 
 /// Returns the features of a model's mixers that only some frameworks have settings for.
-fn mixer_features(model: &Model) -> [(bool, &'static str); 8] {
+fn mixer_features(model: &Model) -> [(bool, &'static str); 9] {
     let variations = &model.variations;
     let own_heads = model.layer_kinds().iter().any(|(kind, _)| kind.attention.is_some());
     [
         (variations.linear.is_some(), "layers of linear attention"),
         (variations.indexer.is_some(), "attention to tokens that an indexer chooses"),
         (variations.scan.is_some() || variations.channel_scan.is_some(), "state-space scans"),
+        (variations.convolution.is_some(), "short convolutions as mixers"),
         (own_heads, "layers that differ in their attention heads"),
         (variations.output_gate.is_some(), "a gate on attention's result"),
         (variations.value_dim.is_some(), "value heads of another dimension than key heads"),

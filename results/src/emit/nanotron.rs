@@ -1,7 +1,7 @@
 //! nanotron's `.yaml`. Source: `src/nanotron/config/` and `examples/config_tiny_llama.yaml` of huggingface/nanotron
 //! (2025).
 
-use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
+use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
 use search::planner::{PlanSpace, Splits};
 use serde_json::{Value, json};
 use sim::kernel::DataType;
@@ -131,6 +131,7 @@ impl NanotronLines {
             self.0.push(format!("    {key}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
         }
         self.0.push_lack(recipe.plan.attention != Attention::Fused, "attention operator by operator");
+        self.0.push_lack(!recipe.model.documents.is_empty(), DOCUMENTS);
     }
 
     fn push_optimizer(&mut self, recipe: &PlanRecipe<'_>) {

@@ -1,7 +1,7 @@
 //! TorchTitan's `.toml`. Source: `torchtitan/config/job_config.py` of pytorch/torchtitan (2025).
 
 use super::kept::plan_by_policies;
-use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
+use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
 use crate::answer::plan::schedule_name;
 use search::planner::{PlanSpace, Splits};
 use sim::kernel::DataType;
@@ -45,6 +45,7 @@ pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpres
     out.push_table("optimizer");
     out.push_text("name", "AdamW");
     out.0.push_lack(plan.optimizer != Optimizer::Adam, "optimizer: TorchTitan has Adam and AdamW");
+    out.0.push_lack(!recipe.model.documents.is_empty(), DOCUMENTS);
     out.0.push_lack(plan.attention != Attention::Fused, "attention operator by operator: TorchTitan's is fused");
     for technique in plan.techniques.iter() {
         out.0.push_lack(true, &format!("technique {technique}: TorchTitan has no key for it"));

@@ -41,6 +41,10 @@ pub struct PlanSpace {
     pub micro_batch: Option<Vec<u64>>,
     /// The activations that layers keep; `None` means that nothing, the attention core or everything is recomputed.
     pub activations: Option<Vec<ActivationPolicy>>,
+    /// Numbers of layers at the start of every model chunk that keep only their input, where the others keep everything
+    /// (Megatron-LM's `--recompute-method block`). Empty means none. Without [`Self::activations`] they are the only
+    /// choices.
+    pub blocks: Vec<u64>,
     /// How far the policies may differ from stage to stage, best chosen; `None` means not at all.
     pub mixes: Option<MixKind>,
     /// Pipeline schedules; `None` means 1F1B, interleaved if there are several model chunks. ZB-V needs two.

@@ -5,6 +5,7 @@
 use super::choices::{PlanSpace, Splits};
 use sim::pipeline::PipelineSchedule;
 use step::{MixKind, TrainingPlan};
+use workloads::limits::MAX_LAYERS;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
 
@@ -39,6 +40,8 @@ pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 6] = [
 
 /// The word for a choice that the planner makes for every stage or every plan.
 const BEST: &str = "best";
+/// The beginning of a word for a number of layers that rerun.
+const BLOCK: &str = "block:";
 /// The word for layers that are split evenly.
 const EVEN: &str = "even";
 
@@ -330,10 +333,11 @@ pub static DECISIONS: [Decision; 15] = [
         open: Some("any that divides"),
         doc: "Recomputation to choose from, separated by `;`: none, selective, full, MaxText's names, \
               custom:offload(a)+device(b), or tensors:offload(a)+device(b) with the operators' own names (`a*0.5`: a part of \
-              its tokens; with `+rest(recompute)` behind it the others run again). `best` is the fastest choice for every \
-              stage, tensor by tensor, whether the stack's framework can run it or not (not the addresses: --technique \
-              planned-addresses plans them) [default: none, selective, full; and as different from stage to stage as the \
-              stack's framework can]",
+              its tokens; with `+rest(recompute)` behind it the others run again). `block:4` recomputes the first 4 \
+              layers of every stage's chunk, and keeps the others (Megatron-LM's --recompute-method block). `best` is \
+              the fastest choice for every stage, tensor by tensor, whether the stack's framework can run it or not \
+              (not the addresses: --technique planned-addresses plans them) [default: none, selective, full; and as \
+              different from stage to stage as the stack's framework can]",
         values: DecisionValues::Texts(';'),
         access: Access { get: recompute_words, set: set_recompute, complete: complete_recompute, fix: fix_recompute },
         degree: None,
@@ -409,8 +413,9 @@ fn unchunked(schedule: PipelineSchedule) -> PipelineSchedule {
 /// The words of the policies. `best` stands for policies that differ from stage to stage.
 fn recompute_words(space: &PlanSpace) -> Option<Vec<String>> {
     let named = space.activations.iter().flatten().map(ToString::to_string);
+    let blocks = space.blocks.iter().map(|count| format!("{BLOCK}{count}"));
     let best = space.mixes.filter(|kind| *kind != MixKind::None).map(|_| BEST.to_owned());
-    let words: Vec<String> = named.chain(best).collect();
+    let words: Vec<String> = named.chain(blocks).chain(best).collect();
     (!words.is_empty()).then_some(words)
 }
 
@@ -425,25 +430,35 @@ fn set_recompute(space: &mut PlanSpace, words: &[String]) -> Result<(), String> 
             None => text.parse::<ActivationPolicy>().map_err(|e| e.to_string()),
         }
     };
-    let named: Vec<ActivationPolicy> =
-        words.iter().filter(|text| *text != BEST).map(policy).collect::<Result<_, _>>()?;
+    let block = |digits: &str| match digits.parse::<u64>() {
+        Ok(count) if count <= MAX_LAYERS => Ok(count),
+        _ => {
+            Err(format!("{BLOCK}{digits}: must be from 0 to {MAX_LAYERS} layers of every model chunk; write {BLOCK}4"))
+        }
+    };
+    let digits = |text: &String| text.strip_prefix(BLOCK).map(str::to_owned);
+    space.blocks = words.iter().filter_map(digits).map(|text| block(&text)).collect::<Result<_, _>>()?;
+    let others = words.iter().filter(|text| digits(text).is_none());
+    let named: Vec<ActivationPolicy> = others.filter(|text| *text != BEST).map(policy).collect::<Result<_, _>>()?;
     space.activations = Some(named).filter(|list| !list.is_empty());
     space.mixes = Some(if words.iter().any(|text| text == BEST) { MixKind::PerStage } else { MixKind::None });
     Ok(())
 }
 
 fn complete_recompute(space: &mut PlanSpace, other: &PlanSpace) {
-    if space.activations.is_none() {
+    if space.activations.is_none() && space.blocks.is_empty() {
         space.activations.clone_from(&other.activations);
+        space.blocks.clone_from(&other.blocks);
     }
     space.mixes = space.mixes.or(other.mixes);
 }
 
 fn fix_recompute(space: &mut PlanSpace, plan: &TrainingPlan) {
-    let kind =
-        if plan.activations.full_recompute_layers_per_chunk().is_some() { MixKind::Block } else { MixKind::PerStage };
     space.activations = plan.activations.uniform_policy().map(|policy| vec![policy.clone()]);
-    space.mixes = Some(if space.activations.is_some() { MixKind::None } else { kind });
+    let block = plan.activations.full_recompute_layers_per_chunk().filter(|_| space.activations.is_none());
+    space.blocks = block.into_iter().collect();
+    let alike = space.activations.is_some() || !space.blocks.is_empty();
+    space.mixes = Some(if alike { MixKind::None } else { MixKind::PerStage });
 }
 
 fn split_words(space: &PlanSpace) -> Option<Vec<String>> {

@@ -34,6 +34,10 @@ pub struct WorkloadSpec {
     /// Tokens per sequence: the model's longest where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<u64>,
+    /// Documents that sequences are packed from: tokens of a document and the number of such documents, relative to
+    /// others. Attention stays within a document. None: attention covers whole sequences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub documents: Vec<[u64; 2]>,
 }
 
 fn one() -> f64 {
@@ -45,7 +49,14 @@ impl WorkloadSpec {
     #[must_use]
     pub fn of(model: &str) -> Self {
         let model = model.to_owned();
-        Self { model, weight: 1.0, devices: None, global_batch_sequences: None, sequence_length: None }
+        Self {
+            model,
+            weight: 1.0,
+            devices: None,
+            global_batch_sequences: None,
+            sequence_length: None,
+            documents: Vec::new(),
+        }
     }
 }
 

@@ -93,7 +93,9 @@ pub(crate) fn search_once(
     top: usize,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
-    let usual = usual_subspace(space).map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
+    // The small space's policies are no upper bound on plans with blocks alone.
+    let usual = usual_subspace(space).filter(|_| !space.has_only_blocks());
+    let usual = usual.map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
     let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
     let search = PlanSearch { limit, ..PlanSearch::new(job, space, top, watch)? };
     let (mut found, loads) = search.evaluate_all_groups();
@@ -105,6 +107,7 @@ pub(crate) fn search_once(
             (search.find_near_splits(&mut found, &loads), Some(SPLIT_TOLERANCE))
         }
     };
+    search.add_block_plans(space, &mut found);
     let mixed = (search.mixes != MixKind::None).then(|| search.add_mixed_plans(&mut found));
     let bound = search.standing.was_stopped().then(|| search.lower_bound_when_stopped(&found, split_tolerance, mixed));
     let mut answer = PlanAnswer { split_tolerance, mixed, ..search.finish_answer(found, simulated, tried, top)? };

@@ -53,6 +53,15 @@ impl Study {
     /// Policies by stage go with even splits only.
     fn check_plans(&self, file: &str) -> Result<(), StudyError> {
         let plans = &self.plan.choices;
+        if let Some(count) = plans.blocks.first() {
+            return Err(StudyError::Value {
+                file: file.into(),
+                key: "plan.recompute",
+                value: format!("block:{count}"),
+                limit: "is for the plans of one chip",
+                cure: "write \"best\", \"full\" or \"none\"; plan and evaluate take blocks",
+            });
+        }
         if plans.mixes != Some(MixKind::PerStage) || plans.splits != Some(Splits::Best) {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
-use crate::units::Seconds;
+use crate::units::{Joules, Seconds};
 
 /// Lane-cycles per score forward: scale, maximum, difference, exponential (10), sum.
 const FORWARD_CYCLES: f64 = 14.0;
@@ -57,8 +57,37 @@ fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     }
 }
 
-/// The cost of fused attention: the fastest of the power-of-two tiles that fit the local buffer and of the routes.
+/// The cost of fused attention. Pieces of sequences are worked on one after the other by one kernel, which starts once.
+/// At worst the kernel masks whole sequences.
 pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
+    let whole = cost_of_whole(model, view, &FusedAttention { pieces: None, ..*a });
+    if a.pieces.is_none() {
+        return whole;
+    }
+    let start = model.machine.calibration.launch_overhead.0 + view.least_latency();
+    let mut cost = KernelCost { latency: Seconds(start), utilization: 0.0, energy: Joules::ZERO, ..whole };
+    cost.traffic = Traffic::default();
+    let mut longest = 0.0;
+    for (kernel, times) in a.kernels_of_pieces() {
+        let piece = cost_of_whole(model, view, &kernel);
+        let time = (piece.latency.0 - start) * times;
+        if time > longest {
+            (longest, cost.bound) = (time, piece.bound);
+        }
+        cost.latency += Seconds(time);
+        cost.energy += piece.energy * times;
+        cost.traffic.add_times(&piece.traffic, times);
+    }
+    if cost.latency >= whole.latency {
+        return whole;
+    }
+    let machine = &model.machine;
+    cost.utilization = a.flops().as_f64() / (2.0 * machine.peak_macs(view, a.operand) * cost.latency.0);
+    cost
+}
+
+/// The cost on whole sequences: the fastest of the power-of-two tiles that fit the local buffer and of the routes.
+fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let machine = &model.machine;
     let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
     let mut best: Option<AttentionTiling> = None;
@@ -131,10 +160,10 @@ fn vector_cycles(a: &FusedAttention) -> f64 {
 
 fn score_count(a: &FusedAttention) -> f64 {
     let all = a.batch as f64 * a.heads as f64 * a.queries as f64 * a.keys as f64;
-    match a.window.filter(|window| *window < a.keys) {
-        Some(_) => a.score_count() as f64,
-        None if a.causal => all / 2.0,
-        None => all,
+    match a.window.filter(|window| *window < a.keys).is_some() || a.pieces.is_some() {
+        true => a.score_count() as f64,
+        false if a.causal => all / 2.0,
+        false => all,
     }
 }
 
@@ -381,6 +410,7 @@ mod tests {
             causal: true,
             window: None,
             values_are_keys: false,
+            pieces: None,
             operand: DataType::Bf16,
         };
         let mut chip = Accelerator::built_in("gaudi2").unwrap();

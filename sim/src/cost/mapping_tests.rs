@@ -112,6 +112,7 @@ proptest! {
         let attention = FusedAttention {
             batch, heads: 2, kv_heads: 1, queries: m, keys: n, head_dim: k, causal, window: None,
             values_are_keys: causal, operand, direction,
+            pieces: None,
         };
         let rows = Reduction { function: RowFunction::LayerNorm, direction, rows: m, columns: n, read: bytes, written: bytes };
         for effort in [MappingEffort::Library, MappingEffort::Thorough] {

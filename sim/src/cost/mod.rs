@@ -100,6 +100,15 @@ impl Traffic {
             *w += written;
         }
     }
+
+    /// Adds the traffic of a kernel that runs `times` times.
+    fn add_times(&mut self, kernel: &Self, times: f64) {
+        let sums = [(&mut self.read, &kernel.read), (&mut self.written, &kernel.written)];
+        for (sum, bytes) in sums.into_iter().flat_map(|(sums, bytes)| sums.iter_mut().zip(bytes)) {
+            *sum += bytes * times;
+        }
+        self.accumulated += kernel.accumulated * times;
+    }
 }
 
 /// The cost of a kernel.

@@ -101,6 +101,7 @@ impl CostModel {
             causal: call.queries > 1 && call.window.is_none(),
             window: None,
             values_are_keys: false,
+            pieces: None,
             operand: call.operand,
         };
         self.cost_alone(&Kernel::FusedAttention(kernel)).latency

@@ -11,7 +11,7 @@ use super::sources;
 use super::verify::find_faults;
 use super::{
     Accelerator, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel, EnergyModel,
-    Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostLink, KernelLibrary,
+    Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostLink, KernelLibrary, UnalignedKernels,
 };
 use super::{
     Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores,
@@ -508,8 +508,9 @@ impl FittedTables<'_> {
     fn read_library(&mut self, table: &BTreeMap<String, toml::Value>) -> KernelLibrary {
         const FORMATS: &str = "formats";
         const DECODE: &str = "decode";
+        const UNALIGNED: &str = "unaligned";
         let mut own = table.clone();
-        let (formats, decode) = (own.remove(FORMATS), own.remove(DECODE));
+        let (formats, decode, unaligned) = (own.remove(FORMATS), own.remove(DECODE), own.remove(UNALIGNED));
         let mut library = self.read_scalars("library", &own, &KernelLibrary::PARAMETERS);
         for (name, value) in formats.iter().filter_map(toml::Value::as_table).flatten() {
             let path = format!("library.{FORMATS}.{name}");
@@ -523,15 +524,19 @@ impl FittedTables<'_> {
                 }
             }
         }
-        for (name, value) in [(FORMATS, &formats), (DECODE, &decode)] {
+        for (name, value) in [(FORMATS, &formats), (DECODE, &decode), (UNALIGNED, &unaligned)] {
             if let Some(value) = value.as_ref().filter(|value| !value.is_table()) {
                 self.faults.push(FileFault::new(format!("library.{name}"), value, "a table", "write it as a table"));
             }
         }
-        library.decode = decode.as_ref().and_then(toml::Value::as_table).map(|scalars| {
-            let scalars = scalars.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-            self.read_scalars(&format!("library.{DECODE}"), &scalars, &DecodeKernel::PARAMETERS)
-        });
+        let scalars = |value: &Option<toml::Value>| {
+            let table = value.as_ref().and_then(toml::Value::as_table)?;
+            Some(table.iter().map(|(key, value)| (key.clone(), value.clone())).collect::<BTreeMap<_, _>>())
+        };
+        library.decode = scalars(&decode)
+            .map(|scalars| self.read_scalars(&format!("library.{DECODE}"), &scalars, &DecodeKernel::PARAMETERS));
+        library.unaligned = scalars(&unaligned)
+            .map(|own| self.read_scalars(&format!("library.{UNALIGNED}"), &own, &UnalignedKernels::PARAMETERS));
         library
     }
 

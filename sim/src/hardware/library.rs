@@ -28,9 +28,31 @@ pub struct KernelLibrary {
     /// The kernel of a decoding step, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<DecodeKernel>,
+    /// The kernels of products whose rows start off a full vector, where they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unaligned: Option<UnalignedKernels>,
     /// The kernels of number formats that differ from the 16-bit ones beyond the arrays' rate.
     #[serde(default, skip_serializing_if = "PerDataType::is_empty")]
     pub formats: PerDataType<FormatKernels>,
+}
+
+/// Kernels of 16-bit products with a matrix whose rows do not start at multiples of 16 B. Hopper's matrix instructions
+/// and its copy engine need such rows; a library then runs kernels of earlier generations, and with rows at odd
+/// numbers those that load number by number.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct UnalignedKernels {
+    /// Fraction of the arrays' peak that products reach if rows start at multiples of 4 or 8 B.
+    pub pieces: f64,
+    /// The same if rows start at multiples of 2 B.
+    pub numbers: f64,
+}
+
+impl UnalignedKernels {
+    /// All scalars. A file that has the table gives all of them.
+    pub const PARAMETERS: [FittedScalar<Self>; 2] = [
+        FittedScalar { key: "pieces_fraction", min: 0.001, max: 1.0, get: |u| u.pieces, set: |u, v| u.pieces = v },
+        FittedScalar { key: "numbers_fraction", min: 0.001, max: 1.0, get: |u| u.numbers, set: |u, v| u.numbers = v },
+    ];
 }
 
 /// A serving library's kernel of one decoding step.
@@ -187,6 +209,7 @@ impl Default for KernelLibrary {
             softmax_fraction: 1.0,
             attention_tile_overhead: Seconds::ZERO,
             decode: None,
+            unaligned: None,
             formats: PerDataType::default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Accelerator, AccumulatorMemory, AreaModel, AttentionLibrary, Calibration, DecodeKernel, FittedScalar,
-    FormatKernels, KernelLibrary, MemoryLevel, MemoryScope, StreamContention,
+    FormatKernels, KernelLibrary, MemoryLevel, MemoryScope, StreamContention, UnalignedKernels,
 };
 use crate::files::FileFault;
 use crate::limits::{self, LARGEST_COUNT};
@@ -32,6 +32,9 @@ pub fn find_faults(accelerator: &Accelerator) -> Vec<FileFault> {
         check_fitted("library", scalars, &KernelLibrary::PARAMETERS, &mut faults);
         if let Some(decode) = &scalars.decode {
             check_fitted("library.decode", decode, &DecodeKernel::PARAMETERS, &mut faults);
+        }
+        if let Some(unaligned) = &scalars.unaligned {
+            check_fitted("library.unaligned", unaligned, &UnalignedKernels::PARAMETERS, &mut faults);
         }
         for (format, kernels) in scalars.formats.iter() {
             check_fitted(&format!("library.formats.{format}"), &kernels, &FormatKernels::PARAMETERS, &mut faults);

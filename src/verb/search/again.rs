@@ -18,6 +18,9 @@ pub fn plan_options(job: &Job<'_>, ranked: &RankedPlan, fabric: &str, stack: &st
         ("sequence-length", job.sequence_length.to_string()),
     ];
     found.extend((further > 0).then(|| ("mtp-layers", further.to_string())));
+    let lengths = job.model.documents.iter().map(|of| format!("{}:{}", of.tokens, of.documents));
+    let lengths = lengths.collect::<Vec<_>>().join(",");
+    found.extend((!lengths.is_empty()).then_some(("documents", lengths)));
     let decisions = PlanSpace::of_plan(&ranked.plan).options();
     found.extend(decisions.into_iter().map(|(decision, words)| (decision.flag, words)));
     found.into_iter().flat_map(|(option, value)| [format!("--{option}"), value]).collect()

@@ -5,7 +5,7 @@ use super::within::nothing_within_limits;
 use super::{SearchRequest, StudyOverrides};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
-use crate::verb::job::parse_headroom;
+use crate::verb::job::{parse_headroom, with_documents};
 use results::run::record::StudyRecord;
 use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
@@ -120,6 +120,7 @@ impl SearchQuestion {
         let (asked, files) = (&request.asked, &question.files);
         let model = Model::load_assuming(&work.model, files, &question.assume_ignored).or_input()?;
         let model = model.with_further_token_modules(question.mtp_layers.unwrap_or(0)).or_input()?;
+        let model = with_documents(model, &work.documents)?;
         let of = |key: &str| place_in_study(&name, key);
         let stack = input::read_stack(&study.plan.stack, &question.software.stack_options, files).map_err(|e| {
             if request.stack.is_some() {

@@ -62,6 +62,7 @@ impl AttentionCore {
             causal: self.causal,
             window: self.window.filter(|window| *window < keys),
             values_are_keys: false,
+            pieces: shape.pieces,
             operand,
         };
         match self.chosen {
@@ -75,6 +76,7 @@ impl AttentionCore {
                 causal: false,
                 window: None,
                 values_are_keys: chosen.one_tensor,
+                pieces: None,
                 ..common
             },
         }

@@ -76,7 +76,7 @@ pub(crate) fn add_gate(
 }
 
 /// Adds left * right. Each gradient needs the other factor.
-fn gated_product(
+pub(crate) fn gated_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,

@@ -11,6 +11,7 @@ pub(crate) mod embedding;
 pub(crate) mod further;
 pub(crate) mod fused_attention;
 pub(crate) mod gated;
+pub(crate) mod gated_convolution;
 pub(crate) mod indexer;
 pub(crate) mod latent;
 pub(crate) mod linear;
@@ -37,7 +38,7 @@ use crate::lowering::LossForm;
 use crate::serving_pass::ServingPass;
 use sim::kernel::{
     Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, ParallelAxis, RankGroup,
-    Reduction, RowFunction,
+    Reduction, RowFunction, SequencePieces,
 };
 use sim::units::Bytes;
 
@@ -72,6 +73,8 @@ pub(crate) struct OperatorContext {
     pub(crate) fused_loss: bool,
     /// How head and loss are computed.
     pub(crate) loss: LossForm,
+    /// The pieces that documents cut a whole sequence into.
+    pub(crate) pieces: Option<SequencePieces>,
     /// Serving's changes.
     pub(crate) serving: Option<ServingPass>,
 }

@@ -29,6 +29,10 @@ impl<'a> SegmentPlan<'a> {
             cached_conversions: lowering.cached_conversions,
             fused_loss: lowering.fused_loss,
             loss: lowering.loss,
+            pieces: match lowering.serving {
+                Some(_) => None,
+                None => model.pieces_of_sequence(lowering.sequence_length),
+            },
             serving: lowering.serving,
         };
         Self { model, shape, slice, lowering: *lowering }

@@ -7,8 +7,8 @@ use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, activation, channel_scan, context, cross, dropout, embedding, further, fused_attention, gated,
-    indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling, query_key_norm, reduction_kernel,
-    residual, rope, scan, scores, softmax, ulysses,
+    gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling, query_key_norm,
+    reduction_kernel, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
@@ -125,6 +125,12 @@ impl SegmentPlan<'_> {
             Mixer::Linear => match variations.linear {
                 Some(linear) => self.add_residual_branch(graph, ("layer.linear", false), x, |graph, x| {
                     linear_attention::add_linear_attention(graph, self, linear, x)
+                }),
+                None => x,
+            },
+            Mixer::Convolution => match variations.convolution {
+                Some(mixer) => self.add_residual_branch(graph, ("layer.convolution", false), x, |graph, x| {
+                    gated_convolution::add_gated_convolution(graph, self, mixer, x)
                 }),
                 None => x,
             },

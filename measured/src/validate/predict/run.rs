@@ -206,6 +206,7 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
         head_bias: false,
         variations,
         list,
+        documents: Vec::new(),
         assumptions: Vec::new(),
     })
 }

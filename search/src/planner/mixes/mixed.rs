@@ -45,7 +45,7 @@ type LayersByGroup = BTreeMap<(u32, u32), Option<GroupLayers>>;
 
 /// Threads for timing a group's policies. If many groups run at once, no core is left for parallel work within one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum TimingThreads {
+pub(crate) enum TimingThreads {
     One,
     All,
 }
@@ -170,7 +170,7 @@ impl PlanSearch<'_> {
     }
 
     /// Stores policies by stage for [`PlanSearch::plan_of`]. Returns the policy index that stands for them.
-    fn remember_policies(&self, policies: StagePolicies) -> u32 {
+    pub(crate) fn remember_policies(&self, policies: StagePolicies) -> u32 {
         let mut mixes = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         mixes.push(policies);
         (self.policies.len() + mixes.len() - 1) as u32
@@ -260,7 +260,7 @@ impl PlanSearch<'_> {
     }
 
     /// Calls `of` with the stages of a plan.
-    fn stages_of_plan<T>(
+    pub(crate) fn stages_of_plan<T>(
         &self,
         chip: &mut ChipTimes,
         layers: &GroupLayers,
@@ -281,7 +281,7 @@ impl PlanSearch<'_> {
     }
 
     /// A group's layer under every policy.
-    fn layers_of_group(
+    pub(crate) fn layers_of_group(
         &self,
         chip: &mut ChipTimes,
         candidate: &PlanCandidate,

@@ -236,3 +236,45 @@ fn blocks_recompute_as_few_layers_as_fit() {
     let full = search_plans(&job, &under(&space, ActivationPolicy::Full), 1).unwrap();
     assert!(seconds(&answer) < seconds(&full));
 }
+
+/// A given number of layers: none of them is keeping everything, all of them is recomputing everything, and more of
+/// them take longer and keep less.
+#[test]
+fn blocks_of_a_given_size_lie_between_none_and_full() {
+    let hardware = MixHardware::new("llama3-70b", "megatron_core");
+    let job = hardware.job(64, 4096, 0.0);
+    let space = one(8, 1, PipelineSchedule::OneForwardOneBackward);
+    let plan = |blocks: Vec<u64>, activations: Option<Vec<ActivationPolicy>>| {
+        let asked = PlanSpace { blocks, activations, mixes: Some(MixKind::None), ..space.clone() };
+        let answer = search_plans(&job, &asked, 3).unwrap();
+        answer.best.into_iter().next().unwrap()
+    };
+    let named = |policy| plan(Vec::new(), Some(vec![policy]));
+    let held = |ranked: &RankedPlan| ranked.memory.stages.iter().map(|stage| stage.bytes_needed()).max().unwrap();
+    let (none, full) = (named(ActivationPolicy::None), named(ActivationPolicy::Full));
+    let mut before = none.clone();
+    for count in [0, 1, 4, 9, 10, 40] {
+        let found = plan(vec![count], None);
+        match count {
+            0 => assert_eq!((&found.plan, &found.time), (&none.plan, &none.time)),
+            10.. => assert_eq!((&found.plan, &found.time), (&full.plan, &full.time)),
+            _ => {
+                assert_eq!(found.plan.activations.full_recompute_layers_per_chunk(), Some(count));
+                hold(&job, &found);
+            }
+        }
+        assert!(found.time.total >= before.time.total && held(&found) <= held(&before), "{count}");
+        before = found;
+    }
+    // Beside a policy, the fastest comes first.
+    assert_eq!(plan(vec![4], Some(vec![ActivationPolicy::None])).plan, none.plan);
+    let beside_full = plan(vec![4], Some(vec![ActivationPolicy::Full]));
+    assert_eq!(beside_full.plan.activations, plan(vec![4], None).plan.activations);
+    // A block that does not fit says what it lacks.
+    let long = hardware.job(64, 16_384, 20.0);
+    let asked = PlanSpace { blocks: vec![1], activations: None, mixes: Some(MixKind::None), ..space.clone() };
+    let answer = search_plans(&long, &asked, 1).unwrap();
+    assert!(answer.best.is_empty());
+    let (nearest, _) = answer.nearest.unwrap();
+    assert_eq!(nearest.activations.full_recompute_layers_per_chunk(), Some(1));
+}

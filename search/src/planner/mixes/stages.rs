@@ -48,7 +48,7 @@ impl PlanStages<'_, '_> {
         PlanShape::mix_policies(policies, &known).ok()
     }
 
-    fn simulate_policies(&self, policies: StagePolicies, shape: &PlanShape, gap: f64) -> Option<StagedPlan> {
+    pub(crate) fn simulate_policies(&self, policies: StagePolicies, shape: &PlanShape, gap: f64) -> Option<StagedPlan> {
         let time = self.search.evaluator.simulate_mixed(&policies, shape, self.degrees, self.sends, self.run).ok()?;
         Some(StagedPlan { policies, time: time.0, gap })
     }
@@ -252,16 +252,25 @@ impl PlanStages<'_, '_> {
         StagePolicies::from_chunk_mixes(found)
     }
 
+    /// The policies that rerun the first `count` layers of every chunk, their shape, and the shortfall of memory.
+    pub(crate) fn rerun_need(&self, count: u64) -> Option<(StagePolicies, PlanShape, Bytes)> {
+        let ((schedule, m), evaluator) = (self.run, &self.search.evaluator);
+        let policies = StagePolicies::from_full_recompute_layers(count, &self.degrees.chunk_split());
+        let shape = match policies.uniform_policy() {
+            Some(ActivationPolicy::None) => self.layers.none.clone(),
+            Some(only) => self.layers.shapes.get(self.layers.policies.iter().position(|known| known == only)?)?.clone(),
+            None => self.shape_with_policies(&policies)?,
+        };
+        let lack = evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m));
+        Some((policies, shape, lack))
+    }
+
     /// Reruns the first layers of every chunk, as few as fit.
     pub(crate) fn rerun_first_layers(&self) -> Option<StagedPlan> {
-        let (schedule, m) = self.run;
         let split = self.degrees.chunk_split();
-        let evaluator = &self.search.evaluator;
         let of = |count: u64| {
-            let policies = StagePolicies::from_full_recompute_layers(count, &split);
-            let shape = self.shape_with_policies(&policies)?;
-            let need = evaluator.memory_need(&shape, self.degrees, schedule, m);
-            (evaluator.total_shortfall(need) == Bytes::ZERO).then_some((policies, shape))
+            let (policies, shape, lack) = self.rerun_need(count)?;
+            (lack == Bytes::ZERO).then_some((policies, shape))
         };
         let most = (0..split.chunks).map(|place| split.layers_of_chunk(place)).max()?;
         let (mut low, mut high) = (0, most);

@@ -44,9 +44,18 @@ impl PlanSpace {
         })
     }
 
-    /// The policies of the space.
+    /// True if the plans of the space have blocks ([`PlanSpace::blocks`]) and no other policies.
+    pub(crate) fn has_only_blocks(&self) -> bool {
+        self.activations.is_none() && !self.blocks.is_empty()
+    }
+
+    /// The policies of the space. Between those of nothing and everything lie all blocks.
     pub(crate) fn policies(&self) -> Vec<ActivationPolicy> {
-        self.activations.clone().unwrap_or_else(default_policies)
+        let usual = || match self.has_only_blocks() {
+            true => vec![ActivationPolicy::None, ActivationPolicy::Full],
+            false => default_policies(),
+        };
+        self.activations.clone().unwrap_or_else(usual)
     }
 
     /// The policies of the space that a job's techniques allow. If techniques make policies equal, the one that

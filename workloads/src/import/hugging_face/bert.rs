@@ -101,6 +101,7 @@ fn read_bert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
             ..Variations::default()
         },
         list: LayerList::default(),
+        documents: Vec::new(),
         assumptions: Vec::new(),
     })
 }

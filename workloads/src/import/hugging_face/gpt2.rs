@@ -117,6 +117,7 @@ fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         head_bias: false,
         variations: Variations::default(),
         list: LayerList::default(),
+        documents: Vec::new(),
         assumptions: Vec::new(),
     })
 }

@@ -153,6 +153,7 @@ pub(super) fn llama_without_sizes(reader: &ConfigReader<'_>, hidden: u64) -> Mod
         head_bias: false,
         variations: Variations::default(),
         list: LayerList::default(),
+        documents: Vec::new(),
         assumptions: Vec::new(),
     }
 }

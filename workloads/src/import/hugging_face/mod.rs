@@ -24,6 +24,7 @@ mod mpt;
 mod near_copies;
 mod opt;
 mod reader;
+mod short_convolutions;
 mod sparse_attention;
 mod t5;
 mod vit;
@@ -113,6 +114,9 @@ static FAMILIES: &[ModelFamily] = &[
     mpt::FAMILY,
     near_copies::FAMILY,
     opt::FAMILY,
+    short_convolutions::LFM2,
+    short_convolutions::LFM2_MOE,
+    short_convolutions::LFM3,
     sparse_attention::DEEPSEEK_V32,
     sparse_attention::GLM_MOE_DSA,
     sparse_attention::MINIMAX_M3,
@@ -136,7 +140,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("deberta-v2", "relative positions in the scores"),
     ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
-    ("lfm2", "short convolutions as mixers"),
     ("mllama", "layers of cross attention"),
     ("olmo_hybrid", "norms in other places of linear layers than of others"),
     ("rwkv", "linear recurrences"),

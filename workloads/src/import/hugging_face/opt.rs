@@ -88,6 +88,7 @@ fn read_opt(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         head_bias: false,
         variations: Variations::default(),
         list: LayerList::default(),
+        documents: Vec::new(),
         assumptions: Vec::new(),
     })
 }

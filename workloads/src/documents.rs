@@ -1,0 +1,141 @@
+//! Documents that are packed into sequences: attention stays within a document.
+
+use crate::document_lengths::DocumentLength;
+use crate::error::WorkloadError;
+use crate::layer_list::EncoderDecoderSide;
+use crate::model::Model;
+use sim::kernel::{MOST_PIECE_LENGTHS, PieceLength, SequencePieces};
+
+/// Most lengths of a distribution.
+pub const MOST_DOCUMENT_LENGTHS: usize = 4096;
+/// Most documents of one length.
+const MOST_DOCUMENTS: u64 = 1 << 32;
+
+impl Model {
+    /// Returns the model with packed documents: a token attends to its own document alone. Documents are packed whole;
+    /// longer ones than a sequence fill sequences, and their rest is a document of its own.
+    ///
+    /// # Errors
+    /// A length or a number that is zero or out of range; too many lengths; a model whose sequences hold no documents.
+    pub fn with_documents(self, documents: Vec<DocumentLength>) -> Result<Self, WorkloadError> {
+        if documents.is_empty() {
+            return Ok(self);
+        }
+        let error = |value: String, limit: String, cure: &str| WorkloadError::BadLowering {
+            model: self.name.clone(),
+            setting: "the lengths of documents".to_owned(),
+            value,
+            limit,
+            cure: cure.to_owned(),
+        };
+        if documents.len() > MOST_DOCUMENT_LENGTHS {
+            let limit = format!("at most {MOST_DOCUMENT_LENGTHS} lengths");
+            return Err(error(documents.len().to_string(), limit, "group them"));
+        }
+        let most = crate::limits::MAX_POSITIONS;
+        let wrong =
+            |d: &&DocumentLength| !(1..=most).contains(&d.tokens) || !(1..=MOST_DOCUMENTS).contains(&d.documents);
+        if let Some(wrong) = documents.iter().find(wrong) {
+            let value = format!("{}:{}", wrong.tokens, wrong.documents);
+            let limit = format!("from 1 to {most} tokens, and from 1 to {MOST_DOCUMENTS} documents");
+            return Err(error(value, limit, "correct it"));
+        }
+        let v = &self.variations;
+        let without = [
+            (v.side != EncoderDecoderSide::Only, "an encoder-decoder"),
+            (v.patches.is_some(), "images"),
+            (v.pooled_head.is_some(), "a head on one token of a sequence"),
+            (v.indexer.is_some(), "keys that an indexer chooses"),
+        ];
+        if let Some((_, what)) = without.iter().find(|(has, _)| *has) {
+            let limit = format!("none: attention within documents is not modelled for {what}");
+            return Err(error("given".to_owned(), limit, "leave them out"));
+        }
+        let (tokens, squares) = documents.iter().fold((0_u128, 0_u128), |(tokens, squares), d| {
+            let all = u128::from(d.documents) * u128::from(d.tokens);
+            (tokens + all, squares + all * u128::from(d.tokens))
+        });
+        let mut model = self;
+        model.assumptions.push(format!(
+            "attention stays within documents, and kernels skip the scores between them; a token's document has {} \
+             tokens on average before sequences cut it",
+            squares / tokens
+        ));
+        model.documents = documents;
+        Ok(model)
+    }
+
+    /// Returns the pieces that documents cut a sequence of `sequence` tokens into; `None` if a token may see all of it.
+    #[must_use]
+    pub fn pieces_of_sequence(&self, sequence: u64) -> Option<SequencePieces> {
+        let mut lengths = cut_to_sequences(&self.documents, sequence.max(1));
+        if lengths.iter().all(|(tokens, _)| *tokens >= sequence) {
+            return None;
+        }
+        lengths.sort_unstable();
+        let groups = group_lengths(&lengths);
+        let all: u128 = groups.iter().map(|group| group.tokens).sum();
+        // The tokens that rounding leaves belong to the longest pieces.
+        let mut left = sequence;
+        let share = |group: &LengthGroup| u64::try_from(group.tokens * u128::from(sequence) / all).unwrap_or(0);
+        let mut pieces: Vec<PieceLength> =
+            groups.iter().map(|group| PieceLength { keys: group.mean_length(), held: share(group) }).collect();
+        pieces.iter().for_each(|piece| left -= piece.held);
+        pieces.last_mut()?.held += left;
+        SequencePieces::new(&pieces)
+    }
+}
+
+/// Cuts documents into pieces of at most a sequence: lengths with their numbers of pieces.
+fn cut_to_sequences(documents: &[DocumentLength], sequence: u64) -> Vec<(u64, u128)> {
+    let cut = |d: &DocumentLength| {
+        let (full, rest, number) = (d.tokens / sequence, d.tokens % sequence, u128::from(d.documents));
+        [(sequence, number * u128::from(full)), (rest, number)]
+    };
+    documents.iter().flat_map(cut).filter(|(tokens, number)| *tokens > 0 && *number > 0).collect()
+}
+
+/// Pieces of neighbouring lengths.
+#[derive(Debug, Clone, Copy, Default)]
+struct LengthGroup {
+    /// Tokens in them.
+    tokens: u128,
+    /// The sum of their lengths' squares.
+    squares: u128,
+}
+
+impl LengthGroup {
+    /// The length of equal pieces that have as many scores.
+    fn mean_length(self) -> u64 {
+        u64::try_from((self.squares + self.tokens / 2) / self.tokens.max(1)).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn with_pieces(self, (length, number): (u64, u128)) -> Self {
+        let tokens = u128::from(length) * number;
+        Self { tokens: self.tokens + tokens, squares: self.squares + tokens * u128::from(length) }
+    }
+}
+
+/// Groups sorted lengths into as many groups as a kernel tells apart, with equally many tokens each. Each length is a
+/// group if there are no more.
+fn group_lengths(sorted: &[(u64, u128)]) -> Vec<LengthGroup> {
+    let distinct: Vec<LengthGroup> = sorted
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|same| same.iter().fold(LengthGroup::default(), |group, pieces| group.with_pieces(*pieces)))
+        .collect();
+    if distinct.len() <= MOST_PIECE_LENGTHS {
+        return distinct;
+    }
+    let all: u128 = distinct.iter().map(|group| group.tokens).sum();
+    let mut groups = vec![LengthGroup::default(); MOST_PIECE_LENGTHS];
+    let mut before = 0;
+    for group in distinct {
+        let middle = before + group.tokens / 2;
+        let at = usize::try_from(middle * MOST_PIECE_LENGTHS as u128 / all.max(1)).unwrap_or(0);
+        before += group.tokens;
+        let to = &mut groups[at.min(MOST_PIECE_LENGTHS - 1)];
+        *to = LengthGroup { tokens: to.tokens + group.tokens, squares: to.squares + group.squares };
+    }
+    groups.retain(|group| group.tokens > 0);
+    groups
+}
