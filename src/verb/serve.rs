@@ -59,14 +59,15 @@ pub enum CacheFormat {
     coplace serve deepseek-v3 --chip h200,b200 --devices 64 --products fp8 --experts fp8 --ttft 2000 --tpot 50\n  \
     coplace serve llama3-70b --chip h100,h200 --devices 16 --pools apart --lengths 512x128:0.8,8192x1024:0.2\n  \
     coplace serve llama3-70b --study serve --devices 8 --products fp8 --ttft 1000 --tpot 30\n  \
-    coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n\n\
+    coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n  \
+    coplace serve llama3.1-70b --study prefill_decode --pools any --devices 64 --input 8192 --output 1024 --tpot 30\n\n\
     Requests arrive at random. The times are means in the steady state of continuous batching, in closed form\n\
     (serving/README.md). Every plan of the degrees is priced; the rate of requests is raised until a limit or a\n\
     load of 95 % is reached. Several chips are compared; in pools apart, prompts and decoding may have different\n\
     ones. --study finds the best chip of a space: chips are priced in the order of a bound on their rate, until no\n\
     bound is higher than what was found.\n\n\
-    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, choices, plans, refused,\n\
-    nearest_refusal, space; docs/json.md describes every key.")]
+    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, objective, unit, choices, plans,\n\
+    refused, nearest_refusal, space, baselines; docs/json.md describes every key.")]
 pub struct ServeArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
@@ -83,7 +84,7 @@ pub struct ServeArguments {
     /// Devices that may be used
     #[arg(long, alias = "gpus", value_name = "N", default_value_t = 8, value_parser = count_up_to(1 << 16))]
     devices: u32,
-    /// Serving engine: vllm, sglang, tensorrt_llm or a file (.toml)
+    /// Serving engine: vllm, sglang, tensorrt_llm, ideal (none of their costs) or a file (.toml)
     #[arg(long, default_value = "vllm")]
     engine: String,
     /// Tokens of a prompt

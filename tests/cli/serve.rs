@@ -134,8 +134,8 @@ fn objectives_rank_deployments_and_a_hot_chip_lowers_its_clock() {
         let values: Vec<f64> = answer["choices"].as_array().unwrap().iter().map(|one| number(&one["value"])).collect();
         assert!(values.len() > 2 && values.windows(2).all(|pair| pair[0] >= pair[1]), "{objective}: {values:?}");
     }
-    // Prompts alone fill the arrays: more than H100's 700 W at its full clock.
-    let hot = answer("llama3-8b --chip h100 --devices 1 --input 8000 --output 2");
+    // Prompts alone fill the arrays: more than B200's 1,000 W at its full clock.
+    let hot = answer("llama3-8b --chip b200 --devices 1 --products fp8 --input 4000 --output 2");
     let pool = &best(&hot)["decode"];
     assert!(number(&pool["clock_mhz"]) < number(&pool["full_clock_mhz"]), "{pool}");
     assert!(number(&pool["device_w"]) <= number(&pool["power_limit_w"]), "{pool}");

@@ -20,7 +20,7 @@ pub struct ServingReport {
     pub ttft_limit_ms: Option<f64>,
     /// The limit on the mean time per output token, in ms; `null` without one.
     pub tpot_limit_ms: Option<f64>,
-    /// What deployments are ranked by, as `--objective` has it.
+    /// The objective that ranks deployments, as `--objective` has it.
     pub objective: String,
     /// The unit of the objective's values.
     pub unit: String,
@@ -244,6 +244,9 @@ pub struct IterationRecord {
     pub host_ms: f64,
 }
 
+/// The value of a deployment by an objective.
+pub type DeploymentValue<'a> = dyn Fn(&Deployment) -> Option<f64> + 'a;
+
 const MS: f64 = 1e3;
 
 impl IterationRecord {
@@ -346,7 +349,7 @@ impl ServingReport {
         head: Self,
         answers: &[ServingAnswer],
         level: &ServiceLevel,
-        (top, value): (usize, &dyn Fn(&Deployment) -> Option<f64>),
+        (top, value): (usize, &DeploymentValue<'_>),
     ) -> Self {
         let all = answers.iter().flat_map(|answer| &answer.deployments);
         let mut all: Vec<(Option<f64>, &Deployment)> = all.map(|deployment| (value(deployment), deployment)).collect();
