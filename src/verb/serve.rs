@@ -84,7 +84,7 @@ pub struct ServeArguments {
     /// Devices that may be used
     #[arg(long, alias = "gpus", value_name = "N", default_value_t = 8, value_parser = count_up_to(1 << 16))]
     devices: u32,
-    /// Serving engine: vllm, sglang, tensorrt_llm, ideal (none of their costs) or a file (.toml)
+    /// Serving engine: vllm, sglang, tensorrt_llm, ideal (no costs) or a file (.toml)
     #[arg(long, default_value = "vllm")]
     engine: String,
     /// Tokens of a prompt

@@ -4,8 +4,8 @@
 //! the best value found ([`bounded`]). So the answers are those of a search through all chips and pairs, without a gap.
 //!
 //! **Two chips.** The rate of a pool depends on its own chip alone ([`serving::apart`]). On so many devices that a
-//! cluster divides as it should, a pair serves a b / (a + b) requests per device, with rates a and b of its pools. The rate
-//! rises in both, so each chip is chosen alone. On a finite cluster replicas are whole and the choice is joint: pairs
+//! cluster divides as it should, a pair serves a b / (a + b) requests per device, with rates a and b of its pools. The
+//! rate rises in both, so each chip is chosen alone. On a finite cluster replicas are whole and the choice is joint: pairs
 //! are tried in the order of the same formula, which bounds them.
 
 mod bounded;
