@@ -5,8 +5,8 @@
 //!
 //! **Two chips.** The rate of a pool depends on its own chip alone ([`serving::apart`]). On so many devices that a
 //! cluster divides as it should, a pair serves a b / (a + b) requests per device, with rates a and b of its pools. The
-//! rate rises in both, so each chip is chosen alone. On a finite cluster replicas are whole and the choice is joint: pairs
-//! are tried in the order of the same formula, which bounds them.
+//! rate rises in both, so each chip is chosen alone. On a finite cluster replicas are whole and the choice is joint:
+//! pairs are tried in the order of the same formula, which bounds them.
 
 mod bounded;
 mod objective;
