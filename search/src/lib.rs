@@ -14,6 +14,7 @@ pub mod rank_mapping;
 pub mod runner;
 pub mod schema;
 pub mod sensitivity;
+pub mod serve;
 pub mod shard;
 pub mod space;
 pub mod study;

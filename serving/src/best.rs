@@ -1,22 +1,25 @@
-//! The deployments that serve most within a service level: prompts and decoding on the same devices, or in pools apart,
-//! which may have different chips.
+//! The deployments that serve most within a service level, with prompts and decoding on the same devices. Pools apart
+//! are in [`crate::apart`].
 //!
 //! Every plan of the degrees is priced; none is left out by a bound. Within a plan, the time to the first token and the
 //! time per output token rise with the rate of requests, so bisection finds the highest rate.
+//!
+//! A device takes at most the question's power in the mean, or else its published limit. If a plan takes more at its
+//! highest rate, the chip runs at the highest clock at which it does not ([`deploy_within_power`]).
 
 use crate::lengths::{LengthClass, RequestLengths};
 use crate::memory::ServingMemory;
 use crate::method::ServingMethod;
 use crate::pass_time::PassTime;
 use crate::passes::PassTimes;
-use crate::plan::{ServingFormats, ServingPlan};
-use crate::steady::{IterationCosts, PromptPool, RequestCost, SteadyState, iteration_costs, under_arrivals};
+use crate::plan::{ServedProduct, ServingFormats, ServingPlan};
+use crate::steady::{IterationCosts, SteadyState, iteration_costs, under_arrivals};
 use crate::{ServingEngine, ServingError};
 use serde::{Deserialize, Serialize};
-use sim::hardware::Accelerator;
-use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::hardware::{Accelerator, highest_clock_within, lower_clock, lowest_clock};
+use sim::kernel::DataType;
 use sim::network::Fabric;
-use sim::units::{Seconds, Watts};
+use sim::units::{Hertz, Joules, Seconds, Watts};
 use workloads::Model;
 use workloads::parallel::tensor_parallel_degrees;
 use workloads::serving::CacheSize;
@@ -71,6 +74,15 @@ pub struct ServingQuestion<'a> {
     pub given: GivenDegrees,
     /// How it serves beside the plain way.
     pub method: ServingMethod<'a>,
+    /// Limit on the mean power of a device; `None` for the chip's published one, if it has one.
+    pub power_limit: Option<Watts>,
+}
+
+impl ServingQuestion<'_> {
+    /// Returns the most that a device of `chip` may take in the mean.
+    pub(crate) fn power_limit_of(&self, chip: &Accelerator) -> Option<Watts> {
+        self.power_limit.or(chip.published.tdp)
+    }
 }
 
 /// Degrees that a question fixes.
@@ -111,8 +123,12 @@ pub struct ReplicaPool {
     pub memory: ServingMemory,
     /// Mean power of one device: static, and of its kernels.
     pub power: Watts,
-    /// The chip's published limit on it.
-    pub tdp: Option<Watts>,
+    /// The limit on it.
+    pub power_limit: Option<Watts>,
+    /// The clock at which the power is within the limit.
+    pub clock: Hertz,
+    /// The clock without that limit.
+    pub full_clock: Hertz,
 }
 
 /// A deployment at its highest rate.
@@ -165,6 +181,15 @@ pub enum PlanRefusal {
         /// Its time per output token then.
         time_per_output_token: Seconds,
     },
+    /// It takes too much power at every clock at which it meets the service level.
+    TooHot {
+        /// The plan.
+        plan: ServingPlan,
+        /// The mean power of a device at the chip's full clock.
+        power: Watts,
+        /// The limit on it.
+        limit: Watts,
+    },
 }
 
 /// All deployments of a question, best first, and the plans that do not serve.
@@ -186,6 +211,7 @@ impl ServingAnswer {
         let over = |time: Seconds, limit: Option<Seconds>| limit.map_or(0.0, |limit| (time / limit).max(1.0).ln());
         let miss = |refusal: &PlanRefusal| match refusal {
             PlanRefusal::Fault(_) => f64::INFINITY,
+            PlanRefusal::TooHot { power, limit, .. } => (*power / *limit).ln(),
             PlanRefusal::TooSlow { time_to_first_token: first, time_per_output_token: between, .. } => {
                 over(*first, level.time_to_first_token) + over(*between, level.time_per_output_token)
             }
@@ -224,89 +250,149 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
     plans
 }
 
-/// Returns a rate of output tokens per second that no deployment of the question on `chip` under `engine` exceeds,
-/// whatever its plan.
+/// Upper bounds on what a device of a chip does in any deployment of a question, whatever its plan and clock.
 ///
 /// - Products: a request has at least 2 operations per active weight of the layers and token.
 /// - Memory: an iteration of n sequences per device reads at least the active weights, divided by all devices, and n
 ///   caches; each sequence gains its accepted drafts besides a token. More sequences read fewer bytes per token; the
 ///   memory and the limit on the time per output token bound n.
-#[must_use]
-pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> f64 {
-    let (model, lengths, formats) = (question.model, &question.lengths, &question.formats);
-    let devices = f64::from(question.devices);
-    let mut served = model.clone();
-    served.variations.further_tokens = 0;
-    let active = served.active_matrix_parameters(0) as f64;
-    let bytes = formats.products.bytes_of_weight().min(formats.experts.bytes_of_weight()) * active / devices;
-    let peak = [formats.products, formats.experts]
-        .into_iter()
-        .filter_map(|format| chip.peak_flops(format.operand()))
-        .map(|peak| peak.0)
-        .fold(0.0, f64::max);
-    let method = &question.method;
-    let computed = |class: &LengthClass| method.computed_tokens(class.input) + class.output as f64;
-    let tokens: f64 = lengths.classes().iter().map(|class| class.share * computed(class)).sum();
-    // An engine's kernels may be stated to be faster than the library's.
-    let kernels = &engine.kernels;
-    let peak = peak * kernels.product_fraction.max(1.0);
-    let by_products = devices * peak / (2.0 * active * tokens) * lengths.mean_output();
-    let size = CacheSize::of_model(model, 1, formats.cache);
-    let cache = size.of_sequence(method.mean_context(lengths) as u64).as_f64();
-    let elsewhere = |input: u64| input - method.own_tokens(input);
-    let own = size.of_sequence(lengths.mean_context_after(elsewhere) as u64).as_f64();
-    let rate = chip.hbm.read_bandwidth.0 * kernels.product_fraction.max(kernels.decode_fraction).max(1.0);
-    let gained = method.tokens_per_pass();
-    let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * gained * rate);
-    let capacity = if method.away.is_some() { f64::INFINITY } else { chip.hbm.capacity.as_f64() };
-    let that_fit = |room: f64, each: f64| (room - bytes).max(0.0) / each.max(1.0);
-    let sequences = that_fit(capacity, own).min(that_fit(readable, cache));
-    // The prompt makes an answer's first token, decoding the others.
-    let per_step = lengths.mean_output() / (lengths.mean_output() - 1.0);
-    let by_memory =
-        if cache > 0.0 { devices * rate * gained / (bytes / sequences + cache) * per_step } else { f64::INFINITY };
-    by_products.min(by_memory)
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceBounds {
+    /// Tokens per second whose products the arrays multiply.
+    tokens: f64,
+    /// Tokens per second that decoding iterations make.
+    decoded: f64,
+    /// Static power, and the least energy of a token's products.
+    standing: Watts,
+    token: Joules,
+    /// Mean computed tokens of a prompt, and tokens of an answer.
+    input: f64,
+    output: f64,
 }
 
-/// Returns the highest rates of requests per second and device of pools on a chip: of a pool for prompts, and of one
-/// for decoding; zero where no plan serves.
+impl DeviceBounds {
+    /// Returns the bounds on a chip under an engine.
+    #[must_use]
+    pub fn of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> Self {
+        let (model, lengths, formats) = (question.model, &question.lengths, &question.formats);
+        let mut served = model.clone();
+        served.variations.further_tokens = 0;
+        let active = served.active_matrix_parameters(0) as f64;
+        let bytes = formats.products.bytes_of_weight().min(formats.experts.bytes_of_weight()) * active
+            / f64::from(question.devices);
+        let operands = [formats.products, formats.experts].map(ServedProduct::operand);
+        let peaks = operands.into_iter().filter_map(|operand| chip.peak_flops(operand)).map(|peak| peak.0);
+        // An engine's kernels may be stated to be faster than the library's.
+        let kernels = &engine.kernels;
+        let peak = peaks.fold(0.0, f64::max) * kernels.product_fraction.max(1.0);
+        let macs = operands.map(|operand| lowest_mac_energy(chip, operand).0);
+        let method = &question.method;
+        let size = CacheSize::of_model(model, 1, formats.cache);
+        let cache = size.of_sequence(method.mean_context(lengths) as u64).as_f64();
+        let elsewhere = |input: u64| input - method.own_tokens(input);
+        let own = size.of_sequence(lengths.mean_context_after(elsewhere) as u64).as_f64();
+        let gained = method.tokens_per_pass();
+        let rate = chip.hbm.read_bandwidth.0 * kernels.product_fraction.max(kernels.decode_fraction).max(1.0);
+        let readable = question.level.time_per_output_token.map_or(f64::INFINITY, |limit| limit.0 * gained * rate);
+        let capacity = if method.away.is_some() { f64::INFINITY } else { chip.hbm.capacity.as_f64() };
+        let that_fit = |room: f64, each: f64| (room - bytes).max(0.0) / each.max(1.0);
+        let sequences = that_fit(capacity, own).min(that_fit(readable, cache));
+        let computed = |class: &LengthClass| class.share * method.computed_tokens(class.input);
+        Self {
+            tokens: peak / (2.0 * active),
+            decoded: if cache > 0.0 { rate * gained / (bytes / sequences + cache) } else { f64::INFINITY },
+            standing: chip.energy.static_power,
+            token: Joules(active * macs.into_iter().fold(f64::INFINITY, f64::min)),
+            input: lengths.classes().iter().map(computed).sum(),
+            output: lengths.mean_output(),
+        }
+    }
+
+    /// Returns requests per second of a device that prefills and decodes.
+    #[must_use]
+    pub fn requests(&self) -> f64 {
+        (self.tokens / (self.input + self.output)).min(self.decoded / self.steps())
+    }
+
+    /// Returns requests per second of a device of a pool for prompts.
+    #[must_use]
+    pub fn prompts(&self) -> f64 {
+        self.tokens / self.input
+    }
+
+    /// Returns requests per second of a device of a pool for decoding.
+    #[must_use]
+    pub fn decoding(&self) -> f64 {
+        self.tokens.min(self.decoded) / self.steps()
+    }
+
+    /// Returns output tokens per joule of a device that prefills and decodes: static power at the highest rate, and
+    /// the products.
+    #[must_use]
+    pub fn tokens_per_joule(&self) -> f64 {
+        let request = self.standing.0 / self.requests() + self.token.0 * (self.input + self.steps());
+        self.output / request
+    }
+
+    /// Tokens that decoding makes of an answer: the prompt makes the first.
+    fn steps(&self) -> f64 {
+        self.output - 1.0
+    }
+}
+
+/// Returns the least energy of a multiply-accumulate over the clocks at which a chip may run.
+fn lowest_mac_energy(chip: &Accelerator, operand: DataType) -> Joules {
+    lower_clock(chip, lowest_clock(chip)).energy.macs_energy(operand, 1)
+}
+
+/// Returns a rate of output tokens per second that no deployment of the question on `chip` under `engine` exceeds,
+/// whatever its plan.
 #[must_use]
-pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> [f64; 2] {
-    let per_device = |rate: PoolRate<'_>| rate.rate / f64::from(rate.loaded.times.plan().devices());
-    let plans = enumerate_plans(question);
-    let best = |rates: &mut dyn Iterator<Item = f64>| rates.fold(0.0, f64::max);
-    [
-        best(&mut plans.iter().filter_map(|plan| prompt_rate(question, hardware, *plan).ok()).map(per_device)),
-        best(&mut plans.iter().filter_map(|plan| decode_rate(question, hardware, *plan).ok()).map(per_device)),
-    ]
+pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> f64 {
+    let bounds = DeviceBounds::of_chip(question, chip, engine);
+    f64::from(question.devices) * bounds.requests() * bounds.output
 }
 
 /// A plan ready to be loaded.
-struct LoadedPlan<'a> {
-    times: PassTimes<'a>,
-    memory: ServingMemory,
-    costs: IterationCosts,
-    context: u64,
+pub(crate) struct LoadedPlan<'a> {
+    pub(crate) times: PassTimes<'a>,
+    pub(crate) memory: ServingMemory,
+    pub(crate) costs: IterationCosts,
+    pub(crate) context: u64,
+    /// The limit on a device's power, and the clock without it.
+    power_limit: Option<Watts>,
+    full_clock: Hertz,
 }
 
 impl<'a> LoadedPlan<'a> {
-    fn new(
+    /// Prepares a plan on `chip`: that of `hardware`, or the same at a lower clock.
+    ///
+    /// # Errors
+    /// A plan that the model, the chip or its memory does not allow.
+    pub(crate) fn new(
         question: &ServingQuestion<'a>,
         hardware: ServingHardware<'a>,
+        chip: &Accelerator,
         plan: ServingPlan,
     ) -> Result<Self, ServingError> {
-        let ServingHardware { chip, fabric, engine } = hardware;
+        let ServingHardware { chip: full, fabric, engine } = hardware;
         let times = PassTimes::new(question.model, chip, fabric, engine, plan)?;
         let mut times = times.with_method(question.method)?;
         let memory = times.memory(&question.lengths)?;
         let costs = iteration_costs(&mut times, &memory, &question.lengths, TYPICAL_SEQUENCES)?;
         let context = question.method.mean_context(&question.lengths) as u64;
-        Ok(Self { times, memory, costs, context })
+        let power_limit = question.power_limit_of(full);
+        Ok(Self { times, memory, costs, context, power_limit, full_clock: full.clock })
     }
 
     /// Returns a pool, with the power of a device that takes part in `rate` requests per second and decodes `decoding`
     /// sequences, if it decodes, and prefills, if it prefills.
-    fn pool(&mut self, replicas: u32, lengths: &RequestLengths, work: PoolWork) -> Result<ReplicaPool, ServingError> {
+    pub(crate) fn pool(
+        &mut self,
+        replicas: u32,
+        lengths: &RequestLengths,
+        work: PoolWork,
+    ) -> Result<ReplicaPool, ServingError> {
         let iteration = self.times.decode(work.decoding.max(1.0).round() as u64, self.context)?;
         let iterations = self.costs.mean_iterations();
         // A pass's energy is that of a device with all layers. A stage has a share of them, and in the time of an
@@ -329,18 +415,20 @@ impl<'a> LoadedPlan<'a> {
             replicas,
             memory: self.memory.clone(),
             power,
-            tdp: chip.published.tdp,
+            power_limit: self.power_limit,
+            clock: chip.clock,
+            full_clock: self.full_clock,
         })
     }
 }
 
 /// The work of a pool's replica.
 #[derive(Clone, Copy)]
-struct PoolWork {
-    rate: f64,
-    decoding: f64,
-    decodes: bool,
-    prefills: bool,
+pub(crate) struct PoolWork {
+    pub(crate) rate: f64,
+    pub(crate) decoding: f64,
+    pub(crate) decodes: bool,
+    pub(crate) prefills: bool,
 }
 
 /// Sequences that decode beside a prompt in a mixed iteration, for its cost: the middle of what engines run.
@@ -348,7 +436,7 @@ const TYPICAL_SEQUENCES: u64 = 32;
 
 /// Returns the highest rate up to `most` at which `holds`, and whether it is below `most`; `None` if it holds at
 /// none.
-fn highest_rate(most: f64, holds: impl Fn(f64) -> bool) -> Option<(f64, bool)> {
+pub(crate) fn highest_rate(most: f64, holds: impl Fn(f64) -> bool) -> Option<(f64, bool)> {
     let (mut low, mut high) = (most * 1e-6, most);
     if !holds(low) {
         return None;
@@ -370,7 +458,12 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
     let plans = enumerate_plans(question);
     answer.priced = plans.len() as u64;
     for plan in plans {
-        match deploy_together(question, hardware, plan) {
+        let deploy = |chip: &Accelerator| {
+            let deployment = deploy_together(question, hardware, chip, plan)?;
+            let power = deployment.decode.power;
+            Ok((deployment, power))
+        };
+        match deploy_within_power(question, hardware.chip, plan, deploy) {
             Ok(deployment) => answer.deployments.push(deployment),
             Err(refusal) => answer.refused.push(refusal),
         }
@@ -379,12 +472,34 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
     answer
 }
 
+/// Returns what `deploy` makes of a chip, with the power of a device, at the highest clock at which that is within the
+/// limit.
+///
+/// # Errors
+/// What `deploy` refuses at the full clock, or [`PlanRefusal::TooHot`].
+pub(crate) fn deploy_within_power<T>(
+    question: &ServingQuestion<'_>,
+    chip: &Accelerator,
+    plan: ServingPlan,
+    deploy: impl Fn(&Accelerator) -> Result<(T, Watts), PlanRefusal>,
+) -> Result<T, PlanRefusal> {
+    let (full, power) = deploy(chip)?;
+    let Some(limit) = question.power_limit_of(chip).filter(|limit| power > *limit) else { return Ok(full) };
+    // Clocks that miss the service level are below those that meet it, and take no power.
+    let power_at = |clock: Hertz| deploy(&lower_clock(chip, clock)).map_or(Watts(0.0), |(_, power)| power);
+    highest_clock_within(chip.clock, lowest_clock(chip), limit, power_at)
+        .and_then(|clock| deploy(&lower_clock(chip, clock)).ok())
+        .map(|(lowered, _)| lowered)
+        .ok_or(PlanRefusal::TooHot { plan, power, limit })
+}
+
 fn deploy_together(
     question: &ServingQuestion<'_>,
     hardware: ServingHardware<'_>,
+    chip: &Accelerator,
     plan: ServingPlan,
 ) -> Result<Deployment, PlanRefusal> {
-    let mut loaded = LoadedPlan::new(question, hardware, plan).map_err(PlanRefusal::Fault)?;
+    let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
     let (level, lengths) = (&question.level, &question.lengths);
     let state = |rate: f64| under_arrivals(&loaded.costs, rate);
     let most = loaded.costs.saturation() * MOST_LOAD;
@@ -432,27 +547,27 @@ fn deploy_together(
     }))
 }
 
-fn no_rate() -> ServingError {
+pub(crate) fn no_rate() -> ServingError {
     ServingError::Hardware("the replica serves no request in finite time".to_owned())
 }
 
-fn prompt_time(times: &mut PassTimes<'_>, input: u64) -> Result<Seconds, ServingError> {
+pub(crate) fn prompt_time(times: &mut PassTimes<'_>, input: u64) -> Result<Seconds, ServingError> {
     Ok(crate::steady::time_of_prompts(times, 1, input.max(1))?.total())
 }
 
-struct DeploymentParts {
-    decode: ReplicaPool,
-    prefill: Option<ReplicaPool>,
-    state: SteadyState,
-    iteration: PassTime,
-    prompt: Seconds,
-    transfer: Seconds,
-    requests: f64,
-    output: f64,
-    bound: ServingBound,
+pub(crate) struct DeploymentParts {
+    pub(crate) decode: ReplicaPool,
+    pub(crate) prefill: Option<ReplicaPool>,
+    pub(crate) state: SteadyState,
+    pub(crate) iteration: PassTime,
+    pub(crate) prompt: Seconds,
+    pub(crate) transfer: Seconds,
+    pub(crate) requests: f64,
+    pub(crate) output: f64,
+    pub(crate) bound: ServingBound,
 }
 
-fn deployment_of(parts: DeploymentParts) -> Deployment {
+pub(crate) fn deployment_of(parts: DeploymentParts) -> Deployment {
     let tokens = parts.requests * parts.output;
     let power = |pool: &ReplicaPool| pool.power.0 * f64::from(pool.replicas.saturating_mul(pool.plan.devices()));
     let watts = power(&parts.decode) + parts.prefill.as_ref().map_or(0.0, power);
@@ -471,206 +586,4 @@ fn deployment_of(parts: DeploymentParts) -> Deployment {
     };
     deployment.tokens_per_second_per_device = tokens / f64::from(deployment.devices().max(1));
     deployment
-}
-
-/// A plan of a pool with its highest rate per replica and the times there.
-struct PoolRate<'a> {
-    loaded: LoadedPlan<'a>,
-    rate: f64,
-    limited: bool,
-    /// The queue of a prefilling pool.
-    queue: PromptQueue,
-    /// The state of a decoding pool.
-    state: Option<SteadyState>,
-}
-
-/// The queue of a replica that only prefills: one server and fixed service times (Pollaczek and Khinchine).
-#[derive(Clone, Copy, Default)]
-struct PromptQueue {
-    /// Seconds from the start of a prompt to its first token, and outside of passes.
-    alone: f64,
-    /// Mean seconds of the replica per prompt, and their mean square.
-    service: f64,
-    squares: f64,
-}
-
-impl PromptQueue {
-    fn time_to_first_token(&self, rate: f64) -> Seconds {
-        Seconds(self.alone + rate * self.squares / (2.0 * (1.0 - rate * self.service)))
-    }
-}
-
-/// Returns the deployments with a pool for prompts on `prompts` and one for decoding on `decoding`. For every pair of
-/// plans the devices are split so that the deployment serves most. Among a pool's plans with equal numbers of devices,
-/// only the one that serves most is paired.
-#[must_use]
-pub fn apart(
-    question: &ServingQuestion<'_>,
-    prompts: ServingHardware<'_>,
-    decoding: ServingHardware<'_>,
-) -> ServingAnswer {
-    let mut answer = ServingAnswer::default();
-    let mut refuse = |refusal: PlanRefusal| answer.refused.push(refusal);
-    let plans = enumerate_plans(question);
-    let priced = 2 * plans.len() as u64;
-    let first: Vec<PoolRate<'_>> =
-        plans.iter().filter_map(|plan| prompt_rate(question, prompts, *plan).map_err(&mut refuse).ok()).collect();
-    let second: Vec<PoolRate<'_>> =
-        plans.iter().filter_map(|plan| decode_rate(question, decoding, *plan).map_err(&mut refuse).ok()).collect();
-    let (first, second) = (best_by_size(first), best_by_size(second));
-    let mut pairs: Vec<(f64, usize, usize, u32, u32)> = Vec::new();
-    for (i, a) in first.iter().enumerate() {
-        for (j, b) in second.iter().enumerate() {
-            let (x, y) = (a.loaded.times.plan().devices(), b.loaded.times.plan().devices());
-            let best = (1..=question.devices / x.max(1))
-                .filter_map(|n| {
-                    let m = question.devices.checked_sub(n * x)? / y.max(1);
-                    (m > 0).then(|| ((f64::from(n) * a.rate).min(f64::from(m) * b.rate), n, m))
-                })
-                .max_by(|p, q| p.0.total_cmp(&q.0));
-            pairs.extend(best.map(|(rate, n, m)| (rate, i, j, n, m)));
-        }
-    }
-    answer.priced = priced;
-    pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
-    pairs.truncate(MOST_PAIRS);
-    let (mut first, mut second) = (first, second);
-    for (rate, i, j, n, m) in pairs {
-        let pair = match (first.get_mut(i), second.get_mut(j)) {
-            (Some(a), Some(b)) => deploy_apart(question, (a, n), (b, m), rate),
-            _ => continue,
-        };
-        match pair {
-            Ok(deployment) => answer.deployments.push(deployment),
-            Err(refusal) => answer.refused.push(refusal),
-        }
-    }
-    answer.deployments.sort_by(|a, b| b.tokens_per_second.total_cmp(&a.tokens_per_second));
-    answer
-}
-
-/// Pairs of plans that an answer lists.
-const MOST_PAIRS: usize = 32;
-
-/// Keeps, for every number of devices, the plan with the highest rate.
-fn best_by_size(mut rates: Vec<PoolRate<'_>>) -> Vec<PoolRate<'_>> {
-    rates.sort_by(|a, b| {
-        let devices = |rate: &PoolRate<'_>| rate.loaded.times.plan().devices();
-        devices(a).cmp(&devices(b)).then(b.rate.total_cmp(&a.rate))
-    });
-    rates.dedup_by_key(|rate| rate.loaded.times.plan().devices());
-    rates
-}
-
-fn prompt_rate<'a>(
-    question: &ServingQuestion<'a>,
-    hardware: ServingHardware<'a>,
-    plan: ServingPlan,
-) -> Result<PoolRate<'a>, PlanRefusal> {
-    let mut loaded = LoadedPlan::new(question, hardware, plan).map_err(PlanRefusal::Fault)?;
-    let mut queue = PromptQueue::default();
-    for class in question.lengths.classes() {
-        let pool = PromptPool::of_replicas(&mut loaded.times, 1, class.input, u64::MAX);
-        let pool = pool.map_err(PlanRefusal::Fault)?;
-        queue.alone += class.share * pool.alone;
-        queue.service += class.share * pool.prompt;
-        queue.squares += class.share * pool.prompt * pool.prompt;
-    }
-    let most = MOST_LOAD / queue.service;
-    let first = |rate: f64| queue.time_to_first_token(rate);
-    let limit = question.level.time_to_first_token;
-    match highest_rate(most, |rate| limit.is_none_or(|limit| first(rate) <= limit)) {
-        Some((rate, limited)) => Ok(PoolRate { loaded, rate, limited, queue, state: None }),
-        None => {
-            Err(PlanRefusal::TooSlow { plan, time_to_first_token: first(0.0), time_per_output_token: Seconds::ZERO })
-        }
-    }
-}
-
-fn decode_rate<'a>(
-    question: &ServingQuestion<'a>,
-    hardware: ServingHardware<'a>,
-    plan: ServingPlan,
-) -> Result<PoolRate<'a>, PlanRefusal> {
-    let mut loaded = LoadedPlan::new(question, hardware, plan).map_err(PlanRefusal::Fault)?;
-    let free = |request: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*request };
-    loaded.costs.requests = loaded.costs.requests.iter().map(free).collect();
-    let limit = question.level.time_per_output_token;
-    let met = |rate: f64| {
-        under_arrivals(&loaded.costs, rate)
-            .is_some_and(|state| limit.is_none_or(|limit| state.time_per_output_token <= limit))
-    };
-    let most = loaded.costs.saturation() * MOST_LOAD;
-    let found =
-        highest_rate(most, met).and_then(|(rate, limited)| Some((under_arrivals(&loaded.costs, rate)?, limited)));
-    match found {
-        Some((state, limited)) => {
-            let rate = state.requests_per_second;
-            Ok(PoolRate { loaded, rate, limited, queue: PromptQueue::default(), state: Some(state) })
-        }
-        None => Err(PlanRefusal::TooSlow {
-            plan,
-            time_to_first_token: Seconds::ZERO,
-            time_per_output_token: Seconds(loaded.costs.decode_time(1.0)),
-        }),
-    }
-}
-
-fn deploy_apart(
-    question: &ServingQuestion<'_>,
-    (a, n): (&mut PoolRate<'_>, u32),
-    (b, m): (&mut PoolRate<'_>, u32),
-    rate: f64,
-) -> Result<Deployment, PlanRefusal> {
-    let lengths = &question.lengths;
-    let state = under_arrivals(&b.loaded.costs, rate / f64::from(m)).or(b.state);
-    let state = state.ok_or_else(|| PlanRefusal::Fault(no_rate()))?;
-    let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>().round() as u64;
-    let transfer = time_of_transfer(a, b, input);
-    let finish = |a: &mut PoolRate<'_>, b: &mut PoolRate<'_>| {
-        let decodes = PoolWork { rate: rate / f64::from(m), decoding: state.decoding, decodes: true, prefills: false };
-        let prefills = PoolWork { rate: rate / f64::from(n), decoding: 1.0, decodes: false, prefills: true };
-        let decode = b.loaded.pool(m, lengths, decodes)?;
-        let prefill = a.loaded.pool(n, lengths, prefills)?;
-        let iteration = b.loaded.times.decode(state.decoding.max(1.0).round() as u64, b.loaded.context)?;
-        let prompt = prompt_time(&mut a.loaded.times, input)?;
-        Ok((decode, prefill, iteration, prompt))
-    };
-    let (decode, prefill, iteration, prompt) = finish(a, b).map_err(PlanRefusal::Fault)?;
-    // The first token comes from the prefilling pool; its successor waits for the cache.
-    let of_prompts = rate / f64::from(n);
-    let load = state.load.max(of_prompts * a.queue.service);
-    let state = SteadyState { time_to_first_token: a.queue.time_to_first_token(of_prompts), load, ..state };
-    let bound = if f64::from(n) * a.rate <= f64::from(m) * b.rate {
-        if a.limited { ServingBound::TimeToFirstToken } else { ServingBound::Load }
-    } else if b.limited {
-        ServingBound::TimePerOutputToken
-    } else {
-        ServingBound::Load
-    };
-    Ok(deployment_of(DeploymentParts {
-        decode,
-        prefill: Some(prefill),
-        state,
-        iteration,
-        prompt,
-        transfer,
-        requests: rate,
-        output: lengths.mean_output(),
-        bound,
-    }))
-}
-
-/// Returns the time that a prompt's cache takes from one pool to the other: every device of the smaller side sends or
-/// receives its share over the slower of the two fabrics, beyond the fast domain if the pools fill one.
-fn time_of_transfer(a: &PoolRate<'_>, b: &PoolRate<'_>, input: u64) -> Seconds {
-    let of = |rate: &PoolRate<'_>| {
-        let times = &rate.loaded.times;
-        let bytes = rate.loaded.memory.cache_of_sequence(times.method().own_tokens(input));
-        let fabric = times.fabric();
-        let stride = fabric.fast_domain_devices().min(fabric.device_count().max(2) - 1).max(times.plan().devices());
-        let group = RankGroup { ranks: 2, stride };
-        fabric.cost_of_collective(&Collective { kind: CollectiveKind::SendRecv, bytes, group }).latency
-    };
-    of(a).max(of(b))
 }

@@ -2,8 +2,9 @@
 //! and cache, the steady state of continuous batching in closed form, and the plan that serves most.
 //!
 //! [`PassTimes`] times single passes of a plan. [`steady`] turns them into times to the first token and between
-//! tokens under a load. [`best`] searches plans and loads within a service level.
+//! tokens under a load. [`best`] searches plans and loads within a service level, [`apart`] for pools of their own.
 
+pub mod apart;
 pub mod beside;
 pub mod best;
 pub mod engine;

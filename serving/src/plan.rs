@@ -81,6 +81,17 @@ impl ServedProduct {
         }
     }
 
+    /// Returns the format with weights of about as many bits that are multiplied in bf16, for arrays without this one.
+    #[must_use]
+    pub fn stored(self) -> Self {
+        match self {
+            Self::Fp8 | Self::Mxfp8 => Self::Fp8Weights,
+            Self::Nvfp4 => Self::Nvfp4Weights,
+            Self::Int8 => Self::Bf16,
+            stored => stored,
+        }
+    }
+
     /// Returns the bytes of a stored weight, scales included.
     #[must_use]
     pub fn bytes_of_weight(self) -> f64 {

@@ -1,9 +1,8 @@
 //! Laws of serving: more of a resource never serves less, and no pass is faster than its bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use coplace_serving::best::{
-    GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, apart, bound_of_chip, together,
-};
+use coplace_serving::apart::apart;
+use coplace_serving::best::{GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, bound_of_chip, together};
 use coplace_serving::plan::ServedProduct;
 use coplace_serving::steady::RequestLengths;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
@@ -11,7 +10,7 @@ use sim::files::carried::Files;
 use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
-use sim::units::{Bytes, Seconds};
+use sim::units::{Bytes, Seconds, Watts};
 use workloads::serving::{ServingGraph, ServingPass};
 use workloads::{Lowering, Model};
 
@@ -49,6 +48,7 @@ fn question<'a>(model: &'a Model, devices: u32, lengths: &RequestLengths, level:
         level,
         given,
         method: ServingMethod::default(),
+        power_limit: None,
     }
 }
 
@@ -269,4 +269,45 @@ fn pools_apart_keep_to_what_their_shares_of_the_work_allow() {
         assert!(two >= last, "{two} at {between} s, {last} at less");
         last = two;
     }
+}
+
+/// A device takes at most its limit in the mean, and a higher limit never serves less: the chip runs at the highest
+/// clock at which it keeps to it.
+#[test]
+fn a_higher_limit_on_power_never_serves_less() {
+    let model = Model::load("llama3-8b").unwrap();
+    let engine = engine("vllm");
+    let (mut lowered, mut refused) = (0, 0);
+    for name in ["h100_80gb_sxm", "tpu_v6e", "b200"] {
+        let mut chip = chip_like(name, 1.0, 1.0);
+        let fabric = node(name);
+        for (input, output) in [(4096, 64), (512, 512)] {
+            let lengths = RequestLengths::uniform(input, output).unwrap();
+            let mut last = [0.0; 2];
+            for watts in [60.0, 120.0, 180.0, 240.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 2000.0] {
+                chip.published.tdp = Some(Watts(watts));
+                let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine: &engine };
+                let question = question(&model, 2, &lengths, level(4.0, 0.05));
+                for (pools, answer) in
+                    [together(&question, hardware), apart(&question, hardware, hardware)].iter().enumerate()
+                {
+                    let best = answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
+                    assert!(
+                        best >= last[pools] * (1.0 - 1e-9),
+                        "{name}, {input}: {best} at {watts} W, {last:?} at less"
+                    );
+                    last[pools] = best;
+                    refused += usize::from(best == 0.0);
+                    for pool in
+                        answer.deployments.iter().flat_map(|of| [Some(&of.decode), of.prefill.as_ref()]).flatten()
+                    {
+                        assert!(pool.power <= Watts(watts * 1.001), "{name}: {:?} at {watts} W", pool.power);
+                        lowered += usize::from(pool.clock < pool.full_clock);
+                    }
+                }
+            }
+            assert!(last.iter().all(|rate| *rate > 0.0), "{name}: {last:?}");
+        }
+    }
+    assert!(lowered > 10 && refused > 0, "{lowered} lowered, {refused} refused");
 }

@@ -1,10 +1,9 @@
 //! Drafts, held prefixes, and a cache off the device: laws and values by hand.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+use coplace_serving::apart::apart;
 use coplace_serving::beside::TechniqueFigures;
-use coplace_serving::best::{
-    GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, apart, bound_of_chip, together,
-};
+use coplace_serving::best::{GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, bound_of_chip, together};
 use coplace_serving::lengths::RequestLengths;
 use coplace_serving::method::{CacheAway, CacheStore, Drafter, HeldPrefixes, Speculation};
 use coplace_serving::technique::ContextTechnique;
@@ -68,6 +67,7 @@ fn question<'a>(model: &'a Model, lengths: (u64, u64), method: ServingMethod<'a>
         level: ServiceLevel::default(),
         given: GivenDegrees { pipeline: Some(1), ..GivenDegrees::default() },
         method,
+        power_limit: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `coplace serve`: the deployment of a model on a cluster that generates most tokens within a service level, on given
 //! chips or on the best chip of a space.
 
+mod baselines;
 mod method;
 mod space;
 
@@ -15,7 +16,13 @@ use clap::ValueEnum;
 use method::MethodArguments;
 use results::answer::serving::{ServingReport, describe_refusal};
 use results::report;
-use serving::best::{self, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion};
+use search::objective::Objective;
+use search::serve::{ServedObjective, figures_of_built_chip};
+use search::space::ChipFigures;
+use serving::apart::apart;
+use serving::best::{
+    self, Deployment, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion,
+};
 use serving::plan::{ServedProduct, ServingFormats};
 use serving::steady::{LengthClass, RequestLengths};
 use serving::{ServingEngine, ServingError};
@@ -25,6 +32,7 @@ use sim::kernel::DataType;
 use sim::network::Fabric;
 use sim::units::Seconds;
 use space::SpaceAnswer;
+use std::collections::BTreeMap;
 use workloads::Model;
 
 /// Devices of prompts and of decoding.
@@ -57,14 +65,15 @@ pub enum CacheFormat {
     coplace serve llama3-70b --chip h100 --prefix-hit 0.8 --cache-place host --cache-away 0.5\n  \
     coplace serve llama2-7b --chip a100 --devices 1 --input 32768 --technique homer\n  \
     coplace serve llama3-70b --study serve --devices 8 --products fp8 --ttft 1000 --tpot 30\n  \
-    coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n\n\
+    coplace serve llama3-70b --study train_and_serve --train-weight 0.5 --tpot 30\n  \
+    coplace serve llama3.1-70b --study prefill_decode --pools any --devices 64 --input 8192 --output 1024 --tpot 30\n\n\
     Requests arrive at random. The times are means in the steady state of continuous batching, in closed form\n\
     (serving/README.md). Every plan of the degrees is priced; the rate of requests is raised until a limit or a\n\
     load of 95 % is reached. Several chips are compared; in pools apart, prompts and decoding may have different\n\
     ones. --study finds the best chip of a space: chips are priced in the order of a bound on their rate, until no\n\
     bound is higher than what was found.\n\n\
-    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, method, choices, plans, refused,\n\
-    nearest_refusal, space; docs/json.md describes every key.")]
+    JSON: format, model, engine, devices, lengths, ttft_limit_ms, tpot_limit_ms, method, objective, unit, choices,\n\
+    plans, refused, nearest_refusal, space, baselines; docs/json.md describes every key.")]
 pub struct ServeArguments {
     /// A built-in model (coplace list models) or a Hugging Face config.json
     model: String,
@@ -130,6 +139,10 @@ pub struct ServeArguments {
     /// the weighted geometric mean of the two rates
     #[arg(long, value_name = "WEIGHT", requires = "study", value_parser = weight)]
     train_weight: Option<f64>,
+    /// Objective of deployments and chips: throughput, per-mm2, per-watt (under the heaviest load), per-dollar (of
+    /// manufacturing) or energy-per-token; each plan at its highest rate
+    #[arg(long, default_value = "throughput", value_name = "OBJECTIVE", value_parser = ServedObjective::from_name)]
+    objective: ServedObjective,
     /// Deployments in the answer
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = count_up_to(5000))]
     top: u32,
@@ -244,27 +257,25 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         level,
         given,
         method,
+        power_limit: None,
     };
-    let of = |(chip, fabric): &'_ (Accelerator, Fabric)| (chip.clone(), fabric.clone());
-    let sides: Vec<(Accelerator, Fabric)> = hardware.iter().map(of).collect();
-    let mut answers = progress::run_with_progress(call, "pricing plans", || {
-        let mut answers: Vec<ServingAnswer> = Vec::new();
-        let side = |i: usize| sides.get(i).map(|(chip, fabric)| ServingHardware { chip, fabric, engine: &engine });
-        if arguments.pools != PoolChoice::Apart {
-            answers.extend((0..sides.len()).filter_map(side).map(|side| best::together(&question, side)));
-        }
-        if arguments.pools != PoolChoice::Together {
-            for (a, b) in (0..sides.len()).flat_map(|i| (0..sides.len()).map(move |j| (i, j))) {
-                answers.extend(side(a).zip(side(b)).map(|(a, b)| best::apart(&question, a, b)));
-            }
-        }
-        answers
-    });
+    let sides: Vec<ServingHardware<'_>> =
+        hardware.iter().map(|(chip, fabric)| ServingHardware { chip, fabric, engine: &engine }).collect();
+    let mut answers = progress::run_with_progress(call, "pricing plans", || deploy(&question, arguments.pools, &sides));
     let found = match &arguments.study {
         Some(study) => Some(space::search_space(arguments, study, &question, &engine, call)?),
         None => None,
     };
-    answers.extend(found.iter().flat_map(SpaceAnswer::answers));
+    let figures = figures_by_name(&hardware, found.as_ref());
+    let value =
+        |deployment: &Deployment| arguments.objective.value(deployment, |pool| figures.get(&pool.chip).copied());
+    let (space, baselines) = match found {
+        Some(SpaceAnswer { answers: of_space, record, efficiency, .. }) => {
+            answers.extend(of_space);
+            (Some(record), baselines::price_baselines(arguments, &question, &engine, (efficiency, call)))
+        }
+        None => (None, Vec::new()),
+    };
     let head = ServingReport {
         model: arguments.model.clone(),
         engine: engine.name.clone(),
@@ -275,20 +286,19 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         method: {
             let best = answers.iter().flat_map(|answer| answer.deployments.first());
             let best = best.max_by(|a, b| a.tokens_per_second.total_cmp(&b.tokens_per_second));
-            let sides: Vec<_> =
-                sides.iter().map(|(chip, fabric)| ServingHardware { chip, fabric, engine: &engine }).collect();
             arguments.method.record((&model, &method), &lengths, (best, &sides))
         },
+        objective: Objective::from(arguments.objective).to_string(),
+        unit: arguments.objective.unit().to_owned(),
         choices: Vec::new(),
         plans: 0,
         refused: 0,
         nearest_refusal: None,
-        space: found.as_ref().map(SpaceAnswer::record),
+        space,
+        baselines,
     };
-    let report = ServingReport::of_answers(head, &answers, &level, arguments.top as usize);
-    if report.choices.is_empty() {
-        return Err(nothing_serves(&answers, &level, arguments.devices));
-    }
+    let report = ServingReport::of_answers(head, &answers, &level, (arguments.top as usize, &value));
+    check_report(arguments, &report, &answers, &level)?;
     // Merged prompts have the places of a chunk.
     if lengths.longest() > model.max_sequence && method.merged().is_none() {
         tracing::warn!(
@@ -301,6 +311,46 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
     }
     let versioned = Versioned::with_schema_one(&report);
     answer::write_answer(call, arguments.format, &versioned, |_| report::serving_report(&report))
+}
+
+/// Returns the deployments on every chip, or on every pair of chips in pools apart, or both.
+fn deploy(question: &ServingQuestion<'_>, pools: PoolChoice, sides: &[ServingHardware<'_>]) -> Vec<ServingAnswer> {
+    let mut answers = Vec::new();
+    if pools != PoolChoice::Apart {
+        answers.extend(sides.iter().map(|side| best::together(question, *side)));
+    }
+    if pools != PoolChoice::Together {
+        let pairs = sides.iter().flat_map(|a| sides.iter().map(move |b| (*a, *b)));
+        answers.extend(pairs.map(|(a, b)| apart(question, a, b)));
+    }
+    answers
+}
+
+/// Returns the figures of given chips and of those of a space. Chips with undisclosed dies have none.
+fn figures_by_name(given: &[(Accelerator, Fabric)], found: Option<&SpaceAnswer>) -> BTreeMap<String, ChipFigures> {
+    let given = given.iter().filter_map(|(chip, _)| Some((chip.name.clone(), figures_of_built_chip(chip)?)));
+    let of_space = found.into_iter().flat_map(|found| &found.figures);
+    given.chain(of_space.map(|(name, figures)| (name.clone(), *figures))).collect()
+}
+
+/// Refuses an answer without a deployment, or without a value of the objective.
+fn check_report(
+    arguments: &ServeArguments,
+    report: &ServingReport,
+    answers: &[ServingAnswer],
+    level: &ServiceLevel,
+) -> Result<(), Failure> {
+    let Some(best) = report.choices.first() else {
+        return Err(nothing_serves(answers, level, arguments.devices));
+    };
+    if best.value.is_none() {
+        return Err(failure::input_failure(format!(
+            "--objective {}: the area or the cost of {} is not known; give throughput or energy-per-token, or another \
+            chip",
+            report.objective, best.decode.chip
+        )));
+    }
+    Ok(())
 }
 
 /// The failure if no plan serves, with the nearest one that would.

@@ -144,14 +144,25 @@ fn a_small_space_is_searched_without_a_gap() {
     let plain = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20"));
     assert_eq!(number(&plain["space"]["combinations"]), 12.0);
     assert!(number(&plain["space"]["gap"]) == 0.0 && number(&plain["space"]["chips"]) > 1.0, "{}", plain["space"]);
-    // Every chip alone, with the bound out of play, serves no more.
     let both = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20 --train-weight 0.5"));
-    assert_eq!(both["space"]["priced"], both["space"]["chips"]);
     assert!(number(&best(&both)["tokens_per_s"]) <= number(&best(&plain)["tokens_per_s"]) * 1.000_001);
     let joint = &both["space"]["both"];
     assert!(number(&joint["trains"]) >= number(&joint["serving_chip_trains"]) - 1e-9, "{joint}");
     assert!(number(&joint["serves"]) >= number(&joint["training_chip_serves"]) - 1e-9, "{joint}");
     assert_eq!(joint["serving_values"], plain["space"]["best_values"]);
+    assert!(number(&joint["priced_training"]) <= number(&both["space"]["chips"]), "{joint}");
+    // Two chips on many devices, and on eight; every built chip beside them.
+    let apart = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20 --pools apart"));
+    let (two, cluster) = (&apart["space"]["apart"], &apart["space"]["apart"]["cluster"]);
+    assert!(number(&two["two_kinds"]) >= number(&two["one_kind"]), "{two}");
+    let many = number(&two["two_kinds"]) * 8.0;
+    assert!((many / number(&cluster["tokens_per_s"]) - 1.0 - number(&cluster["below_many"])).abs() < 1e-9, "{two}");
+    assert!((number(&best(&apart)["tokens_per_s"]) / number(&cluster["tokens_per_s"]) - 1.0).abs() < 1e-9, "{two}");
+    let baselines = apart["baselines"].as_array().unwrap();
+    assert_eq!(baselines.len(), 7);
+    let old = baselines.iter().find(|built| built["chip"] == "tpu_v5e").unwrap();
+    assert_eq!(old["products"], "fp8-weights");
+    assert!(old["note"].as_str().unwrap().contains("multiplies no fp8"), "{old}");
 }
 
 #[test]
@@ -190,8 +201,26 @@ fn what_cannot_be_served_is_refused_with_the_nearest() {
         ),
         ("llama3-70b --study gpu", &["combinations", "at most"]),
         ("llama3-70b --study serve --train-weight 0.5", &["--train-weight", "[[workload]]"]),
+        ("llama3-70b --study serve --pools any --objective per-watt", &["--objective", "tokens per second alone"]),
+        ("llama3-8b --chip h100 --objective step-time", &["no step", "throughput"]),
+        ("llama3-8b --chip h100 --objective per-wat", &["per-wat", "per-watt"]),
     ] {
         let message = served(words).expect_refusal();
         assert!(parts.iter().all(|part| message.contains(part)), "{words}: {message}");
     }
+}
+
+#[test]
+fn objectives_rank_deployments_and_a_hot_chip_lowers_its_clock() {
+    let base = "llama3-8b --chip h100,h200 --devices 2 --tpot 20";
+    for objective in ["throughput", "per-mm2", "per-watt", "per-dollar", "energy-per-token"] {
+        let answer = answer(&format!("{base} --objective {objective}"));
+        let values: Vec<f64> = answer["choices"].as_array().unwrap().iter().map(|one| number(&one["value"])).collect();
+        assert!(values.len() > 2 && values.windows(2).all(|pair| pair[0] >= pair[1]), "{objective}: {values:?}");
+    }
+    // Prompts alone fill the arrays: more than B200's 1,000 W at its full clock.
+    let hot = answer("llama3-8b --chip b200 --devices 1 --products fp8 --input 4000 --output 2");
+    let pool = &best(&hot)["decode"];
+    assert!(number(&pool["clock_mhz"]) < number(&pool["full_clock_mhz"]), "{pool}");
+    assert!(number(&pool["device_w"]) <= number(&pool["power_limit_w"]), "{pool}");
 }

@@ -16,7 +16,8 @@ use crate::modules::{Modules, modules_of, read_modules};
 use crate::needs::{Needs, circles, needs_of_files, needs_of_rooms};
 
 /// The crates' folders; the program and its Python package are the last.
-const CRATES: [&str; 9] = ["sim", "workloads", "step", "measured", "search", "interop", "results", ".", "python"];
+const CRATES: [&str; 10] =
+    ["sim", "workloads", "step", "serving", "measured", "search", "interop", "results", ".", "python"];
 
 #[test]
 fn no_circle_stands_between_files_or_rooms() {

@@ -23,6 +23,10 @@ pub struct ServingReport {
     pub tpot_limit_ms: Option<f64>,
     /// How it serves beside the plain way; `null` in the plain way.
     pub method: Option<MethodRecord>,
+    /// The objective that ranks deployments, as `--objective` has it.
+    pub objective: String,
+    /// The unit of the objective's values.
+    pub unit: String,
     /// Deployments, best first.
     pub choices: Vec<ServingChoice>,
     /// Plans priced.
@@ -33,6 +37,27 @@ pub struct ServingReport {
     pub nearest_refusal: Option<String>,
     /// The space of chips that was searched; `null` without one.
     pub space: Option<ServedSpaceRecord>,
+    /// Built chips beside the best of a space, at the same level; empty without a space.
+    pub baselines: Vec<ServedBaseline>,
+}
+
+/// A built chip that serves the same requests on as many devices within the same level.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServedBaseline {
+    /// The chip.
+    pub chip: String,
+    /// Its fabric; `null` if none can be used.
+    pub fabric: Option<String>,
+    /// Format of its layers' products: the question's, or the nearest that its arrays multiply.
+    pub products: String,
+    /// Format of its experts' products, likewise.
+    pub experts: String,
+    /// The value of the objective by its fitted rates; `null` if it does not serve.
+    pub fitted: Option<f64>,
+    /// The same with the efficiency of the space's chips; `null` likewise.
+    pub same_form: Option<f64>,
+    /// The format that it refuses, or the reason why it does not serve.
+    pub note: Option<String>,
 }
 
 /// A space of chips and how it was searched.
@@ -46,10 +71,9 @@ pub struct ServedSpaceRecord {
     pub chips: u64,
     /// Chips whose plans were all priced. The others cannot serve more by their bound.
     pub priced: u64,
-    /// The highest bound of a chip that was not priced, in output tokens per second of the whole deployment; 0 if all
-    /// were.
-    pub bound_tokens_per_s: f64,
-    /// How much more than the best found any chip of the space could serve, as a fraction of the best.
+    /// The highest bound of a chip that was not priced, in the objective's unit; 0 if all were.
+    pub bound: f64,
+    /// How much higher than the best found the value of any chip of the space could be, as a fraction of the best.
     pub gap: f64,
     /// The best chip's fields that differ from the base chip's, by key.
     pub best_values: Vec<(String, String)>,
@@ -57,9 +81,9 @@ pub struct ServedSpaceRecord {
     pub apart: Option<TwoChips>,
     /// The price of one chip for training and serving; `null` unless asked for.
     pub both: Option<TrainAndServe>,
-    /// Output tokens per second of the base chip, in the form of the space's chips, on as many devices; `null` if it
-    /// does not serve.
-    pub reference_tokens_per_s: Option<f64>,
+    /// The value of the base chip, with the efficiency of the space's chips, on as many devices; `null` if it does not
+    /// serve.
+    pub reference: Option<f64>,
 }
 
 /// One chip for training and serving beside the best chip for each.
@@ -69,6 +93,10 @@ pub struct TrainAndServe {
     pub trains_model: String,
     /// Weight of training.
     pub train_weight: f64,
+    /// Chips whose fastest training plan was found. The others cannot do both better, by their bounds.
+    pub priced_training: u64,
+    /// Chips whose deployments were priced, likewise.
+    pub priced_serving: u64,
     /// The values of the best chip for training alone.
     pub training_values: Vec<(String, String)>,
     /// The values of the best chip for serving alone.
@@ -92,12 +120,32 @@ pub struct TwoChips {
     pub prefill_values: Vec<(String, String)>,
     /// The values of the chip for decoding.
     pub decode_values: Vec<(String, String)>,
-    /// Output tokens per second and device with two kinds of chips, by rates per device.
+    /// Output tokens per second and device with two kinds of chips, on so many devices that they divide as they should.
+    /// No pair of the space serves more on any number of devices.
     pub two_kinds: f64,
     /// The same with the best single kind in both pools.
     pub one_kind: f64,
     /// The same with the best single kind and prompts on the decoding devices.
     pub together: f64,
+    /// The best two chips on the devices of the question; `null` if too few for two pools.
+    pub cluster: Option<ClusterChips>,
+}
+
+/// The best two chips of a space on a finite cluster.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClusterChips {
+    /// The values of the chip for prompts.
+    pub prefill_values: Vec<(String, String)>,
+    /// The values of the chip for decoding.
+    pub decode_values: Vec<(String, String)>,
+    /// Output tokens per second of the cluster. No other pair or split of its devices serves more.
+    pub tokens_per_s: f64,
+    /// Pairs of chips whose splits were tried; the others cannot serve more by their rates on many devices.
+    pub tried: u64,
+    /// All pairs.
+    pub pairs: u64,
+    /// How much more as many devices of a large cluster serve, as a fraction: what whole replicas cost.
+    pub below_many: f64,
 }
 
 /// A deployment.
@@ -119,6 +167,8 @@ pub struct ServingChoice {
     pub tokens_per_s: f64,
     /// The same per device in use.
     pub tokens_per_s_per_device: f64,
+    /// The value of the objective; `null` if a chip lacks its figure.
+    pub value: Option<f64>,
     /// Output tokens per joule of all devices in use.
     pub tokens_per_joule: f64,
     /// Requests per second relative to the rate at which the queue grows without end.
@@ -172,8 +222,12 @@ pub struct PoolRecord {
     pub cache_kib_per_token: f64,
     /// Mean power of a device, W.
     pub device_w: f64,
-    /// The chip's published limit on its power, W; `null` if it has none.
-    pub tdp_w: Option<f64>,
+    /// The limit on it, W: the space's, or the chip's published one; `null` without one.
+    pub power_limit_w: Option<f64>,
+    /// The clock, MHz: the highest at which the power is within the limit.
+    pub clock_mhz: f64,
+    /// The clock without the limit, MHz.
+    pub full_clock_mhz: f64,
 }
 
 /// One decoding iteration by parts, ms.
@@ -198,6 +252,9 @@ pub struct IterationRecord {
     /// Keys and values on their way from a memory off the device, as far as no other work hides them.
     pub fetches_ms: f64,
 }
+
+/// The value of a deployment by an objective.
+pub type DeploymentValue<'a> = dyn Fn(&Deployment) -> Option<f64> + 'a;
 
 const MS: f64 = 1e3;
 
@@ -238,13 +295,15 @@ impl PoolRecord {
             prefixes_gib: memory.prefixes.gib(),
             cache_kib_per_token: memory.cache.per_token.as_f64() / 1024.0,
             device_w: pool.power.0,
-            tdp_w: pool.tdp.map(|tdp| tdp.0),
+            power_limit_w: pool.power_limit.map(|limit| limit.0),
+            clock_mhz: pool.clock.0 / 1e6,
+            full_clock_mhz: pool.full_clock.0 / 1e6,
         }
     }
 }
 
 impl ServingChoice {
-    fn of_deployment(deployment: &Deployment) -> Self {
+    fn of_deployment(deployment: &Deployment, value: Option<f64>) -> Self {
         let state = &deployment.state;
         Self {
             decode: PoolRecord::of_pool(&deployment.decode),
@@ -255,6 +314,7 @@ impl ServingChoice {
             requests_per_s: deployment.requests_per_second,
             tokens_per_s: deployment.tokens_per_second,
             tokens_per_s_per_device: deployment.tokens_per_second_per_device,
+            value,
             tokens_per_joule: deployment.tokens_per_joule,
             load: state.load,
             decoding: state.decoding,
@@ -272,6 +332,10 @@ impl ServingChoice {
 pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
     match refusal {
         PlanRefusal::Fault(error) => error.to_string(),
+        PlanRefusal::TooHot { plan, power, limit } => format!(
+            "tp {}, pp {}: takes {:.0} W a device, {:.0} allowed, and no lower clock meets both limits",
+            plan.tensor, plan.pipeline, power.0, limit.0
+        ),
         PlanRefusal::TooSlow { plan, time_to_first_token: first, time_per_output_token: between } => {
             let over = |time: sim::units::Seconds, limit: Option<sim::units::Seconds>, what: &str| {
                 let limit = limit.filter(|limit| time > *limit)?;
@@ -290,15 +354,24 @@ pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
 }
 
 impl ServingReport {
-    /// Returns the report of the answers for several hardware choices, with at most `top` deployments.
+    /// Returns the report of the answers for several hardware choices, with at most `top` deployments, by their values
+    /// of the objective.
     #[must_use]
-    pub fn of_answers(head: Self, answers: &[ServingAnswer], level: &ServiceLevel, top: usize) -> Self {
-        let mut all: Vec<&Deployment> = answers.iter().flat_map(|answer| &answer.deployments).collect();
-        all.sort_by(|a, b| b.tokens_per_second.total_cmp(&a.tokens_per_second));
+    pub fn of_answers(
+        head: Self,
+        answers: &[ServingAnswer],
+        level: &ServiceLevel,
+        (top, value): (usize, &DeploymentValue<'_>),
+    ) -> Self {
+        let all = answers.iter().flat_map(|answer| &answer.deployments);
+        let mut all: Vec<(Option<f64>, &Deployment)> = all.map(|deployment| (value(deployment), deployment)).collect();
+        all.sort_by(|a, b| b.0.unwrap_or(0.0).total_cmp(&a.0.unwrap_or(0.0)));
         let refused: u64 = answers.iter().map(|answer| answer.refused.len() as u64).sum();
         let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
+        let choice =
+            |(value, deployment): &(Option<f64>, &Deployment)| ServingChoice::of_deployment(deployment, *value);
         Self {
-            choices: all.iter().take(top).map(|deployment| ServingChoice::of_deployment(deployment)).collect(),
+            choices: all.iter().take(top).map(choice).collect(),
             plans: answers.iter().map(|answer| answer.priced).sum(),
             refused,
             nearest_refusal: nearest.map(|refusal| describe_refusal(refusal, level)),

@@ -11,8 +11,17 @@ use serving::best::ServingBound;
 #[must_use]
 pub fn serving_report(report: &ServingReport) -> String {
     let Some(best) = report.choices.first() else { return String::new() };
-    let mut fields = vec![
-        ("serves", served(report, best)),
+    let number = |value: f64| format_significant(value, 4);
+    let mut fields = vec![("serves", served(report, best))];
+    let inverse = |value: f64| match report.objective.as_str() {
+        "energy-per-token" => format!(", {} J a token", number(1.0 / value)),
+        _ => String::new(),
+    };
+    fields.extend(best.value.filter(|_| report.objective != THROUGHPUT).map(|value| {
+        let text = format!("{}: {} {}{}", report.objective, number(value), report.unit, inverse(value));
+        ("objective", text)
+    }));
+    fields.extend([
         (
             "first token",
             time_line(best.ttft_ms, report.ttft_limit_ms, best.limited_by == ServingBound::TimeToFirstToken),
@@ -27,13 +36,16 @@ pub fn serving_report(report: &ServingReport) -> String {
         ("iteration", iteration_line(best)),
         ("power", power_line(best)),
         ("how sure", SURE.to_owned()),
-    ];
+    ]);
     if let Some(method) = &report.method {
-        fields.insert(5, ("method", method_line(method, &best.decode)));
+        fields.push(("method", method_line(method, &best.decode)));
     }
     let mut text = format_fields(&fields);
-    text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(space, best)));
-    text.push_str(&format_heading("Deployments, by output tokens per second"));
+    text.push_str(&report.space.as_ref().map_or_else(String::new, |space| space_text(report, space, best)));
+    if !report.baselines.is_empty() {
+        text.push_str(&baselines_text(report, best));
+    }
+    text.push_str(&format_heading(&format!("Deployments, by {}", named_objective(report))));
     let table = choices_table(report).render();
     text.push_str(&table);
     if table.contains(BINDS) {
@@ -48,23 +60,69 @@ pub fn serving_report(report: &ServingReport) -> String {
     text
 }
 
+/// The objective that needs no words of its own.
+const THROUGHPUT: &str = "throughput";
+
+fn named_objective(report: &ServingReport) -> String {
+    match report.objective.as_str() {
+        THROUGHPUT => "output tokens per second".to_owned(),
+        _ => format!("output {}", report.unit),
+    }
+}
+
+/// Built chips at the same level beside the best chip.
+fn baselines_text(report: &ServingReport, best: &ServingChoice) -> String {
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 4));
+    let ratio = |value: Option<f64>| match (value, best.value) {
+        (Some(value), Some(best)) => format_significant(value / best, 3),
+        _ => "-".to_owned(),
+    };
+    let mut table = TextTable::new(["chip", "products", "same form", "of the best", "fitted", "note"])
+        .align_column(0, ColumnAlign::Left)
+        .align_column(1, ColumnAlign::Left)
+        .align_column(5, ColumnAlign::Left);
+    for baseline in &report.baselines {
+        table.add_row([
+            baseline.chip.clone(),
+            baseline.products.clone(),
+            number(baseline.same_form),
+            ratio(baseline.same_form),
+            number(baseline.fitted),
+            baseline.note.clone().unwrap_or_default(),
+        ]);
+    }
+    let heading = format!("Built chips at this level, {}", report.unit);
+    format!(
+        "{}{}same form: as efficient as the space's chips; fitted: by the chip's own file; each on its own fabric\n",
+        format_heading(&heading),
+        table.render()
+    )
+}
+
 /// Marks the time whose limit binds.
 const BINDS: &str = "*";
 
 /// The space, the best chip's values, and what two kinds of chips bring.
-fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
+fn space_text(report: &ServingReport, space: &ServedSpaceRecord, best: &ServingChoice) -> String {
     let values = |values: &[(String, String)]| {
         values.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
     };
-    let left = if space.priced == space.chips {
+    let left = if let Some(both) = &space.both {
+        format!(
+            "{} of them trained and {} priced; by their bounds no other does both as well",
+            format_count(both.priced_training),
+            format_count(both.priced_serving)
+        )
+    } else if space.priced == space.chips {
         "all of them priced".to_owned()
     } else if space.gap == 0.0 {
-        format!("{} of them priced; by their bound no other serves as much", format_count(space.priced))
+        format!("{} of them priced; by their bounds no other is as good", format_count(space.priced))
     } else {
         format!(
-            "{} of them priced; by their bound no other serves more than {} tokens/s, {} above the best",
+            "{} of them priced; no other has more than {} {} by its bound, {} above the best",
             format_count(space.priced),
-            format_significant(space.bound_tokens_per_s, 4),
+            format_significant(space.bound, 4),
+            report.unit,
             format_percent(space.gap)
         )
     };
@@ -80,11 +138,12 @@ fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
         ),
         ("its best", format!("{}; {} W", values(&space.best_values), format_significant(best.decode.device_w, 4))),
     ];
-    if let Some(reference) = space.reference_tokens_per_s {
+    if let Some((reference, value)) = space.reference.zip(best.value) {
         let text = format!(
-            "{} tokens/s on the base chip in the same form: the best serves {} times as much",
+            "{} {} on the base chip in the same form: the best has {} times as much",
             format_significant(reference, 4),
-            format_significant(best.tokens_per_s / reference, 3)
+            report.unit,
+            format_significant(value / reference, 3)
         );
         fields.push(("beside", text));
     }
@@ -117,12 +176,37 @@ fn space_text(space: &ServedSpaceRecord, best: &ServingChoice) -> String {
         fields.push((
             "two kinds",
             format!(
-                "{} tokens/s a device in pools apart; {} with one kind in both, {} with one kind together",
+                "{} tokens/s a device on many devices, the most of all pairs; {} with one kind in both pools, {} with \
+                one kind together",
                 number(apart.two_kinds),
                 number(apart.one_kind),
                 number(apart.together)
             ),
         ));
+        if let Some(cluster) = &apart.cluster {
+            let same = cluster.prefill_values == apart.prefill_values && cluster.decode_values == apart.decode_values;
+            let chips = if same {
+                "with these two".to_owned()
+            } else {
+                format!(
+                    "prompts by {}; decoding by {}",
+                    values(&cluster.prefill_values),
+                    values(&cluster.decode_values)
+                )
+            };
+            fields.push((
+                "on these",
+                format!(
+                    "{} tokens/s on {} devices, {chips}; of {} pairs in every split none serves more ({} tried, the \
+                    others are bounded); many devices would serve {} more each",
+                    number(cluster.tokens_per_s),
+                    format_count(report.devices),
+                    format_count(cluster.pairs),
+                    format_count(cluster.tried),
+                    format_percent(cluster.below_many)
+                ),
+            ));
+        }
     }
     format!("\n{}", format_fields(&fields))
 }
@@ -187,16 +271,21 @@ fn power_line(best: &ServingChoice) -> String {
     format!("{power}; {} tokens per joule", format_significant(best.tokens_per_joule, 4))
 }
 
-/// The mean power of a device of each pool, and whether it is more than the chip may take.
+/// The mean power of a device of each pool, and the clock if its limit lowers it.
 fn power_of_pools(best: &ServingChoice) -> String {
     let of = |pool: &PoolRecord| {
-        let over = pool.tdp_w.filter(|tdp| pool.device_w > *tdp).map_or_else(String::new, |tdp| {
-            format!(" (above its {} W: the clock would fall, and it would serve less)", format_significant(tdp, 4))
+        let lowered = pool.power_limit_w.filter(|_| pool.clock_mhz < pool.full_clock_mhz).map(|limit| {
+            format!(
+                " at {} of {} MHz, within its limit of {} W",
+                format_count(pool.clock_mhz as u64),
+                format_count(pool.full_clock_mhz as u64),
+                format_significant(limit, 4)
+            )
         });
         if pool.device_w == 0.0 {
             return format!("not known: the file of {} states no energy", pool.chip);
         }
-        format!("{} W a device{over}", format_significant(pool.device_w, 4))
+        format!("{} W a device{}", format_significant(pool.device_w, 4), lowered.unwrap_or_default())
     };
     match &best.prefill {
         None => of(&best.decode),
@@ -296,7 +385,9 @@ fn iteration_line(best: &ServingChoice) -> String {
 }
 
 fn choices_table(report: &ServingReport) -> TextTable {
-    let mut table = TextTable::new(["plan", "devices", "tokens/s", "each", "first ms", "next ms", "tokens/J"])
+    let by_figure = ![THROUGHPUT, "energy-per-token"].contains(&report.objective.as_str());
+    let last = if by_figure { report.unit.as_str() } else { "tokens/J" };
+    let mut table = TextTable::new(["plan", "devices", "tokens/s", "each", "first ms", "next ms", last])
         .align_column(0, ColumnAlign::Left);
     for choice in &report.choices {
         let plan = match &choice.prefill {
@@ -314,7 +405,10 @@ fn choices_table(report: &ServingReport) -> TextTable {
             number(choice.tokens_per_s_per_device),
             marked(choice.ttft_ms, ServingBound::TimeToFirstToken),
             marked(choice.tpot_ms, ServingBound::TimePerOutputToken),
-            if choice.tokens_per_joule > 0.0 { number(choice.tokens_per_joule) } else { "-".to_owned() },
+            match choice.value.filter(|_| by_figure).or((!by_figure).then_some(choice.tokens_per_joule)) {
+                Some(figure) if figure > 0.0 => number(figure),
+                _ => "-".to_owned(),
+            },
         ]);
     }
     table

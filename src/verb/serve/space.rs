@@ -1,9 +1,4 @@
-//! `coplace serve --study`: the chip of a space that serves most, and the best two chips for pools apart.
-//!
-//! Chips are priced in the order of a bound on their rate ([`best::bound_of_chip`]), until no bound is higher than the
-//! best rate found: the answer is then the best of the space. For pools apart the two chips are chosen separately: with
-//! rates a and b of requests per device, the best split of many devices serves a b / (a + b) per device, which rises in
-//! both.
+//! `coplace serve --study`: reads the study and writes down what the search over its chips found.
 
 use super::{PoolChoice, ServeArguments};
 use crate::call::Call;
@@ -11,45 +6,99 @@ use crate::failure::{self, Failure, OrInput};
 use crate::progress;
 use crate::verb::search::prepare_job;
 use crate::verb::search::question::SearchQuestion;
-use rayon::prelude::*;
-use results::answer::serving::{ServedSpaceRecord, TrainAndServe, TwoChips};
+use results::answer::serving::{ClusterChips, ServedSpaceRecord, TrainAndServe, TwoChips};
 use search::ask::WorkloadSpec;
 use search::planner::Job;
-use search::space::{Chips, Combination, CombinationChip, EfficiencyChoice, Space};
+use search::serve::{BestPair, BestServedChip, ChipForBoth, ServedChip, ServedSpace, TrainedSpace};
+use search::space::{ChipFigures, EfficiencyChoice};
 use search::study::Study;
-use search::sweep::Sweep;
 use serving::ServingEngine;
-use serving::best::{self, ServingAnswer, ServingHardware, ServingQuestion};
-use sim::network::Fabric;
-
-/// Most combinations of a space: every one is built.
-const MOST_COMBINATIONS: u64 = 200_000;
-/// Chips priced together before the bounds are looked at again.
-const TOGETHER: usize = 32;
-
-/// A chip of the space with its bound.
-struct BoundedChip {
-    number: u64,
-    chip: Box<CombinationChip>,
-    bound: f64,
-}
+use serving::best::{self, Deployment, ServingAnswer, ServingHardware, ServingQuestion};
+use sim::units::Watts;
+use std::collections::BTreeMap;
 
 /// The answer for a space.
 pub struct SpaceAnswer {
-    answers: Vec<ServingAnswer>,
-    record: ServedSpaceRecord,
+    /// The deployments of the best chip, or of the best two in pools apart, as asked.
+    pub answers: Vec<ServingAnswer>,
+    /// The record of the search.
+    pub record: ServedSpaceRecord,
+    /// The figures of the chips of the answers, by name.
+    pub figures: BTreeMap<String, ChipFigures>,
+    /// The efficiency of the space's chips.
+    pub efficiency: EfficiencyChoice,
 }
 
-impl SpaceAnswer {
-    /// Returns the deployments of the best chip, or of the best two in pools apart, as asked.
-    pub fn answers(&self) -> Vec<ServingAnswer> {
-        self.answers.clone()
+/// A study that is loaded to serve.
+struct LoadedStudy {
+    name: String,
+    study: Study,
+    question: SearchQuestion,
+}
+
+impl LoadedStudy {
+    fn load(arguments: &ServeArguments, name: &str, call: &Call) -> Result<Self, Failure> {
+        let study = Study::load_from(name, &call.files).or_input()?;
+        let mut asked = study.question(name);
+        asked.models = vec![WorkloadSpec::of(&arguments.model)];
+        asked.cluster.devices = arguments.devices;
+        if let Some(fabric) = &arguments.fabric {
+            asked.cluster.fabric.clone_from(fabric);
+        }
+        asked.assume_ignored.clone_from(&arguments.assume);
+        asked.files = call.files.clone();
+        Ok(Self { name: name.to_owned(), study, question: SearchQuestion::load_again(asked)? })
     }
 
-    /// Returns what was searched.
-    pub fn record(&self) -> ServedSpaceRecord {
-        self.record.clone()
+    fn fault(&self, why: impl std::fmt::Display) -> Failure {
+        failure::input_failure(format!("--study {}: {why}", self.name))
     }
+
+    /// Finds the best chip for training and serving.
+    fn best_for_both(
+        &self,
+        served: &ServedSpace<'_>,
+        chips: &[ServedChip],
+        weight: f64,
+    ) -> Result<(String, Option<ChipForBoth>), Failure> {
+        if self.study.workloads.is_empty() {
+            return Err(failure::input_failure(format!(
+                "--train-weight: study {} has no [[workload]] to train; name one in the study",
+                self.name
+            )));
+        }
+        let question = SearchQuestion::load_again(self.study.question(&self.name))?.of_one_model(true)?;
+        let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
+        let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
+        let cluster = &question.study.cluster;
+        let tokens = f64::from(cluster.global_batch_sequences) * question.sequence_length as f64;
+        let trained = TrainedSpace { prepared: &prepared, tokens_per_chip: tokens / f64::from(cluster.devices) };
+        Ok((question.called.clone(), served.best_for_both(chips, &trained, weight)))
+    }
+
+    /// Returns the value of the base chip with the efficiency of the space's chips.
+    fn price_base_chip(&self, served: &ServedSpace<'_>) -> Option<f64> {
+        let space = &self.study.space;
+        let base = space.limits.chip_with_efficiency(&self.question.reference, space.efficiency());
+        let figures = ChipFigures::of_chip(&base).ok();
+        let side = ServingHardware { chip: &base, fabric: &self.question.fabric, engine: served.engine };
+        let answer = best::together(served.question, side);
+        let values = answer.deployments.iter().filter_map(|of| served.objective.value(of, |_| figures));
+        values.reduce(f64::max)
+    }
+}
+
+/// Refuses an objective where chips are ranked by tokens per second alone.
+fn check_objective(arguments: &ServeArguments) -> Result<(), Failure> {
+    let alone = match (arguments.pools, arguments.train_weight) {
+        _ if arguments.objective.is_throughput() => return Ok(()),
+        (PoolChoice::Together, None) => return Ok(()),
+        (PoolChoice::Together, Some(_)) => "--train-weight",
+        _ => "--pools apart and any",
+    };
+    Err(failure::input_failure(format!(
+        "--objective: with --study, {alone} rank chips by tokens per second alone; leave out one of the two"
+    )))
 }
 
 /// Searches the chips of a study.
@@ -60,267 +109,122 @@ pub fn search_space(
     engine: &ServingEngine,
     call: &Call,
 ) -> Result<SpaceAnswer, Failure> {
-    let study = Study::load_from(name, &call.files).or_input()?;
-    let mut asked = study.question(name);
-    asked.models = vec![WorkloadSpec::of(&arguments.model)];
-    asked.cluster.devices = arguments.devices;
-    if let Some(fabric) = &arguments.fabric {
-        asked.cluster.fabric.clone_from(fabric);
-    }
-    asked.assume_ignored.clone_from(&arguments.assume);
-    asked.files = call.files.clone();
-    let loaded = SearchQuestion::load_again(asked)?;
-    let space = &loaded.space;
-    let combinations = space.combination_count();
-    if combinations > MOST_COMBINATIONS {
-        return Err(failure::input_failure(format!(
-            "--study {name}: its space has {combinations} combinations; serve builds every one, at most \
-            {MOST_COMBINATIONS}: give a study with fewer values"
-        )));
-    }
+    check_objective(arguments)?;
+    let loaded = LoadedStudy::load(arguments, name, call)?;
+    let limits = &loaded.study.space.limits;
+    let question = ServingQuestion { power_limit: limits.max_power_w.map(Watts), ..question.clone() };
+    let served = ServedSpace {
+        space: &loaded.question.space,
+        fabrics: &loaded.question.fabrics,
+        question: &question,
+        engine,
+        objective: arguments.objective,
+    };
     progress::run_with_progress(call, "pricing chips", || {
-        let mut chips = bounded_chips(space, question, engine)?;
-        chips.sort_by(|a, b| b.bound.total_cmp(&a.bound).then(a.number.cmp(&b.number)));
-        let fabrics = &loaded.fabrics;
-        let (training, both) = match arguments.train_weight {
-            Some(weight) => {
-                let training = TrainingRates::of_chips(&study, name, &chips)?;
-                let both = training.join_serving(&chips, fabrics, (question, engine), weight);
-                (Some(training), Some(both))
-            }
-            None => (None, None),
+        let chips = served.list_chips().map_err(|why| loaded.fault(why))?;
+        let both = arguments.train_weight.map(|weight| loaded.best_for_both(&served, &chips, weight)).transpose()?;
+        let found = match &both {
+            Some((_, both)) => both.as_ref().map(|both| best_of_both(both, chips.len())),
+            None => served.best_chip(&chips),
         };
-        let (found, priced, left) = match &both {
-            Some(both) => (both.found.clone(), chips.len(), 0.0),
-            None => best_chip(&chips, fabrics, question, engine),
-        };
-        let Some((at, answer)) = found else {
-            let most = chips.first().map_or(0.0, |first| first.bound);
-            return Err(failure::input_failure(format!(
-                "--study {name}: none of its {} chips within the limits serves at this level (a bound allows the best \
-                one {most:.0} tokens/s); allow more time, or give more devices",
-                chips.len()
-            )));
-        };
-        let rate = answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
-        let apart = (arguments.pools != PoolChoice::Together)
-            .then(|| two_chips(&chips, fabrics, (question, engine), rate / f64::from(question.devices)))
-            .flatten();
-        let mut answers = if arguments.pools == PoolChoice::Apart { Vec::new() } else { vec![answer] };
-        answers.extend(apart.as_ref().and_then(|(first, second, _)| {
-            let side = |at: &usize| {
-                let built = &chips.get(*at)?.chip;
-                let fabric = built.fabric.and_then(|fabric| fabrics.get(fabric))?;
-                Some(ServingHardware { chip: &built.chip, fabric, engine })
-            };
-            Some(best::apart(question, side(first)?, side(second)?))
-        }));
-        let values = |chip: &BoundedChip| values_of(space, chip.number);
-        let efficiency = match &study.space.chips {
-            Chips::Grid(spec) => spec.efficiency,
-            Chips::Phaze(_) => EfficiencyChoice::Ideal,
-        };
-        let base = study.space.limits.chip_with_efficiency(&loaded.reference, efficiency);
-        let side = ServingHardware { chip: &base, fabric: &loaded.fabric, engine };
-        let reference = best::together(question, side).deployments.first().map(|best| best.tokens_per_second);
-        let record = ServedSpaceRecord {
-            study: name.to_owned(),
-            combinations,
-            chips: chips.len() as u64,
-            priced: priced as u64,
-            bound_tokens_per_s: left,
-            gap: (left / rate - 1.0).max(0.0),
-            best_values: chips.get(at).map(values).unwrap_or_default(),
-            apart: apart.map(|(first, second, rates)| TwoChips {
-                prefill_values: chips.get(first).map(values).unwrap_or_default(),
-                decode_values: chips.get(second).map(values).unwrap_or_default(),
-                two_kinds: rates[0],
-                one_kind: rates[1],
-                together: rates[2],
-            }),
-            both: training.zip(both).map(|(training, both)| both.record(&training, (at, arguments), &chips, &values)),
-            reference_tokens_per_s: reference,
-        };
-        Ok(SpaceAnswer { answers, record })
+        let found = found.ok_or_else(|| loaded.fault(nothing_serves(&served, &chips)))?;
+        let pair = (arguments.pools != PoolChoice::Together).then(|| served.best_pair(&chips)).flatten();
+        let record = SpaceRecorder { served: &served, chips: &chips, loaded: &loaded };
+        let mut record = record.record(&found, pair.as_ref(), both.as_ref().zip(arguments.train_weight));
+        record.reference = loaded.price_base_chip(&served);
+        let mut answers = if arguments.pools == PoolChoice::Apart { Vec::new() } else { vec![found.answer] };
+        answers.extend(pair.and_then(|pair| pair.cluster).map(|cluster| cluster.answer));
+        let figures = chips.iter().map(|chip| (chip.built.chip.name.clone(), chip.built.figures)).collect();
+        Ok(SpaceAnswer { answers, record, figures, efficiency: loaded.study.space.efficiency() })
     })
 }
 
-/// Rates of a training job on the chips, in tokens per second and chip; zero where no plan fits.
-struct TrainingRates {
-    model: String,
-    rates: Vec<f64>,
+/// Returns the chip for both as a chip that serves.
+fn best_of_both(both: &ChipForBoth, chips: usize) -> BestServedChip {
+    let value = both.answer.deployments.first().map_or(0.0, |best: &Deployment| best.tokens_per_second);
+    let open_bound = if both.priced.iter().all(|priced| *priced == chips) { 0.0 } else { value * both.open_bound };
+    let [trained, served] = both.priced;
+    BestServedChip { chip: both.chip, answer: both.answer.clone(), value, priced: trained.min(served), open_bound }
 }
 
-impl TrainingRates {
-    /// Trains the study's model on every chip under its fastest plan of the study.
-    fn of_chips(study: &Study, name: &str, chips: &[BoundedChip]) -> Result<Self, Failure> {
-        if study.workloads.is_empty() {
-            return Err(failure::input_failure(format!(
-                "--train-weight: study {name} has no [[workload]] to train; name one in the study"
-            )));
-        }
-        let question = SearchQuestion::load_again(study.question(name))?.of_one_model(true)?;
-        let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric| question.reference_job(fabric)).collect();
-        let prepared = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<Vec<_>, _>>()?;
-        let sweep = Sweep { prepared: &prepared, space: &question.space, max_step: None };
-        let cluster = &question.study.cluster;
-        let tokens = f64::from(cluster.global_batch_sequences) * question.sequence_length as f64;
-        let per_chip = tokens / f64::from(cluster.devices);
-        let rate = |chip: &BoundedChip| {
-            let plan = sweep.evaluate_chip(&chip.chip).outcome.ok();
-            plan.map_or(0.0, |plan| per_chip / plan.time.total.0)
-        };
-        Ok(Self { model: question.called.clone(), rates: chips.par_iter().map(rate).collect() })
+fn nothing_serves(served: &ServedSpace<'_>, chips: &[ServedChip]) -> String {
+    let most = served.bound_chips(chips).highest_open_bound();
+    format!(
+        "none of its {} chips within the limits serves at this level (a bound allows the best one {most:.3} {}); allow \
+        more time, or give more devices",
+        chips.len(),
+        served.objective.unit()
+    )
+}
+
+/// Writes the record of a search.
+struct SpaceRecorder<'a> {
+    served: &'a ServedSpace<'a>,
+    chips: &'a [ServedChip],
+    loaded: &'a LoadedStudy,
+}
+
+impl SpaceRecorder<'_> {
+    fn values(&self, chip: usize) -> Vec<(String, String)> {
+        self.chips.get(chip).map_or_else(Vec::new, |chip| self.served.values_of_chip(chip))
     }
 
-    /// Serves on every chip, and finds the chip with the highest weighted geometric mean of both rates.
-    fn join_serving(
-        &self,
-        chips: &[BoundedChip],
-        fabrics: &[Fabric],
-        (question, engine): (&ServingQuestion<'_>, &ServingEngine),
-        weight: f64,
-    ) -> JointRates {
-        let serve = |chip: &BoundedChip| {
-            let fabric = chip.chip.fabric.and_then(|at| fabrics.get(at))?;
-            Some(best::together(question, ServingHardware { chip: &chip.chip.chip, fabric, engine }))
-        };
-        let answers: Vec<Option<ServingAnswer>> = chips.par_iter().map(serve).collect();
-        let rate_of = |answer: &Option<ServingAnswer>| {
-            answer.as_ref().and_then(|answer| answer.deployments.first()).map_or(0.0, |best| best.tokens_per_second)
-        };
-        let serving: Vec<f64> = answers.iter().map(rate_of).collect();
-        let joint: Vec<f64> = self
-            .rates
-            .iter()
-            .zip(&serving)
-            .map(|(train, serve)| train.powf(weight) * serve.powf(1.0 - weight))
-            .collect();
-        let best = place_of_most(&joint).filter(|at| joint[*at] > 0.0);
-        let found = best.and_then(|at| Some((at, answers.get(at)?.clone()?)));
-        JointRates { found, serving }
-    }
-}
-
-/// The best chip for both, and all rates of serving.
-struct JointRates {
-    found: Option<(usize, ServingAnswer)>,
-    serving: Vec<f64>,
-}
-
-impl JointRates {
     fn record(
         &self,
-        training: &TrainingRates,
-        (at, arguments): (usize, &ServeArguments),
-        chips: &[BoundedChip],
-        values: &dyn Fn(&BoundedChip) -> Vec<(String, String)>,
-    ) -> TrainAndServe {
-        let (trainer, server) = (place_of_most(&training.rates), place_of_most(&self.serving));
-        let part = |rates: &[f64], of: Option<usize>, at: Option<usize>| {
-            let rate = |at: Option<usize>| at.and_then(|at| rates.get(at)).copied().unwrap_or(0.0);
-            if rate(of) > 0.0 { rate(at) / rate(of) } else { 0.0 }
-        };
-        let values = |at: Option<usize>| at.and_then(|at| chips.get(at)).map(values).unwrap_or_default();
+        found: &BestServedChip,
+        pair: Option<&BestPair>,
+        both: Option<(&(String, Option<ChipForBoth>), f64)>,
+    ) -> ServedSpaceRecord {
+        let together = found.answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
+        ServedSpaceRecord {
+            study: self.loaded.name.clone(),
+            combinations: self.loaded.question.space.combination_count(),
+            chips: self.chips.len() as u64,
+            priced: found.priced as u64,
+            bound: found.open_bound,
+            gap: (found.open_bound / found.value - 1.0).max(0.0),
+            best_values: self.values(found.chip),
+            apart: pair.map(|pair| self.two_chips(pair, together / f64::from(self.served.question.devices))),
+            both: both.and_then(|((model, both), weight)| Some(self.train_and_serve(model, both.as_ref()?, weight))),
+            reference: None,
+        }
+    }
+
+    fn two_chips(&self, pair: &BestPair, together: f64) -> TwoChips {
+        let many = pair.many_devices * f64::from(self.served.question.devices);
+        let cluster = pair.cluster.as_ref().map(|cluster| ClusterChips {
+            prefill_values: self.values(cluster.prompts),
+            decode_values: self.values(cluster.decoding),
+            tokens_per_s: cluster.tokens_per_second,
+            tried: cluster.tried as u64,
+            pairs: (self.chips.len() as u64).saturating_mul(self.chips.len() as u64),
+            below_many: (many / cluster.tokens_per_second - 1.0).max(0.0),
+        });
+        TwoChips {
+            prefill_values: self.values(pair.prompts),
+            decode_values: self.values(pair.decoding),
+            two_kinds: pair.many_devices,
+            one_kind: pair.one_kind,
+            together,
+            cluster,
+        }
+    }
+
+    fn train_and_serve(&self, model: &str, both: &ChipForBoth, weight: f64) -> TrainAndServe {
+        let ([train, train_best, server_trains], [serve, trainer_serves, serve_best]) = (both.training, both.serving);
+        let part = |rate: f64, of: f64| if of > 0.0 { rate / of } else { 0.0 };
         TrainAndServe {
-            trains_model: training.model.clone(),
-            train_weight: arguments.train_weight.unwrap_or(0.0),
-            training_values: values(trainer),
-            serving_values: values(server),
-            training_tokens_per_s: training.rates.get(at).copied().unwrap_or(0.0),
-            trains: part(&training.rates, trainer, Some(at)),
-            serves: part(&self.serving, server, Some(at)),
-            training_chip_serves: part(&self.serving, server, trainer),
-            serving_chip_trains: part(&training.rates, trainer, server),
+            trains_model: model.to_owned(),
+            train_weight: weight,
+            priced_training: both.priced[0] as u64,
+            priced_serving: both.priced[1] as u64,
+            training_values: self.values(both.trainer),
+            serving_values: self.values(both.server),
+            training_tokens_per_s: train,
+            trains: part(train, train_best),
+            serves: part(serve, serve_best),
+            training_chip_serves: part(trainer_serves, serve_best),
+            serving_chip_trains: part(server_trains, train_best),
         }
     }
-}
-
-/// Returns the place of the largest rate, the first of equal ones.
-fn place_of_most(rates: &[f64]) -> Option<usize> {
-    (0..rates.len()).max_by(|i, j| rates[*i].total_cmp(&rates[*j]).then(j.cmp(i)))
-}
-
-/// Returns the chips within the limits with their bounds.
-fn bounded_chips(
-    space: &Space,
-    question: &ServingQuestion<'_>,
-    engine: &ServingEngine,
-) -> Result<Vec<BoundedChip>, Failure> {
-    let build = |number: u64| match space.combination_at(number) {
-        Ok(Combination::Chip(chip)) => {
-            let bound = best::bound_of_chip(question, &chip.chip, engine);
-            Ok(Some(BoundedChip { number, chip, bound }))
-        }
-        Ok(Combination::Outside(..) | Combination::NoChip(_)) => Ok(None),
-        Err(why) => Err(failure::input_failure(why)),
-    };
-    let chips: Vec<Option<BoundedChip>> =
-        (0..space.combination_count()).into_par_iter().map(build).collect::<Result<_, _>>()?;
-    Ok(chips.into_iter().flatten().collect())
-}
-
-/// Prices chips until no bound is higher than the best rate. Returns the best one's place with its answer, the chips
-/// priced, and the highest bound left.
-fn best_chip(
-    chips: &[BoundedChip],
-    fabrics: &[Fabric],
-    question: &ServingQuestion<'_>,
-    engine: &ServingEngine,
-) -> (Option<(usize, ServingAnswer)>, usize, f64) {
-    let (mut best, mut rate, mut priced) = (None, 0.0, 0);
-    for group in chips.chunks(TOGETHER) {
-        if group.first().is_none_or(|first| first.bound <= rate) {
-            break;
-        }
-        let price = |chip: &BoundedChip| {
-            let fabric = chip.chip.fabric.and_then(|at| fabrics.get(at))?;
-            Some(best::together(question, ServingHardware { chip: &chip.chip.chip, fabric, engine }))
-        };
-        let answers: Vec<Option<ServingAnswer>> = group.par_iter().map(price).collect();
-        for (i, answer) in answers.into_iter().enumerate() {
-            let own =
-                answer.as_ref().and_then(|answer| answer.deployments.first()).map_or(0.0, |d| d.tokens_per_second);
-            if own > rate {
-                (rate, best) = (own, answer.map(|answer| (priced + i, answer)));
-            }
-        }
-        priced += group.len();
-    }
-    let left = chips.get(priced).map_or(0.0, |next| next.bound);
-    (best, priced, left)
-}
-
-/// Returns the places of the best chips for prompts and for decoding, and output tokens per second and device with
-/// both, with the best one kind in two pools, and with the best together.
-fn two_chips(
-    chips: &[BoundedChip],
-    fabrics: &[Fabric],
-    (question, engine): (&ServingQuestion<'_>, &ServingEngine),
-    together: f64,
-) -> Option<(usize, usize, [f64; 3])> {
-    let rates: Vec<[f64; 2]> = chips
-        .par_iter()
-        .map(|chip| {
-            let fabric = chip.chip.fabric.and_then(|at| fabrics.get(at))?;
-            Some(best::pool_rates(question, ServingHardware { chip: &chip.chip.chip, fabric, engine }))
-        })
-        .map(|rates| rates.unwrap_or([0.0; 2]))
-        .collect();
-    let joint = |[a, b]: [f64; 2]| if a + b > 0.0 { a * b / (a + b) } else { 0.0 };
-    let best_of =
-        |side: usize| (0..rates.len()).max_by(|i, j| rates[*i][side].total_cmp(&rates[*j][side]).then(j.cmp(i)));
-    let (first, second) = (best_of(0)?, best_of(1)?);
-    let output = question.lengths.mean_output();
-    let two = joint([rates[first][0], rates[second][1]]) * output;
-    let one = rates.iter().map(|own| joint(*own)).fold(0.0, f64::max) * output;
-    Some((first, second, [two, one, together]))
-}
-
-/// Returns the values of a combination's listed dimensions.
-fn values_of(space: &Space, number: u64) -> Vec<(String, String)> {
-    let listed = space.listed_dimensions();
-    let places = search::space::places_of_combination(&listed, number);
-    let values = listed.iter().zip(places).filter(|(dial, _)| dial.values.len() > 1);
-    values.filter_map(|(dial, place)| Some((dial.key.clone(), dial.values.get(place)?.to_string()))).collect()
 }

@@ -52,6 +52,7 @@ fn attention_kernel(call: &AttentionCall) -> FusedAttention {
         causal: !decodes,
         window: call.window,
         values_are_keys: false,
+        pieces: None,
         operand: call.operand,
     }
 }

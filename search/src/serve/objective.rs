@@ -1,0 +1,108 @@
+//! The objectives that rank deployments.
+
+use crate::objective::Objective;
+use crate::space::ChipFigures;
+use serde::{Deserialize, Serialize};
+use serving::best::{Deployment, DeviceBounds, ReplicaPool};
+use sim::hardware::Accelerator;
+
+/// The objective of a deployment: one of [`Objective`] but the time of a step.
+///
+/// Each is output tokens per second of the whole deployment, or these over the sum of a figure of its devices in use,
+/// or output tokens per joule. Larger is better. Every plan runs at its highest rate within the service level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(into = "Objective", try_from = "Objective")]
+pub struct ServedObjective(Objective);
+
+impl From<ServedObjective> for Objective {
+    fn from(served: ServedObjective) -> Self {
+        served.0
+    }
+}
+
+impl TryFrom<Objective> for ServedObjective {
+    type Error = String;
+
+    fn try_from(objective: Objective) -> Result<Self, String> {
+        match objective {
+            Objective::StepTime => Err("a deployment has no step; give throughput".to_owned()),
+            served => Ok(Self(served)),
+        }
+    }
+}
+
+/// Returns the figures of a built chip. Its power under the heaviest load is at most its published limit; `None` for a
+/// chip without an area model.
+#[must_use]
+pub fn figures_of_built_chip(chip: &Accelerator) -> Option<ChipFigures> {
+    let figures = ChipFigures::of_chip(chip).ok()?;
+    let peak_power = chip.published.tdp.map_or(figures.peak_power, |limit| limit.min(figures.peak_power));
+    Some(ChipFigures { peak_power, ..figures })
+}
+
+impl ServedObjective {
+    /// Returns the names of all.
+    #[must_use]
+    pub fn names() -> Vec<&'static str> {
+        let served = Objective::NAMES.into_iter().filter(|(_, objective)| Self::try_from(*objective).is_ok());
+        served.map(|(name, _)| name).collect()
+    }
+
+    /// Returns the objective of this name.
+    ///
+    /// # Errors
+    /// An unknown name, or that of an objective of training alone.
+    pub fn from_name(name: &str) -> Result<Self, String> {
+        let found = Objective::NAMES.into_iter().find(|(known, _)| *known == name);
+        let unknown =
+            || format!("no such objective; {}", sim::names::hint(name, &Self::names().join(", "), "use one of"));
+        Self::try_from(found.ok_or_else(unknown)?.1)
+    }
+
+    /// True for output tokens per second of the whole deployment.
+    #[must_use]
+    pub fn is_throughput(self) -> bool {
+        self.0 == Objective::Throughput
+    }
+
+    /// Returns the unit of a value.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        match self.0 {
+            Objective::Throughput | Objective::StepTime => "tokens/s",
+            Objective::PerArea => "tokens/s per mm²",
+            Objective::PerWatt => "tokens/s per W",
+            Objective::PerDollar => "tokens/s per USD",
+            Objective::EnergyPerToken => "tokens per J",
+        }
+    }
+
+    /// Returns the value of a deployment; `figures` are those of the chip of a pool. `None` if a chip lacks the figure.
+    #[must_use]
+    pub fn value(self, deployment: &Deployment, figures: impl Fn(&ReplicaPool) -> Option<ChipFigures>) -> Option<f64> {
+        match self.0 {
+            Objective::Throughput | Objective::StepTime => Some(deployment.tokens_per_second),
+            Objective::EnergyPerToken => Some(deployment.tokens_per_joule),
+            per => {
+                let of_pool = |pool: &ReplicaPool| {
+                    let devices = f64::from(pool.replicas) * f64::from(pool.plan.devices());
+                    Some(devices * per.factor_of_chip(&figures(pool)?)?)
+                };
+                let prefill = deployment.prefill.as_ref().map_or(Some(0.0), of_pool)?;
+                Some(deployment.tokens_per_second / (of_pool(&deployment.decode)? + prefill))
+            }
+        }
+    }
+
+    /// Returns an upper bound on the value of any deployment on up to `devices` devices of a chip, with prompts and
+    /// decoding on the same ones. Zero for a chip that lacks the figure.
+    #[must_use]
+    pub fn upper_bound(self, bounds: &DeviceBounds, output: f64, devices: u32, figures: &ChipFigures) -> f64 {
+        let per_device = bounds.requests() * output;
+        match self.0 {
+            Objective::Throughput | Objective::StepTime => per_device * f64::from(devices),
+            Objective::EnergyPerToken => bounds.tokens_per_joule(),
+            per => per.factor_of_chip(figures).map_or(0.0, |factor| per_device / factor),
+        }
+    }
+}

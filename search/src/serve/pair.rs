@@ -1,0 +1,161 @@
+//! Two chips, one for each of two pools.
+
+use super::bounded::{BoundedValues, JoinedValues, PricedValue};
+use super::{ServedChip, ServedSpace};
+use serving::apart::{
+    SizedRate, apart, best_rate_of_pools, decode_rates, highest_per_device, prompt_rates, rate_of_many_devices,
+};
+use serving::best::{DeviceBounds, ServingAnswer, ServingHardware, ServingQuestion};
+use std::sync::OnceLock;
+
+/// The best chips of a space for pools apart.
+#[derive(Debug, Clone)]
+pub struct BestPair {
+    /// Place of the chip for prompts, on many devices.
+    pub prompts: usize,
+    /// Place of the chip for decoding, on many devices.
+    pub decoding: usize,
+    /// Output tokens per second and device of both, on so many devices that they divide as they should. No pair and no
+    /// cluster serves more per device.
+    pub many_devices: f64,
+    /// The same with the best single kind in both pools.
+    pub one_kind: f64,
+    /// The best pair on the question's devices.
+    pub cluster: Option<ClusterPair>,
+    /// Chips priced in a pool for prompts, and in one for decoding.
+    pub priced: [usize; 2],
+}
+
+/// The best pair of chips on a finite cluster. No other pair or division of its devices serves more.
+#[derive(Debug, Clone)]
+pub struct ClusterPair {
+    /// Place of the chip for prompts.
+    pub prompts: usize,
+    /// Place of the chip for decoding.
+    pub decoding: usize,
+    /// Output tokens per second of the cluster.
+    pub tokens_per_second: f64,
+    /// Pairs whose divisions were tried. The others cannot serve more by their rates on many devices.
+    pub tried: usize,
+    /// Its deployments.
+    pub answer: ServingAnswer,
+}
+
+/// Computes what a pool of one kind serves.
+type PoolRatesOf = fn(&ServingQuestion<'_>, ServingHardware<'_>) -> Vec<SizedRate>;
+
+/// One of the two pools: its rates on chips by size of a replica, computed once each.
+struct PoolTable<'s> {
+    space: &'s ServedSpace<'s>,
+    chips: &'s [ServedChip],
+    compute: PoolRatesOf,
+    by_size: Vec<OnceLock<Vec<SizedRate>>>,
+}
+
+impl<'s> PoolTable<'s> {
+    fn new(space: &'s ServedSpace<'s>, chips: &'s [ServedChip], compute: PoolRatesOf) -> Self {
+        Self { space, chips, compute, by_size: vec![OnceLock::new(); chips.len()] }
+    }
+
+    fn rates_of(&self, at: usize) -> &[SizedRate] {
+        let compute = || {
+            let hardware = self.chips.get(at).and_then(|chip| self.space.hardware(chip));
+            hardware.map_or_else(Vec::new, |hardware| (self.compute)(self.space.question, hardware))
+        };
+        self.by_size.get(at).map_or(&[], |rates| rates.get_or_init(compute))
+    }
+
+    fn price(&self, at: usize) -> PricedValue {
+        PricedValue::Exact(highest_per_device(self.rates_of(at)))
+    }
+}
+
+/// Both pools, and requests per second and device of each by chip.
+struct TwoPools<'s> {
+    prompts: PoolTable<'s>,
+    decoding: PoolTable<'s>,
+    by_prompts: BoundedValues,
+    by_decoding: BoundedValues,
+}
+
+impl<'s> TwoPools<'s> {
+    fn new(space: &'s ServedSpace<'s>, chips: &'s [ServedChip]) -> Self {
+        let bounds = |of: fn(&DeviceBounds) -> f64| {
+            BoundedValues::from_bounds(chips.iter().map(|chip| of(&chip.bounds)).collect())
+        };
+        Self {
+            prompts: PoolTable::new(space, chips, prompt_rates),
+            decoding: PoolTable::new(space, chips, decode_rates),
+            by_prompts: bounds(DeviceBounds::prompts),
+            by_decoding: bounds(DeviceBounds::decoding),
+        }
+    }
+
+    /// Returns the best chip for each pool.
+    fn settle_each(&mut self) -> Option<(usize, usize)> {
+        let prompts = self.by_prompts.settle_largest(&|at, _| self.prompts.price(at))?;
+        let decoding = self.by_decoding.settle_largest(&|at, _| self.decoding.price(at))?;
+        Some((prompts, decoding))
+    }
+
+    /// Returns the requests per second and device of the best chip in both pools.
+    fn settle_one_kind(&mut self) -> f64 {
+        let joined = JoinedValues { join: &rate_of_many_devices, needed: &|_, _| 0.0 };
+        let prices = (&|at: usize, _: f64| self.prompts.price(at), &|at: usize, _: f64| self.decoding.price(at));
+        let best = self.by_prompts.settle_joint(&mut self.by_decoding, &joined, (prices.0, prices.1));
+        best.map_or(0.0, |at| rate_of_many_devices(self.by_prompts.at_most(at), self.by_decoding.at_most(at)))
+    }
+
+    /// Returns the best pair on a finite cluster, its requests per second, and the pairs that were tried. It starts at
+    /// the best pair on many devices, whose rates bound all others.
+    fn settle_cluster(&mut self, devices: u32, start: (usize, usize)) -> Option<(usize, usize, f64, usize)> {
+        let rate_of = |pools: &Self, (a, b): (usize, usize)| {
+            best_rate_of_pools(devices, pools.prompts.rates_of(a), pools.decoding.rates_of(b))
+        };
+        let count = f64::from(devices);
+        let (mut best, mut rate, mut tried) = (start, rate_of(self, start), 1);
+        // Chips that could serve more beside the best chip of the other pool.
+        let (most_prompts, most_decoding) = (self.by_prompts.at_most(start.0), self.by_decoding.at_most(start.1));
+        let needed = |other: f64| {
+            let rest = count / rate - 1.0 / other;
+            if rate > 0.0 && rest > 0.0 { 1.0 / rest } else { 0.0 }
+        };
+        self.by_prompts.settle_above(&|at, _| self.prompts.price(at), needed(most_decoding));
+        self.by_decoding.settle_above(&|at, _| self.decoding.price(at), needed(most_prompts));
+        let (prompts, decoding) = (self.by_prompts.exact_by_falling(), self.by_decoding.exact_by_falling());
+        for (a, own) in prompts {
+            for &(b, other) in &decoding {
+                if count * rate_of_many_devices(own, other) <= rate {
+                    break;
+                }
+                tried += 1;
+                let found = rate_of(self, (a, b));
+                if found > rate {
+                    (best, rate) = ((a, b), found);
+                }
+            }
+        }
+        (rate > 0.0).then_some((best.0, best.1, rate, tried))
+    }
+}
+
+impl ServedSpace<'_> {
+    /// Returns the chips that serve most in pools apart; `None` if a pool has none. They are ranked by output tokens
+    /// per second, whatever the objective.
+    #[must_use]
+    pub fn best_pair(&self, chips: &[ServedChip]) -> Option<BestPair> {
+        let output = self.question.lengths.mean_output();
+        let mut pools = TwoPools::new(self, chips);
+        let (prompts, decoding) = pools.settle_each()?;
+        let many = rate_of_many_devices(pools.by_prompts.at_most(prompts), pools.by_decoding.at_most(decoding));
+        let one_kind = pools.settle_one_kind() * output;
+        let found = pools.settle_cluster(self.question.devices, (prompts, decoding));
+        let cluster = found.and_then(|(prompts, decoding, rate, tried)| {
+            let side = |at: usize| self.hardware(chips.get(at)?);
+            let answer = apart(self.question, side(prompts)?, side(decoding)?);
+            Some(ClusterPair { prompts, decoding, tokens_per_second: rate * output, tried, answer })
+        });
+        let priced = [pools.by_prompts.priced(), pools.by_decoding.priced()];
+        Some(BestPair { prompts, decoding, many_devices: many * output, one_kind, cluster, priced })
+    }
+}

@@ -1,0 +1,361 @@
+//! Prompts and decoding in pools apart, which may have different chips.
+//!
+//! The cache's way from pool to pool delays an answer's second token and no later one; the limits hold for the first
+//! token and for the mean time between tokens, so it changes no rate. So the rate of a pool depends on its own chip and
+//! plan alone.
+//!
+//! **Bound of a split.** Let a replica of the best plan for prompts serve at most `a` requests per second and device,
+//! and one for decoding `b`. A deployment at rate r has at least r / a devices for prompts and r / b for decoding. With
+//! N devices, r (1 / a + 1 / b) <= N, so r <= N a b / (a + b). Many devices come as near to it as one likes
+//! ([`rate_of_many_devices`]); a finite cluster has whole replicas, and [`best_split`] tries every number of them.
+
+use crate::best::{
+    Deployment, DeploymentParts, LoadedPlan, MOST_LOAD, PlanRefusal, PoolWork, ServingAnswer, ServingBound,
+    ServingHardware, ServingQuestion, deploy_within_power, deployment_of, enumerate_plans, highest_rate, no_rate,
+    prompt_time,
+};
+use crate::plan::ServingPlan;
+use crate::steady::{PromptPool, RequestCost, SteadyState, under_arrivals};
+use sim::hardware::Accelerator;
+use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::units::{Seconds, Watts};
+
+/// Replicas of a size and the highest rate of one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SizedRate {
+    /// Devices of a replica.
+    pub devices: u32,
+    /// Requests per second of a replica.
+    pub rate: f64,
+}
+
+impl SizedRate {
+    /// Returns requests per second and device.
+    #[must_use]
+    pub fn per_device(&self) -> f64 {
+        self.rate / f64::from(self.devices.max(1))
+    }
+}
+
+/// The rates of a chip in each pool: for every size of a replica, the plan that serves most.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PoolRates {
+    /// In a pool for prompts.
+    pub prompts: Vec<SizedRate>,
+    /// In a pool for decoding.
+    pub decoding: Vec<SizedRate>,
+}
+
+/// Returns the highest rates of pools on a chip. A pool without a plan that serves is empty.
+#[must_use]
+pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> PoolRates {
+    PoolRates { prompts: prompt_rates(question, hardware), decoding: decode_rates(question, hardware) }
+}
+
+/// Returns the highest rates of a pool for prompts, by size.
+#[must_use]
+pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
+    let plans = enumerate_plans(question);
+    sized_rates(&best_by_size(plans.iter().filter_map(|plan| prompt_rate(question, hardware, *plan).ok()).collect()))
+}
+
+/// Returns the highest rates of a pool for decoding, by size.
+#[must_use]
+pub fn decode_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
+    let plans = enumerate_plans(question);
+    sized_rates(&best_by_size(plans.iter().filter_map(|plan| decode_rate(question, hardware, *plan).ok()).collect()))
+}
+
+fn sized_rates(rates: &[PoolRate<'_>]) -> Vec<SizedRate> {
+    rates.iter().map(|own| SizedRate { devices: own.loaded.times.plan().devices(), rate: own.rate }).collect()
+}
+
+/// Returns the highest rate per device of any of the sizes; zero without one.
+#[must_use]
+pub fn highest_per_device(rates: &[SizedRate]) -> f64 {
+    rates.iter().map(SizedRate::per_device).fold(0.0, f64::max)
+}
+
+/// Returns the requests per second and device of a cluster so large that it divides as it should, with `prompts` and
+/// `decoding` requests per second and device of the pools: an upper bound on every finite cluster.
+#[must_use]
+pub fn rate_of_many_devices(prompts: f64, decoding: f64) -> f64 {
+    if prompts > 0.0 && decoding > 0.0 { 1.0 / (1.0 / prompts + 1.0 / decoding) } else { 0.0 }
+}
+
+/// A division of devices between two pools.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PoolSplit {
+    /// Requests per second of both.
+    pub rate: f64,
+    /// Replicas for prompts.
+    pub prompts: u32,
+    /// Replicas for decoding.
+    pub decoding: u32,
+}
+
+/// Returns the division of at most `devices` devices between replicas of two sizes that serves most; `None` if one of
+/// each is too many. The fewest replicas for prompts decide ties.
+#[must_use]
+pub fn best_split(devices: u32, prompts: SizedRate, decoding: SizedRate) -> Option<PoolSplit> {
+    let (x, y) = (prompts.devices.max(1), decoding.devices.max(1));
+    let split = |n: u32| {
+        let m = devices.checked_sub(n.checked_mul(x)?)? / y;
+        let rate = (f64::from(n) * prompts.rate).min(f64::from(m) * decoding.rate);
+        (m > 0).then_some(PoolSplit { rate, prompts: n, decoding: m })
+    };
+    // More replicas for prompts leave fewer for decoding: the smaller of the two rates rises, then falls.
+    let (mut low, mut high) = (1, devices / x);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let enough = split(middle).is_none_or(|found| f64::from(found.prompts) * prompts.rate > found.rate);
+        if enough { high = middle } else { low = middle + 1 }
+    }
+    let near = [low.saturating_sub(1), low].into_iter().filter(|n| *n > 0).filter_map(split);
+    near.fold(None, |best: Option<PoolSplit>, own| Some(best.filter(|best| best.rate >= own.rate).unwrap_or(own)))
+}
+
+/// Returns the requests per second of the best division of `devices` devices between any sizes of two pools; zero if
+/// none fits.
+#[must_use]
+pub fn best_rate_of_pools(devices: u32, prompts: &[SizedRate], decoding: &[SizedRate]) -> f64 {
+    let pairs = prompts.iter().flat_map(|a| decoding.iter().map(move |b| (*a, *b)));
+    pairs.filter_map(|(a, b)| best_split(devices, a, b)).map(|split| split.rate).fold(0.0, f64::max)
+}
+
+/// A plan of a pool with its highest rate per replica and the times there.
+struct PoolRate<'a> {
+    loaded: LoadedPlan<'a>,
+    rate: f64,
+    limited: bool,
+    /// The queue of a prefilling pool.
+    queue: PromptQueue,
+    /// The state of a decoding pool.
+    state: Option<SteadyState>,
+}
+
+impl PoolRate<'_> {
+    /// Returns the mean power of a device at the pool's highest rate.
+    fn power_at_rate(&mut self, question: &ServingQuestion<'_>) -> Result<Watts, PlanRefusal> {
+        let decoding = self.state.map(|state| state.decoding);
+        let work = PoolWork {
+            rate: self.rate,
+            decoding: decoding.unwrap_or(1.0),
+            decodes: decoding.is_some(),
+            prefills: decoding.is_none(),
+        };
+        self.loaded.pool(1, &question.lengths, work).map(|pool| pool.power).map_err(PlanRefusal::Fault)
+    }
+}
+
+/// The queue of a replica that only prefills: one server and fixed service times (Pollaczek and Khinchine).
+#[derive(Clone, Copy, Default)]
+struct PromptQueue {
+    /// Seconds from the start of a prompt to its first token, and outside of passes.
+    alone: f64,
+    /// Mean seconds of the replica per prompt, and their mean square.
+    service: f64,
+    squares: f64,
+}
+
+impl PromptQueue {
+    fn time_to_first_token(&self, rate: f64) -> Seconds {
+        Seconds(self.alone + rate * self.squares / (2.0 * (1.0 - rate * self.service)))
+    }
+}
+
+/// Returns the deployments with a pool for prompts on `prompts` and one for decoding on `decoding`. For every pair of
+/// plans the devices are split so that the deployment serves most. Among a pool's plans with equal numbers of devices,
+/// only the one that serves most is paired.
+#[must_use]
+pub fn apart(
+    question: &ServingQuestion<'_>,
+    prompts: ServingHardware<'_>,
+    decoding: ServingHardware<'_>,
+) -> ServingAnswer {
+    let mut answer = ServingAnswer::default();
+    let mut refuse = |refusal: PlanRefusal| answer.refused.push(refusal);
+    let plans = enumerate_plans(question);
+    let priced = 2 * plans.len() as u64;
+    let first: Vec<PoolRate<'_>> =
+        plans.iter().filter_map(|plan| prompt_rate(question, prompts, *plan).map_err(&mut refuse).ok()).collect();
+    let second: Vec<PoolRate<'_>> =
+        plans.iter().filter_map(|plan| decode_rate(question, decoding, *plan).map_err(&mut refuse).ok()).collect();
+    let (first, second) = (best_by_size(first), best_by_size(second));
+    let mut pairs: Vec<(f64, usize, usize, u32, u32)> = Vec::new();
+    for (i, a) in first.iter().enumerate() {
+        for (j, b) in second.iter().enumerate() {
+            let sized = |own: &PoolRate<'_>| SizedRate { devices: own.loaded.times.plan().devices(), rate: own.rate };
+            let best = best_split(question.devices, sized(a), sized(b));
+            pairs.extend(best.map(|split| (split.rate, i, j, split.prompts, split.decoding)));
+        }
+    }
+    answer.priced = priced;
+    pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    pairs.truncate(MOST_PAIRS);
+    let (mut first, mut second) = (first, second);
+    for (rate, i, j, n, m) in pairs {
+        let pair = match (first.get_mut(i), second.get_mut(j)) {
+            (Some(a), Some(b)) => deploy_apart(question, (a, n), (b, m), rate),
+            _ => continue,
+        };
+        match pair {
+            Ok(deployment) => answer.deployments.push(deployment),
+            Err(refusal) => answer.refused.push(refusal),
+        }
+    }
+    answer.deployments.sort_by(|a, b| b.tokens_per_second.total_cmp(&a.tokens_per_second));
+    answer
+}
+
+/// Pairs of plans that an answer lists.
+const MOST_PAIRS: usize = 32;
+
+/// Keeps, for every number of devices, the plan with the highest rate.
+fn best_by_size(mut rates: Vec<PoolRate<'_>>) -> Vec<PoolRate<'_>> {
+    rates.sort_by(|a, b| {
+        let devices = |rate: &PoolRate<'_>| rate.loaded.times.plan().devices();
+        devices(a).cmp(&devices(b)).then(b.rate.total_cmp(&a.rate))
+    });
+    rates.dedup_by_key(|rate| rate.loaded.times.plan().devices());
+    rates
+}
+
+fn prompt_rate<'a>(
+    question: &ServingQuestion<'a>,
+    hardware: ServingHardware<'a>,
+    plan: ServingPlan,
+) -> Result<PoolRate<'a>, PlanRefusal> {
+    deploy_within_power(question, hardware.chip, plan, |chip| {
+        let mut own = prompt_rate_at_clock(question, hardware, chip, plan)?;
+        let power = own.power_at_rate(question)?;
+        Ok((own, power))
+    })
+}
+
+fn prompt_rate_at_clock<'a>(
+    question: &ServingQuestion<'a>,
+    hardware: ServingHardware<'a>,
+    chip: &Accelerator,
+    plan: ServingPlan,
+) -> Result<PoolRate<'a>, PlanRefusal> {
+    let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
+    let mut queue = PromptQueue::default();
+    for class in question.lengths.classes() {
+        let pool = PromptPool::of_replicas(&mut loaded.times, 1, class.input, u64::MAX);
+        let pool = pool.map_err(PlanRefusal::Fault)?;
+        queue.alone += class.share * pool.alone;
+        queue.service += class.share * pool.prompt;
+        queue.squares += class.share * pool.prompt * pool.prompt;
+    }
+    let most = MOST_LOAD / queue.service;
+    let first = |rate: f64| queue.time_to_first_token(rate);
+    let limit = question.level.time_to_first_token;
+    match highest_rate(most, |rate| limit.is_none_or(|limit| first(rate) <= limit)) {
+        Some((rate, limited)) => Ok(PoolRate { loaded, rate, limited, queue, state: None }),
+        None => {
+            Err(PlanRefusal::TooSlow { plan, time_to_first_token: first(0.0), time_per_output_token: Seconds::ZERO })
+        }
+    }
+}
+
+fn decode_rate<'a>(
+    question: &ServingQuestion<'a>,
+    hardware: ServingHardware<'a>,
+    plan: ServingPlan,
+) -> Result<PoolRate<'a>, PlanRefusal> {
+    deploy_within_power(question, hardware.chip, plan, |chip| {
+        let mut own = decode_rate_at_clock(question, hardware, chip, plan)?;
+        let power = own.power_at_rate(question)?;
+        Ok((own, power))
+    })
+}
+
+fn decode_rate_at_clock<'a>(
+    question: &ServingQuestion<'a>,
+    hardware: ServingHardware<'a>,
+    chip: &Accelerator,
+    plan: ServingPlan,
+) -> Result<PoolRate<'a>, PlanRefusal> {
+    let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
+    let free = |request: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*request };
+    loaded.costs.requests = loaded.costs.requests.iter().map(free).collect();
+    let limit = question.level.time_per_output_token;
+    let met = |rate: f64| {
+        under_arrivals(&loaded.costs, rate)
+            .is_some_and(|state| limit.is_none_or(|limit| state.time_per_output_token <= limit))
+    };
+    let most = loaded.costs.saturation() * MOST_LOAD;
+    let found =
+        highest_rate(most, met).and_then(|(rate, limited)| Some((under_arrivals(&loaded.costs, rate)?, limited)));
+    match found {
+        Some((state, limited)) => {
+            let rate = state.requests_per_second;
+            Ok(PoolRate { loaded, rate, limited, queue: PromptQueue::default(), state: Some(state) })
+        }
+        None => Err(PlanRefusal::TooSlow {
+            plan,
+            time_to_first_token: Seconds::ZERO,
+            time_per_output_token: Seconds(loaded.costs.decode_time(1.0)),
+        }),
+    }
+}
+
+fn deploy_apart(
+    question: &ServingQuestion<'_>,
+    (a, n): (&mut PoolRate<'_>, u32),
+    (b, m): (&mut PoolRate<'_>, u32),
+    rate: f64,
+) -> Result<Deployment, PlanRefusal> {
+    let lengths = &question.lengths;
+    let state = under_arrivals(&b.loaded.costs, rate / f64::from(m)).or(b.state);
+    let state = state.ok_or_else(|| PlanRefusal::Fault(no_rate()))?;
+    let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>().round() as u64;
+    let transfer = time_of_transfer(a, b, input);
+    let finish = |a: &mut PoolRate<'_>, b: &mut PoolRate<'_>| {
+        let decodes = PoolWork { rate: rate / f64::from(m), decoding: state.decoding, decodes: true, prefills: false };
+        let prefills = PoolWork { rate: rate / f64::from(n), decoding: 1.0, decodes: false, prefills: true };
+        let decode = b.loaded.pool(m, lengths, decodes)?;
+        let prefill = a.loaded.pool(n, lengths, prefills)?;
+        let iteration = b.loaded.times.decode(state.decoding.max(1.0).round() as u64, b.loaded.context)?;
+        let prompt = prompt_time(&mut a.loaded.times, input)?;
+        Ok((decode, prefill, iteration, prompt))
+    };
+    let (decode, prefill, iteration, prompt) = finish(a, b).map_err(PlanRefusal::Fault)?;
+    // The first token comes from the prefilling pool; its successor waits for the cache.
+    let of_prompts = rate / f64::from(n);
+    let load = state.load.max(of_prompts * a.queue.service);
+    let state = SteadyState { time_to_first_token: a.queue.time_to_first_token(of_prompts), load, ..state };
+    let bound = if f64::from(n) * a.rate <= f64::from(m) * b.rate {
+        if a.limited { ServingBound::TimeToFirstToken } else { ServingBound::Load }
+    } else if b.limited {
+        ServingBound::TimePerOutputToken
+    } else {
+        ServingBound::Load
+    };
+    Ok(deployment_of(DeploymentParts {
+        decode,
+        prefill: Some(prefill),
+        state,
+        iteration,
+        prompt,
+        transfer,
+        requests: rate,
+        output: lengths.mean_output(),
+        bound,
+    }))
+}
+
+/// Returns the time that a prompt's cache takes from one pool to the other: every device of the smaller side sends or
+/// receives its share over the slower of the two fabrics, beyond the fast domain if the pools fill one.
+fn time_of_transfer(a: &PoolRate<'_>, b: &PoolRate<'_>, input: u64) -> Seconds {
+    let of = |rate: &PoolRate<'_>| {
+        let times = &rate.loaded.times;
+        let bytes = rate.loaded.memory.cache_of_sequence(times.method().own_tokens(input));
+        let fabric = times.fabric();
+        let stride = fabric.fast_domain_devices().min(fabric.device_count().max(2) - 1).max(times.plan().devices());
+        let group = RankGroup { ranks: 2, stride };
+        fabric.cost_of_collective(&Collective { kind: CollectiveKind::SendRecv, bytes, group }).latency
+    };
+    of(a).max(of(b))
+}
