@@ -94,7 +94,8 @@ fn run(page: &str, long: bool) -> usize {
         if block.info != (if long { "console,long" } else { "console" }) {
             continue;
         }
-        for command in block.text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        // A line that ends with a backslash goes on in the next one, as in a shell.
+        for command in block.text.replace("\\\n", "").lines().filter_map(|line| line.strip_prefix("$ ")) {
             check(command);
         }
     }

@@ -143,7 +143,7 @@ fn the_doctor_reads_what_is_built_in_and_names_a_damaged_run() {
     let found = run_coplace_in(dir.path(), &["doctor", "--format", "json"]).expect_json();
     assert_eq!((found["runs"].as_array().unwrap().len(), found["unsound"].as_array().unwrap().len()), (0, 0));
     let counts = found["built_in"].as_array().unwrap().iter().map(|kind| kind["sound"].as_u64().unwrap());
-    assert!(counts.min().unwrap() >= 5 && found["threads"].as_u64().unwrap() >= 1);
+    assert!(counts.min().unwrap() >= 4 && found["threads"].as_u64().unwrap() >= 1);
     std::fs::create_dir_all(dir.path().join("runs/broken")).unwrap();
     std::fs::write(dir.path().join("runs/broken/record.json"), "{").unwrap();
     let called = run_coplace_in(dir.path(), &["doctor"]);

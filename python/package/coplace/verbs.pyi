@@ -806,6 +806,7 @@ class _ServeVerb:
         technique: _Scalar | None = None,
         nvme: _Scalar | None = None,
         train_weight: float | None = None,
+        objective: _Scalar | None = None,
         top: int | None = None,
         assume: _Scalar | Sequence[_Scalar] | None = None,
     ) -> Answer:
@@ -842,6 +843,7 @@ class _ServeVerb:
         technique: _Scalar | None = None,
         nvme: _Scalar | None = None,
         train_weight: float | None = None,
+        objective: _Scalar | None = None,
         top: int | None = None,
         assume: _Scalar | Sequence[_Scalar] | None = None,
     ) -> Question: ...
