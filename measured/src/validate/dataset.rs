@@ -85,7 +85,12 @@ const STREAMS: [&str; 8] = [
 ];
 
 /// Optional columns of an energy.
-const ENERGY_COLUMNS: [&str; 17] = [
+const ENERGY_COLUMNS: [&str; 22] = [
+    "m",
+    "n",
+    "k",
+    "batch",
+    "elements",
     "dataset",
     "library",
     "measured_us",
@@ -184,9 +189,7 @@ impl Dataset {
             Self::Kernels => {
                 &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "measured_us", "timing"]
             }
-            Self::KernelEnergy => {
-                &["id", "chip", "kernel", "m", "n", "k", "batch", "elements", "dtype", "energy_mj", "timing"]
-            }
+            Self::KernelEnergy => &["id", "chip", "kernel", "dtype", "energy_mj", "timing"],
             Self::DecodePasses => &["id", "chip", "model", "dtype", "batch", "context", "measured_us"],
             Self::Collectives => &["id", "chip", "fabric", "collective", "ranks", "nodes", "bytes", "measured_us"],
             Self::StreamContention => &STREAMS,

@@ -82,7 +82,7 @@ fn an_empty_measured_cell_is_still_predicted() {
 #[test]
 fn a_file_of_no_data_set_is_refused() {
     assert!(refused("id,a,b\n1,2,3\n").starts_with(
-        "data.csv: columns id, a, b belong to no known data set; known are kernels (kernel, measured_us), collectives"
+        "data.csv: columns id, a, b belong to no known data set; known are kernel_energy (kernel, energy_mj), kernels"
     ));
     assert_eq!(
         refused("id,collective,measured_us\n1,2,3\n"),
