@@ -57,14 +57,14 @@ fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     }
 }
 
-/// The cost of fused attention. Pieces of sequences are worked on one after the other by one kernel, which starts once.
-/// At worst the kernel masks whole sequences.
+/// The cost of fused attention. Pieces of sequences are worked on one after the other by one kernel, which is launched
+/// once; pieces of each length wait for the memories once. At worst the kernel masks whole sequences.
 pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let whole = cost_of_whole(model, view, &FusedAttention { pieces: None, ..*a });
     if a.pieces.is_none() {
         return whole;
     }
-    let start = model.machine.calibration.launch_overhead.0 + view.least_latency();
+    let start = model.machine.calibration.launch_overhead.0;
     let mut cost = KernelCost { latency: Seconds(start), utilization: 0.0, energy: Joules::ZERO, ..whole };
     cost.traffic = Traffic::default();
     let mut longest = 0.0;
