@@ -77,3 +77,33 @@ def test_wrong_functions_are_refused_with_their_name(here: Path) -> None:
         coplace.choose("nowhere", per_dollar)
     with pytest.raises(coplace.CoplaceError, match="has no run directory"):
         coplace.choose(coplace.list("chips"), per_dollar)
+    for wrong, key in [
+        ({"limits": [lambda frame: frame["area_mm2"]]}, "limits"),
+        ({"limits": [lambda frame: frame["mfu"] * float("nan")]}, "limits"),
+        ({"limits": per_dollar}, "limits"),
+        ({"monotone": "no"}, "monotone"),
+        ({"dimensions": [1]}, "dimensions"),
+        ({"dimensions": {"x": []}}, "dimensions.x"),
+        ({"dimensions": {"objective": [1, 2]}}, "dimensions"),
+        ({"dimensions": {"x": range(100_000)}}, "dimensions"),
+    ]:
+        with pytest.raises(coplace.CoplaceError) as refused:
+            coplace.choose(run, per_dollar, **wrong)  # type: ignore[arg-type]
+        assert refused.value.key == key, wrong
+    with pytest.raises(coplace.CoplaceError, match="no number for any design"):
+        coplace.choose(run, lambda frame: frame["mfu"] * float("nan"))
+    with pytest.raises(coplace.CoplaceError, match="is no function"):
+        coplace.choose(run, 3)  # type: ignore[arg-type]
+    with pytest.raises(coplace.CoplaceError, match="has no run directory"):
+        coplace.choose(None, per_dollar)  # type: ignore[arg-type]
+
+
+def test_a_function_that_writes_changes_no_answer(here: Path) -> None:
+    run = coplace.search("llama2-7b", study="smoke")
+
+    def writes(frame: "pandas.DataFrame") -> "pandas.Series[float]":
+        value = frame["throughput_tokens_per_s"].copy()
+        frame["throughput_tokens_per_s"] = 0
+        return value
+
+    assert coplace.choose(run, writes, monotone=True).best["throughput_tokens_per_s"] > 0

@@ -13,7 +13,7 @@ use crate::method::ServingMethod;
 use crate::pass_time::PassTime;
 use crate::passes::PassTimes;
 use crate::plan::{ServedProduct, ServingFormats, ServingPlan};
-use crate::steady::{IterationCosts, SteadyState, iteration_costs, under_arrivals};
+use crate::steady::{IterationCosts, SteadyState, energy_of_prompt, iteration_costs, under_arrivals};
 use crate::{ServingEngine, ServingError};
 use serde::{Deserialize, Serialize};
 use sim::hardware::{Accelerator, highest_clock_within, lower_clock, lowest_clock};
@@ -403,8 +403,8 @@ impl<'a> LoadedPlan<'a> {
         let mut dynamic = per_token * (work.rate * iterations * f64::from(u8::from(work.decodes)));
         if work.prefills {
             for class in lengths.classes() {
-                let prompt = crate::steady::time_of_prompts(&mut self.times, 1, class.input)?;
-                dynamic += prompt.energy * (work.rate * class.share / groups / stages);
+                let prompt = energy_of_prompt(&mut self.times, class.input)?;
+                dynamic += prompt * (work.rate * class.share / groups / stages);
             }
         }
         let chip = self.times.chip();
@@ -570,7 +570,10 @@ pub(crate) struct DeploymentParts {
 pub(crate) fn deployment_of(parts: DeploymentParts) -> Deployment {
     let tokens = parts.requests * parts.output;
     let power = |pool: &ReplicaPool| pool.power.0 * f64::from(pool.replicas.saturating_mul(pool.plan.devices()));
-    let watts = power(&parts.decode) + parts.prefill.as_ref().map_or(0.0, power);
+    // The power of a chip whose file states no energy is not known, and neither is the sum.
+    let powers = [Some(&parts.decode), parts.prefill.as_ref()].map(|pool| pool.map(power));
+    let known = powers.iter().flatten().all(|watts| *watts > 0.0);
+    let watts: f64 = powers.iter().flatten().sum();
     let mut deployment = Deployment {
         decode: parts.decode,
         prefill: parts.prefill,
@@ -581,7 +584,7 @@ pub(crate) fn deployment_of(parts: DeploymentParts) -> Deployment {
         requests_per_second: parts.requests,
         tokens_per_second: tokens,
         tokens_per_second_per_device: 0.0,
-        tokens_per_joule: if watts > 0.0 { tokens / watts } else { 0.0 },
+        tokens_per_joule: if known { tokens / watts } else { 0.0 },
         bound: parts.bound,
     };
     deployment.tokens_per_second_per_device = tokens / f64::from(deployment.devices().max(1));

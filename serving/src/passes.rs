@@ -375,8 +375,8 @@ impl<'a> PassTimes<'a> {
         let of = |tokens: u64| per_token * shape.sequences as f64 * tokens as f64 * away.fraction;
         let read = Seconds(of(shape.cached) / rates.read.0);
         let written = Seconds(of(shape.new) / rates.write.0);
-        let beyond = (read.max(written) - work).max(Seconds::ZERO);
-        Ok(beyond + read / self.model.layers.max(1) as f64)
+        let first = read / self.model.layers.max(1) as f64;
+        Ok(first + ((read - first).max(written) - work).max(Seconds::ZERO))
     }
 
     /// Returns the bytes of a token's keys and values on one device, in layers whose queries see all tokens.

@@ -29,7 +29,7 @@ use crate::memory::ServingMemory;
 use crate::passes::PassTimes;
 use crate::{PassTime, ServingError};
 use serde::{Deserialize, Serialize};
-use sim::units::Seconds;
+use sim::units::{Joules, Seconds};
 
 /// Times of a replica's iterations: all that the steady state depends on.
 #[derive(Debug, Clone, PartialEq)]
@@ -392,6 +392,19 @@ pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u6
     }
     let held = times.method().held_tokens(input);
     time_of_tokens(times, prompts, (held, input))
+}
+
+/// Returns the energy of a prompt of `input` tokens on a device of its group, without static power: its share of those
+/// that an iteration holds, which read the weights once for all of them.
+///
+/// # Errors
+/// A length that the model does not allow.
+pub(crate) fn energy_of_prompt(times: &mut PassTimes<'_>, input: u64) -> Result<Joules, ServingError> {
+    let together = prompts_together(times, input);
+    let own = together.div_ceil(u64::from(times.plan().attention_data)).max(1);
+    let shared = time_of_prompts(times, together, input)?.energy * (1.0 / own as f64);
+    let alone = time_of_prompts(times, 1, input)?.energy;
+    Ok(Joules(shared.0.min(alone.0)))
 }
 
 /// Returns the time of a prompt's tokens from place `done` to place `end`.

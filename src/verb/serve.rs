@@ -240,6 +240,10 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
         .map_err(|error| failure::option_failure_from("--engine", &error))?;
     let hardware: Vec<(Accelerator, Fabric)> =
         arguments.chip.iter().map(|name| arguments.hardware(name, call)).collect::<Result<_, _>>()?;
+    let twice = hardware.iter().enumerate().find(|(i, (chip, _))| hardware.iter().take(*i).any(|(own, _)| own == chip));
+    if let Some((_, (chip, _))) = twice {
+        return Err(failure::option_failure("--chip", &chip.name, "is named twice", "name each chip once"));
+    }
     let (lengths, level) = (arguments.lengths()?, arguments.level());
     let draft = arguments.method.draft_model(call)?;
     let method = arguments.method.method((&model, &lengths), draft.as_ref())?;
@@ -344,10 +348,15 @@ fn check_report(
         return Err(nothing_serves(answers, level, arguments.devices));
     };
     if best.value.is_none() {
+        let lacking =
+            [Some(&best.decode), best.prefill.as_ref()].into_iter().flatten().find(|pool| pool.device_w == 0.0);
+        let (what, chip) = match lacking {
+            Some(pool) => ("energy", &pool.chip),
+            None => ("area or the cost", &best.decode.chip),
+        };
         return Err(failure::input_failure(format!(
-            "--objective {}: the area or the cost of {} is not known; give throughput or energy-per-token, or another \
-            chip",
-            report.objective, best.decode.chip
+            "--objective {}: the {what} of {chip} is not known; give throughput, or another chip",
+            report.objective
         )));
     }
     Ok(())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from coplace._answers import Answer, designs_of_run, fault
 from coplace._errors import CoplaceError
@@ -99,7 +99,7 @@ def choose(
     run: Union[Answer, str, Path],
     objective: Callable[[pandas.DataFrame], Any],
     *,
-    limits: Iterable[Callable[[pandas.DataFrame], Any]] = (),
+    limits: Sequence[Callable[[pandas.DataFrame], Any]] = (),
     dimensions: Optional[Mapping[str, Sequence[Any]]] = None,
     monotone: bool = False,
 ) -> Choice:
@@ -115,24 +115,56 @@ def choose(
     the best one, designs that a search rejected by a bound are judged at the bound, and the answer is proven where none
     of them is higher. Without it there is no certificate.
     """
-    directory = run.directory if isinstance(run, Answer) else Path(run)
+    for name, function in [("objective", objective), *(("limits", limit) for limit in _listed("limits", limits))]:
+        if not callable(function):
+            raise _refusal(name, repr(function), "is no function", "give a function of a data frame")
+    if not isinstance(monotone, bool):
+        raise _refusal("monotone", repr(monotone), "must be True or False", "say whether the function is monotone")
+    values = _combinations(dimensions or {})
+    directory = run.directory if isinstance(run, Answer) else Path(run) if isinstance(run, (str, Path)) else None
     if directory is None:
         raise _refusal("run", repr(run), "has no run directory", "give a search or a sweep, or its directory")
     frame, swept = _designs(directory)
     decided = frame["step_time_s"].notna()
     pruned = frame["bound_sequences_per_s"].notna() & ~decided
-    judged = _judge(frame[decided], objective, limits, dimensions or {})
+    judged = _judge(frame[decided], objective, limits, values)
     if judged.empty:
-        raise _refusal("objective", "no number", f"no design of {directory} is within the limits", "loosen them")
+        limit = "gives no number for any design within the limits"
+        raise _refusal("objective", getattr(objective, "__name__", "function"), limit, "loosen the limits, or mend it")
     open_count, rejected = int(pruned.sum()), 0
     if monotone and open_count:
         optimistic = _at_bounds(frame[pruned], frame[decided])
-        hopes = _judge(optimistic, objective, limits, dimensions or {}, missing=float("inf"))
+        hopes = _judge(optimistic, objective, limits, values, missing=float("inf"))
         better = hopes[hopes["objective"] > judged["objective"].max()]["index"].nunique()
         open_count, rejected = int(better), open_count - int(better)
     open_count += _unseen(directory, int(decided.sum() + pruned.sum()))
     judged = judged.sort_values("objective", ascending=False, kind="stable").reset_index(drop=True)
     return Choice(judged, rejected, open_count, monotone, swept)
+
+
+#: The most combinations of values of dimensions.
+MOST_COMBINATIONS = 10_000
+
+
+def _listed(name: str, values: Any) -> List[Any]:
+    if isinstance(values, (list, tuple)):
+        return list(values)
+    raise _refusal(name, repr(values)[:60], "must be a list", "give a list, also of one")
+
+
+def _combinations(dimensions: Any) -> List[Dict[str, Any]]:
+    """Every combination of the dimensions' values; one empty one without dimensions."""
+    if not isinstance(dimensions, Mapping):
+        raise _refusal("dimensions", repr(dimensions)[:60], "must be a dictionary", "give lists of values by name")
+    count = 1
+    for name, values in dimensions.items():
+        if not hasattr(values, "__len__") or isinstance(values, str) or len(values) == 0:
+            raise _refusal(f"dimensions.{name}", repr(values)[:60], "must be a list of values", "give one at least")
+        count *= len(values)
+    if count > MOST_COMBINATIONS:
+        limit = f"are more than {MOST_COMBINATIONS:,} combinations"
+        raise _refusal("dimensions", f"{count:,}", limit, "give fewer values")
+    return [dict(zip(dimensions, values)) for values in product(*dimensions.values())]
 
 
 def _designs(directory: Path) -> Any:
@@ -165,29 +197,38 @@ def _at_bounds(pruned: pandas.DataFrame, decided: pandas.DataFrame) -> pandas.Da
 def _judge(
     frame: pandas.DataFrame,
     objective: Callable[[pandas.DataFrame], Any],
-    limits: Iterable[Callable[[pandas.DataFrame], Any]],
-    dimensions: Mapping[str, Sequence[Any]],
+    limits: Sequence[Callable[[pandas.DataFrame], Any]],
+    combinations: Sequence[Mapping[str, Any]],
     missing: Optional[float] = None,
 ) -> pandas.DataFrame:
     """The designs within the limits with their objective; ``missing`` stands in for a number that is not there."""
     import pandas
 
-    for name in dimensions:
-        if name in frame.columns:
+    for name in combinations[0]:
+        if name in frame.columns or name == "objective":
             raise _refusal("dimensions", name, "is a column of the designs", "give another name")
     parts: List[pandas.DataFrame] = []
-    for values in product(*dimensions.values()):
-        own = frame.assign(**dict(zip(dimensions, values)))
+    for values in combinations:
+        own = frame.assign(**values)
         for start in range(0, len(own), BATCH):
             part = own.iloc[start : start + BATCH]
+            # The functions get copies: what they write into them changes no answer.
             for limit in limits:
-                allowed = pandas.Series(limit(part), index=part.index)
-                part = part[allowed.astype(bool)]
-            numbers = _numbers(objective(part), part)
+                part = part[_truths(limit(part.copy()), part)]
+            numbers = _numbers(objective(part.copy()), part)
             part = part.assign(objective=numbers if missing is None else numbers.fillna(missing))
             parts.append(part[part["objective"].notna()])
     kept = [part for part in parts if len(part)]
     return pandas.concat(kept, ignore_index=True) if kept else frame.iloc[:0].assign(objective=[])
+
+
+def _truths(given: Any, part: pandas.DataFrame) -> Any:
+    import pandas
+
+    truths = pandas.Series(given, index=part.index) if not hasattr(given, "__len__") or len(given) == len(part) else None
+    if truths is None or truths.dtype != bool:
+        raise _refusal("limits", repr(given)[:60], "must be true or false for every row", "compare a column with a number")
+    return truths
 
 
 def _numbers(given: Any, part: pandas.DataFrame) -> Any:
@@ -196,7 +237,10 @@ def _numbers(given: Any, part: pandas.DataFrame) -> Any:
     try:
         if hasattr(given, "__len__") and len(given) != len(part):
             raise ValueError(f"{len(given)} numbers for {len(part)} designs")
-        return pandas.Series(given, index=part.index).astype(float)
+        numbers = pandas.Series(given, index=part.index)
+        if numbers.dtype.kind == "c":
+            raise ValueError("complex numbers")
+        return numbers.astype(float)
     except (TypeError, ValueError) as why:
         raise _refusal("objective", str(why), "must be one number per row", "return a column of the frame's length") from why
 

@@ -82,7 +82,8 @@ impl ServedObjective {
     pub fn value(self, deployment: &Deployment, figures: impl Fn(&ReplicaPool) -> Option<ChipFigures>) -> Option<f64> {
         match self.0 {
             Objective::Throughput | Objective::StepTime => Some(deployment.tokens_per_second),
-            Objective::EnergyPerToken => Some(deployment.tokens_per_joule),
+            // Zero is what a chip without energies gives.
+            Objective::EnergyPerToken => Some(deployment.tokens_per_joule).filter(|value| *value > 0.0),
             per => {
                 let of_pool = |pool: &ReplicaPool| {
                     let devices = f64::from(pool.replicas) * f64::from(pool.plan.devices());

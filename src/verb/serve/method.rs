@@ -113,7 +113,7 @@ impl MethodArguments {
         for (flag, given, place, takes) in used.into_iter().chain(nvme) {
             if given && !takes {
                 let cure = format!("give --cache-place {place}, or leave {flag} out");
-                return Err(failure::option_failure(flag, "", "has no effect on a cache that lies elsewhere", cure));
+                return Err(failure::option_failure(flag, "", "has no effect on a cache on the device", cure));
             }
         }
         let away = store.map(|store| CacheAway::new(store, self.cache_away.unwrap_or(1.0)));

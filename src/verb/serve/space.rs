@@ -6,7 +6,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::progress;
 use crate::verb::search::prepare_job;
 use crate::verb::search::question::SearchQuestion;
-use results::answer::serving::{ClusterChips, ServedSpaceRecord, TrainAndServe, TwoChips};
+use results::answer::serving::{ClusterChips, ServedSpaceRecord, TrainAndServe, TwoChips, describe_refusal};
 use search::ask::WorkloadSpec;
 use search::planner::Job;
 use search::serve::{BestPair, BestServedChip, ChipForBoth, ServedChip, ServedSpace, TrainedSpace};
@@ -148,12 +148,16 @@ fn best_of_both(both: &ChipForBoth, chips: usize) -> BestServedChip {
 }
 
 fn nothing_serves(served: &ServedSpace<'_>, chips: &[ServedChip]) -> String {
-    let most = served.bound_chips(chips).highest_open_bound();
+    let most = |chip: &&ServedChip| chip.bounds.requests();
+    let best = chips.iter().max_by(|a, b| most(a).total_cmp(&most(b)));
+    let answer = best.map(|chip| served.price_chip(chip).1);
+    let level = &served.question.level;
+    let nearest = answer.as_ref().and_then(|answer| answer.nearest_refusal(level));
+    let why = nearest.map_or_else(|| "no plan uses so few".to_owned(), |refusal| describe_refusal(refusal, level));
     format!(
-        "none of its {} chips within the limits serves at this level (a bound allows the best one {most:.3} {}); allow \
-        more time, or give more devices",
-        chips.len(),
-        served.objective.unit()
+        "none of its {} chips within the limits serves at this level; the nearest plan on the one with the highest \
+        bound: {why}; allow more time, give more devices, or mend what it names",
+        chips.len()
     )
 }
 
