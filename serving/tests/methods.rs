@@ -407,3 +407,45 @@ fn stored_memories_are_read_from_storage() {
     let refused = times.with_method(own).unwrap_err().to_string();
     assert!(refused.contains("references = 1000000") && refused.contains("2097.2 GB"), "{refused}");
 }
+
+#[test]
+fn short_prompts_share_the_weights_and_more_held_tokens_never_serve_less_in_pools_apart() {
+    let model = Model::load("llama3-70b").unwrap();
+    let side = Side::h100();
+    let mut last = 0.0;
+    for hit in [0.0, 0.9, 0.99, 0.996, 0.998, 0.9999] {
+        let asked = question(&model, (4000, 256), prefixes(hit, None));
+        let level = ServiceLevel { time_per_output_token: Some(Seconds(0.025)), ..ServiceLevel::default() };
+        let asked = ServingQuestion { devices: 8, level, ..asked };
+        let answer = apart(&asked, side.hardware(), side.hardware());
+        let best = answer.deployments.first().unwrap();
+        assert!(best.tokens_per_second >= last * (1.0 - 1e-9), "{hit}: {} after {last}", best.tokens_per_second);
+        last = best.tokens_per_second;
+        // No pool takes more than its chip may. A pool's clock is that of its own highest rate, which the other pool may
+        // not let it reach.
+        let prefill = best.prefill.as_ref().unwrap();
+        assert!(prefill.power.0 <= 700.0 && best.decode.power.0 <= 700.0, "{hit}: {prefill:?}");
+        assert!(prefill.clock.0 > 0.95 * prefill.full_clock.0 || prefill.power.0 > 350.0, "{hit}: {prefill:?}");
+    }
+    // A prompt of one token takes the energy of a decoded token of a full iteration, not that of a reading of the
+    // weights: answers of 16 tokens cost nearly as much a token as those of 64.
+    let joules = |output: u64| {
+        let asked = ServingQuestion { devices: 8, ..question(&model, (1, output), ServingMethod::default()) };
+        let best = together(&asked, side.hardware()).deployments.into_iter().next().unwrap();
+        1.0 / best.tokens_per_joule
+    };
+    assert!(joules(16) < joules(64) * 1.25, "{} and {}", joules(16), joules(64));
+}
+
+#[test]
+fn a_link_that_is_never_idle_sets_the_iteration() {
+    let model = Model::load("llama3.2-1b").unwrap();
+    let mut side = chip_with_host(1.0, 256.0);
+    side.engine = engine("ideal");
+    let mut own = side.times(&model, away(CacheStore::Host, 1.0));
+    let memory = own.memory(&RequestLengths::uniform(1000, 100).unwrap()).unwrap();
+    let way = (memory.cache.per_token * 8 * 4000).as_f64() / 1e9;
+    let pass = own.decode(8, 4000).unwrap();
+    // Only the first layer's part waits for nothing beside it: the rest hides the work, or the work it.
+    assert!((pass.total().0 / way - 1.0).abs() < 0.01, "{way} s, {:?}", pass.total());
+}
