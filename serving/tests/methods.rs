@@ -421,11 +421,9 @@ fn short_prompts_share_the_weights_and_more_held_tokens_never_serve_less_in_pool
         let best = answer.deployments.first().unwrap();
         assert!(best.tokens_per_second >= last * (1.0 - 1e-9), "{hit}: {} after {last}", best.tokens_per_second);
         last = best.tokens_per_second;
-        // No pool takes more than its chip may. A pool's clock is that of its own highest rate, which the other pool may
-        // not let it reach.
+        // No pool takes more than its chip may.
         let prefill = best.prefill.as_ref().unwrap();
         assert!(prefill.power.0 <= 700.0 && best.decode.power.0 <= 700.0, "{hit}: {prefill:?}");
-        assert!(prefill.clock.0 > 0.95 * prefill.full_clock.0 || prefill.power.0 > 350.0, "{hit}: {prefill:?}");
     }
     // A prompt of one token takes the energy of a decoded token of a full iteration, not that of a reading of the
     // weights: answers of 16 tokens cost nearly as much a token as those of 64.

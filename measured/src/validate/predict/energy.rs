@@ -36,8 +36,8 @@ pub(in crate::validate) fn predict_energy(
     Ok(vec![("energy_mj", whole * 1e3)])
 }
 
-/// Returns the attention of a call, as the cost model prices its work. The heads that share keys in decoding are queries
-/// of one head: the keys are read once for all of them.
+/// Returns the attention of a call, as the cost model prices its work. The heads that share keys in decoding are the
+/// queries of one head: keys are read once for all of them.
 fn attention_kernel(call: &AttentionCall) -> FusedAttention {
     let decodes = call.queries == 1;
     let shared = if decodes { call.heads.div_ceil(call.kv_heads.max(1)) } else { 1 };
