@@ -107,3 +107,14 @@ def test_a_function_that_writes_changes_no_answer(here: Path) -> None:
         return value
 
     assert coplace.choose(run, writes, monotone=True).best["throughput_tokens_per_s"] > 0
+
+
+def test_a_step_that_is_not_proven_leaves_its_design_open(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coplace import _choosing
+
+    sweep = coplace.sweep("llama2-7b", study="smoke")
+    frame, swept = _choosing._designs(sweep.directory)
+    second = per_dollar(frame).sort_values(ascending=False).index[1]
+    frame.loc[second, "bound_sequences_per_s"] *= 2
+    monkeypatch.setattr(_choosing, "_designs", lambda directory: (frame, swept))
+    assert not coplace.choose(sweep, per_dollar, monotone=True).proven

@@ -476,7 +476,7 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
 /// limit.
 ///
 /// # Errors
-/// What `deploy` refuses at the full clock, or [`PlanRefusal::TooHot`].
+/// The refusal of `deploy` at the full clock, or [`PlanRefusal::TooHot`].
 pub(crate) fn deploy_within_power<T>(
     question: &ServingQuestion<'_>,
     chip: &Accelerator,

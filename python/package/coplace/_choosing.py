@@ -126,7 +126,9 @@ def choose(
         raise _refusal("run", repr(run), "has no run directory", "give a search or a sweep, or its directory")
     frame, swept = _designs(directory)
     decided = frame["step_time_s"].notna()
-    pruned = frame["bound_sequences_per_s"].notna() & ~decided
+    bound, speed = frame["bound_sequences_per_s"], frame["throughput_sequences_per_s"]
+    # A design with a step may still have a faster plan, where its schedule is not proven.
+    pruned = bound.notna() & (~decided | (bound > speed * (1 + 1e-9)))
     judged = _judge(frame[decided], objective, limits, values)
     if judged.empty:
         limit = "gives no number for any design within the limits"
@@ -137,7 +139,7 @@ def choose(
         hopes = _judge(optimistic, objective, limits, values, missing=float("inf"))
         better = hopes[hopes["objective"] > judged["objective"].max()]["index"].nunique()
         open_count, rejected = int(better), open_count - int(better)
-    open_count += _unseen(directory, int(decided.sum() + pruned.sum()))
+    open_count += _unseen(directory, int((decided | pruned).sum()))
     judged = judged.sort_values("objective", ascending=False, kind="stable").reset_index(drop=True)
     return Choice(judged, rejected, open_count, monotone, swept)
 
