@@ -135,8 +135,8 @@ struct PoolRate<'a> {
 }
 
 impl PoolRate<'_> {
-    /// Returns the mean power of a device at the pool's highest rate.
-    fn power_at_rate(&mut self, question: &ServingQuestion<'_>) -> Result<Watts, PlanRefusal> {
+    /// Returns the pool with the mean power of a device at its highest rate.
+    fn with_power(mut self, question: &ServingQuestion<'_>) -> Result<(Self, Watts), PlanRefusal> {
         let decoding = self.state.map(|state| state.decoding);
         let work = PoolWork {
             rate: self.rate,
@@ -144,7 +144,8 @@ impl PoolRate<'_> {
             decodes: decoding.is_some(),
             prefills: decoding.is_none(),
         };
-        self.loaded.pool(1, &question.lengths, work).map(|pool| pool.power).map_err(PlanRefusal::Fault)
+        let power = self.loaded.pool(1, &question.lengths, work).map_err(PlanRefusal::Fault)?.power;
+        Ok((self, power))
     }
 }
 
@@ -227,9 +228,7 @@ fn prompt_rate<'a>(
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
     deploy_within_power(question, hardware.chip, plan, |chip| {
-        let mut own = prompt_rate_at_clock(question, hardware, chip, plan)?;
-        let power = own.power_at_rate(question)?;
-        Ok((own, power))
+        prompt_rate_at_clock(question, hardware, chip, plan)?.with_power(question)
     })
 }
 
@@ -265,9 +264,7 @@ fn decode_rate<'a>(
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
     deploy_within_power(question, hardware.chip, plan, |chip| {
-        let mut own = decode_rate_at_clock(question, hardware, chip, plan)?;
-        let power = own.power_at_rate(question)?;
-        Ok((own, power))
+        decode_rate_at_clock(question, hardware, chip, plan)?.with_power(question)
     })
 }
 
