@@ -5,7 +5,7 @@
 //! time per output token rise with the rate of requests, so bisection finds the highest rate.
 //!
 //! A device takes at most the question's power in the mean, or else its published limit. If a plan takes more at its
-//! highest rate, the chip runs at the highest clock at which it does not ([`deploy_within_power`]).
+//! highest rate, the chip runs at the highest clock at which it does not (`deploy_within_power`).
 
 use crate::lengths::{LengthClass, RequestLengths};
 use crate::memory::ServingMemory;

@@ -147,7 +147,7 @@ impl<'a> Speculation<'a> {
     }
 
     /// Returns the mean number of passes until a sequence has gained `tokens` tokens. The last pass may gain more than
-    /// are left: these are lost. Exact up to [`EXACT_TOKENS`]; beyond, every further token takes the mean.
+    /// are left: these are lost. Exact up to `EXACT_TOKENS`; beyond, every further token takes the mean.
     #[must_use]
     pub fn passes_for(&self, tokens: u64) -> f64 {
         let longest = u64::from(self.drafted) + 1;

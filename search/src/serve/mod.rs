@@ -1,7 +1,7 @@
 //! The chips of a space that serve best: the best one, the best two for pools apart, and the best one that also trains.
 //!
 //! Every chip of the space is built and bounded. Chips are priced in the order of their bounds, until no bound is above
-//! the best value found ([`bounded`]). So the answers are those of a search through all chips and pairs, without a gap.
+//! the best value found (`bounded`). So the answers are those of a search through all chips and pairs, without a gap.
 //!
 //! **Two chips.** The rate of a pool depends on its own chip alone ([`serving::apart`]). On so many devices that a
 //! cluster divides as it should, a pair serves a b / (a + b) requests per device, with rates a and b of its pools. The
