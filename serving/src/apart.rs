@@ -9,16 +9,18 @@
 //! N devices, r (1 / a + 1 / b) <= N, so r <= N a b / (a + b). Many devices come as near to it as one likes
 //! ([`rate_of_many_devices`]); a finite cluster has whole replicas, and [`best_split`] tries every number of them.
 
-use crate::best::{
-    Deployment, DeploymentParts, LoadedPlan, MOST_LOAD, PlanRefusal, PoolWork, ServingAnswer, ServingBound,
-    ServingHardware, ServingQuestion, deploy_within_power, deployment_of, enumerate_plans, highest_rate, no_rate,
-    prompt_time,
+use crate::costs::{PromptPool, RequestCost};
+use crate::deployment::{Deployment, DeploymentParts, PlanRefusal, ServingAnswer, ServingBound, deployment_of};
+use crate::loaded::{
+    AtClock, HighestRate, LEAST_RATE, LoadedPlan, MOST_LOAD, PoolWork, RateEnd, deploy_within_power, highest_rate,
+    no_rate, prompt_time,
 };
 use crate::plan::ServingPlan;
-use crate::steady::{PromptPool, RequestCost, SteadyState, under_arrivals};
+use crate::question::{ServingHardware, ServingQuestion, enumerate_plans};
+use crate::steady::{SteadyState, under_arrivals};
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
-use sim::units::{Seconds, Watts};
+use sim::units::Seconds;
 
 /// Replicas of a size and the highest rate of one.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -127,26 +129,11 @@ pub fn best_rate_of_pools(devices: u32, prompts: &[SizedRate], decoding: &[Sized
 struct PoolRate<'a> {
     loaded: LoadedPlan<'a>,
     rate: f64,
-    limited: bool,
+    end: RateEnd,
     /// The queue of a prefilling pool.
     queue: PromptQueue,
     /// The state of a decoding pool.
     state: Option<SteadyState>,
-}
-
-impl PoolRate<'_> {
-    /// Returns the pool with the mean power of a device at its highest rate.
-    fn with_power(mut self, question: &ServingQuestion<'_>) -> Result<(Self, Watts), PlanRefusal> {
-        let decoding = self.state.map(|state| state.decoding);
-        let work = PoolWork {
-            rate: self.rate,
-            decoding: decoding.unwrap_or(1.0),
-            decodes: decoding.is_some(),
-            prefills: decoding.is_none(),
-        };
-        let power = self.loaded.pool(1, &question.lengths, work).map_err(PlanRefusal::Fault)?.power;
-        Ok((self, power))
-    }
 }
 
 /// The queue of a replica that only prefills: one server and fixed service times (Pollaczek and Khinchine).
@@ -227,9 +214,7 @@ fn prompt_rate<'a>(
     hardware: ServingHardware<'a>,
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    deploy_within_power(question, hardware.chip, plan, |chip| {
-        prompt_rate_at_clock(question, hardware, chip, plan)?.with_power(question)
-    })
+    deploy_within_power(hardware.chip, |chip| prompt_rate_at_clock(question, hardware, chip, plan))
 }
 
 fn prompt_rate_at_clock<'a>(
@@ -237,7 +222,7 @@ fn prompt_rate_at_clock<'a>(
     hardware: ServingHardware<'a>,
     chip: &Accelerator,
     plan: ServingPlan,
-) -> Result<PoolRate<'a>, PlanRefusal> {
+) -> Result<AtClock<PoolRate<'a>>, PlanRefusal> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
     let mut queue = PromptQueue::default();
     for class in question.lengths.classes() {
@@ -250,12 +235,22 @@ fn prompt_rate_at_clock<'a>(
     let most = MOST_LOAD / queue.service;
     let first = |rate: f64| queue.time_to_first_token(rate);
     let limit = question.level.time_to_first_token;
-    match highest_rate(most, |rate| limit.is_none_or(|limit| first(rate) <= limit)) {
-        Some((rate, limited)) => Ok(PoolRate { loaded, rate, limited, queue, state: None }),
-        None => {
+    let met = |rate: f64| limit.is_none_or(|limit| first(rate) <= limit);
+    match highest_rate(most, met, |rate| loaded.is_cool(prompts_at(rate))) {
+        HighestRate::At(rate, end) => {
+            let deployed = PoolRate { loaded, rate, end, queue, state: None };
+            Ok(AtClock { deployed, rate, end })
+        }
+        HighestRate::TooHot => Err(loaded.too_hot(prompts_at(most * LEAST_RATE))),
+        HighestRate::TooSlow => {
             Err(PlanRefusal::TooSlow { plan, time_to_first_token: first(0.0), time_per_output_token: Seconds::ZERO })
         }
     }
+}
+
+/// The work of a replica that prefills `rate` prompts per second.
+fn prompts_at(rate: f64) -> PoolWork {
+    PoolWork { rate, decoding: None, prefills: true }
 }
 
 fn decode_rate<'a>(
@@ -263,9 +258,7 @@ fn decode_rate<'a>(
     hardware: ServingHardware<'a>,
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    deploy_within_power(question, hardware.chip, plan, |chip| {
-        decode_rate_at_clock(question, hardware, chip, plan)?.with_power(question)
-    })
+    deploy_within_power(hardware.chip, |chip| decode_rate_at_clock(question, hardware, chip, plan))
 }
 
 fn decode_rate_at_clock<'a>(
@@ -273,29 +266,35 @@ fn decode_rate_at_clock<'a>(
     hardware: ServingHardware<'a>,
     chip: &Accelerator,
     plan: ServingPlan,
-) -> Result<PoolRate<'a>, PlanRefusal> {
+) -> Result<AtClock<PoolRate<'a>>, PlanRefusal> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
     let free = |request: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*request };
     loaded.costs.requests = loaded.costs.requests.iter().map(free).collect();
     let limit = question.level.time_per_output_token;
-    let met = |rate: f64| {
-        under_arrivals(&loaded.costs, rate)
-            .is_some_and(|state| limit.is_none_or(|limit| state.time_per_output_token <= limit))
-    };
+    let state = |rate: f64| under_arrivals(&loaded.costs, rate);
+    let met =
+        |rate: f64| state(rate).is_some_and(|state| limit.is_none_or(|limit| state.time_per_output_token <= limit));
+    let cool = |rate: f64| state(rate).is_some_and(|state| loaded.is_cool(decoding_in(&state)));
+    let of_rate = |rate: f64| state(rate).ok_or_else(|| PlanRefusal::Fault(no_rate()));
     let most = loaded.costs.saturation() * MOST_LOAD;
-    let found =
-        highest_rate(most, met).and_then(|(rate, limited)| Some((under_arrivals(&loaded.costs, rate)?, limited)));
-    match found {
-        Some((state, limited)) => {
-            let rate = state.requests_per_second;
-            Ok(PoolRate { loaded, rate, limited, queue: PromptQueue::default(), state: Some(state) })
+    match highest_rate(most, met, cool) {
+        HighestRate::At(rate, end) => {
+            let state = Some(of_rate(rate)?);
+            let deployed = PoolRate { loaded, rate, end, queue: PromptQueue::default(), state };
+            Ok(AtClock { deployed, rate, end })
         }
-        None => Err(PlanRefusal::TooSlow {
+        HighestRate::TooHot => Err(loaded.too_hot(decoding_in(&of_rate(most * LEAST_RATE)?))),
+        HighestRate::TooSlow => Err(PlanRefusal::TooSlow {
             plan,
             time_to_first_token: Seconds::ZERO,
             time_per_output_token: Seconds(loaded.costs.decode_time(1.0)),
         }),
     }
+}
+
+/// The work of a replica that only decodes, in a state.
+fn decoding_in(state: &SteadyState) -> PoolWork {
+    PoolWork { rate: state.requests_per_second, decoding: Some(state.decoding), prefills: false }
 }
 
 fn deploy_apart(
@@ -309,26 +308,23 @@ fn deploy_apart(
     let state = state.ok_or_else(|| PlanRefusal::Fault(no_rate()))?;
     let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>().round() as u64;
     let transfer = time_of_transfer(a, b, input);
+    let decode = b.loaded.pool(m, PoolWork { rate: rate / f64::from(m), ..decoding_in(&state) });
+    let prefill = a.loaded.pool(n, prompts_at(rate / f64::from(n)));
     let finish = |a: &mut PoolRate<'_>, b: &mut PoolRate<'_>| {
-        let decodes = PoolWork { rate: rate / f64::from(m), decoding: state.decoding, decodes: true, prefills: false };
-        let prefills = PoolWork { rate: rate / f64::from(n), decoding: 1.0, decodes: false, prefills: true };
-        let decode = b.loaded.pool(m, lengths, decodes)?;
-        let prefill = a.loaded.pool(n, lengths, prefills)?;
         let iteration = b.loaded.times.decode(state.decoding.max(1.0).round() as u64, b.loaded.context)?;
-        let prompt = prompt_time(&mut a.loaded.times, input)?;
-        Ok((decode, prefill, iteration, prompt))
+        Ok((iteration, prompt_time(&mut a.loaded.times, input)?))
     };
-    let (decode, prefill, iteration, prompt) = finish(a, b).map_err(PlanRefusal::Fault)?;
+    let (iteration, prompt) = finish(a, b).map_err(PlanRefusal::Fault)?;
     // The first token comes from the prefilling pool; its successor waits for the cache.
     let of_prompts = rate / f64::from(n);
     let load = state.load.max(of_prompts * a.queue.service);
     let state = SteadyState { time_to_first_token: a.queue.time_to_first_token(of_prompts), load, ..state };
-    let bound = if f64::from(n) * a.rate <= f64::from(m) * b.rate {
-        if a.limited { ServingBound::TimeToFirstToken } else { ServingBound::Load }
-    } else if b.limited {
-        ServingBound::TimePerOutputToken
-    } else {
-        ServingBound::Load
+    let prompts_bind = f64::from(n) * a.rate <= f64::from(m) * b.rate;
+    let bound = match if prompts_bind { a.end } else { b.end } {
+        RateEnd::Load => ServingBound::Load,
+        RateEnd::Power => ServingBound::Power,
+        RateEnd::Level if prompts_bind => ServingBound::TimeToFirstToken,
+        RateEnd::Level => ServingBound::TimePerOutputToken,
     };
     Ok(deployment_of(DeploymentParts {
         decode,

@@ -2,11 +2,11 @@
 
 use crate::ServingError;
 use crate::best::ServingHardware;
+use crate::costs::time_of_prompts;
 use crate::lengths::RequestLengths;
 use crate::method::ServingMethod;
 use crate::passes::PassTimes;
 use crate::plan::ServingPlan;
-use crate::steady::time_of_prompts;
 use crate::technique::ContextTechnique;
 use sim::units::{Bytes, Seconds};
 use workloads::Model;

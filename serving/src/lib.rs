@@ -7,14 +7,20 @@
 pub mod apart;
 pub mod beside;
 pub mod best;
+mod bounds;
+pub mod costs;
+mod deployment;
 pub mod engine;
+pub mod in_flight;
 mod kernels;
 pub mod lengths;
+mod loaded;
 pub mod memory;
 pub mod method;
 mod pass_time;
 pub mod passes;
 pub mod plan;
+mod question;
 pub mod steady;
 pub mod technique;
 
@@ -53,6 +59,20 @@ pub enum ServingError {
         /// The cure.
         cure: String,
     },
+    /// The plan's memory has no room.
+    #[error("{key} = {value}: {limit}; {cure}")]
+    Memory {
+        /// What finds none.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// The rule.
+        limit: String,
+        /// The cure.
+        cure: String,
+        /// Bytes that a device would need, over those that the engine may use: above 1.
+        needed: f64,
+    },
 }
 
 impl StructuredError for ServingError {
@@ -61,7 +81,9 @@ impl StructuredError for ServingError {
             Self::Workload(error) => error.fault_parts(),
             Self::Technique(error) => error.fault_parts(),
             Self::Hardware(why) => FaultParts { limit: Some(why.clone()), ..FaultParts::default() },
-            Self::Plan { key, value, limit, cure } => FaultParts::of_key(*key, value, limit, cure),
+            Self::Plan { key, value, limit, cure } | Self::Memory { key, value, limit, cure, .. } => {
+                FaultParts::of_key(*key, value, limit, cure)
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Bad engine files, plans and lengths are refused with key, value, limit and cure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-use coplace_serving::steady::{LengthClass, RequestLengths};
+use coplace_serving::lengths::{LengthClass, RequestLengths};
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingPlan};
 use sim::files::carried::Files;
 use sim::hardware::Accelerator;

@@ -3,8 +3,8 @@
 
 use coplace_serving::apart::apart;
 use coplace_serving::best::{GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, bound_of_chip, together};
+use coplace_serving::lengths::RequestLengths;
 use coplace_serving::plan::ServedProduct;
-use coplace_serving::steady::RequestLengths;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
 use sim::hardware::Accelerator;
@@ -271,8 +271,38 @@ fn pools_apart_keep_to_what_their_shares_of_the_work_allow() {
     }
 }
 
-/// A device takes at most its limit in the mean, and a higher limit never serves less: the chip runs at the highest
-/// clock at which it keeps to it.
+/// Where the limit of power binds, a looser service level never serves less, though power may jump where more
+/// sequences take another tile. Clocks are whole MHz, so rates are exact to a thousandth.
+#[test]
+fn a_looser_level_under_a_limit_of_power_never_serves_less() {
+    let model = Model::load("llama3.1-8b").unwrap();
+    let engine = engine("vllm");
+    let mut held = 0;
+    for (name, watts) in [("a100_80gb_sxm", 280.0), ("h100_80gb_sxm", 420.0), ("tpu_v6e", 180.0)] {
+        let mut chip = chip_like(name, 1.0, 1.0);
+        chip.published.tdp = Some(Watts(watts));
+        let fabric = node(name);
+        let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine: &engine };
+        for (input, output) in [(64, 64), (1024, 256)] {
+            let lengths = RequestLengths::uniform(input, output).unwrap();
+            let mut last = 0.0;
+            for step in 0..24 {
+                let between = 0.012 * 1.045_f64.powi(step);
+                let question = question(&model, 4, &lengths, level(10.0, between));
+                let answer = together(&question, hardware);
+                let best = answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
+                assert!(best >= last * 0.999, "{name}, {input}: {best} at {between} s, {last} at less");
+                last = last.max(best);
+                held +=
+                    usize::from(answer.deployments.first().is_some_and(|of| of.decode.clock < of.decode.full_clock));
+            }
+        }
+    }
+    assert!(held > 30, "{held} at a lower clock");
+}
+
+/// A device takes at most its limit in the mean, and a higher limit never serves less: the chip runs at the clock at
+/// which it serves most within it.
 #[test]
 fn a_higher_limit_on_power_never_serves_less() {
     let model = Model::load("llama3-8b").unwrap();

@@ -1,8 +1,9 @@
 //! The steady state in closed form against a simulation of iterations one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
+use coplace_serving::costs::{IterationCosts, RequestCost};
 use coplace_serving::method::{Drafter, Speculation};
-use coplace_serving::steady::{IterationCosts, RequestCost, under_arrivals};
+use coplace_serving::steady::under_arrivals;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 

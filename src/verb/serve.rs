@@ -23,8 +23,8 @@ use serving::apart::apart;
 use serving::best::{
     self, Deployment, GivenDegrees, PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion,
 };
+use serving::lengths::{LengthClass, RequestLengths};
 use serving::plan::{ServedProduct, ServingFormats};
-use serving::steady::{LengthClass, RequestLengths};
 use serving::{ServingEngine, ServingError};
 use sim::files::StructuredError;
 use sim::hardware::Accelerator;

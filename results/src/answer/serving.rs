@@ -3,7 +3,7 @@
 use super::serving_method::MethodRecord;
 use serde::Serialize;
 use serving::best::{Deployment, PlanRefusal, ReplicaPool, ServiceLevel, ServingAnswer, ServingBound};
-use serving::steady::LengthClass;
+use serving::lengths::LengthClass;
 use serving::{PassTime, ServingPlan};
 
 /// The answer of `coplace serve`.
@@ -177,7 +177,8 @@ pub struct ServingChoice {
     pub decoding: f64,
     /// Fraction of a decoding replica's time that prompts take.
     pub prompt_fraction: f64,
-    /// The reason why it does not serve more: `time_to_first_token`, `time_per_output_token` or `load`.
+    /// The reason why it does not serve more: `time_to_first_token`, `time_per_output_token`, `load` or
+    /// `power`.
     pub limited_by: ServingBound,
     /// One decoding iteration, ms, by parts.
     pub iteration: IterationRecord,

@@ -49,7 +49,7 @@ pub fn serving_report(report: &ServingReport) -> String {
     let table = choices_table(report).render();
     text.push_str(&table);
     if table.contains(BINDS) {
-        text.push_str("*  the limit that keeps it from serving more; elsewhere a load of 95 %\n");
+        text.push_str("*  the limit that keeps it from serving more; elsewhere a load of 95 %, or the power\n");
     }
     text.push_str(&format!(
         "{} plans of replicas and pools priced; {} do not serve{}\n",
@@ -283,10 +283,11 @@ fn power_line(best: &ServingChoice) -> String {
     format!("{power}; {} tokens per joule", format_significant(best.tokens_per_joule, 4))
 }
 
-/// The mean power of a device of each pool, and the clock if its limit lowers it.
+/// The mean power of a device of each pool, and the clock if the limit of power matters.
 fn power_of_pools(best: &ServingChoice) -> String {
+    let held = best.limited_by == ServingBound::Power;
     let of = |pool: &PoolRecord| {
-        let lowered = pool.power_limit_w.filter(|_| pool.clock_mhz < pool.full_clock_mhz).map(|limit| {
+        let lowered = pool.power_limit_w.filter(|_| held || pool.clock_mhz < pool.full_clock_mhz).map(|limit| {
             format!(
                 " at {} of {} MHz, within its limit of {} W",
                 format_count(pool.clock_mhz as u64),

@@ -76,19 +76,25 @@ pub fn highest_clock_within(
     power: impl Fn(Hertz) -> Watts,
 ) -> Option<Hertz> {
     // NaN is not within the limit.
-    let within = |clock: Hertz| power(clock) <= limit;
-    if within(designed) {
+    highest_clock_where(designed, lowest, |clock| power(clock) <= limit)
+}
+
+/// The highest clock at which `holds`, which must hold at all clocks below one at which it holds. It is `designed`, or
+/// else a whole number of MHz that is at least `lowest`.
+#[must_use]
+pub fn highest_clock_where(designed: Hertz, lowest: Hertz, holds: impl Fn(Hertz) -> bool) -> Option<Hertz> {
+    if holds(designed) {
         return Some(designed);
     }
     let step = |number: u64| Hertz(number as f64 * STEP);
     let (mut low, mut high) = ((lowest.0 / STEP).ceil() as u64, (designed.0 / STEP).ceil() as u64);
-    if low >= high || !within(step(low)) {
+    if low >= high || !holds(step(low)) {
         return None;
     }
-    // Invariant: `low` is within the limit, `high` is not.
+    // Invariant: it holds at `low`, and not at `high`.
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if within(step(middle)) { low = middle } else { high = middle }
+        if holds(step(middle)) { low = middle } else { high = middle }
     }
     Some(step(low))
 }

@@ -5,10 +5,10 @@ use super::cluster::fabric_of_row;
 use super::{PreparedInputs, read_table};
 use crate::validate::row::{MeasuredRow, RowFailure};
 use serde::Deserialize;
+use serving::costs::{PromptPool, iteration_costs, prompts_together};
+use serving::in_flight::{closed_loop, closed_loop_apart, first_burst};
+use serving::lengths::RequestLengths;
 use serving::plan::ServedProduct;
-use serving::steady::{
-    PromptPool, RequestLengths, closed_loop, closed_loop_apart, first_burst, iteration_costs, prompts_together,
-};
 use serving::{EngineError, PassTimes, ServingEngine, ServingError, ServingFormats, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
 use sim::hardware::Accelerator;

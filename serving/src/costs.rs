@@ -1,0 +1,308 @@
+//! The times and energies of a replica's iterations and prompts, for the steady state.
+
+use crate::engine::Batching;
+use crate::lengths::RequestLengths;
+use crate::memory::ServingMemory;
+use crate::passes::PassTimes;
+use crate::{PassTime, ServingError};
+use sim::units::{Bytes, Joules};
+
+/// Times of a replica's iterations: all that the steady state depends on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IterationCosts {
+    /// Seconds of a decoding iteration by sequences, rising in both; linear in between.
+    pub decode: Vec<(u64, f64)>,
+    /// Most sequences that decode at once.
+    pub most_sequences: u64,
+    /// Classes of requests.
+    pub requests: Vec<RequestCost>,
+    /// True if an iteration that has prompts also decodes.
+    pub mixed: bool,
+}
+
+/// The costs of a class of requests to a replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RequestCost {
+    /// Share of the requests.
+    pub share: f64,
+    /// Seconds that its prompt takes from decoding.
+    pub prompt: f64,
+    /// Seconds of its prompt from start to first token, without decoding.
+    pub alone: f64,
+    /// Tokens that it decodes: one less than its answer.
+    pub steps: u64,
+    /// Iterations that this takes in the mean: as many without drafts.
+    pub iterations: f64,
+}
+
+impl IterationCosts {
+    /// Returns the seconds of a decoding iteration of `n` sequences.
+    #[must_use]
+    pub fn decode_time(&self, n: f64) -> f64 {
+        interpolated(&self.decode, n)
+    }
+
+    pub(crate) fn mean(&self, of: impl Fn(&RequestCost) -> f64) -> f64 {
+        self.requests.iter().map(|request| request.share * of(request)).sum()
+    }
+
+    /// Returns the requests per second beyond which the queue grows without end.
+    #[must_use]
+    pub fn saturation(&self) -> f64 {
+        1.0 / (self.mean(|r| r.prompt) + self.time_per_place())
+    }
+
+    /// Returns the mean iterations that a request decodes.
+    #[must_use]
+    pub fn mean_iterations(&self) -> f64 {
+        self.mean(|r| r.iterations)
+    }
+
+    /// Iterations per token: 1 without drafts.
+    pub(crate) fn iterations_per_token(&self) -> f64 {
+        self.mean_iterations() / self.mean(|r| r.steps as f64)
+    }
+
+    /// Iterations for which a sequence has its place: those that decode, and a mixed one with its prompt.
+    pub(crate) fn held_iterations(&self) -> f64 {
+        self.mean(|r| r.iterations) + f64::from(u8::from(self.mixed))
+    }
+
+    /// Decoding time between two sequences that leave, with all places taken.
+    pub(crate) fn time_per_place(&self) -> f64 {
+        let most = self.most_sequences.max(1) as f64;
+        self.held_iterations() * self.decode_time(most) / most
+    }
+}
+
+/// Returns what `points` of rising numbers of sequences say of `n` sequences: linear in between.
+pub(crate) fn interpolated(points: &[(u64, f64)], n: f64) -> f64 {
+    let at = points.partition_point(|(sequences, _)| (*sequences as f64) < n);
+    let point = |i: usize| points.get(i).map(|(sequences, value)| (*sequences as f64, *value));
+    match (at.checked_sub(1).and_then(point), point(at)) {
+        (Some((n0, v0)), Some((n1, v1))) => v0 + (v1 - v0) * (n - n0) / (n1 - n0),
+        (None, Some((_, value))) | (Some((_, value)), None) => value,
+        (None, None) => 0.0,
+    }
+}
+
+/// The workers of a pool that only prefills.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PromptPool {
+    /// Workers, each a replica.
+    pub workers: u32,
+    /// Seconds of a worker per prompt, with others in the same pass.
+    pub prompt: f64,
+    /// Seconds from the start of a prompt to its first token.
+    pub alone: f64,
+}
+
+impl PromptPool {
+    /// Returns `workers` replicas that prefill prompts of `input` tokens, up to `batch` in one pass of a group with
+    /// attention of its own.
+    ///
+    /// # Errors
+    /// A length that the model does not allow.
+    pub fn of_replicas(times: &mut PassTimes<'_>, workers: u32, input: u64, batch: u64) -> Result<Self, ServingError> {
+        let groups = u64::from(times.plan().attention_data);
+        let together = prompts_together(times, input).min(batch.max(1).saturating_mul(groups));
+        let several = time_of_prompts(times, together, input)?.total().0 / together as f64;
+        let alone = time_of_prompts(times, 1, input)?.total().0;
+        let latency = times.engine().launch.request_ms * 1e-3;
+        Ok(Self { workers, prompt: several.min(alone) / times.passes_in_flight(), alone: alone + latency })
+    }
+}
+
+/// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once. Groups with
+/// attention of their own take prompts side by side, each with the engine's most tokens. Tokens that are held take no
+/// time.
+pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u64) -> Result<PassTime, ServingError> {
+    if let Some(merged) = times.method().merged() {
+        return times.merged_prefill(prompts, input, merged);
+    }
+    let held = times.method().held_tokens(input);
+    time_of_tokens(times, prompts, (held, input))
+}
+
+/// Returns the energy of a prompt of `input` tokens on a device of its group, without static power: its share of those
+/// that an iteration holds, which read the weights once for all of them.
+///
+/// # Errors
+/// A length that the model does not allow.
+pub(crate) fn energy_of_prompt(times: &mut PassTimes<'_>, input: u64) -> Result<Joules, ServingError> {
+    let together = prompts_together(times, input);
+    let own = together.div_ceil(u64::from(times.plan().attention_data)).max(1);
+    let shared = time_of_prompts(times, together, input)?.energy * (1.0 / own as f64);
+    let alone = time_of_prompts(times, 1, input)?.energy;
+    Ok(Joules(shared.0.min(alone.0)))
+}
+
+/// Returns the time of a prompt's tokens from place `done` to place `end`.
+fn time_of_tokens(
+    times: &mut PassTimes<'_>,
+    prompts: u64,
+    (mut done, end): (u64, u64),
+) -> Result<PassTime, ServingError> {
+    let own = prompts.div_ceil(u64::from(times.plan().attention_data)).max(1);
+    let most = (times.engine().batching.most_tokens / own).max(1);
+    let mut sum = PassTime::default();
+    while done < end {
+        let chunk = most.min(end - done);
+        sum = sum.plus(times.prefill(prompts, chunk, done)?);
+        done += chunk;
+    }
+    Ok(sum)
+}
+
+/// Returns the prompts of `input` tokens that an iteration holds. Groups with attention of their own hold so many each.
+#[must_use]
+pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
+    if times.method().merged().is_some() {
+        return u64::from(times.plan().attention_data);
+    }
+    let own = input - times.method().held_tokens(input);
+    (times.engine().batching.most_tokens / own.max(1)).max(1) * u64::from(times.plan().attention_data)
+}
+
+/// Returns the costs of a replica's iterations under requests of given lengths.
+///
+/// `typical` sequences decode beside a prompt in a mixed iteration.
+///
+/// # Errors
+/// A plan or a length that the model does not allow; a plan whose weights and one sequence do not fit.
+pub fn iteration_costs(
+    times: &mut PassTimes<'_>,
+    memory: &ServingMemory,
+    lengths: &RequestLengths,
+    typical: u64,
+) -> Result<IterationCosts, ServingError> {
+    let most = most_sequences(times, memory, lengths)?;
+    let context = times.method().mean_context(lengths) as u64;
+    // Powers of two and their middles, past the most sequences, so that times do not depend on how many fit.
+    let mut decode = Vec::new();
+    let mut n = 1;
+    loop {
+        decode.push((n, times.decode(n, context)?.total().0));
+        if n >= most {
+            break;
+        }
+        n = if n.is_power_of_two() { (n + n / 2).max(n + 1) } else { n.next_power_of_two() };
+    }
+    // The nodes of a merged prompt are passes of their own.
+    let mixed = times.batching() == Batching::Mixed && times.method().merged().is_none();
+    let mut requests = Vec::new();
+    for class in lengths.classes() {
+        let (prompt, alone) = if mixed {
+            cost_of_mixed_prompt(times, class.input, typical.clamp(1, most), context)?
+        } else {
+            cost_of_prompt(times, class.input)?
+        };
+        let (steps, latency) = (class.output - 1, times.engine().launch.request_ms * 1e-3);
+        requests.push(RequestCost {
+            share: class.share,
+            prompt,
+            alone: alone + latency,
+            steps,
+            iterations: times.method().passes_for(steps),
+        });
+    }
+    Ok(IterationCosts { decode, most_sequences: most, requests, mixed })
+}
+
+/// Returns the most sequences that decode at once: those that fit and that the engine runs.
+fn most_sequences(
+    times: &PassTimes<'_>,
+    memory: &ServingMemory,
+    lengths: &RequestLengths,
+) -> Result<u64, ServingError> {
+    let method = times.method();
+    let parts = u64::from(times.plan().attention_data);
+    // A sequence holds the tokens that no held prefix has, and its drafts.
+    let elsewhere = |input: u64| input - method.own_tokens(input);
+    let own = lengths.mean_context_after(elsewhere).ceil() as u64;
+    let longest = lengths.longest_after(elsewhere);
+    let drafts = method.verified_tokens() - 1;
+    let needed = |cache: Bytes| {
+        (memory.weights.as_f64() + memory.working.as_f64() + cache.as_f64()) / memory.usable.as_f64().max(1.0)
+    };
+    if memory.room_for_cache() == Bytes::ZERO {
+        return Err(ServingError::Memory {
+            key: "weights",
+            value: format!("{:.1} GiB on every device", memory.weights.gib()),
+            limit: format!(
+                "and {:.1} GiB at work leave nothing of the {:.1} GiB that the engine may use",
+                memory.working.gib(),
+                memory.usable.gib()
+            ),
+            cure: "give more devices to a replica (--tensor, --pipeline), or narrower weights (--products)".to_owned(),
+            needed: needed(Bytes::ZERO),
+        });
+    }
+    let fit = memory.sequences_that_fit(own.saturating_add(drafts)).saturating_mul(parts);
+    if fit == 0 || memory.sequences_that_fit(longest.saturating_add(drafts)) == 0 {
+        let beside = memory.away.map_or_else(String::new, |away| {
+            format!(", and {:.1} GiB are beside the device for {:.0} % of it", away.capacity.gib(), away.fraction * 1e2)
+        });
+        return Err(ServingError::Memory {
+            key: "input + output",
+            value: lengths.longest().to_string(),
+            limit: format!(
+                "needs {:.1} GiB of cache on every device, and weights leave {:.1}{beside}",
+                memory.cache_on_device(longest).gib(),
+                memory.room_for_cache().gib()
+            ),
+            cure: "give more devices (tp), a narrower cache or shorter requests".to_owned(),
+            needed: needed(memory.cache_on_device(longest)),
+        });
+    }
+    let batching = &times.engine().batching;
+    let placed = batching.most_sequences.min(batching.most_tokens / (drafts + 1)).max(1);
+    Ok(fit.min(placed.saturating_mul(parts)))
+}
+
+/// Returns the seconds that a prompt takes from decoding, and those to its first token, in iterations of its own.
+fn cost_of_prompt(times: &mut PassTimes<'_>, input: u64) -> Result<(f64, f64), ServingError> {
+    let together = prompts_together(times, input);
+    let batch = time_of_prompts(times, together, input)?.total().0 / together as f64;
+    Ok((batch / times.passes_in_flight(), time_of_prompts(times, 1, input)?.total().0))
+}
+
+/// Returns the same in iterations in which `decoding` sequences of `context` tokens also decode.
+///
+/// In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of c + b tokens; b
+/// of these would pass the weights anyway. Groups take a prompt each.
+fn cost_of_mixed_prompt(
+    times: &mut PassTimes<'_>,
+    input: u64,
+    decoding: u64,
+    context: u64,
+) -> Result<(f64, f64), ServingError> {
+    let parts = u64::from(times.plan().attention_data);
+    let beside = times.decode(decoding, context)?;
+    let held = times.method().held_tokens(input);
+    let chunks = (input - held).div_ceil(times.engine().batching.most_tokens);
+    let saved = (beside.total() - beside.attention - beside.drafts - beside.fetches).0 * chunks as f64;
+    let whole = time_of_prompts(times, parts, input)?.total().0;
+    let wider = input.saturating_add(chunks * decoding.div_ceil(parts) * times.method().verified_tokens());
+    let joint = time_of_tokens(times, parts, (held, wider))?.total().0;
+    let own = (joint - saved).max(marginal_time(times, parts, input, whole)?);
+    // One sequence at least decodes beside it later.
+    let one = times.decode(1, context)?;
+    let single = whole - (one.total() - one.drafts - one.fetches).0;
+    Ok((own / times.passes_in_flight() / parts as f64, single.max(0.0)))
+}
+
+/// Returns what one more prompt for each of `parts` groups adds to an iteration that holds others: the difference
+/// between as many as it holds and one, or a share of the `whole` time of one if it holds no more.
+fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) -> Result<f64, ServingError> {
+    let together = prompts_together(times, input) / parts.max(1);
+    if together < 2 {
+        return Ok(whole * LEAST_PROMPT_SHARE);
+    }
+    let all = time_of_prompts(times, together * parts, input)?.total().0;
+    Ok(((all - whole) / (together - 1) as f64).max(0.0))
+}
+
+/// The least share of a prompt's time alone that it adds to an iteration, if the prompt fills it: its products take
+/// time beside weights that are read anyway.
+const LEAST_PROMPT_SHARE: f64 = 0.1;

@@ -1,0 +1,174 @@
+//! A deployment at its highest rate, and the refusals of plans that do not serve.
+
+use crate::ServingError;
+use crate::memory::ServingMemory;
+use crate::pass_time::PassTime;
+use crate::plan::ServingPlan;
+use crate::question::ServiceLevel;
+use crate::steady::SteadyState;
+use serde::{Deserialize, Serialize};
+use sim::units::{Hertz, Seconds, Watts};
+
+/// The reason why a deployment does not serve more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServingBound {
+    /// The limit on the time to the first token.
+    TimeToFirstToken,
+    /// The limit on the time per output token.
+    TimePerOutputToken,
+    /// The highest load.
+    Load,
+    /// The limit on the mean power of a device.
+    Power,
+}
+
+/// A pool of replicas of one plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReplicaPool {
+    /// The chip.
+    pub chip: String,
+    /// The plan of a replica.
+    pub plan: ServingPlan,
+    /// Replicas.
+    pub replicas: u32,
+    /// Memory of one device.
+    pub memory: ServingMemory,
+    /// Mean power of one device: static, and of its kernels.
+    pub power: Watts,
+    /// The limit on it.
+    pub power_limit: Option<Watts>,
+    /// The clock at which most is served with the power within the limit.
+    pub clock: Hertz,
+    /// The clock without that limit.
+    pub full_clock: Hertz,
+}
+
+/// A deployment at its highest rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// The pool that decodes; it also prefills unless [`Self::prefill`] is a pool of its own.
+    pub decode: ReplicaPool,
+    /// The pool for prompts, if they are apart.
+    pub prefill: Option<ReplicaPool>,
+    /// The state of one decoding replica. The time to the first token is the deployment's.
+    pub state: SteadyState,
+    /// One decoding iteration at the mean number of sequences.
+    pub iteration: PassTime,
+    /// A prompt of the mean length alone.
+    pub prompt: Seconds,
+    /// The cache's way from one pool to the other.
+    pub transfer: Seconds,
+    /// Requests per second of the whole deployment.
+    pub requests_per_second: f64,
+    /// Output tokens per second of the whole deployment.
+    pub tokens_per_second: f64,
+    /// The same per device in use.
+    pub tokens_per_second_per_device: f64,
+    /// Output tokens per joule.
+    pub tokens_per_joule: f64,
+    /// The reason why it does not serve more.
+    pub bound: ServingBound,
+}
+
+impl Deployment {
+    /// Returns the devices in use.
+    #[must_use]
+    pub fn devices(&self) -> u32 {
+        let of = |pool: &ReplicaPool| pool.replicas.saturating_mul(pool.plan.devices());
+        of(&self.decode).saturating_add(self.prefill.as_ref().map_or(0, of))
+    }
+}
+
+/// A plan that does not serve, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PlanRefusal {
+    /// It cannot run.
+    Fault(ServingError),
+    /// It misses the service level even with a single request at a time.
+    TooSlow {
+        /// The plan.
+        plan: ServingPlan,
+        /// Its time to the first token then.
+        time_to_first_token: Seconds,
+        /// Its time per output token then.
+        time_per_output_token: Seconds,
+    },
+    /// It takes too much power at every rate and clock at which it meets the service level.
+    TooHot {
+        /// The plan.
+        plan: ServingPlan,
+        /// The mean power of a device at the chip's full clock and the least rate.
+        power: Watts,
+        /// The limit on it.
+        limit: Watts,
+    },
+}
+
+/// More than any plan that runs misses its limits by, as a logarithm.
+const DOES_NOT_FIT: f64 = 1e3;
+
+/// All deployments of a question, best first, and the plans that do not serve.
+#[derive(Debug, Clone, Default)]
+pub struct ServingAnswer {
+    /// By output tokens per second of the whole deployment.
+    pub deployments: Vec<Deployment>,
+    /// Plans refused.
+    pub refused: Vec<PlanRefusal>,
+    /// Plans priced: of replicas, or of both pools.
+    pub priced: u64,
+}
+
+impl ServingAnswer {
+    /// Returns the refusal nearest to serving: of a plan that runs, by how much it misses the level or the limit of
+    /// power; else of one that does not fit, by how much; else the first fault.
+    #[must_use]
+    pub fn nearest_refusal(&self, level: &ServiceLevel) -> Option<&PlanRefusal> {
+        let over = |time: Seconds, limit: Option<Seconds>| limit.map_or(0.0, |limit| (time / limit).max(1.0).ln());
+        let miss = |refusal: &PlanRefusal| match refusal {
+            PlanRefusal::Fault(ServingError::Memory { needed, .. }) => DOES_NOT_FIT + needed,
+            PlanRefusal::Fault(_) => f64::INFINITY,
+            PlanRefusal::TooHot { power, limit, .. } => (*power / *limit).ln(),
+            PlanRefusal::TooSlow { time_to_first_token: first, time_per_output_token: between, .. } => {
+                over(*first, level.time_to_first_token) + over(*between, level.time_per_output_token)
+            }
+        };
+        self.refused.iter().min_by(|a, b| miss(a).total_cmp(&miss(b)))
+    }
+}
+
+pub(crate) struct DeploymentParts {
+    pub(crate) decode: ReplicaPool,
+    pub(crate) prefill: Option<ReplicaPool>,
+    pub(crate) state: SteadyState,
+    pub(crate) iteration: PassTime,
+    pub(crate) prompt: Seconds,
+    pub(crate) transfer: Seconds,
+    pub(crate) requests: f64,
+    pub(crate) output: f64,
+    pub(crate) bound: ServingBound,
+}
+
+pub(crate) fn deployment_of(parts: DeploymentParts) -> Deployment {
+    let tokens = parts.requests * parts.output;
+    let power = |pool: &ReplicaPool| pool.power.0 * f64::from(pool.replicas.saturating_mul(pool.plan.devices()));
+    // The power of a chip whose file states no energy is not known, and neither is the sum.
+    let powers = [Some(&parts.decode), parts.prefill.as_ref()].map(|pool| pool.map(power));
+    let known = powers.iter().flatten().all(|watts| *watts > 0.0);
+    let watts: f64 = powers.iter().flatten().sum();
+    let mut deployment = Deployment {
+        decode: parts.decode,
+        prefill: parts.prefill,
+        state: parts.state,
+        iteration: parts.iteration,
+        prompt: parts.prompt,
+        transfer: parts.transfer,
+        requests_per_second: parts.requests,
+        tokens_per_second: tokens,
+        tokens_per_second_per_device: 0.0,
+        tokens_per_joule: if known { tokens / watts } else { 0.0 },
+        bound: parts.bound,
+    };
+    deployment.tokens_per_second_per_device = tokens / f64::from(deployment.devices().max(1));
+    deployment
+}

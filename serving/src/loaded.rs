@@ -1,0 +1,232 @@
+//! A plan ready to be loaded: its highest rate within the service level and the limit of power, and the clock at which
+//! that is highest.
+//!
+//! A device takes at most the question's power in the mean, or else its published limit. Power at a clock is static
+//! power, and the energy of a request's prompt and iterations times the rate. Where a plan takes more at its highest
+//! rate, the rate is that which takes the limit, and the clock is the one at which most is served
+//! ([`deploy_within_power`]).
+
+use crate::ServingError;
+use crate::costs::{IterationCosts, energy_of_prompt, interpolated, iteration_costs, time_of_prompts};
+use crate::deployment::{PlanRefusal, ReplicaPool};
+use crate::lengths::RequestLengths;
+use crate::memory::ServingMemory;
+use crate::passes::PassTimes;
+use crate::plan::ServingPlan;
+use crate::question::{ServingHardware, ServingQuestion};
+use sim::hardware::{Accelerator, highest_clock_where, lower_clock, lowest_clock};
+use sim::units::{Hertz, Joules, Seconds, Watts};
+
+/// The highest load that a deployment is planned for, as a fraction of the rate at which its queue grows without end.
+/// Above it the mean wait grows faster than any forecast of arrivals holds. Range 0.8 to 0.98.
+pub const MOST_LOAD: f64 = 0.95;
+/// Steps of bisection: the rate is exact to 2^-40 of its range.
+const BISECTIONS: u32 = 40;
+/// Fixed rates of a plan, as parts of its highest load, among which the highest within the limit of power is sought
+/// first: power may fall where more sequences share the weights.
+const RATE_POINTS: u32 = 64;
+/// The least rate, relative to that at the highest load.
+pub(crate) const LEAST_RATE: f64 = 1e-6;
+
+/// Sequences that decode beside a prompt in a mixed iteration, for its cost: the middle of what engines run.
+const TYPICAL_SEQUENCES: u64 = 32;
+
+/// A plan ready to be loaded.
+pub(crate) struct LoadedPlan<'a> {
+    pub(crate) times: PassTimes<'a>,
+    pub(crate) memory: ServingMemory,
+    pub(crate) costs: IterationCosts,
+    pub(crate) context: u64,
+    /// Joules of a decoding iteration on a device by sequences; linear in between.
+    iterations: Vec<(u64, f64)>,
+    /// The energy of a request's prompt on a device.
+    prompt: Joules,
+    /// The limit on a device's power, and the clock without it.
+    power_limit: Option<Watts>,
+    full_clock: Hertz,
+}
+
+impl<'a> LoadedPlan<'a> {
+    /// Prepares a plan on `chip`: that of `hardware`, or the same at a lower clock.
+    ///
+    /// # Errors
+    /// A plan that the model, the chip or its memory does not allow.
+    pub(crate) fn new(
+        question: &ServingQuestion<'a>,
+        hardware: ServingHardware<'a>,
+        chip: &Accelerator,
+        plan: ServingPlan,
+    ) -> Result<Self, ServingError> {
+        let ServingHardware { chip: full, fabric, engine } = hardware;
+        let times = PassTimes::new(question.model, chip, fabric, engine, plan)?;
+        let mut times = times.with_method(question.method)?;
+        let memory = times.memory(&question.lengths)?;
+        let costs = iteration_costs(&mut times, &memory, &question.lengths, TYPICAL_SEQUENCES)?;
+        let context = question.method.mean_context(&question.lengths) as u64;
+        let energy = |(n, _): &(u64, f64)| Ok((*n, times.decode(*n, context)?.energy.0));
+        let iterations = costs.decode.iter().map(energy).collect::<Result<_, ServingError>>()?;
+        let prompt = mean_energy_of_prompt(&mut times, &question.lengths)?;
+        let power_limit = question.power_limit_of(full);
+        Ok(Self { times, memory, costs, context, iterations, prompt, power_limit, full_clock: full.clock })
+    }
+
+    /// Returns the mean power of a device at some work.
+    pub(crate) fn power_of(&self, work: PoolWork) -> Watts {
+        let mut request = if work.prefills { self.prompt } else { Joules(0.0) };
+        if let Some(decoding) = work.decoding {
+            let n = decoding.max(1.0);
+            request += Joules(self.costs.mean_iterations() * interpolated(&self.iterations, n) / n);
+        }
+        self.times.chip().energy.static_power + Watts(request.0 * work.rate)
+    }
+
+    /// Returns whether a device's power at some work is within the limit.
+    pub(crate) fn is_cool(&self, work: PoolWork) -> bool {
+        self.power_limit.is_none_or(|limit| self.power_of(work) <= limit)
+    }
+
+    /// Returns the refusal of a plan whose power at the least rate is too much.
+    pub(crate) fn too_hot(&self, work: PoolWork) -> PlanRefusal {
+        let limit = self.power_limit.unwrap_or(Watts(f64::INFINITY));
+        PlanRefusal::TooHot { plan: *self.times.plan(), power: self.power_of(work), limit }
+    }
+
+    /// Returns a pool at some work of each of its replicas.
+    pub(crate) fn pool(&self, replicas: u32, work: PoolWork) -> ReplicaPool {
+        let chip = self.times.chip();
+        ReplicaPool {
+            chip: chip.name.clone(),
+            plan: *self.times.plan(),
+            replicas,
+            memory: self.memory.clone(),
+            power: self.power_of(work),
+            power_limit: self.power_limit,
+            clock: chip.clock,
+            full_clock: self.full_clock,
+        }
+    }
+}
+
+/// Returns the mean energy of a request's prompt on a device. A pass's energy is that of a device with all layers; a
+/// stage has a share of them. Groups with attention of their own share the prompts out.
+///
+/// For iterations neither matters: in the time of one, a stage works on as many parts of the sequences as there are
+/// stages.
+fn mean_energy_of_prompt(times: &mut PassTimes<'_>, lengths: &RequestLengths) -> Result<Joules, ServingError> {
+    let shares = f64::from(times.plan().attention_data) * f64::from(times.plan().pipeline);
+    let mut sum = Joules(0.0);
+    for class in lengths.classes() {
+        sum += energy_of_prompt(times, class.input)? * (class.share / shares);
+    }
+    Ok(sum)
+}
+
+/// The work of a pool's replica.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolWork {
+    /// Requests per second.
+    pub(crate) rate: f64,
+    /// Mean sequences that decode, if it decodes.
+    pub(crate) decoding: Option<f64>,
+    pub(crate) prefills: bool,
+}
+
+/// The highest rate of a plan.
+pub(crate) enum HighestRate {
+    /// The service level is met at no rate.
+    TooSlow,
+    /// The power is within its limit at no rate.
+    TooHot,
+    /// A rate, and what keeps it from a higher one.
+    At(f64, RateEnd),
+}
+
+/// What keeps a rate from being higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RateEnd {
+    Load,
+    Level,
+    Power,
+}
+
+/// Returns the highest rate up to `most` at which the service level is `met` and the power is `cool`. A rate that meets
+/// the level is met by all lower ones; of power that is not assumed.
+pub(crate) fn highest_rate(most: f64, met: impl Fn(f64) -> bool, cool: impl Fn(f64) -> bool) -> HighestRate {
+    let bisect = |low: f64, high: f64, holds: &dyn Fn(f64) -> bool| {
+        let (mut low, mut high) = (low, high);
+        for _ in 0..BISECTIONS {
+            let middle = f64::midpoint(low, high);
+            if holds(middle) { low = middle } else { high = middle }
+        }
+        low
+    };
+    let least = most * LEAST_RATE;
+    if !met(least) {
+        return HighestRate::TooSlow;
+    }
+    let (rate, end) = if met(most) { (most, RateEnd::Load) } else { (bisect(least, most, &met), RateEnd::Level) };
+    if cool(rate) {
+        return HighestRate::At(rate, end);
+    }
+    let points = (0..=RATE_POINTS).rev().map(|k| least.max(most * f64::from(k) / f64::from(RATE_POINTS)));
+    let mut above = rate;
+    for point in points.filter(|point| *point < rate) {
+        if cool(point) {
+            return HighestRate::At(bisect(point, above, &cool), RateEnd::Power);
+        }
+        above = point;
+    }
+    HighestRate::TooHot
+}
+
+/// What a plan does at a clock.
+pub(crate) struct AtClock<T> {
+    pub(crate) deployed: T,
+    /// Requests per second.
+    pub(crate) rate: f64,
+    pub(crate) end: RateEnd,
+}
+
+/// Returns what `deploy` makes of a chip at the clock, in whole MHz, at which its rate is highest.
+///
+/// Below the highest clock at which the limit of power does not hold the rate, the rate falls with the clock; above,
+/// with the energy of a request. So this clock, the next one and the full clock are compared.
+///
+/// # Errors
+/// The refusal of `deploy` at the full clock.
+pub(crate) fn deploy_within_power<T>(
+    chip: &Accelerator,
+    deploy: impl Fn(&Accelerator) -> Result<AtClock<T>, PlanRefusal>,
+) -> Result<T, PlanRefusal> {
+    let full = deploy(chip);
+    match &full {
+        Ok(AtClock { end: RateEnd::Power, .. }) | Err(PlanRefusal::TooHot { .. }) => {}
+        _ => return full.map(|at| at.deployed),
+    }
+    let at = |clock: Hertz| deploy(&lower_clock(chip, clock));
+    // Clocks that miss the service level are below those that meet it, and take no power.
+    let is_cool = |clock: Hertz| match at(clock) {
+        Ok(at) => at.end != RateEnd::Power,
+        Err(refusal) => !matches!(refusal, PlanRefusal::TooHot { .. }),
+    };
+    let cool = highest_clock_where(chip.clock, lowest_clock(chip), is_cool);
+    let next = cool.map_or(lowest_clock(chip), |clock| Hertz((clock.0 + 1e6).min(chip.clock.0)));
+    let others = cool.into_iter().chain([next]).filter_map(|clock| at(clock).ok());
+    let best = others.fold(None, |best: Option<AtClock<T>>, own| match best {
+        Some(best) if best.rate >= own.rate => Some(best),
+        _ => Some(own),
+    });
+    match (best, full) {
+        (Some(best), Ok(full)) => Ok(if full.rate > best.rate { full } else { best }.deployed),
+        (Some(best), Err(_)) => Ok(best.deployed),
+        (None, full) => full.map(|at| at.deployed),
+    }
+}
+
+pub(crate) fn no_rate() -> ServingError {
+    ServingError::Hardware("the replica serves no request in finite time".to_owned())
+}
+
+pub(crate) fn prompt_time(times: &mut PassTimes<'_>, input: u64) -> Result<Seconds, ServingError> {
+    Ok(time_of_prompts(times, 1, input.max(1))?.total())
+}

@@ -1,0 +1,111 @@
+//! A question of serving: a model, the devices, the lengths of requests and the service level; and the plans that may
+//! answer it.
+
+use crate::ServingEngine;
+use crate::lengths::RequestLengths;
+use crate::method::ServingMethod;
+use crate::plan::{ServingFormats, ServingPlan};
+use serde::{Deserialize, Serialize};
+use sim::hardware::Accelerator;
+use sim::network::Fabric;
+use sim::units::{Seconds, Watts};
+use workloads::Model;
+use workloads::parallel::tensor_parallel_degrees;
+
+/// Limits on means over requests; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct ServiceLevel {
+    /// On the time from arrival to the first token.
+    pub time_to_first_token: Option<Seconds>,
+    /// On the time between two tokens.
+    pub time_per_output_token: Option<Seconds>,
+}
+
+impl ServiceLevel {
+    pub(crate) fn is_met(&self, first: Seconds, between: Seconds) -> bool {
+        self.time_to_first_token.is_none_or(|limit| first <= limit)
+            && self.time_per_output_token.is_none_or(|limit| between <= limit)
+    }
+}
+
+/// A chip with its fabric and engine.
+#[derive(Debug, Clone, Copy)]
+pub struct ServingHardware<'a> {
+    /// The chip.
+    pub chip: &'a Accelerator,
+    /// The fabric.
+    pub fabric: &'a Fabric,
+    /// The engine.
+    pub engine: &'a ServingEngine,
+}
+
+/// A model to serve, and how well.
+#[derive(Debug, Clone)]
+pub struct ServingQuestion<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Devices of the whole deployment.
+    pub devices: u32,
+    /// Number formats.
+    pub formats: ServingFormats,
+    /// Lengths of the requests.
+    pub lengths: RequestLengths,
+    /// The service level.
+    pub level: ServiceLevel,
+    /// Degrees that are given; `None` is free.
+    pub given: GivenDegrees,
+    /// How it serves beside the plain way.
+    pub method: ServingMethod<'a>,
+    /// Limit on the mean power of a device; `None` for the chip's published one, if it has one.
+    pub power_limit: Option<Watts>,
+}
+
+impl ServingQuestion<'_> {
+    /// Returns the most that a device of `chip` may take in the mean.
+    pub(crate) fn power_limit_of(&self, chip: &Accelerator) -> Option<Watts> {
+        self.power_limit.or(chip.published.tdp)
+    }
+}
+
+/// Degrees that a question fixes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GivenDegrees {
+    /// Devices that split every layer.
+    pub tensor: Option<u32>,
+    /// Stages.
+    pub pipeline: Option<u32>,
+    /// Groups with attention of their own.
+    pub attention_data: Option<u32>,
+    /// Parts that share out the experts.
+    pub expert: Option<u32>,
+}
+
+/// Returns the plans of one replica on at most `devices` devices, smallest first.
+#[must_use]
+pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
+    let (model, devices, given) = (question.model, question.devices, question.given);
+    let halving = |limit: u32| std::iter::successors(Some(1u32), |n| n.checked_mul(2)).take_while(move |n| *n <= limit);
+    let or_given = |given: Option<u32>, free: Vec<u32>| given.map_or(free, |degree| vec![degree]);
+    let tensors = or_given(given.tensor, tensor_parallel_degrees(model, devices));
+    let mut plans = Vec::new();
+    for tensor in tensors {
+        let stages = or_given(given.pipeline, halving(devices / tensor.max(1)).collect());
+        for pipeline in stages {
+            let left = devices / tensor.saturating_mul(pipeline).max(1);
+            let free = if model.experts.is_some() { halving(left).collect() } else { vec![1] };
+            for attention_data in or_given(given.attention_data, free) {
+                let free = match (model.experts, attention_data) {
+                    (Some(_), 1) => halving(tensor).collect(),
+                    (Some(_), groups) => vec![tensor.saturating_mul(groups)],
+                    (None, _) => vec![1],
+                };
+                for expert in or_given(given.expert, free) {
+                    plans.push(ServingPlan { tensor, pipeline, attention_data, expert, formats: question.formats });
+                }
+            }
+        }
+    }
+    plans.retain(|plan| plan.devices() <= devices);
+    plans.sort_by_key(|plan| (plan.devices(), *plan));
+    plans
+}
