@@ -1,4 +1,5 @@
-//! Every layer graph of a search is scheduled with proof, within the default work limit of a schedule.
+//! Every layer graph of a search is scheduled with proof, within the default work limit of a schedule. The bench of the
+//! same name takes every model on every chip.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod layer_graphs;
@@ -9,8 +10,11 @@ use sim::schedule::{SolveLimits, solve_problem, verify_schedule};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use workloads::Model;
 
+/// A model runs on one of so many chips, and a chip runs one of so many models.
+const SHARE: usize = 3;
+
 #[test]
-fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_in_chip() {
+fn every_pass_of_every_built_in_model_of_common_layers_is_proven() {
     // Latent attention has twice the operators of other layers. Some of its recomputing passes stay open, by up to 24 %
     // if attention is not fused. For a block of two layers the gap is up to 4.4 %.
     let large = |model: &Model| model.variations.latent.is_some() || model.layers_per_block() > 1;
@@ -20,10 +24,13 @@ fn every_pass_of_every_built_in_model_of_common_layers_is_proven_on_every_built_
     assert!(models.len() >= 11 && chips.len() >= 21);
     let (next, schedules, open) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        while let Some(model) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some((number, model)) = {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            models.get(number).map(|model| (number, model))
+        } {
             let layers = lower_model(model);
             let parallel = Model::load(model).unwrap().variations.parallel.is_some();
-            for chip in chips {
+            for chip in chips.iter().skip(number % SHARE).step_by(SHARE) {
                 for_each_pass(&chip.accelerator, &layers, |name, _, problem| {
                     let schedule = solve_problem(problem, &SolveLimits::default());
                     assert_eq!(verify_schedule(problem, &schedule), Vec::new(), "{name}");

@@ -62,7 +62,7 @@ pub enum ServingError {
     /// The plan's memory has no room.
     #[error("{key} = {value}: {limit}; {cure}")]
     Memory {
-        /// What finds none.
+        /// The key that finds none.
         key: &'static str,
         /// Its value.
         value: String,

@@ -2,9 +2,8 @@
 //! that is highest.
 //!
 //! A device takes at most the question's power in the mean, or else its published limit. Power at a clock is static
-//! power, and the energy of a request's prompt and iterations times the rate. Where a plan takes more at its highest
-//! rate, the rate is that which takes the limit, and the clock is the one at which most is served
-//! ([`deploy_within_power`]).
+//! power, and the energy of a request's prompt and iterations times the rate. A plan that takes more at its highest
+//! rate runs at the rate that takes the limit, and at the clock with the highest such rate (`deploy_within_power`).
 
 use crate::ServingError;
 use crate::costs::{IterationCosts, energy_of_prompt, interpolated, iteration_costs, time_of_prompts};
@@ -141,7 +140,7 @@ pub(crate) enum HighestRate {
     At(f64, RateEnd),
 }
 
-/// What keeps a rate from being higher.
+/// The reason why a rate is not higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RateEnd {
     Load,
@@ -179,7 +178,7 @@ pub(crate) fn highest_rate(most: f64, met: impl Fn(f64) -> bool, cool: impl Fn(f
     HighestRate::TooHot
 }
 
-/// What a plan does at a clock.
+/// A plan at a clock.
 pub(crate) struct AtClock<T> {
     pub(crate) deployed: T,
     /// Requests per second.
