@@ -271,7 +271,7 @@ fn pools_apart_keep_to_what_their_shares_of_the_work_allow() {
     }
 }
 
-/// Where the limit of power binds, a looser service level never serves less, though power may jump where more
+/// A looser service level never serves less where the limit of power binds, though power may jump where more
 /// sequences take another tile. Clocks are whole MHz, so rates are exact to a thousandth.
 #[test]
 fn a_looser_level_under_a_limit_of_power_never_serves_less() {
