@@ -51,7 +51,7 @@ pub use file::ChipTemplate;
 pub use interfaces::{DieLink, HbmGeneration};
 pub use library::{AttentionLibrary, DecodeKernel, FittedScalar, FormatKernels, KernelLibrary, UnalignedKernels};
 pub use lowered::{LoweredClock, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock};
-pub use memory::{HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
+pub use memory::{HostBus, HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
 pub use technology::ProcessNode;
 pub use template::{all_templates as templates, template_names};
