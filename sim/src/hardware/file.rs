@@ -119,7 +119,11 @@ struct HostTable {
 
 impl HostTable {
     fn host_link(&self, constants: &Constants) -> HostLink {
-        let fraction = self.link.map_or(1.0, |bus| bus.payload_fraction(constants));
+        // The fraction of the stated rate that copied data reach.
+        let fraction = match self.link {
+            Some(HostBus::Pcie) => constants.link.pcie.payload_fraction,
+            None => 1.0,
+        };
         HostLink {
             bandwidth: from_gb(self.link_gb_per_s * fraction),
             capacity: Bytes::from_gib(self.capacity_gib),

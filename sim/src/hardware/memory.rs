@@ -1,6 +1,5 @@
 //! Memories, and the links to the host and to storage.
 
-use super::constants::Constants;
 use crate::units::{Bytes, BytesPerSecond, Joules, Seconds};
 use serde::{Deserialize, Serialize};
 
@@ -98,15 +97,6 @@ impl MemoryLevel {
 pub enum HostBus {
     /// PCIe, stated by its lanes' raw rate: 64 GB/s for generation 5 x16.
     Pcie,
-}
-
-impl HostBus {
-    /// Returns the fraction of the stated rate that copied data reach.
-    pub(super) fn payload_fraction(self, constants: &Constants) -> f64 {
-        match self {
-            Self::Pcie => constants.link.pcie.payload_fraction,
-        }
-    }
 }
 
 /// The link to the host's memory.
