@@ -186,7 +186,7 @@ pub enum CalibrationError {
 #[must_use]
 pub fn predict_time(model: &CostModel, routine: &Routine, timing: MeasurementClock) -> Seconds {
     match (routine, timing) {
-        (Routine::Kernel(kernel), MeasurementClock::Host) => model.add_host_overhead(kernel, &model.cost_alone(kernel)),
+        (Routine::Kernel(kernel), MeasurementClock::Host) => model.time_by_host(kernel),
         _ => model.time_alone(routine),
     }
 }

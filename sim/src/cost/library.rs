@@ -322,7 +322,7 @@ impl TileInvariants<'_> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::cost::Routine;
+    use crate::cost::{InputConversion, Routine};
     use crate::hardware::Accelerator;
     use crate::kernel::Kernel;
 
@@ -350,10 +350,10 @@ mod tests {
             chip.calibration.achieved_by_format.map_values(|fraction| fraction * 1.3);
         for operand in [DataType::Fp8, DataType::Nvfp4] {
             for (m, n, k) in [(1, 4096, 4096), (256, 8192, 7168), (4096, 4096, 4096), (16384, 51200, 16384)] {
-                let routine = Routine::Linear(product(m, n, k, operand));
+                let routine = Routine::Linear(product(m, n, k, operand), InputConversion::Quantise);
                 assert!(time_on(&better, &routine) <= time_on(&chip, &routine), "{operand} {m} x {n} x {k}");
             }
-            let large = Routine::Linear(product(16384, 51200, 16384, operand));
+            let large = Routine::Linear(product(16384, 51200, 16384, operand), InputConversion::Quantise);
             assert!(time_on(&better, &large) < 0.9 * time_on(&chip, &large), "{operand}: power limits a large product");
         }
     }
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_format_without_splits_takes_every_step_of_a_long_dimension() {
         let chip = Accelerator::built_in("b200").unwrap();
-        let narrow = Routine::Linear(product(13, 512, 51200, DataType::Nvfp4));
+        let narrow = Routine::Linear(product(13, 512, 51200, DataType::Nvfp4), InputConversion::Quantise);
         let measured = 100.46;
         assert!((time_on(&chip, &narrow) / measured - 1.0).abs() < 0.15, "{}", time_on(&chip, &narrow));
         let mut split = chip.clone();

@@ -73,6 +73,7 @@ pub(super) struct Machine {
     pairs: Option<(SpanResources, f64)>,
     all: SpanResources,
     alone: SpanResources,
+    alone_by_host: SpanResources,
 }
 
 /// bf16 products that make one fp32 product: three bf16 parts per operand, six products kept (Henry, Tang, Heinecke,
@@ -132,6 +133,12 @@ impl Machine {
         };
         let library = accelerator.library.as_ref().map(|scalars| LibraryModel::new(accelerator, scalars));
         let all = SpanResources { library, ..view(tensor, vector, 1.0) };
+        let alone = |library: fn(LibraryModel) -> LibraryModel| SpanResources {
+            exposed: 1.0 - calibration.overlap_fraction,
+            unfused: calibration.unfused_fraction,
+            library: all.library.map(library),
+            ..all.clone()
+        };
         Ok(Self {
             clock: accelerator.clock.0,
             arrays: CoreArrays {
@@ -150,12 +157,8 @@ impl Machine {
             one_vector: view(1.0, 1.0, 1.0 / vector),
             one_pair: view(1.0, 1.0, 1.0 / pairs),
             pairs: (tensor != vector).then(|| (view(pairs, pairs, 1.0), pairs / tensor)),
-            alone: SpanResources {
-                exposed: 1.0 - calibration.overlap_fraction,
-                unfused: calibration.unfused_fraction,
-                library: library.map(LibraryModel::measured_alone),
-                ..all.clone()
-            },
+            alone: alone(LibraryModel::measured_alone),
+            alone_by_host: alone(LibraryModel::measured_by_host),
             all,
         })
     }
@@ -177,6 +180,11 @@ impl Machine {
     /// The resources of the whole chip for a kernel that a framework runs alone.
     pub(super) fn resources_alone(&self) -> &SpanResources {
         &self.alone
+    }
+
+    /// The same for a kernel timed by the host, whose overhead contains the kernel's start.
+    pub(super) fn resources_alone_by_host(&self) -> &SpanResources {
+        &self.alone_by_host
     }
 
     /// Achieved multiply-accumulates per unit and second.

@@ -33,7 +33,7 @@ mod vector_core;
 
 pub use attention_call::{AttentionCall, AttentionSoftware, UnknownAttentionLibrary};
 pub use cache::CostCache;
-pub use routine::{ExpertsCall, Routine};
+pub use routine::{ExpertsCall, InputConversion, Routine};
 pub use tensor_core::{ArrayProblem, ArrayReport, count_result_passes, fold_cycles, map_on_array};
 pub use tiles::MappingEffort;
 pub use vector_core::{elementwise_cycles, row_cycles};
@@ -245,7 +245,7 @@ impl CostModel {
 
     /// The cost of a kernel that a framework runs alone on the whole chip, as in measurements of single kernels. It
     /// includes the passes that the chip's software stack leaves unfused and the transfers that it does not overlap. It
-    /// excludes host overheads ([`CostModel::add_host_overhead`]).
+    /// excludes host overheads ([`CostModel::time_by_host`]).
     #[must_use]
     pub fn cost_alone(&self, kernel: &Kernel) -> KernelCost {
         self.cost_on_cores(kernel, |_| self.machine.resources_alone())
@@ -317,20 +317,18 @@ impl CostModel {
         }
     }
 
-    /// The time that a host clock shows for a kernel of this cost. A native library call adds the host's overhead. A
-    /// composed operation keeps the host busy for its dispatch time; the last `host_overhead` of it overlaps the
-    /// device.
+    /// The time that a host clock shows for a kernel that a framework runs alone on the whole chip. A native library
+    /// call adds the host's overhead. A composed operation keeps the host busy for its dispatch time; the last
+    /// `host_overhead` of it overlaps the device. Both contain the kernel's start on the device.
     #[must_use]
-    pub fn add_host_overhead(&self, kernel: &Kernel, cost: &KernelCost) -> Seconds {
+    pub fn time_by_host(&self, kernel: &Kernel) -> Seconds {
+        let latency = self.cost_on_cores(kernel, |_| self.machine.resources_alone_by_host()).latency;
         let calibration = &self.machine.calibration;
         if vector_core::is_composed(kernel) {
             let start = (calibration.host_dispatch - calibration.host_overhead).max(Seconds::ZERO);
-            calibration.host_dispatch.max(start + cost.latency)
+            calibration.host_dispatch.max(start + latency)
         } else {
-            // The measured host overhead already contains the kernel's floor on the device.
-            let floor = self.machine.resources_alone().library.map_or(Seconds::ZERO, |library| library.scalars.floor);
-            let waits = matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_));
-            calibration.host_overhead + cost.latency - if waits { floor } else { Seconds::ZERO }
+            calibration.host_overhead + latency
         }
     }
 

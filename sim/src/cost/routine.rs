@@ -26,13 +26,25 @@ pub struct ExpertsCall {
     pub operand: DataType,
 }
 
+/// How a framework's linear layer converts its 16-bit input to narrow operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InputConversion {
+    /// The operands are narrow already.
+    None,
+    /// By a scale that the input's largest number gives, in launches of their own (TensorRT-LLM).
+    Quantise,
+    /// In one elementwise kernel, by a scale that is known before (PyTorch's `to`).
+    Cast,
+}
+
 /// A routine that was measured alone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Routine {
     /// One kernel.
     Kernel(Kernel),
-    /// A framework's linear layer with 8-bit or 4-bit operands, which converts its 16-bit input first.
-    Linear(Contraction),
+    /// A framework's linear layer with 8-bit or 4-bit operands, which may convert its 16-bit input first.
+    Linear(Contraction, InputConversion),
     /// A call of attention.
     Attention(AttentionCall),
     /// A layer of experts.
@@ -41,7 +53,7 @@ pub enum Routine {
     Grouped(Contraction),
 }
 
-/// Seconds to quantise an input to 8 bits in a framework's linear layer if the chip's library has no figure of the
+/// Seconds to quantise an input to 8 bits in TensorRT-LLM's linear layer if the chip's library has no figure of the
 /// format: launches of the scale's reduction, the scale and the conversion. Fitted to 1,200 fp8 products on H100
 /// (TensorRT-LLM), whose floor is 12.0 us.
 const QUANTISE: f64 = 10.0e-6;
@@ -64,22 +76,23 @@ impl CostModel {
     pub fn time_alone(&self, routine: &Routine) -> Seconds {
         match routine {
             Routine::Kernel(kernel) => self.cost_alone(kernel).latency,
-            Routine::Linear(product) => self.time_of_linear_alone(product),
+            Routine::Linear(product, conversion) => self.time_of_linear_alone(product, *conversion),
             Routine::Attention(call) => self.time_of_attention_alone(call),
             Routine::Experts(call) => self.time_of_experts_alone(call),
             Routine::Grouped(group) => self.time_of_group_alone(group),
         }
     }
 
-    /// A framework's linear layer measured alone. With narrow operands a library first quantises its 16-bit input.
-    fn time_of_linear_alone(&self, c: &Contraction) -> Seconds {
+    /// A framework's linear layer measured alone. Only a chip with a library converts, and only for narrow operands.
+    fn time_of_linear_alone(&self, c: &Contraction, conversion: InputConversion) -> Seconds {
         let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
-        match (&self.machine.resources_alone().library, c.operand.bytes()) {
-            (Some(library), 1) => {
-                let numbers = (c.batch * c.m) as f64 * c.k as f64;
+        let numbers = c.batch * c.m * c.k;
+        match (&self.machine.resources_alone().library, c.operand.bytes(), conversion) {
+            (Some(library), 1, InputConversion::Quantise) => {
                 let launches = library.scalars.formats.get(c.operand).map_or(QUANTISE, |format| format.convert.0);
-                Seconds(product.0 + launches + numbers * QUANTISE_BYTES * library.read)
+                Seconds(product.0 + launches + numbers as f64 * QUANTISE_BYTES * library.read)
             }
+            (Some(_), 1, InputConversion::Cast) => product + self.cost_alone(&cast_to_narrow(numbers)).latency,
             _ => product,
         }
     }
@@ -146,6 +159,17 @@ impl CostModel {
         slower.scalars.tile_overhead = library.scalars.tile_overhead * GROUP_TILE;
         groups.iter().map(|c| library::time_of_group(&self.machine, view, &slower, c)).sum()
     }
+}
+
+/// One read of 16-bit numbers and one write of 8-bit ones.
+fn cast_to_narrow(elements: u64) -> Kernel {
+    Kernel::Elementwise(Elementwise {
+        function: ElementwiseFunction::Convert,
+        direction: Direction::Forward,
+        elements,
+        read: Bytes(2) * elements,
+        written: Bytes(elements),
+    })
 }
 
 /// silu(gate) * up on the rows between the two products.

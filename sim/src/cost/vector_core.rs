@@ -26,10 +26,17 @@ const DROPOUT: f64 = 2.0;
 /// threads that fill the 2048 threads of a GPU's multiprocessor.
 const ROWS_IN_FLIGHT: f64 = 8.0;
 
-/// Most of the device memory's peak that a library's row functions reach while they wait for the sums of their rows.
-/// Fitted to softmax, layer normalisation and GELU on A100 (LLMCompass, 42 kernels) as the chip's stream; 53 rows of
-/// softmax on V100 and A100 PCIe (NeuSight) reach 0.43 to 0.9, in the mean 0.68.
-const ROW_STREAM: f64 = 0.766;
+/// Rows that a core of a GPU works on at a time where a framework's own normalisation runs alone by the device's clock:
+/// 128 of the 2,048 threads of a multiprocessor a row, as PyTorch's layer_norm_kernel.cu has it (from memory). Chosen on
+/// 34 rows of an earlier H100 (PyTorch 2.11): rows of 16 KiB take three passes there. On A100 by the host's clock
+/// (LLMCompass) they take two, so such rows keep [`ROWS_IN_FLIGHT`].
+const ROWS_IN_FLIGHT_ALONE: f64 = 16.0;
+
+/// Most of the device memory's peak that a library's kernels reach where they do not stream: row functions wait for
+/// the sums of their rows, and an optimizer's update goes through up to seven arrays. Fitted to softmax, layer
+/// normalisation and GELU on A100 (LLMCompass, 42 kernels) as the chip's stream. 53 rows of softmax on V100 and A100
+/// PCIe (NeuSight) reach 0.43 to 0.9, in the mean 0.68; AdamW in fp32 reaches 0.75 on H100 and 0.73 on H200.
+const BROKEN_STREAM: f64 = 0.766;
 
 /// Lane-cycles per result of an elementwise function.
 #[must_use]
@@ -168,6 +175,7 @@ pub(super) fn stream_pass(
         useful: operations,
         kernels: 1.0,
         slower: 1.0,
+        wait: 0.0,
     })
 }
 
@@ -181,6 +189,8 @@ struct StreamPass {
     kernels: f64,
     /// Time at the device's memory relative to a long stream's.
     slower: f64,
+    /// The least time of the work, in seconds.
+    wait: f64,
 }
 
 /// The slowest port of a pass.
@@ -222,8 +232,10 @@ impl StreamPass {
     }
 
     /// Seconds of launches and latencies, and of the work.
-    fn total_seconds(&self, model: &CostModel, port: &SlowestPort) -> (f64, f64) {
-        ((model.machine.calibration.launch_overhead.0 + port.latency) * self.kernels, self.busy.max(port.seconds))
+    fn total_seconds(&self, model: &CostModel, view: &SpanResources, port: &SlowestPort) -> (f64, f64) {
+        let floor = view.library.map_or(0.0, |library| library.floor_seconds());
+        let start = model.machine.calibration.launch_overhead.0 + port.latency + floor;
+        (start * self.kernels, self.busy.max(port.seconds).max(self.wait))
     }
 }
 
@@ -248,7 +260,7 @@ fn choose_fastest_route(model: &CostModel, view: &SpanResources, pass: impl Fn(R
     let on = |route: Route| {
         let pass = pass(route);
         let port = pass.slowest_port(view, route);
-        let (overhead, work) = pass.total_seconds(model, &port);
+        let (overhead, work) = pass.total_seconds(model, view, &port);
         RoutedPass { route, pass, port, overhead, work }
     };
     let others = view.stream_routes().iter().skip(1).map(|route| on(*route));
@@ -306,7 +318,8 @@ fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) ->
     let steps = ceil_nonnegative(e.elements as f64 / view.lanes) * cycles;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
     let (read, written) = (e.read.as_f64(), e.written.as_f64());
-    StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0, slower: 1.0 }
+    let slower = slowdown_alone(model, view, !is_update(e.function));
+    StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0, slower, wait: 0.0 }
 }
 
 /// The cost of a row function: one read and one write while the rows in flight stay on chip, another read where they
@@ -322,7 +335,7 @@ fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction, route:
     let passes = passes_of_function(r.function, r.direction);
     let (read, written) = (r.read.as_f64(), r.written.as_f64());
     let row_bytes = if r.rows == 0 { 0.0 } else { read / r.rows as f64 };
-    let stays = row_bytes * ROWS_IN_FLIGHT.min(r.rows as f64) <= view.row_buffer_on(route);
+    let stays = rows_stay(view, route, r, row_bytes);
     let reads = if stays { 1.0 } else { passes.spilled_reads };
     let unfused = view.unfused;
     let touch = read.max(written);
@@ -354,14 +367,43 @@ fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction, route:
         operations: elements * cycles,
         useful: elements * cycles,
         kernels,
-        slower: slowdown_of_rows(model, view, r, stays),
+        slower: if waits_for_sums(r, stays) { slowdown_alone(model, view, false) } else { 1.0 },
+        wait: view.library.map_or(0.0, |library| library.row_wait_seconds()),
     }
 }
 
-/// Time of a row function at the device's memory, relative to a long stream's. A library's kernel that runs alone waits
-/// for the sums of its rows. Normalisations of rows that do not stay on chip read them twice, each time as a stream.
-fn slowdown_of_rows(model: &CostModel, view: &SpanResources, r: &Reduction, stays: bool) -> f64 {
-    let waits = stays || r.function == RowFunction::Softmax;
-    let by_library = view.library.is_some_and(|library| library.alone);
-    if waits && by_library { (model.machine.calibration.hbm_achieved_fraction / ROW_STREAM).max(1.0) } else { 1.0 }
+/// True if the rows in flight stay on the core that works on them.
+fn rows_stay(view: &SpanResources, route: Route, r: &Reduction, row_bytes: f64) -> bool {
+    let (buffer, rows) = (view.row_buffer_on(route), r.rows as f64);
+    let normalises = matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm);
+    if normalises && view.library.is_some_and(|library| library.timed_by_device()) {
+        // A framework's kernel keeps rows in a cache, which also holds other data: rows that just fill it do not stay.
+        row_bytes * ROWS_IN_FLIGHT_ALONE.min(rows) < buffer
+    } else {
+        row_bytes * ROWS_IN_FLIGHT.min(rows) <= buffer
+    }
+}
+
+/// True if a row function's reads wait for the sums of its rows. Normalisations of rows that do not stay on chip read
+/// them twice, each time as a stream.
+fn waits_for_sums(r: &Reduction, stays: bool) -> bool {
+    stays || r.function == RowFunction::Softmax
+}
+
+/// True for an optimizer's update.
+fn is_update(function: ElementwiseFunction) -> bool {
+    use ElementwiseFunction::{Adafactor, Adam, Adam8bit, Momentum};
+    matches!(function, Adafactor | Adam | Adam8bit | Momentum)
+}
+
+/// Time of a library's kernel at the device's memory when it runs alone, relative to the chip's long stream. `streams`
+/// is false for kernels that are held to [`BROKEN_STREAM`]. A plain stream is no slower than the library's products
+/// read their operands. In a step all of them run at the chip's `hbm_achieved_fraction`.
+fn slowdown_alone(model: &CostModel, view: &SpanResources, streams: bool) -> f64 {
+    let achieved = model.machine.calibration.hbm_achieved_fraction;
+    match view.library.filter(|library| library.alone) {
+        None => 1.0,
+        Some(library) if streams => (achieved / library.scalars.read_fraction).min(1.0),
+        Some(_) => (achieved / BROKEN_STREAM).max(1.0),
+    }
 }

@@ -44,7 +44,7 @@ const fn describe_field(
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [ChipField; 78] = [
+pub const CHIP: [ChipField; 79] = [
     describe_field(
         "clock_mhz",
         "MHz",
@@ -124,6 +124,7 @@ pub const CHIP: [ChipField; 78] = [
     ),
     describe_field("memory.*.read_pj_per_byte", "pJ/B", PICOJOULES, READ_ENERGY),
     describe_field("memory.*.write_pj_per_byte", "pJ/B", PICOJOULES, WRITE_ENERGY),
+    describe_field("host.link", "", None, "pcie: link_gb_per_s is the lanes' raw rate, of which data reach a part"),
     describe_field("host.link_gb_per_s", "GB/s", GB_PER_S, "link to the host, each direction"),
     describe_field("host.capacity_gib", "GiB", range_from_to(1.0, MEMORY, 1_073_741_824.0), "host memory per device"),
     describe_field(

@@ -11,7 +11,7 @@ use super::sources;
 use super::verify::find_faults;
 use super::{
     Accelerator, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel, EnergyModel,
-    Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostLink, KernelLibrary, UnalignedKernels,
+    Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostBus, HostLink, KernelLibrary, UnalignedKernels,
 };
 use super::{
     Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores,
@@ -111,15 +111,21 @@ struct VectorTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostTable {
+    link: Option<HostBus>,
     link_gb_per_s: f64,
     capacity_gib: f64,
     memory_gb_per_s: Option<f64>,
 }
 
 impl HostTable {
-    fn host_link(&self) -> HostLink {
+    fn host_link(&self, constants: &Constants) -> HostLink {
+        // The fraction of the stated rate that copied data reach.
+        let fraction = match self.link {
+            Some(HostBus::Pcie) => constants.link.pcie.payload_fraction,
+            None => 1.0,
+        };
         HostLink {
-            bandwidth: from_gb(self.link_gb_per_s),
+            bandwidth: from_gb(self.link_gb_per_s * fraction),
             capacity: Bytes::from_gib(self.capacity_gib),
             memory: self.memory_gb_per_s.map(from_gb),
         }
@@ -321,7 +327,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         },
         on_chip: levels,
         hbm,
-        host: raw.host.as_ref().map(HostTable::host_link),
+        host: raw.host.as_ref().map(|host| host.host_link(&constants)),
         storage: raw.storage.as_ref().map(|s| Storage {
             read_bandwidth: from_gb(s.read_gb_per_s),
             write_bandwidth: from_gb(s.write_gb_per_s),

@@ -91,10 +91,19 @@ impl MemoryLevel {
     }
 }
 
+/// The bus of a link to the host whose stated rate is the wires', not the data's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostBus {
+    /// PCIe, stated by its lanes' raw rate: 64 GB/s for generation 5 x16.
+    Pcie,
+}
+
 /// The link to the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HostLink {
-    /// One direction, per device; both directions proceed in parallel.
+    /// Rate of long copies from and to pinned memory, one direction, per device; both directions proceed in parallel.
+    /// On PCIe it is the data's rate, without the bus's encoding and packets.
     pub bandwidth: BytesPerSecond,
     /// Host memory available to this device.
     pub capacity: Bytes,

@@ -53,7 +53,7 @@ pub use library::{AttentionLibrary, DecodeKernel, FittedScalar, FormatKernels, K
 pub use lowered::{
     LoweredClock, highest_clock_where, highest_clock_within, lower_clock, lower_clock_to_power, lowest_clock,
 };
-pub use memory::{HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
+pub use memory::{HostBus, HostLink, MemoryKind, MemoryLevel, MemoryScope, Storage};
 pub use streams::StreamContention;
 pub use technology::ProcessNode;
 pub use template::{all_templates as templates, template_names};

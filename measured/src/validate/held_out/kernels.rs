@@ -155,7 +155,7 @@ impl MeasuredChip {
         let kind = |kernel: &MeasuredKernel| match &kernel.measurement.routine {
             Routine::Attention(_) => "attention",
             Routine::Experts(_) | Routine::Grouped(_) => "grouped products",
-            Routine::Linear(_) | Routine::Kernel(sim::kernel::Kernel::Contraction(_)) => "products",
+            Routine::Linear(..) | Routine::Kernel(sim::kernel::Kernel::Contraction(_)) => "products",
             Routine::Kernel(_) => "vector work",
         };
         RowFolds::by_name(self.rows.iter().map(|kernel| kind(kernel).to_owned()).collect()).of

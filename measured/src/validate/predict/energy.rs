@@ -23,7 +23,7 @@ pub(in crate::validate) fn predict_energy(
     let (routine, clock) = routine_and_clock_of_row(row, model.accelerator())?;
     let kernel = match &routine {
         Routine::Kernel(kernel) => *kernel,
-        Routine::Linear(product) => Kernel::Contraction(*product),
+        Routine::Linear(product, _) => Kernel::Contraction(*product),
         Routine::Attention(call) => Kernel::FusedAttention(attention_kernel(call)),
         Routine::Grouped(_) | Routine::Experts(_) => {
             let why = format!("no energy of {} is modelled", row.text("kernel")?);

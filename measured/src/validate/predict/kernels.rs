@@ -7,7 +7,7 @@ use crate::validate::row::{MeasuredRow, RowFailure};
 use serde::Deserialize;
 use sim::cost::calibrate::{self, Measurement, MeasurementClock};
 use sim::cost::named::{KernelShape, NameError, data_type_from_name, kernel_from_name};
-use sim::cost::{AttentionCall, AttentionSoftware, ExpertsCall, Routine};
+use sim::cost::{AttentionCall, AttentionSoftware, ExpertsCall, InputConversion, Routine};
 use sim::hardware::Accelerator;
 use sim::kernel::{Contraction, DataType, Direction, Kernel};
 use sim::units::Seconds;
@@ -24,10 +24,10 @@ static SOFTWARE: LazyLock<Vec<KernelSoftware>> = LazyLock::new(|| {
 struct KernelSoftware {
     /// The data set.
     dataset: String,
-    /// The library.
-    library: String,
-    /// True if its narrow products include the conversion of their 16-bit input.
-    converts: bool,
+    /// The library, if its rows do not name theirs.
+    library: Option<String>,
+    /// How its narrow products convert their 16-bit input.
+    converts: InputConversion,
 }
 
 impl KernelSoftware {
@@ -132,9 +132,11 @@ fn name_routine(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<Routine, Ro
             Ok(match kernel {
                 Kernel::Contraction(c) if operand.bytes() == 1 => {
                     let product = Contraction { result: result_type(operand), ..c };
-                    let converts =
-                        operand != DataType::Int8 && KernelSoftware::of_row(row).is_none_or(|own| own.converts);
-                    if converts { Routine::Linear(product) } else { Routine::Kernel(Kernel::Contraction(product)) }
+                    match KernelSoftware::of_row(row).map_or(InputConversion::Cast, |own| own.converts) {
+                        InputConversion::None => Routine::Kernel(Kernel::Contraction(product)),
+                        _ if operand == DataType::Int8 => Routine::Kernel(Kernel::Contraction(product)),
+                        conversion => Routine::Linear(product, conversion),
+                    }
                 }
                 kernel => Routine::Kernel(kernel),
             })
@@ -171,7 +173,7 @@ fn attention_of_row(
 
 /// The attention library of the row: its column `library`, else its data set's, else that of training stacks.
 fn attention_software_of_row(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<AttentionSoftware, RowFailure> {
-    let carried = || KernelSoftware::of_row(row).map(|software| software.library.as_str());
+    let carried = || KernelSoftware::of_row(row).and_then(|software| software.library.as_deref());
     if let Some(name) = row.cell("library").or_else(carried) {
         return AttentionSoftware::find_on_chip(chip, name).map_err(|why| RowFailure::Unpredictable(why.to_string()));
     }

@@ -169,6 +169,16 @@ pub struct LinkConstants {
     ethernet_100g: LinkKind,
     /// Between the dies of a chip.
     pub die_to_die: DieToDie,
+    /// Between a device and its host.
+    pub pcie: PcieConstants,
+}
+
+/// Constants of PCIe.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcieConstants {
+    /// Fraction of the lanes' raw rate that copied data reach.
+    pub payload_fraction: f64,
 }
 
 impl LinkConstants {
