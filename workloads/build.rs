@@ -1,4 +1,5 @@
-//! Writes the table of built-in models from `models/*.json`. A file there adds a model.
+//! Writes the tables of built-in models from `models/*.json`, and of their other names from `models/names.csv`. A file
+//! there adds a model, a row a name.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -22,7 +23,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         writeln!(table, "    ({name:?}, include_str!({:?})),", path.to_string_lossy())?;
     }
     table.push_str("]\n");
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("built_in.rs"), table)?;
+    let tables = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(tables.join("built_in.rs"), table)?;
+    let mut names = String::from("&[\n");
+    for row in fs::read_to_string(models.join("names.csv"))?.lines().skip(1) {
+        let (name, model) =
+            row.split_once(',').ok_or_else(|| format!("names.csv: `{row}`: must be a name and a model"))?;
+        writeln!(names, "    ({name:?}, {model:?}),")?;
+    }
+    names.push_str("]\n");
+    fs::write(tables.join("other_names.rs"), names)?;
     let mut out = std::io::stdout();
     writeln!(out, "cargo:rerun-if-changed=models")?;
     writeln!(out, "cargo:rerun-if-changed=build.rs")?;

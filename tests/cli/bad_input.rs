@@ -357,3 +357,15 @@ fn a_key_of_a_model_that_may_change_the_work_is_refused_or_ignored_as_asked() {
         assert!(message.contains(said), "{message}");
     }
 }
+
+#[test]
+fn a_block_of_more_layers_than_a_chunk_has_is_refused() {
+    let call = "evaluate llama3-8b --chip h100 --devices 8 --global-batch 64 --tensor 2 --layer-split even";
+    for (pipeline, block, most) in [("1", "block:33", "block:32"), ("2", "block:20", "block:16")] {
+        let more = ["--pipeline", pipeline, "--recompute", block];
+        let refused = run_coplace(&call.split(' ').chain(more).collect::<Vec<_>>()).expect_refusal();
+        assert!(refused.contains(&format!("--recompute is {block}, but must be at most {most}")), "{refused}");
+    }
+    let whole = ["--pipeline", "2", "--recompute", "block:16", "--format", "json"];
+    run_coplace(&call.split(' ').chain(whole).collect::<Vec<_>>()).expect_json();
+}

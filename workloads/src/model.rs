@@ -10,7 +10,17 @@ use std::path::{Path, PathBuf};
 
 /// The built-in models: (name, text of the config.json), sorted by name; generated from the files in
 /// `workloads/models`.
-pub(crate) static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
+static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
+
+/// (another name, the built-in model's own): names on Hugging Face, and of models with the same layers.
+static OTHER_NAMES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/other_names.rs"));
+
+/// Returns a built-in model's own name and the text of its configuration, by one of its names.
+pub(crate) fn find_built_in(name: &str) -> Option<(&'static str, &'static str)> {
+    let other = OTHER_NAMES.iter().find(|(other, _)| sim::names::are_same_name(other, name));
+    let own = other.map_or(name, |(_, own)| own);
+    BUILT_IN.iter().find(|(known, _)| sim::names::are_same_name(known, own)).copied()
+}
 
 /// How positions enter the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,8 +250,8 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
 /// `None` if there is none. The text includes keys that do not affect the work, such as the base of rotary embeddings.
 #[must_use]
 pub fn config_text(name_or_path: &str, files: &Files) -> Option<String> {
-    if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
-        return Some((*text).to_owned());
+    if let Some((_, text)) = find_built_in(name_or_path) {
+        return Some(text.to_owned());
     }
     files.read(&config_file(Path::new(name_or_path), files)).ok()
 }
@@ -253,8 +263,14 @@ pub fn config_file(path: &Path, files: &Files) -> PathBuf {
     if path.is_dir() || files.text(&inside).is_some() { inside } else { path.to_path_buf() }
 }
 
-/// Returns whether a built-in model has this name.
+/// Returns the other names of built-in models, each with the model's own: names on Hugging Face, and of models with the
+/// same layers.
+pub fn other_names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OTHER_NAMES.iter().copied()
+}
+
+/// Returns whether a built-in model has this name, its own or another one.
 #[must_use]
 pub fn is_built_in(name: &str) -> bool {
-    built_in_names().any(|known| sim::names::are_same_name(known, name))
+    find_built_in(name).is_some()
 }

@@ -446,12 +446,15 @@ fn an_unknown_model() {
     assert_eq!(
         Model::load("lama2_7b").unwrap_err().to_string(),
         "unknown model `lama2_7b`: neither a built-in model nor a file; did you mean `llama2-7b`? Built in: \
-         bert-large, \
-         deepseek-v2-lite, deepseek-v3, falcon-40b, falcon-7b, gemma-2-9b, gpt-oss-120b, gpt-oss-20b, \
-         gpt2-xl, gpt3-175b, llama2-13b, llama2-70b, llama2-7b, llama3-70b, llama3-8b, llama3.1-405b, llama3.1-70b, llama3.1-8b, \
-         llama3.2-1b, llama3.2-3b, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, mistral-7b, \
-         mixtral-8x7b, olmo-2-7b, opt-350m, phi-1.5, phi-4, qwen2.5-7b, qwen3-30b-a3b, \
-         qwen3-32b, qwen3-8b, stablelm-alpha-3b, stablelm-alpha-7b; or give the path of a config.json"
+         bert-large, dbrx, deepseek-v2-lite, deepseek-v3.2, deepseek-v3, falcon-40b, falcon-7b, gemma-2-9b, \
+         gemma-3-27b, glm-4.5-air, glm-4.5, glm-4.6, gpt-oss-120b, gpt-oss-20b, gpt2-xl, gpt3-175b, grok-1, \
+         kimi-k2, llama-nemotron-super-49b, llama-nemotron-ultra-253b, llama2-13b, llama2-70b, llama2-7b, \
+         llama3-70b, llama3-8b, llama3.1-405b, llama3.1-70b, llama3.1-8b, llama3.2-1b, llama3.2-3b, \
+         llama4-maverick, llama4-scout, megatron-bert, megatron-gpt2-54, megatron-gpt2-72, megatron-gpt2-xl, \
+         minimax-m2, minimax-text-01, mistral-7b, mixtral-8x22b, mixtral-8x7b, nemotron-3-nano-30b-a3b, \
+         nemotron-3-super-120b-a12b, nemotron-h-8b, olmo-2-7b, opt-350m, phi-1.5, phi-4, qwen2.5-72b, \
+         qwen2.5-7b, qwen3-235b-a22b, qwen3-30b-a3b, qwen3-32b, qwen3-8b, qwen3-coder-480b-a35b, \
+         qwen3-next-80b-a3b, stablelm-alpha-3b, stablelm-alpha-7b; or give the path of a config.json"
     );
     assert!(Model::load("no/such/file.json").unwrap_err().to_string().starts_with("unknown model `no/such/file.json`"));
 }

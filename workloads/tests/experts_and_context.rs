@@ -264,7 +264,7 @@ fn narrow_products_convert_their_operands_and_keep_wide_activations() {
     assert_eq!(products(head.segment(SegmentKind::Head).unwrap(), DataType::Fp8), Flops(0), "logits stay wide");
 }
 
-const DEEPSEEK_V3: &str = include_str!("configs/deepseek_v3.json");
+const DEEPSEEK_V3: &str = include_str!("../models/deepseek-v3.json");
 
 #[test]
 fn a_limit_on_groups_of_experts_is_read() {

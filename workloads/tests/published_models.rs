@@ -1,4 +1,4 @@
-//! Published checkpoints: every file of `tests/configs` gives the published number of parameters.
+//! Published checkpoints: built-in models and every file of `tests/configs` give the published number of parameters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
@@ -12,66 +12,87 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs").join(format!("{name}.json"))
 }
 
+/// Loads a built-in model by name, or a file of `tests/configs`.
 fn load(name: &str) -> Model {
-    Model::load_file(&file(name)).unwrap_or_else(|error| panic!("{error}"))
+    let path = file(name);
+    let loaded = if path.is_file() { Model::load_file(&path) } else { Model::load(name) };
+    loaded.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// (file, parameters). Counts are those of the checkpoints on Hugging Face; tied matrices count once. Only the text
-/// model of multimodal checkpoints counts.
+/// (model, parameters). Counts are those of the checkpoints on Hugging Face, or of the models that transformers 5.17
+/// builds from the files (DBRX, GLM 4.5, MiniMax M2, Nemotron 3, Qwen3-Coder, Qwen3-Next, DeepSeek-V3.2); tied matrices
+/// count once. Only the text model of multimodal checkpoints counts.
 const EXACT: &[(&str, u64)] = &[
     ("bloom_176b", 176_247_271_424),
     ("bloom_560m", 559_214_592),
+    ("clip_vit_base_patch32", 63_428_096),
+    ("clip_vit_base_patch32_vision", 87_849_216),
     ("command_r", 34_980_831_232),
     ("command_r_plus", 103_810_674_688),
+    ("dbrx", 131_596_523_520),
+    ("deepseek-v3.2", 671_877_929_216),
     ("deepseek_moe_16b", 16_375_728_128),
     ("deepseek_v2", 235_741_434_880),
     ("deepseek_v2_lite", 15_706_484_224),
-    ("falcon_40b", 41_303_293_952),
-    ("falcon_7b", 6_921_720_704),
+    ("falcon-40b", 41_303_293_952),
+    ("falcon-7b", 6_921_720_704),
+    ("flan_t5_base", 247_577_856),
+    ("flan_t5_xxl", 11_135_332_352),
+    ("gemma-2-9b", 9_241_705_984),
+    ("gemma-3-27b", 27_009_346_304),
     ("gemma_2_27b", 27_227_128_320),
     ("gemma_2_2b", 2_614_341_888),
-    ("gemma_2_9b", 9_241_705_984),
     ("gemma_2b", 2_506_172_416),
     ("gemma_3_1b", 999_885_952),
-    ("gemma_3_27b", 27_009_346_304),
     ("gemma_3_4b", 3_880_263_168),
     ("gemma_7b", 8_537_680_896),
+    ("glm-4.5", 352_797_814_784),
+    ("glm-4.5-air", 106_852_245_504),
+    ("gpt-oss-120b", 116_829_156_672),
+    ("gpt-oss-20b", 20_914_757_184),
     ("gpt2", 124_439_808),
     ("gpt_j_6b", 6_050_882_784),
     ("gpt_neox_20b", 20_554_567_680),
-    ("gpt_oss_120b", 116_829_156_672),
-    ("gpt_oss_20b", 20_914_757_184),
-    ("llama_3_1_405b", 405_853_388_800),
-    ("llama_3_1_8b", 8_030_261_248),
-    ("llama_3_2_1b", 1_235_814_400),
-    ("llama_3_2_3b", 3_212_749_824),
+    ("llama3.1-405b", 405_853_388_800),
+    ("llama3.1-8b", 8_030_261_248),
+    ("llama3.2-1b", 1_235_814_400),
+    ("llama3.2-3b", 3_212_749_824),
+    ("mamba2_130m", 128_989_632),
+    ("mamba2_2_7b", 2_702_599_680),
+    ("mamba_codestral_7b", 7_285_403_648),
+    ("minimax-m2", 228_689_748_992),
+    ("mistral-7b", 7_248_023_552),
     ("mistral_7b_v0_1", 7_241_732_096),
-    ("mistral_7b_v0_3", 7_248_023_552),
     ("mistral_nemo_12b", 12_247_782_400),
     ("mistral_small_24b", 23_572_403_200),
-    ("mixtral_8x22b", 140_620_634_112),
+    ("mixtral-8x22b", 140_620_634_112),
+    ("modernbert_base", 149_655_232),
     ("mpt_7b", 6_649_286_656),
+    ("nemotron-3-nano-30b-a3b", 31_577_937_344),
+    ("nemotron-3-super-120b-a12b", 120_668_687_360),
     ("olmo_1b", 1_176_764_416),
     ("olmo_7b", 6_888_095_744),
     ("olmoe_1b_7b", 6_919_161_856),
     ("opt_350m", 331_196_416),
+    ("phi-4", 14_659_507_200),
     ("phi_2", 2_779_683_840),
     ("phi_3_mini_4k", 3_821_079_552),
-    ("phi_4", 14_659_507_200),
     ("phi_4_mini", 3_836_021_760),
     ("pythia_160m", 162_322_944),
     ("pythia_6_9b", 6_857_302_016),
     ("qwen1_5_moe_a2_7b", 14_315_784_192),
+    ("qwen2.5-72b", 72_706_203_648),
+    ("qwen2.5-7b", 7_615_616_512),
     ("qwen2_5_0_5b", 494_032_768),
     ("qwen2_5_1_5b", 1_543_714_304),
-    ("qwen2_5_72b", 72_706_203_648),
-    ("qwen2_5_7b", 7_615_616_512),
+    ("qwen3-235b-a22b", 235_093_634_560),
+    ("qwen3-30b-a3b", 30_532_122_624),
+    ("qwen3-32b", 32_762_123_264),
+    ("qwen3-8b", 8_190_735_360),
+    ("qwen3-coder-480b-a35b", 480_154_875_392),
+    ("qwen3-next-80b-a3b", 79_674_391_296),
     ("qwen3_0_6b", 596_049_920),
-    ("qwen3_235b_a22b", 235_093_634_560),
-    ("qwen3_30b_a3b", 30_532_122_624),
-    ("qwen3_32b", 32_762_123_264),
     ("qwen3_4b", 4_022_468_096),
-    ("qwen3_8b", 8_190_735_360),
     ("roberta_base", 124_697_433),
     ("roberta_large", 355_412_057),
     ("smollm2_135m", 134_515_008),
@@ -80,36 +101,32 @@ const EXACT: &[(&str, u64)] = &[
     ("starcoder", 15_517_456_384),
     ("starcoder2_3b", 3_030_371_328),
     ("starcoder2_7b", 7_173_923_840),
-    ("tinyllama_1_1b", 1_100_048_384),
-    ("clip_vit_base_patch32", 63_428_096),
-    ("clip_vit_base_patch32_vision", 87_849_216),
-    ("flan_t5_base", 247_577_856),
-    ("flan_t5_xxl", 11_135_332_352),
-    ("mamba2_130m", 128_989_632),
-    ("mamba2_2_7b", 2_702_599_680),
-    ("mamba_codestral_7b", 7_285_403_648),
-    ("modernbert_base", 149_655_232),
     ("t5_11b", 11_307_321_344),
     ("t5_base", 222_903_552),
     ("t5_large", 737_668_096),
     ("t5_small", 60_506_624),
+    ("tinyllama_1_1b", 1_100_048_384),
     ("vit_base_patch16_224", 86_567_656),
     ("vit_large_patch16_224", 304_326_632),
 ];
 
 /// (file, parameters, the router's balance biases among them, which are not trained by gradients).
 const WITH_BALANCE: &[(&str, u64, u64)] =
-    &[("deepseek_v3", 671_026_419_200, 58 * 256), ("kimi_k2", 1_026_408_232_448, 60 * 384)];
+    &[("deepseek-v3", 671_026_419_200, 58 * 256), ("kimi-k2", 1_026_408_232_448, 60 * 384)];
 
 /// (file, billions of parameters, to the stated digits) if only a rounded count is published, or the checkpoint holds
 /// more.
 const ROUNDED: &[(&str, &str)] = &[
-    ("llama_4_scout", "108"),
-    ("llama_4_maverick", "401"),
+    ("grok-1", "316"),
+    ("llama-nemotron-super-49b", "50"),
+    ("llama-nemotron-ultra-253b", "253"),
+    ("llama4-maverick", "401"),
+    ("llama4-scout", "108"),
+    ("minimax-text-01", "456"),
     ("modernbert_large", "0.396"),
-    ("nemotron_h_8b", "8.1"),
     ("moonlight_16b_a3b", "16.0"),
-    ("olmo_2_7b", "7.3"),
+    ("nemotron-h-8b", "8.1"),
+    ("olmo-2-7b", "7.3"),
     ("olmo_2_13b", "13.7"),
     ("qwen2_57b_a14b", "57.4"),
     ("qwen2_5_vl_7b", "7.6"),
@@ -175,20 +192,28 @@ fn every_checkpoint_is_listed_with_its_family() {
 
 /// (file, published billions of active parameters, whether they include the lookup table).
 const ACTIVE: &[(&str, f64, bool)] = &[
+    ("dbrx", 36.0, true),
+    ("deepseek-v3", 37.0, false),
     ("deepseek_moe_16b", 2.8, true),
     ("deepseek_v2", 21.0, true),
     ("deepseek_v2_lite", 2.4, false),
-    ("deepseek_v3", 37.0, false),
-    ("gpt_oss_120b", 5.1, false),
-    ("gpt_oss_20b", 3.6, false),
-    ("kimi_k2", 32.0, false),
-    ("llama_4_scout", 17.0, true),
-    ("mixtral_8x22b", 39.0, true),
+    ("glm-4.5", 32.0, false),
+    ("glm-4.5-air", 12.0, false),
+    ("gpt-oss-120b", 5.1, false),
+    ("gpt-oss-20b", 3.6, false),
+    ("kimi-k2", 32.0, false),
+    ("llama4-scout", 17.0, true),
+    ("minimax-m2", 10.0, false),
+    ("mixtral-8x22b", 39.0, true),
+    ("nemotron-3-nano-30b-a3b", 3.2, false),
+    ("nemotron-3-super-120b-a12b", 12.0, false),
     ("olmoe_1b_7b", 1.3, true),
     ("qwen1_5_moe_a2_7b", 2.7, true),
     ("qwen2_57b_a14b", 14.0, true),
-    ("qwen3_235b_a22b", 22.0, true),
-    ("qwen3_30b_a3b", 3.3, true),
+    ("qwen3-235b-a22b", 22.0, true),
+    ("qwen3-30b-a3b", 3.3, true),
+    ("qwen3-coder-480b-a35b", 35.0, true),
+    ("qwen3-next-80b-a3b", 3.0, false),
 ];
 
 /// Published counts are rounded to their digits: half a unit of the last, and one for whole billions, since some are
@@ -202,9 +227,13 @@ fn active_parameters_are_the_published_ones() {
         let unit = if published.fract() == 0.0 { 1.0 } else { 0.06 };
         assert!((counted - published).abs() <= unit, "{name}: {counted} billion, published {published}");
     }
+    // MiniMax counts neither of its two matrices of the vocabulary.
+    let model = load("minimax-text-01");
+    let counted = (model.active_parameters() - 2 * model.vocabulary * model.hidden) as f64 / 1e9;
+    assert_eq!(format!("{counted:.1}"), "45.9");
 }
 
-/// Returns all files with their names.
+/// Returns all files and the built-in models that are counted, with their names.
 fn all() -> Vec<(String, Model)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(file("x").parent().unwrap()).unwrap() {
@@ -214,6 +243,8 @@ fn all() -> Vec<(String, Model)> {
             all.push((name.clone(), load(&name)));
         }
     }
+    let counted = workloads::import::hugging_face::family_coverage().into_iter().flat_map(|family| family.checked);
+    all.extend(counted.filter(|name| !file(name).is_file()).map(|name| (name.to_owned(), load(name))));
     all
 }
 
@@ -228,12 +259,15 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
         .filter_map(|(name, model)| Some((format!("{name} + 1"), model.with_further_token_modules(1).ok()?)));
     let further: Vec<(String, Model)> = further.collect();
     assert!(further.len() > 50, "{}", further.len());
-    for (name, model) in all().into_iter().chain(further) {
+    // `tests/mixers.rs` has the operations of layers with an indexer, whose two ways differ.
+    let all = all().into_iter().chain(further).filter(|(_, model)| model.variations.indexer.is_none());
+    for (name, model) in all {
         for fused in [false, true] {
-            // A scan's chunks, and Maverick's experts, need another length to be full.
+            // Chunks of scans and of linear attention, and Maverick's experts, need another length to be full.
             let fills =
                 model.experts.is_none_or(|experts| (2 * SEQUENCE * experts.top_k).is_multiple_of(experts.count));
-            let length = if model.variations.scan.is_some() || !fills { 512 } else { SEQUENCE.min(model.max_sequence) };
+            let chunked = model.variations.scan.is_some() || model.variations.linear.is_some();
+            let length = if chunked || !fills { 512 } else { SEQUENCE.min(model.max_sequence) };
             let lowering = Lowering {
                 sequence_length: length,
                 micro_batch: 2,
@@ -245,6 +279,10 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
             assert_eq!(graph.parameters().per_device_count(), model.parameters(), "{name}");
             assert_eq!(graph.kernel_flops(), model.training_flops(2, length, model.vocabulary), "{name}");
             for segment in &graph.segments {
+                // The gradient of a gated delta net's inverse is two products (`tests/mixers.rs`).
+                if model.variations.linear.is_some_and(|linear| linear.delta_rule) && segment.name != "head" {
+                    continue;
+                }
                 // Images have no gradient.
                 let times = if model.variations.patches.is_some() && segment.name == "embedding" { 1 } else { 2 };
                 assert_eq!(segment.backward_flops(), segment.forward_flops() * times, "{name} {}", segment.name);
@@ -257,7 +295,7 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
 #[test]
 fn leading_layers_follow_activation_policies() {
     use workloads::{ActivationPolicy, SegmentKind};
-    let model = load("deepseek_v3");
+    let model = load("deepseek-v3");
     let graph = TrainingGraph::new(&model, &Lowering { sequence_length: SEQUENCE, ..Lowering::new(&model) }).unwrap();
     let embedding = &graph.segment(SegmentKind::Embedding).unwrap().graph;
     let layer = &graph.segment(SegmentKind::Layer).unwrap().graph;
@@ -305,42 +343,42 @@ fn operations_per_token_are_the_families_formulas() {
             27 * 16 * (192 + 128),
         ),
         (
-            "deepseek_v3",
+            "deepseek-v3",
             61 * deepseek_v3 + 3 * 3 * 7168 * 18432 + 58 * (7168 * 256 + 9 * 3 * 7168 * 2048) + 7168 * 129_280,
             61 * 128 * (192 + 128),
         ),
-        ("falcon_7b", 32 * (4544 * (2 * 4544 + 2 * 64) + 8 * 4544 * 4544) + 4544 * 65024, 32 * 2 * 4544),
-        ("gemma_2_9b", 42 * (3584 * (2 * 4096 + 2 * 2048) + 3 * 3584 * 14336) + 3584 * 256_000, 42 * 2 * 4096),
+        ("falcon-7b", 32 * (4544 * (2 * 4544 + 2 * 64) + 8 * 4544 * 4544) + 4544 * 65024, 32 * 2 * 4544),
+        ("gemma-2-9b", 42 * (3584 * (2 * 4096 + 2 * 2048) + 3 * 3584 * 14336) + 3584 * 256_000, 42 * 2 * 4096),
         ("gemma_7b", 28 * (3072 * 4 * 4096 + 3 * 3072 * 24576) + 3072 * 256_000, 28 * 2 * 4096),
         ("gpt_neox_20b", 44 * 12 * 6144 * 6144 + 6144 * 50432, 44 * 2 * 6144),
         (
-            "gpt_oss_20b",
+            "gpt-oss-20b",
             24 * (2880 * (2 * 4096 + 2 * 512) + 2880 * 32 + 4 * 3 * 2880 * 2880) + 2880 * 201_088,
             24 * 2 * 4096,
         ),
-        ("llama_3_1_8b", 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336) + 4096 * 128_256, 32 * 2 * 4096),
+        ("llama3.1-8b", 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336) + 4096 * 128_256, 32 * 2 * 4096),
         (
-            "llama_4_scout",
+            "llama4-scout",
             48 * (5120 * (2 * 5120 + 2 * 1024) + 5120 * 16 + 2 * 3 * 5120 * 8192) + 5120 * 202_048,
             48 * 2 * 5120,
         ),
         ("mistral_nemo_12b", 40 * (5120 * (2 * 4096 + 2 * 1024) + 3 * 5120 * 14336) + 5120 * 131_072, 40 * 2 * 4096),
         (
-            "mixtral_8x22b",
+            "mixtral-8x22b",
             56 * (6144 * (2 * 6144 + 2 * 1024) + 6144 * 8 + 2 * 3 * 6144 * 16384) + 6144 * 32000,
             56 * 2 * 6144,
         ),
         ("mpt_7b", 32 * 12 * 4096 * 4096 + 4096 * 50432, 32 * 2 * 4096),
-        ("olmo_2_7b", 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 4096 * 100_352, 32 * 2 * 4096),
+        ("olmo-2-7b", 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 4096 * 100_352, 32 * 2 * 4096),
         ("phi_3_mini_4k", 32 * (4 * 3072 * 3072 + 3 * 3072 * 8192) + 3072 * 32064, 32 * 2 * 3072),
         (
             "qwen1_5_moe_a2_7b",
             24 * (4 * 2048 * 2048 + 2048 * 60 + 4 * 3 * 2048 * 1408 + 3 * 2048 * 5632 + 2048) + 2048 * 151_936,
             24 * 2 * 2048,
         ),
-        ("qwen2_5_7b", 28 * (3584 * (2 * 3584 + 2 * 512) + 3 * 3584 * 18944) + 3584 * 152_064, 28 * 2 * 3584),
+        ("qwen2.5-7b", 28 * (3584 * (2 * 3584 + 2 * 512) + 3 * 3584 * 18944) + 3584 * 152_064, 28 * 2 * 3584),
         (
-            "qwen3_30b_a3b",
+            "qwen3-30b-a3b",
             48 * (2048 * (2 * 4096 + 2 * 512) + 2048 * 128 + 8 * 3 * 2048 * 768) + 2048 * 151_936,
             48 * 2 * 4096,
         ),
@@ -379,8 +417,8 @@ fn operations_per_token_of_layers_that_differ() {
         ("flan_t5_xxl", flan, 72 * 2 * 4096, 0),
         ("mamba2_130m", 24 * small + 768 * 50288, 0, 24 * scan(256, 1, 128, 1536)),
         ("mamba_codestral_7b", 64 * codestral + 4096 * 32768, 0, 64 * scan(256, 8, 128, 8192)),
-        ("nemotron_h_8b", nemotron + 4096 * 131_072, 4 * 2 * 4096, 24 * scan(128, 8, 128, 8192)),
-        ("llama_4_maverick", maverick + 5120 * 202_048, 48 * 2 * 5120, 0),
+        ("nemotron-h-8b", nemotron + 4096 * 131_072, 4 * 2 * 4096, 24 * scan(128, 8, 128, 8192)),
+        ("llama4-maverick", maverick + 5120 * 202_048, 48 * 2 * 5120, 0),
         ("modernbert_base", modernbert + 768 * 50368, 22 * 2 * 768, 0),
     ];
     for (name, weights, attention, scans) in cases {
@@ -405,7 +443,7 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     use workloads::SegmentKind;
     const S: u128 = 4096;
     let told = |model: &Model| model.assumptions.iter().any(|said| said.contains("num_nextn_predict_layers"));
-    let main = load("deepseek_v3");
+    let main = load("deepseek-v3");
     let model = main.clone().with_further_token_modules(1).unwrap();
     assert!(told(&main) && !told(&model), "what is trained is not said to be left out");
     assert_eq!(model.parameters() + 2 * 129_280 * 7168, 3_918_786_560 + 680_571_043_840);
@@ -426,7 +464,7 @@ fn a_module_for_a_further_token_is_a_layer_a_product_and_the_head_again() {
     assert_eq!((head(&main).tied_parameters, head(&model).tied_parameters), (0, 129_280 / 8 * 7168));
     assert_eq!(head(&model).layers_per_piece(), 1, "its layer follows policies as trailing ones do");
     for (name, modules, why) in
-        [("deepseek_v3", 33, "at most 32"), ("t5_small", 1, "not a causal"), ("roberta_base", 1, "not a causal")]
+        [("deepseek-v3", 33, "at most 32"), ("t5_small", 1, "not a causal"), ("roberta_base", 1, "not a causal")]
     {
         let error = load(name).with_further_token_modules(modules).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains(&format!("is {modules}")), "{error}");
@@ -440,9 +478,9 @@ fn windows_leave_the_scores_that_they_leave() {
     const S: u128 = 8192;
     let seen = |window: u128| (2 * S * window - window * window) / (2 * S);
     for (name, full, windowed, width, each) in [
-        ("gemma_2_9b", 21, 21, 2 * 4096, seen(4096)),
-        ("gemma_3_27b", 10, 52, 2 * 32 * 128, seen(1024)),
-        ("gpt_oss_20b", 12, 12, 2 * 4096, seen(128)),
+        ("gemma-2-9b", 21, 21, 2 * 4096, seen(4096)),
+        ("gemma-3-27b", 10, 52, 2 * 32 * 128, seen(1024)),
+        ("gpt-oss-20b", 12, 12, 2 * 4096, seen(128)),
         ("mistral_7b_v0_1", 0, 32, 2 * 4096, seen(4096)),
         ("modernbert_base", 8, 14, 2 * 768, 129),
     ] {
@@ -509,7 +547,7 @@ fn layers_keep_what_their_variations_need() {
     let plain = 4 + 2 * 4096 + 2 * (queries + 2 * keys) + 2 * queries + 4 * heads;
     let with_norms = plain + 2 * (queries + keys) + 4 * (heads + groups);
     // The sum of input and attention belongs to the MLP.
-    assert_eq!(kept("qwen3_8b", "layer.attention"), with_norms + 2 * 4096);
+    assert_eq!(kept("qwen3-8b", "layer.attention"), with_norms + 2 * 4096);
     // Latent attention: the narrow vector before and after its norm, queries and keys of 192, values of 128.
     let narrow = 2 * 2 * 512 + 4;
     let latent = 4 + 2 * 2048 + narrow + 2 * 2 * 16 * 192 + 2 * 2 * 16 * 128 + 4 * 16;

@@ -7,7 +7,7 @@ use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 use std::collections::BTreeMap;
 
 /// Models by MaxText's names.
-const MODELS: [(&str, &str); 14] = [
+const MODELS: [(&str, &str); 28] = [
     ("llama2-7b", "llama2-7b"),
     ("llama2-13b", "llama2-13b"),
     ("llama2-70b", "llama2-70b"),
@@ -22,6 +22,20 @@ const MODELS: [(&str, &str); 14] = [
     ("qwen3-8b", "qwen3-8b"),
     ("qwen3-30b-a3b", "qwen3-30b-a3b"),
     ("deepseek3-671b", "deepseek-v3"),
+    ("deepseek2-16b", "deepseek-v2-lite"),
+    ("gemma2-9b", "gemma-2-9b"),
+    ("gemma3-27b", "gemma-3-27b"),
+    ("gpt-oss-20b", "gpt-oss-20b"),
+    ("gpt-oss-120b", "gpt-oss-120b"),
+    ("kimi-k2-1t", "kimi-k2"),
+    ("llama3.3-70b", "llama3.1-70b"),
+    ("llama4-17b-16e", "llama4-scout"),
+    ("llama4-17b-128e", "llama4-maverick"),
+    ("mixtral-8x22b", "mixtral-8x22b"),
+    ("qwen3-32b", "qwen3-32b"),
+    ("qwen3-235b-a22b", "qwen3-235b-a22b"),
+    ("qwen3-480b-a35b", "qwen3-coder-480b-a35b"),
+    ("qwen3-next-80b-a3b", "qwen3-next-80b-a3b"),
 ];
 
 /// Settings whose effect is left aside.

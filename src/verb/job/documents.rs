@@ -82,5 +82,13 @@ fn read_file(name: &str, files: &Files) -> Result<Vec<[u64; 2]>, Failure> {
             fault(format!("line {}: `{line}` has no whole number in a column", at + 1), "correct the line")
         })
     };
-    lines.map(row).filter(|row| !matches!(row, Ok([_, 0]))).collect()
+    let lengths: Vec<[u64; 2]> = lines.map(row).filter(|row| !matches!(row, Ok([_, 0]))).collect::<Result<_, _>>()?;
+    if lengths.is_empty() {
+        let cure = "write a line with a length and a number for every length, or leave the option out";
+        return Err(fault(
+            "has no documents: must have at least one, and one whose number is above 0".to_owned(),
+            cure,
+        ));
+    }
+    Ok(lengths)
 }

@@ -1,7 +1,7 @@
 //! Built-in models by the names that frameworks have for them.
 
 /// TorchTitan's model and flavour, with the built-in model of the same layers. Source: `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
-pub const TORCHTITAN_MODELS: [(&str, &str, &str); 7] = [
+pub const TORCHTITAN_MODELS: [(&str, &str, &str); 15] = [
     ("llama3", "8B", "llama3.1-8b"),
     ("llama3", "70B", "llama3-70b"),
     ("llama3", "405B", "llama3.1-405b"),
@@ -9,4 +9,22 @@ pub const TORCHTITAN_MODELS: [(&str, &str, &str); 7] = [
     ("deepseek_v3", "671B", "deepseek-v3"),
     ("qwen3", "8B", "qwen3-8b"),
     ("qwen3", "30B-A3B", "qwen3-30b-a3b"),
+    ("qwen3", "32B", "qwen3-32b"),
+    ("qwen3", "235B-A22B", "qwen3-235b-a22b"),
+    ("llama4", "17bx16e_irope", "llama4-scout"),
+    ("llama4", "17bx128e_irope", "llama4-maverick"),
+    ("llama4", "17bx16e", "llama4-scout"),
+    ("llama4", "17bx128e", "llama4-maverick"),
+    ("gpt_oss", "20b", "gpt-oss-20b"),
+    ("gpt_oss", "120b", "gpt-oss-120b"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flavour_is_a_built_in_model() {
+        assert!(TORCHTITAN_MODELS.iter().all(|(.., model)| workloads::model::is_built_in(model)));
+    }
+}

@@ -2,12 +2,12 @@
 
 use super::hugging_face;
 use crate::error::WorkloadError;
-use crate::model::{BUILT_IN, Model, built_in_names, config_file};
+use crate::model::{Model, built_in_names, config_file, find_built_in};
 use sim::files::carried::Files;
 use std::path::Path;
 
 impl Model {
-    /// Loads a built-in model by name, or a `config.json` by its path or folder.
+    /// Loads a built-in model by its name or its name on Hugging Face, or a `config.json` by its path or folder.
     ///
     /// # Errors
     /// A name that is neither built in nor a file, or a file that is no valid configuration.
@@ -28,7 +28,7 @@ impl Model {
     /// # Errors
     /// Those of [`Self::load`]; an ignored key that is absent or read.
     pub fn load_assuming(name_or_path: &str, files: &Files, ignored: &[String]) -> Result<Self, WorkloadError> {
-        if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| sim::names::are_same_name(name, name_or_path)) {
+        if let Some((name, text)) = find_built_in(name_or_path) {
             return hugging_face::parse_config_ignoring((name, name), text, ignored);
         }
         let path = Path::new(name_or_path);

@@ -1,11 +1,12 @@
 //! The policies of a space, those that a job allows, and those that its techniques make equal.
 
+use crate::ask::Splits;
 use crate::planner::{Job, PlanSpace};
 use sim::pipeline::PipelineSchedule;
 use std::collections::BTreeSet;
 use step::{StepError, lower_plan};
 use workloads::recompute_policy::{NamedTensor, Treatment};
-use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, TrainingGraph};
+use workloads::{ActivationPolicy, Batch, Layout, SegmentKind, TrainingGraph, WorkloadError};
 
 /// Policies that techniques make equal.
 struct PolicyGroup {
@@ -17,13 +18,14 @@ struct PolicyGroup {
 }
 
 impl PlanSpace {
-    /// Checks that a layer of the job's model has every tensor that the policies of the space name, and that its chip
-    /// has every place they send tensors to.
+    /// Checks that a layer of the job's model has every tensor that the policies of the space name, that its chip has
+    /// every place they send tensors to, and that a model chunk can have as many layers as they run again.
     ///
     /// # Errors
-    /// The first unknown name, with the known ones; or a policy that needs a host or storage missing in the chip's
-    /// file.
+    /// The first unknown name, with the known ones; a policy that needs a host or storage missing in the chip's file; a
+    /// block of more layers than a chunk has.
     pub fn check_tensor_names(&self, job: &Job<'_>) -> Result<(), StepError> {
+        self.check_blocks(job)?;
         let policies: Vec<_> = self.activations.iter().flatten().collect();
         if policies.is_empty() {
             return Ok(());
@@ -42,6 +44,22 @@ impl PlanSpace {
                 job.chip.name
             )))
         })
+    }
+
+    /// Refuses a block that is longer than every chunk of every plan.
+    fn check_blocks(&self, job: &Job<'_>) -> Result<(), StepError> {
+        let fewest = |list: &Option<Vec<u32>>| list.iter().flatten().copied().min().unwrap_or(1).max(1);
+        let chunks = u64::from(fewest(&self.pipeline)) * u64::from(fewest(&self.virtual_stages));
+        let even = matches!(&self.splits, Some(Splits::Listed(splits)) if splits.iter().all(Option::is_none));
+        let most = if even { job.model.layers.div_ceil(chunks) } else { job.model.layers };
+        let Some(count) = self.blocks.iter().find(|count| **count > most) else { return Ok(()) };
+        Err(StepError::Workload(Box::new(WorkloadError::BadLowering {
+            model: job.model.name.clone(),
+            setting: "--recompute".to_owned(),
+            value: format!("block:{count}"),
+            limit: format!("at most block:{most}: no chunk of the model has more layers"),
+            cure: "write full to run all layers again".to_owned(),
+        })))
     }
 
     /// True if the plans of the space have blocks ([`PlanSpace::blocks`]) and no other policies.

@@ -88,6 +88,17 @@ impl ConfigEntries {
         Ok(())
     }
 
+    /// Replaces an object with those of its keys that are not outside of it.
+    pub(super) fn unfold_object(&mut self, key: &str) {
+        let Some(Value::Object(object)) = self.get(key).cloned() else { return };
+        self.0.retain(|(known, _)| known != key);
+        for (inner, value) in object {
+            if self.raw_value(&inner).is_none() {
+                self.0.push((inner, value));
+            }
+        }
+    }
+
     /// Returns the entries of a nested object, and the outer entries named in `inherited` that it lacks.
     pub(super) fn flatten_object(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
         let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));

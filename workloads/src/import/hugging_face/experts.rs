@@ -11,6 +11,7 @@ use crate::layer_list::{FeedForward, LayerKind};
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS};
 use crate::model::{Dropout, Experts, Model, Norm, NormPlacement, SharedExpert};
 use crate::variations::QueryKeyNorm;
+use sim::kernel::ElementwiseFunction;
 
 const EXPERT_SYNONYMS: &[(&str, &str)] = &[("expert_capacity_factor", "capacity_factor")];
 
@@ -36,6 +37,20 @@ pub(super) fn read_mixtral(reader: &ConfigReader<'_>) -> Result<Model, WorkloadE
     let experts = Experts { shared, ..read_routed_experts(reader, "num_local_experts")? };
     Ok(Model { experts: Some(experts), ..model })
 }
+
+/// Grok 1: Mixtral with norms on inputs and results, caps on scores, and a tied head. Source: `configuration_grok_1.py`
+/// beside hpcai-tech/grok-1, and `model.py` of xai-org/grok-1.
+pub(super) const GROK: ModelFamily = ModelFamily {
+    model_types: &["grok-1"],
+    keys: &[llama::KEYS, MIXTRAL_KEYS],
+    defaults: &[],
+    synonyms: EXPERT_SYNONYMS,
+    read: |reader| {
+        let defaults = LlamaDefaults { tied: true, activation: ElementwiseFunction::Gelu, ..LlamaDefaults::LLAMA };
+        let model = Model { norm_placement: NormPlacement::Sandwich, ..read_with_defaults(reader, defaults)? };
+        Ok(Model { experts: Some(read_routed_experts(reader, "num_local_experts")?), ..model })
+    },
+};
 
 /// Phi 3.5 MoE: LayerNorm, and biases where the file says so.
 pub(super) const PHIMOE: ModelFamily = ModelFamily {

@@ -5,6 +5,7 @@
 mod bert;
 mod bloom;
 mod coverage;
+mod dbrx;
 mod deepseek;
 mod entries;
 mod experts;
@@ -62,9 +63,11 @@ static FAMILIES: &[ModelFamily] = &[
     bert::FAMILY,
     bert::ROBERTA,
     bloom::FAMILY,
+    dbrx::FAMILY,
     deepseek::FAMILY,
     deepseek::PLAIN_ATTENTION,
     experts::GPT_OSS,
+    experts::GROK,
     experts::HUNYUAN,
     experts::LLAMA4,
     experts::MINIMAX_M2,
@@ -129,6 +132,9 @@ static FAMILIES: &[ModelFamily] = &[
 /// Possible names of the object that holds the text model in a multimodal configuration.
 const TEXT_PARTS: &[&str] = &["text_config", "llm_config", "language_config"];
 
+/// Objects inside a file whose keys are read as the file's own, by `model_type`.
+const INNER_OBJECTS: &[(&str, &[&str])] = &[("dbrx", &["attn_config", "ffn_config"])];
+
 /// Keys that a nested text model inherits from outside.
 const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_size_divisible_by", keys::ASSUME_IGNORED];
 
@@ -136,6 +142,8 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
     ("bart", ENCODER_DECODER),
+    ("convnext", DEPTHWISE),
+    ("convnextv2", DEPTHWISE),
     ("codegen", "its own order of heads in the product of queries, keys and values"),
     ("deberta-v2", "relative positions in the scores"),
     ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
@@ -144,11 +152,16 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("olmo_hybrid", "norms in other places of linear layers than of others"),
     ("rwkv", "linear recurrences"),
     ("siglip", IMAGES),
+    ("swin", IMAGE_WINDOWS),
+    ("swinv2", IMAGE_WINDOWS),
     ("umt5", "a table of relative positions in every layer"),
     ("whisper", ENCODER_DECODER),
+    ("zamba", "attention whose weights several layers share"),
     ("zamba2", "attention whose weights several layers share"),
 ];
 const ENCODER_DECODER: &str = "an encoder and a decoder with learned positions and biases (T5 and mT5 are covered)";
+const DEPTHWISE: &str = "depthwise convolutions over images, and stages of different widths (ViT and CLIP are covered)";
+const IMAGE_WINDOWS: &str = "windows over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
 
 /// Parses the text of a `config.json`. `name` is the model's name, and `file` names the file in errors.
@@ -189,6 +202,9 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         return Err(reader::unknown_type_error(file, &model_type, missing, known()));
     };
     let mut entries = entries.clone();
+    for (_, objects) in INNER_OBJECTS.iter().filter(|(kind, _)| *kind == model_type) {
+        objects.iter().for_each(|object| entries.unfold_object(object));
+    }
     entries
         .rename_synonyms(|key| family.reads(key))
         .map_err(|names| reader::unlike_names_error(file, &entries, names))?;
