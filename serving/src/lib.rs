@@ -12,6 +12,7 @@ mod kernels;
 pub mod lengths;
 pub mod memory;
 pub mod method;
+pub mod nearest;
 mod pass_time;
 pub mod passes;
 pub mod plan;
