@@ -5,7 +5,7 @@
 //! --osl 512 --ttft 2000 --tpot 20`.
 #![allow(clippy::unwrap_used)]
 
-use interop::aiconfigurator_rows::{chip_of_system, engine_of_backend, read_predicted_rows};
+use coplace_interop::aiconfigurator_rows::{chip_of_system, engine_of_backend, read_predicted_rows};
 
 const TOGETHER: &str = include_str!("aiconfigurator/qwen3_32b_h100_vllm_agg.csv");
 const APART: &str = include_str!("aiconfigurator/qwen3_32b_h100_vllm_disagg.csv");
