@@ -104,7 +104,10 @@ pub fn command() -> clap::Command {
 
 /// The verb and its arguments from the words of a command line, without the program's name.
 fn parse_words(merged: &from::MergedWords) -> Result<Verb, clap::Error> {
-    let words = std::iter::once(OsString::from("coplace")).chain(merged.words.iter().cloned());
+    // Lists of limits and lengths are a sweep of `serve`: `sweep serve` is the same.
+    let of_serve = merged.words.iter().take(2).eq(["sweep", "serve"]);
+    let own = merged.words.iter().skip(usize::from(of_serve)).cloned();
+    let words = std::iter::once(OsString::from("coplace")).chain(own);
     let parsed = command().try_get_matches_from(words);
     let parsed = parsed.and_then(|mut matches| Ok(CommandLine::from_arg_matches_mut(&mut matches)?.verb));
     parsed.map_err(|mut error| {
@@ -175,7 +178,7 @@ pub const VERBS_WITH_FILES: [&str; 8] =
 
 fn run_verb(verb: Verb, call: &Call) -> Result<(), Failure> {
     match verb {
-        Verb::Search(a) => verb::search::run_search(&a.with_files(&call.files), call),
+        Verb::Search(a) => verb::serve::searched::run_search_or_serve(&a.with_files(&call.files), call),
         Verb::Sweep(a) => verb::sweep::run_sweep(&a.with_files(&call.files), call),
         Verb::Merge(a) => verb::merge::run_merge(&a, call),
         Verb::Explain(a) => verb::explain::run_explain(&a, call),

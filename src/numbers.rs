@@ -21,6 +21,11 @@ where
     }
 }
 
+/// Parses a number, which may have a fraction. Its error says how numbers are written.
+pub fn real_number(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "must be a number; write it like 0.5 or 12".to_owned())
+}
+
 /// Lets every option take a negative number as its value, so that the option refuses it with its own limit.
 pub fn with_negative_values(command: Command) -> Command {
     let numbers =
@@ -57,6 +62,7 @@ mod tests {
             (Ok(8), Err("-1 is not in 1..=8".into()), Err("9 is not in 1..=8".into()))
         );
         assert_eq!(read("x"), Err("must be a whole number from 1 to 8".into()));
+        assert_eq!((real_number("-inf").is_ok(), real_number("1,5").is_err()), (true, true));
         assert_eq!(whole_number_in(0..=u64::MAX)("18446744073709551615"), Ok(u64::MAX));
     }
 

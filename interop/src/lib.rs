@@ -2,6 +2,7 @@
 //! nccl-tests and traces of PyTorch's profiler. Nothing of the main path needs this crate.
 
 pub mod aiconfigurator;
+pub mod aiconfigurator_rows;
 pub mod calculon;
 pub mod chakra;
 pub mod framework;

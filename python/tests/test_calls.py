@@ -200,6 +200,20 @@ def test_a_study_an_answer_and_a_run_are_passed_to_verbs(here: Path) -> None:
     assert "<svg" in coplace.plan("opt-350m", **JOB).plot().svg
 
 
+def test_a_run_of_serve_is_kept_drawn_and_passed_to_verbs(here: Path) -> None:
+    asked = {"chip": "h100", "devices": 1, "ttft": 1000}
+    run = coplace.serve("llama3-8b", tpot=20, out="one", **asked)
+    assert run.directory == Path("one") and run.choices[0].values.throughput == run.choices[0].tokens_per_s
+    swept = coplace.serve("llama3-8b", tpot=[10, 20], **asked)
+    assert [case.tpot_limit_ms for case in swept.cases] == [10, 20]
+    assert swept.cases[1].answer.choices[0].tokens_per_s == run.choices[0].tokens_per_s
+    assert "<svg" in run.plot().svg and "<svg" in swept.plot().svg
+    assert coplace.compare(run, run).cases[0].entries[1].times_first == 1
+    assert coplace.explain(run, chip="h200").chips[0].chip == "h200"
+    with pytest.raises(coplace.CoplaceError, match="has no designs of chips"):
+        run.designs()
+
+
 INTERRUPTED = """
     import os, signal, threading, time
     import coplace

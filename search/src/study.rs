@@ -5,9 +5,10 @@ mod check;
 mod grid;
 mod place;
 mod plan;
+mod serve;
 mod workload;
 
-use crate::ask::{AimSpec, ChipChoice, Question, Software};
+use crate::ask::{AimSpec, ChipChoice, DeploymentSpec, Question, Software};
 use crate::objective::{MeasureMean, OperatingCost};
 use crate::space::{Chips, SpaceSpec};
 use include_dir::{Dir, include_dir};
@@ -138,6 +139,9 @@ pub struct Study {
     pub plan: PlanSpec,
     /// When to stop.
     pub limits: LimitSpec,
+    /// A deployment that its chips serve; none where they only train.
+    #[serde(default)]
+    pub serve: Option<DeploymentSpec>,
 }
 
 impl Study {
@@ -188,6 +192,7 @@ impl Study {
                 choices: question.plans.clone(),
             },
             limits,
+            serve: None,
         })
     }
 

@@ -222,11 +222,8 @@ fn most_sequences(
     let own = lengths.mean_context_after(elsewhere).ceil() as u64;
     let longest = lengths.longest_after(elsewhere);
     let drafts = method.verified_tokens() - 1;
-    let needed = |cache: Bytes| {
-        (memory.weights.as_f64() + memory.working.as_f64() + cache.as_f64()) / memory.usable.as_f64().max(1.0)
-    };
     if memory.room_for_cache() == Bytes::ZERO {
-        return Err(ServingError::Memory {
+        return Err(ServingError::Plan {
             key: "weights",
             value: format!("{:.1} GiB on every device", memory.weights.gib()),
             limit: format!(
@@ -235,7 +232,6 @@ fn most_sequences(
                 memory.usable.gib()
             ),
             cure: "give more devices to a replica (--tensor, --pipeline), or narrower weights (--products)".to_owned(),
-            needed: needed(Bytes::ZERO),
         });
     }
     let fit = memory.sequences_that_fit(own.saturating_add(drafts)).saturating_mul(parts);
@@ -243,7 +239,7 @@ fn most_sequences(
         let beside = memory.away.map_or_else(String::new, |away| {
             format!(", and {:.1} GiB are beside the device for {:.0} % of it", away.capacity.gib(), away.fraction * 1e2)
         });
-        return Err(ServingError::Memory {
+        return Err(ServingError::Plan {
             key: "input + output",
             value: lengths.longest().to_string(),
             limit: format!(
@@ -252,7 +248,6 @@ fn most_sequences(
                 memory.room_for_cache().gib()
             ),
             cure: "give more devices (tp), a narrower cache or shorter requests".to_owned(),
-            needed: needed(memory.cache_on_device(longest)),
         });
     }
     let batching = &times.engine().batching;

@@ -4,7 +4,6 @@ use crate::ServingError;
 use crate::memory::ServingMemory;
 use crate::pass_time::PassTime;
 use crate::plan::ServingPlan;
-use crate::question::ServiceLevel;
 use crate::steady::SteadyState;
 use serde::{Deserialize, Serialize};
 use sim::units::{Hertz, Seconds, Watts};
@@ -21,6 +20,19 @@ pub enum ServingBound {
     Load,
     /// The limit on the mean power of a device.
     Power,
+}
+
+impl ServingBound {
+    /// Returns the limit in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::TimeToFirstToken => "time to the first token",
+            Self::TimePerOutputToken => "time per output token",
+            Self::Load => "load",
+            Self::Power => "power",
+        }
+    }
 }
 
 /// A pool of replicas of one plan.
@@ -105,9 +117,6 @@ pub enum PlanRefusal {
     },
 }
 
-/// More than any plan that runs misses its limits by, as a logarithm.
-const DOES_NOT_FIT: f64 = 1e3;
-
 /// All deployments of a question, best first, and the plans that do not serve.
 #[derive(Debug, Clone, Default)]
 pub struct ServingAnswer {
@@ -117,24 +126,6 @@ pub struct ServingAnswer {
     pub refused: Vec<PlanRefusal>,
     /// Plans priced: of replicas, or of both pools.
     pub priced: u64,
-}
-
-impl ServingAnswer {
-    /// Returns the refusal nearest to serving: of a plan that runs, by how much it misses the level or the limit of
-    /// power; else of one that does not fit, by how much; else the first fault.
-    #[must_use]
-    pub fn nearest_refusal(&self, level: &ServiceLevel) -> Option<&PlanRefusal> {
-        let over = |time: Seconds, limit: Option<Seconds>| limit.map_or(0.0, |limit| (time / limit).max(1.0).ln());
-        let miss = |refusal: &PlanRefusal| match refusal {
-            PlanRefusal::Fault(ServingError::Memory { needed, .. }) => DOES_NOT_FIT + needed,
-            PlanRefusal::Fault(_) => f64::INFINITY,
-            PlanRefusal::TooHot { power, limit, .. } => (*power / *limit).ln(),
-            PlanRefusal::TooSlow { time_to_first_token: first, time_per_output_token: between, .. } => {
-                over(*first, level.time_to_first_token) + over(*between, level.time_per_output_token)
-            }
-        };
-        self.refused.iter().min_by(|a, b| miss(a).total_cmp(&miss(b)))
-    }
 }
 
 pub(crate) struct DeploymentParts {

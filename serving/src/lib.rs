@@ -17,6 +17,7 @@ pub mod lengths;
 mod loaded;
 pub mod memory;
 pub mod method;
+pub mod nearest;
 mod pass_time;
 pub mod passes;
 pub mod plan;
@@ -59,20 +60,6 @@ pub enum ServingError {
         /// The cure.
         cure: String,
     },
-    /// The plan's memory has no room.
-    #[error("{key} = {value}: {limit}; {cure}")]
-    Memory {
-        /// The key that finds none.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// The rule.
-        limit: String,
-        /// The cure.
-        cure: String,
-        /// Bytes that a device would need, over those that the engine may use: above 1.
-        needed: f64,
-    },
 }
 
 impl StructuredError for ServingError {
@@ -81,9 +68,7 @@ impl StructuredError for ServingError {
             Self::Workload(error) => error.fault_parts(),
             Self::Technique(error) => error.fault_parts(),
             Self::Hardware(why) => FaultParts { limit: Some(why.clone()), ..FaultParts::default() },
-            Self::Plan { key, value, limit, cure } | Self::Memory { key, value, limit, cure, .. } => {
-                FaultParts::of_key(*key, value, limit, cure)
-            }
+            Self::Plan { key, value, limit, cure } => FaultParts::of_key(*key, value, limit, cure),
         }
     }
 }

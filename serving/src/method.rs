@@ -249,18 +249,18 @@ impl CacheAway {
 }
 
 impl CacheStore {
-    /// Returns what the memory offers to a device of `chip`; `key` asks for it.
+    /// Returns what the memory offers to a device of `chip`; `value` of `key` asks for it.
     ///
     /// # Errors
     /// A chip whose file states no such memory.
-    pub fn rates(self, chip: &Accelerator, key: &'static str) -> Result<StoreRates, ServingError> {
+    pub fn rates(self, chip: &Accelerator, (key, value): (&'static str, &str)) -> Result<StoreRates, ServingError> {
         let missing = |table: &str| {
-            let option = if table == "storage" { " or --nvme GB_PER_S:GB" } else { "" };
+            let option = if table == "storage" { "--nvme GB_PER_S:GB, such as 6.4:1600, or " } else { "" };
             ServingError::Plan {
                 key,
-                value: self.name().to_owned(),
-                limit: format!("the file of {} has no {table}", chip.name),
-                cure: format!("give its file a [{table}] table{option}, or leave {key} out"),
+                value: value.to_owned(),
+                limit: format!("needs {table}, and the file of {} has no {table}", chip.name),
+                cure: format!("give {option}its file a [{table}] table, or leave {key} out"),
             }
         };
         let link = chip.host.ok_or_else(|| missing("host"))?;

@@ -11,8 +11,10 @@ use crate::verb::job::LONGEST;
 use crate::written_path::WrittenPath;
 use results::compare::answers::{self, KeptAnswer};
 use results::compare::runs::compare_runs;
+use results::compare::serving::compare_serving_runs;
 use results::page::PageSubject;
 use results::run::search_run::SearchRun;
+use results::run::serving::{ServingRecord, ServingRun};
 use results::run::sweep;
 use sim::files::carried::Files;
 use std::path::PathBuf;
@@ -23,17 +25,19 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:\n  coplace compare runs/llama2-7b-phaze runs/llama2-7b-phaze_ici\n  \
     coplace evaluate llama3-8b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 32 --format json > \
     h100.json && coplace compare h100.json\n  \
+    coplace compare runs/serve-h100 runs/serve-h200\n  \
     coplace compare --freedoms llama2-7b gpt3-175b --study phaze --out figures\n\n\
     JSON: {\"entries\": [{\"label\", \"chip\", \"plan\", \"area_mm2\", \"throughput_sequences_per_s\",\n\
     \"throughput_tokens_per_s\", \"step_time_s\", \"mfu\", \"energy_per_step_j\", \"peak_memory_gib\", \
     \"bound_by\",\n\
     \"note\"}]}, as `comparison` in record.json. The first entry is the best design of the first run, or the first\n\
     answer. Notes name differences in the work. Entries of runs of several models have \"times_reference\", the\n\
-    mean over the models, and \"models\" has the entries of each model. With --freedoms: {\"models\": [{\"model\",\n\
+    mean over the models, and \"models\" has the entries of each model. Of runs of serve: {\"objective\", \"unit\",\n\
+    \"differences\", \"cases\": [{\"case\", \"entries\"}]}. With --freedoms: {\"models\": [{\"model\",\n\
     \"study\", \"expert\", \"entries\", \"times_first\", \"evaluations\", \"gap\"}], \"over_all\", \"seed\"}.")]
 pub struct CompareArguments {
-    /// Run directories of `coplace search` or `coplace sweep`, or answers that `evaluate` or `plan` printed with
-    /// --format json; models with --freedoms
+    /// Run directories of `coplace search` or `coplace sweep`, or of `coplace serve`, or answers that `evaluate` or
+    /// `plan` printed with --format json; models with --freedoms
     #[arg(required = true, value_name = "DIR|FILE.json")]
     directories: Vec<PathBuf>,
     /// For each model: the value of the chip alone, the plan alone and both, relative to the reference chip under an
@@ -106,6 +110,13 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
                 ),
             ));
         }
+        Some(_) if arguments.directories.iter().any(|directory| ServingRecord::is_in(directory)) => {
+            let runs = read_serving_runs(&arguments.directories)?;
+            let comparison = compare_serving_runs(&runs).map_err(failure::input_failure)?;
+            return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
+                comparison.to_text()
+            });
+        }
         Some(_) => compare_runs(read_runs(&arguments.directories)?).map_err(failure::input_failure)?,
     };
     answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
@@ -129,6 +140,25 @@ fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
         Ok(KeptAnswer { label, subject, chip: chip.map(|template| Box::new(template.accelerator)) })
     };
     files.iter().zip(&names).map(of).collect()
+}
+
+/// Reads directories of runs of serve. Directories of the same name are labelled with their paths.
+pub fn read_serving_runs(directories: &[PathBuf]) -> Result<Vec<ServingRun>, Failure> {
+    if let Some(other) = directories.iter().find(|directory| !ServingRecord::is_in(directory)) {
+        let limit = "is no run of serve, and others are: a training step and a deployment have no common measure";
+        let cure = "give runs of serve alone, or runs of search and sweep alone; serve --study STUDY --train-weight \
+            weighs both on one chip";
+        return Err(failure::file_failure(other.display(), limit, cure));
+    }
+    let mut runs =
+        directories.iter().map(|path| ServingRun::read_from(path).or_input()).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+    for (run, directory) in runs.iter_mut().zip(directories) {
+        if names.iter().filter(|name| **name == run.name).count() > 1 {
+            run.name = directory.display().to_string();
+        }
+    }
+    Ok(runs)
 }
 
 /// Reads run directories. Directories of the same name are labelled with their paths.

@@ -4,14 +4,18 @@ use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::progress;
+use crate::verb::job::count_up_to;
 use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
+use crate::verb::serve::explain::{NamedAlternatives, explain_serving};
 use results::answer::step::StepRecord;
+use results::report;
 use results::run::explanation::{
     self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck,
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
+use results::run::serving::ServingRecord;
 use results::store::design::DesignRow;
 use search::design::ReferenceStep;
 use search::objective::Term;
@@ -19,26 +23,69 @@ use search::planner::PreparedJob;
 use search::sensitivity::{Marginal, marginal_resources, single_steps};
 use search::space::{Chips, Combination, CombinationChip, ListedDimension, Space, combination_of_places};
 use search::sweep::Sweep;
+use serving::best::GivenDegrees;
 use std::path::PathBuf;
 
-/// Explain why a run's design is the best: its bottleneck, the effect of one step along each dimension, and the value
-/// of slightly more of each resource
+/// Explain why a run's design or deployment is the best: its bottleneck, and what its neighbours or alternatives give
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  coplace explain runs/llama2-7b-smoke\n\n\
-    Every step along a dimension and every increase of a resource by a tenth has its own best plan.\n\n\
+#[command(after_help = "Examples:\n  coplace explain runs/llama2-7b-smoke\n  \
+    coplace explain runs/serve --chip h200,b200 --tensor 2\n\n\
+    A search or a sweep: the design's bottleneck, one step along each dimension, and a tenth more of each\n\
+    resource, each under its own best plan. A run of serve: every chip and every plan at its own highest rate\n\
+    with what binds it, the named ones too, and each limit looser by a tenth.\n\n\
     JSON: format, run, best, limits, time_shares, slowest_stage, kernels, steps, worth. For several models\n\
-    `steps` and `worth` are over all of them, and `models` has each.")]
+    `steps` and `worth` are over all of them, and `models` has each. Of a run of serve: format, run, case, unit,\n\
+    best, binds, chips, plans, looser.")]
 pub struct ExplainArguments {
-    /// Directory of a search or a sweep
+    /// Directory of a search, a sweep, or a run of serve
     run: PathBuf,
+    /// Further chips beside those of a run of serve, built in or files, with commas between
+    #[arg(long, value_delimiter = ',', value_name = "CHIP")]
+    chip: Vec<String>,
+    /// Show the plans of a run of serve with this number of devices that split every layer
+    #[arg(long, visible_alias = "tp", value_name = "T", value_parser = count_up_to(1 << 16))]
+    tensor: Option<u32>,
+    /// Show the plans of a run of serve with this number of stages
+    #[arg(long, visible_alias = "pp", value_name = "P", value_parser = count_up_to(1 << 16))]
+    pipeline: Option<u32>,
+    /// Show the plans of a run of serve with this number of groups that attend for sequences of their own
+    #[arg(long, value_name = "D", value_parser = count_up_to(1 << 16))]
+    attention_data: Option<u32>,
+    /// Show the plans of a run of serve with this number of parts that hold whole experts
+    #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
+    expert: Option<u32>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
+impl ExplainArguments {
+    fn named_alternatives(&self) -> NamedAlternatives {
+        let degrees = GivenDegrees {
+            tensor: self.tensor,
+            pipeline: self.pipeline,
+            attention_data: self.attention_data,
+            expert: self.expert,
+        };
+        NamedAlternatives { chips: self.chip.clone(), degrees }
+    }
+}
+
 /// Runs the verb: reads a run, asks its question again, and evaluates the neighbours of its best design.
 pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
+    let named = arguments.named_alternatives();
+    if ServingRecord::is_in(&arguments.run) {
+        let explained = explain_serving(&arguments.run, &named, call)?;
+        return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&explained), |_| {
+            report::serving_explanation(&explained)
+        });
+    }
+    if !named.chips.is_empty() || named.degrees != GivenDegrees::default() {
+        let limit = "chips and degrees are named for runs of serve, and this is a run of search or sweep";
+        let cure = format!("leave them out; coplace plan --chip {name} explains plans of the found chip");
+        return Err(failure::file_failure(&name, limit, cure));
+    }
     let record = search_run::read_record(&arguments.run).or_input()?;
     let refused = |why: &str| failure::file_failure(&name, why, "");
     let best = record

@@ -16,7 +16,7 @@ use crate::failure::{
     Failure, OrInput, input_failure, missing_option, option_failure, option_failure_from, structured_failure,
 };
 use crate::input;
-use crate::numbers::whole_number_in;
+use crate::numbers::{real_number, whole_number_in};
 use clap::ValueEnum;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::{Job, PlanAnswer};
@@ -138,14 +138,14 @@ pub struct JobArguments {
     /// Capacity of an expert, as a multiple of its even share of the tokens. Fuller experts drop tokens, emptier ones
     /// pad (Megatron-LM's --moe-expert-capacity-factor with --moe-pad-expert-input-to-capacity) [default: the model's;
     /// without one no token is dropped]
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", value_parser = real_number)]
     pub capacity_factor: Option<f64>,
     /// Take a key of the model's file that nothing reads as without effect. Can be given several times
     #[arg(long, value_name = "KEY=ignored", value_parser = ignored_key)]
     pub assume: Vec<String>,
     /// GiB of every device's memory that plans leave free, besides what driver, libraries and allocator take
     /// [default: 0]
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = real_number)]
     pub headroom_gib: Option<f64>,
     /// How attention is executed [default: fused]
     #[arg(long, value_enum)]

@@ -1,14 +1,18 @@
 //! `coplace pareto`: draws and lists the front of one quantity against another.
 
+mod serving;
+
 use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
 use crate::written_path::WrittenPath;
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
+use results::figure::Figure;
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::run::record::FrontRecord;
 use results::run::search_run::{self, PARETO, SearchRun};
+use results::run::serving::{ServedAxis, ServingRecord};
 use results::store::design::DesignRow;
 use results::text::{ColumnAlign, TextTable, fold_line, format_significant};
 use search::pareto::FrontScales;
@@ -19,9 +23,12 @@ use std::path::PathBuf;
 /// Draw one or more runs along the axes of their front, and list the designs on it
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace pareto runs/llama2-7b-phaze runs/llama2-7b-phaze_ici --out figures\n  \
-    coplace pareto runs/frugal --x power --y per-watt --out figures\n\n\
+    coplace pareto runs/frugal --x power --y per-watt --out figures\n  \
+    coplace pareto runs/serve-h100 runs/serve-h200 --out figures\n\n\
     Axes: area, power, cost, energy (of a step), throughput, step-time, per-mm2, per-watt, per-dollar (a\n\
     device's throughput divided by its own dies, power or cost), energy-per-token.\n\n\
+    Of runs of serve the vertical axis is tokens/s per device; --x is per-user (tokens/s per user, the default),\n\
+    tpot or ttft. Each chip and length has a front of the deployments that none exceeds along both.\n\n\
     Writes pareto.svg and pareto.png into the directory. A design is on the front of its run if no other\n\
     evaluated design of the run is as good in everything. Along the axes of its search (the default) this is the\n\
     exact front of the space. Along other axes it may lack designs that the search had no reason to evaluate; a\n\
@@ -32,21 +39,22 @@ use std::path::PathBuf;
     farthest from the line between the ends of the front.\n\n\
     JSON: {\"written\": [paths], \"runs\": [{\"run\", \"axes\": {\"x\", \"y\", \"z\"}, \"hypervolume\", \"knee\": \
     index, \"front\":\n\
-    [designs]}]}, the best along x first; a design has the columns of designs.parquet.")]
+    [designs]}]}, the best along x first; a design has the columns of designs.parquet. Of runs of serve {\"written\",\n\
+    \"runs\": [{\"run\", \"axis\", \"fronts\": [{\"chip\", \"lengths\", \"points\"}]}]}.")]
 pub struct ParetoArguments {
-    /// Run directories of `coplace search` or `coplace sweep`
+    /// Run directories of `coplace search`, `coplace sweep` or `coplace serve`
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Horizontal axis [default: the first axis of the first run's front]
-    #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
-    x: Option<FrontQuantity>,
+    #[arg(long, value_name = "AXIS", value_parser = parse_axis)]
+    x: Option<String>,
     /// Vertical axis [default: the first run's objective]
-    #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
-    y: Option<FrontQuantity>,
+    #[arg(long, value_name = "AXIS", value_parser = parse_axis)]
+    y: Option<String>,
     /// A third quantity of the front [default: the second axis of the first run's front, if neither --x nor --y is
     /// given]
-    #[arg(long, value_name = "AXIS", value_parser = parse_quantity)]
-    z: Option<FrontQuantity>,
+    #[arg(long, value_name = "AXIS", value_parser = parse_axis)]
+    z: Option<String>,
     /// Directory of the figures, which is created if needed
     #[arg(long, value_name = "DIR")]
     out: WrittenPath,
@@ -55,9 +63,24 @@ pub struct ParetoArguments {
     format: Format,
 }
 
-fn parse_quantity(name: &str) -> Result<FrontQuantity, String> {
+/// Checks the name of an axis of designs or of deployments.
+fn parse_axis(name: &str) -> Result<String, String> {
+    let of_designs = FrontQuantity::NAMES.into_iter().map(|(name, _)| name);
+    let known: Vec<&str> = of_designs.chain(ServedAxis::NAMES.into_iter().map(|(name, _)| name)).collect();
+    match known.contains(&name) {
+        true => Ok(name.to_owned()),
+        false => Err(sim::names::hint(name, &known.join(", "), "use one of")),
+    }
+}
+
+/// The quantity of designs that an option names.
+fn quantity_of(flag: &str, name: Option<&String>) -> Result<Option<FrontQuantity>, Failure> {
+    let Some(name) = name else { return Ok(None) };
     let known = || FrontQuantity::NAMES.map(|(name, _)| name).join(", ");
-    FrontQuantity::from_name(name).ok_or_else(|| sim::names::hint(name, &known(), "use one of"))
+    FrontQuantity::from_name(name).map(Some).ok_or_else(|| {
+        let cure = format!("use one of {}", known());
+        failure::option_failure(flag, name, "is an axis of deployments, and these are runs of search or sweep", cure)
+    })
 }
 
 #[derive(Serialize)]
@@ -84,6 +107,9 @@ struct AxesNamed {
 
 /// Runs the verb: reads the runs, draws and lists.
 pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failure> {
+    if arguments.directories.iter().any(|directory| ServingRecord::is_in(directory)) {
+        return serving::draw_serving_fronts(arguments, call);
+    }
     let mut runs = read_runs(&arguments.directories)?;
     if let Some(run) = runs.iter().find(|run| run.record.certificate.robust) {
         return Err(failure::file_failure(
@@ -98,11 +124,20 @@ pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failur
     }
     rescale_to_first_reference(&mut runs).map_err(failure::input_failure)?;
     let axes = requested_axes(arguments, &runs)?;
+    let figure = search_run::front_figure(&runs, axes).or_other()?;
+    let written = write_figure(arguments, &figure)?;
+    let answer = ParetoAnswer { written, runs: fronts_of_runs(&runs, axes) };
+    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| {
+        answer_text(&answer, &runs, axes)
+    })
+}
+
+/// Writes the figure into the directory, and returns its files.
+fn write_figure(arguments: &ParetoArguments, figure: &Figure) -> Result<Vec<String>, Failure> {
     let out = &arguments.out;
     if out.exists() && !out.is_dir() {
         return Err(failure::option_failure("--out", out.display(), "is a file", "give a directory"));
     }
-    let figure = search_run::front_figure(&runs, axes).or_other()?;
     std::fs::create_dir_all(out).map_err(|e| {
         failure::write_failure(
             &e,
@@ -110,11 +145,7 @@ pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failur
         )
     })?;
     let written = figure.write_files(out, PARETO).or_unwritable()?;
-    let written = written.iter().map(|path| path.display().to_string()).collect();
-    let answer = ParetoAnswer { written, runs: fronts_of_runs(&runs, axes) };
-    answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&answer), |_| {
-        answer_text(&answer, &runs, axes)
-    })
+    Ok(written.iter().map(|path| path.display().to_string()).collect())
 }
 
 /// The requested axes. Fails if two are equal, or if no design has a value.
@@ -122,9 +153,12 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     let own = runs
         .first()
         .map_or(FrontAxes { x: FrontQuantity::Area, y: FrontQuantity::Throughput, z: None }, SearchRun::axes_of_front);
-    let (x, y) = (arguments.x.unwrap_or(own.x), arguments.y.unwrap_or(own.y));
-    let chosen = arguments.x.is_some() || arguments.y.is_some();
-    let axes = FrontAxes { x, y, z: arguments.z.or(own.z.filter(|_| !chosen)) };
+    let given = [("--x", &arguments.x), ("--y", &arguments.y), ("--z", &arguments.z)];
+    let [x, y, z] = given.map(|(flag, name)| quantity_of(flag, name.as_ref()));
+    let (x, y, z) = (x?, y?, z?);
+    let chosen = x.is_some() || y.is_some();
+    let (x, y) = (x.unwrap_or(own.x), y.unwrap_or(own.y));
+    let axes = FrontAxes { x, y, z: z.or(own.z.filter(|_| !chosen)) };
     if x == y || axes.z.is_some_and(|z| z == x || z == y) {
         let all: Vec<String> = axes.all_quantities().map(|quantity| quantity.to_string()).collect();
         return Err(failure::option_failure(

@@ -8,7 +8,7 @@ use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::input;
-use crate::numbers::whole_number_in;
+use crate::numbers::{real_number, whole_number_in};
 use crate::progress::ProgressDisplay;
 use crate::verb::job::{FrameworkFileArgument, JobArguments, LoadedJob, SpaceArguments, option_of_rule};
 use crate::verb::stop;
@@ -154,7 +154,7 @@ pub struct PlanArguments {
     usd_per_device_hour: Option<f64>,
     /// Stop after this many seconds, with the best plans so far and a lower bound on the step (Ctrl-C does so at once;
     /// a second one ends the program)
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     time_limit: Option<f64>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]

@@ -10,6 +10,7 @@ use crate::written_path::WrittenPath;
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
 use results::run::search_run::{RunError, SearchRun};
+use results::run::serving::{ServingRecord, ServingRun};
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::Job;
@@ -26,6 +27,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 /// and the proof
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  coplace report runs/llama2-7b-phaze -o report.html\n  \
+    coplace report runs/serve -o serve.html\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --format json > step.json && coplace report step.json\n\n\
     The directory of a search has everything that a page shows. So do the answers of `evaluate` and `plan`: they\n\
     contain the texts of the chip's, fabric's, stack's and model's files, and the step is replayed for its\n\
@@ -34,7 +36,8 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
     for measured links (`plan --links`).\n\n\
     JSON: written, bytes, left_out.")]
 pub struct ReportArguments {
-    /// A run directory of `coplace search`, or an answer that `evaluate` or `plan` printed with --format json
+    /// A run directory of `coplace search` or `coplace serve`, or an answer that `evaluate` or `plan` printed
+    /// with --format json
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// File of the page
@@ -75,6 +78,9 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
             "give a file, such as report.html in it",
         ));
     }
+    if ServingRecord::is_in(&arguments.run) {
+        return report_serving(arguments, call);
+    }
     let subject = PageSubject::read_from(&arguments.run).or_input()?;
     if subject.kind == AnsweringVerb::Search {
         // A run whose files are not its own is none; one of an older version that has no chip lacks something.
@@ -112,6 +118,26 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
     });
     let dies = chip_dies(parts.as_ref(), &mut left_out)?;
     let page = Page::new(&subject, replay, sources, dies, left_out);
+    write_page(arguments, page, call)
+}
+
+/// Writes the page of a run of serve.
+fn report_serving(arguments: &ReportArguments, call: &Call) -> Result<(), Failure> {
+    let given = [
+        ("--model", &arguments.model),
+        ("--chip", &arguments.chip),
+        ("--fabric", &arguments.fabric),
+        ("--stack", &arguments.stack),
+    ];
+    if let Some((flag, value)) = given.iter().find_map(|(flag, value)| Some((*flag, value.as_ref()?))) {
+        let limit = "a run of serve has all that its page shows";
+        return Err(failure::option_failure(flag, value, limit, "leave it out"));
+    }
+    let run = ServingRun::read_from(&arguments.run).or_input()?;
+    write_page(arguments, Page::of_serving(&run).or_other()?, call)
+}
+
+fn write_page(arguments: &ReportArguments, page: Page, call: &Call) -> Result<(), Failure> {
     finite::check_finite(&page).or_other()?;
     let html = page.to_html().or_other()?;
     files::write_file(&arguments.out, html.as_bytes()).or_unwritable()?;

@@ -3,7 +3,7 @@
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure};
-use crate::numbers::whole_number_in;
+use crate::numbers::{real_number, whole_number_in};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use interop::schedule_instance::{ScheduleInstance, StoredAnswer};
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct ScheduleArguments {
     /// Wall time for each piece of an instance: no search pass begins after it, and a piece that the search leaves open goes
     /// to the integer program with the time that is left. Without it no program runs under --method auto, and the answer
     /// does not depend on the machine
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     time_limit: Option<f64>,
     /// Most search states per piece of an instance; about a million take a second and up to 0.3 GB of memory
     #[arg(long, value_name = "N", default_value_t = SolveLimits::default().steps, value_parser = whole_number_in(0..=u64::MAX))]

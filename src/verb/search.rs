@@ -12,7 +12,7 @@ mod within;
 use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::numbers::whole_number_in;
+use crate::numbers::{real_number, whole_number_in};
 use crate::progress::{self, RemainingTime, TimeLeft};
 use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
 use crate::verb::slurm::PartArguments;
@@ -55,6 +55,7 @@ const USED: f64 = 0.95;
 /// Search for the accelerator on which a model trains fastest, and for its plan
 #[derive(clap::Args, Clone)]
 #[command(after_help = "Examples:\n  coplace search llama2-7b\n  \
+    coplace search --study train_and_serve --out runs/both\n  \
     coplace search llama3-70b mixtral-8x7b --study tpu --over geomean\n  \
     coplace search path/to/config.json --sequence-length 4096 --out runs/mine\n  \
     coplace search llama3-70b --study tpu --max-area 600 --max-power 500 --node n5 --hbm-stacks 6 --devices 256 \
@@ -65,6 +66,7 @@ const USED: f64 = 0.95;
     base chip, pareto.svg and pareto.png (the objective against the front's first axis), tornado.svg and\n\
     tornado.png (the constants that move the choice), SHA256SUMS (digests of the others).\n\
     A directory with the answer to another question is never overwritten.\n\
+    A study with a table [serve] (train_and_serve) is answered as by coplace serve --study, into --out alone.\n\
     A part (--shard) has part.json, decided.bin and SHA256SUMS: coplace merge makes a run of all parts, without\n\
     progress.csv. --slurm writes parts, logs and scripts beside the run directory, into DIR.parts, and submits the parts that are not there.\n\
     JSON: the record, as in record.json; of a part part, question, evaluated, seconds, was_complete, files; with --slurm parts, submitted, complete,\n\
@@ -114,7 +116,7 @@ pub struct SearchRequest {
     #[arg(long)]
     pub stack: Option<String>,
     /// GiB per device that plans leave free, in addition to the memory of the stack
-    #[arg(long, value_name = "GIB", default_value_t = 0.0)]
+    #[arg(long, value_name = "GIB", default_value_t = 0.0, value_parser = real_number)]
     pub headroom_gib: f64,
     /// Tokens per sequence [default: the model's longest]
     #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
@@ -136,23 +138,23 @@ pub struct SearchRequest {
 #[derive(clap::Args, Debug, Clone, PartialEq, Default)]
 pub struct StudyOverrides {
     /// Largest area of a chip's compute dies, in mm² of their node
-    #[arg(long, value_name = "MM2")]
+    #[arg(long, value_name = "MM2", value_parser = real_number)]
     max_area: Option<f64>,
     /// Largest power of a chip under its heavier sustained load, in W: a large matrix product, or a stream through HBM.
     /// A step that runs both at once may take more; the report says so
-    #[arg(long, value_name = "WATTS")]
+    #[arg(long, value_name = "WATTS", value_parser = real_number)]
     max_power: Option<f64>,
     /// Largest cost of making a chip, in USD
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = real_number)]
     max_cost: Option<f64>,
     /// Smallest HBM capacity of a chip, in GiB
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = real_number)]
     min_hbm_gib: Option<f64>,
     /// Largest HBM capacity of a chip, in GiB
-    #[arg(long, value_name = "GIB")]
+    #[arg(long, value_name = "GIB", value_parser = real_number)]
     max_hbm_gib: Option<f64>,
     /// Smallest read bandwidth of a chip's HBM, in GB/s
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", value_parser = real_number)]
     min_hbm_bandwidth: Option<f64>,
     /// Try chips that cannot be built too: without the limits of reticle, die edge, package and heat
     #[arg(long)]
@@ -162,7 +164,7 @@ pub struct StudyOverrides {
     #[arg(long, value_name = "NAME")]
     efficiency: Option<NamedChoice<EfficiencyChoice>>,
     /// Longest step, in seconds; with --robust the limit applies to the bad end of the step's interval
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     max_step: Option<f64>,
     /// Process node of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3
     #[arg(long)]
@@ -189,19 +191,19 @@ pub struct StudyOverrides {
     #[arg(long, value_name = "NAME")]
     objective: Option<NamedChoice<Objective>>,
     /// With objective per-dollar: years of operation whose energy is paid as well [default: the study's, 0]
-    #[arg(long, value_name = "YEARS")]
+    #[arg(long, value_name = "YEARS", value_parser = real_number)]
     years: Option<f64>,
     /// With --years: price of a kWh [default: the study's, 0.08, the average of industry in the United States in 2023
     /// (EIA)]
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = real_number)]
     kwh_price: Option<f64>,
     /// With --years: energy of the whole site relative to that of its machines [default: the study's, 1.1, Google's
     /// fleet in 2023]
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, value_name = "RATIO", value_parser = real_number)]
     pue: Option<f64>,
     /// With --years: fraction of the time in which steps run, 0 to 1 [default: the study's, 0.9, effective training
     /// time of Llama 3]
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", value_parser = real_number)]
     utilisation: Option<f64>,
     /// With several models: the mean of their rates relative to the reference chip, geomean or mean [default: the
     /// study's, geomean]
@@ -209,10 +211,10 @@ pub struct StudyOverrides {
     over: Option<NamedChoice<MeasureMean>>,
     /// Stop after this many seconds with the best so far and its gap (Ctrl-C does so at once; a second one ends the
     /// program)
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     pub time_limit: Option<f64>,
     /// Allowed gap in percent: how much better another design may be than the best found; 0 proves the best
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = real_number)]
     pub within: Option<f64>,
     /// Quantities of the exact front beside the objective: one or two, separated by a comma, of area, power, cost,
     /// energy (of a step); or none [default: area with throughput, none with others]
@@ -232,7 +234,28 @@ impl SearchArguments {
     }
 }
 
+/// A search of a named study, for the verb that answers its table `[serve]`.
+pub struct StudySearch {
+    pub study: String,
+    pub models: Vec<String>,
+    /// True if nothing else is asked than the study says.
+    pub is_plain: bool,
+    pub files: Files,
+    pub out: Option<PathBuf>,
+    pub format: Format,
+}
+
 impl SearchArguments {
+    /// The search of a study that is named; `None` without one.
+    pub fn study_search(&self) -> Result<Option<StudySearch>, Failure> {
+        let posed = self.posed.settle_study()?;
+        let in_parts = self.in_parts.shard.is_some() || self.in_parts.slurm.is_some();
+        let is_plain = !posed.changes_study() && !in_parts;
+        let (out, format) = (self.out.as_deref().map(Path::to_path_buf), self.format);
+        let named = posed.study.filter(|_| posed.question.is_none());
+        Ok(named.map(|study| StudySearch { study, models: posed.models, is_plain, files: posed.files, out, format }))
+    }
+
     /// The same, with texts that stand in for files of the same names.
     pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
         self.posed.files.clone_from(files);

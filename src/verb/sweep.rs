@@ -43,7 +43,8 @@ const OF_ONE: &str = "A built-in model (coplace list models) or a Hugging Face c
     after_help = "Examples:\n  coplace sweep llama2-7b --study smoke\n  coplace sweep mine.toml\n  \
     coplace sweep llama3-70b --study mine.toml --max-area 600 --out sweeps/mine --resume\n  \
     coplace sweep llama3-70b --study tpu --shard 3/8 --out sweeps/part-3 --resume\n  \
-    coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n\n\
+    coplace sweep llama3-70b --study tpu --parts 64 --slurm --partition=long --time=4:00:00\n  \
+    coplace sweep serve llama3-70b --chip h100,h200 --tpot 10,20,40 --out runs/swept (as coplace serve)\n\n\
     Writes into its directory: sweep.sqlite (what is found, as it is found: a killed sweep goes on with --resume and has lost less than a\n\
     second), and when it is finished sweep.parquet and sweep.csv (every design with its values, area, power, energy, dollars, best plan and\n\
     what bounds it, or why it was rejected), record.json, best.toml, fabric.toml (as search writes them) and SHA256SUMS. A part\n\

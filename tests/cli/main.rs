@@ -31,6 +31,7 @@ mod robust;
 mod search;
 mod search_parts;
 mod serve;
+mod serve_runs;
 mod several;
 mod slurm;
 mod space_errors;

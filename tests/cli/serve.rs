@@ -141,18 +141,30 @@ fn a_small_space_is_searched_without_a_gap() {
     let file = directory.path().join("small.toml");
     std::fs::write(&file, text).unwrap();
     let study = file.display().to_string();
-    let plain = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20"));
+    let plain = answer(&format!("llama3-70b --study {study} --train-weight 0 --tpot 20"));
     assert_eq!(number(&plain["space"]["combinations"]), 12.0);
     assert!(number(&plain["space"]["gap"]) == 0.0 && number(&plain["space"]["chips"]) > 1.0, "{}", plain["space"]);
     let both = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20 --train-weight 0.5"));
     assert!(number(&best(&both)["tokens_per_s"]) <= number(&best(&plain)["tokens_per_s"]) * 1.000_001);
+    // The study's own table asks the same, of both verbs, and the chip that is found is one for every verb.
+    let text = std::fs::read_to_string(&file).unwrap().replace("tpot_ms = 10", "tpot_ms = 20");
+    std::fs::write(&file, text).unwrap();
+    let searched = format!("search --study {study} --out {}/run --format json", directory.path().display());
+    let searched = run_coplace(&searched.split_whitespace().collect::<Vec<_>>()).expect_json();
+    assert_eq!(searched["choices"], both["choices"]);
+    let run = directory.path().join("run").display().to_string();
+    let explained = run_coplace(&["explain", &run, "--format", "json"]).expect_json();
+    let value = |value: &Value| number(value);
+    assert!((value(&explained["chips"][0]["value"]) / value(&best(&both)["value"]) - 1.0).abs() < 1e-6, "{explained}");
+    let said = run_coplace(&["search", "--study", &study, "--max-area", "600"]).expect_refusal();
+    assert!(said.contains("[serve]") && said.contains("coplace serve"), "{said}");
     let joint = &both["space"]["both"];
     assert!(number(&joint["trains"]) >= number(&joint["serving_chip_trains"]) - 1e-9, "{joint}");
     assert!(number(&joint["serves"]) >= number(&joint["training_chip_serves"]) - 1e-9, "{joint}");
     assert_eq!(joint["serving_values"], plain["space"]["best_values"]);
     assert!(number(&joint["priced_training"]) <= number(&both["space"]["chips"]), "{joint}");
     // Two chips on many devices, and on eight; every built chip beside them.
-    let apart = answer(&format!("llama3-70b --study {study} --products fp8 --tpot 20 --pools apart"));
+    let apart = answer(&format!("--study {study} --train-weight 0 --tpot 20 --pools apart"));
     let (two, cluster) = (&apart["space"]["apart"], &apart["space"]["apart"]["cluster"]);
     assert!(number(&two["two_kinds"]) >= number(&two["one_kind"]), "{two}");
     let many = number(&two["two_kinds"]) * 8.0;
@@ -168,8 +180,14 @@ fn a_small_space_is_searched_without_a_gap() {
 #[test]
 fn what_cannot_be_served_is_refused_with_the_nearest() {
     for (words, parts) in [
-        ("llama3-70b --chip h100 --devices 8 --tpot 2", &["service level", "time per output token", "allowed"][..]),
-        ("llama3-70b --chip h100 --devices 1", &["weights = 131", "leave nothing"]),
+        (
+            "llama3-70b --chip h100 --devices 8 --tpot 2",
+            &["service level", "time per output token", "allowed", "serves from --tpot"][..],
+        ),
+        ("llama3-70b --chip h100 --devices 1", &["fits the memory of h100", "needs 13", "give --devices 2"]),
+        ("llama3-70b --chip h100 --experts fp8", &["--experts fp8", "has no experts", "--products"]),
+        ("llama3-70b --chip h100 --prefix-hit half", &["--prefix-hit", "must be a number", "0.5"]),
+        ("llama3-70b --chip h100,h100_80gb_sxm", &["--chip h100_80gb_sxm", "named twice"]),
         ("bert-large --chip h100", &["tokens see later ones", "decoder-only"]),
         ("llama3-70b --chip a100 --products fp8", &["products = fp8", "multiply no fp8", "fp8-weights"]),
         ("llama3-70b --chip h100 --engine vlm", &["--engine: vlm", "did you mean `vllm`"]),
@@ -194,7 +212,7 @@ fn what_cannot_be_served_is_refused_with_the_nearest() {
         ("llama3-8b --chip h100 --technique homer,chunk=3.5", &["--technique", "chunk", "whole number"]),
         ("llama3-8b --chip h100 --technique homer,pages=3", &["--technique", "pages"]),
         ("llama3-8b --chip h100 --technique homer --cache-place host", &["--cache-place", "--technique out"]),
-        ("llama3-8b --chip h100 --technique memory3", &["technique = nvme", "no storage", "--nvme GB_PER_S:GB"]),
+        ("llama3-8b --chip h100 --technique memory3", &["technique = memory3", "no storage", "--nvme GB_PER_S:GB"]),
         (
             "llama3-8b --chip h100 --technique memory3,references=1e9 --nvme 6:10",
             &["references = 1000000000", "10.0 GB"],

@@ -186,7 +186,7 @@ class Answer(Record):
 
     @property
     def directory(self) -> Optional[Path]:
-        """The run directory of a search or a sweep."""
+        """The run directory of a search, a sweep or ``serve(..., out=...)``."""
         return Path(self._output.directory) if self._output.directory is not None else None
 
     def json(self) -> str:
@@ -219,8 +219,8 @@ class Answer(Record):
         """The designs of a search or a sweep."""
         from coplace._errors import CoplaceError
 
-        if self.directory is None:
-            limit, cure = "has no run directory", "designs are of search and sweep"
+        if self.directory is None or self._question.verb == "serve":
+            limit, cure = "has no designs of chips", "designs are of search and sweep; serve has choices"
             raise CoplaceError(fault(f"{self._question.verb}: {limit}; {cure}", limit=limit, cure=cure))
         return designs_of_run(self.directory)
 
@@ -233,7 +233,8 @@ class Answer(Record):
         return self.table(path).to_polars()
 
     def plot(self, name: Optional[str] = None) -> Figure:
-        """The figure that the command draws: a plan's memory, a search's front (``pareto``) or ``tornado``."""
+        """The figure that the command draws: a plan's memory, a search's front (``pareto``) or ``tornado``, or the
+        front of deployments."""
         from coplace._figures import draw
 
         return draw(self, name)

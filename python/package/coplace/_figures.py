@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from coplace._answers import Answer
 
 #: The option that lets a verb draw into a directory.
-_DRAWS = {"plan": "memory", "evaluate": "memory", "techniques": "out", "validate": "plot", "pareto": "out"}
+_DRAWS = {
+    "plan": "memory",
+    "evaluate": "memory",
+    "techniques": "out",
+    "validate": "plot",
+    "pareto": "out",
+    "serve": "out",
+}
 
 
 class Figure:

@@ -215,12 +215,24 @@ class _ExplainVerb:
     def __call__(
         self,
         run: _Path | Answer,
+        *,
+        chip: _Path | Chip | Sequence[_Path | Chip] | None = None,
+        tensor: int | None = None,
+        pipeline: int | None = None,
+        attention_data: int | None = None,
+        expert: int | None = None,
     ) -> Answer:
-        """Explain why a run's design is the best: its bottleneck, the effect of one step along each dimension, and the
-        value of slightly more of each resource."""
+        """Explain why a run's design or deployment is the best: its bottleneck, and what its neighbours or alternatives
+        give."""
     def question(
         self,
         run: _Path | Answer,
+        *,
+        chip: _Path | Chip | Sequence[_Path | Chip] | None = None,
+        tensor: int | None = None,
+        pipeline: int | None = None,
+        attention_data: int | None = None,
+        expert: int | None = None,
     ) -> Question: ...
 
 explain: _ExplainVerb
@@ -776,18 +788,18 @@ class _ServeVerb:
     options: _List[Dict[str, Any]]
     def __call__(
         self,
-        model: _Path | Model,
+        model: _Path | Model | None = None,
         *,
         chip: _Path | Chip | Sequence[_Path | Chip] | None = None,
         study: _Path | Study | None = None,
         fabric: _Path | Fabric | None = None,
         devices: int | None = None,
         engine: _Scalar | None = None,
-        input: int | None = None,
-        output: int | None = None,
+        input: int | Sequence[int] | None = None,
+        output: int | Sequence[int] | None = None,
         lengths: _Scalar | None = None,
-        ttft: float | None = None,
-        tpot: float | None = None,
+        ttft: float | Sequence[float] | None = None,
+        tpot: float | Sequence[float] | None = None,
         pools: Literal["together", "apart", "any"] | None = None,
         products: _Scalar | None = None,
         experts: _Scalar | None = None,
@@ -807,24 +819,26 @@ class _ServeVerb:
         nvme: _Scalar | None = None,
         train_weight: float | None = None,
         objective: _Scalar | None = None,
+        beside: _Path | None = None,
         top: int | None = None,
         assume: _Scalar | Sequence[_Scalar] | None = None,
+        out: _Path | None = None,
     ) -> Answer:
         """Find the deployment that serves most tokens within limits on the time to the first token and between tokens."""
     def question(
         self,
-        model: _Path | Model,
+        model: _Path | Model | None = None,
         *,
         chip: _Path | Chip | Sequence[_Path | Chip] | None = None,
         study: _Path | Study | None = None,
         fabric: _Path | Fabric | None = None,
         devices: int | None = None,
         engine: _Scalar | None = None,
-        input: int | None = None,
-        output: int | None = None,
+        input: int | Sequence[int] | None = None,
+        output: int | Sequence[int] | None = None,
         lengths: _Scalar | None = None,
-        ttft: float | None = None,
-        tpot: float | None = None,
+        ttft: float | Sequence[float] | None = None,
+        tpot: float | Sequence[float] | None = None,
         pools: Literal["together", "apart", "any"] | None = None,
         products: _Scalar | None = None,
         experts: _Scalar | None = None,
@@ -844,8 +858,10 @@ class _ServeVerb:
         nvme: _Scalar | None = None,
         train_weight: float | None = None,
         objective: _Scalar | None = None,
+        beside: _Path | None = None,
         top: int | None = None,
         assume: _Scalar | Sequence[_Scalar] | None = None,
+        out: _Path | None = None,
     ) -> Question: ...
 
 serve: _ServeVerb

@@ -10,6 +10,8 @@ pub mod hindcast;
 pub mod plan;
 pub mod rank_mapping;
 pub mod serving;
+pub mod serving_beside;
+pub mod serving_explanation;
 pub mod serving_method;
 pub mod step;
 pub mod techniques;

@@ -1,13 +1,19 @@
 //! The answer of `coplace serve` as data. Described in `docs/json.md`.
 
+use super::serving_beside::PredictionsBeside;
 use super::serving_method::MethodRecord;
-use serde::Serialize;
+use crate::text::format_count;
+use search::serve::ServedObjective;
+use search::space::ChipFigures;
+use serde::{Deserialize, Serialize};
 use serving::best::{Deployment, PlanRefusal, ReplicaPool, ServiceLevel, ServingAnswer, ServingBound};
 use serving::lengths::LengthClass;
+use serving::nearest::nearest_refusal;
 use serving::{PassTime, ServingPlan};
+use std::collections::BTreeMap;
 
 /// The answer of `coplace serve`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServingReport {
     /// The model.
     pub model: String,
@@ -39,10 +45,12 @@ pub struct ServingReport {
     pub space: Option<ServedSpaceRecord>,
     /// Built chips beside the best of a space, at the same level; empty without a space.
     pub baselines: Vec<ServedBaseline>,
+    /// Another tool's predictions for its own configurations; `null` unless asked for.
+    pub beside: Option<PredictionsBeside>,
 }
 
 /// A built chip that serves the same requests on as many devices within the same level.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServedBaseline {
     /// The chip.
     pub chip: String,
@@ -61,7 +69,7 @@ pub struct ServedBaseline {
 }
 
 /// A space of chips and how it was searched.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServedSpaceRecord {
     /// The study.
     pub study: String,
@@ -87,7 +95,7 @@ pub struct ServedSpaceRecord {
 }
 
 /// One chip for training and serving beside the best chip for each.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainAndServe {
     /// The trained model.
     pub trains_model: String,
@@ -114,7 +122,7 @@ pub struct TrainAndServe {
 }
 
 /// Two chips of a space, one for each pool.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TwoChips {
     /// The values of the chip for prompts.
     pub prefill_values: Vec<(String, String)>,
@@ -132,7 +140,7 @@ pub struct TwoChips {
 }
 
 /// The best two chips of a space on a finite cluster.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterChips {
     /// The values of the chip for prompts.
     pub prefill_values: Vec<(String, String)>,
@@ -149,7 +157,7 @@ pub struct ClusterChips {
 }
 
 /// A deployment.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServingChoice {
     /// The pool that decodes.
     pub decode: PoolRecord,
@@ -169,6 +177,8 @@ pub struct ServingChoice {
     pub tokens_per_s_per_device: f64,
     /// The value of the objective; `null` if a chip lacks its figure.
     pub value: Option<f64>,
+    /// The values of all objectives that the chips have figures for, by name.
+    pub values: BTreeMap<String, f64>,
     /// Output tokens per joule of all devices in use.
     pub tokens_per_joule: f64,
     /// Requests per second relative to the rate at which the queue grows without end.
@@ -189,7 +199,7 @@ pub struct ServingChoice {
 }
 
 /// A pool of replicas.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolRecord {
     /// The chip.
     pub chip: String,
@@ -232,7 +242,7 @@ pub struct PoolRecord {
 }
 
 /// One decoding iteration by parts, ms.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct IterationRecord {
     /// The whole.
     pub total_ms: f64,
@@ -254,8 +264,8 @@ pub struct IterationRecord {
     pub fetches_ms: f64,
 }
 
-/// The value of a deployment by an objective.
-pub type DeploymentValue<'a> = dyn Fn(&Deployment) -> Option<f64> + 'a;
+/// The figures of a pool's chip; `None` for a chip without an area model.
+pub type FiguresOfPool<'a> = dyn Fn(&ReplicaPool) -> Option<ChipFigures> + 'a;
 
 const MS: f64 = 1e3;
 
@@ -276,6 +286,16 @@ impl IterationRecord {
 }
 
 impl PoolRecord {
+    /// Returns the plan in words, without the chip: `2 x tp 4, ep 2`.
+    #[must_use]
+    pub fn plan_words(&self) -> String {
+        let mut parts = vec![format!("tp {}", self.tp)];
+        let further = [("pp", self.pp), ("attention dp", self.attention_dp), ("ep", self.ep)];
+        let further = further.into_iter().filter(|(_, degree)| *degree > 1);
+        parts.extend(further.map(|(name, degree)| format!("{name} {degree}")));
+        format!("{} x {}", format_count(self.replicas), parts.join(", "))
+    }
+
     fn of_pool(pool: &ReplicaPool) -> Self {
         let ServingPlan { tensor, pipeline, attention_data, expert, formats } = pool.plan;
         let memory = &pool.memory;
@@ -304,7 +324,35 @@ impl PoolRecord {
 }
 
 impl ServingChoice {
-    fn of_deployment(deployment: &Deployment, value: Option<f64>) -> Self {
+    /// Returns the chips in words: `h200`, or `prompts h100, decoding h200` in pools apart.
+    #[must_use]
+    pub fn chip_words(&self) -> String {
+        match &self.prefill {
+            None => self.decode.chip.clone(),
+            Some(prefill) => format!("prompts {}, decoding {}", prefill.chip, self.decode.chip),
+        }
+    }
+
+    /// Returns the plans of the pools in words, without the chips.
+    #[must_use]
+    pub fn plan_words(&self) -> String {
+        match &self.prefill {
+            None => self.decode.plan_words(),
+            Some(prefill) => format!("prompts {}, decoding {}", prefill.plan_words(), self.decode.plan_words()),
+        }
+    }
+
+    /// Returns output tokens per second that a user sees while an answer is generated.
+    #[must_use]
+    pub fn tokens_per_s_per_user(&self) -> f64 {
+        MS / self.tpot_ms
+    }
+
+    /// Returns the record of a deployment, with its value of `objective`.
+    #[must_use]
+    pub fn of_deployment(deployment: &Deployment, objective: ServedObjective, figures: &FiguresOfPool<'_>) -> Self {
+        let each = ServedObjective::all().into_iter();
+        let values = each.filter_map(|one| Some((one.to_string(), one.value(deployment, figures)?)));
         let state = &deployment.state;
         Self {
             decode: PoolRecord::of_pool(&deployment.decode),
@@ -315,7 +363,8 @@ impl ServingChoice {
             requests_per_s: deployment.requests_per_second,
             tokens_per_s: deployment.tokens_per_second,
             tokens_per_s_per_device: deployment.tokens_per_second_per_device,
-            value,
+            value: objective.value(deployment, figures),
+            values: values.collect(),
             tokens_per_joule: deployment.tokens_per_joule,
             load: state.load,
             decoding: state.decoding,
@@ -355,24 +404,25 @@ pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
 }
 
 impl ServingReport {
-    /// Returns the report of the answers for several hardware choices, with at most `top` deployments, by their values
-    /// of the objective.
+    /// Returns the report of the answers for several hardware choices, with every deployment, by their values of the
+    /// objective.
     #[must_use]
     pub fn of_answers(
         head: Self,
         answers: &[ServingAnswer],
         level: &ServiceLevel,
-        (top, value): (usize, &DeploymentValue<'_>),
+        (objective, figures): (ServedObjective, &FiguresOfPool<'_>),
     ) -> Self {
         let all = answers.iter().flat_map(|answer| &answer.deployments);
-        let mut all: Vec<(Option<f64>, &Deployment)> = all.map(|deployment| (value(deployment), deployment)).collect();
-        all.sort_by(|a, b| b.0.unwrap_or(0.0).total_cmp(&a.0.unwrap_or(0.0)));
+        let mut choices: Vec<ServingChoice> =
+            all.map(|deployment| ServingChoice::of_deployment(deployment, objective, figures)).collect();
+        // Equal values are in the order of the times to the first token.
+        let value = |choice: &ServingChoice| choice.value.unwrap_or(0.0);
+        choices.sort_by(|a, b| value(b).total_cmp(&value(a)).then(a.ttft_ms.total_cmp(&b.ttft_ms)));
         let refused: u64 = answers.iter().map(|answer| answer.refused.len() as u64).sum();
-        let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(level));
-        let choice =
-            |(value, deployment): &(Option<f64>, &Deployment)| ServingChoice::of_deployment(deployment, *value);
+        let nearest = nearest_refusal(answers, level);
         Self {
-            choices: all.iter().take(top).map(choice).collect(),
+            choices,
             plans: answers.iter().map(|answer| answer.priced).sum(),
             refused,
             nearest_refusal: nearest.map(|refusal| describe_refusal(refusal, level)),

@@ -1,11 +1,11 @@
 //! How a deployment serves beside the plain way, as data.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serving::beside::TechniqueFigures;
 use serving::method::{Drafter, ServingMethod};
 
 /// Drafts, held prefixes, and a cache off the device. Described in `docs/json.md`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct MethodRecord {
     /// Tokens drafted for a pass; `null` without drafts.
     pub drafted: Option<u32>,
@@ -26,7 +26,7 @@ pub struct MethodRecord {
 }
 
 /// A technique of inference beside the plain way, for a prompt of the mean length alone on the best plan.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InferenceRecord {
     /// The technique, with the given parameters.
     pub name: String,

@@ -3,3 +3,4 @@
 pub mod answers;
 pub mod baseline;
 pub mod runs;
+pub mod serving;

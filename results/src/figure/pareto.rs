@@ -76,6 +76,8 @@ pub struct ParetoPlot {
     pub references: Vec<NamedDesign>,
     /// The designs that are not drawn, and the reason.
     pub left_out: Option<String>,
+    /// One of the points, in words: `design`.
+    pub noun: &'static str,
 }
 
 const SIZE: (u32, u32) = (1200, 720);
@@ -287,8 +289,8 @@ fn draw_front(
     }
     let name = if series.name.is_empty() { String::new() } else { format!("{}: ", series.name) };
     let words = |designs: usize, on: &str| {
-        let noun = if designs == 1 { "design" } else { "designs" };
-        format!("{name}{on}, {} {noun}", format_count(designs as u64))
+        let more = if designs == 1 { "" } else { "s" };
+        format!("{name}{on}, {} {}{more}", format_count(designs as u64), plot.noun)
     };
     let mut entries = Vec::new();
     if let Some((third, all)) = &series.third {

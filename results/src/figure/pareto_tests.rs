@@ -17,6 +17,7 @@ fn more(label: &str) -> AxisScale {
 fn plot(points: Vec<DesignPoint>) -> ParetoPlot {
     let reference = |label: &str, rate| NamedDesign { label: label.into(), x: 278.8, y: rate, best: false };
     ParetoPlot {
+        noun: "design",
         title: "llama2-7b on 1024 devices".into(),
         subtitle: "study phaze; proven".into(),
         x: less("die area (mm² at 7 nm)"),

@@ -5,6 +5,7 @@ mod designs;
 mod die;
 mod evidence;
 mod replay;
+mod serving;
 mod sources;
 mod subject;
 mod words;
@@ -47,6 +48,30 @@ impl PageFact {
     }
 }
 
+/// A section with a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PageTable {
+    /// The section's heading.
+    pub title: String,
+    /// A note above the table.
+    pub note: Option<String>,
+    /// The heads of the columns.
+    pub heads: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A section with a figure that is drawn already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PageDrawing {
+    /// The section's heading.
+    pub title: String,
+    /// The caption.
+    pub caption: String,
+    /// The figure as SVG.
+    pub svg: String,
+}
+
 /// The contents of a page. Names have units. Values that the run lacks are empty or `null`; `left_out` gives the
 /// reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -61,6 +86,10 @@ pub struct Page {
     pub facts: Vec<PageFact>,
     /// Notes for the reader.
     pub notes: Vec<String>,
+    /// Figures that are drawn already; none of a training run.
+    pub drawings: Vec<PageDrawing>,
+    /// Tables of their own; none of a training run.
+    pub tables: Vec<PageTable>,
     /// Intervals and grades, if the run has them.
     pub evidence: PageEvidence,
     /// The chip beside others, with the areas of their parts.
@@ -146,6 +175,8 @@ impl Page {
             answer: words::answer_facts(subject),
             facts: words::figure_facts(subject),
             notes: record.and_then(|record| record.best.as_ref()).map_or_else(Vec::new, |best| best.notes.clone()),
+            drawings: Vec::new(),
+            tables: Vec::new(),
             evidence: evidence::evidence_of_subject(subject),
             dies,
             designs: subject.run.as_ref().map(PageDesigns::of_run),
@@ -168,10 +199,7 @@ impl Page {
             assumptions: subject.assumptions.clone(),
             sources,
             left_out,
-            made_by: format!(
-                "Written by coplace {}. Charts: Apache ECharts 6.1.0 (Apache License 2.0).",
-                env!("CARGO_PKG_VERSION")
-            ),
+            made_by: made_by(),
         }
     }
 
@@ -201,6 +229,11 @@ impl Page {
         html.push_str(rest);
         Ok(html)
     }
+}
+
+/// The footer.
+fn made_by() -> String {
+    format!("Written by coplace {}. Charts: Apache ECharts 6.1.0 (Apache License 2.0).", env!("CARGO_PKG_VERSION"))
 }
 
 #[cfg(test)]

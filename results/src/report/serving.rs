@@ -1,5 +1,6 @@
 //! The answer of `coplace serve` as text.
 
+use super::serving_beside::predictions_beside;
 use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
 use crate::answer::serving_method::{InferenceRecord, MethodRecord};
 use crate::text::{
@@ -52,12 +53,18 @@ pub fn serving_report(report: &ServingReport) -> String {
         text.push_str("*  the limit that keeps it from serving more; elsewhere a load of 95 %, or the power\n");
     }
     text.push_str(&format!(
-        "{} plans of replicas and pools priced; {} do not serve{}\n",
-        format_count(report.plans),
-        format_count(report.refused),
+        "{} of replicas and pools priced; {} not serve{}\n",
+        count_of(report.plans, "plan"),
+        if report.refused == 1 { "1 does".to_owned() } else { format!("{} do", format_count(report.refused)) },
         report.nearest_refusal.as_ref().map_or_else(String::new, |why| format!(", the nearest: {why}"))
     ));
+    text.extend(report.beside.as_ref().map(predictions_beside));
     text
+}
+
+/// A count with its noun.
+fn count_of(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", format_count(count), if count == 1 { "" } else { "s" })
 }
 
 /// The objective that needs no words of its own.
@@ -267,11 +274,7 @@ fn requests_line(report: &ServingReport, best: &ServingChoice) -> String {
 }
 
 fn plan_of_pool(pool: &PoolRecord) -> String {
-    let mut parts = vec![format!("tp {}", pool.tp)];
-    let further = [("pp", pool.pp), ("attention dp", pool.attention_dp), ("ep", pool.ep)];
-    parts
-        .extend(further.into_iter().filter(|(_, degree)| *degree > 1).map(|(name, degree)| format!("{name} {degree}")));
-    format!("{} x {} on {}", format_count(pool.replicas), parts.join(", "), pool.chip)
+    format!("{} on {}", pool.plan_words(), pool.chip)
 }
 
 /// Power, and tokens per joule where it is known.

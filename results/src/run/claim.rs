@@ -3,6 +3,7 @@
 
 use crate::run::record::RECORD;
 use crate::run::search_run::{DESIGNS, FILES};
+use crate::run::serving::{self, ServingRecord};
 use crate::run::{parts, sweep};
 use crate::store::sums::DigestList;
 use std::ffi::OsStr;
@@ -65,6 +66,16 @@ impl DirectoryClaim {
                 (false, false) => Err(DirectoryClaimError::Foreign),
             }
         })
+    }
+
+    /// Claims a directory for a run of `serve`, and creates it if needed. The directory must be empty or hold an older
+    /// run of it.
+    ///
+    /// # Errors
+    /// As [`Self::for_run`].
+    pub fn for_serving(path: &Path) -> Result<Self, DirectoryClaimError> {
+        let held = |path: &Path| if ServingRecord::is_in(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        Self::take_directory(path, &serving::FILES, held)
     }
 
     /// Claims a directory for a sweep, and creates it if needed. The directory must be empty or hold the store of any

@@ -9,4 +9,5 @@ pub mod progress;
 mod question;
 pub mod record;
 pub mod search_run;
+pub mod serving;
 pub mod sweep;

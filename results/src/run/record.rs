@@ -62,6 +62,31 @@ pub enum RecordError {
         /// The fault, with line, column and key.
         why: String,
     },
+    /// It is the record of another verb.
+    #[error(
+        "{}: is the record of a run of `coplace serve`, and here one of `coplace search` or `sweep` is needed; report, \
+        explain, compare and pareto take runs of serve, and a chip that one found is best.toml in it", file.display()
+    )]
+    Serving {
+        /// The file.
+        file: PathBuf,
+    },
+    /// It is not the record of `serve`.
+    #[error(
+        "{}: is not the record of a run of `coplace serve`, and the others are; compare runs of one verb", file.display()
+    )]
+    NotServing {
+        /// The file.
+        file: PathBuf,
+    },
+    /// It was written by another version of `coplace serve`.
+    #[error("{}: format = {found}, this version of coplace reads 1; run serve again with it", file.display())]
+    ServingFormat {
+        /// The file.
+        file: PathBuf,
+        /// The format found, or `missing`.
+        found: String,
+    },
     /// It was written by another version of coplace.
     #[error("{}: format = {found}, this version of coplace reads {FORMAT}; run the search again with it", file.display())]
     Format {
@@ -340,6 +365,9 @@ impl SearchRecord {
     pub fn parse(file: &Path, text: &str) -> Result<Self, RecordError> {
         let malformed = |e: serde_json::Error| RecordError::Malformed { file: file.into(), why: e.to_string() };
         let value: serde_json::Value = serde_json::from_str(text).map_err(malformed)?;
+        if value.get("verb").is_some_and(|verb| verb == "serve") {
+            return Err(RecordError::Serving { file: file.into() });
+        }
         match value.get("format") {
             Some(format) if format.as_u64() == Some(u64::from(FORMAT)) => {}
             found => {

@@ -450,6 +450,7 @@ pub fn front_figure(runs: &[SearchRun], axes: FrontAxes) -> Result<Figure, Figur
     let (references, left_out) = named_chips_of_runs(runs, axes, node);
     let left_out = (!left_out.is_empty()).then(|| format!("no {} known of {}", axes.x.label(), left_out.join("; ")));
     draw_pareto(&ParetoPlot {
+        noun: "design",
         title: format!("{}: {}", models.join(", "), axes.describe_axes()),
         subtitle,
         x: scale(axes.x),

@@ -6,6 +6,7 @@
 mod by_table;
 mod choices;
 mod decision;
+mod deployment;
 mod parts;
 mod question;
 
@@ -13,5 +14,6 @@ pub(crate) use by_table::{OfKey, Words};
 pub use choices::{PlanSpace, Splits};
 pub(crate) use decision::SCHEDULES;
 pub use decision::{Access, DECISIONS, Decision, DecisionValues, Degree, schedule_name, schedule_of};
+pub use deployment::{DeploymentCase, DeploymentQuestion, DeploymentSpec, MethodSpec, ServedPools};
 pub use parts::{ClusterSpec, LimitSpec, Tolerances, WorkloadSpec};
-pub use question::{AimSpec, ChipChoice, Question, Software};
+pub use question::{AimSpec, ChipChoice, Question, QuestionDifference, Software};

@@ -179,11 +179,8 @@ impl Question {
             ChipChoice::One { chip, .. } => named.push(chip),
             ChipChoice::Space(space) => named.extend(space.named_chips()),
         }
-        let is_file =
-            |name: &&str| [".toml", ".json"].iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir();
-        let mut paths: Vec<PathBuf> = named.into_iter().filter(is_file).map(PathBuf::from).collect();
-        let models = self.models.iter().map(|of| of.model.as_str()).filter(|name| !model::is_built_in(name));
-        paths.extend(models.map(|name| model::config_file(Path::new(name), &self.files)));
+        let models = self.models.iter().map(|of| of.model.as_str());
+        let paths = paths_of_names(&named, models, &self.files);
         paths.iter().for_each(|path| self.files.carry(path));
     }
 
@@ -196,7 +193,7 @@ impl Question {
     /// The first value in which a question differs from another: its key with both values.
     #[must_use]
     pub fn difference_from(&self, other: &Self) -> Option<String> {
-        first_difference("", &self.comparable(), &other.comparable())
+        all_differences(&self.comparable(), &other.comparable()).first().map(ToString::to_string)
     }
 
     /// The question as JSON, with texts in the place of the names of files.
@@ -207,8 +204,18 @@ impl Question {
     }
 }
 
+/// The paths of the files among names of parts and of models.
+pub(super) fn paths_of_names<'a>(named: &[&str], models: impl Iterator<Item = &'a str>, files: &Files) -> Vec<PathBuf> {
+    let ends = [".toml", ".json", ".yaml"];
+    let is_file = |name: &&&str| ends.iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir();
+    let mut paths: Vec<PathBuf> = named.iter().filter(is_file).map(PathBuf::from).collect();
+    let models = models.filter(|name| !model::is_built_in(name));
+    paths.extend(models.map(|name| model::config_file(Path::new(name), files)));
+    paths
+}
+
 /// Replaces the names of carried files by their texts.
-fn name_by_text(value: &mut Value, files: &Files) {
+pub(super) fn name_by_text(value: &mut Value, files: &Files) {
     match value {
         Value::String(name) => {
             let path = Path::new(name.as_str());
@@ -225,24 +232,49 @@ fn name_by_text(value: &mut Value, files: &Files) {
 /// The longest value that a difference shows.
 const SHOWN: usize = 60;
 
-/// The first key at which two values differ, with both.
-fn first_difference(key: &str, own: &Value, other: &Value) -> Option<String> {
+/// A key at which two questions differ, with both values in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuestionDifference {
+    /// The key, with those that it lies in.
+    pub key: String,
+    /// The value of the one.
+    pub own: String,
+    /// The value of the other.
+    pub other: String,
+}
+
+impl std::fmt::Display for QuestionDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is {} there and {} here", self.key, self.own, self.other)
+    }
+}
+
+/// Every key at which two values differ, with both.
+pub(super) fn all_differences(own: &Value, other: &Value) -> Vec<QuestionDifference> {
+    let mut found = Vec::new();
+    add_differences("", own, other, &mut found);
+    found
+}
+
+fn add_differences(key: &str, own: &Value, other: &Value, found: &mut Vec<QuestionDifference>) {
     if own == other {
-        return None;
+        return;
     }
     if let (Value::Object(a), Value::Object(b)) = (own, other) {
-        let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
-        let null = Value::Null;
-        return keys.into_iter().find_map(|inner| {
+        for inner in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
             let path = if key.is_empty() { inner.clone() } else { format!("{key}.{inner}") };
-            first_difference(&path, a.get(inner).unwrap_or(&null), b.get(inner).unwrap_or(&null))
-        });
+            let (a, b) = (a.get(inner).unwrap_or(&Value::Null), b.get(inner).unwrap_or(&Value::Null));
+            add_differences(&path, a, b, found);
+        }
+        return;
     }
     if let (Value::Array(a), Value::Array(b)) = (own, other)
         && a.len() == b.len()
         && a.iter().any(Value::is_object)
     {
-        return a.iter().zip(b).enumerate().find_map(|(at, (a, b))| first_difference(&format!("{key}[{at}]"), a, b));
+        let pairs = a.iter().zip(b).enumerate();
+        pairs.for_each(|(at, (a, b))| add_differences(&format!("{key}[{at}]"), a, b, found));
+        return;
     }
     let shown = |value: &Value| match value {
         Value::Null => "left out".to_owned(),
@@ -256,5 +288,5 @@ fn first_difference(key: &str, own: &Value, other: &Value) -> Option<String> {
             }
         }
     };
-    Some(format!("{key} is {} there and {} here", shown(own), shown(other)))
+    found.push(QuestionDifference { key: key.to_owned(), own: shown(own), other: shown(other) });
 }

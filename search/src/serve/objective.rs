@@ -20,6 +20,12 @@ impl From<ServedObjective> for Objective {
     }
 }
 
+impl std::fmt::Display for ServedObjective {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl TryFrom<Objective> for ServedObjective {
     type Error = String;
 
@@ -41,6 +47,12 @@ pub fn figures_of_built_chip(chip: &Accelerator) -> Option<ChipFigures> {
 }
 
 impl ServedObjective {
+    /// Returns all objectives.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        Objective::NAMES.into_iter().filter_map(|(_, objective)| Self::try_from(objective).ok()).collect()
+    }
+
     /// Returns the names of all.
     #[must_use]
     pub fn names() -> Vec<&'static str> {

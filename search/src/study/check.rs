@@ -1,6 +1,6 @@
 //! The rules that a study's values obey.
 
-use super::{Study, StudyError, grid, workload};
+use super::{Study, StudyError, grid, serve, workload};
 use crate::ask::Splits;
 use crate::space::Chips;
 use step::MixKind;
@@ -30,6 +30,7 @@ impl Study {
             return Err(StudyError::Dimension { place: file.into(), why });
         }
         workload::check(self, file)?;
+        serve::check(self, file)?;
         if let Some((key, value, limit)) = self.operation.first_invalid_figure() {
             let key = match key {
                 "years" => "operation.years",

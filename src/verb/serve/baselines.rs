@@ -1,14 +1,13 @@
 //! Built chips beside the best chip of a space: the same requests within the same level on as many devices.
 
-use super::{ServeArguments, deploy};
-use crate::call::Call;
+use super::loaded::{LoadedDeployment, deploy};
 use crate::input;
 use rayon::prelude::*;
 use results::answer::serving::{ServedBaseline, describe_refusal};
 use search::serve::figures_of_built_chip;
 use search::space::{ChipLimits, EfficiencyChoice};
-use serving::ServingEngine;
 use serving::best::{ServingHardware, ServingQuestion};
+use serving::nearest::nearest_refusal;
 use serving::plan::{ServedProduct, ServingFormats};
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
@@ -18,25 +17,20 @@ const BUILT: [&str; 7] = ["h100_80gb_sxm", "h200", "b200", "tpu_v5e", "tpu_v6e",
 
 /// Returns the baselines of a space's answer, in the order of their names here.
 pub fn price_baselines(
-    arguments: &ServeArguments,
+    loaded: &LoadedDeployment<'_>,
     question: &ServingQuestion<'_>,
-    engine: &ServingEngine,
-    (efficiency, call): (EfficiencyChoice, &Call),
+    efficiency: EfficiencyChoice,
 ) -> Vec<ServedBaseline> {
     let built = |name: &&str| Accelerator::built_in(name).ok();
     let chips: Vec<Accelerator> = BUILT.iter().filter_map(built).collect();
-    chips
-        .par_iter()
-        .with_max_len(1)
-        .map(|chip| price_baseline(arguments, chip, (question, engine), (efficiency, call)))
-        .collect()
+    chips.par_iter().with_max_len(1).map(|chip| price_baseline(loaded, chip, question, efficiency)).collect()
 }
 
 fn price_baseline(
-    arguments: &ServeArguments,
+    loaded: &LoadedDeployment<'_>,
     chip: &Accelerator,
-    (question, engine): (&ServingQuestion<'_>, &ServingEngine),
-    (efficiency, call): (EfficiencyChoice, &Call),
+    question: &ServingQuestion<'_>,
+    efficiency: EfficiencyChoice,
 ) -> ServedBaseline {
     let (formats, refused) = nearest_formats(chip, &question.formats);
     let mut baseline = ServedBaseline {
@@ -48,14 +42,14 @@ fn price_baseline(
         same_form: None,
         note: refused,
     };
-    let fabric = match fabric_of_chip(arguments, chip, call) {
+    let fabric = match fabric_of_chip(loaded, chip) {
         Ok(fabric) => fabric,
         Err(why) => return ServedBaseline { note: Some(why), ..baseline },
     };
     // A built chip has its own limit on power, and a space's is for chips that are still to be built.
     let question = ServingQuestion { formats, power_limit: None, ..question.clone() };
-    let value =
-        |chip: &Accelerator| price_form(arguments, &question, ServingHardware { chip, fabric: &fabric, engine });
+    let engine = &loaded.engine;
+    let value = |chip: &Accelerator| price_form(loaded, &question, ServingHardware { chip, fabric: &fabric, engine });
     match value(chip) {
         Ok(value) => baseline.fitted = Some(value),
         Err(why) => baseline.note = Some(baseline.note.map_or_else(|| why.clone(), |note| format!("{note}; {why}"))),
@@ -66,16 +60,16 @@ fn price_baseline(
 
 /// Returns the best value of a chip's deployments, or the reason why it has none.
 fn price_form(
-    arguments: &ServeArguments,
+    loaded: &LoadedDeployment<'_>,
     question: &ServingQuestion<'_>,
     hardware: ServingHardware<'_>,
 ) -> Result<f64, String> {
     let figures = figures_of_built_chip(hardware.chip);
-    let answers = deploy(question, arguments.pools, &[hardware]);
+    let answers = deploy(question, loaded.question().pools, &[hardware]);
     let deployments: Vec<_> = answers.iter().flat_map(|answer| &answer.deployments).collect();
-    let values = deployments.iter().filter_map(|of| arguments.objective.value(of, |_| figures));
+    let values = deployments.iter().filter_map(|of| loaded.objective.value(of, |_| figures));
     values.reduce(f64::max).ok_or_else(|| {
-        let nearest = answers.iter().find_map(|answer| answer.nearest_refusal(&question.level));
+        let nearest = nearest_refusal(&answers, &question.level);
         match nearest {
             _ if !deployments.is_empty() => "its area or cost is not known".to_owned(),
             Some(refusal) => describe_refusal(refusal, &question.level),
@@ -84,10 +78,10 @@ fn price_form(
     })
 }
 
-fn fabric_of_chip(arguments: &ServeArguments, chip: &Accelerator, call: &Call) -> Result<Fabric, String> {
+fn fabric_of_chip(loaded: &LoadedDeployment<'_>, chip: &Accelerator) -> Result<Fabric, String> {
     let name = chip.origin.usual_fabric.as_deref().ok_or("its file names no usual_fabric")?;
-    let fabric = input::read_fabric(name, chip, None, &call.files).map_err(|why| why.message())?;
-    fabric.for_devices(arguments.devices).map_err(|why| why.to_string())
+    let fabric = input::read_fabric(name, chip, None, &loaded.question().files).map_err(|why| why.message())?;
+    fabric.for_devices(loaded.question().devices).map_err(|why| why.to_string())
 }
 
 /// Returns the formats that a chip's arrays multiply, nearest to the question's, and a note on those that it refuses.

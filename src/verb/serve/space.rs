@@ -1,19 +1,20 @@
 //! `coplace serve --study`: reads the study and writes down what the search over its chips found.
 
-use super::{PoolChoice, ServeArguments};
+use super::loaded::LoadedDeployment;
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use crate::progress;
-use crate::verb::search::prepare_job;
 use crate::verb::search::question::SearchQuestion;
+use crate::verb::search::{files_of_design, prepare_job};
 use results::answer::serving::{ClusterChips, ServedSpaceRecord, TrainAndServe, TwoChips, describe_refusal};
-use search::ask::WorkloadSpec;
+use results::run::search_run::FoundFiles;
+use search::ask::{DeploymentQuestion, ServedPools, WorkloadSpec};
 use search::planner::Job;
 use search::serve::{BestPair, BestServedChip, ChipForBoth, ServedChip, ServedSpace, TrainedSpace};
 use search::space::{ChipFigures, EfficiencyChoice};
 use search::study::Study;
-use serving::ServingEngine;
 use serving::best::{self, Deployment, ServingAnswer, ServingHardware, ServingQuestion};
+use serving::nearest::nearest_refusal;
 use sim::units::Watts;
 use std::collections::BTreeMap;
 
@@ -27,6 +28,8 @@ pub struct SpaceAnswer {
     pub figures: BTreeMap<String, ChipFigures>,
     /// The efficiency of the space's chips.
     pub efficiency: EfficiencyChoice,
+    /// The files of the best chip and its fabric.
+    pub found: FoundFiles,
 }
 
 /// A study that is loaded to serve.
@@ -37,16 +40,16 @@ struct LoadedStudy {
 }
 
 impl LoadedStudy {
-    fn load(arguments: &ServeArguments, name: &str, call: &Call) -> Result<Self, Failure> {
-        let study = Study::load_from(name, &call.files).or_input()?;
+    fn load(asked_of: &DeploymentQuestion, name: &str) -> Result<Self, Failure> {
+        let study = Study::load_from(name, &asked_of.files).or_input()?;
         let mut asked = study.question(name);
-        asked.models = vec![WorkloadSpec::of(&arguments.model)];
-        asked.cluster.devices = arguments.devices;
-        if let Some(fabric) = &arguments.fabric {
+        asked.models = vec![WorkloadSpec::of(&asked_of.model)];
+        asked.cluster.devices = asked_of.devices;
+        if let Some(fabric) = &asked_of.fabric {
             asked.cluster.fabric.clone_from(fabric);
         }
-        asked.assume_ignored.clone_from(&arguments.assume);
-        asked.files = call.files.clone();
+        asked.assume_ignored.clone_from(&asked_of.assume_ignored);
+        asked.files = asked_of.files.clone();
         Ok(Self { name: name.to_owned(), study, question: SearchQuestion::load_again(asked)? })
     }
 
@@ -76,6 +79,15 @@ impl LoadedStudy {
         Ok((question.called.clone(), served.best_for_both(chips, &trained, weight)))
     }
 
+    /// Returns the files of the chip of a combination and of its fabric.
+    fn files_of_chip(&self, number: u64) -> Result<FoundFiles, Failure> {
+        let source = format!("found by coplace serve {}, study {}", self.question.model_names(), self.name);
+        match self.question.space.design_of_combination(number) {
+            Some(id) => files_of_design(&self.question, id, &source),
+            None => Ok(FoundFiles::default()),
+        }
+    }
+
     /// Returns the value of the base chip with the efficiency of the space's chips.
     fn price_base_chip(&self, served: &ServedSpace<'_>) -> Option<f64> {
         let space = &self.study.space;
@@ -89,11 +101,12 @@ impl LoadedStudy {
 }
 
 /// Refuses an objective where chips are ranked by tokens per second alone.
-fn check_objective(arguments: &ServeArguments) -> Result<(), Failure> {
-    let alone = match (arguments.pools, arguments.train_weight) {
-        _ if arguments.objective.is_throughput() => return Ok(()),
-        (PoolChoice::Together, None) => return Ok(()),
-        (PoolChoice::Together, Some(_)) => "--train-weight",
+fn check_objective(loaded: &LoadedDeployment<'_>) -> Result<(), Failure> {
+    let asked = loaded.question();
+    let alone = match (asked.pools, asked.train_weight) {
+        _ if loaded.objective.is_throughput() => return Ok(()),
+        (ServedPools::Together, None) => return Ok(()),
+        (ServedPools::Together, Some(_)) => "--train-weight",
         _ => "--pools apart and any",
     };
     Err(failure::input_failure(format!(
@@ -101,41 +114,49 @@ fn check_objective(arguments: &ServeArguments) -> Result<(), Failure> {
     )))
 }
 
-/// Searches the chips of a study.
+/// Searches the chips of a study. The inner error is the reason why none of them serves.
 pub fn search_space(
-    arguments: &ServeArguments,
+    loaded: &LoadedDeployment<'_>,
     name: &str,
     question: &ServingQuestion<'_>,
-    engine: &ServingEngine,
     call: &Call,
-) -> Result<SpaceAnswer, Failure> {
-    check_objective(arguments)?;
-    let loaded = LoadedStudy::load(arguments, name, call)?;
-    let limits = &loaded.study.space.limits;
+) -> Result<Result<SpaceAnswer, Failure>, Failure> {
+    check_objective(loaded)?;
+    let asked = loaded.question();
+    let study = LoadedStudy::load(asked, name)?;
+    let limits = &study.study.space.limits;
     let question = ServingQuestion { power_limit: limits.max_power_w.map(Watts), ..question.clone() };
     let served = ServedSpace {
-        space: &loaded.question.space,
-        fabrics: &loaded.question.fabrics,
+        space: &study.question.space,
+        fabrics: &study.question.fabrics,
         question: &question,
-        engine,
-        objective: arguments.objective,
+        engine: &loaded.engine,
+        objective: loaded.objective,
     };
     progress::run_with_progress(call, "pricing chips", || {
-        let chips = served.list_chips().map_err(|why| loaded.fault(why))?;
-        let both = arguments.train_weight.map(|weight| loaded.best_for_both(&served, &chips, weight)).transpose()?;
+        let chips = served.list_chips().map_err(|why| study.fault(why))?;
+        let both = asked.train_weight.map(|weight| study.best_for_both(&served, &chips, weight)).transpose()?;
         let found = match &both {
             Some((_, both)) => both.as_ref().map(|both| best_of_both(both, chips.len())),
             None => served.best_chip(&chips),
         };
-        let found = found.ok_or_else(|| loaded.fault(nothing_serves(&served, &chips)))?;
-        let pair = (arguments.pools != PoolChoice::Together).then(|| served.best_pair(&chips)).flatten();
-        let record = SpaceRecorder { served: &served, chips: &chips, loaded: &loaded };
-        let mut record = record.record(&found, pair.as_ref(), both.as_ref().zip(arguments.train_weight));
-        record.reference = loaded.price_base_chip(&served);
-        let mut answers = if arguments.pools == PoolChoice::Apart { Vec::new() } else { vec![found.answer] };
+        let Some(found) = found else { return Ok(Err(study.fault(nothing_serves(&served, &chips)))) };
+        let pair = (asked.pools != ServedPools::Together).then(|| served.best_pair(&chips)).flatten();
+        let record = SpaceRecorder { served: &served, chips: &chips, loaded: &study };
+        let mut record = record.record(&found, pair.as_ref(), both.as_ref().zip(asked.train_weight));
+        record.reference = study.price_base_chip(&served);
+        let number = chips.get(found.chip).map(|chip| chip.number);
+        let mut answers = if asked.pools == ServedPools::Apart { Vec::new() } else { vec![found.answer] };
         answers.extend(pair.and_then(|pair| pair.cluster).map(|cluster| cluster.answer));
         let figures = chips.iter().map(|chip| (chip.built.chip.name.clone(), chip.built.figures)).collect();
-        Ok(SpaceAnswer { answers, record, figures, efficiency: loaded.study.space.efficiency() })
+        let found = number.filter(|_| asked.pools == ServedPools::Together).map(|number| study.files_of_chip(number));
+        Ok(Ok(SpaceAnswer {
+            answers,
+            record,
+            figures,
+            efficiency: study.study.space.efficiency(),
+            found: found.transpose()?.unwrap_or_default(),
+        }))
     })
 }
 
@@ -152,7 +173,8 @@ fn nothing_serves(served: &ServedSpace<'_>, chips: &[ServedChip]) -> String {
     let best = chips.iter().max_by(|a, b| most(a).total_cmp(&most(b)));
     let answer = best.map(|chip| served.price_chip(chip).1);
     let level = &served.question.level;
-    let nearest = answer.as_ref().and_then(|answer| answer.nearest_refusal(level));
+    let answers: Vec<ServingAnswer> = answer.into_iter().collect();
+    let nearest = nearest_refusal(&answers, level);
     let why = nearest.map_or_else(|| "no plan uses so few".to_owned(), |refusal| describe_refusal(refusal, level));
     format!(
         "none of its {} chips within the limits serves at this level; the nearest plan on the one with the highest \

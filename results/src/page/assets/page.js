@@ -111,6 +111,11 @@
       element('div', { class: 'fact' }, [element('span', { text: fact.name }), element('b', { text: fact.value, class: fact.value.length > 18 ? 'long' : undefined }), element('span', { text: fact.note || '' })]))));
     page.notes.forEach((text) => made.append(element('p', { text })));
   };
+  const drawings = () => page.drawings.forEach((drawing) => {
+    const made = section('drawing', drawing.title);
+    made.append(element('figure', {}, [element('img', { src: `data:image/svg+xml,${encodeURIComponent(drawing.svg)}`, alt: drawing.caption, style: 'max-width: 100%; background: #fff' }), element('figcaption', { text: drawing.caption })]));
+  });
+  const tables = () => page.tables.forEach((own) => section('table', own.title, own.note).append(table(own.heads, own.rows)));
   const evidence = () => {
     const { figures, rests, leads } = page.evidence;
     if (!figures.length) return;
@@ -417,7 +422,7 @@
   const themed = (name) => { root.dataset.theme = name; drawn(); };
   document.getElementById('title').textContent = page.title;
   document.getElementById('footer').textContent = page.made_by;
-  for (const part of [question, answer, evidence, dies, pareto, comparison, decision, shares, roofline, timeline, memory, decisions, certificate, provenance]) {
+  for (const part of [question, answer, drawings, tables, evidence, dies, pareto, comparison, decision, shares, roofline, timeline, memory, decisions, certificate, provenance]) {
     try { part(); } catch (error) { fail(`${part.name}: ${error.message}`); throw error; }
   }
   // `#dark` and `#light` ask for a theme; else the system's.

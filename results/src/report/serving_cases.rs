@@ -1,0 +1,73 @@
+//! The answers of `coplace serve` for several combinations of lengths and limits, as text.
+
+use crate::run::serving::{ServedCase, ServedFront, ServingCases};
+use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
+
+/// A row per combination, then the front of every chip.
+#[must_use]
+pub fn serving_cases(answer: &ServingCases) -> String {
+    let unit = answer.cases.iter().find_map(|case| Some(case.answer.as_ref()?.unit.clone())).unwrap_or_default();
+    let mut text = format_heading(&format!("{}: the best deployment of every combination", answer.model));
+    text = text.trim_start().to_owned();
+    text.push_str(&cases_table(&answer.cases, &unit, answer.objective == "throughput"));
+    for case in &answer.cases {
+        text.extend(case.why.as_ref().map(|why| fold_line(&format!("{}: {why}", case.words()))));
+    }
+    text.push_str(&fronts_text(&answer.fronts));
+    text
+}
+
+fn cases_table(cases: &[ServedCase], unit: &str, by_rate: bool) -> String {
+    let mut heads = vec!["lengths", "ttft", "tpot", "chip", "plan", "tokens/s", "each", "first ms", "next ms"];
+    heads.extend((!by_rate).then_some(unit));
+    let mut table = TextTable::new(heads);
+    for column in [0, 3, 4] {
+        table = table.align_column(column, ColumnAlign::Left);
+    }
+    let number = |value: f64| format_significant(value, 4);
+    let limit = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+    for case in cases {
+        let asked = [case.length_words(), limit(case.ttft_limit_ms), limit(case.tpot_limit_ms)];
+        let best = case.answer.as_ref().and_then(|answer| answer.choices.first());
+        let mut row: Vec<String> = match best {
+            Some(best) => vec![
+                best.chip_words(),
+                best.plan_words(),
+                number(best.tokens_per_s),
+                number(best.tokens_per_s_per_device),
+                number(best.ttft_ms),
+                number(best.tpot_ms),
+            ],
+            None => ["none serves", "", "-", "-", "-", "-"].map(str::to_owned).into(),
+        };
+        row.extend((!by_rate).then(|| limit(best.and_then(|best| best.value))));
+        table.add_row(asked.into_iter().chain(row));
+    }
+    table.render()
+}
+
+/// The front of every chip and distribution of lengths: tokens per second and device against tokens per second and
+/// user.
+#[must_use]
+pub fn fronts_text(fronts: &[ServedFront]) -> String {
+    let number = |value: f64| format_significant(value, 4);
+    let mut text = String::new();
+    for front in fronts {
+        let count = format_count(front.points.len() as u64);
+        text.push_str(&format_heading(&format!("Front of {}, {}: {count}", front.chip, front.lengths)));
+        let heads = ["plan", "devices", "tokens/s per device", "tokens/s per user", "first ms", "next ms"];
+        let mut table = TextTable::new(heads).align_column(0, ColumnAlign::Left);
+        for point in &front.points {
+            table.add_row([
+                point.plan.clone(),
+                format_count(point.devices),
+                number(point.tokens_per_s_per_device),
+                number(point.tokens_per_s_per_user),
+                number(point.ttft_ms),
+                number(point.tpot_ms),
+            ]);
+        }
+        text.push_str(&table.render());
+    }
+    text
+}

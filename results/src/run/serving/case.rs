@@ -1,0 +1,53 @@
+//! A combination of lengths and limits with its answer.
+
+use crate::answer::serving::ServingReport;
+use serde::{Deserialize, Serialize};
+use serving::lengths::LengthClass;
+
+/// The answer for one combination of lengths and limits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServedCase {
+    /// Lengths of the requests, with shares that sum to 1.
+    pub lengths: Vec<LengthClass>,
+    /// The limit on the mean time to the first token, in ms; `null` without one.
+    pub ttft_limit_ms: Option<f64>,
+    /// The limit on the mean time per output token, in ms; `null` without one.
+    pub tpot_limit_ms: Option<f64>,
+    /// The answer, as `serve` prints it; `null` if nothing serves.
+    pub answer: Option<ServingReport>,
+    /// The reason why nothing serves.
+    pub why: Option<String>,
+}
+
+impl ServedCase {
+    /// Returns the lengths in words: `1024 + 256 tokens`.
+    #[must_use]
+    pub fn length_words(&self) -> String {
+        length_words(&self.lengths)
+    }
+
+    /// Returns the lengths and limits in words.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut words = self.length_words();
+        let limits = [("first token", self.ttft_limit_ms), ("each next", self.tpot_limit_ms)];
+        for (name, limit) in limits {
+            words.push_str(&limit.map_or_else(String::new, |limit| format!(", {name} within {limit} ms")));
+        }
+        words
+    }
+
+    /// True for the same lengths and limits.
+    #[must_use]
+    pub fn asks_the_same(&self, other: &Self) -> bool {
+        (&self.lengths, self.ttft_limit_ms, self.tpot_limit_ms)
+            == (&other.lengths, other.ttft_limit_ms, other.tpot_limit_ms)
+    }
+}
+
+/// Returns lengths in words: `1024 + 256 tokens`, or several joined by `/`.
+pub(super) fn length_words(lengths: &[LengthClass]) -> String {
+    let each: Vec<String> = lengths.iter().map(|class| format!("{} + {}", class.input, class.output)).collect();
+    format!("{} tokens", each.join(" / "))
+}

@@ -1,0 +1,125 @@
+//! The directory of a run of `coplace serve`.
+
+use super::case::ServedCase;
+use super::point::{ServedAxis, ServedPoint, fronts_of_points, plot_of_fronts};
+use super::record::ServingRecord;
+use crate::figure::draw_pareto;
+use crate::run::record::RECORD;
+use crate::run::search_run::{CHIP, FABRIC, FoundFiles, RunError, run_name};
+use crate::store::files::{self, Unwritable, WriteError};
+use crate::store::sums::{self, DigestList, SUMS};
+use std::path::{Path, PathBuf};
+
+/// The file of all deployments.
+pub const DEPLOYMENTS: &str = "deployments.csv";
+/// The files of the figure, named as a search's.
+const FRONT_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
+
+/// Every file that a run may have.
+pub const FILES: [&str; 7] = [SUMS, DEPLOYMENTS, FRONT_FILES[0], FRONT_FILES[1], CHIP, FABRIC, RECORD];
+
+/// An error of a run of `serve`.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingRunError {
+    /// Its record, its figure, or its digests.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Its deployments.
+    #[error("{}: {why}; run serve again, or give another directory", file.display())]
+    Deployments {
+        /// The file.
+        file: PathBuf,
+        /// The fault, with its line.
+        why: String,
+    },
+}
+
+impl Unwritable for ServingRunError {
+    fn write_error(&self) -> Option<&WriteError> {
+        match self {
+            Self::Run(error) => error.write_error(),
+            Self::Deployments { .. } => None,
+        }
+    }
+}
+
+/// A run with all its deployments.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServingRun {
+    /// The name of the directory.
+    pub name: String,
+    /// The record.
+    pub record: ServingRecord,
+    /// Every deployment of every case.
+    pub points: Vec<ServedPoint>,
+}
+
+impl ServingRun {
+    /// Returns the points of cases, those on a front marked.
+    #[must_use]
+    pub fn points_of_cases(cases: &[ServedCase]) -> Vec<ServedPoint> {
+        let of_case = |(place, case): (usize, &ServedCase)| {
+            let choices = case.answer.iter().flat_map(|answer| &answer.choices);
+            choices.map(|choice| ServedPoint::of_choice(place, case, choice)).collect::<Vec<_>>()
+        };
+        let mut points: Vec<ServedPoint> = cases.iter().enumerate().flat_map(of_case).collect();
+        let fronts = fronts_of_points(&points, ServedAxis::default());
+        for point in &mut points {
+            let same = |other: &ServedPoint| ServedPoint { on_front: false, ..other.clone() } == *point;
+            let of_point = fronts.iter().filter(|front| front.chip == point.chip && front.lengths == point.lengths);
+            point.on_front = of_point.flat_map(|front| &front.points).any(same);
+        }
+        points
+    }
+
+    /// Writes the run into `directory`: the record, the deployments as CSV, the figure, and the found chip with its
+    /// fabric. Returns the paths, the record's first.
+    ///
+    /// # Errors
+    /// Errors of the system; a value that is not finite.
+    pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, ServingRunError> {
+        let path = |name: &str| directory.join(name);
+        let unwritable = |file: PathBuf, why| RunError::Directory(WriteError { file, why });
+        let mut files = vec![(path(DEPLOYMENTS), self.to_csv(&path(DEPLOYMENTS))?)];
+        let plot = plot_of_fronts(&[(&self.name, &self.record.asked, &self.points)], ServedAxis::default());
+        let figure = draw_pareto(&plot).map_err(RunError::Figure)?;
+        let drawn = [figure.svg().as_bytes().to_vec(), figure.png().map_err(RunError::Figure)?];
+        files.extend(FRONT_FILES.map(path).into_iter().zip(drawn));
+        let named = [(CHIP, &found.chip), (FABRIC, &found.fabric)];
+        files.extend(named.iter().filter_map(|(name, text)| Some((path(name), text.as_ref()?.clone().into_bytes()))));
+        files.push((path(RECORD), self.record.to_json().map_err(RunError::Record)?.into_bytes()));
+        files.insert(0, (path(SUMS), sums::digest_lines(&files).into_bytes()));
+        std::fs::create_dir_all(directory).map_err(|why| unwritable(directory.into(), why))?;
+        for (name, _) in named.iter().filter(|(name, text)| text.is_none() && path(name).exists()) {
+            std::fs::remove_file(path(name)).map_err(|why| unwritable(path(name), why))?;
+        }
+        files::write_files(&files).map_err(RunError::Directory)?;
+        Ok(files.into_iter().rev().map(|(path, _)| path).collect())
+    }
+
+    fn to_csv(&self, file: &Path) -> Result<Vec<u8>, ServingRunError> {
+        let fault = |why: String| ServingRunError::Deployments { file: file.into(), why };
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        for point in &self.points {
+            writer.serialize(point).map_err(|why| fault(why.to_string()))?;
+        }
+        writer.into_inner().map_err(|why| fault(why.to_string()))
+    }
+
+    /// Reads a run, and verifies the digests of its record and deployments.
+    ///
+    /// # Errors
+    /// A file that is missing, damaged, of another version, or of another run than the digests.
+    pub fn read_from(directory: &Path) -> Result<Self, ServingRunError> {
+        let record = ServingRecord::read_from(&directory.join(RECORD)).map_err(RunError::Record)?;
+        let digests = DigestList::read_from(directory).map_err(RunError::Sums)?;
+        for name in [RECORD, DEPLOYMENTS] {
+            digests.verify_file(directory, name).map_err(RunError::Sums)?;
+        }
+        let file = directory.join(DEPLOYMENTS);
+        let fault = |why: String| ServingRunError::Deployments { file: file.clone(), why };
+        let mut reader = csv::Reader::from_path(&file).map_err(|why| fault(why.to_string()))?;
+        let points = reader.deserialize().collect::<Result<Vec<ServedPoint>, _>>();
+        Ok(Self { name: run_name(directory), record, points: points.map_err(|why| fault(why.to_string()))? })
+    }
+}

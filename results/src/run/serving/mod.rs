@@ -1,0 +1,11 @@
+//! Runs of `coplace serve`: `record.json` with the question and its answers, and every deployment as a row.
+
+mod case;
+mod directory;
+mod point;
+mod record;
+
+pub use case::ServedCase;
+pub use directory::{DEPLOYMENTS, FILES, ServingRun, ServingRunError};
+pub use point::{ServedAxis, ServedFront, ServedPoint, fronts_of_points, plot_of_fronts};
+pub use record::{SERVE, SERVING_FORMAT, ServingCases, ServingRecord};

@@ -1,0 +1,114 @@
+//! The question of `coplace serve`: what is given, then what the study says, then the command's usual values.
+
+use super::{CacheFormat, PoolChoice, ServeArguments, product_format};
+use crate::failure::{self, Failure, OrInput};
+use search::ask::{DeploymentQuestion, DeploymentSpec, ServedPools};
+use search::study::Study;
+use serving::best::GivenDegrees;
+use serving::lengths::{LengthClass, RequestLengths};
+use serving::plan::{ServedProduct, ServingFormats};
+use sim::files::carried::Files;
+use sim::kernel::DataType;
+use std::path::Path;
+
+/// The usual values.
+const DEVICES: u32 = 8;
+const ENGINE: &str = "vllm";
+const INPUT: u64 = 1024;
+const OUTPUT: u64 = 256;
+
+/// Parses `INPUTxOUTPUT:SHARE,...`; a single class needs no share.
+fn parse_lengths(text: &str) -> Result<Vec<LengthClass>, Failure> {
+    let wrong = |part: &str| {
+        failure::input_failure(format!(
+            "--lengths {part}: is not INPUTxOUTPUT:SHARE; give for example 1024x256:0.8,8192x512:0.2"
+        ))
+    };
+    let mut classes = Vec::new();
+    for part in text.split(',') {
+        let (lengths, share) = part.split_once(':').unwrap_or((part, "1"));
+        let (input, output) = lengths.split_once('x').ok_or_else(|| wrong(part))?;
+        let class = (input.trim().parse(), output.trim().parse(), share.trim().parse());
+        let (Ok(input), Ok(output), Ok(share)) = class else { return Err(wrong(part)) };
+        classes.push(LengthClass { input, output, share });
+    }
+    let lengths = RequestLengths::new(&classes).map_err(|error| failure::option_failure_from("--lengths", &error))?;
+    Ok(lengths.classes().to_vec())
+}
+
+/// The values of a list, or else one value.
+fn list_or<T: Copy>(given: &[T], usual: Option<T>) -> Vec<T> {
+    if given.is_empty() { usual.into_iter().collect() } else { given.to_vec() }
+}
+
+impl ServeArguments {
+    /// Returns the question. Texts of `files` stand in for files of the same names.
+    pub fn question(&self, files: &Files) -> Result<DeploymentQuestion, Failure> {
+        let study = self.study.as_ref().map(|name| Study::load_from(name, files)).transpose().or_input()?;
+        let usual = study.as_ref().and_then(|study| study.serve.clone()).unwrap_or_default();
+        let trained = study.as_ref().and_then(|study| study.workloads.first()).map(|of| of.model.clone());
+        let model = self.model.clone().or(usual.model.clone()).or(trained);
+        let model = model.ok_or_else(|| {
+            failure::missing_option("MODEL", "give the served model (coplace list models): the study names none")
+        })?;
+        let weight = self.train_weight.or(usual.train_weight).filter(|weight| *weight > 0.0);
+        let mut asked = DeploymentQuestion {
+            model,
+            assume_ignored: self.assume.clone(),
+            chips: self.chip.clone(),
+            study: self.study.clone(),
+            train_weight: weight,
+            fabric: self.fabric.clone(),
+            nvme: self.method.storage(),
+            devices: self.devices.or(usual.devices).unwrap_or(DEVICES),
+            engine: self.engine.clone().or(usual.engine.clone()).unwrap_or_else(|| ENGINE.to_owned()),
+            lengths: self.length_lists(&usual)?,
+            ttft_ms: list_or(&self.ttft, usual.ttft_ms),
+            tpot_ms: list_or(&self.tpot, usual.tpot_ms),
+            pools: self.pools.map(PoolChoice::into).or(usual.pools).unwrap_or(ServedPools::Together),
+            formats: self.formats(&usual)?,
+            degrees: GivenDegrees {
+                tensor: self.tensor,
+                pipeline: self.pipeline,
+                attention_data: self.attention_data,
+                expert: self.expert,
+            },
+            method: self.method.spec(),
+            objective: self.objective.into(),
+            files: files.clone(),
+        };
+        asked.carry_files();
+        if let Some(study) = &study {
+            let named = study.space.named_chips().into_iter().chain([study.cluster.fabric.as_str()]);
+            let own = named.filter(|name| name.ends_with(".toml"));
+            own.for_each(|name| asked.files.carry(Path::new(name)));
+        }
+        Ok(asked)
+    }
+
+    /// Every pair of the given lengths of prompts and answers.
+    fn length_lists(&self, usual: &DeploymentSpec) -> Result<Vec<Vec<LengthClass>>, Failure> {
+        if let Some(text) = &self.lengths {
+            return Ok(vec![parse_lengths(text)?]);
+        }
+        let inputs = list_or(&self.input, usual.input.or(Some(INPUT)));
+        let outputs = list_or(&self.output, usual.output.or(Some(OUTPUT)));
+        let pairs = inputs.iter().flat_map(|input| outputs.iter().map(move |output| (*input, *output)));
+        let class = |(input, output)| {
+            let lengths = RequestLengths::uniform(input, output).or_input()?;
+            Ok(lengths.classes().to_vec())
+        };
+        pairs.map(class).collect()
+    }
+
+    fn formats(&self, usual: &DeploymentSpec) -> Result<ServingFormats, Failure> {
+        let of_study = usual.products.as_ref().map(|name| product_format(name));
+        let of_study = of_study.transpose().map_err(|why| failure::input_failure(format!("serve.products: {why}")))?;
+        let products = self.products.or(of_study).unwrap_or(ServedProduct::Bf16);
+        let cache = match self.cache {
+            CacheFormat::Bf16 => DataType::Bf16,
+            CacheFormat::Fp8 => DataType::Fp8,
+        };
+        Ok(ServingFormats { products, experts: self.experts.unwrap_or(products), cache })
+    }
+}
