@@ -12,8 +12,8 @@
 use crate::costs::{PromptPool, RequestCost};
 use crate::deployment::{Deployment, DeploymentParts, PlanRefusal, ServingAnswer, ServingBound, deployment_of};
 use crate::loaded::{
-    AtClock, HighestRate, LEAST_RATE, LoadedPlan, MOST_LOAD, PoolWork, RateEnd, deploy_within_power, highest_rate,
-    no_rate, prompt_time,
+    AtClock, HighestRate, LEAST_RATE, LoadedPlan, MOST_LOAD, PoolWork, PowerRule, RateEnd, deploy_within_power,
+    highest_rate, no_rate, prompt_time,
 };
 use crate::plan::ServingPlan;
 use crate::question::{ServingHardware, ServingQuestion, enumerate_plans};
@@ -214,16 +214,18 @@ fn prompt_rate<'a>(
     hardware: ServingHardware<'a>,
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    deploy_within_power(hardware.chip, |chip| prompt_rate_at_clock(question, hardware, chip, plan))
+    deploy_within_power(question, hardware.chip, |chip, power| {
+        prompt_rate_at_clock(question, hardware, (chip, power), plan)
+    })
 }
 
 fn prompt_rate_at_clock<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
-    chip: &Accelerator,
+    (chip, power): (&Accelerator, PowerRule),
     plan: ServingPlan,
 ) -> Result<AtClock<PoolRate<'a>>, PlanRefusal> {
-    let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
+    let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
     let mut queue = PromptQueue::default();
     for class in question.lengths.classes() {
         let pool = PromptPool::of_replicas(&mut loaded.times, 1, class.input, u64::MAX);
@@ -238,8 +240,9 @@ fn prompt_rate_at_clock<'a>(
     let met = |rate: f64| limit.is_none_or(|limit| first(rate) <= limit);
     match highest_rate(most, met, |rate| loaded.is_cool(prompts_at(rate))) {
         HighestRate::At(rate, end) => {
+            let power = loaded.power_of(prompts_at(rate));
             let deployed = PoolRate { loaded, rate, end, queue, state: None };
-            Ok(AtClock { deployed, rate, end })
+            Ok(AtClock { deployed, rate, end, power })
         }
         HighestRate::TooHot => Err(loaded.too_hot(prompts_at(most * LEAST_RATE))),
         HighestRate::TooSlow => {
@@ -258,16 +261,18 @@ fn decode_rate<'a>(
     hardware: ServingHardware<'a>,
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    deploy_within_power(hardware.chip, |chip| decode_rate_at_clock(question, hardware, chip, plan))
+    deploy_within_power(question, hardware.chip, |chip, power| {
+        decode_rate_at_clock(question, hardware, (chip, power), plan)
+    })
 }
 
 fn decode_rate_at_clock<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
-    chip: &Accelerator,
+    (chip, power): (&Accelerator, PowerRule),
     plan: ServingPlan,
 ) -> Result<AtClock<PoolRate<'a>>, PlanRefusal> {
-    let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
+    let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
     let free = |request: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*request };
     loaded.costs.requests = loaded.costs.requests.iter().map(free).collect();
     let limit = question.level.time_per_output_token;
@@ -279,9 +284,10 @@ fn decode_rate_at_clock<'a>(
     let most = loaded.costs.saturation() * MOST_LOAD;
     match highest_rate(most, met, cool) {
         HighestRate::At(rate, end) => {
-            let state = Some(of_rate(rate)?);
-            let deployed = PoolRate { loaded, rate, end, queue: PromptQueue::default(), state };
-            Ok(AtClock { deployed, rate, end })
+            let state = of_rate(rate)?;
+            let power = loaded.power_of(decoding_in(&state));
+            let deployed = PoolRate { loaded, rate, end, queue: PromptQueue::default(), state: Some(state) };
+            Ok(AtClock { deployed, rate, end, power })
         }
         HighestRate::TooHot => Err(loaded.too_hot(decoding_in(&of_rate(most * LEAST_RATE)?))),
         HighestRate::TooSlow => Err(PlanRefusal::TooSlow {

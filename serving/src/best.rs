@@ -11,8 +11,8 @@ pub use crate::question::{GivenDegrees, ServiceLevel, ServingHardware, ServingQu
 
 use crate::deployment::{DeploymentParts, deployment_of};
 use crate::loaded::{
-    AtClock, HighestRate, LEAST_RATE, LoadedPlan, PoolWork, RateEnd, deploy_within_power, highest_rate, no_rate,
-    prompt_time,
+    AtClock, HighestRate, LEAST_RATE, LoadedPlan, PoolWork, PowerRule, RateEnd, deploy_within_power, highest_rate,
+    no_rate, prompt_time,
 };
 use crate::plan::ServingPlan;
 use crate::steady::{SteadyState, under_arrivals};
@@ -26,7 +26,9 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
     let plans = enumerate_plans(question);
     answer.priced = plans.len() as u64;
     for plan in plans {
-        match deploy_within_power(hardware.chip, |chip| deploy_together(question, hardware, chip, plan)) {
+        match deploy_within_power(question, hardware.chip, |chip, power| {
+            deploy_together(question, hardware, (chip, power), plan)
+        }) {
             Ok(deployment) => answer.deployments.push(deployment),
             Err(refusal) => answer.refused.push(refusal),
         }
@@ -38,10 +40,10 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
 fn deploy_together(
     question: &ServingQuestion<'_>,
     hardware: ServingHardware<'_>,
-    chip: &Accelerator,
+    (chip, power): (&Accelerator, PowerRule),
     plan: ServingPlan,
 ) -> Result<AtClock<Deployment>, PlanRefusal> {
-    let mut loaded = LoadedPlan::new(question, hardware, chip, plan).map_err(PlanRefusal::Fault)?;
+    let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
     let (level, lengths) = (&question.level, &question.lengths);
     let state = |rate: f64| under_arrivals(&loaded.costs, rate);
     let work = |state: &SteadyState| PoolWork {
@@ -80,6 +82,7 @@ fn deploy_together(
     };
     let replicas = question.devices / plan.devices();
     let pool = loaded.pool(replicas, work(&state));
+    let power = pool.power;
     let finish = |loaded: &mut LoadedPlan<'_>| {
         let iteration = loaded.times.decode(state.decoding.max(1.0).round() as u64, loaded.context)?;
         let input = lengths.classes().iter().map(|class| class.share * class.input as f64).sum::<f64>();
@@ -98,5 +101,5 @@ fn deploy_together(
         output: lengths.mean_output(),
         bound,
     });
-    Ok(AtClock { deployed, rate, end })
+    Ok(AtClock { deployed, rate, end, power })
 }

@@ -4,6 +4,10 @@
 //! A device takes at most the question's power in the mean, or else its published limit. Power at a clock is static
 //! power, and the energy of a request's prompt and iterations times the rate. A plan that takes more at its highest
 //! rate runs at the rate that takes the limit, and at the clock with the highest such rate (`deploy_within_power`).
+//!
+//! The rates of a built chip were measured while it kept to its published limit. So they hold at that limit; if the
+//! model's energies of a plan exceed it there, they are too high, and are lowered to it. A lower limit of the question
+//! then lowers rate and clock as for other chips.
 
 use crate::ServingError;
 use crate::costs::{IterationCosts, energy_of_prompt, interpolated, iteration_costs, time_of_prompts};
@@ -40,9 +44,42 @@ pub(crate) struct LoadedPlan<'a> {
     iterations: Vec<(u64, f64)>,
     /// The energy of a request's prompt on a device.
     prompt: Joules,
-    /// The limit on a device's power, and the clock without it.
-    power_limit: Option<Watts>,
+    power: PowerRule,
+    /// The clock without a limit on power.
     full_clock: Hertz,
+}
+
+/// The limit on a device's power, and how much of the model's energy a plan takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct PowerRule {
+    pub(crate) limit: Option<Watts>,
+    /// True if rates hold at the limit, so that it lowers none.
+    holds: bool,
+    /// The part of the energies: 1 unless measured rates show them to be too high.
+    dynamic: f64,
+}
+
+impl PowerRule {
+    /// Returns the rule of a question on a chip before any plan is known.
+    fn of_chip(question: &ServingQuestion<'_>, chip: &Accelerator) -> Self {
+        let asked = question.power_limit;
+        let measured = chip.published.tdp.filter(|_| chip.calibration.tensor_achieved_fraction < 1.0);
+        match measured {
+            Some(within) => Self { limit: Some(within), holds: true, dynamic: 1.0 },
+            None => Self { limit: asked.or(chip.published.tdp), holds: false, dynamic: 1.0 },
+        }
+    }
+
+    /// Returns the rule of a plan that takes `power` at its highest rate under this one.
+    fn of_plan(self, question: &ServingQuestion<'_>, chip: &Accelerator, power: Watts) -> Self {
+        let (true, Some(within)) = (self.holds, self.limit) else { return self };
+        let standing = chip.energy.static_power;
+        let dynamic = ((within - standing) / (power - standing)).clamp(0.0, 1.0);
+        match question.power_limit.filter(|asked| *asked < within) {
+            Some(asked) => Self { limit: Some(asked), holds: false, dynamic },
+            None => Self { dynamic, ..self },
+        }
+    }
 }
 
 impl<'a> LoadedPlan<'a> {
@@ -54,6 +91,7 @@ impl<'a> LoadedPlan<'a> {
         question: &ServingQuestion<'a>,
         hardware: ServingHardware<'a>,
         chip: &Accelerator,
+        power: PowerRule,
         plan: ServingPlan,
     ) -> Result<Self, ServingError> {
         let ServingHardware { chip: full, fabric, engine } = hardware;
@@ -65,8 +103,7 @@ impl<'a> LoadedPlan<'a> {
         let energy = |(n, _): &(u64, f64)| Ok((*n, times.decode(*n, context)?.energy.0));
         let iterations = costs.decode.iter().map(energy).collect::<Result<_, ServingError>>()?;
         let prompt = mean_energy_of_prompt(&mut times, &question.lengths)?;
-        let power_limit = question.power_limit_of(full);
-        Ok(Self { times, memory, costs, context, iterations, prompt, power_limit, full_clock: full.clock })
+        Ok(Self { times, memory, costs, context, iterations, prompt, power, full_clock: full.clock })
     }
 
     /// Returns the mean power of a device at some work.
@@ -76,17 +113,17 @@ impl<'a> LoadedPlan<'a> {
             let n = decoding.max(1.0);
             request += Joules(self.costs.mean_iterations() * interpolated(&self.iterations, n) / n);
         }
-        self.times.chip().energy.static_power + Watts(request.0 * work.rate)
+        self.times.chip().energy.static_power + Watts(request.0 * work.rate * self.power.dynamic)
     }
 
     /// Returns whether a device's power at some work is within the limit.
     pub(crate) fn is_cool(&self, work: PoolWork) -> bool {
-        self.power_limit.is_none_or(|limit| self.power_of(work) <= limit)
+        self.power.holds || self.power.limit.is_none_or(|limit| self.power_of(work) <= limit)
     }
 
     /// Returns the refusal of a plan whose power at the least rate is too much.
     pub(crate) fn too_hot(&self, work: PoolWork) -> PlanRefusal {
-        let limit = self.power_limit.unwrap_or(Watts(f64::INFINITY));
+        let limit = self.power.limit.unwrap_or(Watts(f64::INFINITY));
         PlanRefusal::TooHot { plan: *self.times.plan(), power: self.power_of(work), limit }
     }
 
@@ -99,7 +136,7 @@ impl<'a> LoadedPlan<'a> {
             replicas,
             memory: self.memory.clone(),
             power: self.power_of(work),
-            power_limit: self.power_limit,
+            power_limit: self.power.limit,
             clock: chip.clock,
             full_clock: self.full_clock,
         }
@@ -184,6 +221,8 @@ pub(crate) struct AtClock<T> {
     /// Requests per second.
     pub(crate) rate: f64,
     pub(crate) end: RateEnd,
+    /// The mean power of a device.
+    pub(crate) power: Watts,
 }
 
 /// Returns what `deploy` makes of a chip at the clock, in whole MHz, at which its rate is highest.
@@ -194,15 +233,21 @@ pub(crate) struct AtClock<T> {
 /// # Errors
 /// The refusal of `deploy` at the full clock.
 pub(crate) fn deploy_within_power<T>(
+    question: &ServingQuestion<'_>,
     chip: &Accelerator,
-    deploy: impl Fn(&Accelerator) -> Result<AtClock<T>, PlanRefusal>,
+    deploy: impl Fn(&Accelerator, PowerRule) -> Result<AtClock<T>, PlanRefusal>,
 ) -> Result<T, PlanRefusal> {
-    let full = deploy(chip);
+    let first = PowerRule::of_chip(question, chip);
+    let mut full = deploy(chip, first);
+    let rule = full.as_ref().map_or(first, |full| first.of_plan(question, chip, full.power));
+    if rule != first {
+        full = deploy(chip, rule);
+    }
     match &full {
         Ok(AtClock { end: RateEnd::Power, .. }) | Err(PlanRefusal::TooHot { .. }) => {}
         _ => return full.map(|at| at.deployed),
     }
-    let at = |clock: Hertz| deploy(&lower_clock(chip, clock));
+    let at = |clock: Hertz| deploy(&lower_clock(chip, clock), rule);
     // Clocks that miss the service level are below those that meet it, and take no power.
     let is_cool = |clock: Hertz| match at(clock) {
         Ok(at) => at.end != RateEnd::Power,

@@ -56,15 +56,9 @@ pub struct ServingQuestion<'a> {
     pub given: GivenDegrees,
     /// How it serves beside the plain way.
     pub method: ServingMethod<'a>,
-    /// Limit on the mean power of a device; `None` for the chip's published one, if it has one.
+    /// Limit on the mean power of a device; `None` for the chip's published one, if it has one. A chip whose rates were
+    /// measured keeps to its published one as well.
     pub power_limit: Option<Watts>,
-}
-
-impl ServingQuestion<'_> {
-    /// Returns the most that a device of `chip` may take in the mean.
-    pub(crate) fn power_limit_of(&self, chip: &Accelerator) -> Option<Watts> {
-        self.power_limit.or(chip.published.tdp)
-    }
 }
 
 /// Degrees that a question fixes.

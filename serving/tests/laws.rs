@@ -7,7 +7,7 @@ use coplace_serving::lengths::RequestLengths;
 use coplace_serving::plan::ServedProduct;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
-use sim::hardware::Accelerator;
+use sim::hardware::{Accelerator, Calibration};
 use sim::kernel::Kernel;
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds, Watts};
@@ -279,16 +279,15 @@ fn a_looser_level_under_a_limit_of_power_never_serves_less() {
     let engine = engine("vllm");
     let mut held = 0;
     for (name, watts) in [("a100_80gb_sxm", 280.0), ("h100_80gb_sxm", 420.0), ("tpu_v6e", 180.0)] {
-        let mut chip = chip_like(name, 1.0, 1.0);
-        chip.published.tdp = Some(Watts(watts));
-        let fabric = node(name);
+        let (chip, fabric) = (chip_like(name, 1.0, 1.0), node(name));
         let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine: &engine };
         for (input, output) in [(64, 64), (1024, 256)] {
             let lengths = RequestLengths::uniform(input, output).unwrap();
             let mut last = 0.0;
             for step in 0..24 {
                 let between = 0.012 * 1.045_f64.powi(step);
-                let question = question(&model, 4, &lengths, level(10.0, between));
+                let mut question = question(&model, 4, &lengths, level(10.0, between));
+                question.power_limit = Some(Watts(watts));
                 let answer = together(&question, hardware);
                 let best = answer.deployments.first().map_or(0.0, |best| best.tokens_per_second);
                 assert!(best >= last * 0.999, "{name}, {input}: {best} at {between} s, {last} at less");
@@ -302,22 +301,21 @@ fn a_looser_level_under_a_limit_of_power_never_serves_less() {
 }
 
 /// A device takes at most its limit in the mean, and a higher limit never serves less: the chip runs at the clock at
-/// which it serves most within it.
+/// which it serves most within it. The published limit of a chip whose rates were measured holds too, and lowers none.
 #[test]
 fn a_higher_limit_on_power_never_serves_less() {
     let model = Model::load("llama3-8b").unwrap();
     let engine = engine("vllm");
     let (mut lowered, mut refused) = (0, 0);
     for name in ["h100_80gb_sxm", "tpu_v6e", "b200"] {
-        let mut chip = chip_like(name, 1.0, 1.0);
-        let fabric = node(name);
+        let (chip, fabric) = (chip_like(name, 1.0, 1.0), node(name));
         for (input, output) in [(4096, 64), (512, 512)] {
             let lengths = RequestLengths::uniform(input, output).unwrap();
             let mut last = [0.0; 2];
             for watts in [60.0, 120.0, 180.0, 240.0, 300.0, 400.0, 500.0, 600.0, 700.0, 1000.0, 2000.0] {
-                chip.published.tdp = Some(Watts(watts));
                 let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine: &engine };
-                let question = question(&model, 2, &lengths, level(4.0, 0.05));
+                let mut question = question(&model, 2, &lengths, level(4.0, 0.05));
+                question.power_limit = Some(Watts(watts));
                 for (pools, answer) in
                     [together(&question, hardware), apart(&question, hardware, hardware)].iter().enumerate()
                 {
@@ -340,4 +338,27 @@ fn a_higher_limit_on_power_never_serves_less() {
         }
     }
     assert!(lowered > 10 && refused > 0, "{lowered} lowered, {refused} refused");
+}
+
+/// The rates of a chip that is built were measured within its published limit, which lowers them no further. An ideal
+/// chip keeps to the limit by its clock.
+#[test]
+fn the_published_limit_lowers_no_measured_rates() {
+    let model = Model::load("llama3-8b").unwrap();
+    let engine = engine("vllm");
+    let (mut chip, fabric) = (chip_like("mi300x", 1.0, 1.0), node("mi300x"));
+    let lengths = RequestLengths::uniform(4096, 64).unwrap();
+    let pool = |chip: &Accelerator| {
+        let hardware = ServingHardware { chip, fabric: &fabric, engine: &engine };
+        together(&question(&model, 1, &lengths, ServiceLevel::default()), hardware).deployments.remove(0).decode
+    };
+    let measured = pool(&chip);
+    assert!(measured.clock == measured.full_clock && measured.power <= Watts(750.0 * (1.0 + 1e-9)), "{measured:?}");
+    // Without a limit the model's energies take more.
+    chip.published.tdp = None;
+    assert!(pool(&chip).power > Watts(750.0));
+    chip.published.tdp = Some(Watts(750.0));
+    chip.calibration = Calibration::default();
+    let ideal = pool(&chip);
+    assert!(ideal.clock < ideal.full_clock && ideal.power <= Watts(750.0 * (1.0 + 1e-9)), "{ideal:?}");
 }
