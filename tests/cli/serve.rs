@@ -229,16 +229,16 @@ fn what_cannot_be_served_is_refused_with_the_nearest() {
 }
 
 #[test]
-fn objectives_rank_deployments_and_a_hot_chip_lowers_its_clock() {
+fn objectives_rank_deployments_and_a_hot_chip_keeps_to_its_limit() {
     let base = "llama3-8b --chip h100,h200 --devices 2 --tpot 20";
     for objective in ["throughput", "per-mm2", "per-watt", "per-dollar", "energy-per-token"] {
         let answer = answer(&format!("{base} --objective {objective}"));
         let values: Vec<f64> = answer["choices"].as_array().unwrap().iter().map(|one| number(&one["value"])).collect();
         assert!(values.len() > 2 && values.windows(2).all(|pair| pair[0] >= pair[1]), "{objective}: {values:?}");
     }
-    // Prompts alone fill the arrays: more than B200's 1,000 W at its full clock.
+    // Prompts alone fill the arrays. The model's energies exceed B200's 1,000 W, at which its rates were measured.
     let hot = answer("llama3-8b --chip b200 --devices 1 --products fp8 --input 4000 --output 2");
     let pool = &best(&hot)["decode"];
-    assert!(number(&pool["clock_mhz"]) < number(&pool["full_clock_mhz"]), "{pool}");
-    assert!(number(&pool["device_w"]) <= number(&pool["power_limit_w"]), "{pool}");
+    assert!(number(&pool["clock_mhz"]) == number(&pool["full_clock_mhz"]), "{pool}");
+    assert!((number(&pool["device_w"]) / number(&pool["power_limit_w"]) - 1.0).abs() < 1e-9, "{pool}");
 }

@@ -57,8 +57,8 @@ fn a_wait_may_beat_every_order_without_one() {
     assert!(sharing.lower_bound().expect("three operators") <= waits * (1.0 + 1e-9));
 }
 
-/// The least time over all orders, modes and cores, without waits that nothing asks for. Lists the operators in every topological order; each waits for
-/// those listed earlier on its core or link.
+/// The least time over all orders, modes and cores, without waits that nothing asks for. Lists the operators in every
+/// topological order; each waits for those listed earlier on its core or link.
 fn brute_force(problem: &Problem, sharing: &PortSharing<'_>) -> f64 {
     let n = problem.operators().len();
     let mut best = f64::INFINITY;
