@@ -9,11 +9,12 @@
 //! N devices, r (1 / a + 1 / b) <= N, so r <= N a b / (a + b). Many devices come as near to it as one likes
 //! ([`rate_of_many_devices`]); a finite cluster has whole replicas, and [`best_split`] tries every number of them.
 
+use crate::ServingEngine;
 use crate::costs::{PromptPool, RequestCost};
 use crate::deployment::{Deployment, DeploymentParts, PlanRefusal, ServingAnswer, ServingBound, deployment_of};
 use crate::loaded::{
-    AtClock, HighestRate, LEAST_RATE, LoadedPlan, MOST_LOAD, PoolWork, PowerRule, RateEnd, deploy_within_power,
-    highest_rate, no_rate, prompt_time,
+    AtClock, HighestRate, LEAST_RATE, LoadedPlan, MOST_LOAD, PoolWork, PowerRule, RateEnd, best_of_settings,
+    deploy_within_power, highest_rate, no_rate, prompt_time,
 };
 use crate::plan::ServingPlan;
 use crate::question::{ServingHardware, ServingQuestion, enumerate_plans};
@@ -57,15 +58,17 @@ pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>)
 /// Returns the highest rates of a pool for prompts, by size.
 #[must_use]
 pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
-    let plans = enumerate_plans(question);
-    sized_rates(&best_by_size(plans.iter().filter_map(|plan| prompt_rate(question, hardware, *plan).ok()).collect()))
+    let (plans, settings) = (enumerate_plans(question), hardware.engine.settings());
+    let rates = plans.iter().filter_map(|plan| prompt_rate(question, hardware, &settings, *plan).ok());
+    sized_rates(&best_by_size(rates.collect()))
 }
 
 /// Returns the highest rates of a pool for decoding, by size.
 #[must_use]
 pub fn decode_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
-    let plans = enumerate_plans(question);
-    sized_rates(&best_by_size(plans.iter().filter_map(|plan| decode_rate(question, hardware, *plan).ok()).collect()))
+    let (plans, settings) = (enumerate_plans(question), hardware.engine.settings());
+    let rates = plans.iter().filter_map(|plan| decode_rate(question, hardware, &settings, *plan).ok());
+    sized_rates(&best_by_size(rates.collect()))
 }
 
 fn sized_rates(rates: &[PoolRate<'_>]) -> Vec<SizedRate> {
@@ -165,10 +168,11 @@ pub fn apart(
     let mut refuse = |refusal: PlanRefusal| answer.refused.push(refusal);
     let plans = enumerate_plans(question);
     let priced = 2 * plans.len() as u64;
-    let first: Vec<PoolRate<'_>> =
-        plans.iter().filter_map(|plan| prompt_rate(question, prompts, *plan).map_err(&mut refuse).ok()).collect();
-    let second: Vec<PoolRate<'_>> =
-        plans.iter().filter_map(|plan| decode_rate(question, decoding, *plan).map_err(&mut refuse).ok()).collect();
+    let (of_prompts, of_decoding) = (prompts.engine.settings(), decoding.engine.settings());
+    let rate = |plan: &ServingPlan| prompt_rate(question, prompts, &of_prompts, *plan);
+    let first: Vec<PoolRate<'_>> = plans.iter().filter_map(|plan| rate(plan).map_err(&mut refuse).ok()).collect();
+    let rate = |plan: &ServingPlan| decode_rate(question, decoding, &of_decoding, *plan);
+    let second: Vec<PoolRate<'_>> = plans.iter().filter_map(|plan| rate(plan).map_err(&mut refuse).ok()).collect();
     let (first, second) = (best_by_size(first), best_by_size(second));
     let mut pairs: Vec<(f64, usize, usize, u32, u32)> = Vec::new();
     for (i, a) in first.iter().enumerate() {
@@ -212,11 +216,16 @@ fn best_by_size(mut rates: Vec<PoolRate<'_>>) -> Vec<PoolRate<'_>> {
 fn prompt_rate<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
+    settings: &'a [ServingEngine],
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    deploy_within_power(question, hardware.chip, |chip, power| {
-        prompt_rate_at_clock(question, hardware, (chip, power), plan)
-    })
+    let deploy = |engine| {
+        let hardware = ServingHardware { engine, ..hardware };
+        deploy_within_power(question, hardware.chip, |chip, power| {
+            prompt_rate_at_clock(question, hardware, (chip, power), plan)
+        })
+    };
+    best_of_settings(settings, deploy, |own| own.rate)
 }
 
 fn prompt_rate_at_clock<'a>(
@@ -259,11 +268,16 @@ fn prompts_at(rate: f64) -> PoolWork {
 fn decode_rate<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
+    settings: &'a [ServingEngine],
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    deploy_within_power(question, hardware.chip, |chip, power| {
-        decode_rate_at_clock(question, hardware, (chip, power), plan)
-    })
+    let deploy = |engine| {
+        let hardware = ServingHardware { engine, ..hardware };
+        deploy_within_power(question, hardware.chip, |chip, power| {
+            decode_rate_at_clock(question, hardware, (chip, power), plan)
+        })
+    };
+    best_of_settings(settings, deploy, |own| own.rate)
 }
 
 fn decode_rate_at_clock<'a>(

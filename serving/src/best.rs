@@ -11,8 +11,8 @@ pub use crate::question::{GivenDegrees, ServiceLevel, ServingHardware, ServingQu
 
 use crate::deployment::{DeploymentParts, deployment_of};
 use crate::loaded::{
-    AtClock, HighestRate, LEAST_RATE, LoadedPlan, PoolWork, PowerRule, RateEnd, deploy_within_power, highest_rate,
-    no_rate, prompt_time,
+    AtClock, HighestRate, LEAST_RATE, LoadedPlan, PoolWork, PowerRule, RateEnd, best_of_settings, deploy_within_power,
+    highest_rate, no_rate, prompt_time,
 };
 use crate::plan::ServingPlan;
 use crate::steady::{SteadyState, under_arrivals};
@@ -25,10 +25,15 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
     let mut answer = ServingAnswer::default();
     let plans = enumerate_plans(question);
     answer.priced = plans.len() as u64;
+    let settings = hardware.engine.settings();
     for plan in plans {
-        match deploy_within_power(question, hardware.chip, |chip, power| {
-            deploy_together(question, hardware, (chip, power), plan)
-        }) {
+        let deploy = |engine| {
+            let hardware = ServingHardware { engine, ..hardware };
+            deploy_within_power(question, hardware.chip, |chip, power| {
+                deploy_together(question, hardware, (chip, power), plan)
+            })
+        };
+        match best_of_settings(&settings, deploy, |deployment| deployment.tokens_per_second) {
             Ok(deployment) => answer.deployments.push(deployment),
             Err(refusal) => answer.refused.push(refusal),
         }

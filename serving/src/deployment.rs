@@ -50,6 +50,8 @@ pub struct ReplicaPool {
     pub power: Watts,
     /// The limit on it.
     pub power_limit: Option<Watts>,
+    /// Most tokens of an iteration: the engine's, or of its settings the one that serves most.
+    pub most_tokens: u64,
     /// The clock at which most is served with the power within the limit.
     pub clock: Hertz,
     /// The clock without that limit.

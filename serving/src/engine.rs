@@ -85,6 +85,9 @@ pub struct ServingEngine {
     pub name: String,
     /// One line for lists.
     pub description: String,
+    /// Other values of `batching.most_tokens` that a plan may take: each plan takes the one that serves most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_most_tokens: Vec<u64>,
     /// Costs of launches.
     pub launch: EngineLaunch,
     /// Forming of iterations.
@@ -199,7 +202,8 @@ impl ServingEngine {
         let malformed = |why: String| EngineError::Malformed { file: file.to_owned(), why: why.trim_end().to_owned() };
         let engine: Self = toml::from_str(text).map_err(|e| malformed(e.to_string()))?;
         let out = |(_, value, min, max): &(&str, f64, f64, f64)| !(*min..=*max).contains(value);
-        if let Some((key, value, min, max)) = engine.values_with_ranges().into_iter().find(out) {
+        let others = engine.other_most_tokens.iter().map(|most| ("other_most_tokens", *most as f64, 1.0, 1e7));
+        if let Some((key, value, min, max)) = engine.values_with_ranges().into_iter().chain(others).find(out) {
             return Err(EngineError::Value {
                 file: file.to_owned(),
                 key: key.to_owned(),
@@ -231,6 +235,18 @@ impl ServingEngine {
             }
         }
         Ok(engine)
+    }
+
+    /// Returns the engine in each of its settings: every number of most tokens.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Self> {
+        let mut settings = vec![Self { other_most_tokens: Vec::new(), ..self.clone() }];
+        for most in &self.other_most_tokens {
+            let mut other = settings.first().unwrap_or(self).clone();
+            other.batching.most_tokens = *most;
+            settings.push(other);
+        }
+        settings
     }
 
     fn values_with_ranges(&self) -> [(&'static str, f64, f64, f64); 15] {

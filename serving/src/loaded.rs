@@ -9,7 +9,6 @@
 //! model's energies of a plan exceed it there, they are too high, and are lowered to it. A lower limit of the question
 //! then lowers rate and clock as for other chips.
 
-use crate::ServingError;
 use crate::costs::{IterationCosts, energy_of_prompt, interpolated, iteration_costs, time_of_prompts};
 use crate::deployment::{PlanRefusal, ReplicaPool};
 use crate::lengths::RequestLengths;
@@ -17,6 +16,7 @@ use crate::memory::ServingMemory;
 use crate::passes::PassTimes;
 use crate::plan::ServingPlan;
 use crate::question::{ServingHardware, ServingQuestion};
+use crate::{ServingEngine, ServingError};
 use sim::hardware::{Accelerator, highest_clock_where, lower_clock, lowest_clock};
 use sim::units::{Hertz, Joules, Seconds, Watts};
 
@@ -137,6 +137,7 @@ impl<'a> LoadedPlan<'a> {
             memory: self.memory.clone(),
             power: self.power_of(work),
             power_limit: self.power.limit,
+            most_tokens: self.times.engine().batching.most_tokens,
             clock: chip.clock,
             full_clock: self.full_clock,
         }
@@ -223,6 +224,30 @@ pub(crate) struct AtClock<T> {
     pub(crate) end: RateEnd,
     /// The mean power of a device.
     pub(crate) power: Watts,
+}
+
+/// Returns what `deploy` makes of a plan in the one of an engine's `settings` with the highest `rate`.
+///
+/// # Errors
+/// The refusal in the first setting if none serves.
+pub(crate) fn best_of_settings<'e, T>(
+    settings: &'e [ServingEngine],
+    deploy: impl Fn(&'e ServingEngine) -> Result<T, PlanRefusal>,
+    rate: impl Fn(&T) -> f64,
+) -> Result<T, PlanRefusal> {
+    let mut best: Option<Result<T, PlanRefusal>> = None;
+    for setting in settings {
+        let own = deploy(setting);
+        let better = match (&best, &own) {
+            (None, _) | (Some(Err(_)), Ok(_)) => true,
+            (Some(Ok(best)), Ok(own)) => rate(own) > rate(best),
+            (Some(_), Err(_)) => false,
+        };
+        if better {
+            best = Some(own);
+        }
+    }
+    best.unwrap_or_else(|| Err(PlanRefusal::Fault(no_rate())))
 }
 
 /// Returns what `deploy` makes of a chip at the clock, in whole MHz, at which its rate is highest.

@@ -97,7 +97,9 @@ pub fn memory_of_plan(
     let graph = ServingGraph::new(model, &plan.lowering(model, 1, tokens), plan.pass_after(0))?;
     let stages = u64::from(plan.pipeline);
     let weights = graph.segments.iter().map(|segment| {
-        let one = weight_bytes_of_segment(segment, |of| plan.formats.bytes_of_weight(of));
+        // One stage holds a matrix that embedding and head share once.
+        let shares_head = model.tied_head && stages == 1;
+        let one = weight_bytes_of_segment(segment, shares_head, |of| plan.formats.bytes_of_weight(of));
         // A stage has a share of the layers, the fullest one more if they do not divide, and the larger end.
         if segment.kind == SegmentKind::Layer { one * segment.repeat.div_ceil(stages) } else { one }
     });

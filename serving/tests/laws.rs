@@ -340,6 +340,32 @@ fn a_higher_limit_on_power_never_serves_less() {
     assert!(lowered > 10 && refused > 0, "{lowered} lowered, {refused} refused");
 }
 
+/// An engine with several numbers of most tokens serves as much as the best of them.
+#[test]
+fn a_plan_takes_the_setting_that_serves_most() {
+    let model = Model::load("llama3.2-1b").unwrap();
+    let (chip, fabric, ideal) = (chip_like("h100_80gb_sxm", 1.0, 1.0), node("h100_80gb_sxm"), engine("ideal"));
+    let settings = ideal.settings();
+    let mut chosen = Vec::new();
+    for (input, between) in [(16_384, 0.001), (8192, 0.02), (64, 0.001)] {
+        let lengths = RequestLengths::uniform(input, 64).unwrap();
+        let asked = question(&model, 4, &lengths, level(1.0, between));
+        let best = |engine: &ServingEngine| {
+            let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine };
+            let one = together(&asked, hardware).deployments.first().cloned().unwrap();
+            let two = apart(&asked, hardware, hardware).deployments.first().map_or(0.0, |two| two.tokens_per_second);
+            (one.tokens_per_second, two, one.decode.most_tokens)
+        };
+        let (together, apart, most_tokens) = best(&ideal);
+        let each: Vec<_> = settings.iter().map(best).collect();
+        assert_eq!(together, each.iter().map(|one| one.0).fold(0.0, f64::max), "{each:?}");
+        assert!(apart >= each.iter().map(|one| one.1).fold(0.0, f64::max), "{apart}, {each:?}");
+        chosen.push(most_tokens);
+    }
+    assert_eq!(settings.iter().map(|one| one.batching.most_tokens).collect::<Vec<_>>(), [8192, 512, 2048]);
+    assert!(chosen.iter().any(|most| *most != chosen[0]), "{chosen:?}");
+}
+
 /// The rates of a chip that is built were measured within its published limit, which lowers them no further. An ideal
 /// chip keeps to the limit by its clock.
 #[test]

@@ -25,6 +25,22 @@ fn per_token(bytes: u64) -> CacheSize {
 }
 
 #[test]
+fn a_matrix_that_embedding_and_head_share_is_held_once_on_a_stage() {
+    let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
+    let engine = ServingEngine::load_from("vllm", &Files::default()).unwrap();
+    let model = Model::load("llama3.2-1b").unwrap();
+    let of = |pipeline: u32| {
+        let plan = ServingPlan { tensor: 1, pipeline, attention_data: 1, expert: 1, formats: ServingFormats::BF16 };
+        memory_of_plan(&model, &chip, &engine, &plan).unwrap()
+    };
+    // 1,235,814,400 parameters, as transformers counts them, in bf16.
+    assert_eq!(of(1).weights, Bytes(2 * 1_235_814_400));
+    // Two stages hold it twice: half the layers, and the larger end.
+    let layers = of(1).weights_of_layers;
+    assert!(of(2).weights.0 >= layers.0 / 2 + 128_256 * 2048 * 2, "{:?}", of(2).weights);
+}
+
+#[test]
 fn caches_of_six_kinds_of_attention() {
     let built_in = |name: &str| Model::load(name).unwrap();
     // Many heads: Llama 2 7B, 32 layers of 32 keys and values of 128.

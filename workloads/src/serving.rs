@@ -5,7 +5,7 @@
 //! that few tokens reach, and a head for the last token of every sequence alone.
 
 use crate::error::WorkloadError;
-use crate::graph::OperatorNode;
+use crate::graph::{OperatorNode, OperatorRole};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, Mixer};
 use crate::lowering::Lowering;
 use crate::model::{Dropout, Model};
@@ -37,15 +37,17 @@ impl ServingGraph {
     }
 }
 
-/// Returns the bytes of a segment's weights on one device. `bytes` gives those of one weight by its owner: layers'
-/// products and experts may be stored in formats of their own.
+/// Returns the bytes of a segment's weights on one device, without the head's matrix if `shares_head`: then it is the
+/// embedding's, which is counted there. `bytes` gives those of one weight by its owner: layers' products and experts may
+/// be stored in formats of their own.
 #[must_use]
-pub fn weight_bytes_of_segment(segment: &Segment, bytes: impl Fn(WeightsOf) -> f64) -> Bytes {
+pub fn weight_bytes_of_segment(segment: &Segment, shares_head: bool, bytes: impl Fn(WeightsOf) -> f64) -> Bytes {
     let of_operator = |operator: &OperatorNode| {
         let each = bytes(WeightsOf::operator(operator, segment.lowering.precision.operand));
         each * operator.parameters.per_device_count() as f64
     };
-    Bytes(segment.operators().iter().map(of_operator).sum::<f64>().ceil() as u64)
+    let held = |operator: &&OperatorNode| !shares_head || operator.role != OperatorRole::Logits;
+    Bytes(segment.operators().iter().filter(held).map(of_operator).sum::<f64>().ceil() as u64)
 }
 
 /// The owner of an operator's weights.
