@@ -17,6 +17,8 @@ use workloads::{Lowering, Model, RecomputeSet, Segment, TrainingGraph};
 const DEVICES: u32 = 1024;
 /// The widest tensor parallelism.
 const WIDEST: u32 = 8;
+/// The longest sequence: an operator of a million tokens takes longer than a schedule counts ticks.
+const LONGEST: u64 = 131_072;
 /// A fabric with latency, and one without latency on which collectives take longest.
 pub const FABRICS: [&str; 2] = ["ici_3d_torus", "phaze_flat"];
 
@@ -33,6 +35,7 @@ pub fn lower_model(model: &str) -> LayerGraphs {
     let model = Model::load(model).unwrap();
     let widest = tensor_parallel_degrees(&model, WIDEST).into_iter().max().unwrap();
     let one = Lowering::new(&model);
+    let one = Lowering { sequence_length: one.sequence_length.min(LONGEST), ..one };
     let wide = Lowering { tensor_parallel: widest, ..one };
     let mut ways = vec![
         ("one device", one),
