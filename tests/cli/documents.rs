@@ -40,6 +40,9 @@ fn documents_shorten_attention_and_whole_ones_change_nothing() {
     std::fs::write(dir.path().join("lengths.csv"), "tokens\n4096\nmany\n").unwrap();
     let refused = call(&["--documents", "lengths.csv"]).expect_refusal();
     assert!(refused.contains("line 3: `many` has no whole number in a column"), "{refused}");
+    std::fs::write(dir.path().join("lengths.csv"), "tokens,count\n4096,5\n").unwrap();
+    let refused = call(&["--documents", "lengths.csv"]).expect_refusal();
+    assert!(refused.contains("has a column `count`, which is not known"), "{refused}");
     for nothing in ["tokens,documents\n", "tokens,documents\n4096,0\n"] {
         std::fs::write(dir.path().join("lengths.csv"), nothing).unwrap();
         let refused = call(&["--documents", "lengths.csv"]).expect_refusal();

@@ -220,6 +220,21 @@ fn the_mlp_of_mpt_is_the_one_of_its_object() {
 
 /// Qwen 2's files have a window of 0 where windows are off.
 #[test]
+fn the_objects_of_dbrx_have_its_sizes() {
+    let good = include_str!("transformers/dbrx.json");
+    let mut file: serde_json::Value = serde_json::from_str(good).unwrap();
+    assert!(parse_config("config.json", "config.json", good).is_ok());
+    for key in ["attn_config", "ffn_config"] {
+        for wrong in [serde_json::json!([]), serde_json::json!({}), serde_json::json!(7), serde_json::Value::Null] {
+            let right = std::mem::replace(&mut file[key], wrong);
+            let refused = error(&file.to_string());
+            assert!(refused.contains(key) && refused.contains("an object with its sizes"), "{refused}");
+            file[key] = right;
+        }
+    }
+}
+
+#[test]
 fn a_window_of_zero_is_none() {
     for kind in ["qwen2", "qwen3", "mistral"] {
         let with = |more: &str| {

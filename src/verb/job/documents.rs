@@ -75,6 +75,12 @@ fn read_file(name: &str, files: &Files) -> Result<Vec<[u64; 2]>, Failure> {
             "begin it with the line `tokens,documents`; `documents` may be left out",
         ));
     };
+    if let Some(unknown) = header.iter().find(|known| !COLUMNS.contains(known)) {
+        return Err(fault(
+            format!("has a column `{unknown}`, which is not known"),
+            "name the columns `tokens` and `documents`, and leave others out",
+        ));
+    }
     let row = |(at, line): (usize, &str)| {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();
         let cell = |column: usize| cells.get(column)?.parse::<u64>().ok();

@@ -203,7 +203,14 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
     };
     let mut entries = entries.clone();
     for (_, objects) in INNER_OBJECTS.iter().filter(|(kind, _)| *kind == model_type) {
-        objects.iter().for_each(|object| entries.unfold_object(object));
+        for object in *objects {
+            let value = entries.get(object).cloned().unwrap_or_default();
+            if value.as_object().is_none_or(serde_json::Map::is_empty) {
+                let cure = "give the file as its model was published";
+                return Err(reader::bad_value_error(file, object, &value, "an object with its sizes", cure));
+            }
+            entries.unfold_object(object);
+        }
     }
     entries
         .rename_synonyms(|key| family.reads(key))

@@ -56,7 +56,7 @@ pub(super) fn unlike_names_error(file: &str, entries: &ConfigEntries, (own, othe
     bad_value_error(file, &other, &value(&other), &limit, "leave one of the two out")
 }
 
-fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
+pub(super) fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str, cure: &str) -> WorkloadError {
     WorkloadError::BadValue {
         file: file.to_owned(),
         key: key.to_owned(),
