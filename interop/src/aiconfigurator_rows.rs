@@ -164,6 +164,11 @@ impl HeadedRow<'_> {
         }
     }
 
+    fn positive_count(&self, column: &str) -> Result<u64, FileError> {
+        let count = self.count(column)?;
+        if count > 0 { Ok(count) } else { Err(self.fault(column, "must be at least 1")) }
+    }
+
     fn degree(&self, column: &str) -> Result<u32, FileError> {
         let count = self.count(column)?;
         u32::try_from(count)
@@ -180,7 +185,7 @@ impl HeadedRow<'_> {
             system: self.text(&of("system"))?,
             backend: self.text(&of("backend"))?,
             workers,
-            batch: self.count(&of("bs"))?.max(1),
+            batch: self.positive_count(&of("bs"))?,
             tensor: self.degree(&of("tp"))?,
             pipeline: self.degree(&of("pp"))?,
             attention_data: self.degree(&of("dp"))?,
@@ -208,9 +213,9 @@ impl HeadedRow<'_> {
             line: self.line,
             model: self.text("model")?,
             input: self.count("isl")?,
-            held: self.count("prefix").unwrap_or(0),
+            held: if self.text("prefix").is_ok() { self.count("prefix")? } else { 0 },
             output: self.count("osl")?,
-            concurrency: self.count("concurrency")?.max(1),
+            concurrency: self.positive_count("concurrency")?,
             decode: self.pool(decode)?,
             prefill: apart.then(|| self.pool(prefill)).transpose()?,
             devices: self.degree("num_total_gpus")?,
@@ -220,6 +225,26 @@ impl HeadedRow<'_> {
             tokens_per_s_per_user: self.number("tokens/s/user")?,
             refused: refused.collect(),
         })
+    }
+}
+
+/// The lines of a text, counted up to a record. The reader's own count takes `\r` for the end of a line and puts `\n`
+/// into the next one.
+struct LineCount<'a> {
+    text: &'a [u8],
+    at: usize,
+    line: u64,
+}
+
+impl LineCount<'_> {
+    /// The line of the record that begins at or after a byte, behind ends of lines. Bytes must not fall.
+    fn line_of_record(&mut self, byte: u64) -> u64 {
+        let from = usize::try_from(byte).unwrap_or(usize::MAX).clamp(self.at, self.text.len());
+        let blank = self.text[from..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let to = from + blank;
+        self.line += self.text[self.at..to].iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.at = to;
+        self.line
     }
 }
 
@@ -256,12 +281,14 @@ const READ: [&str; 22] = [
 pub fn read_predicted_rows(text: &str, file: &str) -> Result<PredictedFile, FileError> {
     let malformed =
         |why: String| FileError { file: file.to_owned(), faults: vec![FileFault::new("text", "malformed", why, CURE)] };
-    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let text = text.trim_start_matches('\u{feff}').as_bytes();
+    let mut reader = csv::Reader::from_reader(text);
+    let mut lines = LineCount { text, at: 0, line: 1 };
     let header = reader.headers().map_err(|why| malformed(why.to_string()))?.clone();
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|why| malformed(why.to_string()))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = record.position().map_or(0, |position| lines.line_of_record(position.byte()));
         let cells = header.iter().map(str::trim).zip(record.iter().map(str::trim)).collect();
         rows.push(HeadedRow { file, line, cells }.deployment()?);
     }

@@ -38,6 +38,37 @@ fn pools_apart_and_experts_are_read() {
 }
 
 #[test]
+fn lines_are_those_of_the_file_with_every_end_of_line() {
+    let blank = TOGETHER.replacen('\n', "\n\n", 1);
+    let of =
+        |text: &str| read_predicted_rows(text, "a.csv").unwrap().rows.iter().map(|row| row.line).collect::<Vec<_>>();
+    assert_eq!((of(TOGETHER), of(&blank)), (vec![2, 3, 4, 5], vec![3, 4, 5, 6]));
+    assert_eq!(of(&TOGETHER.replace('\n', "\r\n")), [2, 3, 4, 5]);
+    assert_eq!(of(&blank.replace('\n', "\r\n")), [3, 4, 5, 6]);
+    assert_eq!(of(&format!("\u{feff}{}", TOGETHER.replace('\n', "\r\n"))), [2, 3, 4, 5]);
+}
+
+#[test]
+fn counts_that_no_deployment_has_are_refused() {
+    let header: Vec<&str> = TOGETHER.lines().next().unwrap().split(',').collect();
+    let with = |column: &str, value: &str| {
+        let at = header.iter().position(|head| *head == column).unwrap();
+        let mut lines: Vec<String> = TOGETHER.lines().map(str::to_owned).collect();
+        let mut cells: Vec<&str> = TOGETHER.lines().nth(2).unwrap().split(',').collect();
+        cells[at] = value;
+        lines[2] = cells.join(",");
+        read_predicted_rows(&lines.join("\r\n"), "a.csv").map(|read| read.rows[1].held)
+    };
+    let refused = |column: &str, value: &str| with(column, value).unwrap_err().to_string();
+    let error = refused("concurrency", "0");
+    assert!(error.starts_with("a.csv: line 3: concurrency = 0: must be at least 1"), "{error}");
+    assert!(refused("bs", "0").contains("bs = 0: must be at least 1"));
+    let error = refused("prefix", "-1");
+    assert!(error.starts_with("a.csv: line 3: prefix = -1: must be a number of at least 0"), "{error}");
+    assert_eq!((with("prefix", "512").unwrap(), with("prefix", "").unwrap()), (512, 0));
+}
+
+#[test]
 fn what_is_not_understood_is_named() {
     let changed = TOGETHER.replace("encoder_latency", "vision_latency");
     assert_eq!(read_predicted_rows(&changed, "a.csv").unwrap().unknown, ["vision_latency"]);

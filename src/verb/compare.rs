@@ -14,7 +14,7 @@ use results::compare::runs::compare_runs;
 use results::compare::serving::compare_serving_runs;
 use results::page::PageSubject;
 use results::run::search_run::SearchRun;
-use results::run::serving::{ServingRecord, ServingRun};
+use results::run::serving::ServingRun;
 use results::run::sweep;
 use sim::files::carried::Files;
 use std::path::PathBuf;
@@ -110,7 +110,7 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
                 ),
             ));
         }
-        Some(_) if arguments.directories.iter().any(|directory| ServingRecord::is_in(directory)) => {
+        Some(_) if arguments.directories.iter().any(|directory| ServingRun::is_in(directory)) => {
             let runs = read_serving_runs(&arguments.directories)?;
             let comparison = compare_serving_runs(&runs).map_err(failure::input_failure)?;
             return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&comparison), |_| {
@@ -142,9 +142,17 @@ fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
     files.iter().zip(&names).map(of).collect()
 }
 
+/// Refuses a directory that does not exist.
+fn refuse_missing(directories: &[PathBuf]) -> Result<(), Failure> {
+    let Some(missing) = directories.iter().find(|path| !path.exists()) else { return Ok(()) };
+    let cure = "give directories that coplace search, sweep or serve wrote";
+    Err(failure::file_failure(missing.display(), "no such file or directory", cure))
+}
+
 /// Reads directories of runs of serve. Directories of the same name are labelled with their paths.
 pub fn read_serving_runs(directories: &[PathBuf]) -> Result<Vec<ServingRun>, Failure> {
-    if let Some(other) = directories.iter().find(|directory| !ServingRecord::is_in(directory)) {
+    refuse_missing(directories)?;
+    if let Some(other) = directories.iter().find(|directory| !ServingRun::is_in(directory)) {
         let limit = "is no run of serve, and others are: a training step and a deployment have no common measure";
         let cure = "give runs of serve alone, or runs of search and sweep alone; serve --study STUDY --train-weight \
             weighs both on one chip";
@@ -163,6 +171,7 @@ pub fn read_serving_runs(directories: &[PathBuf]) -> Result<Vec<ServingRun>, Fai
 
 /// Reads run directories. Directories of the same name are labelled with their paths.
 pub fn read_runs(directories: &[PathBuf]) -> Result<Vec<SearchRun>, Failure> {
+    refuse_missing(directories)?;
     let mut runs = Vec::with_capacity(directories.len());
     for directory in directories {
         if directory.is_file() {

@@ -5,6 +5,7 @@ use crate::call::Call;
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
 use results::run::record::RECORD;
+use results::run::serving::ServingRun;
 use results::run::sweep;
 use results::text::{format_fields, format_heading};
 use serde::Serialize;
@@ -52,7 +53,8 @@ struct BuiltInFiles {
 struct RunDirectory {
     directory: String,
     model: String,
-    study: String,
+    /// `None` of a run of serve on given chips.
+    study: Option<String>,
 }
 
 /// Runs the verb: checks and prints.
@@ -88,19 +90,22 @@ fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
     paths.sort();
     let mut found = Vec::new();
     for path in paths {
-        match sweep::read_directory(&path) {
-            Ok(run) => {
-                let study = run.record.study;
-                found.push(RunDirectory {
-                    directory: path.display().to_string(),
-                    model: study.model,
-                    study: study.name,
-                });
-            }
-            Err(why) => unsound.push(why.to_string()),
+        match read_names(&path) {
+            Ok((model, study)) => found.push(RunDirectory { directory: path.display().to_string(), model, study }),
+            Err(why) => unsound.push(why),
         }
     }
     found
+}
+
+/// The model and the study of a run, whose digests are verified; or the fault.
+fn read_names(directory: &Path) -> Result<(String, Option<String>), String> {
+    if ServingRun::is_in(directory) {
+        let run = ServingRun::read_from(directory).map_err(|why| why.to_string())?;
+        return Ok((run.record.asked.model, run.record.asked.study));
+    }
+    let study = sweep::read_directory(directory).map_err(|why| why.to_string())?.record.study;
+    Ok((study.model, Some(study.name)))
 }
 
 fn answer_text(found: &DoctorAnswer) -> String {
@@ -116,8 +121,11 @@ fn answer_text(found: &DoctorAnswer) -> String {
     let built_in: Vec<(&str, String)> = found.built_in.iter().map(|kind| (kind.kind, kind.sound.to_string())).collect();
     text.push_str(&format_fields(&built_in));
     text.push_str(&format_heading(&format!("Runs in {}", found.runs_in)));
-    let runs: Vec<(&str, String)> =
-        found.runs.iter().map(|run| (run.directory.as_str(), format!("{}, study {}", run.model, run.study))).collect();
+    let words = |run: &RunDirectory| match &run.study {
+        Some(study) => format!("{}, study {study}", run.model),
+        None => format!("{}, served on given chips", run.model),
+    };
+    let runs: Vec<(&str, String)> = found.runs.iter().map(|run| (run.directory.as_str(), words(run))).collect();
     text.push_str(&if runs.is_empty() { "  none\n".to_owned() } else { format_fields(&runs) });
     if !found.unsound.is_empty() {
         text.push_str(&format_heading("Not sound"));

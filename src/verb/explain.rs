@@ -15,7 +15,7 @@ use results::run::explanation::{
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
-use results::run::serving::ServingRecord;
+use results::run::serving::ServingRun;
 use results::store::design::DesignRow;
 use search::design::ReferenceStep;
 use search::objective::Term;
@@ -75,7 +75,7 @@ impl ExplainArguments {
 pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Failure> {
     let name = arguments.run.display().to_string();
     let named = arguments.named_alternatives();
-    if ServingRecord::is_in(&arguments.run) {
+    if ServingRun::is_in(&arguments.run) {
         let explained = explain_serving(&arguments.run, &named, call)?;
         return answer::write_answer(call, arguments.format, &Versioned::with_schema_one(&explained), |_| {
             report::serving_explanation(&explained)

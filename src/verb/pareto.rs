@@ -12,7 +12,7 @@ use results::figure::Figure;
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::run::record::FrontRecord;
 use results::run::search_run::{self, PARETO, SearchRun};
-use results::run::serving::{ServedAxis, ServingRecord};
+use results::run::serving::{ServedAxis, ServingRun};
 use results::store::design::DesignRow;
 use results::text::{ColumnAlign, TextTable, fold_line, format_significant};
 use search::pareto::FrontScales;
@@ -107,7 +107,7 @@ struct AxesNamed {
 
 /// Runs the verb: reads the runs, draws and lists.
 pub fn run_pareto(arguments: &ParetoArguments, call: &Call) -> Result<(), Failure> {
-    if arguments.directories.iter().any(|directory| ServingRecord::is_in(directory)) {
+    if arguments.directories.iter().any(|directory| ServingRun::is_in(directory)) {
         return serving::draw_serving_fronts(arguments, call);
     }
     let mut runs = read_runs(&arguments.directories)?;

@@ -10,7 +10,7 @@ use crate::written_path::WrittenPath;
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
 use results::run::search_run::{RunError, SearchRun};
-use results::run::serving::{ServingRecord, ServingRun};
+use results::run::serving::ServingRun;
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
 use search::planner::Job;
@@ -78,7 +78,7 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
             "give a file, such as report.html in it",
         ));
     }
-    if ServingRecord::is_in(&arguments.run) {
+    if ServingRun::is_in(&arguments.run) {
         return report_serving(arguments, call);
     }
     let subject = PageSubject::read_from(&arguments.run).or_input()?;

@@ -286,12 +286,12 @@ pub fn answer_deployments(
 
 /// Prices every case. One that nothing serves has a reason; if none serves at all, the last reason is the failure.
 fn price_cases(loaded: &LoadedDeployment<'_>, call: &Call) -> Result<PricedCases, Failure> {
-    let asked = loaded.question().list_cases();
-    if asked.len() > MOST_CASES {
-        let count = asked.len();
+    let count = loaded.question().count_cases();
+    if count > MOST_CASES {
         let limit = format!("are {count} combinations with --input and --output, and at most {MOST_CASES} are priced");
         return Err(failure::option_failure("--ttft, --tpot", "", limit, "give fewer values"));
     }
+    let asked = loaded.question().list_cases();
     let several = asked.len() > 1;
     let (mut cases, mut refused, mut best) = (Vec::with_capacity(asked.len()), None, None);
     for asked in &asked {

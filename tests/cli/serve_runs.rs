@@ -101,6 +101,128 @@ fn lists_of_limits_are_cases_with_the_answers_of_their_own() {
     assert!(csv.lines().filter(|line| line.ends_with(",true")).count() > 4, "{csv}");
 }
 
+/// A copy of run `a`, with a file of it changed.
+fn damaged(name: &str, file: &str, bytes: &[u8]) {
+    let copy = runs().join(name);
+    std::fs::create_dir_all(&copy).unwrap();
+    for kept in ["record.json", "deployments.csv", "SHA256SUMS"] {
+        std::fs::copy(runs().join("a").join(kept), copy.join(kept)).unwrap();
+    }
+    std::fs::write(copy.join(file), bytes).unwrap();
+}
+
+#[test]
+fn lists_are_checked_before_they_are_multiplied() {
+    let list = |from: u32, count: u32| (from..from + count).map(|ms| ms.to_string()).collect::<Vec<_>>().join(",");
+    let served = |words: &str| refused(&format!("serve llama3-70b --chip h100 --devices 8 {words}"));
+    // 2000 x 3000 x 20 combinations would not fit memory as cases.
+    let message = served(&format!("--ttft {} --tpot {} --input {}", list(100, 2000), list(1, 3000), list(1, 20)));
+    for part in ["--tpot of 3000 values", "120000000 combinations", "at most 1000"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let message = served(&format!("--input {} --output 10,20,30", list(100, 500)));
+    assert!(message.contains("--input of 500 values") && message.contains("1500 combinations"), "{message}");
+}
+
+#[test]
+fn a_value_that_is_named_twice_is_refused() {
+    for (words, said) in [
+        ("--tpot 20,30,20.0", "--tpot 20: is named twice"),
+        ("--ttft 500,500", "--ttft 500: is named twice"),
+        ("--input 1024,512,1024", "--input 1024: is named twice"),
+        ("--output 64,64", "--output 64: is named twice"),
+        ("--lengths 10x10:1,20x10:1,10x10:1", "--lengths 10x10: is named twice"),
+    ] {
+        let message = refused(&format!("serve llama3-70b --chip h100 {words}"));
+        assert!(message.contains(said), "{message}");
+    }
+}
+
+#[test]
+fn the_doctor_verifies_runs_of_serve_by_their_own_digests() {
+    let all = runs().join("checked");
+    for run in ["a", "b"] {
+        std::fs::create_dir_all(all.join(run)).unwrap();
+        for file in ["record.json", "deployments.csv", "SHA256SUMS"] {
+            std::fs::copy(runs().join(run).join(file), all.join(run).join(file)).unwrap();
+        }
+    }
+    let found = read("doctor --runs checked");
+    assert_eq!(
+        (found["unsound"].as_array().unwrap().len(), found["runs"].as_array().unwrap().len()),
+        (0, 2),
+        "{found}"
+    );
+    assert_eq!((&found["runs"][1]["model"], &found["runs"][1]["study"]), (&"llama3-70b".into(), &Value::Null));
+    std::fs::write(all.join("b/deployments.csv"), "case\n").unwrap();
+    let called = run_coplace_in(runs(), &["doctor", "--runs", "checked", "--format", "json"]);
+    assert_eq!(called.code, 3, "{called:?}");
+    let said: Value = serde_json::from_str(&called.stdout).unwrap();
+    let said = said["unsound"][0].as_str().unwrap();
+    assert!(said.contains("deployments.csv: is damaged") && said.contains("run serve again"), "{said}");
+}
+
+#[test]
+fn a_damaged_record_is_told_from_a_run_of_training() {
+    let whole = std::fs::read(runs().join("a/record.json")).unwrap();
+    for (name, bytes) in [("cut", &whole[..whole.len() / 2]), ("emptied", &b""[..]), ("list", &b"[]"[..])] {
+        damaged(name, "record.json", bytes);
+        let words = ["compare a {}", "pareto {} --out figures", "explain {}", "report {} -o x.html"];
+        for words in words.map(|words| words.replace("{}", name)) {
+            let message = refused(&words);
+            let file = format!("{name}/record.json: is damaged");
+            assert!(message.contains(&file) && message.contains("run serve again"), "{words}: {message}");
+        }
+    }
+    // The cure works: the same directory is written again.
+    let again = format!("serve llama3-70b --chip h100 --tpot 20 {ASKED} --out emptied");
+    run_coplace_in(runs(), &again.split_whitespace().collect::<Vec<_>>()).expect_result();
+    assert_eq!(read("compare a emptied")["cases"].as_array().unwrap().len(), 1);
+    for (words, said) in [
+        ("explain gone", "`coplace search` or `coplace serve`"),
+        ("report gone -o x.html", "`coplace search` or `serve`"),
+        ("pareto a gone --out figures", "search, sweep or serve"),
+    ] {
+        let message = refused(words);
+        assert!(message.contains("gone") && message.contains(said), "{words}: {message}");
+    }
+}
+
+#[test]
+fn a_named_plan_is_listed_or_refused() {
+    let message = refused("explain a --tensor 16");
+    assert!(message.contains("--tensor 16: no plan on the run's 8 devices"), "{message}");
+    assert!(refused("explain a --tensor 4 --pipeline 4").contains("--tensor 4 --pipeline 4: no plan"));
+    // A degree that does not divide the heads is listed with the reason.
+    let plans = read("explain a --tensor 7");
+    let named = plans["plans"].as_array().unwrap().iter().find(|plan| plan["named"] == true).unwrap();
+    assert!(named["value"].is_null() && named["binds"].as_str().unwrap().contains("does not serve: "), "{named}");
+    // What binds stays on a narrow screen.
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
+    let shown = command.current_dir(runs()).env("COLUMNS", "80").args(["explain", "a"]).output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert_eq!(text.matches("what binds").count(), 2, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn a_limit_is_shown_apart_from_the_value_that_misses_it() {
+    let served = |tpot: &str| refused(&format!("serve llama3-70b --chip h100 {ASKED} --tpot {tpot}"));
+    assert!(served("0.001").contains(" 0.001 allowed"), "{}", served("0.001"));
+    assert!(served("0.123456").contains(" 0.123456 allowed"));
+}
+
+#[test]
+fn assumptions_about_the_model_are_told() {
+    let words = "serve deepseek-v3 --chip h200 --devices 16 --products fp8 --tpot 100";
+    let text = run_coplace(&words.split_whitespace().collect::<Vec<_>>()).expect_result();
+    let answer = format!("{words} --format json");
+    let answer = run_coplace(&answer.split_whitespace().collect::<Vec<_>>()).expect_json();
+    let assumed = answer["assumptions"].as_array().unwrap();
+    assert!(!assumed.is_empty() && text.contains("Assumed\n======="), "{text}");
+    assert!(record("a")["cases"][0]["answer"]["assumptions"].is_array());
+}
+
 #[test]
 fn runs_are_compared_in_the_first_ones_unit_and_swapping_swaps() {
     let (there, back) = (read("compare a b"), read("compare b a"));

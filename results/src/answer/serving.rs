@@ -2,7 +2,7 @@
 
 use super::serving_beside::PredictionsBeside;
 use super::serving_method::MethodRecord;
-use crate::text::format_count;
+use crate::text::{format_apart, format_count};
 use search::serve::ServedObjective;
 use search::space::ChipFigures;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ pub struct ServingReport {
     pub tpot_limit_ms: Option<f64>,
     /// How it serves beside the plain way; `null` in the plain way.
     pub method: Option<MethodRecord>,
+    /// What is assumed about the model and the networks.
+    #[serde(default)]
+    pub assumptions: Vec<String>,
     /// The objective that ranks deployments, as `--objective` has it.
     pub objective: String,
     /// The unit of the objective's values.
@@ -213,6 +216,9 @@ pub struct PoolRecord {
     pub attention_dp: u32,
     /// Parts that hold experts of their own.
     pub ep: u32,
+    /// Most tokens of an iteration; records of earlier versions have 0.
+    #[serde(default)]
+    pub most_tokens: u64,
     /// Format of the layers' products.
     pub products: String,
     /// Format of experts' products.
@@ -235,7 +241,7 @@ pub struct PoolRecord {
     pub device_w: f64,
     /// The limit on it, W: the space's, or the chip's published one; `null` without one.
     pub power_limit_w: Option<f64>,
-    /// The clock, MHz: the highest at which the power is within the limit.
+    /// The clock, MHz: the one at which most is served with the power within the limit.
     pub clock_mhz: f64,
     /// The clock without the limit, MHz.
     pub full_clock_mhz: f64,
@@ -306,6 +312,7 @@ impl PoolRecord {
             pp: pipeline,
             attention_dp: attention_data,
             ep: expert,
+            most_tokens: pool.most_tokens,
             products: formats.products.to_string(),
             experts: formats.experts.to_string(),
             cache: formats.cache.to_string(),
@@ -382,14 +389,18 @@ impl ServingChoice {
 pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
     match refusal {
         PlanRefusal::Fault(error) => error.to_string(),
-        PlanRefusal::TooHot { plan, power, limit } => format!(
-            "tp {}, pp {}: takes {:.0} W a device, {:.0} allowed, and no lower clock meets both limits",
-            plan.tensor, plan.pipeline, power.0, limit.0
-        ),
+        PlanRefusal::TooHot { plan, power, limit } => {
+            let (power, limit) = format_apart(power.0, limit.0, 0);
+            format!(
+                "tp {}, pp {}: takes {power} W a device, {limit} allowed, and no lower clock meets both limits",
+                plan.tensor, plan.pipeline
+            )
+        }
         PlanRefusal::TooSlow { plan, time_to_first_token: first, time_per_output_token: between } => {
             let over = |time: sim::units::Seconds, limit: Option<sim::units::Seconds>, what: &str| {
                 let limit = limit.filter(|limit| time > *limit)?;
-                Some(format!("{what} {:.1} ms, {:.1} allowed", time.0 * MS, limit.0 * MS))
+                let (time, limit) = format_apart(time.0 * MS, limit.0 * MS, 1);
+                Some(format!("{what} {time} ms, {limit} allowed"))
             };
             let misses: Vec<String> = [
                 over(*first, level.time_to_first_token, "time to first token"),

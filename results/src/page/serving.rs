@@ -36,6 +36,7 @@ impl Page {
         {
             page.answer = answer_text((case, answer, choice), record.cases.len() > 1);
             page.facts = figure_facts(answer, choice);
+            page.assumptions.clone_from(&answer.assumptions);
             page.tables.extend([memory_table(choice), iteration_table(choice), choices_table(answer)]);
             page.tables.extend(baselines_table(answer));
         }

@@ -19,8 +19,8 @@ pub enum SubjectError {
     #[error(transparent)]
     Run(#[from] RunDirectoryError),
     /// A file that cannot be read.
-    #[error("{}: cannot be read: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` printed \
-        with --format json", file.display())]
+    #[error("{}: cannot be read: {why}; give a run directory of `coplace search` or `serve`, or what `evaluate` or \
+        `plan` printed with --format json", file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
@@ -28,8 +28,8 @@ pub enum SubjectError {
         why: io::Error,
     },
     /// A file with other contents.
-    #[error("{}: {why}; give a run directory of `coplace search`, or what `evaluate` or `plan` of this version printed \
-        with --format json", file.display())]
+    #[error("{}: {why}; give a run directory of `coplace search` or `serve`, or what `evaluate` or `plan` of this \
+        version printed with --format json", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,

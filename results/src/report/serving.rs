@@ -4,7 +4,8 @@ use super::serving_beside::predictions_beside;
 use crate::answer::serving::{PoolRecord, ServedSpaceRecord, ServingChoice, ServingReport};
 use crate::answer::serving_method::{InferenceRecord, MethodRecord};
 use crate::text::{
-    ColumnAlign, TextTable, format_count, format_fields, format_heading, format_percent, format_significant,
+    ColumnAlign, TextTable, format_assumptions, format_count, format_fields, format_heading, format_percent,
+    format_significant,
 };
 use serving::best::ServingBound;
 
@@ -59,6 +60,7 @@ pub fn serving_report(report: &ServingReport) -> String {
         report.nearest_refusal.as_ref().map_or_else(String::new, |why| format!(", the nearest: {why}"))
     ));
     text.extend(report.beside.as_ref().map(predictions_beside));
+    text.push_str(&format_assumptions(&report.assumptions));
     text
 }
 
@@ -310,7 +312,10 @@ fn power_of_pools(best: &ServingChoice) -> String {
 }
 
 fn plan_line(best: &ServingChoice) -> String {
-    let formats = format!("{} products, {} cache", best.decode.products, best.decode.cache);
+    let mut formats = format!("{} products, {} cache", best.decode.products, best.decode.cache);
+    if best.decode.most_tokens > 0 {
+        formats.push_str(&format!(", at most {} tokens an iteration", format_count(best.decode.most_tokens)));
+    }
     match &best.prefill {
         None => format!("{}; {formats}", plan_of_pool(&best.decode)),
         Some(prefill) => format!(

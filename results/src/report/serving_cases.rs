@@ -1,7 +1,9 @@
 //! The answers of `coplace serve` for several combinations of lengths and limits, as text.
 
 use crate::run::serving::{ServedCase, ServedFront, ServingCases};
-use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
+use crate::text::{
+    ColumnAlign, TextTable, fold_line, format_assumptions, format_count, format_heading, format_significant,
+};
 
 /// A row per combination, then the front of every chip.
 #[must_use]
@@ -14,6 +16,8 @@ pub fn serving_cases(answer: &ServingCases) -> String {
         text.extend(case.why.as_ref().map(|why| fold_line(&format!("{}: {why}", case.words()))));
     }
     text.push_str(&fronts_text(&answer.fronts));
+    let answered = answer.cases.iter().find_map(|case| case.answer.as_ref());
+    text.push_str(&answered.map_or_else(String::new, |report| format_assumptions(&report.assumptions)));
     text
 }
 

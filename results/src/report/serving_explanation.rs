@@ -45,10 +45,11 @@ pub fn serving_explanation(explained: &ServingExplanation) -> String {
         ),
     ]);
     text.push_str(&format_heading("Every chip with its own best plan"));
-    text.push_str(&alternatives_table(explained.chips.iter(), &explained.unit));
+    text.push_str(&alternatives_table(explained.chips.iter(), &explained.unit, true));
     let (named, others): (Vec<_>, Vec<_>) = explained.plans.iter().partition(|plan| plan.named);
     text.push_str(&format_heading(&format!("Plans of {}", best.chip_words())));
-    text.push_str(&alternatives_table(named.into_iter().chain(others.iter().copied().take(PLANS)), &explained.unit));
+    let plans = named.into_iter().chain(others.iter().copied().take(PLANS));
+    text.push_str(&alternatives_table(plans, &explained.unit, false));
     if others.len() > PLANS {
         let left = format_count((others.len() - PLANS) as u64);
         text.push_str(&fold_line(&format!(
@@ -67,23 +68,29 @@ pub fn serving_explanation(explained: &ServingExplanation) -> String {
     text
 }
 
-fn alternatives_table<'a>(rows: impl Iterator<Item = &'a ExplainedAlternative>, unit: &str) -> String {
-    let heads = ["chip", "plan", unit, "x best", "first ms", "next ms", "what binds"];
-    let mut table = TextTable::new(heads);
-    for column in [0, 1, 6] {
+/// What binds.
+const BINDS: &str = "what binds";
+
+/// A row per alternative, with its chip where the heading does not name it.
+fn alternatives_table<'a>(rows: impl Iterator<Item = &'a ExplainedAlternative>, unit: &str, has_chips: bool) -> String {
+    let heads = ["chip", "plan", unit, "x best", "first ms", "next ms", BINDS];
+    let heads = if has_chips { &heads[..] } else { &heads[1..] };
+    let mut table = TextTable::new(heads.iter().copied()).keep_columns(&[unit, BINDS]);
+    for column in [0, usize::from(has_chips), heads.len() - 1] {
         table = table.align_column(column, ColumnAlign::Left);
     }
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 4));
     for row in rows {
-        table.add_row([
-            row.chip.clone(),
+        let chip = has_chips.then(|| row.chip.clone());
+        let cells = [
             row.plan.clone().unwrap_or_default(),
             number(row.value),
             row.times_best.map_or_else(|| "-".to_owned(), |times| format_significant(times, 3)),
             number(row.ttft_ms),
             number(row.tpot_ms),
             row.binds.clone(),
-        ]);
+        ];
+        table.add_row(chip.into_iter().chain(cells));
     }
     table.render()
 }

@@ -3,7 +3,7 @@
 
 use crate::run::record::RECORD;
 use crate::run::search_run::{DESIGNS, FILES};
-use crate::run::serving::{self, ServingRecord};
+use crate::run::serving::{self, ServingRun};
 use crate::run::{parts, sweep};
 use crate::store::sums::DigestList;
 use std::ffi::OsStr;
@@ -74,7 +74,7 @@ impl DirectoryClaim {
     /// # Errors
     /// As [`Self::for_run`].
     pub fn for_serving(path: &Path) -> Result<Self, DirectoryClaimError> {
-        let held = |path: &Path| if ServingRecord::is_in(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
+        let held = |path: &Path| if ServingRun::is_in(path) { Ok(()) } else { Err(DirectoryClaimError::Foreign) };
         Self::take_directory(path, &serving::FILES, held)
     }
 

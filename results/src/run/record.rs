@@ -47,7 +47,10 @@ pub enum RecordError {
         why: String,
     },
     /// It cannot be opened.
-    #[error("{}: cannot be opened: {why}; give a run directory that `coplace search` wrote", file.display())]
+    #[error(
+        "{}: cannot be opened: {why}; give a run directory that `coplace search` or `coplace serve` wrote",
+        file.display()
+    )]
     Open {
         /// The file.
         file: PathBuf,

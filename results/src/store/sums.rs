@@ -61,6 +61,27 @@ pub enum DigestError {
     },
 }
 
+impl DigestError {
+    /// Returns the file and the fault, without a cure.
+    pub(crate) fn into_fault(self) -> (PathBuf, String) {
+        let unopened = |why: io::Error| format!("cannot be opened: {why}");
+        match self {
+            Self::Open { file, why } => {
+                (file, format!("{}; without digests no one can tell whether the files are of one run", unopened(why)))
+            }
+            Self::Malformed { file, why } => (file, format!("is damaged: {why}")),
+            Self::Unreadable { file, why } => (file, unopened(why)),
+            Self::Differs { file, found, expected } => {
+                let why = format!(
+                    "is damaged, or the directory holds files of two runs: its SHA-256 digest is {found}, {SUMS} \
+                    beside it says {expected}"
+                );
+                (file, why)
+            }
+        }
+    }
+}
+
 /// The digest of bytes, in hexadecimal letters.
 fn digest_of_bytes(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))

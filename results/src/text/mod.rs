@@ -4,7 +4,7 @@ mod number;
 mod table;
 
 pub use number::{
-    format_area, format_bytes, format_count, format_gib, format_percent, format_rate, format_seconds,
+    format_apart, format_area, format_bytes, format_count, format_gib, format_percent, format_rate, format_seconds,
     format_seconds_between, format_significant, power_of_ten_rate,
 };
 pub use table::{

@@ -17,6 +17,12 @@ const SI_PREFIXES: [(f64, &str); 11] = [
     (1e-12, "p"),
 ];
 
+/// The largest error of a shown limit, as a fraction of it.
+const SHOWN: f64 = 1e-6;
+
+/// Most decimals of a number beside its limit.
+const MOST_DECIMALS: usize = 15;
+
 /// Formats `value` with `digits` significant digits, without an exponent between 10^-4 and 10^7. Trailing zeros stay:
 /// they show the precision. Not-a-number and infinities print as `NaN`, `inf` and `-inf`.
 #[must_use]
@@ -38,6 +44,19 @@ pub fn format_significant(value: f64, digits: usize) -> String {
     let rounded: f64 = text.parse().unwrap_or(value);
     let grew = rounded != 0.0 && rounded.abs().log10().floor() as i32 > magnitude;
     if grew && decimals > 0 { format!("{value:.*}", decimals - 1) } else { text }
+}
+
+/// Formats a value and a limit with as many decimals, at least `decimals`, as show the limit and tell the two apart:
+/// `8.143` and `8.100`.
+#[must_use]
+pub fn format_apart(value: f64, limit: f64, decimals: usize) -> (String, String) {
+    let of = |decimals: usize| (format!("{value:.decimals$}"), format!("{limit:.decimals$}"));
+    let shows = |decimals: usize| {
+        let (one, other) = of(decimals);
+        let read = other.parse::<f64>().unwrap_or(f64::NAN);
+        (one != other || value == limit) && (read - limit).abs() <= SHOWN * limit.abs()
+    };
+    of((decimals..=MOST_DECIMALS).find(|decimals| shows(*decimals)).unwrap_or(MOST_DECIMALS))
 }
 
 /// `value` with an SI prefix and four significant digits: `power_of_ten_rate(2.75e14, "FLOP/s")` is `275.0 TFLOP/s`.
@@ -127,6 +146,19 @@ pub fn format_count(n: impl Into<u128>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_and_the_value_beyond_it_are_told_apart() {
+        let of = |value, limit, decimals| {
+            let (value, limit) = format_apart(value, limit, decimals);
+            format!("{value} {limit}")
+        };
+        assert_eq!(of(29.44, 20.0, 1), "29.4 20.0");
+        assert_eq!(of(8.1432, 8.1, 1), "8.14 8.10");
+        assert_eq!(of(8.116, 0.001, 1), "8.116 0.001");
+        assert_eq!(of(700.4, 700.0, 0), "700.4 700.0");
+        assert_eq!(of(5.0, 5.0, 1), "5.0 5.0");
+    }
 
     #[test]
     fn significant_digits_survive_every_magnitude() {

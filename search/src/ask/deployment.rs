@@ -152,7 +152,16 @@ pub struct DeploymentSpec {
 }
 
 impl DeploymentQuestion {
-    /// Returns every combination of lengths and limits: the limits on tokens change first, lengths last.
+    /// Returns the number of combinations of lengths and limits, without making them. A number that is too large for
+    /// the type is its largest one.
+    #[must_use]
+    pub fn count_cases(&self) -> usize {
+        let limits = [&self.ttft_ms, &self.tpot_ms].map(|given| given.len().max(1));
+        limits.into_iter().fold(self.lengths.len(), usize::saturating_mul)
+    }
+
+    /// Returns every combination of lengths and limits: the limits on tokens change first, lengths last. Ask for
+    /// [`Self::count_cases`] first: it may be more than memory holds.
     #[must_use]
     pub fn list_cases(&self) -> Vec<DeploymentCase> {
         let limits = |given: &[f64]| match given {
@@ -160,7 +169,7 @@ impl DeploymentQuestion {
             given => given.iter().copied().map(Some).collect(),
         };
         let (firsts, betweens) = (limits(&self.ttft_ms), limits(&self.tpot_ms));
-        let mut cases = Vec::with_capacity(self.lengths.len() * firsts.len() * betweens.len());
+        let mut cases = Vec::new();
         for lengths in &self.lengths {
             for ttft_ms in &firsts {
                 cases.extend(betweens.iter().map(|tpot_ms| DeploymentCase {
@@ -243,11 +252,15 @@ mod tests {
         let text = serde_json::to_string(&own).unwrap();
         assert_eq!(serde_json::from_str::<DeploymentQuestion>(&text).unwrap(), own);
         let cases = own.list_cases();
-        assert_eq!(cases.len(), 6);
+        assert_eq!((cases.len(), own.count_cases()), (6, 6));
         assert_eq!((cases[1].ttft_ms, cases[1].tpot_ms), (Some(500.0), Some(20.0)));
         assert_eq!(cases[5].ttft_ms, Some(1000.0));
+        // Combinations are counted without being made.
+        let many = vec![1.0; 1 << 20];
+        let huge = DeploymentQuestion { ttft_ms: many.clone(), tpot_ms: many, ..own.clone() };
+        assert_eq!(huge.count_cases(), 1 << 40);
         let unlimited = DeploymentQuestion { ttft_ms: Vec::new(), tpot_ms: Vec::new(), ..own };
-        assert_eq!(unlimited.list_cases().len(), 1);
+        assert_eq!((unlimited.list_cases().len(), unlimited.count_cases()), (1, 1));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The question of `coplace serve`: what is given, then what the study says, then the command's usual values.
 
-use super::{CacheFormat, PoolChoice, ServeArguments, product_format};
+use super::{CacheFormat, MOST_CASES, PoolChoice, ServeArguments, product_format};
 use crate::failure::{self, Failure, OrInput};
 use search::ask::{DeploymentQuestion, DeploymentSpec, ServedPools};
 use search::study::Study;
@@ -9,6 +9,7 @@ use serving::lengths::{LengthClass, RequestLengths};
 use serving::plan::{ServedProduct, ServingFormats};
 use sim::files::carried::Files;
 use sim::kernel::DataType;
+use std::cmp::Ordering;
 use std::path::Path;
 
 /// The usual values.
@@ -32,6 +33,11 @@ fn parse_lengths(text: &str) -> Result<Vec<LengthClass>, Failure> {
         let (Ok(input), Ok(output), Ok(share)) = class else { return Err(wrong(part)) };
         classes.push(LengthClass { input, output, share });
     }
+    let mut pairs: Vec<(u64, u64)> = classes.iter().map(|class| (class.input, class.output)).collect();
+    if let Some((input, output)) = find_twice(&mut pairs) {
+        let cure = "give each pair once, with the sum of its shares";
+        return Err(failure::option_failure("--lengths", format!("{input}x{output}"), "is named twice", cure));
+    }
     let lengths = RequestLengths::new(&classes).map_err(|error| failure::option_failure_from("--lengths", &error))?;
     Ok(lengths.classes().to_vec())
 }
@@ -41,9 +47,16 @@ fn list_or<T: Copy>(given: &[T], usual: Option<T>) -> Vec<T> {
     if given.is_empty() { usual.into_iter().collect() } else { given.to_vec() }
 }
 
+/// Sorts values, and returns the first one that is there twice.
+fn find_twice<T: PartialOrd + Copy>(values: &mut [T]) -> Option<T> {
+    values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
+    values.windows(2).find_map(|pair| if let [a, b] = pair { (a == b).then_some(*a) } else { None })
+}
+
 impl ServeArguments {
     /// Returns the question. Texts of `files` stand in for files of the same names.
     pub fn question(&self, files: &Files) -> Result<DeploymentQuestion, Failure> {
+        self.check_lists()?;
         let study = self.study.as_ref().map(|name| Study::load_from(name, files)).transpose().or_input()?;
         let usual = study.as_ref().and_then(|study| study.serve.clone()).unwrap_or_default();
         let trained = study.as_ref().and_then(|study| study.workloads.first()).map(|of| of.model.clone());
@@ -84,6 +97,30 @@ impl ServeArguments {
             own.for_each(|name| asked.files.carry(Path::new(name)));
         }
         Ok(asked)
+    }
+
+    /// Refuses more combinations of the lists than are priced, and a value that is in a list twice.
+    fn check_lists(&self) -> Result<(), Failure> {
+        let tokens = [("--input", &self.input), ("--output", &self.output)];
+        let times = [("--ttft", &self.ttft), ("--tpot", &self.tpot)];
+        let counts = tokens.map(|(flag, list)| (flag, list.len())).into_iter();
+        let counts: Vec<(&str, usize)> = counts.chain(times.map(|(flag, list)| (flag, list.len()))).collect();
+        let all = counts.iter().fold(1_usize, |all, (_, count)| all.saturating_mul((*count).max(1)));
+        if let (true, Some((flag, count))) = (all > MOST_CASES, counts.iter().max_by_key(|(_, count)| *count)) {
+            let value = format!("of {count} values");
+            let limit = format!("makes {all} combinations with the other lists, and at most {MOST_CASES} are priced");
+            return Err(failure::option_failure(flag, value, limit, "give fewer values"));
+        }
+        let twice = |flag: &str, value: String| {
+            failure::option_failure(flag, value, "is named twice", "name each value once: it has one answer")
+        };
+        for (flag, list) in tokens {
+            find_twice(&mut list.clone()).map_or(Ok(()), |value| Err(twice(flag, value.to_string())))?;
+        }
+        for (flag, list) in times {
+            find_twice(&mut list.clone()).map_or(Ok(()), |value| Err(twice(flag, value.to_string())))?;
+        }
+        Ok(())
     }
 
     /// Every pair of the given lengths of prompts and answers.

@@ -34,7 +34,7 @@ pub fn price_rows(
         PredictionBeside {
             line: row.line,
             system: row.decode.system.clone(),
-            plan: plan_words(row),
+            plan: plan_words(row, loaded.model.experts.is_some()),
             input: row.input,
             output: row.output,
             concurrency: row.concurrency,
@@ -50,18 +50,29 @@ pub fn price_rows(
     Ok(PredictionsBeside { file: name, rows: rows.collect(), unread_columns: read.unknown })
 }
 
-fn plan_words(row: &PredictedDeployment) -> String {
+fn plan_words(row: &PredictedDeployment, experts: bool) -> String {
     let of = |pool: &PredictedPool| {
         let further = [("pp", pool.pipeline), ("attention dp", pool.attention_data), ("ep", pool.expert)];
         let further = further.into_iter().filter(|(_, degree)| *degree > 1);
         let words = further.map(|(name, degree)| format!(", {name} {degree}"));
-        format!("{} x tp {}{}", pool.workers, pool.tensor, words.collect::<String>())
+        let formats = [
+            ("gemm", &pool.products, true),
+            ("moe", &pool.experts, experts && pool.experts != pool.products),
+            ("kvcache", &pool.cache, true),
+        ];
+        let told = formats.into_iter().filter(|(_, label, used)| *used && !BF16.contains(&label.as_str()));
+        let formats = told.map(|(column, label, _)| format!(", {column} {label}"));
+        let words: String = words.chain(formats).collect();
+        format!("{} x tp {}{words}", pool.workers, pool.tensor)
     };
     match &row.prefill {
         None => of(&row.decode),
         Some(prefill) => format!("prompts {}, decoding {}", of(prefill), of(&row.decode)),
     }
 }
+
+/// Labels of the usual formats, which go without saying.
+const BF16: [&str; 2] = ["bfloat16", "float16"];
 
 /// The format of products that AIConfigurator names so.
 fn product_of_label(column: &str, label: &str) -> Result<ServedProduct, String> {

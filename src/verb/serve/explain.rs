@@ -49,6 +49,9 @@ pub fn explain_serving(
     let best = answer.choices.first().ok_or_else(|| refused("has no deployment", "run serve again"))?;
     let (asked, power) = question_of_found(&run, directory)?;
     let loaded = LoadedDeployment::load(&asked)?;
+    if asked.count_cases() > 1 {
+        return Err(refused("asks for other lengths or limits than it answers", "run serve again"));
+    }
     let cases = loaded.question().list_cases();
     let case = cases.first().ok_or_else(|| refused("has no lengths", "run serve again"))?;
     let mut question = loaded.question_of_case(case)?;
@@ -68,7 +71,7 @@ pub fn explain_serving(
             best: best.clone(),
             binds: words_of_bound(best, case),
             chips,
-            plans: about.explain_plans(named.degrees),
+            plans: about.explain_plans(named.degrees)?,
             looser: about.price_looser_limits(case),
         })
     })
@@ -205,11 +208,11 @@ impl ExplainedRun<'_> {
     }
 
     /// Every plan of the chosen chips, and those of the named degrees.
-    fn explain_plans(&self, named: GivenDegrees) -> Vec<ExplainedAlternative> {
+    fn explain_plans(&self, named: GivenDegrees) -> Result<Vec<ExplainedAlternative>, Failure> {
         let sides = self.loaded.sides();
         let of = |name: &str| sides.iter().find(|side| side.chip.name == name).copied();
         let chip = self.best.chip_words();
-        let Some(side) = of(&self.best.decode.chip) else { return Vec::new() };
+        let Some(side) = of(&self.best.decode.chip) else { return Ok(Vec::new()) };
         if let Some(prompts) = self.best.prefill.as_ref().and_then(|pool| of(&pool.chip)) {
             let answer = serving::apart::apart(self.question, prompts, side);
             let of = |deployment: &Deployment| {
@@ -217,11 +220,30 @@ impl ExplainedRun<'_> {
                 let is_named = pools.into_iter().flatten().any(|pool| is_plan_named(named, &pool.plan));
                 self.explain_deployment((chip.clone(), is_named), deployment, self.value(deployment, &sides))
             };
-            return answer.deployments.iter().map(of).collect();
+            let mut rows: Vec<ExplainedAlternative> = answer.deployments.iter().map(of).collect();
+            if named != GivenDegrees::default() && rows.iter().all(|row| !row.named) {
+                let question = ServingQuestion { given: named, ..self.question.clone() };
+                let further = serving::apart::apart(&question, prompts, side);
+                let level = &self.question.level;
+                match (&further.deployments[..], further.refused.first()) {
+                    ([], None) => return Err(self.no_plan(named)),
+                    ([], Some(first)) => {
+                        let nearest = nearest_refusal(std::slice::from_ref(&further), level).unwrap_or(first);
+                        let why = describe_refusal(nearest, level);
+                        rows.push(refused_alternative(chip.clone(), Some(words_of_named(named)), true, why));
+                    }
+                    (deployments, _) => rows.extend(deployments.iter().map(of)),
+                }
+                sort_by_value(&mut rows);
+            }
+            return Ok(rows);
         }
         let mut rows = self.price_plans(side, self.question.given, named);
         if named != GivenDegrees::default() {
             let further = self.price_plans(side, named, named);
+            if further.is_empty() {
+                return Err(self.no_plan(named));
+            }
             rows.extend(further.into_iter().filter(|row| row.named).collect::<Vec<_>>());
             let mut seen: Vec<Option<String>> = Vec::new();
             rows.retain(|row| {
@@ -231,7 +253,14 @@ impl ExplainedRun<'_> {
             });
         }
         sort_by_value(&mut rows);
-        rows
+        Ok(rows)
+    }
+
+    /// The failure if no plan of the run's devices has the named degrees.
+    fn no_plan(&self, named: GivenDegrees) -> Failure {
+        let limit = format!("no plan on the run's {} devices has them", self.question.devices);
+        let cure = "lower --tensor, --pipeline and --attention-data, or explain a run with more --devices";
+        failure::option_failure(&words_of_named(named), "", limit, cure)
     }
 
     fn price_plans(
@@ -328,6 +357,18 @@ fn words_of_degrees(plan: &serving::ServingPlan) -> String {
     let further = further.into_iter().filter(|(_, degree)| *degree > 1);
     let words = further.map(|(name, degree)| format!(", {name} {degree}"));
     format!("tp {}{}", plan.tensor, words.collect::<String>())
+}
+
+/// The named degrees as the call has them.
+fn words_of_named(named: GivenDegrees) -> String {
+    let degrees = [
+        ("--tensor", named.tensor),
+        ("--pipeline", named.pipeline),
+        ("--attention-data", named.attention_data),
+        ("--expert", named.expert),
+    ];
+    let given = degrees.into_iter().filter_map(|(flag, degree)| Some(format!("{flag} {}", degree?)));
+    given.collect::<Vec<_>>().join(" ")
 }
 
 /// The highest value first, then what does not serve.

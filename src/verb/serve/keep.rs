@@ -21,7 +21,8 @@ impl RunKeeper {
     pub fn claim(out: &Path, question: &DeploymentQuestion) -> Result<Self, Failure> {
         let digest = short_digest(&question.canonical());
         let kept = SearchRecord::read_question_digest(out);
-        if kept.is_some_and(|kept| kept.as_deref() != Some(&digest)) {
+        // A damaged record has no digest, and is written again.
+        if kept.flatten().is_some_and(|kept| kept != digest) {
             let limit = "holds the answer to another question, which is not overwritten";
             return Err(failure::option_failure("--out", out.display(), limit, "give another directory, or remove it"));
         }

@@ -55,6 +55,23 @@ impl<'q> LoadedDeployment<'q> {
         self.asked
     }
 
+    /// Returns what is assumed about the model, its drafter and the networks of the given chips.
+    pub fn assumptions(&self) -> Vec<String> {
+        let models = std::iter::once(&self.model).chain(&self.draft);
+        let mut all: Vec<String> = Vec::new();
+        let foreign = self.hardware.iter().filter(|(chip, fabric)| sim::is_foreign_network(fabric, chip));
+        let foreign = foreign.map(|(chip, fabric)| {
+            let joins = fabric.joins.join(", ");
+            format!("{} is a network of {joins}, not of {}: its links are taken as they are", fabric.name, chip.name)
+        });
+        for one in models.flat_map(|model| model.assumptions.iter().cloned()).chain(foreign) {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+        all
+    }
+
     /// Reads a chip and its fabric.
     pub fn read_hardware(&self, name: &str) -> Result<(Accelerator, Fabric), Failure> {
         self.read_hardware_for(name, self.asked.devices)

@@ -63,6 +63,7 @@ pub fn price_case(loaded: &LoadedDeployment<'_>, case: &DeploymentCase, call: &C
             let best = best.max_by(|a, b| a.tokens_per_second.total_cmp(&b.tokens_per_second));
             method::record_of_method(&asked.method, (&loaded.model, &question), (best, &sides))
         },
+        assumptions: loaded.assumptions(),
         objective: loaded.objective.to_string(),
         unit: loaded.objective.unit().to_owned(),
         choices: Vec::new(),

@@ -14,6 +14,9 @@ use sim::network::Fabric;
 /// Most times as many devices as the question's that are tried.
 const MOST_TIMES: u32 = 64;
 
+/// Most digits of a size of memory: those of a byte in a thousand TiB.
+const MOST_DIGITS: usize = 16;
+
 /// Refuses an answer without a value of the objective.
 pub fn check_value(best: &ServingChoice, objective: &str) -> Result<(), Failure> {
     if best.value.is_some() {
@@ -98,15 +101,14 @@ fn devices_that_fit(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_
 
 /// The failure if the memory of every plan is too small; a plan would fit on `enough` devices.
 fn lacks_memory(chip: &str, miss: &MemoryMiss, (devices, enough): (u32, Option<u32>)) -> Failure {
-    let gib = |bytes: sim::units::Bytes| format_significant(bytes.gib(), 4);
+    let of = |digits: usize| [miss.need, miss.usable].map(|bytes| format_significant(bytes.gib(), digits));
+    // As many digits as tell the two apart.
+    let [need, usable] = (4..MOST_DIGITS).map(of).find(|[need, usable]| need != usable).unwrap_or(of(MOST_DIGITS));
     let plan = &miss.plan;
     let limit = format!(
         "no plan fits the memory of {chip}; the nearest, tp {}, pp {}, needs {} GiB a device for weights, work and one \
         request, and the engine may use {} GiB",
-        plan.tensor,
-        plan.pipeline,
-        gib(miss.need),
-        gib(miss.usable)
+        plan.tensor, plan.pipeline, need, usable
     );
     let more = enough.map_or_else(String::new, |enough| format!("give --devices {enough}, or "));
     let cure = format!("{more}give narrower weights (--products, --cache), shorter requests or a larger memory");

@@ -4,10 +4,10 @@ use super::case::ServedCase;
 use super::point::{ServedAxis, ServedPoint, fronts_of_points, plot_of_fronts};
 use super::record::ServingRecord;
 use crate::figure::draw_pareto;
-use crate::run::record::RECORD;
+use crate::run::record::{RECORD, RecordError};
 use crate::run::search_run::{CHIP, FABRIC, FoundFiles, RunError, run_name};
 use crate::store::files::{self, Unwritable, WriteError};
-use crate::store::sums::{self, DigestList, SUMS};
+use crate::store::sums::{self, DigestError, DigestList, SUMS};
 use std::path::{Path, PathBuf};
 
 /// The file of all deployments.
@@ -21,15 +21,15 @@ pub const FILES: [&str; 7] = [SUMS, DEPLOYMENTS, FRONT_FILES[0], FRONT_FILES[1],
 /// An error of a run of `serve`.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingRunError {
-    /// Its record, its figure, or its digests.
+    /// Its record, or its figure.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Its deployments.
+    /// A file that is damaged or missing.
     #[error("{}: {why}; run serve again, or give another directory", file.display())]
-    Deployments {
+    Damaged {
         /// The file.
         file: PathBuf,
-        /// The fault, with its line.
+        /// The fault.
         why: String,
     },
 }
@@ -38,7 +38,7 @@ impl Unwritable for ServingRunError {
     fn write_error(&self) -> Option<&WriteError> {
         match self {
             Self::Run(error) => error.write_error(),
-            Self::Deployments { .. } => None,
+            Self::Damaged { .. } => None,
         }
     }
 }
@@ -98,7 +98,7 @@ impl ServingRun {
     }
 
     fn to_csv(&self, file: &Path) -> Result<Vec<u8>, ServingRunError> {
-        let fault = |why: String| ServingRunError::Deployments { file: file.into(), why };
+        let fault = |why: String| ServingRunError::Damaged { file: file.into(), why };
         let mut writer = csv::Writer::from_writer(Vec::new());
         for point in &self.points {
             writer.serialize(point).map_err(|why| fault(why.to_string()))?;
@@ -106,18 +106,33 @@ impl ServingRun {
         writer.into_inner().map_err(|why| fault(why.to_string()))
     }
 
-    /// Reads a run, and verifies the digests of its record and deployments.
+    /// True if a directory holds a run of `serve`: by its record, in any format, or by its digests.
+    #[must_use]
+    pub fn is_in(directory: &Path) -> bool {
+        // The record may be damaged.
+        let sealed = DigestList::read_from(directory).is_ok_and(|sums| sums.lists_all(&[RECORD, DEPLOYMENTS]));
+        sealed || ServingRecord::is_in(directory)
+    }
+
+    /// Reads a run after its digests: those of the record and the deployments are verified first.
     ///
     /// # Errors
     /// A file that is missing, damaged, of another version, or of another run than the digests.
     pub fn read_from(directory: &Path) -> Result<Self, ServingRunError> {
-        let record = ServingRecord::read_from(&directory.join(RECORD)).map_err(RunError::Record)?;
-        let digests = DigestList::read_from(directory).map_err(RunError::Sums)?;
+        let damaged = |error: DigestError| {
+            let (file, why) = error.into_fault();
+            ServingRunError::Damaged { file, why }
+        };
+        let digests = DigestList::read_from(directory).map_err(damaged)?;
         for name in [RECORD, DEPLOYMENTS] {
-            digests.verify_file(directory, name).map_err(RunError::Sums)?;
+            digests.verify_file(directory, name).map_err(damaged)?;
         }
+        let record = ServingRecord::read_from(&directory.join(RECORD)).map_err(|error| match error {
+            RecordError::Malformed { file, why } => ServingRunError::Damaged { file, why },
+            error => RunError::Record(error).into(),
+        })?;
         let file = directory.join(DEPLOYMENTS);
-        let fault = |why: String| ServingRunError::Deployments { file: file.clone(), why };
+        let fault = |why: String| ServingRunError::Damaged { file: file.clone(), why };
         let mut reader = csv::Reader::from_path(&file).map_err(|why| fault(why.to_string()))?;
         let points = reader.deserialize().collect::<Result<Vec<ServedPoint>, _>>();
         Ok(Self { name: run_name(directory), record, points: points.map_err(|why| fault(why.to_string()))? })
