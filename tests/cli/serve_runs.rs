@@ -197,7 +197,7 @@ fn a_named_plan_is_listed_or_refused() {
     let plans = read("explain a --tensor 7");
     let named = plans["plans"].as_array().unwrap().iter().find(|plan| plan["named"] == true).unwrap();
     assert!(named["value"].is_null() && named["binds"].as_str().unwrap().contains("does not serve: "), "{named}");
-    // What binds stays on a narrow screen.
+    // The limit that binds stays on a narrow screen.
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
     let shown = command.current_dir(runs()).env("COLUMNS", "80").args(["explain", "a"]).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();

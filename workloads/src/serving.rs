@@ -38,8 +38,8 @@ impl ServingGraph {
 }
 
 /// Returns the bytes of a segment's weights on one device, without the head's matrix if `shares_head`: then it is the
-/// embedding's, which is counted there. `bytes` gives those of one weight by its owner: layers' products and experts may
-/// be stored in formats of their own.
+/// embedding's, which is counted there. `bytes` gives those of one weight by its owner: layers' products and experts
+/// may be stored in formats of their own.
 #[must_use]
 pub fn weight_bytes_of_segment(segment: &Segment, shares_head: bool, bytes: impl Fn(WeightsOf) -> f64) -> Bytes {
     let of_operator = |operator: &OperatorNode| {

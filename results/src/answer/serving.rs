@@ -29,7 +29,7 @@ pub struct ServingReport {
     pub tpot_limit_ms: Option<f64>,
     /// How it serves beside the plain way; `null` in the plain way.
     pub method: Option<MethodRecord>,
-    /// What is assumed about the model and the networks.
+    /// Assumptions about the model and the networks.
     #[serde(default)]
     pub assumptions: Vec<String>,
     /// The objective that ranks deployments, as `--objective` has it.

@@ -68,7 +68,7 @@ pub fn serving_explanation(explained: &ServingExplanation) -> String {
     text
 }
 
-/// What binds.
+/// The limit that binds.
 const BINDS: &str = "what binds";
 
 /// A row per alternative, with its chip where the heading does not name it.

@@ -76,7 +76,8 @@ pub enum RecordError {
     },
     /// It is not the record of `serve`.
     #[error(
-        "{}: is not the record of a run of `coplace serve`, and the others are; compare runs of one verb", file.display()
+        "{}: is not the record of a run of `coplace serve`, and the others are; compare runs of one verb",
+        file.display()
     )]
     NotServing {
         /// The file.
