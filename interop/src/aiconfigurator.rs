@@ -183,6 +183,7 @@ impl AiConfiguratorSystem {
             clock: CLOCK,
             lowered: None,
             cell_rate_limit: None,
+            rates_are_measured: false,
             sustained_clock_fraction: 1.0,
             tensor: TensorCores {
                 cores: 1,

@@ -273,6 +273,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
         clock,
         lowered: None,
         cell_rate_limit: None,
+        rates_are_measured: false,
         sustained_clock_fraction: 1.0,
         tensor,
         vector: VectorCores { cores, lanes: lanes_per_core(r, tensor.arrays_per_core), buffer: None },

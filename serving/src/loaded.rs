@@ -63,7 +63,7 @@ impl PowerRule {
     /// Returns the rule of a question on a chip before any plan is known.
     fn of_chip(question: &ServingQuestion<'_>, chip: &Accelerator) -> Self {
         let asked = question.power_limit;
-        let measured = chip.published.tdp.filter(|_| chip.calibration.tensor_achieved_fraction < 1.0);
+        let measured = chip.published.tdp.filter(|_| chip.rates_are_measured);
         match measured {
             Some(within) => Self { limit: Some(within), holds: true, dynamic: 1.0 },
             None => Self { limit: asked.or(chip.published.tdp), holds: false, dynamic: 1.0 },

@@ -7,7 +7,7 @@ use coplace_serving::lengths::RequestLengths;
 use coplace_serving::plan::ServedProduct;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
 use sim::files::carried::Files;
-use sim::hardware::{Accelerator, Calibration};
+use sim::hardware::Accelerator;
 use sim::kernel::Kernel;
 use sim::network::Fabric;
 use sim::units::{Bytes, Seconds, Watts};
@@ -384,7 +384,6 @@ fn the_published_limit_lowers_no_measured_rates() {
     chip.published.tdp = None;
     assert!(pool(&chip).power > Watts(750.0));
     chip.published.tdp = Some(Watts(750.0));
-    chip.calibration = Calibration::default();
-    let ideal = pool(&chip);
+    let ideal = pool(&chip.without_measured_limits());
     assert!(ideal.clock < ideal.full_clock && ideal.power <= Watts(750.0 * (1.0 + 1e-9)), "{ideal:?}");
 }

@@ -309,6 +309,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         clock,
         lowered: None,
         cell_rate_limit: None,
+        rates_are_measured: raw.calibration.contains_key("tensor_achieved_fraction"),
         sustained_clock_fraction: raw.sustained_clock_fraction.unwrap_or(1.0),
         tensor: TensorCores {
             cores: raw.tensor.cores,

@@ -118,6 +118,10 @@ pub struct Accelerator {
     /// sets of chips have one, where no chip has both the most cells and the highest clock of its set.
     #[serde(skip)]
     pub cell_rate_limit: Option<Hertz>,
+    /// True if its file says on which measurements the rate of its products was fitted. The chip kept to its published
+    /// limit of power meanwhile.
+    #[serde(skip)]
+    pub rates_are_measured: bool,
     /// Fraction of the clock that matrix products keep in hours of training, limited by power and heat. It is relative
     /// to the short runs that `calibration` was fitted to; 1 where unknown.
     pub sustained_clock_fraction: f64,
@@ -231,6 +235,7 @@ impl Accelerator {
     pub fn without_measured_limits(self) -> Self {
         Self {
             calibration: Calibration::default(),
+            rates_are_measured: false,
             sustained_clock_fraction: 1.0,
             library: None,
             attention: BTreeMap::new(),

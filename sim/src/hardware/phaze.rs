@@ -184,6 +184,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
         clock,
         lowered: None,
         cell_rate_limit: None,
+        rates_are_measured: false,
         sustained_clock_fraction: 1.0,
         tensor: TensorCores {
             cores: config.num_tc,

@@ -51,6 +51,7 @@ impl CalculonSystem {
             clock,
             lowered: None,
             cell_rate_limit: None,
+            rates_are_measured: false,
             sustained_clock_fraction: 1.0,
             tensor: TensorCores {
                 cores: 1,
