@@ -245,7 +245,7 @@ mod tests {
             (expected.library, expected.streams) = (None, None);
             expected.attention.clear();
             expected.published = super::super::PublishedFigures::default();
-            expected.sustained_clock_fraction = 1.0;
+            (expected.sustained_clock_fraction, expected.rates_are_measured) = (1.0, false);
             expected.origin.built_in = None;
             // Idle power is measured too; the model's takes its place where the die is known.
             if let Some(modelled) = default_static_power(&template.accelerator) {
