@@ -48,7 +48,7 @@ pub struct EngineBatching {
 }
 
 /// Rates of the engine's kernels relative to the chip's library.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineKernels {
     /// Rate of matrix products, as a fraction of the library's.
@@ -63,6 +63,10 @@ pub struct EngineKernels {
     pub own_sum_kib: f64,
     /// Microseconds of such a kernel besides its bytes.
     pub own_sum_us: f64,
+    /// The library that runs attention, by a name of the chip's file; `None` is the serving library of the chip's
+    /// figures (TensorRT-LLM), whose calls also rotate and write the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention_library: Option<String>,
 }
 
 /// How an engine uses memory.

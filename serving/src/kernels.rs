@@ -32,6 +32,7 @@ pub(crate) struct KernelTimes<'a> {
     pub(crate) fabric: &'a Fabric,
     pub(crate) engine: &'a ServingEngine,
     pub(crate) formats: ServingFormats,
+    pub(crate) attention: AttentionSoftware,
 }
 
 impl KernelTimes<'_> {
@@ -127,7 +128,7 @@ impl KernelTimes<'_> {
             head_dim: a.head_dim,
             window: a.window,
             operand,
-            software: AttentionSoftware::Serving,
+            software: self.attention,
         };
         let alone = |call: AttentionCall| self.chip.time_alone(&Routine::Attention(call));
         if let Some(group) = a.queries.checked_div(drafts) {

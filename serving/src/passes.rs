@@ -12,7 +12,7 @@ use crate::method::{CacheStore, Drafter, ServingMethod};
 use crate::pass_time::PassTime;
 use crate::technique::MergedChunks;
 use crate::{ServingEngine, ServingError, ServingPlan};
-use sim::cost::CostModel;
+use sim::cost::{AttentionSoftware, CostModel};
 use sim::hardware::Accelerator;
 use sim::kernel::{Collective, CollectiveKind, Contraction, DataType, RankGroup};
 use sim::network::Fabric;
@@ -86,9 +86,13 @@ impl<'a> PassTimes<'a> {
         let hardware = |e: &dyn std::fmt::Display| ServingError::Hardware(e.to_string());
         let chip = CostModel::new(chip.clone()).map_err(|e| hardware(&e))?;
         fabric.check_group(RankGroup { ranks: plan.devices(), stride: 1 }).map_err(|e| hardware(&e))?;
+        let attention = match &engine.kernels.attention_library {
+            None => AttentionSoftware::Serving,
+            Some(name) => AttentionSoftware::find_on_chip(chip.accelerator(), name).map_err(|e| hardware(&e))?,
+        };
         Ok(Self {
             model: Cow::Borrowed(model),
-            kernels: KernelTimes { chip, fabric, engine, formats: plan.formats },
+            kernels: KernelTimes { chip, fabric, engine, formats: plan.formats, attention },
             plan,
             method: ServingMethod::default(),
             drafter: None,

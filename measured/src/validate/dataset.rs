@@ -233,7 +233,7 @@ impl Dataset {
                 "top_k",
             ],
             Self::KernelEnergy => &ENERGY_COLUMNS,
-            Self::DecodePasses => &["dataset", "spread_pct", "timing", "source"],
+            Self::DecodePasses => &["dataset", "library", "new", "spread_pct", "timing", "source"],
             Self::Collectives => &["dataset", "bus_gbytes_per_s", "algo", "source"],
             Self::StreamContention => &[
                 "dataset",

@@ -1,4 +1,5 @@
-//! Decoding iterations of one device that runs them as one graph, without an engine around it.
+//! Passes of one device that runs each as one graph, without an engine around it: iterations of decoding, and chunks of
+//! prompts.
 
 use super::PreparedInputs;
 use super::cluster::fabric_of_row;
@@ -12,7 +13,7 @@ const GRAPH_GAP_US: f64 = 1.0;
 /// Most sequences, and most tokens of context.
 const MOST: u64 = 1 << 24;
 
-/// Predicts the time of an iteration in microseconds.
+/// Predicts the time of a pass in microseconds: of an iteration of decoding, or of the `new` tokens of every prompt.
 pub(in crate::validate) fn predict_decode(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -27,11 +28,19 @@ pub(in crate::validate) fn predict_decode(
     let mut engine =
         super::serving::engine_named(prepared, "ideal").map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     engine.launch.gap_us = GRAPH_GAP_US;
+    engine.kernels.attention_library = row.cell("library").map(str::to_owned);
     let fabric = fabric_of_row(prepared, row, &chip_name, &Layout::default())?;
     let (sequences, context) = (row.dimension("batch", MOST)?, row.dimension("context", MOST)?);
     let plan = ServingPlan::of_one_device(ServingFormats::BF16);
     let mut times = PassTimes::new(&model, &chip, &fabric, &engine, plan).map_err(refuse)?;
-    // The new token is one of the context.
-    let pass = times.decode(sequences, context - 1).map_err(refuse)?;
+    let new = row.optional_dimension("new", MOST)?;
+    let cached = context.checked_sub(new.unwrap_or(1)).ok_or_else(|| {
+        row.row_fault("new", &format!("the context has {context} tokens, the new ones among them"), "count them in")
+    })?;
+    let pass = match new {
+        None => times.decode(sequences, cached),
+        Some(new) => times.prefill(sequences, new, cached),
+    }
+    .map_err(refuse)?;
     Ok(vec![("measured_us", pass.total().micros())])
 }
