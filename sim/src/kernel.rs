@@ -171,6 +171,9 @@ pub enum ElementwiseFunction {
     Dropout,
     /// Change of number format (quantise or dequantise).
     Convert,
+    /// One operation on numbers whose places are computed one by one: operands that are broadcast, transposed, cut from
+    /// wider rows or of two sizes, in a framework's kernel without vector loads.
+    Indexed,
     /// Gather of rows (embedding lookup, expert dispatch).
     Gather,
     /// Scatter-add of rows (embedding gradient, expert combine).

@@ -429,6 +429,7 @@ fn techniques_of(
         sequence_length: question.sequence_length(model),
         optimizer: software.optimizer,
         elementwise_fusion: stack.kernels.elementwise_fusion,
+        composed_layers: stack.kernels.composed_layers,
         separate_projections: stack.kernels.separate_projections,
         wide_adapters: stack.kernels.wide_adapters,
         loss: stack.kernels.loss,

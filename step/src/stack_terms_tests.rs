@@ -1,8 +1,12 @@
 //! Effects of single stack scalars on a step.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::{ChipTimes, DeviceMemory, MemoryClass, SoftwareStack, StepTime, TrainingPlan, step_memory, step_time};
+use super::{
+    ChipTimes, DeviceMemory, Fidelity, MemoryClass, SoftwareStack, StepTime, TrainingPlan, step_memory, step_time,
+};
+use sim::cost::{AttentionCall, AttentionSoftware, CostModel, Routine};
 use sim::hardware::Accelerator;
+use sim::kernel::{DataType, Direction, FusedAttention, Kernel};
 use sim::network::Fabric;
 use sim::pipeline::PipelineSchedule;
 use workloads::footprint::{Optimizer, Precision};
@@ -152,4 +156,62 @@ fn experts_are_launched_one_by_one() {
     assert_eq!(host(8, 0.0), 0.0);
     let (few, many) = (host(8, 200.0), host(4, 200.0));
     assert!(many > 1.4 * few, "16 and 32 experts on a device: {few} and {many}");
+}
+
+/// An H100's cuDNN takes its own measured time, at the chip's sustained clock where the stack is throttled. A chip
+/// without its rates keeps the modelled kernel; an unknown name is refused with those that exist.
+#[test]
+fn attention_runs_by_the_library_that_the_stack_names() {
+    let stack = |library: &str, throttled: bool| {
+        let stack = SoftwareStack::load("huggingface").unwrap();
+        let stack = stack.with_option(&format!("kernels.attention_library={library}")).unwrap();
+        stack.with_option(&format!("sustained.throttled={throttled}")).unwrap()
+    };
+    let attention = FusedAttention {
+        direction: Direction::Forward,
+        batch: 2,
+        heads: 32,
+        kv_heads: 8,
+        queries: 4096,
+        keys: 4096,
+        head_dim: 64,
+        causal: true,
+        window: None,
+        values_are_keys: false,
+        pieces: None,
+        operand: DataType::Bf16,
+    };
+    let time = |chip: &str, stack: &SoftwareStack, attention: FusedAttention| {
+        let chip = Accelerator::built_in(chip).unwrap();
+        let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
+        let chip = ChipTimes::new(&chip, stack).unwrap();
+        chip.lower_bound_of_kernel(&Kernel::FusedAttention(attention), &fabric, Fidelity::Mapped).micros()
+    };
+    // The library's own time and the gap between kernels. The device's clock gave 342 us (cuDNN 9.19 in a training
+    // step): its rates, fitted on other shapes, are a fifth too fast here.
+    let gap = stack("cudnn", false).launch.gap_us;
+    let alone = {
+        let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
+        let software = AttentionSoftware::find_on_chip(&chip, "cudnn").unwrap();
+        let call = AttentionCall::of_kernel(&attention, software).unwrap();
+        CostModel::new(chip).unwrap().time_alone(&Routine::Attention(call)).micros()
+    };
+    let measured = time("h100_80gb_sxm", &stack("cudnn", false), attention) - gap;
+    assert!((measured / alone - 1.0).abs() < 1e-9, "{measured} us, alone {alone}");
+    assert!((270.0..350.0).contains(&alone), "{alone}");
+    assert_eq!(
+        time("h100_80gb_sxm", &stack("sdpa", false), attention),
+        time("h100_80gb_sxm", &stack("cudnn", false), attention)
+    );
+    assert!(time("h100_80gb_sxm", &stack("cudnn", true), attention) > 1.1 * measured);
+    assert_eq!(
+        time("a100_80gb_sxm", &stack("sdpa", false), attention),
+        time("a100_80gb_sxm", &stack("modelled", false), attention)
+    );
+    let whole = FusedAttention { causal: false, ..attention };
+    let [named, modelled] = ["cudnn", "modelled"].map(|name| time("h100_80gb_sxm", &stack(name, false), whole));
+    assert_eq!(named, modelled, "a library's rates are those of causal attention");
+    let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
+    let refused = ChipTimes::new(&chip, &stack("flash_attention_9", false)).unwrap_err().to_string();
+    assert!(refused.contains("flash_attention_9") && refused.contains("cudnn, flash_attention_2"), "{refused}");
 }

@@ -78,6 +78,10 @@ pub struct Lowering {
     /// True if neighbouring elementwise work is one kernel: dropout + residual sum, SwiGLU, RMSNorm with its
     /// conversions, scaled masked softmax. Otherwise as in eager PyTorch, with the tensors that it keeps.
     pub elementwise_fusion: bool,
+    /// True if RMS norms, rotations and conversions run as the single operations that the model's Python file writes
+    /// (transformers, LitGPT); only where elementwise work is not fused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub composed_layers: bool,
     /// True if query, key and value, and gate and up, are separate products (TorchTitan, MaxText), not one each
     /// (Megatron-LM).
     pub separate_projections: bool,
@@ -159,6 +163,7 @@ impl Lowering {
             precision: Precision::MIXED_BF16,
             optimizer: Optimizer::Adam,
             elementwise_fusion: true,
+            composed_layers: false,
             separate_projections: false,
             epilogues: false,
             separate_accumulation: false,

@@ -1,7 +1,7 @@
 //! A call of attention, as measurements of single kernels describe it.
 
 use crate::hardware::{Accelerator, AttentionLibrary};
-use crate::kernel::{DataType, Direction};
+use crate::kernel::{DataType, Direction, FusedAttention};
 
 /// A call of attention: `queries` new tokens of each sequence attend to the `keys` tokens before and among them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +26,27 @@ pub struct AttentionCall {
     pub operand: DataType,
     /// The library that runs it.
     pub software: AttentionSoftware,
+}
+
+impl AttentionCall {
+    /// Returns the call that runs a kernel of a step. `None` if libraries' rates do not cover it: attention that is not
+    /// causal, over pieces of a sequence, or on keys that are the values.
+    #[must_use]
+    pub fn of_kernel(kernel: &FusedAttention, software: AttentionSoftware) -> Option<Self> {
+        let covered = kernel.causal && kernel.pieces.is_none() && !kernel.values_are_keys;
+        covered.then_some(Self {
+            direction: kernel.direction,
+            batch: kernel.batch,
+            heads: kernel.heads,
+            kv_heads: kernel.kv_heads,
+            queries: kernel.queries,
+            keys: kernel.keys,
+            head_dim: kernel.head_dim,
+            window: kernel.window,
+            operand: kernel.operand,
+            software,
+        })
+    }
 }
 
 /// The library of an attention kernel.

@@ -33,7 +33,7 @@ pub enum NameError {
 }
 
 /// All names that [`kernel_from_name`] accepts.
-pub const KERNEL_NAMES: [&str; 26] = [
+pub const KERNEL_NAMES: [&str; 27] = [
     "gemm",
     "gemm_dgrad",
     "gemm_wgrad",
@@ -46,6 +46,7 @@ pub const KERNEL_NAMES: [&str; 26] = [
     "adamw",
     "add",
     "mul",
+    "indexed",
     "relu",
     "leaky_relu",
     "parametric_relu",
@@ -144,6 +145,7 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
         "adamw" => (ElementwiseFunction::Adam, 4),
         "add" => (ElementwiseFunction::Add, 2),
         "mul" => (ElementwiseFunction::Mul, 2),
+        "indexed" => (ElementwiseFunction::Indexed, 2),
         "relu" => (ElementwiseFunction::Relu, 1),
         "leaky_relu" => (ElementwiseFunction::LeakyRelu, 1),
         "parametric_relu" => (ElementwiseFunction::ParametricRelu, 1),

@@ -22,6 +22,12 @@ const DIVISION: f64 = 10.0;
 const SQUARE_ROOT: f64 = 15.0;
 const DROPOUT: f64 = 2.0;
 
+/// Lane-cycles of one number whose places a kernel computes by itself: divisions by the sizes of the dimensions, for
+/// every operand. Such kernels of PyTorch 2.11 (products with tables of sines, sums of transposed heads, copies of
+/// halves, conversions to fp32) run at 0.26 to 0.35 T numbers/s on an H100, whatever their bytes: 67 at 0.3, 57 to 77;
+/// concatenations at 0.22 (`measured/reference/pytorch_h100_h200`).
+const INDEXED: f64 = 67.0;
+
 /// Rows that a core works on at a time: the sublanes of a TPU's vector unit (8 x 128 registers), or the blocks of 256
 /// threads that fill the 2048 threads of a GPU's multiprocessor.
 const ROWS_IN_FLIGHT: f64 = 8.0;
@@ -42,11 +48,12 @@ const BROKEN_STREAM: f64 = 0.766;
 #[must_use]
 pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -> f64 {
     use ElementwiseFunction::{
-        Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, LeakyRelu,
+        Adafactor, Adam, Adam8bit, Add, BinaryStep, Convert, Copy, Dropout, Elu, Exp, Gather, Gelu, Indexed, LeakyRelu,
         Momentum, Mul, ParametricRelu, Relu, Rope, Scatter, Selu, Sgd, Sigmoid, Silu, SwiGlu, Tanh,
     };
     match (function, direction) {
         (Copy | Add | Mul | Relu | BinaryStep | Convert | Gather | Scatter, _) => 1.0,
+        (Indexed, _) => INDEXED,
         // A comparison and a product.
         (LeakyRelu | ParametricRelu, Direction::Forward) => 2.0,
         (LeakyRelu | ParametricRelu, Direction::Backward) => 3.0,

@@ -150,6 +150,17 @@ pub struct AttentionLibrary {
 }
 
 impl AttentionLibrary {
+    /// Returns the library at a fraction of the chip's clock.
+    #[must_use]
+    pub fn at_clock(self, fraction: f64) -> Self {
+        Self {
+            issue_fraction: self.issue_fraction * fraction,
+            backward_issue_fraction: self.backward_issue_fraction * fraction,
+            softmax_fraction: self.softmax_fraction * fraction,
+            ..self
+        }
+    }
+
     /// All scalars. A file that names the library gives all of them.
     pub const PARAMETERS: [FittedScalar<Self>; 6] = [
         FittedScalar {

@@ -3,8 +3,9 @@
 use crate::communication::contention::Communication;
 use crate::communication::network::StepNetwork;
 use crate::communication::slowing::MutualSlowdown;
+use crate::stack::software::{MODELLED_ATTENTION, SDPA};
 use crate::{ExecutionMode, SoftwareStack, StepError};
-use sim::cost::{CostModel, KernelCost, Span};
+use sim::cost::{AttentionCall, AttentionSoftware, CostModel, KernelCost, Routine, Span};
 use sim::costed::{self, CostsBySpan};
 use sim::hardware::{Accelerator, KernelLibrary};
 use sim::kernel::{Collective, Kernel, RankGroup};
@@ -52,6 +53,7 @@ pub const SCHEDULE_STEPS: u64 = 50_000;
 pub struct ChipTimes {
     stack: SoftwareStack,
     model: CostModel,
+    attention: Option<AttentionSoftware>,
     fidelity: Fidelity,
     known: BTreeMap<Kernel, KernelTimeEnergy>,
     scheduled: BTreeMap<Kernel, CostsBySpan>,
@@ -67,6 +69,16 @@ fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f
         write_fraction: (library.write_fraction * stack.sustained.memory_fraction).min(1.0),
         ..library
     }
+}
+
+/// Returns a chip's attention library of this name, at a fraction of the chip's clock.
+fn attention_library_of_chip(chip: &Accelerator, name: &str, clock: f64) -> Result<AttentionSoftware, StepError> {
+    let found = AttentionSoftware::find_on_chip(chip, name)
+        .map_err(|e| StepError::Hardware(format!("kernels.attention_library: {e}")))?;
+    Ok(match found {
+        AttentionSoftware::Version(own) => AttentionSoftware::Version(own.at_clock(clock)),
+        unmeasured => unmeasured,
+    })
 }
 
 /// Time and energy of a kernel.
@@ -101,6 +113,12 @@ impl ChipTimes {
         calibration.hbm_achieved_fraction =
             (calibration.hbm_achieved_fraction * stack.sustained.memory_fraction).min(1.0);
         chip.calibration = calibration;
+        let attention = match stack.kernels.attention_library.as_str() {
+            MODELLED_ATTENTION => None,
+            name if name == SDPA.0 && !chip.attention.contains_key(SDPA.1) => None,
+            name if name == SDPA.0 => Some(attention_library_of_chip(&chip, SDPA.1, clock)?),
+            name => Some(attention_library_of_chip(&chip, name, clock)?),
+        };
         chip.library = match stack.kernels.execution {
             // A compiler's schedule runs its own kernels.
             ExecutionMode::Scheduled => None,
@@ -108,7 +126,16 @@ impl ChipTimes {
         };
         let model = CostModel::new(chip).map_err(|e| StepError::Hardware(e.to_string()))?;
         let (known, scheduled, least) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Ok(Self { stack: stack.clone(), model, fidelity: Fidelity::Exact, known, scheduled, least, schedules })
+        Ok(Self {
+            stack: stack.clone(),
+            model,
+            attention,
+            fidelity: Fidelity::Exact,
+            known,
+            scheduled,
+            least,
+            schedules,
+        })
     }
 
     /// Reuses cached kernel times for a chip with identical timing ([`Accelerator::runs_like`]).
@@ -127,7 +154,7 @@ impl ChipTimes {
         let same = fidelity.times_kernels() && self.fidelity.times_kernels();
         let (known, scheduled) = if same { (self.known.clone(), self.scheduled.clone()) } else { Default::default() };
         let (stack, model, schedules) = (self.stack.clone(), self.model.clone(), Arc::clone(&self.schedules));
-        Self { stack, model, fidelity, known, scheduled, least: BTreeMap::new(), schedules }
+        Self { stack, model, attention: self.attention, fidelity, known, scheduled, least: BTreeMap::new(), schedules }
     }
 
     /// Returns the software stack.
@@ -155,13 +182,18 @@ impl ChipTimes {
     /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap. The chip's limit on cells
     /// times clock bounds it from below.
     fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
+        let gap = Seconds::from_micros(self.stack.launch.gap_us);
+        if let (Kernel::FusedAttention(attention), Some(software)) = (kernel, self.attention)
+            && let Some(call) = AttentionCall::of_kernel(attention, software)
+        {
+            return self.model.time_alone(&Routine::Attention(call)) + gap;
+        }
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
             Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
             _ => 1.0,
         };
-        modelled.max(self.model.time_at_cell_rate_limit(kernel)) / slower
-            + Seconds::from_micros(self.stack.launch.gap_us)
+        modelled.max(self.model.time_at_cell_rate_limit(kernel)) / slower + gap
     }
 
     /// Returns a lower bound on a kernel's time over all mappings, at `fidelity`; for a collective, its latency.

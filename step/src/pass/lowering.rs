@@ -60,6 +60,7 @@ pub fn lowering_of_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStac
         precision: plan.precision,
         optimizer: plan.optimizer,
         elementwise_fusion: stack.kernels.elementwise_fusion,
+        composed_layers: stack.kernels.composed_layers,
         separate_projections: stack.kernels.separate_projections,
         cached_conversions: stack.kernels.cached_conversions,
         weighted_experts: stack.kernels.weighted_experts,

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!((set.overlap.tensor, set.kernels.shard_within_domain, set.memory.gathered_layers), (0.5, true, 3));
         assert!(set.name.starts_with("megatron with overlap.tensor=0.5 with kernels."), "{}", set.name);
         let mut back = set;
-        (back.overlap, back.kernels, back.memory) = (stack.overlap, stack.kernels, stack.memory);
+        (back.overlap, back.kernels, back.memory) = (stack.overlap, stack.kernels.clone(), stack.memory);
         assert_eq!((back.launch, back.sustained), (stack.launch, stack.sustained));
         // Setting a value that the stack already has makes no new stack with other intervals.
         assert_eq!(

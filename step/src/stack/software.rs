@@ -111,13 +111,22 @@ pub enum ExecutionMode {
 }
 
 /// How the stack lowers a model to kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelOptions {
     /// How a pass runs its kernels.
     pub execution: ExecutionMode,
     /// True if neighbouring elementwise work is one kernel.
     pub elementwise_fusion: bool,
+    /// True if RMS norms, rotations and conversions run as the single operations that the model's Python file writes
+    /// (see `Lowering::composed_layers`).
+    #[serde(default)]
+    pub composed_layers: bool,
+    /// The library that runs causal attention over whole sequences: a name of the chip's file (`cudnn`,
+    /// `flash_attention_2`) for its measured rates, `sdpa` for what PyTorch takes (cuDNN where the chip's file has its
+    /// rates), or `modelled` for the modelled kernel at `sustained.attention_fraction`.
+    #[serde(default = "modelled")]
+    pub attention_library: String,
     /// True if a separate pass adds weight gradients to those in memory.
     pub separate_accumulation: bool,
     /// True if narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients
@@ -165,6 +174,16 @@ pub struct KernelOptions {
     pub gradient_reads: f64,
     /// Extra passes that write the gradients, besides the update: clipping, unscaling, conversion.
     pub gradient_writes: f64,
+}
+
+/// The modelled attention kernel.
+pub(crate) const MODELLED_ATTENTION: &str = "modelled";
+
+/// PyTorch's choice: cuDNN on an H100 and an H200 (2.11, `torch._fused_sdp_choice`).
+pub(crate) const SDPA: (&str, &str) = ("sdpa", "cudnn");
+
+fn modelled() -> String {
+    MODELLED_ATTENTION.to_owned()
 }
 
 /// No multiple beyond the tensor-parallel degree.

@@ -50,9 +50,9 @@ pub(crate) fn add_loss(
         backward_steps.push(kernel_step("backward_input", backward));
     } else {
         outputs.push(graph.add_wide_copy(&format!("{name}.fp32"), elements));
-        let convert = |direction, read, written| {
-            elementwise_kernel(ElementwiseFunction::Convert, direction, elements, read, written)
-        };
+        let upcast = if shape.composed { ElementwiseFunction::Indexed } else { ElementwiseFunction::Convert };
+        let convert =
+            |function, direction, read, written| elementwise_kernel(function, direction, elements, read, written);
         let forward = reduction_kernel(
             RowFunction::CrossEntropy,
             Direction::Forward,
@@ -61,10 +61,16 @@ pub(crate) fn add_loss(
             wide + Bytes(4) * tokens,
         );
         let backward = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide * 2 + labels, wide);
-        steps.push(kernel_step("forward.upcast", convert(Direction::Forward, size, wide)));
+        steps.push(kernel_step("forward.upcast", convert(upcast, Direction::Forward, size, wide)));
         steps.push(kernel_step("forward", forward));
+        if shape.composed {
+            // The label's gradient goes into zeros.
+            let zeros = elementwise_kernel(ElementwiseFunction::Copy, Direction::Backward, elements, Bytes::ZERO, wide);
+            backward_steps.push(kernel_step("backward_input.zeros", zeros));
+        }
         backward_steps.push(kernel_step("backward_input", backward));
-        backward_steps.push(kernel_step("backward_input.downcast", convert(Direction::Backward, wide, size)));
+        let downcast = convert(ElementwiseFunction::Convert, Direction::Backward, wide, size);
+        backward_steps.push(kernel_step("backward_input.downcast", downcast));
     }
     if shape.is_tensor_parallel() {
         for what in ["maximum", "label", "sum"] {

@@ -3,6 +3,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod channel_scan;
+mod composed;
 pub(crate) mod context;
 pub(crate) mod convolution;
 pub(crate) mod cross;
@@ -66,6 +67,8 @@ pub(crate) struct OperatorContext {
     pub(crate) gradient: DataType,
     /// True if neighbouring elementwise work is one kernel.
     pub(crate) fused: bool,
+    /// True if RMS norms, rotations and conversions run as single operations (`composed.rs`).
+    pub(crate) composed: bool,
     /// True if a separate pass adds weight gradients to those in memory.
     pub(crate) separate_accumulation: bool,
     pub(crate) cached_conversions: bool,

@@ -2,6 +2,7 @@
 //! Korthikanti et al. 2022 count it). RMSNorm keeps its input and one fp32 factor per row. Unfused RMSNorm (eager
 //! Hugging Face) keeps an fp32 copy of the input and the normalised rows instead.
 
+use super::composed::NormedRows;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::Norm;
@@ -97,37 +98,12 @@ impl NormOperator {
         let normalised = graph.add_activation(&format!("{}.normalised", self.name), elements);
         let (small, large, row) =
             (shape.activation_bytes(elements), graph.tensor_bytes(wide), graph.tensor_bytes(factor));
-        let gain = shape.activation_bytes(self.width);
-        let forward: Vec<KernelStep> = vec![
-            kernel_step(
-                "forward.upcast",
-                elementwise_kernel(ElementwiseFunction::Convert, Direction::Forward, elements, small, large),
-            ),
-            kernel_step(
-                "forward.normalise",
-                reduction_kernel(RowFunction::RmsNorm, Direction::Forward, (rows, self.width), large, row + small),
-            ),
-            kernel_step(
-                "forward.gain",
-                elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, elements, small + gain, small),
-            ),
-        ];
-        let backward = vec![
-            kernel_step(
-                "backward_input.gain",
-                elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, elements, small + gain, small),
-            ),
-            kernel_step(
-                "backward_input",
-                reduction_kernel(
-                    RowFunction::RmsNorm,
-                    Direction::Backward,
-                    (rows, self.width),
-                    small + large + row,
-                    small,
-                ),
-            ),
-        ];
+        let of = NormedRows { rows, width: self.width, narrow: small, wide: large, factor: row };
+        let (forward, backward) = if shape.composed {
+            (of.forward_steps(), of.backward_steps())
+        } else {
+            eager_rms_steps(&of, shape.activation_bytes(self.width))
+        };
         let mut chains = vec![input_chain(&[input], &[wide, factor], backward)];
         chains.extend(self.norm_weight_gradient(shape, &[normalised], small));
         graph.add_operator(NewOperator {
@@ -140,4 +116,25 @@ impl NormOperator {
             ..NewOperator::default()
         });
     }
+}
+
+/// Returns an RMS norm as three kernels, and its gradient as two. `gain` is the gains' bytes.
+fn eager_rms_steps(of: &NormedRows, gain: Bytes) -> (Vec<KernelStep>, Vec<KernelStep>) {
+    use ElementwiseFunction::{Convert, Mul};
+    let (small, large, row) = (of.narrow, of.wide, of.factor);
+    let numbers = of.rows.saturating_mul(of.width);
+    let rows = |direction, read, written| {
+        reduction_kernel(RowFunction::RmsNorm, direction, (of.rows, of.width), read, written)
+    };
+    let numbers = |function, direction, read, written| elementwise_kernel(function, direction, numbers, read, written);
+    let forward = vec![
+        kernel_step("forward.upcast", numbers(Convert, Direction::Forward, small, large)),
+        kernel_step("forward.normalise", rows(Direction::Forward, large, row + small)),
+        kernel_step("forward.gain", numbers(Mul, Direction::Forward, small + gain, small)),
+    ];
+    let backward = vec![
+        kernel_step("backward_input.gain", numbers(Mul, Direction::Backward, small + gain, small)),
+        kernel_step("backward_input", rows(Direction::Backward, small + large + row, small)),
+    ];
+    (forward, backward)
 }

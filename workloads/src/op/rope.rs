@@ -1,6 +1,7 @@
 //! Rotary position embedding of queries and keys. It is linear, so the backward pass (the inverse rotation) reads only
 //! the tables of sines and cosines, which the model has once.
 
+use super::composed::rotation_steps;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
@@ -24,17 +25,20 @@ pub(crate) fn add_rotation(
     let turned = elements / head_dim.max(1) * rotated;
     // One sine and one cosine, fp32, per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rotated;
-    let kernel = |direction| elementwise_kernel(ElementwiseFunction::Rope, direction, turned, size + tables, size);
+    let steps = |direction, label| {
+        if shape.composed {
+            let of = |numbers: u64| numbers / head_dim.max(1) * rotated;
+            return rotation_steps(direction, [("query", of(queries)), ("key", of(keys))], shape.operand.bytes());
+        }
+        let kernel = elementwise_kernel(ElementwiseFunction::Rope, direction, turned, size + tables, size);
+        vec![kernel_step(label, kernel)]
+    };
     graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key],
         outputs: vec![rotated_query, rotated_key],
-        forward: vec![kernel_step("forward", kernel(Direction::Forward))],
-        backward: vec![input_chain(
-            &[query, key],
-            &[],
-            vec![kernel_step("backward_input", kernel(Direction::Backward))],
-        )],
+        forward: steps(Direction::Forward, "forward"),
+        backward: vec![input_chain(&[query, key], &[], steps(Direction::Backward, "backward_input"))],
         ..NewOperator::default()
     });
     (rotated_query, rotated_key)

@@ -25,6 +25,7 @@ impl<'a> SegmentPlan<'a> {
             product: lowering.precision.product.unwrap_or(lowering.precision.operand),
             gradient: lowering.precision.gradient,
             fused: lowering.elementwise_fusion,
+            composed: lowering.composed_layers && !lowering.elementwise_fusion,
             separate_accumulation: lowering.separate_accumulation,
             cached_conversions: lowering.cached_conversions,
             fused_loss: lowering.fused_loss,
