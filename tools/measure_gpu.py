@@ -6,10 +6,11 @@
 `--chip` is the name of the chip: one of `coplace list chips`, or of a chip file of your own. It writes
   kernels.csv            products by format, layout and alignment, attention, norms, the optimizer: one row per kernel;
   stream_contention.csv  host copies beside products;
-  training_runs.csv      steps and peaks of Llama-like models: plain, recomputed, and with the loss by chunks;
+  training_runs.csv      steps and peaks of Llama-like models in the operations of transformers, plain and recomputed;
   serving_kernels.csv    (part `serving`) what decoding runs: products of few rows, attention of one query, few tokens
                          an expert, in the columns of kernels.csv;
-  decode_passes.csv      (part `decode`) one iteration of a Llama-like model, as one graph, by sequences and context;
+  decode_passes.csv      (part `decode`) one iteration of a Llama-like model, as one graph, by sequences and context, and
+                         chunks of a prompt behind tokens in the cache;
   finetuning_peaks.csv   (part `adapters`, needs transformers and peft) peaks and steps of LoRA, DoRA and all weights;
   gpu_energy.csv         (part `power`, needs pynvml) energy of a kernel, by board power and time, and the clock.
 
@@ -464,55 +465,41 @@ def copies(until):
         )
 
 
-class ChunkedLoss(torch.autograd.Function):
-    """Head and cross-entropy over chunks of tokens: only one chunk has logits at a time, and both gradients are ready
-    when the forward pass ends. A chunk's logits are about as many as the hidden states' numbers: tokens over the ratio
-    of vocabulary to width, rounded up to a power of two."""
+class Norm(torch.nn.Module):
+    """An RMS norm in single operations, as transformers' Llama has it."""
 
-    @staticmethod
-    def forward(context, x, weight, labels):
-        tokens, width = x.shape
-        size = 2 ** math.ceil(math.log2(math.ceil(tokens / math.ceil(weight.shape[0] / width))))
-        dx, dw, total = torch.empty_like(x), torch.zeros_like(weight), x.new_zeros((), dtype=torch.float32)
-        for at in range(0, tokens, size):
-            part = slice(at, min(at + size, tokens))
-            logits = (x[part] @ weight.t()).float()
-            lines = torch.arange(logits.shape[0], device=x.device)
-            norm = logits.logsumexp(-1)
-            total += (norm - logits[lines, labels[part]]).sum()
-            gradient = logits.sub_(norm[:, None]).exp_()
-            gradient[lines, labels[part]] -= 1
-            gradient = (gradient / tokens).to(x.dtype)
-            dx[part] = gradient @ weight
-            dw.addmm_(gradient.t(), x[part])
-        context.save_for_backward(dx, dw)
-        return total / tokens
+    def __init__(self, h):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(h))
 
-    @staticmethod
-    def backward(context, scale):
-        dx, dw = context.saved_tensors
-        return dx * scale, dw * scale, None
+    def forward(self, x):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+        return self.weight * wide.to(x.dtype)
 
 
 class Block(torch.nn.Module):
+    """A layer in the operations of transformers' Llama."""
+
     def __init__(self, h, f, heads, kv):
         super().__init__()
-        self.h, self.d, self.kv = h, h // heads, kv * (h // heads)
+        self.d, kv = h // heads, kv * (h // heads)
         linear = lambda i, o: torch.nn.Linear(i, o, bias=False)
-        self.first, self.second = torch.nn.RMSNorm(h), torch.nn.RMSNorm(h)
-        self.qkv, self.out = linear(h, h + 2 * self.kv), linear(h, h)
-        self.gate_up, self.down = linear(h, 2 * f), linear(f, h)
+        self.first, self.second = Norm(h), Norm(h)
+        self.q, self.k, self.v, self.out = linear(h, h), linear(h, kv), linear(h, kv), linear(h, h)
+        self.gate, self.up, self.down = linear(h, f), linear(h, f), linear(f, h)
 
     def forward(self, x, cos, sin):
-        b, t, _ = x.shape
-        q, k, v = self.qkv(self.first(x)).split([self.h, self.kv, self.kv], -1)
-        q, k, v = (y.view(b, t, -1, self.d).transpose(1, 2) for y in (q, k, v))
+        b, t, h = x.shape
+        y = self.first(x)
+        q, k, v = (part(y).view(b, t, -1, self.d).transpose(1, 2) for part in (self.q, self.k, self.v))
         half = self.d // 2
         turn = lambda y: y * cos + torch.cat((-y[..., half:], y[..., :half]), -1) * sin
-        y = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True, enable_gqa=self.kv != self.h)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, self.h))
-        gate, up = self.gate_up(self.second(x)).chunk(2, -1)
-        return x + self.down(F.silu(gate) * up)
+        gqa = q.shape[1] != k.shape[1]
+        y = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True, enable_gqa=gqa)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, h))
+        y = self.second(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class Llama(torch.nn.Module):
@@ -521,27 +508,31 @@ class Llama(torch.nn.Module):
         self.d = h // heads
         self.embed = torch.nn.Embedding(vocab, h)
         self.blocks = torch.nn.ModuleList(Block(h, f, heads, kv) for _ in range(layers))
-        self.norm, self.head = torch.nn.RMSNorm(h), torch.nn.Linear(h, vocab, bias=False)
+        self.norm, self.head = Norm(h), torch.nn.Linear(h, vocab, bias=False)
 
-    def forward(self, ids, recompute, chunked):
+    def forward(self, ids, recompute):
         pace = torch.arange(self.d // 2, device=dev) * 2 / self.d
         angle = torch.arange(ids.shape[1], device=dev)[:, None] / 10000**pace
         cos, sin = (torch.cat((f(angle), f(angle)), -1).to(torch.bfloat16) for f in (torch.cos, torch.sin))
         x = self.embed(ids)
         for block in self.blocks:
             x = checkpoint(block, x, cos, sin, use_reentrant=False) if recompute else block(x, cos, sin)
-        x, labels = self.norm(x), ids.flatten()
-        if chunked:
-            return ChunkedLoss.apply(x.view(-1, x.shape[-1]), self.head.weight, labels)
-        logits = self.head(x)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), ids.flatten())
 
 
-def measure_step(model, optimizer, ids, recompute, chunked):
+def attention_library(heads, kv, d, s):
+    """The library that PyTorch takes for causal attention, by its name in chips' files."""
+    q, k = (torch.zeros(1, n, s, d, device=dev, dtype=torch.bfloat16) for n in (heads, kv))
+    choice = torch._fused_sdp_choice(q, k, k, is_causal=True, enable_gqa=heads != kv)
+    return {1: "flash_attention_2", 3: "cudnn"}.get(choice, "modelled") if GPU else "modelled"
+
+
+def measure_step(model, optimizer, ids, recompute):
     """Median seconds of a step, and the allocator's peak in GiB (none on a CPU)."""
 
     def step():
-        model(ids, recompute, chunked).backward()
+        model(ids, recompute).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -560,31 +551,28 @@ def steps(until):
     table = Table("training_runs.csv", columns + "allocator,confidence,source")
     if a.quick:
         models = {"tiny": (2, 128, 256, 4, 2, 1024)}
-        runs = [("tiny", s, b, r, c) for s, b in ((128, 2), (64, 4)) for r in (0, 1) for c in (0, 1)]
+        runs = [("tiny", s, b, r) for s, b in ((128, 2), (64, 4)) for r in (0, 1)]
     else:
         models = {"llama-1b": (16, 2048, 8192, 32, 8, 128256), "gpt-760m": (24, 1536, 4096, 16, 16, 50304)}
-        runs = [("llama-1b", 4096, 2, r, c) for r in (0, 1) for c in (0, 1)]
-        runs += [("gpt-760m", 1024, 4, 0, 0), ("gpt-760m", 1024, 8, 1, 1), ("llama-1b", 8192, 1, 1, 0)]
         models.update({"llama-3b": (28, 3072, 8192, 24, 8, 128256), "llama-8b": (32, 4096, 14336, 32, 8, 128256)})
-        runs += [("llama-8b", 4096, 1, 1, 1), ("llama-3b", 4096, 2, 0, 0), ("llama-1b", 32768, 1, 1, 1)]
-        runs += [("llama-8b", 8192, 1, 1, 0), ("llama-3b", 4096, 4, 1, 1)]
-    for name, s, b, recompute, chunked in runs:
+        runs = [("llama-1b", 4096, 2, 0), ("llama-1b", 4096, 2, 1), ("gpt-760m", 1024, 8, 0), ("llama-1b", 16384, 1, 1)]
+        runs += [("llama-8b", 4096, 1, 1), ("llama-3b", 4096, 2, 0), ("gpt-760m", 2048, 4, 1), ("llama-8b", 8192, 1, 1)]
+        runs += [("llama-1b", 1024, 8, 0), ("llama-3b", 8192, 1, 1), ("llama-1b", 8192, 1, 0), ("llama-3b", 2048, 2, 0)]
+    for name, s, b, recompute in runs:
         if time.time() > until:
             return print("steps: the time is up; --minutes gives more", file=sys.stderr)
         layers, h, f, heads, kv, vocab = models[name]
-        # As this file trains: for seconds, at the clock of a cool chip, without loading data; q, k, v and gate, up are
-        # one product each; AdamW is fused, so it makes no copies; a logit is there in bf16 (2 bytes) and as
-        # log-probability (4), its gradient before and behind the softmax (8).
+        # As this file trains: for seconds, at the clock of a cool chip, without loading data; AdamW is fused, so it makes
+        # no copies; a logit is there as log-probability (4 bytes), its gradient behind and before the softmax (8).
         options = "sustained.throttled=false sustained.tensor_fraction=1 launch.per_step_ms=0 "
-        options += "kernels.separate_projections=false memory.update_state_copies=0 memory.bytes_per_logit=14"
-        if chunked:
-            options = options.replace("memory.bytes_per_logit=14", "kernels.loss=chunked")
+        options += "memory.update_state_copies=0 memory.bytes_per_logit=12 "
+        options += f"kernels.attention_library={attention_library(heads, kv, h // heads, s)}"
         kind = "full" if recompute else "none"
         cells = dict(layers=layers, hidden=h, ffn_hidden=f, heads=heads, kv_heads=kv, head_dim=h // heads, vocab=vocab)
         cells.update(dict.fromkeys(("chips", "chips_per_node", "tp", "pp", "dp", "cp", "ep", "gated_mlp"), 1))
         cells.update(dict.fromkeys(("sequence_parallel", "zero_stage", "offload", "tied_embeddings", "master_copy"), 0))
         cells.update(
-            id=f"{a.chip}_{name}_s{s}_b{b}_{kind}" + "_chunked" * chunked,
+            id=f"{a.chip}_{name}_s{s}_b{b}_{kind}",
             dataset="measured_here",
             model=name,
             seq=s,
@@ -607,7 +595,7 @@ def steps(until):
                 model = Llama(layers, h, f, heads, kv, vocab).to(torch.bfloat16)
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
             ids = torch.randint(vocab, (b, s), device=dev)
-            cells["iteration_s"], cells["peak_gib"] = measure_step(model, optimizer, ids, recompute, chunked)
+            cells["iteration_s"], cells["peak_gib"] = measure_step(model, optimizer, ids, recompute)
             cells["fits"] = 1
         except torch.OutOfMemoryError:
             cells["fits"] = 0
@@ -620,8 +608,8 @@ def steps(until):
         table.add(**cells)
 
 
-class DecodeLayer:
-    """A layer that decodes one token of each sequence: its new key and value are written to the cache first. Queries
+class ServedLayer:
+    """A layer that computes new tokens of each sequence: their keys and values are written to the cache first. Queries
     and keys are not rotated. Every layer has weights and a cache of its own."""
 
     def __init__(self, h, f, heads, kv, batch, context):
@@ -633,60 +621,72 @@ class DecodeLayer:
         self.cache = rand(2, batch, context, kv, d)
 
     def run(self, x):
-        h = x.shape[1]
+        from torch.nn.attention.bias import causal_lower_right
+
+        (rows, h), b = x.shape, self.batch
+        new, context = rows // b, self.cache.shape[2]
         y = F.linear(F.rms_norm(x, (h,), self.norms[0]), self.qkv)
-        q, new = y.split([h, 2 * self.kv * self.d], -1)
-        self.cache[:, :, -1] = new.view(self.batch, 2, self.kv, self.d).transpose(0, 1)
+        q, made = y.split([h, 2 * self.kv * self.d], -1)
+        self.cache[:, :, -new:] = made.view(b, new, 2, self.kv, self.d).permute(2, 0, 1, 3, 4)
         keys, values = self.cache.transpose(2, 3)
-        query = q.view(self.batch, self.heads, 1, self.d)
-        y = F.scaled_dot_product_attention(query, keys, values, enable_gqa=True)
-        x = torch.addmm(x, y.view(self.batch, h), self.out.t())
+        query = q.view(b, new, self.heads, self.d).transpose(1, 2)
+        sees = dict(is_causal=True) if new == context else dict(attn_mask=causal_lower_right(new, context))
+        y = F.scaled_dot_product_attention(query, keys, values, enable_gqa=True, **(sees if new > 1 else {}))
+        x = torch.addmm(x, y.transpose(1, 2).reshape(rows, h), self.out.t())
         gate, up = F.linear(F.rms_norm(x, (h,), self.norms[1]), self.gate_up).chunk(2, -1)
         return torch.addmm(x, F.silu(gate) * up, self.down.t())
 
 
 def decode(until):
-    """One iteration of decoding: every layer, the head and the most likely token, as one CUDA graph."""
+    """A pass as one CUDA graph: every layer, the head and the most likely token of each sequence. It decodes a token
+    of each sequence, or computes the new tokens of a prompt behind others in the cache."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    columns = "id,dataset,chip,model,dtype,batch,context,measured_us,spread_pct,timing,source"
+    columns = "id,dataset,chip,model,dtype,batch,new,context,library,measured_us,spread_pct,timing,source"
     table = Table("decode_passes.csv", columns)
     if a.quick:
-        model, shape, runs = "tiny", (2, 128, 256, 4, 2, 1024), [(1, 64), (4, 128)]
+        model, shape, runs = "tiny", (2, 128, 256, 4, 2, 1024), [(1, 1, 64), (4, 1, 128), (1, 64, 64), (1, 32, 96)]
     else:
         model, shape = "llama3.1-8b", (32, 4096, 14336, 32, 8, 128256)
-        runs = [(1, 1024), (32, 1024), (1, 32768), (128, 1024), (8, 8192), (32, 8192), (256, 1024), (8, 1024), (8, 32768)]
+        runs = [(1, 2048, 2048), (1, 1, 1024), (1, 2048, 34816), (32, 1, 1024), (1, 512, 8704), (1, 1, 32768)]
+        runs += [(1, 8192, 8192), (128, 1, 1024), (1, 512, 512), (8, 1, 8192), (1, 2048, 10240), (32, 1, 8192)]
+        runs += [(1, 128, 8320), (256, 1, 1024), (1, 512, 33280), (8, 1, 1024), (1, 128, 128), (8, 1, 32768)]
     layers, h, f, heads, kv, vocab = shape
-    for batch, context in runs:
+    for batch, new, context in runs:
         if time.time() > until:
             return print("decode: the time is up; --minutes gives more", file=sys.stderr)
         try:
             with torch.no_grad(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-                stack = [DecodeLayer(h, f, heads, kv, batch, context) for _ in range(layers)]
+                stack = [ServedLayer(h, f, heads, kv, batch, context) for _ in range(layers)]
                 embed, head, last = rand(vocab, h), rand(vocab, h), rand(h)
-                ids = torch.zeros(batch, dtype=torch.int64, device=dev)
+                ids = torch.zeros(batch * new, dtype=torch.int64, device=dev)
+                likely = torch.zeros(batch, dtype=torch.int64, device=dev)
 
                 def iteration():
                     x = F.embedding(ids, embed)
                     for layer in stack:
                         x = layer.run(x)
-                    ids.copy_(F.linear(F.rms_norm(x, (h,), last), head).argmax(-1))
+                    x = x.view(batch, new, h)[:, -1]
+                    likely.copy_(F.linear(F.rms_norm(x, (h,), last), head).argmax(-1))
 
                 us, spread = timed(lambda: iteration, 1e12, True)
         except Exception as why:
-            print("skipped", batch, context, named(why), file=sys.stderr)
+            print("skipped", batch, new, context, named(why), file=sys.stderr)
             continue
         finally:
             stack = iteration = None
             free()
+        name = f"decode_{model}_b{batch}_s{context}" if new == 1 else f"prefill_{model}_b{batch}_n{new}_s{context}"
         table.add(
-            id=f"{a.chip}_decode_{model}_b{batch}_s{context}",
+            id=f"{a.chip}_{name}",
             dataset="measured_here",
             chip=a.chip,
             model=model,
             dtype="bf16",
             batch=batch,
+            new=new if new > 1 else "",
             context=context,
+            library="flash_attention_2",
             measured_us=f"{us:.2f}",
             spread_pct=f"{spread:.2f}",
             timing="device",
