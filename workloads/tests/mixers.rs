@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
-use sim::kernel::Kernel;
+use sim::cost::{CostModel, Span};
+use sim::hardware::Accelerator;
+use sim::kernel::{DataType, Kernel};
 use std::path::Path;
 use workloads::import::hugging_face::parse_config;
 use workloads::layer_list::{KeyChoice, LayerKind, Mixer};
 use workloads::linear_attention::{LinearAttention, StateDecay};
+use workloads::serving::{ServingGraph, ServingPass};
 use workloads::training::Attention;
 use workloads::variations::Indexer;
 use workloads::{Batch, Layout, Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
@@ -139,7 +142,15 @@ fn lightning_attention_has_the_operations_counted_by_hand() {
 /// 16 for the first queries.
 #[test]
 fn an_indexer_has_the_operations_counted_by_hand() {
-    let indexer = Indexer { heads: 64, head_dim: 128, chosen: 2048, block: 1, query_rank: Some(1536), weighed: true };
+    let indexer = Indexer {
+        heads: 64,
+        head_dim: 128,
+        chosen: 2048,
+        block: 1,
+        query_rank: Some(1536),
+        weighed: true,
+        scaled: None,
+    };
     assert_eq!(indexer.score_operations(131_072), 2 * 64 * 128 * 65_536);
     assert_eq!(indexer.chosen_keys(131_072), 2032);
     assert_eq!(indexer.chosen_keys(1024), 512);
@@ -155,6 +166,56 @@ fn an_indexer_has_the_operations_counted_by_hand() {
     let Kernel::Epilogue(epilogue) = scores.kernel else { panic!("{:?}", scores.kernel) };
     let own = model.variations.indexer.unwrap();
     assert_eq!(epilogue.contraction.flops().0, u128::from(2 * length) * own.score_operations(length));
+}
+
+/// The kernels of DeepSeek-V3.2's indexer in a pass over `new` tokens of `batch` sequences of 131,072 cached ones, by
+/// the ends of their names.
+fn indexer_kernels(batch: u64, new: u64) -> impl Fn(&str) -> Kernel {
+    let model = Model::load("deepseek-v3.2").unwrap();
+    let lowering = Lowering { micro_batch: batch, sequence_length: new, ..Lowering::new(&model) };
+    let pass = ServingPass { cached: 131_072, expert_ranks: 1, expert_product: None, verifies: false };
+    let graph = ServingGraph::new(&model, &lowering, pass).unwrap();
+    let layer = graph.segments.into_iter().find(|segment| segment.kind == SegmentKind::Layer).unwrap();
+    let forward = layer.forward_graph();
+    move |name| forward.node_weights().find(|node| node.name.ends_with(&format!("index.scores.{name}"))).unwrap().kernel
+}
+
+/// Decoding 16 sequences: every key is read once in fp8 with its scale (132 B), the heads' scores stay on chip, and their
+/// sum is written in fp32 (4 B) and read twice by the selection.
+#[test]
+fn an_indexer_decodes_from_132_bytes_per_token() {
+    let kernel = indexer_kernels(16, 1);
+    let keys = 16 * 131_073;
+    let scores = kernel("forward.scores");
+    assert_eq!(scores.flops().0, 2 * u128::from(keys * 64 * 128_u64));
+    let queries = 16 * 64 * (128 + 4);
+    assert_eq!(scores.compulsory_bytes().0, keys * (132 + 4) + queries);
+    assert_eq!(kernel("forward").compulsory_bytes().0, keys * 4 * 2 + 16 * 2048 * 4);
+    // Queries and the new key: bf16 in, fp8 with a scale out.
+    assert_eq!(kernel("forward.convert").compulsory_bytes().0, 16 * 65 * (256 + 132));
+    let Kernel::Epilogue(scores) = scores else { panic!("{scores:?}") };
+    assert_eq!((scores.contraction.operand, scores.summed), (DataType::Fp8, 64));
+    // On H200 the memory's rate decides: 136 B per key at 0.766 of 4.8 TB/s.
+    let chip = CostModel::new(Accelerator::built_in("h200").unwrap()).unwrap();
+    let time = chip.cost_of_kernel(&Kernel::Epilogue(scores), Span::AllCores).latency.0;
+    let streamed = (keys * 136) as f64 / (0.766 * 4.8e12);
+    assert!((time / streamed - 1.0).abs() < 0.01, "{time} {streamed}");
+}
+
+/// A prompt's chunk of 8,192 tokens after 131,072: every query scores all cached keys and half of the new ones.
+#[test]
+fn an_indexer_scores_a_prompt_at_the_rate_of_fp8() {
+    let kernel = indexer_kernels(1, 8192);
+    let (queries, keys) = (8192_u64, 131_072 + 4096_u64);
+    let scores = kernel("forward.scores");
+    assert_eq!(scores.flops().0, 2 * u128::from(queries * 64 * 128) * u128::from(keys));
+    assert_eq!(scores.compulsory_bytes().0, queries * 64 * (128 + 4) + keys * 132 + queries * keys * 4);
+    assert_eq!(kernel("forward").compulsory_bytes().0, queries * keys * 4 * 2 + queries * 2048 * 4);
+    let chip = Accelerator::built_in("h200").unwrap();
+    let cost = CostModel::new(chip.clone()).unwrap().cost_of_kernel(&scores, Span::AllCores);
+    let peak = chip.peak_flops(DataType::Fp8).unwrap().0;
+    let least = scores.flops().as_f64() / (peak * chip.calibration.tensor_achieved_fraction);
+    assert!((1.0..1.05).contains(&(cost.latency.0 / least)), "{} {least}", cost.latency.0);
 }
 
 /// A list that names full attention everywhere is the model without the key.
@@ -191,14 +252,13 @@ fn linear_attention_grows_linearly_with_the_sequence() {
 
 /// Returns the seconds of a layer's forward and backward kernels on one H100, one after the other.
 fn layer_seconds(model: &Model, sequence_length: u64) -> f64 {
-    let chip = sim::hardware::Accelerator::built_in("h100_80gb_sxm").unwrap();
-    let cost = sim::cost::CostModel::new(chip).unwrap();
+    let cost = CostModel::new(Accelerator::built_in("h100_80gb_sxm").unwrap()).unwrap();
     let lowering = Lowering { micro_batch: 1, ..lowering(model, sequence_length) };
     let graph = TrainingGraph::new(model, &lowering).unwrap();
     let layer = graph.segment(SegmentKind::Layer).unwrap();
     let (forward, backward) = (layer.forward_graph(), layer.backward_graph(&RecomputeSet::none()));
     let kernels = forward.node_weights().chain(backward.node_weights());
-    kernels.map(|node| cost.latency_of_kernel(&node.kernel, sim::cost::Span::AllCores).0).sum()
+    kernels.map(|node| cost.latency_of_kernel(&node.kernel, Span::AllCores).0).sum()
 }
 
 #[test]
