@@ -1,6 +1,6 @@
 //! Counts of a model: its parameters, those active per token, and the matrix operations of a training step.
 
-use crate::layer_list::{EncoderDecoderSide, FeedForward, KeyChoice, Mixer};
+use crate::layer_list::{EncoderDecoderSide, FeedForward, KeyChoice, KeyWindow, Mixer};
 use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
 use crate::variations::{Indexer, OutputGate, ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
@@ -388,24 +388,26 @@ impl Model {
     }
 
     /// Returns [`Self::training_flops`] with only those scores that the result depends on. A token of a causal model
-    /// sees (s + 1) / 2 tokens on average; through a window of w it sees w - w^2 / (2 s). Utilisation divides this
+    /// sees (s + 1) / 2 tokens on average; through a window of w it sees w - w^2 / (2 s), and in chunks those of its
+    /// own. Utilisation divides this
     /// figure. With all scores counted, a kernel that skips the masked half would exceed 100 % of its peak.
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        let pieces = self.pieces_of_sequence(sequence_length);
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
             if let Some(indexer) = layer.variations.indexer.filter(|_| layer.variations.keys != KeyChoice::All) {
                 return u128::from(indexer.chosen_keys(sequence_length));
             }
             let seen = |tokens: u64| {
                 let s = u128::from(tokens);
-                match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
+                let window = layer.variations.window.and_then(KeyWindow::sliding).map(u128::from);
+                match (window.filter(|window| *window < s), layer.causal) {
                     (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
                     (Some(window), false) => window,
                     (None, true) => s.div_ceil(2),
                     (None, false) => s,
                 }
             };
+            let pieces = layer.pieces_of_attention(sequence_length);
             pieces.map_or_else(|| seen(sequence_length), |pieces| pieces.mean_over_keys(seen))
         })
     }

@@ -1,6 +1,6 @@
 //! Differences of transformer families from GPT-2, BERT and Llama. The default has no difference.
 
-use crate::layer_list::{EncoderDecoderSide, KeyChoice, Mixer};
+use crate::layer_list::{EncoderDecoderSide, KeyChoice, KeyWindow, Mixer};
 use crate::linear_attention::LinearAttention;
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
@@ -272,8 +272,8 @@ pub struct Variations {
     pub sinks: bool,
     /// How the layers mix tokens.
     pub mixer: Mixer,
-    /// Most keys that a query of attention sees; `None` means all.
-    pub window: Option<u64>,
+    /// The near keys that a query of attention sees; `None` means all.
+    pub window: Option<KeyWindow>,
     /// The state-space layer, if there is one.
     pub scan: Option<StateSpace>,
     /// The scan by channels, if there is one.

@@ -5,12 +5,12 @@
 use coplace_workloads as workloads;
 use sim::cost::{CostModel, Span};
 use sim::hardware::Accelerator;
-use sim::kernel::{DataType, Kernel};
+use sim::kernel::{DataType, FusedAttention, Kernel};
 use std::path::Path;
 use workloads::import::hugging_face::parse_config;
-use workloads::layer_list::{KeyChoice, LayerKind, Mixer};
+use workloads::layer_list::{KeyChoice, KeyWindow, LayerKind, LayerList, Mixer};
 use workloads::linear_attention::{LinearAttention, StateDecay};
-use workloads::serving::{ServingGraph, ServingPass};
+use workloads::serving::{CacheSize, ServingGraph, ServingPass};
 use workloads::training::Attention;
 use workloads::variations::Indexer;
 use workloads::{Batch, Layout, Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
@@ -216,6 +216,78 @@ fn an_indexer_scores_a_prompt_at_the_rate_of_fp8() {
     let peak = chip.peak_flops(DataType::Fp8).unwrap().0;
     let least = scores.flops().as_f64() / (peak * chip.calibration.tensor_achieved_fraction);
     assert!((1.0..1.05).contains(&(cost.latency.0 / least)), "{} {least}", cost.latency.0);
+}
+
+/// Llama 4 Scout: of 48 layers, 12 see all earlier tokens and 36 those of their chunk of 8,192.
+#[test]
+fn chunks_leave_the_scores_of_their_own_tokens() {
+    let model = Model::load("llama4-scout").unwrap();
+    let (heads, width) = (40_u128, 128_u128);
+    // Five whole chunks: 4,096 keys on average instead of 20,480.
+    let s = 5 * 8192_u128;
+    let all = model.training_flops(1, s as u64, model.vocabulary).0;
+    let necessary = model.necessary_training_flops(1, s as u64, model.vocabulary).0;
+    assert_eq!(all - necessary, 6 * s * 2 * heads * width * (12 * (s - s / 2) + 36 * (s - 4096)));
+    // Four chunks and one of 1,000 tokens: kernels do half of every chunk's square, seven products instead of six of all.
+    let s = 4 * 8192 + 1000_u128;
+    let flops = |attention| {
+        let lowering = Lowering { sequence_length: s as u64, attention, ..Lowering::new(&model) };
+        TrainingGraph::new(&model, &lowering).unwrap().kernel_flops().0
+    };
+    let scores = 12 * s * s / 2 + 36 * (4 * 8192 * 8192 + 1000 * 1000) / 2;
+    let products = [Attention::Fused, Attention::Unfused].map(flops);
+    assert_eq!(products[1] - products[0], 2 * heads * width * (6 * 48 * s * s - 7 * scores));
+    // Up to a chunk nothing changes.
+    let whole = Model { list: LayerList::default(), layers: 48, ..model.clone() };
+    assert_eq!(
+        model.necessary_training_flops(1, 8192, model.vocabulary),
+        whole.necessary_training_flops(1, 8192, model.vocabulary)
+    );
+}
+
+/// Returns the kernels of attention's core in Llama 4 Scout's layers with chunks.
+fn chunk_kernels(batch: u64, new: u64, cached: u64) -> Vec<FusedAttention> {
+    let model = Model::load("llama4-scout").unwrap();
+    let kind = model.layers_in_order()[0];
+    assert_eq!(kind.window, Some(KeyWindow::Chunk { chunk: 8192 }));
+    let local = model.with_uniform_kind(&kind);
+    let lowering = Lowering { micro_batch: batch, sequence_length: new, ..Lowering::new(&local) };
+    let pass = ServingPass { cached, expert_ranks: 1, expert_product: None, verifies: false };
+    let graph = ServingGraph::new(&local, &lowering, pass).unwrap();
+    let layer = graph.segments.into_iter().find(|segment| segment.kind == SegmentKind::Layer).unwrap();
+    let kernels = layer.forward_graph().node_weights().map(|node| node.kernel).collect::<Vec<_>>();
+    kernels
+        .into_iter()
+        .filter_map(|kernel| if let Kernel::FusedAttention(a) = kernel { Some(a) } else { None })
+        .collect()
+}
+
+/// New tokens score the tokens of their chunk that are not later, counted one by one, in the cache and among themselves.
+#[test]
+fn prompts_in_chunks_score_the_tokens_counted_one_by_one() {
+    for cached in [0, 1000, 8192, 12_288, 100_000] {
+        for new in [2, 700, 8192, 10_000, 30_000] {
+            let kernels = chunk_kernels(2, new, cached);
+            let seen: u64 = (cached..cached + new).map(|place| place % 8192 + 1).sum();
+            let scores: u128 = kernels.iter().map(FusedAttention::score_count).sum();
+            // A causal kernel counts half of a token's score with itself.
+            assert_eq!(2 * scores + 2 * 40 * u128::from(new), 2 * 2 * 40 * u128::from(seen), "{cached} {new}");
+        }
+    }
+}
+
+/// Decoding in a chunk: all tokens up to a chunk, and half of a chunk and the token itself after it.
+#[test]
+fn decoding_in_chunks_reads_half_a_chunk() {
+    for (cached, keys) in [(0, 1), (8000, 8001), (8191, 8192), (8192, 4097), (131_072, 4097)] {
+        let [kernel] = chunk_kernels(3, 1, cached)[..] else { panic!("one kernel") };
+        assert_eq!((kernel.batch, kernel.queries, kernel.keys, kernel.kv_heads), (3, 5, keys, 8), "{cached}");
+    }
+    // The cache: 12 layers with all tokens, 36 with at most a chunk; 8 keys and values of 128 in bf16.
+    let cache = CacheSize::of_model(&Model::load("llama4-scout").unwrap(), 1, DataType::Bf16);
+    let token = 8 * 2 * 128 * 2;
+    assert_eq!(cache.of_sequence(131_072).0, token * (12 * 131_072 + 36 * 8192));
+    assert_eq!(cache.of_sequence(4000).0, token * 48 * 4000);
 }
 
 /// A list that names full attention everywhere is the model without the key.

@@ -98,7 +98,10 @@ impl SegmentPlan<'_> {
         let t = u64::from(self.shape.ranks.max(1));
         let (heads, kv_heads) = (alike.heads / t, kv_heads_of_device(&alike, t));
         let slice = DeviceSlice { heads, kv_heads, ffn: alike.ffn / t, ..self.slice };
-        let plan = SegmentPlan { model: &alike, slice, ..*self };
+        let pieces =
+            self.shape.serving.is_none().then(|| alike.pieces_of_attention(self.shape.full_sequence())).flatten();
+        let shape = OperatorContext { pieces, ..self.shape };
+        let plan = SegmentPlan { model: &alike, slice, shape, ..*self };
         graph.rename_layers(Some(name.to_owned()));
         let x = plan.add_branches(graph, x);
         graph.rename_layers(None);
