@@ -271,12 +271,11 @@ impl Model {
             PositionEncoding::Learned { rows } => rows,
             PositionEncoding::Rotary | PositionEncoding::Alibi | PositionEncoding::None => 0,
         };
-        let tables = (positions + self.token_types).saturating_mul(self.hidden);
-        let sides = count_if(self.variations.side == EncoderDecoderSide::Decoder, norm);
-        let norms = count_if(self.embedding_norm, norm)
-            + count_if(self.final_norm, norm)
-            + count_if(self.head_transform, norm)
-            + sides;
+        // Each side has positions and norms of its own.
+        let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
+        let tables = sides * (positions + self.token_types).saturating_mul(self.hidden);
+        let norms = sides * (count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm))
+            + count_if(self.head_transform, norm);
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
@@ -287,7 +286,6 @@ impl Model {
             None if self.tied_head => 0,
             None => self.embedding_width.saturating_mul(self.vocabulary),
         };
-        let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
         let relative = sides * self.variations.relative_rows * self.heads;
         // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
@@ -317,7 +315,8 @@ impl Model {
             }
             None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
-        mixer.saturating_add(self.layer_norms()).saturating_add(biases)
+        let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_biases());
+        mixer.saturating_add(cross).saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
     /// Returns the parameters of the norms around a layer's branches.
@@ -366,10 +365,15 @@ impl Model {
         };
         let latent = variations.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0) + latent.kv_rank);
         count_if(self.norm_affine, query_key + latent)
-            + count_if(self.qkv_bias, self.query_width() + self.kv_width() + self.value_width())
             + self.own_indexer().map_or(0, |indexer| indexer.vectors())
-            + count_if(self.attention_output_bias, self.hidden)
+            + self.attention_biases()
             + count_if(variations.sinks, self.heads)
+    }
+
+    /// Returns the biases of the products of queries, keys and values and of attention's result.
+    fn attention_biases(&self) -> u64 {
+        count_if(self.qkv_bias, self.query_width() + self.kv_width() + self.value_width())
+            + count_if(self.attention_output_bias, self.hidden)
     }
 
     /// Returns the closed form of a training step's matrix operations: forward and both gradients, without

@@ -96,9 +96,9 @@ impl KeyWindow {
         }
     }
 
-    /// Returns the keys, of `seen`, that `queries` neighbouring queries at the sequence's end see together. Windows that
-    /// slide lie one after the other. In chunks the last query may stand anywhere in its own: it sees half of it and
-    /// itself on average, rounded up.
+    /// Returns the keys, of `seen`, that `queries` neighbouring queries at the sequence's end see together. Windows
+    /// that slide lie one after the other. In chunks the last query may stand anywhere in its own: on average it sees
+    /// half of the chunk and itself, rounded up.
     pub(crate) fn keys_at_end(self, seen: u64, queries: u64) -> u64 {
         let beside = queries.saturating_sub(1);
         match self {

@@ -438,9 +438,9 @@ fn an_unknown_family() {
         ("colour", "give a model of one of these families"),
         ("rwkv", "it needs linear recurrences, which is not covered yet: give a model of one of these families"),
         (
-            "bart",
-            "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is \
-             not covered yet: give a model of one of these families",
+            "whisper",
+            "it needs an encoder of audio whose sequences are longer than the decoder's, and convolutions before it, \
+             which is not covered yet: give a model of one of these families",
         ),
     ] {
         let error = llama("\"llama\"", &format!("\"{given}\""));

@@ -180,7 +180,7 @@ fn indexer_kernels(batch: u64, new: u64) -> impl Fn(&str) -> Kernel {
     move |name| forward.node_weights().find(|node| node.name.ends_with(&format!("index.scores.{name}"))).unwrap().kernel
 }
 
-/// Decoding 16 sequences: every key is read once in fp8 with its scale (132 B), the heads' scores stay on chip, and their
+/// Decoding 16 sequences: every key is read once in fp8 with its scale (132 B). The heads' scores stay on chip; their
 /// sum is written in fp32 (4 B) and read twice by the selection.
 #[test]
 fn an_indexer_decodes_from_132_bytes_per_token() {
@@ -228,7 +228,7 @@ fn chunks_leave_the_scores_of_their_own_tokens() {
     let all = model.training_flops(1, s as u64, model.vocabulary).0;
     let necessary = model.necessary_training_flops(1, s as u64, model.vocabulary).0;
     assert_eq!(all - necessary, 6 * s * 2 * heads * width * (12 * (s - s / 2) + 36 * (s - 4096)));
-    // Four chunks and one of 1,000 tokens: kernels do half of every chunk's square, seven products instead of six of all.
+    // Four chunks and one of 1,000 tokens: kernels do half of every chunk's square, in seven products instead of six.
     let s = 4 * 8192 + 1000_u128;
     let flops = |attention| {
         let lowering = Lowering { sequence_length: s as u64, attention, ..Lowering::new(&model) };
@@ -262,7 +262,8 @@ fn chunk_kernels(batch: u64, new: u64, cached: u64) -> Vec<FusedAttention> {
         .collect()
 }
 
-/// New tokens score the tokens of their chunk that are not later, counted one by one, in the cache and among themselves.
+/// New tokens score the tokens of their chunk that are not later, in the cache and among themselves, counted one by
+/// one.
 #[test]
 fn prompts_in_chunks_score_the_tokens_counted_one_by_one() {
     for cached in [0, 1000, 8192, 12_288, 100_000] {

@@ -62,7 +62,8 @@ fn library_of_product<'v>(view: &'v SpanResources, epilogue: Option<&Epilogue>) 
     view.library.as_ref().filter(|_| epilogue.is_none_or(|e| e.summed <= 1))
 }
 
-/// Launch overhead, or the library's floor of a kernel, and the longest latency of a shared level on the shortest route.
+/// Launch overhead, or the library's floor of a kernel, and the longest latency of a shared level on the shortest
+/// route.
 fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
     let floor = view.library.as_ref().map_or(0.0, LibraryModel::floor_seconds);
     model.machine.calibration.launch_overhead.0 + view.least_latency() + floor

@@ -143,9 +143,9 @@ fn add_choice(
     choice
 }
 
-/// Returns the scores of `seen` tokens for every query: one product for all heads, which read the same keys, and its sum
-/// over heads and over the tokens of a block. With `scales`, queries and keys are fp8 and every key has a scale; those of
-/// queries are part of the heads' weights.
+/// Returns the scores of `seen` tokens for every query: one product for all heads, which read the same keys, and its
+/// sum over heads and over the tokens of a block. With `scales`, queries and keys are fp8 and every key has a scale;
+/// those of queries are part of the heads' weights.
 fn score_kernel(shape: &OperatorContext, indexer: Indexer, seen: u64, scales: Option<Bytes>) -> Kernel {
     let queries = shape.sequence.saturating_mul(indexer.heads);
     let operand = if scales.is_some() { DataType::Fp8 } else { shape.operand };

@@ -23,8 +23,8 @@ use sim::units::Bytes;
 impl SegmentPlan<'_> {
     /// Builds the embedding's segment: token lookup (or the product of patches), projection to the residual stream if
     /// narrower, positions, token types, norm and dropout. Leading layers follow, which stay with the embedding on the
-    /// first stage. In an encoder-decoder these are the encoder with a norm after it. The segment then gives the
-    /// decoder's embedding, and the encoder's result travels along.
+    /// first stage. In an encoder-decoder these are the encoder, with a norm after it if the decoder has one. The
+    /// segment then gives the decoder's embedding, and the encoder's result travels along.
     pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let mut x = self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary);
@@ -32,7 +32,10 @@ impl SegmentPlan<'_> {
             x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
         if self.model.variations.side == EncoderDecoderSide::Decoder {
-            let encoded = self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x);
+            let encoded = match self.model.final_norm {
+                true => self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x),
+                false => x,
+            };
             let bias = self.slice.heads.saturating_mul(2 * self.model.variations.relative_rows);
             cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
             // Both sides look up the same table, which the encoder's operator holds.

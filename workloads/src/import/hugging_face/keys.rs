@@ -103,6 +103,7 @@ const CAPPED: KeyEffect = KeyEffect::Assumed("the cap on scores or logits counts
 const FURTHER: KeyEffect = KeyEffect::Assumed(
     "the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them",
 );
+const DROPPED: KeyEffect = KeyEffect::Missing("dropping whole layers, which makes the work of a step random");
 const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
 /// Keys that change the work and that no family reads.
@@ -169,7 +170,9 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("linear_num_value_heads", LINEAR),
     ("num_kv_shared_layers", KeyEffect::Missing("layers that share keys and values")),
     ("num_hidden_groups", KeyEffect::Missing("layers that share their weights")),
-    ("layerdrop", KeyEffect::Missing("dropping whole layers, which makes the work of a step random")),
+    ("decoder_layerdrop", DROPPED),
+    ("encoder_layerdrop", DROPPED),
+    ("layerdrop", DROPPED),
     ("ssm_state_size", KeyEffect::Missing("state-space scans")),
 ];
 
