@@ -286,7 +286,8 @@ impl Model {
             None if self.tied_head => 0,
             None => self.embedding_width.saturating_mul(self.vocabulary),
         };
-        let relative = sides * self.variations.relative_rows * self.heads;
+        let shared_rows = count_if(!self.variations.relative_in_layers, self.variations.relative_rows);
+        let relative = sides * shared_rows * self.heads;
         // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
@@ -368,6 +369,7 @@ impl Model {
             + self.own_indexer().map_or(0, |indexer| indexer.vectors())
             + self.attention_biases()
             + count_if(variations.sinks, self.heads)
+            + count_if(variations.relative_in_layers, variations.relative_rows * self.heads)
     }
 
     /// Returns the biases of the products of queries, keys and values and of attention's result.

@@ -310,6 +310,9 @@ pub struct Variations {
     pub side: EncoderDecoderSide,
     /// Rows of a table of score biases, one number per head, that each side's layers share (T5's relative positions).
     pub relative_rows: u64,
+    /// True if every layer has such a table of its own (umT5).
+    #[serde(skip_serializing_if = "is_false")]
+    pub relative_in_layers: bool,
     /// Images instead of tokens.
     pub patches: Option<Patches>,
     /// A head on one token of every sequence.

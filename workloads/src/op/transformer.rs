@@ -36,7 +36,8 @@ impl SegmentPlan<'_> {
                 true => self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x),
                 false => x,
             };
-            let bias = self.slice.heads.saturating_mul(2 * self.model.variations.relative_rows);
+            let Variations { relative_rows, relative_in_layers, .. } = self.model.variations;
+            let bias = if relative_in_layers { 0 } else { self.slice.heads.saturating_mul(2 * relative_rows) };
             cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
             // Both sides look up the same table, which the encoder's operator holds.
             x = self.add_embedded_tokens(&mut graph, "decoder_embedding", 0);
@@ -261,6 +262,9 @@ impl SegmentPlan<'_> {
         }
         let core_shape = if exchange.is_some() { shape.with_whole_sequences() } else { *shape };
         let mut mixed = self.add_attention_core(graph, &core_shape, (core_heads, chosen), [query, key, value]);
+        if model.variations.relative_in_layers {
+            graph.add_sharded_to_last(heads.query.saturating_mul(model.variations.relative_rows));
+        }
         if exchange.is_some() {
             mixed = ulysses::gather_heads(graph, shape, "layer.attention.exchange_back", heads, mixed);
         }

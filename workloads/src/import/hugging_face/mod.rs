@@ -154,7 +154,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("siglip", IMAGES),
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
-    ("umt5", "a table of relative positions in every layer"),
     ("whisper", "an encoder of audio whose sequences are longer than the decoder's, and convolutions before it"),
     ("zamba", "attention whose weights several layers share"),
     ("zamba2", "attention whose weights several layers share"),
