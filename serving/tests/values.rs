@@ -70,8 +70,12 @@ fn caches_of_six_kinds_of_attention() {
         ..per_token(2 * 4 * (128 + 128) * 2)
     };
     assert_eq!(cache(&small("qwen3_next"), 1), linear);
-    // An indexer: DeepSeek-V3.2 with 8 layers of 128 + 32 latent numbers and the indexer's key of 64.
-    assert_eq!(cache(&small("deepseek_v32"), 1), per_token(8 * (128 + 32 + 64) * 2));
+    // An indexer: DeepSeek-V3.2 with 8 layers of 128 + 32 latent numbers and the indexer's key of 64, in fp8 with an
+    // fp32 scale. As published: 61 layers of 512 + 64 numbers and a key of 128 with its scale, 132 B.
+    assert_eq!(cache(&small("deepseek_v32"), 1), per_token(8 * ((128 + 32) * 2 + 64 + 4)));
+    assert_eq!(cache(&built_in("deepseek-v3.2"), 8), per_token(61 * (576 * 2 + 132)));
+    let narrow = CacheSize::of_model(&built_in("deepseek-v3.2"), 8, DataType::Fp8);
+    assert_eq!(narrow, per_token(61 * (576 + 132)));
     // Half the bytes in fp8.
     let narrow = CacheSize::of_model(&built_in("llama3-70b"), 1, DataType::Fp8);
     assert_eq!(narrow, per_token(163_840));

@@ -117,7 +117,12 @@ impl Contraction {
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let operands = Bytes(self.batch) * self.m * self.k + Bytes(self.batch) * self.k * self.n;
-        self.operand.packed_bytes_of(operands.0) + Bytes(self.result.bytes()) * self.batch * self.m * self.n
+        self.operand.packed_bytes_of(operands.0) + Bytes(self.result.bytes()) * self.result_count()
+    }
+
+    /// Numbers of the result.
+    fn result_count(&self) -> u64 {
+        self.batch.saturating_mul(self.m).saturating_mul(self.n)
     }
 }
 
@@ -342,6 +347,30 @@ pub struct Epilogue {
     pub contraction: Contraction,
     /// The function applied to each result. Its bytes read are in addition to the contraction's result.
     pub elementwise: Elementwise,
+    /// Results of the function that are summed into one before they are written; 1 writes all of them.
+    #[serde(default = "write_all", skip_serializing_if = "writes_all")]
+    pub summed: u64,
+}
+
+fn write_all() -> u64 {
+    1
+}
+
+/// For serde: a kernel that writes all results does not say so.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn writes_all(summed: &u64) -> bool {
+    *summed == 1
+}
+
+impl Epilogue {
+    /// Bytes that must cross the outermost memory at least once: both operands in, the sums or the results out, and
+    /// those of the function.
+    #[must_use]
+    pub fn compulsory_bytes(&self) -> Bytes {
+        let results = Bytes(self.contraction.result.bytes()) * self.contraction.result_count();
+        let operands = self.contraction.compulsory_bytes().saturating_sub(results);
+        operands + Bytes(results.0.div_ceil(self.summed.max(1))) + self.elementwise.read + self.elementwise.written
+    }
 }
 
 /// The random choice of parts for an item. The parts are spread evenly over ranks in order. Each of `chosen` parts is
@@ -470,7 +499,7 @@ impl Kernel {
             Self::Contraction(c) => c.compulsory_bytes(),
             Self::Elementwise(e) => e.read + e.written,
             Self::Reduction(r) => r.read + r.written,
-            Self::Epilogue(e) => e.contraction.compulsory_bytes() + e.elementwise.read + e.elementwise.written,
+            Self::Epilogue(e) => e.compulsory_bytes(),
             Self::FusedAttention(a) => a.compulsory_bytes(),
             Self::Collective(c) => c.bytes,
             Self::Transfer(t) => t.bytes,

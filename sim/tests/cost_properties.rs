@@ -162,8 +162,9 @@ fn kernels() -> impl Strategy<Value = Kernel> {
     prop_oneof![
         contractions().prop_map(Kernel::Contraction),
         elementwise.clone().prop_map(Kernel::Elementwise),
-        (contractions(), elementwise)
-            .prop_map(|(contraction, elementwise)| Kernel::Epilogue(Epilogue { contraction, elementwise })),
+        (contractions(), elementwise, 1_u64..80).prop_map(|(contraction, elementwise, summed)| {
+            Kernel::Epilogue(Epilogue { contraction, elementwise, summed })
+        }),
         reduction,
         attention,
         (0_u64..1 << 40).prop_map(|bytes| Kernel::Transfer(Transfer { link: TransferLink::Host, bytes: Bytes(bytes) })),

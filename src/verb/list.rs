@@ -16,6 +16,7 @@ use sim::hardware::fields::{self, ChipField};
 use sim::hardware::{Accelerator, FieldValue};
 use sim::kernel::DataType;
 use sim::network::{Fabric, FabricDocument};
+use std::collections::BTreeSet;
 use step::SoftwareStack;
 use workloads::import::hugging_face::family_coverage;
 use workloads::memory::{Preset, PresetParameter};
@@ -119,8 +120,8 @@ fn list_models() -> Result<ListFunction, Failure> {
             m.family.clone(),
             m.layer_count().to_string(),
             m.hidden.to_string(),
-            m.heads.to_string(),
-            m.kv_heads.to_string(),
+            list_distinct(m.attention_heads().iter().map(|(heads, _)| *heads)),
+            list_distinct(m.attention_heads().iter().map(|(_, kv_heads)| *kv_heads)),
             m.ffn.to_string(),
             m.vocabulary.to_string(),
             m.max_sequence.to_string(),
@@ -131,11 +132,18 @@ fn list_models() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// A model as an entry of the list.
+/// Returns numbers as text, each once.
+fn list_distinct(numbers: impl Iterator<Item = u64>) -> String {
+    let distinct: BTreeSet<u64> = numbers.collect();
+    distinct.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A model as an entry of the list. Heads are those of its layers with attention; the most, if they differ.
 pub fn entry_of_model(name: &str, m: &Model) -> Result<Value, Failure> {
     let parameters = TrainingGraph::new(m, &Lowering::new(m)).or_other()?.parameters().per_device_count();
+    let (heads, kv_heads) = m.attention_heads().last().copied().unwrap_or((m.heads, m.kv_heads));
     Ok(json!({
-        "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": m.heads, "kv_heads": m.kv_heads,
+        "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": heads, "kv_heads": kv_heads,
         "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
         "active_parameters": m.active_parameters(),
     }))

@@ -1,6 +1,6 @@
 //! Counts of a model: its parameters, those active per token, and the matrix operations of a training step.
 
-use crate::layer_list::{EncoderDecoderSide, FeedForward, KeyChoice, Mixer};
+use crate::layer_list::{EncoderDecoderSide, FeedForward, KeyChoice, KeyWindow, Mixer};
 use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
 use crate::variations::{Indexer, OutputGate, ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
@@ -271,12 +271,11 @@ impl Model {
             PositionEncoding::Learned { rows } => rows,
             PositionEncoding::Rotary | PositionEncoding::Alibi | PositionEncoding::None => 0,
         };
-        let tables = (positions + self.token_types).saturating_mul(self.hidden);
-        let sides = count_if(self.variations.side == EncoderDecoderSide::Decoder, norm);
-        let norms = count_if(self.embedding_norm, norm)
-            + count_if(self.final_norm, norm)
-            + count_if(self.head_transform, norm)
-            + sides;
+        // Each side has positions and norms of its own.
+        let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
+        let tables = sides * (positions + self.token_types).saturating_mul(self.hidden);
+        let norms = sides * (count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm))
+            + count_if(self.head_transform, norm);
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
@@ -287,8 +286,8 @@ impl Model {
             None if self.tied_head => 0,
             None => self.embedding_width.saturating_mul(self.vocabulary),
         };
-        let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
-        let relative = sides * self.variations.relative_rows * self.heads;
+        let shared_rows = count_if(!self.variations.relative_in_layers, self.variations.relative_rows);
+        let relative = sides * shared_rows * self.heads;
         // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
@@ -317,7 +316,8 @@ impl Model {
             }
             None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
-        mixer.saturating_add(self.layer_norms()).saturating_add(biases)
+        let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_biases());
+        mixer.saturating_add(cross).saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
     /// Returns the parameters of the norms around a layer's branches.
@@ -366,10 +366,16 @@ impl Model {
         };
         let latent = variations.latent.map_or(0, |latent| latent.query_rank.unwrap_or(0) + latent.kv_rank);
         count_if(self.norm_affine, query_key + latent)
-            + count_if(self.qkv_bias, self.query_width() + self.kv_width() + self.value_width())
             + self.own_indexer().map_or(0, |indexer| indexer.vectors())
-            + count_if(self.attention_output_bias, self.hidden)
+            + self.attention_biases()
             + count_if(variations.sinks, self.heads)
+            + count_if(variations.relative_in_layers, variations.relative_rows * self.heads)
+    }
+
+    /// Returns the biases of the products of queries, keys and values and of attention's result.
+    fn attention_biases(&self) -> u64 {
+        count_if(self.qkv_bias, self.query_width() + self.kv_width() + self.value_width())
+            + count_if(self.attention_output_bias, self.hidden)
     }
 
     /// Returns the closed form of a training step's matrix operations: forward and both gradients, without
@@ -388,24 +394,26 @@ impl Model {
     }
 
     /// Returns [`Self::training_flops`] with only those scores that the result depends on. A token of a causal model
-    /// sees (s + 1) / 2 tokens on average; through a window of w it sees w - w^2 / (2 s). Utilisation divides this
+    /// sees (s + 1) / 2 tokens on average; through a window of w it sees w - w^2 / (2 s), and in chunks those of its
+    /// own. Utilisation divides this
     /// figure. With all scores counted, a kernel that skips the masked half would exceed 100 % of its peak.
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
-        let pieces = self.pieces_of_sequence(sequence_length);
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
             if let Some(indexer) = layer.variations.indexer.filter(|_| layer.variations.keys != KeyChoice::All) {
                 return u128::from(indexer.chosen_keys(sequence_length));
             }
             let seen = |tokens: u64| {
                 let s = u128::from(tokens);
-                match (layer.variations.window.map(u128::from).filter(|window| *window < s), layer.causal) {
+                let window = layer.variations.window.and_then(KeyWindow::sliding).map(u128::from);
+                match (window.filter(|window| *window < s), layer.causal) {
                     (Some(window), true) => (2 * s * window - window * window) / (2 * s.max(1)),
                     (Some(window), false) => window,
                     (None, true) => s.div_ceil(2),
                     (None, false) => s,
                 }
             };
+            let pieces = layer.pieces_of_attention(sequence_length);
             pieces.map_or_else(|| seen(sequence_length), |pieces| pieces.mean_over_keys(seen))
         })
     }

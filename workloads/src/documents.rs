@@ -2,7 +2,7 @@
 
 use crate::document_lengths::DocumentLength;
 use crate::error::WorkloadError;
-use crate::layer_list::EncoderDecoderSide;
+use crate::layer_list::{EncoderDecoderSide, KeyWindow};
 use crate::model::Model;
 use sim::kernel::{MOST_PIECE_LENGTHS, PieceLength, SequencePieces};
 
@@ -68,31 +68,53 @@ impl Model {
     /// Returns the pieces that documents cut a sequence of `sequence` tokens into; `None` if a token may see all of it.
     #[must_use]
     pub fn pieces_of_sequence(&self, sequence: u64) -> Option<SequencePieces> {
-        let mut lengths = cut_to_sequences(&self.documents, sequence.max(1));
-        if lengths.iter().all(|(tokens, _)| *tokens >= sequence) {
-            return None;
-        }
-        lengths.sort_unstable();
-        let groups = group_lengths(&lengths);
-        let all: u128 = groups.iter().map(|group| group.tokens).sum();
-        // The tokens that rounding leaves belong to the longest pieces.
-        let mut left = sequence;
-        let share = |group: &LengthGroup| u64::try_from(group.tokens * u128::from(sequence) / all).unwrap_or(0);
-        let mut pieces: Vec<PieceLength> =
-            groups.iter().map(|group| PieceLength { keys: group.mean_length(), held: share(group) }).collect();
-        pieces.iter().for_each(|piece| left -= piece.held);
-        pieces.last_mut()?.held += left;
-        SequencePieces::new(&pieces)
+        group_pieces(self.documents_in_sequence(sequence), sequence)
+    }
+
+    /// Returns the pieces that documents and chunks cut a sequence into, in a model of alike layers; `None` if a token
+    /// may see all of it.
+    pub(crate) fn pieces_of_attention(&self, sequence: u64) -> Option<SequencePieces> {
+        let Some(chunk) = self.variations.window.and_then(KeyWindow::chunk) else {
+            return self.pieces_of_sequence(sequence);
+        };
+        let whole = match self.documents_in_sequence(sequence) {
+            documents if documents.is_empty() => vec![(sequence, 1)],
+            documents => documents,
+        };
+        group_pieces(whole.into_iter().flat_map(|piece| cut_piece(piece, chunk)).collect(), sequence)
+    }
+
+    /// Returns the lengths of the pieces that documents cut sequences into, with their numbers.
+    fn documents_in_sequence(&self, sequence: u64) -> Vec<(u64, u128)> {
+        let pieces = self.documents.iter().flat_map(|d| cut_piece((d.tokens, d.documents.into()), sequence.max(1)));
+        pieces.collect()
     }
 }
 
-/// Cuts documents into pieces of at most a sequence: lengths with their numbers of pieces.
-fn cut_to_sequences(documents: &[DocumentLength], sequence: u64) -> Vec<(u64, u128)> {
-    let cut = |d: &DocumentLength| {
-        let (full, rest, number) = (d.tokens / sequence, d.tokens % sequence, u128::from(d.documents));
-        [(sequence, number * u128::from(full)), (rest, number)]
-    };
-    documents.iter().flat_map(cut).filter(|(tokens, number)| *tokens > 0 && *number > 0).collect()
+/// Returns pieces of a sequence whose lengths, with their numbers, are shared out like `lengths`; `None` if each is as
+/// long as the sequence.
+fn group_pieces(mut lengths: Vec<(u64, u128)>, sequence: u64) -> Option<SequencePieces> {
+    if lengths.iter().all(|(tokens, _)| *tokens >= sequence) {
+        return None;
+    }
+    lengths.sort_unstable();
+    let groups = group_lengths(&lengths);
+    let all: u128 = groups.iter().map(|group| group.tokens).sum();
+    // The tokens that rounding leaves belong to the longest pieces.
+    let mut left = sequence;
+    let share = |group: &LengthGroup| u64::try_from(group.tokens * u128::from(sequence) / all).unwrap_or(0);
+    let mut pieces: Vec<PieceLength> =
+        groups.iter().map(|group| PieceLength { keys: group.mean_length(), held: share(group) }).collect();
+    pieces.iter().for_each(|piece| left -= piece.held);
+    pieces.last_mut()?.held += left;
+    SequencePieces::new(&pieces)
+}
+
+/// Cuts pieces of one length into pieces of at most `longest`: lengths with their numbers.
+fn cut_piece((tokens, number): (u64, u128), longest: u64) -> impl Iterator<Item = (u64, u128)> {
+    let (full, rest) = (tokens / longest, tokens % longest);
+    let cut = [(longest, number * u128::from(full)), (rest, number)];
+    cut.into_iter().filter(|(tokens, number)| *tokens > 0 && *number > 0)
 }
 
 /// Pieces of neighbouring lengths.

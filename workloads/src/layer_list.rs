@@ -58,6 +58,66 @@ impl KeyChoice {
     }
 }
 
+/// The near keys that a query sees, of those that the mask leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum KeyWindow {
+    /// This many: its own and the last ones before it if attention is causal, half of them on either side otherwise.
+    Sliding(u64),
+    /// Those of its own chunk. A sequence is cut into chunks from its start (Llama 4's local layers).
+    Chunk {
+        /// Tokens of a chunk.
+        chunk: u64,
+    },
+}
+
+impl KeyWindow {
+    /// Returns the most keys that a query sees.
+    #[must_use]
+    pub fn most_keys(self) -> u64 {
+        match self {
+            Self::Sliding(keys) | Self::Chunk { chunk: keys } => keys,
+        }
+    }
+
+    /// Returns the width of a window that slides.
+    pub(crate) fn sliding(self) -> Option<u64> {
+        match self {
+            Self::Sliding(keys) => Some(keys),
+            Self::Chunk { .. } => None,
+        }
+    }
+
+    /// Returns the tokens of a chunk.
+    pub(crate) fn chunk(self) -> Option<u64> {
+        match self {
+            Self::Sliding(_) => None,
+            Self::Chunk { chunk } => Some(chunk.max(1)),
+        }
+    }
+
+    /// Returns the keys, of `seen`, that `queries` neighbouring queries at the sequence's end see together. Windows
+    /// that slide lie one after the other. In chunks the last query may stand anywhere in its own: on average it sees
+    /// half of the chunk and itself, rounded up.
+    pub(crate) fn keys_at_end(self, seen: u64, queries: u64) -> u64 {
+        let beside = queries.saturating_sub(1);
+        match self {
+            Self::Sliding(keys) => keys.saturating_add(beside).min(seen),
+            Self::Chunk { chunk } if seen <= chunk => seen,
+            Self::Chunk { chunk } => (chunk / 2 + 1).saturating_add(beside).min(chunk),
+        }
+    }
+}
+
+impl fmt::Display for KeyWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sliding(keys) => write!(f, "a window of {keys}"),
+            Self::Chunk { chunk } => write!(f, "chunks of {chunk}"),
+        }
+    }
+}
+
 /// A layer's attention, where it differs from the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttentionShape {
@@ -105,8 +165,8 @@ pub enum EncoderDecoderSide {
 pub struct LayerKind {
     /// How it mixes tokens.
     pub mixer: Mixer,
-    /// Most keys that a query sees; `None` means all.
-    pub window: Option<u64>,
+    /// The near keys that a query sees; `None` means all.
+    pub window: Option<KeyWindow>,
     /// Its part that works on each token.
     pub feed: FeedForward,
     /// Its side of an encoder-decoder.
@@ -129,7 +189,7 @@ impl fmt::Display for LayerKind {
             EncoderDecoderSide::Decoder => Some("decoder".to_owned()),
         };
         let mixer = match (self.mixer, self.window) {
-            (Mixer::Attention, Some(window)) => Some(format!("attention in a window of {window}")),
+            (Mixer::Attention, Some(window)) => Some(format!("attention in {window}")),
             (Mixer::Attention, None) if self.keys != KeyChoice::All => Some("attention to chosen tokens".to_owned()),
             (Mixer::Attention, None) => Some("attention".to_owned()),
             (Mixer::AttentionAndScan, _) => Some("attention beside a scan".to_owned()),
@@ -200,7 +260,10 @@ mod tests {
     use super::*;
 
     fn kinds(text: &str) -> Vec<LayerKind> {
-        let kind = |c: char| LayerKind { window: c.to_digit(10).map(u64::from), ..LayerKind::default() };
+        let kind = |c: char| LayerKind {
+            window: c.to_digit(10).map(|n| KeyWindow::Sliding(n.into())),
+            ..LayerKind::default()
+        };
         text.chars().map(kind).collect()
     }
 

@@ -200,6 +200,7 @@ impl<'a> Lowerer<'a> {
         let kernel = Kernel::Epilogue(Epilogue {
             contraction,
             elementwise: Elementwise { read: elementwise.read.saturating_sub(product), written, ..elementwise },
+            summed: 1,
         });
         let short = next.name.rsplit('.').next().unwrap_or(&next.name);
         let label = if pass == Pass::Recompute { "recompute" } else { "forward" };

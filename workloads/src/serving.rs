@@ -146,7 +146,7 @@ pub struct CacheSize {
     pub per_sequence: Bytes,
     /// Per token, in layers whose queries see all tokens.
     pub per_token: Bytes,
-    /// Per token of the last ones, in layers with windows: the window and the bytes.
+    /// Per token of the last ones, in layers with windows or chunks: their tokens at most, and the bytes.
     pub windows: Vec<(u64, Bytes)>,
 }
 
@@ -156,8 +156,9 @@ impl CacheSize {
     ///
     /// - Attention: a key and a value per key head; with more devices than key heads, each has a copy.
     /// - Latent attention: the narrow vector and the common rotated key (DeepSeek-V2, 2024, table 1), on every device.
-    /// - An indexer: its one key, on every device.
-    /// - A window of w: the last w tokens. Linear attention and scans: one state.
+    /// - An indexer: its one key, on every device, in the indexer's own format if it has one.
+    /// - A window of w: the last w tokens. Chunks of c: at most the last chunk, c tokens. Linear attention and scans:
+    ///   one state.
     #[must_use]
     pub fn of_model(model: &Model, tensor_parallel: u32, format: DataType) -> Self {
         let mut size = Self::default();
@@ -197,10 +198,11 @@ impl CacheSize {
             Some(latent) => latent.kv_rank + latent.rope_dim,
             None => kv_heads.saturating_mul(alike.head_dim + alike.value_dim()),
         };
-        let per_token = format.packed_bytes_of(numbers + index.map_or(0, |index| index.head_dim)) * count;
+        let index = index.map_or(Bytes::ZERO, |index| index.cached_key_bytes(format));
+        let per_token = (format.packed_bytes_of(numbers) + index) * count;
         match variations.window {
             None => self.per_token += per_token,
-            Some(window) => self.windows.push((window, per_token)),
+            Some(window) => self.windows.push((window.most_keys(), per_token)),
         }
     }
 

@@ -1,8 +1,10 @@
 //! Differences of transformer families from GPT-2, BERT and Llama. The default has no difference.
 
-use crate::layer_list::{EncoderDecoderSide, KeyChoice, Mixer};
+use crate::layer_list::{EncoderDecoderSide, KeyChoice, KeyWindow, Mixer};
 use crate::linear_attention::LinearAttention;
 use serde::{Deserialize, Serialize};
+use sim::kernel::DataType;
+use sim::units::Bytes;
 
 /// For serde: an option that is off is not written.
 #[allow(clippy::trivially_copy_pass_by_ref)]
@@ -192,6 +194,10 @@ pub struct Indexer {
     pub query_rank: Option<u64>,
     /// True if a product of the layer's input weighs the heads' scores.
     pub weighed: bool,
+    /// Numbers of a query or key that share an fp32 scale, if the model is served with both in fp8; `None` if they have
+    /// the formats of activations and cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaled: Option<u64>,
 }
 
 impl Indexer {
@@ -215,6 +221,20 @@ impl Indexer {
     #[must_use]
     pub fn vectors(&self) -> u64 {
         2 * self.head_dim
+    }
+
+    /// Returns the bytes of a token's key in a cache of the given format, or in its own.
+    #[must_use]
+    pub fn cached_key_bytes(&self, format: DataType) -> Bytes {
+        match self.scaled {
+            Some(block) => DataType::Fp8.packed_bytes_of(self.head_dim) + self.scale_bytes(block),
+            None => format.packed_bytes_of(self.head_dim),
+        }
+    }
+
+    /// Returns the bytes of the scales of a query or key whose blocks of `block` numbers have one each.
+    pub(crate) fn scale_bytes(&self, block: u64) -> Bytes {
+        Bytes(DataType::Fp32.bytes()) * self.head_dim.div_ceil(block.max(1))
     }
 
     /// Returns the forward operations of its scores per token: 2 per multiply-addition with half of the sequence.
@@ -252,8 +272,8 @@ pub struct Variations {
     pub sinks: bool,
     /// How the layers mix tokens.
     pub mixer: Mixer,
-    /// Most keys that a query of attention sees; `None` means all.
-    pub window: Option<u64>,
+    /// The near keys that a query of attention sees; `None` means all.
+    pub window: Option<KeyWindow>,
     /// The state-space layer, if there is one.
     pub scan: Option<StateSpace>,
     /// The scan by channels, if there is one.
@@ -290,6 +310,9 @@ pub struct Variations {
     pub side: EncoderDecoderSide,
     /// Rows of a table of score biases, one number per head, that each side's layers share (T5's relative positions).
     pub relative_rows: u64,
+    /// True if every layer has such a table of its own (umT5).
+    #[serde(skip_serializing_if = "is_false")]
+    pub relative_in_layers: bool,
     /// Images instead of tokens.
     pub patches: Option<Patches>,
     /// A head on one token of every sequence.

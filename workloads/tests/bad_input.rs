@@ -3,6 +3,7 @@
 
 use coplace_workloads as workloads;
 use workloads::import::hugging_face::parse_config;
+use workloads::layer_list::KeyWindow;
 use workloads::model::Model;
 use workloads::{Lowering, TrainingGraph};
 
@@ -247,6 +248,53 @@ fn a_window_of_zero_is_none() {
     }
 }
 
+/// Llama 4's layers with rotation see their own chunk; a wrong list or size is refused.
+#[test]
+fn layers_see_the_chunks_that_a_file_gives_them() {
+    let llama4 = |keys: &str| {
+        let text = LLAMA
+            .replace("\"llama\"", "\"llama4_text\"")
+            .replace("_layers\": 32", "_layers\": 4")
+            .replace("_embeddings\": 4096", "_embeddings\": 131072")
+            .replace("\"vocab_size\"", &format!("\"num_local_experts\": 16, {keys} \"vocab_size\""));
+        parse_config("config.json", "config.json", &text).map_err(|e| e.to_string())
+    };
+    let chunked = |keys: &str| {
+        let layers = llama4(keys).unwrap().layers_in_order();
+        layers.iter().map(|kind| kind.window.map_or(0, KeyWindow::most_keys)).collect::<Vec<u64>>()
+    };
+    assert_eq!(chunked(""), [8192, 8192, 8192, 0]);
+    assert_eq!(chunked("\"no_rope_layers\": [], \"attention_chunk_size\": 4096,"), [4096, 4096, 4096, 0]);
+    assert_eq!(chunked("\"no_rope_layers\": [1, 0, 1, 0],"), [8192, 0, 8192, 0]);
+    assert_eq!(chunked("\"no_rope_layer_interval\": 2,"), [8192, 0, 8192, 0]);
+    assert_eq!(chunked("\"attention_chunk_size\": null,"), [0; 4]);
+    assert_eq!(chunked("\"attention_chunk_size\": 131072,"), [0; 4], "no sequence is longer");
+    let types = "\"chunked_attention\", \"full_attention\", \"full_attention\", \"full_attention\"";
+    assert_eq!(chunked(&format!("\"layer_types\": [{types}],")), [8192, 0, 0, 0]);
+    let fault = |keys: &str| llama4(keys).unwrap_err();
+    for (keys, key) in [
+        ("\"no_rope_layers\": 5,", "no_rope_layers"),
+        ("\"no_rope_layers\": [1, 0],", "no_rope_layers"),
+        ("\"no_rope_layers\": [\"a\", 1, 1, 1],", "no_rope_layers"),
+    ] {
+        let error = fault(keys);
+        let limit = "a list of `num_hidden_layers` (4) marks, each 0 or 1";
+        assert!(error.contains(key) && error.contains(limit) && error.contains("correct one of the two"), "{error}");
+    }
+    for size in ["\"8192\"", "-1", "8192.5", "[8192]", "true"] {
+        let error = fault(&format!("\"attention_chunk_size\": {size},"));
+        assert!(error.contains("attention_chunk_size") && error.contains("a whole number between 1 and"), "{error}");
+    }
+    // Families that have no chunks refuse them, and check the list that they assume away.
+    assert!(llama("\"vocab_size\"", "\"attention_chunk_size\": 8192, \"vocab_size\"").contains("attention in chunks"));
+    let listed =
+        |value: &str| LLAMA.replacen("\"vocab_size\"", &format!("\"no_rope_layers\": {value}, \"vocab_size\""), 1);
+    assert!(error(&listed("\"all\"")).contains("a list of `num_hidden_layers` (32) marks, each 0 or 1"));
+    assert!(parse_config("m", "config.json", &listed(&format!("{:?}", [1; 32]))).is_ok());
+    let every = llama("\"vocab_size\"", "\"no_rope_layer_interval\": \"four\", \"vocab_size\"");
+    assert!(every.contains("no_rope_layer_interval") && every.contains("a whole number"), "{every}");
+}
+
 #[test]
 fn layers_see_the_windows_that_a_file_gives_them() {
     let gemma = |keys: &str| {
@@ -258,7 +306,9 @@ fn layers_see_the_windows_that_a_file_gives_them() {
     };
     let windows = |keys: &str| {
         let model = gemma(keys).unwrap();
-        let kinds = model.layer_kinds().into_iter().map(|(kind, count)| (kind.window, count)).collect::<Vec<_>>();
+        let kinds = model.layer_kinds();
+        let kinds =
+            kinds.into_iter().map(|(kind, count)| (kind.window.map(KeyWindow::most_keys), count)).collect::<Vec<_>>();
         (kinds, model.layers_per_block(), model.layers)
     };
     assert_eq!(windows("\"sliding_window\": null"), (vec![(None, 4)], 1, 4));
@@ -388,9 +438,9 @@ fn an_unknown_family() {
         ("colour", "give a model of one of these families"),
         ("rwkv", "it needs linear recurrences, which is not covered yet: give a model of one of these families"),
         (
-            "bart",
-            "it needs an encoder and a decoder with learned positions and biases (T5 and mT5 are covered), which is \
-             not covered yet: give a model of one of these families",
+            "whisper",
+            "it needs an encoder of audio whose sequences are longer than the decoder's, and convolutions before it, \
+             which is not covered yet: give a model of one of these families",
         ),
     ] {
         let error = llama("\"llama\"", &format!("\"{given}\""));

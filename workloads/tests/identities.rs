@@ -3,7 +3,7 @@
 
 use coplace_workloads as workloads;
 use sim::units::{Bytes, Flops};
-use workloads::layer_list::{LayerKind, Mixer};
+use workloads::layer_list::{KeyWindow, LayerKind, Mixer};
 use workloads::model::{Model, built_in_names};
 use workloads::training::Attention;
 use workloads::{Lowering, RecomputeSet, Segment, SegmentKind, TrainingGraph};
@@ -298,8 +298,12 @@ fn every_built_in_models_flops_are_the_closed_form() {
         for (kind, count) in model.layer_kinds() {
             // Scores, and those left by a mask: half if causal, 2 s w - w^2 of 2 s^2 through a window.
             let all = 2 * b * s * s * a;
-            let left = match kind.window.map(u128::from) {
-                Some(w) if w < s => b * a * (2 * s * w - w * w),
+            let left = match kind.window {
+                Some(KeyWindow::Sliding(w)) if u128::from(w) < s => b * a * (2 * s * u128::from(w) - u128::from(w * w)),
+                // Half of the squares of whole chunks.
+                Some(KeyWindow::Chunk { chunk }) if u128::from(chunk) < s && s.is_multiple_of(chunk.into()) => {
+                    b * a * s * u128::from(chunk)
+                }
                 _ if model.causal => all / 2,
                 _ => all,
             };

@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use coplace_workloads as workloads;
-use sim::kernel::Kernel;
+use sim::cost::{CostModel, Span};
+use sim::hardware::Accelerator;
+use sim::kernel::{DataType, FusedAttention, Kernel};
 use std::path::Path;
 use workloads::import::hugging_face::parse_config;
-use workloads::layer_list::{KeyChoice, LayerKind, Mixer};
+use workloads::layer_list::{KeyChoice, KeyWindow, LayerKind, LayerList, Mixer};
 use workloads::linear_attention::{LinearAttention, StateDecay};
+use workloads::serving::{CacheSize, ServingGraph, ServingPass};
 use workloads::training::Attention;
 use workloads::variations::Indexer;
 use workloads::{Batch, Layout, Lowering, Model, RecomputeSet, SegmentKind, TrainingGraph};
@@ -139,7 +142,15 @@ fn lightning_attention_has_the_operations_counted_by_hand() {
 /// 16 for the first queries.
 #[test]
 fn an_indexer_has_the_operations_counted_by_hand() {
-    let indexer = Indexer { heads: 64, head_dim: 128, chosen: 2048, block: 1, query_rank: Some(1536), weighed: true };
+    let indexer = Indexer {
+        heads: 64,
+        head_dim: 128,
+        chosen: 2048,
+        block: 1,
+        query_rank: Some(1536),
+        weighed: true,
+        scaled: None,
+    };
     assert_eq!(indexer.score_operations(131_072), 2 * 64 * 128 * 65_536);
     assert_eq!(indexer.chosen_keys(131_072), 2032);
     assert_eq!(indexer.chosen_keys(1024), 512);
@@ -155,6 +166,129 @@ fn an_indexer_has_the_operations_counted_by_hand() {
     let Kernel::Epilogue(epilogue) = scores.kernel else { panic!("{:?}", scores.kernel) };
     let own = model.variations.indexer.unwrap();
     assert_eq!(epilogue.contraction.flops().0, u128::from(2 * length) * own.score_operations(length));
+}
+
+/// The kernels of DeepSeek-V3.2's indexer in a pass over `new` tokens of `batch` sequences of 131,072 cached ones, by
+/// the ends of their names.
+fn indexer_kernels(batch: u64, new: u64) -> impl Fn(&str) -> Kernel {
+    let model = Model::load("deepseek-v3.2").unwrap();
+    let lowering = Lowering { micro_batch: batch, sequence_length: new, ..Lowering::new(&model) };
+    let pass = ServingPass { cached: 131_072, expert_ranks: 1, expert_product: None, verifies: false };
+    let graph = ServingGraph::new(&model, &lowering, pass).unwrap();
+    let layer = graph.segments.into_iter().find(|segment| segment.kind == SegmentKind::Layer).unwrap();
+    let forward = layer.forward_graph();
+    move |name| forward.node_weights().find(|node| node.name.ends_with(&format!("index.scores.{name}"))).unwrap().kernel
+}
+
+/// Decoding 16 sequences: every key is read once in fp8 with its scale (132 B). The heads' scores stay on chip; their
+/// sum is written in fp32 (4 B) and read twice by the selection.
+#[test]
+fn an_indexer_decodes_from_132_bytes_per_token() {
+    let kernel = indexer_kernels(16, 1);
+    let keys = 16 * 131_073;
+    let scores = kernel("forward.scores");
+    assert_eq!(scores.flops().0, 2 * u128::from(keys * 64 * 128_u64));
+    let queries = 16 * 64 * (128 + 4);
+    assert_eq!(scores.compulsory_bytes().0, keys * (132 + 4) + queries);
+    assert_eq!(kernel("forward").compulsory_bytes().0, keys * 4 * 2 + 16 * 2048 * 4);
+    // Queries and the new key: bf16 in, fp8 with a scale out.
+    assert_eq!(kernel("forward.convert").compulsory_bytes().0, 16 * 65 * (256 + 132));
+    let Kernel::Epilogue(scores) = scores else { panic!("{scores:?}") };
+    assert_eq!((scores.contraction.operand, scores.summed), (DataType::Fp8, 64));
+    // On H200 the memory's rate decides: 136 B per key at 0.766 of 4.8 TB/s.
+    let chip = CostModel::new(Accelerator::built_in("h200").unwrap()).unwrap();
+    let time = chip.cost_of_kernel(&Kernel::Epilogue(scores), Span::AllCores).latency.0;
+    let streamed = (keys * 136) as f64 / (0.766 * 4.8e12);
+    assert!((time / streamed - 1.0).abs() < 0.01, "{time} {streamed}");
+}
+
+/// A prompt's chunk of 8,192 tokens after 131,072: every query scores all cached keys and half of the new ones.
+#[test]
+fn an_indexer_scores_a_prompt_at_the_rate_of_fp8() {
+    let kernel = indexer_kernels(1, 8192);
+    let (queries, keys) = (8192_u64, 131_072 + 4096_u64);
+    let scores = kernel("forward.scores");
+    assert_eq!(scores.flops().0, 2 * u128::from(queries * 64 * 128) * u128::from(keys));
+    assert_eq!(scores.compulsory_bytes().0, queries * 64 * (128 + 4) + keys * 132 + queries * keys * 4);
+    assert_eq!(kernel("forward").compulsory_bytes().0, queries * keys * 4 * 2 + queries * 2048 * 4);
+    let chip = Accelerator::built_in("h200").unwrap();
+    let cost = CostModel::new(chip.clone()).unwrap().cost_of_kernel(&scores, Span::AllCores);
+    let peak = chip.peak_flops(DataType::Fp8).unwrap().0;
+    let least = scores.flops().as_f64() / (peak * chip.calibration.tensor_achieved_fraction);
+    assert!((1.0..1.05).contains(&(cost.latency.0 / least)), "{} {least}", cost.latency.0);
+}
+
+/// Llama 4 Scout: of 48 layers, 12 see all earlier tokens and 36 those of their chunk of 8,192.
+#[test]
+fn chunks_leave_the_scores_of_their_own_tokens() {
+    let model = Model::load("llama4-scout").unwrap();
+    let (heads, width) = (40_u128, 128_u128);
+    // Five whole chunks: 4,096 keys on average instead of 20,480.
+    let s = 5 * 8192_u128;
+    let all = model.training_flops(1, s as u64, model.vocabulary).0;
+    let necessary = model.necessary_training_flops(1, s as u64, model.vocabulary).0;
+    assert_eq!(all - necessary, 6 * s * 2 * heads * width * (12 * (s - s / 2) + 36 * (s - 4096)));
+    // Four chunks and one of 1,000 tokens: kernels do half of every chunk's square, in seven products instead of six.
+    let s = 4 * 8192 + 1000_u128;
+    let flops = |attention| {
+        let lowering = Lowering { sequence_length: s as u64, attention, ..Lowering::new(&model) };
+        TrainingGraph::new(&model, &lowering).unwrap().kernel_flops().0
+    };
+    let scores = 12 * s * s / 2 + 36 * (4 * 8192 * 8192 + 1000 * 1000) / 2;
+    let products = [Attention::Fused, Attention::Unfused].map(flops);
+    assert_eq!(products[1] - products[0], 2 * heads * width * (6 * 48 * s * s - 7 * scores));
+    // Up to a chunk nothing changes.
+    let whole = Model { list: LayerList::default(), layers: 48, ..model.clone() };
+    assert_eq!(
+        model.necessary_training_flops(1, 8192, model.vocabulary),
+        whole.necessary_training_flops(1, 8192, model.vocabulary)
+    );
+}
+
+/// Returns the kernels of attention's core in Llama 4 Scout's layers with chunks.
+fn chunk_kernels(batch: u64, new: u64, cached: u64) -> Vec<FusedAttention> {
+    let model = Model::load("llama4-scout").unwrap();
+    let kind = model.layers_in_order()[0];
+    assert_eq!(kind.window, Some(KeyWindow::Chunk { chunk: 8192 }));
+    let local = model.with_uniform_kind(&kind);
+    let lowering = Lowering { micro_batch: batch, sequence_length: new, ..Lowering::new(&local) };
+    let pass = ServingPass { cached, expert_ranks: 1, expert_product: None, verifies: false };
+    let graph = ServingGraph::new(&local, &lowering, pass).unwrap();
+    let layer = graph.segments.into_iter().find(|segment| segment.kind == SegmentKind::Layer).unwrap();
+    let kernels = layer.forward_graph().node_weights().map(|node| node.kernel).collect::<Vec<_>>();
+    kernels
+        .into_iter()
+        .filter_map(|kernel| if let Kernel::FusedAttention(a) = kernel { Some(a) } else { None })
+        .collect()
+}
+
+/// New tokens score the tokens of their chunk that are not later, in the cache and among themselves, counted one by
+/// one.
+#[test]
+fn prompts_in_chunks_score_the_tokens_counted_one_by_one() {
+    for cached in [0, 1000, 8192, 12_288, 100_000] {
+        for new in [2, 700, 8192, 10_000, 30_000] {
+            let kernels = chunk_kernels(2, new, cached);
+            let seen: u64 = (cached..cached + new).map(|place| place % 8192 + 1).sum();
+            let scores: u128 = kernels.iter().map(FusedAttention::score_count).sum();
+            // A causal kernel counts half of a token's score with itself.
+            assert_eq!(2 * scores + 2 * 40 * u128::from(new), 2 * 2 * 40 * u128::from(seen), "{cached} {new}");
+        }
+    }
+}
+
+/// Decoding in a chunk: all tokens up to a chunk, and half of a chunk and the token itself after it.
+#[test]
+fn decoding_in_chunks_reads_half_a_chunk() {
+    for (cached, keys) in [(0, 1), (8000, 8001), (8191, 8192), (8192, 4097), (131_072, 4097)] {
+        let [kernel] = chunk_kernels(3, 1, cached)[..] else { panic!("one kernel") };
+        assert_eq!((kernel.batch, kernel.queries, kernel.keys, kernel.kv_heads), (3, 5, keys, 8), "{cached}");
+    }
+    // The cache: 12 layers with all tokens, 36 with at most a chunk; 8 keys and values of 128 in bf16.
+    let cache = CacheSize::of_model(&Model::load("llama4-scout").unwrap(), 1, DataType::Bf16);
+    let token = 8 * 2 * 128 * 2;
+    assert_eq!(cache.of_sequence(131_072).0, token * (12 * 131_072 + 36 * 8192));
+    assert_eq!(cache.of_sequence(4000).0, token * 48 * 4000);
 }
 
 /// A list that names full attention everywhere is the model without the key.
@@ -191,14 +325,13 @@ fn linear_attention_grows_linearly_with_the_sequence() {
 
 /// Returns the seconds of a layer's forward and backward kernels on one H100, one after the other.
 fn layer_seconds(model: &Model, sequence_length: u64) -> f64 {
-    let chip = sim::hardware::Accelerator::built_in("h100_80gb_sxm").unwrap();
-    let cost = sim::cost::CostModel::new(chip).unwrap();
+    let cost = CostModel::new(Accelerator::built_in("h100_80gb_sxm").unwrap()).unwrap();
     let lowering = Lowering { micro_batch: 1, ..lowering(model, sequence_length) };
     let graph = TrainingGraph::new(model, &lowering).unwrap();
     let layer = graph.segment(SegmentKind::Layer).unwrap();
     let (forward, backward) = (layer.forward_graph(), layer.backward_graph(&RecomputeSet::none()));
     let kernels = forward.node_weights().chain(backward.node_weights());
-    kernels.map(|node| cost.latency_of_kernel(&node.kernel, sim::cost::Span::AllCores).0).sum()
+    kernels.map(|node| cost.latency_of_kernel(&node.kernel, Span::AllCores).0).sum()
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn load(name: &str) -> Model {
 /// builds from the files (DBRX, GLM 4.5, MiniMax M2, Nemotron 3, Qwen3-Coder, Qwen3-Next, DeepSeek-V3.2); tied matrices
 /// count once. Only the text model of multimodal checkpoints counts.
 const EXACT: &[(&str, u64)] = &[
+    ("bart_base", 139_420_416),
     ("bloom_176b", 176_247_271_424),
     ("bloom_560m", 559_214_592),
     ("clip_vit_base_patch32", 63_428_096),
@@ -60,6 +61,7 @@ const EXACT: &[(&str, u64)] = &[
     ("mamba2_130m", 128_989_632),
     ("mamba2_2_7b", 2_702_599_680),
     ("mamba_codestral_7b", 7_285_403_648),
+    ("mbart_large_50", 610_879_488),
     ("minimax-m2", 228_689_748_992),
     ("mistral-7b", 7_248_023_552),
     ("mistral_7b_v0_1", 7_241_732_096),

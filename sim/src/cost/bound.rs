@@ -3,7 +3,7 @@
 
 use super::machine::{CoreUse, SpanResources};
 use super::{CostModel, Span, attention, contraction, vector_core};
-use crate::kernel::{Contraction, DataType, Elementwise, Kernel};
+use crate::kernel::{Contraction, DataType, Epilogue, Kernel};
 use crate::units::Seconds;
 
 /// Relative rounding margin. Bounds are compared with times that were summed in another order.
@@ -26,14 +26,8 @@ impl CostModel {
                     contraction::latency_of_contraction(self, view, c, None, f64::INFINITY) * (1.0 - ROUNDING),
                 );
             }
-            (Some(_), Kernel::Epilogue(e)) => {
-                let time = contraction::latency_of_contraction(
-                    self,
-                    view,
-                    &e.contraction,
-                    Some(&e.elementwise),
-                    f64::INFINITY,
-                );
+            (Some(_), Kernel::Epilogue(e)) if e.summed <= 1 => {
+                let time = contraction::latency_of_contraction(self, view, &e.contraction, Some(e), f64::INFINITY);
                 return Seconds(time * (1.0 - ROUNDING));
             }
             _ => {}
@@ -84,9 +78,7 @@ impl CostModel {
     fn unit_lower_bound(&self, kernel: &Kernel, view: &SpanResources) -> f64 {
         match kernel {
             Kernel::Contraction(c) => contraction::lower_bound_of_contraction(self, view, c, None),
-            Kernel::Epilogue(e) => {
-                contraction::lower_bound_of_contraction(self, view, &e.contraction, Some(&e.elementwise))
-            }
+            Kernel::Epilogue(e) => contraction::lower_bound_of_contraction(self, view, &e.contraction, Some(e)),
             Kernel::FusedAttention(a) => attention::lower_bound_of_attention(self, view, a),
             _ => 0.0,
         }
@@ -105,7 +97,7 @@ impl CostModel {
     pub fn fastest_latency(&self, kernel: &Kernel) -> Seconds {
         match kernel {
             Kernel::Contraction(c) => self.fastest_mapping(kernel, c, None),
-            Kernel::Epilogue(e) => self.fastest_mapping(kernel, &e.contraction, Some(&e.elementwise)),
+            Kernel::Epilogue(e) => self.fastest_mapping(kernel, &e.contraction, Some(e)),
             Kernel::FusedAttention(_) => {
                 let all = self.cost_of_kernel(kernel, Span::AllCores).latency;
                 let one = self.view_of_span(Span::OneCore, kernel);
@@ -126,9 +118,7 @@ impl CostModel {
         match kernel {
             Kernel::Contraction(c) => Seconds(contraction::latency_of_contraction(self, view, c, None, f64::INFINITY)),
             Kernel::Epilogue(e) => {
-                let on = |view, known| {
-                    contraction::latency_of_contraction(self, view, &e.contraction, Some(&e.elementwise), known)
-                };
+                let on = |view, known| contraction::latency_of_contraction(self, view, &e.contraction, Some(e), known);
                 let best = on(view, f64::INFINITY);
                 Seconds(self.restrict_to_pairs(kernel, span).map_or(best, |pairs| on(pairs, best)))
             }
@@ -139,7 +129,7 @@ impl CostModel {
 
     /// The fastest latency over both spans. All cores come first: they are seldom slower than one core, whose mappings
     /// are then pruned.
-    fn fastest_mapping(&self, kernel: &Kernel, c: &Contraction, epilogue: Option<&Elementwise>) -> Seconds {
+    fn fastest_mapping(&self, kernel: &Kernel, c: &Contraction, epilogue: Option<&Epilogue>) -> Seconds {
         let mut best = contraction::latency_of_contraction(
             self,
             self.view_of_span(Span::AllCores, kernel),

@@ -1,6 +1,7 @@
 //! Contractions, with elementwise work on their result if any: cost, latency and lower bounds.
 
 use super::level_rates::LevelRates;
+use super::library_model::LibraryModel;
 use super::machine::{Machine, SpanResources};
 use super::mapping::{BestMapping, MappingCost, fastest_mapping, search_mappings};
 use super::mapping_problem::{MappingProblem, chunk_bytes};
@@ -9,7 +10,7 @@ use super::shared_traffic::{OuterTraffic, compute_outer_traffic};
 use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
 use super::{Bottleneck, CostModel, KernelCost, Traffic, library, vector_core};
 use crate::hardware::Dataflow;
-use crate::kernel::{Contraction, Elementwise};
+use crate::kernel::{Contraction, Epilogue};
 use crate::units::Seconds;
 
 impl MappingProblem {
@@ -18,18 +19,20 @@ impl MappingProblem {
         machine: &Machine,
         view: &SpanResources,
         c: &Contraction,
-        epilogue: Option<&Elementwise>,
+        epilogue: Option<&Epilogue>,
     ) -> Self {
         let (lane_time, extra_read, extra_written) = epilogue.map_or((0.0, 0.0, 0.0), |e| {
-            (lane_cycles(e) / machine.lane_rate(view), e.read.as_f64(), e.written.as_f64())
+            let function = &e.elementwise;
+            (lane_cycles(e) / machine.lane_rate(view), function.read.as_f64(), function.written.as_f64())
         });
+        let summed = epilogue.map_or(1, |e| e.summed.max(1));
         Self {
             batch: c.batch as f64,
             m: c.m as f64,
             n: c.n as f64,
             k: c.k as f64,
             operand: c.operand.packed_bytes_per_number(),
-            result: c.result.bytes() as f64,
+            result: c.result.bytes() as f64 / summed as f64,
             rate: machine.mac_rate(c.operand),
             depth: machine.contracted_at_once(c.operand),
             epilogue_time: lane_time,
@@ -47,14 +50,23 @@ impl MappingProblem {
     }
 }
 
-/// Lane-cycles of elementwise work.
-fn lane_cycles(e: &Elementwise) -> f64 {
-    e.elements as f64 * vector_core::elementwise_cycles(e.function, e.direction)
+/// Lane-cycles of elementwise work; one more per result where results are summed.
+fn lane_cycles(e: &Epilogue) -> f64 {
+    let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
+    function.elements as f64 * (vector_core::elementwise_cycles(function.function, function.direction) + sum)
 }
 
-/// Launch overhead and the longest latency of a shared level on the shortest route.
+/// The vendor's library, if it runs the product. A kernel that sums its results is none of its products: its cores keep
+/// their sums while they stream an operand, and no tile ends by writing results.
+fn library_of_product<'v>(view: &'v SpanResources, epilogue: Option<&Epilogue>) -> Option<&'v LibraryModel> {
+    view.library.as_ref().filter(|_| epilogue.is_none_or(|e| e.summed <= 1))
+}
+
+/// Launch overhead, or the library's floor of a kernel, and the longest latency of a shared level on the shortest
+/// route.
 fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
-    model.machine.calibration.launch_overhead.0 + view.least_latency()
+    let floor = view.library.as_ref().map_or(0.0, LibraryModel::floor_seconds);
+    model.machine.calibration.launch_overhead.0 + view.least_latency() + floor
 }
 
 /// The latency of [`cost_of_contraction`] if it is below `known` seconds, else `known`. Mappings that cannot be faster
@@ -63,7 +75,7 @@ pub(super) fn latency_of_contraction(
     model: &CostModel,
     view: &SpanResources,
     c: &Contraction,
-    epilogue: Option<&Elementwise>,
+    epilogue: Option<&Epilogue>,
     known: f64,
 ) -> f64 {
     let machine = &model.machine;
@@ -71,7 +83,7 @@ pub(super) fn latency_of_contraction(
     if let Some(stream) = p.as_stream(model, view, 0.0) {
         return stream.latency.0.min(known);
     }
-    if let Some(library) = &view.library {
+    if let Some(library) = library_of_product(view, epilogue) {
         return library::latency_of_product(machine, view, library, c, &p).min(known);
     }
     let overhead = overhead_seconds(model, view);
@@ -88,7 +100,7 @@ pub(super) fn cost_of_contraction(
     model: &CostModel,
     view: &SpanResources,
     c: &Contraction,
-    epilogue: Option<&Elementwise>,
+    epilogue: Option<&Epilogue>,
 ) -> KernelCost {
     let machine = &model.machine;
     let operations = epilogue.map_or(0.0, lane_cycles);
@@ -96,7 +108,7 @@ pub(super) fn cost_of_contraction(
     if let Some(stream) = p.as_stream(model, view, operations) {
         return stream;
     }
-    if let Some(library) = &view.library {
+    if let Some(library) = library_of_product(view, epilogue) {
         return library::cost_of_product(model, view, library, c, &p, operations);
     }
     let outer = compute_outer_traffic(machine, view, &p);
@@ -153,11 +165,11 @@ pub(super) fn lower_bound_of_contraction(
     model: &CostModel,
     view: &SpanResources,
     c: &Contraction,
-    epilogue: Option<&Elementwise>,
+    epilogue: Option<&Epilogue>,
 ) -> f64 {
     let machine = &model.machine;
     let p = MappingProblem::of_contraction(machine, view, c, epilogue);
-    if let Some(library) = &view.library {
+    if let Some(library) = library_of_product(view, epilogue) {
         return library::latency_of_product(machine, view, library, c, &p);
     }
     let compute = least_array_cycles(machine, view, &p);

@@ -11,6 +11,7 @@ pub(super) struct MappingProblem {
     pub(super) n: f64,
     pub(super) k: f64,
     pub(super) operand: f64,
+    /// Bytes written per number of the result: fewer than a number's where results are summed.
     pub(super) result: f64,
     /// Multiply-accumulates per unit and second.
     pub(super) rate: f64,

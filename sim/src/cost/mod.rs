@@ -275,9 +275,7 @@ impl CostModel {
     ) -> KernelCost {
         match kernel {
             Kernel::Contraction(c) => contraction::cost_of_contraction(self, view(CoreUse::Tensor), c, None),
-            Kernel::Epilogue(e) => {
-                contraction::cost_of_contraction(self, view(CoreUse::Pair), &e.contraction, Some(&e.elementwise))
-            }
+            Kernel::Epilogue(e) => contraction::cost_of_contraction(self, view(CoreUse::Pair), &e.contraction, Some(e)),
             Kernel::FusedAttention(a) => attention::cost_of_attention(self, view(CoreUse::Pair), a),
             Kernel::Elementwise(e) => vector_core::cost_of_elementwise(self, view(CoreUse::Vector), e),
             Kernel::Reduction(r) => vector_core::cost_of_reduction(self, view(CoreUse::Vector), r),

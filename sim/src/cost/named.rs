@@ -192,7 +192,7 @@ fn weight_gradient(
         read: Bytes(DataType::Fp32.bytes()) * elements,
         written: Bytes::ZERO,
     };
-    Ok(Kernel::Epilogue(Epilogue { contraction, elementwise }))
+    Ok(Kernel::Epilogue(Epilogue { contraction, elementwise, summed: 1 }))
 }
 
 #[cfg(test)]

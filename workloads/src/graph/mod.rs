@@ -549,6 +549,13 @@ impl GraphBuilder {
         }
     }
 
+    /// Gives the last operator further parameters, which tensor parallelism splits.
+    pub(crate) fn add_sharded_to_last(&mut self, parameters: u64) {
+        if let Some(op) = self.operators.last_mut() {
+            op.parameters.sharded = op.parameters.sharded.saturating_add(parameters);
+        }
+    }
+
     /// Lets a tensor exist in so many slices, one at a time.
     pub(crate) fn slice_tensor(&mut self, tensor: TensorId, slices: u64) {
         self.slices.insert(tensor, slices);

@@ -18,7 +18,8 @@ const OPERATORS: &str = "\
     attention.query_up attention.residual attention.residual.dropout \
     attention.rope attention.scores attention.softmax attention.value cross.context cross.core cross.dropout \
     cross.encoded cross.key cross.norm cross.output cross.output_norm cross.query cross.residual \
-    cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.token \
+    cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.norm \
+    decoder_embedding.position decoder_embedding.token \
     embedding.dropout \
     embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type \
     encoder.norm encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \

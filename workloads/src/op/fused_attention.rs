@@ -9,6 +9,7 @@
 
 use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
+use crate::layer_list::KeyWindow;
 use crate::parallel::Heads;
 use crate::serving_pass::ServingPass;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
@@ -23,8 +24,8 @@ pub(crate) struct AttentionCore {
     pub(crate) keys: u64,
     /// True if a query sees only its own key and earlier ones.
     pub(crate) causal: bool,
-    /// Most keys that a query sees.
-    pub(crate) window: Option<u64>,
+    /// The near keys that a query sees.
+    pub(crate) window: Option<KeyWindow>,
     /// True if every head has a learned logit besides its scores.
     pub(crate) sinks: bool,
     /// Keys that every query chooses for itself.
@@ -60,7 +61,7 @@ impl AttentionCore {
             keys,
             head_dim,
             causal: self.causal,
-            window: self.window.filter(|window| *window < keys),
+            window: self.window.and_then(KeyWindow::sliding).filter(|window| *window < keys),
             values_are_keys: false,
             pieces: shape.pieces,
             operand,
@@ -112,7 +113,7 @@ pub(crate) fn add_fused_attention(
     match (shape.serving, kernel(Direction::Forward)) {
         (Some(pass), Kernel::FusedAttention(whole)) if core.chosen.is_none() => {
             let whole = FusedAttention { values_are_keys: own_value.is_none(), ..whole };
-            forward.extend(serving_kernels(shape, pass, whole));
+            forward.extend(serving_kernels(shape, (pass, core.window), whole));
         }
         (_, kernel) => forward.push(kernel_step("forward", kernel)),
     }
@@ -144,23 +145,46 @@ pub(crate) fn add_fused_attention(
 /// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it, and
 /// for all drafts of the sequence: these are its queries. Otherwise new tokens attend to each other, and to the cached
 /// ones.
-fn serving_kernels(shape: &OperatorContext, pass: ServingPass, whole: FusedAttention) -> Vec<KernelStep> {
+fn serving_kernels(
+    shape: &OperatorContext,
+    (pass, window): (ServingPass, Option<KeyWindow>),
+    whole: FusedAttention,
+) -> Vec<KernelStep> {
     if shape.decodes() {
-        // The windows of several drafts lie one after the other.
-        let reached = |window: u64| window.saturating_add(whole.queries.saturating_sub(1)).min(whole.keys);
-        let keys = whole.window.map_or(whole.keys, reached);
+        let keys = window.map_or(whole.keys, |window| window.keys_at_end(whole.keys, whole.queries));
         let shared = whole.kv_heads.max(1);
         let queries = (whole.heads / shared).saturating_mul(whole.queries);
         let step = FusedAttention { heads: shared, queries, keys, causal: false, window: None, ..whole };
         return vec![kernel_step("forward.decode", Kernel::FusedAttention(step))];
     }
-    let window = whole.window.filter(|window| *window < whole.queries);
-    let own = FusedAttention { keys: whole.queries, window, ..whole };
-    let earlier = pass.mean_cached_keys(whole.queries, whole.window);
-    let earlier = FusedAttention { keys: earlier, causal: false, window: None, ..whole };
-    let mut steps = vec![kernel_step("forward", Kernel::FusedAttention(own))];
-    steps.extend((earlier.keys > 0).then(|| kernel_step("forward.cached", Kernel::FusedAttention(earlier))));
-    steps
+    let new = whole.queries;
+    let own = |pieces: u64, tokens: u64| {
+        let window = whole.window.filter(|window| *window < tokens);
+        let batch = whole.batch.saturating_mul(pieces);
+        FusedAttention { batch, queries: tokens, keys: tokens, window, ..whole }
+    };
+    let earlier = |queries, keys| FusedAttention { queries, keys, causal: false, window: None, ..whole };
+    let kernels = match window.and_then(KeyWindow::chunk) {
+        None => vec![
+            ("forward", own(1, new)),
+            ("forward.cached", earlier(new, pass.mean_cached_keys(new, window.and_then(KeyWindow::sliding)))),
+        ],
+        // The first new tokens end the chunk that cached ones began, whole chunks follow, and the last one is begun.
+        Some(chunk) => {
+            let begun = pass.cached % chunk;
+            let first = if begun > 0 { new.min(chunk - begun) } else { 0 };
+            let rest = new - first;
+            vec![
+                ("forward", own(rest / chunk, chunk)),
+                ("forward.first_chunk", own(1, first)),
+                ("forward.last_chunk", own(1, rest % chunk)),
+                ("forward.cached", earlier(first, begun)),
+            ]
+        }
+    };
+    let works = |kernel: &FusedAttention| kernel.batch > 0 && kernel.queries > 0 && kernel.keys > 0;
+    let steps = kernels.into_iter().filter(|(_, kernel)| works(kernel));
+    steps.map(|(label, kernel)| kernel_step(label, Kernel::FusedAttention(kernel))).collect()
 }
 
 /// Returns one learned logit per head, which takes part only in the softmax (GPT-OSS's sinks).

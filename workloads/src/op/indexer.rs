@@ -3,6 +3,7 @@
 //!
 //! The scores stay on chip for the sum over heads; only the sum is written, in fp32. A selection by radix reads it
 //! twice (TileLang, `examples/deepseek_v32/topk_selector.py`). The backward pass keeps the choice, not the scores.
+//! Serving scores in fp8 the models that were published so ([`Indexer::scaled`]): DeepGEMM's `fp8_mqa_logits`.
 //!
 //! The indexer learns from attention's own probabilities (the report's equations 3 and 4, sparse stage): its input is
 //! detached, so no gradient of the model's loss passes it. Its backward pass scores the chosen tokens again, needs
@@ -14,7 +15,7 @@
 use super::linear::{Linear, WeightSplit, activation_product};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
-use super::{elementwise_kernel, input_chain, kernel_step, reduction_kernel};
+use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
 use crate::model::Norm;
 use crate::parallel::Heads;
@@ -99,20 +100,6 @@ fn add_choice(
     // A token sees half of the sequence on average, and all cached tokens.
     let seen = sequence.div_ceil(2).saturating_add(shape.serving.map_or(0, |pass| pass.cached));
     let written = Bytes(WIDE) * tokens.saturating_mul(seen).div_ceil(indexer.block.max(1));
-    // The sum over heads stays in the accumulators: one product over all heads' dimensions.
-    let (m, k) = match shape.serving {
-        // Few queries: what counts is that all heads read the same keys.
-        Some(_) => (shape.sequence.saturating_mul(indexer.heads), indexer.head_dim),
-        None => (shape.sequence, indexer.heads.saturating_mul(indexer.head_dim)),
-    };
-    let scores = Contraction { batch: shape.batch, m, n: seen, k, operand: shape.operand, result: DataType::Fp32 };
-    let relu = Elementwise {
-        function: ElementwiseFunction::Relu,
-        direction: Direction::Forward,
-        elements: tokens.saturating_mul(indexer.heads).saturating_mul(seen),
-        read: Bytes::ZERO,
-        written,
-    };
     let rotated = tokens.saturating_mul((indexer.heads + 1).saturating_mul(indexer.head_dim));
     let size = shape.activation_bytes(rotated);
     let gathered = shape.activation_bytes(rotated);
@@ -121,11 +108,18 @@ fn add_choice(
         "forward.rope",
         elementwise_kernel(ElementwiseFunction::Rope, Direction::Forward, rotated, size, size),
     ));
+    // In serving, queries and keys may have a format of their own.
+    let scales = indexer.scaled.filter(|_| shape.serving.is_some()).map(|block| indexer.scale_bytes(block));
+    forward.extend(scales.map(|scales| {
+        let narrow = DataType::Fp8.packed_bytes_of(rotated) + scales * tokens.saturating_mul(indexer.heads + 1);
+        let convert = elementwise_kernel(ElementwiseFunction::Convert, Direction::Forward, rotated, size, narrow);
+        kernel_step("forward.convert", convert)
+    }));
     let all_keys = shape.activation_bytes(shape.batch.saturating_mul(sequence).saturating_mul(indexer.head_dim));
     let exchange =
         |label: &str, kind| (shape.context > 1).then(|| shape.context_collective_step(label, kind, all_keys));
     forward.extend(exchange("forward.all_gather", CollectiveKind::AllGather));
-    forward.push(kernel_step("forward.scores", Kernel::Epilogue(Epilogue { contraction: scores, elementwise: relu })));
+    forward.push(kernel_step("forward.scores", score_kernel(shape, indexer, seen, scales)));
     let rows = (tokens, seen.div_ceil(indexer.block.max(1)));
     let select = reduction_kernel(RowFunction::Sum, Direction::Forward, rows, written * 2, graph.tensor_bytes(choice));
     forward.push(kernel_step("forward", select));
@@ -149,6 +143,26 @@ fn add_choice(
     choice
 }
 
+/// Returns the scores of `seen` tokens for every query: one product for all heads, which read the same keys, and its
+/// sum over heads and over the tokens of a block. With `scales`, queries and keys are fp8 and every key has a scale;
+/// those of queries are part of the heads' weights.
+fn score_kernel(shape: &OperatorContext, indexer: Indexer, seen: u64, scales: Option<Bytes>) -> Kernel {
+    let queries = shape.sequence.saturating_mul(indexer.heads);
+    let operand = if scales.is_some() { DataType::Fp8 } else { shape.operand };
+    let contraction =
+        Contraction { batch: shape.batch, m: queries, n: seen, k: indexer.head_dim, operand, result: DataType::Fp32 };
+    let weights = if indexer.weighed { Bytes(WIDE) * shape.batch.saturating_mul(queries) } else { Bytes::ZERO };
+    let relu = Elementwise {
+        function: ElementwiseFunction::Relu,
+        direction: Direction::Forward,
+        elements: shape.batch.saturating_mul(queries).saturating_mul(seen),
+        read: weights + scales.unwrap_or(Bytes::ZERO) * shape.batch.saturating_mul(seen),
+        written: Bytes::ZERO,
+    };
+    let summed = indexer.heads.saturating_mul(indexer.block.max(1));
+    Kernel::Epilogue(Epilogue { contraction, elementwise: relu, summed })
+}
+
 /// Returns the backward pass of the scores, on the chosen tokens alone.
 fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, Heads), chosen: u64) -> Vec<KernelStep> {
     let shape = &plan.shape;
@@ -157,11 +171,12 @@ fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, He
     // A product whose results are summed over heads on chip.
     let summed = |label: &str, heads: u64, k: u64, function| {
         let contraction =
-            Contraction { batch: tokens, m: heads, n: chosen, k, operand: shape.operand, result: shape.operand };
+            Contraction { batch: tokens, m: heads, n: chosen, k, operand: shape.operand, result: DataType::Fp32 };
         let elements = tokens.saturating_mul(heads).saturating_mul(chosen);
-        let elementwise =
-            Elementwise { function, direction: Direction::Backward, elements, read: Bytes::ZERO, written: sums };
-        kernel_step(&format!("backward_input.{label}"), Kernel::Epilogue(Epilogue { contraction, elementwise }))
+        let (direction, none) = (Direction::Backward, Bytes::ZERO);
+        let elementwise = Elementwise { function, direction, elements, read: none, written: none };
+        let kernel = Kernel::Epilogue(Epilogue { contraction, elementwise, summed: heads });
+        kernel_step(&format!("backward_input.{label}"), kernel)
     };
     let product = |label: &str, dimensions| {
         kernel_step(&format!("backward_input.{label}"), activation_product(tokens, dimensions, shape.operand))

@@ -32,7 +32,7 @@ impl<'a> SegmentPlan<'a> {
             loss: lowering.loss,
             pieces: match lowering.serving {
                 Some(_) => None,
-                None => model.pieces_of_sequence(lowering.sequence_length),
+                None => model.pieces_of_attention(lowering.sequence_length),
             },
             serving: lowering.serving,
         };

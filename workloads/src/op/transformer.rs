@@ -23,8 +23,8 @@ use sim::units::Bytes;
 impl SegmentPlan<'_> {
     /// Builds the embedding's segment: token lookup (or the product of patches), projection to the residual stream if
     /// narrower, positions, token types, norm and dropout. Leading layers follow, which stay with the embedding on the
-    /// first stage. In an encoder-decoder these are the encoder with a norm after it. The segment then gives the
-    /// decoder's embedding, and the encoder's result travels along.
+    /// first stage. In an encoder-decoder these are the encoder, with a norm after it if the decoder has one. The
+    /// segment then gives the decoder's embedding, and the encoder's result travels along.
     pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let mut x = self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary);
@@ -32,8 +32,12 @@ impl SegmentPlan<'_> {
             x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
         if self.model.variations.side == EncoderDecoderSide::Decoder {
-            let encoded = self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x);
-            let bias = self.slice.heads.saturating_mul(2 * self.model.variations.relative_rows);
+            let encoded = match self.model.final_norm {
+                true => self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x),
+                false => x,
+            };
+            let Variations { relative_rows, relative_in_layers, .. } = self.model.variations;
+            let bias = if relative_in_layers { 0 } else { self.slice.heads.saturating_mul(2 * relative_rows) };
             cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
             // Both sides look up the same table, which the encoder's operator holds.
             x = self.add_embedded_tokens(&mut graph, "decoder_embedding", 0);
@@ -98,7 +102,10 @@ impl SegmentPlan<'_> {
         let t = u64::from(self.shape.ranks.max(1));
         let (heads, kv_heads) = (alike.heads / t, kv_heads_of_device(&alike, t));
         let slice = DeviceSlice { heads, kv_heads, ffn: alike.ffn / t, ..self.slice };
-        let plan = SegmentPlan { model: &alike, slice, ..*self };
+        let pieces =
+            self.shape.serving.is_none().then(|| alike.pieces_of_attention(self.shape.full_sequence())).flatten();
+        let shape = OperatorContext { pieces, ..self.shape };
+        let plan = SegmentPlan { model: &alike, slice, shape, ..*self };
         graph.rename_layers(Some(name.to_owned()));
         let x = plan.add_branches(graph, x);
         graph.rename_layers(None);
@@ -255,6 +262,9 @@ impl SegmentPlan<'_> {
         }
         let core_shape = if exchange.is_some() { shape.with_whole_sequences() } else { *shape };
         let mut mixed = self.add_attention_core(graph, &core_shape, (core_heads, chosen), [query, key, value]);
+        if model.variations.relative_in_layers {
+            graph.add_sharded_to_last(heads.query.saturating_mul(model.variations.relative_rows));
+        }
         if exchange.is_some() {
             mixed = ulysses::gather_heads(graph, shape, "layer.attention.exchange_back", heads, mixed);
         }

@@ -60,6 +60,7 @@ pub fn family_coverage() -> Vec<FamilyCoverage> {
 
 /// Built-in models and files of `workloads/tests/configs`, by `model_type`.
 const CHECKED: &[(&str, &[&str])] = &[
+    ("bart", &["bart_base"]),
     ("bloom", &["bloom_176b", "bloom_560m"]),
     ("clip_text_model", &["clip_vit_base_patch32"]),
     ("clip_vision_model", &["clip_vit_base_patch32_vision"]),
@@ -84,6 +85,7 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("llama", &["llama3.1-405b", "llama3.1-8b", "llama3.2-1b", "llama3.2-3b", "smollm2_135m", "tinyllama_1_1b"]),
     ("llama4_text", &["llama4-maverick", "llama4-scout"]),
     ("mamba2", &["mamba2_130m", "mamba2_2_7b", "mamba_codestral_7b"]),
+    ("mbart", &["mbart_large_50"]),
     ("minimax_m2", &["minimax-m2"]),
     ("minimax_text_01", &["minimax-text-01"]),
     ("mistral", &["mistral_7b_v0_1", "mistral-7b", "mistral_nemo_12b", "mistral_small_24b"]),

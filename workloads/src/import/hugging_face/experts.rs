@@ -7,8 +7,8 @@ use super::llama_like::{read_upper_windows, with_variations};
 use super::reader::ConfigReader;
 use super::windows;
 use crate::error::WorkloadError;
-use crate::layer_list::{FeedForward, LayerKind};
-use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS};
+use crate::layer_list::{FeedForward, KeyWindow, LayerKind};
+use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_POSITIONS};
 use crate::model::{Dropout, Experts, Model, Norm, NormPlacement, SharedExpert};
 use crate::variations::QueryKeyNorm;
 use sim::kernel::ElementwiseFunction;
@@ -245,22 +245,27 @@ pub(super) const GPT_OSS: ModelFamily = ModelFamily {
 };
 
 /// The text model of Llama 4. Every layer (Scout) or every second one (Maverick) has one routed and one shared expert
-/// per token, of the same width. Norms of queries and keys have no parameters.
+/// per token, of the same width. Norms of queries and keys have no parameters. Layers with rotation see the tokens of
+/// their own chunk, the others all.
 pub(super) const LLAMA4: ModelFamily = ModelFamily {
     model_types: &["llama4_text", "llama4"],
     keys: &[
         llama::KEYS,
         &[
+            "attention_chunk_size",
             "capacity_factor",
             "interleave_moe_layer_step",
             "intermediate_size_mlp",
+            "layer_types",
             "moe_layers",
+            "no_rope_layer_interval",
+            "no_rope_layers",
             "num_experts_per_tok",
             "num_local_experts",
             "use_qk_norm",
         ],
     ],
-    defaults: &[("num_experts_per_tok", 1), ("num_key_value_heads", 8)],
+    defaults: &[("attention_chunk_size", 8192), ("num_experts_per_tok", 1), ("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
@@ -276,12 +281,38 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
         let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
         let model =
             Model { experts: Some(Experts { shared, ..read_routed_experts(reader, "num_local_experts")? }), ..model };
-        Ok(alternate_experts(model, wide, |layer| match &sparse {
+        let model = alternate_experts(model, wide, |layer| match &sparse {
             Some(sparse) => sparse.contains(&layer),
             None => (layer + 1).is_multiple_of(step),
-        }))
+        });
+        add_chunks(reader, model)
     },
 };
+
+/// Adds chunks to the layers that `layer_types` names; without it, to those with rotation: all that `no_rope_layers`
+/// marks by 1, or all but every `no_rope_layer_interval`-th. As in transformers, an empty list counts as absent.
+fn add_chunks(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
+    let layers = model.layer_count();
+    let every = reader.read_optional_dimension("no_rope_layer_interval", MAX_LAYERS)?.unwrap_or(4);
+    let rotated: Vec<bool> = match reader.get("no_rope_layers") {
+        Some(value) if value.as_array().is_none_or(|list| !list.is_empty()) => {
+            reader.read_marks(("no_rope_layers", ""), value, layers)?
+        }
+        _ => (0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect(),
+    };
+    if rotated.contains(&false) {
+        reader.note_assumption("layers without rotation are costed with it".to_owned());
+    }
+    let local: Vec<bool> =
+        match windows::read_types_of_layers(reader, layers, &["full_attention", "chunked_attention"])? {
+            Some(types) => types.iter().map(|kind| *kind == "chunked_attention").collect(),
+            None => rotated,
+        };
+    match reader.read_optional_dimension("attention_chunk_size", MAX_POSITIONS)? {
+        Some(chunk) => Ok(windows::with_key_window(model, KeyWindow::Chunk { chunk }, |layer| local[layer as usize])),
+        None => Ok(model),
+    }
+}
 
 /// Reads the routed experts: their number under `key`, and the experts per token.
 pub(super) fn read_routed_experts(reader: &ConfigReader<'_>, key: &'static str) -> Result<Experts, WorkloadError> {

@@ -64,10 +64,8 @@ fn read_bigcode(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(Model { kv_heads, ..model })
 }
 
-fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
-    let hidden = reader.read_dimension("n_embd", MAX_WIDTH)?;
-    let heads = reader.read_dimension("n_head", MAX_HEADS)?;
-    reader.check_divides(("n_head", heads), ("n_embd", hidden))?;
+/// Reads the longest sequence, which `n_ctx` may state too.
+pub(super) fn read_positions(reader: &ConfigReader<'_>) -> Result<u64, WorkloadError> {
     let positions = reader.read_dimension("n_positions", MAX_POSITIONS)?;
     if let Some(context) = reader.read_optional_dimension("n_ctx", MAX_POSITIONS)?
         && context != positions
@@ -79,6 +77,14 @@ fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
             "both state the longest sequence: remove n_ctx or make them equal",
         ));
     }
+    Ok(positions)
+}
+
+fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("n_embd", MAX_WIDTH)?;
+    let heads = reader.read_dimension("n_head", MAX_HEADS)?;
+    reader.check_divides(("n_head", heads), ("n_embd", hidden))?;
+    let positions = read_positions(reader)?;
     Ok(Model {
         name: reader.name.to_owned(),
         family: reader.model_type.clone(),

@@ -2,6 +2,7 @@
 //! GPT-J and Phi 1.5 and 2: the same after one norm, with a bias on the logits.
 
 use super::ModelFamily;
+use super::gpt2::read_positions;
 use super::llama::{llama_without_sizes, read_kv_heads, read_rotated_fraction};
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
@@ -70,11 +71,13 @@ fn read_neox(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
 }
 
 pub(super) const GPTJ: ModelFamily = ModelFamily {
-    model_types: &["gptj"],
+    // CodeGen differs in the order of heads in one product of queries, keys and values.
+    model_types: &["codegen", "gptj"],
     keys: &[&[
         "activation_function",
         "attn_pdrop",
         "embd_pdrop",
+        "n_ctx",
         "n_embd",
         "n_head",
         "n_inner",
@@ -101,7 +104,7 @@ fn read_gptj(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         ffn: reader.read_optional_dimension("n_inner", MAX_FFN)?.unwrap_or(4 * hidden),
         vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
         vocabulary_multiple: reader.read_vocabulary_multiple()?,
-        max_sequence: reader.read_dimension("n_positions", MAX_POSITIONS)?,
+        max_sequence: read_positions(reader)?,
         activation: reader.read_activation("activation_function", ElementwiseFunction::Gelu)?,
         dropout: Dropout {
             embedding: reader.read_probability("embd_pdrop", 0.0)?,

@@ -45,6 +45,10 @@ pub(super) enum KeyEffect {
     None,
     /// A feature that is not modelled; the assumption made instead.
     Assumed(&'static str),
+    /// The same, where the value is a mark for each layer.
+    AssumedByLayer(&'static str),
+    /// The same, where the value is a number of layers.
+    AssumedNumber(&'static str),
     /// Work that would be miscounted by more than 2 %: the missing feature.
     Missing(&'static str),
     /// Unknown.
@@ -99,6 +103,7 @@ const CAPPED: KeyEffect = KeyEffect::Assumed("the cap on scores or logits counts
 const FURTHER: KeyEffect = KeyEffect::Assumed(
     "the modules that predict further tokens are left out, as in transformers; --mtp-layers trains them",
 );
+const DROPPED: KeyEffect = KeyEffect::Missing("dropping whole layers, which makes the work of a step random");
 const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
 /// Keys that change the work and that no family reads.
@@ -153,9 +158,9 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("moe_jitter_eps", KeyEffect::Assumed("noise on the router's input is left out")),
     ("router_jitter_noise", KeyEffect::Assumed("noise on the router's input is left out")),
     ("use_rope_layers", KeyEffect::Assumed("layers without rotation are costed with it")),
-    ("no_rope_layers", KeyEffect::Assumed("layers without rotation are costed with it")),
-    ("no_rope_layer_interval", KeyEffect::Assumed("layers without rotation are costed with it")),
-    ("attention_chunk_size", KeyEffect::Assumed("attention in chunks is costed over whole sequences")),
+    ("no_rope_layers", KeyEffect::AssumedByLayer("layers without rotation are costed with it")),
+    ("no_rope_layer_interval", KeyEffect::AssumedNumber("layers without rotation are costed with it")),
+    ("attention_chunk_size", KeyEffect::Missing("layers of attention in chunks")),
     ("cross_attention_layers", KeyEffect::Missing("layers of cross attention")),
     ("attn_layer_period", KeyEffect::Missing("layers without attention")),
     ("block_configs", KeyEffect::Missing("layers that differ by a list of blocks")),
@@ -165,7 +170,9 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("linear_num_value_heads", LINEAR),
     ("num_kv_shared_layers", KeyEffect::Missing("layers that share keys and values")),
     ("num_hidden_groups", KeyEffect::Missing("layers that share their weights")),
-    ("layerdrop", KeyEffect::Missing("dropping whole layers, which makes the work of a step random")),
+    ("decoder_layerdrop", DROPPED),
+    ("encoder_layerdrop", DROPPED),
+    ("layerdrop", DROPPED),
     ("ssm_state_size", KeyEffect::Missing("state-space scans")),
 ];
 

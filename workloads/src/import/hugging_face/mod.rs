@@ -2,6 +2,7 @@
 //! decide nothing. Anything else in a file is noted as an assumption, or refused if the answer would be wrong by more
 //! than 2 %. A misspelt key of the family is an error; otherwise it would silently become a default.
 
+mod bart;
 mod bert;
 mod bloom;
 mod coverage;
@@ -60,6 +61,7 @@ impl ModelFamily {
 
 /// All families.
 static FAMILIES: &[ModelFamily] = &[
+    bart::FAMILY,
     bert::FAMILY,
     bert::ROBERTA,
     bloom::FAMILY,
@@ -141,10 +143,8 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
-    ("bart", ENCODER_DECODER),
     ("convnext", DEPTHWISE),
     ("convnextv2", DEPTHWISE),
-    ("codegen", "its own order of heads in the product of queries, keys and values"),
     ("deberta-v2", "relative positions in the scores"),
     ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
@@ -154,12 +154,10 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("siglip", IMAGES),
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
-    ("umt5", "a table of relative positions in every layer"),
-    ("whisper", ENCODER_DECODER),
+    ("whisper", "an encoder of audio whose sequences are longer than the decoder's, and convolutions before it"),
     ("zamba", "attention whose weights several layers share"),
     ("zamba2", "attention whose weights several layers share"),
 ];
-const ENCODER_DECODER: &str = "an encoder and a decoder with learned positions and biases (T5 and mT5 are covered)";
 const DEPTHWISE: &str = "depthwise convolutions over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGE_WINDOWS: &str = "windows over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
@@ -216,8 +214,9 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         .rename_synonyms(|key| family.reads(key))
         .map_err(|names| reader::unlike_names_error(file, &entries, names))?;
     let reader = ConfigReader::new(name, file, model_type, family, &entries)?;
-    if !t5::FAMILY.model_types.contains(&reader.model_type.as_str()) {
-        let cure = "T5 and mT5 are the only covered encoder-decoders: give a decoder's or an encoder's configuration";
+    if ![t5::FAMILY, bart::FAMILY].iter().any(|family| family.model_types.contains(&reader.model_type.as_str())) {
+        let cure = "T5's and BART's relatives are the only covered encoder-decoders: give a decoder's or an encoder's \
+                    configuration";
         reader.forbid_flag("is_encoder_decoder", cure)?;
     }
     reader.forbid_flag(

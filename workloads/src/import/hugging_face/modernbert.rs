@@ -6,7 +6,7 @@ use super::llama::llama_without_sizes;
 use super::reader::ConfigReader;
 use super::windows;
 use crate::error::WorkloadError;
-use crate::layer_list::LayerKind;
+use crate::layer_list::{KeyWindow, LayerKind};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm};
 use crate::variations::Variations;
@@ -96,7 +96,7 @@ fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let sees_part = |layer: u64| by_type(layer).unwrap_or(!layer.is_multiple_of(period));
     let windowed = |layer: u64| sees_part(layer) && window < model.max_sequence;
     let kind = |layer| LayerKind {
-        window: windowed(layer).then_some(window),
+        window: windowed(layer).then_some(KeyWindow::Sliding(window)),
         // The embedding's norm serves as the first layer's.
         without_first_norm: layer == 0,
         ..LayerKind::default()

@@ -4,7 +4,7 @@ use super::ModelFamily;
 use super::entries::ConfigEntries;
 use super::keys::{self, KeyEffect};
 use crate::error::{WorkloadError, find_mistyped, find_nearest};
-use crate::limits::{MAX_POSITIONS, MAX_WIDTH};
+use crate::limits::{MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 use std::cell::RefCell;
@@ -130,8 +130,14 @@ impl<'a> ConfigReader<'a> {
             }
             match keys::effect_of_key(key, value) {
                 KeyEffect::None => {}
-                KeyEffect::Assumed(what) => {
-                    reader.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value)))
+                KeyEffect::Assumed(what) => reader.note_value(key, value, what),
+                KeyEffect::AssumedByLayer(what) => {
+                    reader.read_marks((key, ""), value, reader.read_dimension("num_hidden_layers", MAX_LAYERS)?)?;
+                    reader.note_value(key, value, what);
+                }
+                KeyEffect::AssumedNumber(what) => {
+                    reader.read_dimension(key, MAX_LAYERS)?;
+                    reader.note_value(key, value, what);
                 }
                 KeyEffect::Missing(what) => {
                     let cure = format!("{what} are not covered yet: give a model without");
@@ -195,6 +201,10 @@ impl<'a> ConfigReader<'a> {
     /// Notes the assumption made for a feature of the file that is not modelled.
     pub(super) fn note_assumption(&self, what: String) {
         self.assumptions.borrow_mut().push(what);
+    }
+
+    fn note_value(&self, key: &str, value: &Value, what: &str) {
+        self.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value)));
     }
 
     /// Returns the assumptions.

@@ -8,7 +8,7 @@ use super::llama_like::with_variations;
 use super::reader::ConfigReader;
 use super::windows::read_types_under_key;
 use crate::error::WorkloadError;
-use crate::layer_list::{LayerKind, Mixer};
+use crate::layer_list::{KeyWindow, LayerKind, Mixer};
 use crate::limits::{MAX_FFN, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 use crate::model::{Model, NormPlacement};
 use crate::variations::{GatedConvolution, OutputGate, QueryKeyNorm};
@@ -135,7 +135,7 @@ fn add_convolutions(
     let kind_of = |layer: u64, kind: LayerKind| {
         let named = type_of(layer);
         let mixer = if named == LAYER_TYPES[0] { Mixer::Convolution } else { Mixer::Attention };
-        LayerKind { mixer, window: window.filter(|_| named == LAYER_TYPES[2]), ..kind }
+        LayerKind { mixer, window: window.filter(|_| named == LAYER_TYPES[2]).map(KeyWindow::Sliding), ..kind }
     };
     let any = (0..layers).any(|layer| type_of(layer) == LAYER_TYPES[0]);
     let model = with_variations(model, |v| v.convolution = any.then_some(convolution));

@@ -15,6 +15,11 @@ use crate::model::{Experts, Model, SharedExpert};
 use crate::variations::{Indexer, QueryKeyNorm};
 use serde_json::Value;
 
+/// Numbers of an indexer's query or key that share an fp32 scale. DeepSeek-V3.2-Exp's inference code keeps keys in fp8
+/// (`inference/model.py`: `k_cache`, `k_scale_cache`, `block_size`) and scores them in fp8 (`fp8_index`); vLLM, SGLang
+/// and TensorRT-LLM do so for GLM 5 too, by DeepGEMM's `fp8_mqa_logits` and `fp8_paged_mqa_logits`.
+const INDEX_BLOCK: u64 = 128;
+
 const INDEX_KEYS: &[&str] = &["index_head_dim", "index_n_heads", "layer_types"];
 
 pub(super) const DEEPSEEK_V32: ModelFamily = ModelFamily {
@@ -56,6 +61,7 @@ fn read_deepseek(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         block: 1,
         query_rank: Some(reader.read_dimension("q_lora_rank", MAX_WIDTH)?),
         weighed: true,
+        scaled: Some(INDEX_BLOCK),
     };
     note_learning(reader);
     let model = with_variations(model, |v| v.indexer = Some(indexer));
@@ -158,6 +164,7 @@ pub(super) const MINIMAX_M3: ModelFamily = ModelFamily {
             block,
             query_rank: None,
             weighed: false,
+            scaled: None,
         };
         let types = read_types_of_layers(reader, layers, &["full_attention", "minimax_m3_sparse"])?;
         let listed = nested.and_then(|nested| nested.get("sparse_attention_freq"));

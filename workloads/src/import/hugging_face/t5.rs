@@ -1,5 +1,6 @@
 //! T5 (Raffel et al. 2020): an encoder and a decoder with cross attention, RMSNorm and no biases. Relative positions
-//! are a table of score biases that each side's layers share. T5 1.1 and mT5 have gated MLPs and an untied head.
+//! are a table of score biases that each side's layers share; every layer of umT5 has its own. T5 1.1 and mT5 have
+//! gated MLPs and an untied head.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -12,7 +13,7 @@ use crate::variations::Variations;
 use sim::kernel::ElementwiseFunction;
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
-    model_types: &["t5", "mt5"],
+    model_types: &["t5", "mt5", "umt5"],
     keys: &[&[
         "d_ff",
         "d_kv",
@@ -77,6 +78,7 @@ fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         tied_head: reader.read_flag("tie_word_embeddings", true)?,
         variations: Variations {
             side: EncoderDecoderSide::Decoder,
+            relative_in_layers: reader.model_type == "umt5",
             relative_rows: reader.read_optional_dimension("relative_attention_num_buckets", MAX_WIDTH)?.unwrap_or(32),
             ..Variations::default()
         },

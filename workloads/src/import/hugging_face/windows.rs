@@ -2,13 +2,18 @@
 
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
-use crate::layer_list::LayerKind;
+use crate::layer_list::{KeyWindow, LayerKind};
 use crate::model::Model;
 use serde_json::Value;
 
 /// Returns the model with `window` in the layers where `sees` is true. A window that no sequence fills changes nothing.
 pub(super) fn with_window(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
-    if window >= model.max_sequence || !(0..model.layer_count()).any(&sees) {
+    with_key_window(model, KeyWindow::Sliding(window), sees)
+}
+
+/// The same for a window of any kind.
+pub(super) fn with_key_window(model: Model, window: KeyWindow, sees: impl Fn(u64) -> bool) -> Model {
+    if window.most_keys() >= model.max_sequence || !(0..model.layer_count()).any(&sees) {
         return model;
     }
     model.with_changed_layers(|layer, kind| LayerKind { window: sees(layer).then_some(window), ..kind })

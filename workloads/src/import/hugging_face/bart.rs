@@ -1,0 +1,181 @@
+//! BART (Lewis et al. 2020) and its relatives: an encoder and a decoder with cross attention, tables of positions and
+//! biases. They differ in their norms and tables ([`RELATIVES`]).
+
+use super::ModelFamily;
+use super::llama::llama_without_sizes;
+use super::reader::ConfigReader;
+use crate::error::WorkloadError;
+use crate::layer_list::{AttentionShape, EncoderDecoderSide, FeedForward, LayerKind, LayerList};
+use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
+use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
+use crate::variations::Variations;
+use sim::kernel::ElementwiseFunction;
+
+/// Differences of a relative.
+struct BartRelative {
+    model_type: &'static str,
+    /// True if norms stand before every branch and at each side's end, not after every sum.
+    normalises_before: bool,
+    /// True if the embedding of each side has a norm.
+    embedding_norm: bool,
+    /// The positions' table.
+    table: PositionTable,
+    /// The nonlinearity of a file that names none.
+    activation: ElementwiseFunction,
+}
+
+/// Positions of each side.
+enum PositionTable {
+    /// Trained, with so many rows before the first position (`BartLearnedPositionalEmbedding`: `offset`).
+    Learned { before: u64 },
+    /// Sines that are parameters in transformers, without gradients.
+    Fixed,
+    /// Sines that are no parameters.
+    Computed,
+}
+
+const BART: BartRelative = BartRelative {
+    model_type: "bart",
+    normalises_before: false,
+    embedding_norm: true,
+    table: PositionTable::Learned { before: 2 },
+    activation: ElementwiseFunction::Gelu,
+};
+const BLENDERBOT: BartRelative = BartRelative {
+    model_type: "blenderbot",
+    normalises_before: true,
+    embedding_norm: false,
+    table: PositionTable::Learned { before: 0 },
+    ..BART
+};
+
+/// BART and its relatives, as transformers 5.17 builds them.
+static RELATIVES: &[BartRelative] = &[
+    BART,
+    BartRelative { model_type: "plbart", ..BART },
+    BartRelative { model_type: "mbart", normalises_before: true, ..BART },
+    BartRelative { model_type: "blenderbot-small", table: PositionTable::Learned { before: 0 }, ..BART },
+    BartRelative { model_type: "marian", embedding_norm: false, table: PositionTable::Fixed, ..BART },
+    BLENDERBOT,
+    BartRelative { model_type: "pegasus", table: PositionTable::Fixed, ..BLENDERBOT },
+    BartRelative {
+        model_type: "m2m_100",
+        table: PositionTable::Computed,
+        activation: ElementwiseFunction::Relu,
+        ..BLENDERBOT
+    },
+];
+
+pub(super) const FAMILY: ModelFamily = ModelFamily {
+    model_types: &["bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "pegasus", "plbart"],
+    keys: &[&[
+        "activation_dropout",
+        "activation_function",
+        "attention_dropout",
+        "d_model",
+        "decoder_attention_heads",
+        "decoder_ffn_dim",
+        "decoder_layers",
+        "decoder_vocab_size",
+        "dropout",
+        "encoder_attention_heads",
+        "encoder_ffn_dim",
+        "encoder_layers",
+        "max_position_embeddings",
+        "num_hidden_layers",
+        "share_encoder_decoder_embeddings",
+        "vocab_size",
+    ]],
+    defaults: &[],
+    synonyms: &[("hidden_size", "d_model"), ("num_attention_heads", "encoder_attention_heads")],
+    read: read_bart,
+};
+
+fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    let hidden = reader.read_dimension("d_model", MAX_WIDTH)?;
+    let read_heads = |key: &'static str| {
+        let heads = reader.read_dimension(key, MAX_HEADS)?;
+        reader.check_divides((key, heads), ("d_model", hidden)).map(|()| heads)
+    };
+    let (encoder_heads, heads) = (read_heads("encoder_attention_heads")?, read_heads("decoder_attention_heads")?);
+    let encoder_ffn = reader.read_dimension("encoder_ffn_dim", MAX_FFN)?;
+    let ffn = reader.read_dimension("decoder_ffn_dim", MAX_FFN)?;
+    let encoder_layers = reader.read_dimension("encoder_layers", MAX_LAYERS)?;
+    if let Some(other) = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?
+        && other != encoder_layers
+    {
+        let limit = format!("`encoder_layers` ({encoder_layers}), the same number in transformers");
+        return Err(reader.value_error("num_hidden_layers", other, &limit, "leave it out"));
+    }
+    let vocabulary = reader.read_dimension("vocab_size", MAX_VOCABULARY)?;
+    if let Some(other) = reader.read_optional_dimension("decoder_vocab_size", MAX_VOCABULARY)?
+        && other != vocabulary
+    {
+        let limit = format!("`vocab_size` ({vocabulary}): sides with vocabularies of their own are not covered");
+        return Err(reader.value_error("decoder_vocab_size", other, &limit, "give a model with one vocabulary"));
+    }
+    if !reader.read_flag("share_encoder_decoder_embeddings", true)? {
+        let limit = "true: sides with embeddings of their own are not covered";
+        let cure = "give a model with one embedding";
+        return Err(reader.value_error("share_encoder_decoder_embeddings", false, limit, cure));
+    }
+    let relative = RELATIVES.iter().find(|relative| relative.model_type == reader.model_type).unwrap_or(&BART);
+    let max_sequence = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
+    let rows = match relative.table {
+        PositionTable::Learned { before } => max_sequence + before,
+        PositionTable::Fixed => {
+            reader.note_assumption("the fixed tables of positions are costed as trained ones".to_owned());
+            max_sequence
+        }
+        PositionTable::Computed => 0,
+    };
+    reader.note_assumption(format!(
+        "the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default); the encoder stays \
+         on a pipeline's first stage"
+    ));
+    let own_heads = AttentionShape {
+        heads: encoder_heads,
+        kv_heads: encoder_heads,
+        head_dim: hidden / encoder_heads,
+        sinks: false,
+        shared_value: false,
+    };
+    let encoder = LayerKind {
+        side: EncoderDecoderSide::Encoder,
+        attention: (encoder_heads != heads).then_some(own_heads),
+        feed: if encoder_ffn == ffn { FeedForward::Own } else { FeedForward::Mlp(encoder_ffn) },
+        ..LayerKind::default()
+    };
+    let normalises_before = relative.normalises_before;
+    let rate = reader.read_probability("dropout", 0.1)?;
+    Ok(Model {
+        layers: reader.read_dimension("decoder_layers", MAX_LAYERS)?,
+        heads,
+        kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn,
+        vocabulary,
+        vocabulary_multiple: reader.read_vocabulary_multiple()?,
+        max_sequence,
+        position: PositionEncoding::Learned { rows },
+        norm: Norm::LayerNorm,
+        norm_placement: if normalises_before { NormPlacement::Pre } else { NormPlacement::Post },
+        embedding_norm: relative.embedding_norm,
+        final_norm: normalises_before,
+        activation: reader.read_activation("activation_function", relative.activation)?,
+        gated: false,
+        qkv_bias: true,
+        attention_output_bias: true,
+        mlp_bias: true,
+        dropout: Dropout {
+            embedding: rate,
+            attention: reader.read_probability("attention_dropout", 0.0)?,
+            residual: rate,
+            activation: reader.read_probability("activation_dropout", 0.0)?,
+        },
+        tied_head: reader.read_flag("tie_word_embeddings", true)?,
+        variations: Variations { side: EncoderDecoderSide::Decoder, ..Variations::default() },
+        list: LayerList { leading: vec![encoder; encoder_layers as usize], ..LayerList::default() },
+        ..llama_without_sizes(reader, hidden)
+    })
+}
