@@ -59,6 +59,17 @@ fn greatest_common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
+/// Keeps the tensor-parallel degrees that allow a given degree; the largest one if none does, whose refusal says why.
+pub(crate) fn keep_allowing(tensors: &mut Vec<u32>, model: &Model, context: u32) {
+    let allows =
+        |tensor: &u32| context == 1 || copies_of_keys(model, *tensor).is_ok_and(|all| all.is_multiple_of(context));
+    let last = tensors.last().copied();
+    tensors.retain(allows);
+    if tensors.is_empty() {
+        tensors.extend(last);
+    }
+}
+
 /// Returns the degrees that a plan of `tensor` devices may have under an engine: powers of two, 1 first.
 #[must_use]
 pub(crate) fn context_degrees(model: &Model, engine: &ServingEngine, tensor: u32) -> Vec<u32> {
@@ -76,10 +87,14 @@ pub(crate) fn check_degree(model: &Model, plan: &ServingPlan) -> Result<(), Serv
     match copies_of_keys(model, tensor) {
         _ if degree == 1 => Ok(()),
         Err(why) => fault(why, "give 1".to_owned()),
+        Ok(1) if model.variations.latent.is_some() => fault(
+            format!("needs devices that hold the same keys, and tp {tensor} is one device"),
+            "give a larger tp".to_owned(),
+        ),
         Ok(1) => {
             let keys = model.attention_heads().into_iter().map(|(_, keys)| keys).max().unwrap_or(1);
-            let cure = format!("give 1, or a tp above {keys}");
-            fault(format!("needs devices that hold the same key heads, and tp {tensor} splits all {keys}"), cure)
+            let limit = format!("needs devices that hold the same keys, and tp {tensor} splits the {keys} key heads");
+            fault(limit, format!("give 1, or a tp above {keys}"))
         }
         Ok(copies) if copies.is_multiple_of(degree) => Ok(()),
         Ok(copies) => {

@@ -2,7 +2,7 @@
 //! answer it.
 
 use crate::ServingEngine;
-use crate::context::context_degrees;
+use crate::context::{context_degrees, keep_allowing};
 use crate::lengths::RequestLengths;
 use crate::method::ServingMethod;
 use crate::plan::{ServingFormats, ServingPlan};
@@ -84,7 +84,10 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>, engine: &ServingEngine) -
     let (model, devices, given) = (question.model, question.devices, question.given);
     let halving = |limit: u32| std::iter::successors(Some(1u32), |n| n.checked_mul(2)).take_while(move |n| *n <= limit);
     let or_given = |given: Option<u32>, free: Vec<u32>| given.map_or(free, |degree| vec![degree]);
-    let tensors = or_given(given.tensor, tensor_parallel_degrees(model, devices));
+    let mut tensors = or_given(given.tensor, tensor_parallel_degrees(model, devices));
+    if let Some(context) = given.context {
+        keep_allowing(&mut tensors, model, context.max(1));
+    }
     let mut plans = Vec::new();
     for tensor in tensors {
         let contexts = or_given(given.context, context_degrees(model, engine, tensor));

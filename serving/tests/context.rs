@@ -136,8 +136,10 @@ fn degrees_that_no_engine_runs_are_refused() {
     );
     assert_eq!(
         fault("llama3.1-405b", plan(8, 2)),
-        "dcp = 2: needs devices that hold the same key heads, and tp 8 splits all 8; give 1, or a tp above 8"
+        "dcp = 2: needs devices that hold the same keys, and tp 8 splits the 8 key heads; give 1, or a tp above 8"
     );
+    let one = fault("deepseek-v3", plan(1, 8));
+    assert_eq!(one, "dcp = 8: needs devices that hold the same keys, and tp 1 is one device; give a larger tp");
     let windows = fault("gpt-oss-120b", plan(16, 2));
     assert!(windows.starts_with(
         "dcp = 2: needs layers that attend to all tokens, and the model has attention in a window of 128"
@@ -198,6 +200,13 @@ fn plans_have_every_degree_that_divides_the_copies_and_no_other() {
     };
     assert_eq!([1, 2, 4, 8].map(degrees), [vec![1], vec![1, 2], vec![1, 2, 4], vec![1, 2, 4, 8]]);
     assert!(enumerate_plans(&question, &engine("sglang")).iter().all(|plan| plan.context == 1));
+    // A given degree leaves the plans that allow it, or one that says why none does.
+    let given = |context: u32| {
+        let given = GivenDegrees { context: Some(context), ..question.given };
+        enumerate_plans(&ServingQuestion { given, ..question.clone() }, &engine("vllm"))
+    };
+    assert!(given(4).iter().all(|plan| plan.context == 4 && plan.tensor >= 4) && given(4).len() > 4);
+    assert!(given(3).iter().all(|plan| plan.tensor == 8) && !given(3).is_empty());
 }
 
 #[test]
@@ -219,11 +228,13 @@ fn a_free_degree_serves_as_much_as_the_best_given_one_and_no_more_than_the_bound
             (&models[0], (4096, 256), level(2.0, 0.02), engine("vllm")),
             (&models[0], (65_536, 1024), level(30.0, 0.03), engine("tensorrt_llm")),
             (&models[0], (100_000, 4096), none, engine("ideal")),
+            (&models[0], (150_000, 10_000), none, engine("ideal")),
             (&models[1], (30_000, 512), level(20.0, 0.03), engine("vllm")),
         ] {
             let mut chip = full.clone();
             chip.hbm.capacity = Bytes((chip.hbm.capacity.as_f64() * [1.0, 0.5, 1.0, 1.0][at]) as u64);
-            let question = question(model, 8, lengths, level);
+            let mut question = question(model, 8, lengths, level);
+            question.given.tensor = (at % 2 == 0).then_some(8);
             let hardware = ServingHardware { chip: &chip, fabric: &fabric, engine: &engine };
             let best = |given: Option<u32>| {
                 let given = GivenDegrees { context: given, ..question.given };
@@ -241,10 +252,10 @@ fn a_free_degree_serves_as_much_as_the_best_given_one_and_no_more_than_the_bound
             alone.memory.shared_tokens = SharedTokens::None;
             let alone = together(&question, ServingHardware { engine: &alone, ..hardware });
             assert_eq!(alone.deployments.first().map_or(0.0, |best| best.tokens_per_second), given[0], "{what}");
-            helped += usize::from(free > given[0] * 1.001);
+            helped += usize::from(free > given[0] * 1.1);
         }
     }
-    assert!(helped > 2, "{helped} of 16 questions");
+    assert!(helped > 2, "{helped} of 20 questions");
 }
 
 #[test]
