@@ -2,20 +2,20 @@
 //! the tokens of every sequence instead.
 //!
 //! The definition is that of vLLM's `--decode-context-parallel-size` (`docs/serving/context_parallel_deployment.md`): a
-//! degree of at most the copies, inside the tensor-parallel group, so that the devices and the weights stay as they are.
-//! Helix (arXiv:2507.07120; TensorRT-LLM's `cp_type: HELIX`) splits the cache alike and counts the degree beside its
-//! tensor parallelism of attention: its `tp x cp` is the tensor-parallel degree here. It multiplies the queries'
-//! weights on every device in place of gathering queries, and exchanges outputs all to all.
+//! divisor of the copies, inside the tensor-parallel group, so that devices and weights stay as they are. Helix
+//! (arXiv:2507.07120; TensorRT-LLM's `cp_type: HELIX`) splits the cache alike and counts the degree beside its tensor
+//! parallelism of attention: its `tp x cp` is the tensor-parallel degree here. It multiplies the queries' weights on
+//! every device in place of gathering queries, and exchanges outputs all to all.
 //!
 //! A decoding layer gathers the queries of the devices' heads, attends to the device's own tokens, gathers the
-//! log-sum-exps, weighs the outputs by them, and sums and scatters these (vLLM, `cp_lse_ag_out_rs`). A chunk of a prompt
-//! attends to earlier tokens in the same way; with latent attention it gathers their narrow vectors instead (vLLM,
-//! `mla_attention.py`). Tokens of the same chunk attend to each other on every device as without it.
+//! log-sum-exps, weighs the outputs by them, and sums and scatters these (vLLM, `cp_lse_ag_out_rs`). A chunk of a
+//! prompt attends to earlier tokens in the same way; with latent attention it gathers their narrow vectors instead
+//! (vLLM, `mla_attention.py`). Tokens of the same chunk attend to each other on every device as without it.
 //!
 //! Windows, chosen keys and recurrent states are refused, as in vLLM: their cache does not grow with all tokens.
 
 use crate::engine::SharedTokens;
-use crate::{ServingEngine, ServingError, ServingPlan};
+use crate::{ServingEngine, ServingError};
 use sim::kernel::{
     Collective, CollectiveKind, DataType, Direction, Elementwise, ElementwiseFunction, FusedAttention, RankGroup,
 };
@@ -79,9 +79,8 @@ pub(crate) fn context_degrees(model: &Model, engine: &ServingEngine, tensor: u32
     doubled.take_while(|degree| *degree <= most).filter(|degree| copies.is_multiple_of(*degree)).collect()
 }
 
-/// Checks a plan's degree against the model and its tensor-parallel degree.
-pub(crate) fn check_degree(model: &Model, plan: &ServingPlan) -> Result<(), ServingError> {
-    let (degree, tensor) = (plan.context, plan.tensor);
+/// Checks a degree against the model and the tensor-parallel degree.
+pub(crate) fn check_degree(model: &Model, tensor: u32, degree: u32) -> Result<(), ServingError> {
     let fault =
         |limit: String, cure: String| Err(ServingError::Plan { key: KEY, value: degree.to_string(), limit, cure });
     match copies_of_keys(model, tensor) {
@@ -107,8 +106,8 @@ pub(crate) fn check_degree(model: &Model, plan: &ServingPlan) -> Result<(), Serv
 }
 
 /// Refuses a degree above 1 under an engine that does not run it for the model.
-pub(crate) fn check_engine(engine: &ServingEngine, model: &Model, plan: &ServingPlan) -> Result<(), ServingError> {
-    if plan.context == 1 || shares_tokens(engine, model) {
+pub(crate) fn check_engine(engine: &ServingEngine, model: &Model, degree: u32) -> Result<(), ServingError> {
+    if degree == 1 || shares_tokens(engine, model) {
         return Ok(());
     }
     let limit = match engine.memory.shared_tokens {
@@ -116,7 +115,7 @@ pub(crate) fn check_engine(engine: &ServingEngine, model: &Model, plan: &Serving
         _ => format!("{} is not known to share out a sequence's tokens", engine.name),
     };
     let cure = "give 1, an engine such as vllm, or an engine's file with memory.shared_tokens".to_owned();
-    Err(ServingError::Plan { key: KEY, value: plan.context.to_string(), limit, cure })
+    Err(ServingError::Plan { key: KEY, value: degree.to_string(), limit, cure })
 }
 
 fn shares_tokens(engine: &ServingEngine, model: &Model) -> bool {
@@ -150,11 +149,10 @@ pub struct SharedAttention {
 }
 
 impl SharedCache {
-    /// Returns the shared cache of a plan; `None` if no tokens are shared out.
-    #[must_use]
-    pub fn of_plan(model: &Model, plan: &ServingPlan) -> Option<Self> {
+    /// Returns the cache in a format that `ranks` devices share; `None` if no tokens are shared out.
+    pub(crate) fn of_ranks(model: &Model, ranks: u32, format: DataType) -> Option<Self> {
         let latent = model.variations.latent.map(|latent| (latent.kv_rank + latent.rope_dim, latent.kv_rank));
-        (plan.context > 1).then_some(Self { ranks: plan.context, latent, format: plan.formats.cache })
+        (ranks > 1).then_some(Self { ranks, latent, format })
     }
 
     /// Returns attention to cached tokens where the devices share them. `whole` is a device's attention to all of them

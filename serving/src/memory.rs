@@ -1,6 +1,5 @@
 //! The memory of a deployment: weights, working memory, and what is left for the cache.
 
-use crate::context::SharedCache;
 use crate::{ServingEngine, ServingError, ServingPlan};
 use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
@@ -120,7 +119,7 @@ pub fn memory_of_plan(
     let logits = Bytes(4) * engine.batching.most_sequences * (model.vocabulary / u64::from(plan.tensor.max(1)));
     let context = Bytes::from_gib(engine.memory.context_gib);
     let size = cache_of_device(model, plan);
-    let exchanged = SharedCache::of_plan(model, plan).map_or(Bytes::ZERO, |shared| {
+    let exchanged = plan.shared_cache(model).map_or(Bytes::ZERO, |shared| {
         let heads = model.heads / u64::from(plan.tensor.max(1));
         shared.working_bytes((engine.batching.most_sequences, tokens), heads, model.head_dim)
     });

@@ -4,7 +4,7 @@
 //! the serving library's call, which rotates queries and keys and writes the cache. Residual sums and conversions run
 //! inside the kernel beside them, so they cost their bytes but no launch.
 
-use crate::context::{self, SharedCache};
+use crate::context;
 use crate::engine::Batching;
 use crate::kernels::KernelTimes;
 use crate::lengths::{LengthClass, RequestLengths};
@@ -84,19 +84,13 @@ impl<'a> PassTimes<'a> {
     ) -> Result<Self, ServingError> {
         plan.check_degrees(model)?;
         check_formats(chip, &plan, model)?;
-        context::check_engine(engine, model, &plan)?;
+        context::check_engine(engine, model, plan.context)?;
         let hardware = |e: &dyn std::fmt::Display| ServingError::Hardware(e.to_string());
         let chip = CostModel::new(chip.clone()).map_err(|e| hardware(&e))?;
         fabric.check_group(RankGroup { ranks: plan.devices(), stride: 1 }).map_err(|e| hardware(&e))?;
         Ok(Self {
             model: Cow::Borrowed(model),
-            kernels: KernelTimes {
-                chip,
-                fabric,
-                engine,
-                formats: plan.formats,
-                shared: SharedCache::of_plan(model, &plan),
-            },
+            kernels: KernelTimes { chip, fabric, engine, formats: plan.formats, shared: plan.shared_cache(model) },
             plan,
             method: ServingMethod::default(),
             drafter: None,

@@ -1,6 +1,7 @@
 //! The plan of a deployment: degrees and number formats of one replica.
 
-use crate::{ServingError, context};
+use crate::ServingError;
+use crate::context::{self, SharedCache};
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use workloads::footprint::Precision;
@@ -197,7 +198,7 @@ impl ServingPlan {
             let limit = format!("has only {layers} layers or blocks to share out");
             return fault("pp", self.pipeline, limit, format!("give at most {layers}"));
         }
-        context::check_degree(model, self)?;
+        context::check_degree(model, self.tensor, self.context)?;
         let Some(experts) = model.experts else {
             if self.expert == 1 && self.attention_data == 1 {
                 return Ok(());
@@ -216,6 +217,12 @@ impl ServingPlan {
             return fault("ep", self.expert, limit, "give such a divisor".to_owned());
         }
         Ok(())
+    }
+
+    /// Returns the cache whose tokens devices share; `None` if none are shared out.
+    #[must_use]
+    pub fn shared_cache(&self, model: &Model) -> Option<SharedCache> {
+        SharedCache::of_ranks(model, self.context, self.formats.cache)
     }
 
     /// Returns the lowering of a pass over `new` tokens of `sequences` sequences on one tensor-parallel group.

@@ -4,7 +4,7 @@
 use coplace_serving::best::{
     GivenDegrees, ServiceLevel, ServingHardware, ServingQuestion, bound_of_chip, enumerate_plans, together,
 };
-use coplace_serving::context::{SharedCache, copies_of_keys};
+use coplace_serving::context::copies_of_keys;
 use coplace_serving::engine::SharedTokens;
 use coplace_serving::lengths::RequestLengths;
 use coplace_serving::{PassTimes, ServingEngine, ServingFormats, ServingMethod, ServingPlan, memory_of_plan};
@@ -41,7 +41,7 @@ fn attention(heads: u64, queries: u64, keys: u64, head_dim: u64) -> FusedAttenti
 }
 
 fn exchanges(model: &Model, plan: &ServingPlan, whole: &FusedAttention, decodes: bool) -> Vec<(CollectiveKind, u64)> {
-    let shared = SharedCache::of_plan(model, plan).unwrap().share(whole, decodes);
+    let shared = plan.shared_cache(model).unwrap().share(whole, decodes);
     assert!(shared.exchanges.iter().all(|of| of.group.ranks == plan.context && of.group.stride == 1));
     shared.exchanges.iter().map(|of| (of.kind, of.bytes.0)).collect()
 }
@@ -93,7 +93,7 @@ fn bytes_of_the_exchange() {
             (ReduceScatter, gathered * 512 * 2),
         ]
     );
-    let own = SharedCache::of_plan(&deepseek, &plan(8, 8)).unwrap().share(&whole, true).attention;
+    let own = plan(8, 8).shared_cache(&deepseek).unwrap().share(&whole, true).attention;
     assert_eq!((own.queries, own.keys, own.heads), (128, 16_384, 1));
     // A chunk of a prompt gathers the narrow vectors of the earlier tokens.
     let chunk = FusedAttention { batch: 1, kv_heads: 16, ..attention(16, 8192, 32_768, 160) };
@@ -114,7 +114,7 @@ fn operations_are_kept_and_keys_are_shared() {
     for context in [2, 4, 8, 16] {
         for keys in [16_u64, 4096, 131_072] {
             let whole = FusedAttention { values_are_keys: true, ..attention(1, 8, keys, 544) };
-            let own = SharedCache::of_plan(&model, &plan(16, context)).unwrap().share(&whole, true).attention;
+            let own = plan(16, context).shared_cache(&model).unwrap().share(&whole, true).attention;
             assert_eq!(own.flops(), whole.flops());
             assert_eq!(own.keys * u64::from(context), keys);
         }
