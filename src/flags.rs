@@ -169,6 +169,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("serve --devices", "16"),
     ("--engine", "sglang"),
     ("serve --expert", "2"),
+    ("--context-parallel", "2"),
     ("--experts", "fp8"),
     ("--accepted", "1.5"),
     ("--cache-away", "0.5"),

@@ -58,7 +58,7 @@ pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>)
 /// Returns the highest rates of a pool for prompts, by size.
 #[must_use]
 pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
-    let (plans, settings) = (enumerate_plans(question), hardware.engine.settings());
+    let (plans, settings) = (enumerate_plans(question, hardware.engine), hardware.engine.settings());
     let rates = plans.iter().filter_map(|plan| prompt_rate(question, hardware, &settings, *plan).ok());
     sized_rates(&best_by_size(rates.collect()))
 }
@@ -66,7 +66,7 @@ pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_
 /// Returns the highest rates of a pool for decoding, by size.
 #[must_use]
 pub fn decode_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
-    let (plans, settings) = (enumerate_plans(question), hardware.engine.settings());
+    let (plans, settings) = (enumerate_plans(question, hardware.engine), hardware.engine.settings());
     let rates = plans.iter().filter_map(|plan| decode_rate(question, hardware, &settings, *plan).ok());
     sized_rates(&best_by_size(rates.collect()))
 }
@@ -166,7 +166,7 @@ pub fn apart(
 ) -> ServingAnswer {
     let mut answer = ServingAnswer::default();
     let mut refuse = |refusal: PlanRefusal| answer.refused.push(refusal);
-    let plans = enumerate_plans(question);
+    let plans = enumerate_plans(question, decoding.engine);
     let priced = 2 * plans.len() as u64;
     let (of_prompts, of_decoding) = (prompts.engine.settings(), decoding.engine.settings());
     let rate = |plan: &ServingPlan| prompt_rate(question, prompts, &of_prompts, *plan);

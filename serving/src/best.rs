@@ -23,7 +23,7 @@ use sim::units::Seconds;
 #[must_use]
 pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> ServingAnswer {
     let mut answer = ServingAnswer::default();
-    let plans = enumerate_plans(question);
+    let plans = enumerate_plans(question, hardware.engine);
     answer.priced = plans.len() as u64;
     let settings = hardware.engine.settings();
     for plan in plans {

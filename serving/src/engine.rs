@@ -69,6 +69,19 @@ pub struct EngineKernels {
     pub attention_library: Option<String>,
 }
 
+/// Models whose cache an engine shares out by tokens among devices that would hold copies of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedTokens {
+    /// No model, or none that its documentation names.
+    #[default]
+    None,
+    /// Those with latent attention.
+    Latent,
+    /// Those whose layers all attend to all tokens.
+    All,
+}
+
 /// How an engine uses memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -79,6 +92,9 @@ pub struct EngineMemory {
     pub context_gib: f64,
     /// Tokens of a page of the cache; a sequence's last page is half empty on average.
     pub page_tokens: u64,
+    /// Models whose cache it shares out by tokens.
+    #[serde(default)]
+    pub shared_tokens: SharedTokens,
 }
 
 /// A serving engine.

@@ -1,5 +1,6 @@
 //! Times of single kernels under an engine.
 
+use crate::context::{SharedAttention, SharedCache};
 use crate::engine::ServingEngine;
 use crate::pass_time::PassTime;
 use crate::plan::ServingFormats;
@@ -32,7 +33,10 @@ pub(crate) struct KernelTimes<'a> {
     pub(crate) fabric: &'a Fabric,
     pub(crate) engine: &'a ServingEngine,
     pub(crate) formats: ServingFormats,
+    /// The library that runs attention.
     pub(crate) attention: AttentionSoftware,
+    /// The cache, if devices share its tokens.
+    pub(crate) shared: Option<SharedCache>,
 }
 
 impl KernelTimes<'_> {
@@ -54,6 +58,9 @@ impl KernelTimes<'_> {
                 PassTime { communication: self.time_of_collective(collective), ..launched }
             }
             Kernel::FusedAttention(attention) => {
+                if let Some(shared) = self.shared.filter(|_| !attention.causal) {
+                    return self.time_of_shared(&shared.share(attention, drafts > 0), launched, drafts);
+                }
                 let time = self.time_of_attention(attention, drafts) / self.attention_rate(drafts > 0);
                 PassTime { attention: time, energy: cost(&node.kernel).energy, ..launched }
             }
@@ -80,6 +87,31 @@ impl KernelTimes<'_> {
                 let cost = cost(&node.kernel);
                 PassTime { vector: cost.latency, energy: cost.energy, ..launched }
             }
+        }
+    }
+
+    /// Returns the time of attention to a cache whose tokens devices share. Every kernel is launched like `launched`.
+    fn time_of_shared(&self, shared: &SharedAttention, launched: PassTime, drafts: u64) -> PassTime {
+        let cost = |kernel: &Kernel| self.chip.cost_of_kernel(kernel, Span::AllCores);
+        let attention = PassTime {
+            attention: self.time_of_attention(&shared.attention, drafts) / self.attention_rate(drafts > 0),
+            energy: cost(&Kernel::FusedAttention(shared.attention)).energy,
+            ..launched
+        };
+        let exchanges = shared.exchanges.iter();
+        let exchanges = exchanges.map(|of| PassTime { communication: self.time_of_collective(of), ..launched });
+        let weighing = shared.weighing.map(|kernel| {
+            let cost = cost(&Kernel::Elementwise(kernel));
+            PassTime { vector: cost.latency, energy: cost.energy, ..launched }
+        });
+        exchanges.chain(weighing).fold(attention, PassTime::plus)
+    }
+
+    /// Returns the kernels that an engine launches for one of a pass.
+    pub(crate) fn launches_of_node(&self, node: &KernelNode, drafts: u64) -> u64 {
+        match (&node.kernel, self.shared) {
+            (Kernel::FusedAttention(attention), Some(shared)) if !attention.causal => shared.kernel_count(drafts > 0),
+            _ => 1,
         }
     }
 

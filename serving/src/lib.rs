@@ -8,6 +8,7 @@ pub mod apart;
 pub mod beside;
 pub mod best;
 mod bounds;
+pub mod context;
 pub mod costs;
 mod deployment;
 pub mod engine;

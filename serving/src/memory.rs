@@ -81,6 +81,13 @@ impl ServingMemory {
     }
 }
 
+/// Returns the cache of a device with all layers under a plan. Devices that share the tokens of a sequence hold a part
+/// of its keys and values each: plans with windows or states share none.
+pub(crate) fn cache_of_device(model: &Model, plan: &ServingPlan) -> CacheSize {
+    let whole = CacheSize::of_model(model, plan.tensor, plan.formats.cache);
+    CacheSize { per_token: Bytes(whole.per_token.0.div_ceil(plan.context.max(1).into())), ..whole }
+}
+
 /// Returns the memory of one device under a plan. The working memory is that of the largest pass: the activations of
 /// one layer over the engine's most tokens, and the logits of its most sequences.
 ///
@@ -111,7 +118,11 @@ pub fn memory_of_plan(
     let widest = graph.segments.iter().map(working_bytes_of_segment).max().unwrap_or(Bytes::ZERO);
     let logits = Bytes(4) * engine.batching.most_sequences * (model.vocabulary / u64::from(plan.tensor.max(1)));
     let context = Bytes::from_gib(engine.memory.context_gib);
-    let size = CacheSize::of_model(model, plan.tensor, plan.formats.cache);
+    let size = cache_of_device(model, plan);
+    let exchanged = plan.shared_cache(model).map_or(Bytes::ZERO, |shared| {
+        let heads = model.heads / u64::from(plan.tensor.max(1));
+        shared.working_bytes((engine.batching.most_sequences, tokens), heads, model.head_dim)
+    });
     let share = |bytes: Bytes| Bytes(bytes.0.div_ceil(stages));
     let cache = CacheSize {
         per_sequence: share(size.per_sequence),
@@ -125,9 +136,10 @@ pub fn memory_of_plan(
         usable: Bytes((capacity.as_f64() * engine.memory.used_fraction) as u64),
         weights: weights_of_layers + ends,
         weights_of_layers,
-        working: widest + logits + context,
+        working: widest + logits + context + exchanged,
         cache,
-        page_tokens: engine.memory.page_tokens,
+        // Every device that shares the tokens has a page of its own at the end.
+        page_tokens: engine.memory.page_tokens * u64::from(plan.context.max(1)),
         prefixes: Bytes::ZERO,
         away: None,
     })

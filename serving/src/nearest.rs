@@ -64,7 +64,7 @@ fn memory_of(
 /// Returns the plan that needs least of its device's memory; `None` if none can run.
 #[must_use]
 pub fn nearest_memory(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Option<MemoryMiss> {
-    let needs = enumerate_plans(question).into_iter().filter_map(|plan| {
+    let needs = enumerate_plans(question, hardware.engine).into_iter().filter_map(|plan| {
         let (need, usable) = memory_of(question, hardware, plan)?;
         Some(MemoryMiss { plan, need, usable })
     });

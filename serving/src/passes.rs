@@ -4,10 +4,11 @@
 //! the serving library's call, which rotates queries and keys and writes the cache. Residual sums and conversions run
 //! inside the kernel beside them, so they cost their bytes but no launch.
 
+use crate::context;
 use crate::engine::Batching;
 use crate::kernels::KernelTimes;
 use crate::lengths::{LengthClass, RequestLengths};
-use crate::memory::{AwayMemory, ServingMemory, memory_of_plan};
+use crate::memory::{AwayMemory, ServingMemory, cache_of_device, memory_of_plan};
 use crate::method::{CacheStore, Drafter, ServingMethod};
 use crate::pass_time::PassTime;
 use crate::technique::MergedChunks;
@@ -20,7 +21,7 @@ use sim::units::{Bytes, Seconds};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use workloads::parallel::tensor_parallel_degrees;
-use workloads::serving::{CacheSize, ServingGraph, ServingPass, WeightsOf, drafting_module, drafting_weights};
+use workloads::serving::{ServingGraph, ServingPass, WeightsOf, drafting_module, drafting_weights};
 use workloads::{Model, Segment, SegmentKind};
 
 /// Tokens by which the vocabularies of a model and of its drafter may differ: tables are padded to multiples, at most
@@ -83,6 +84,7 @@ impl<'a> PassTimes<'a> {
     ) -> Result<Self, ServingError> {
         plan.check_degrees(model)?;
         check_formats(chip, &plan, model)?;
+        context::check_engine(engine, model, plan.context)?;
         let hardware = |e: &dyn std::fmt::Display| ServingError::Hardware(e.to_string());
         let chip = CostModel::new(chip.clone()).map_err(|e| hardware(&e))?;
         fabric.check_group(RankGroup { ranks: plan.devices(), stride: 1 }).map_err(|e| hardware(&e))?;
@@ -92,7 +94,14 @@ impl<'a> PassTimes<'a> {
         };
         Ok(Self {
             model: Cow::Borrowed(model),
-            kernels: KernelTimes { chip, fabric, engine, formats: plan.formats, attention },
+            kernels: KernelTimes {
+                chip,
+                fabric,
+                engine,
+                formats: plan.formats,
+                attention,
+                shared: plan.shared_cache(model),
+            },
             plan,
             method: ServingMethod::default(),
             drafter: None,
@@ -351,7 +360,8 @@ impl<'a> PassTimes<'a> {
             let nodes = segment.forward_graph();
             let time = |node| self.kernels.time_of_node(segment, node, drafts);
             let one = nodes.node_weights().map(time).fold(PassTime::default(), PassTime::plus);
-            let count = (nodes.node_count() as u64 * segment.repeat) as f64;
+            let launches: u64 = nodes.node_weights().map(|node| self.kernels.launches_of_node(node, drafts)).sum();
+            let count = (launches * segment.repeat) as f64;
             (segment.kind, one.times(segment.repeat as f64), count)
         };
         Ok(graph.segments.iter().map(of_segment).collect())
@@ -385,7 +395,7 @@ impl<'a> PassTimes<'a> {
 
     /// Returns the bytes of a token's keys and values on one device, in layers whose queries see all tokens.
     fn cache_per_token(&self) -> f64 {
-        CacheSize::of_model(&self.model, self.plan.tensor, self.plan.formats.cache).per_token.as_f64()
+        cache_of_device(&self.model, &self.plan).per_token.as_f64()
     }
 
     /// Returns the tokens of stored memories that a sequence attends to.

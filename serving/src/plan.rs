@@ -1,6 +1,7 @@
 //! The plan of a deployment: degrees and number formats of one replica.
 
 use crate::ServingError;
+use crate::context::{self, SharedCache};
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use workloads::footprint::Precision;
@@ -136,7 +137,7 @@ impl ServingFormats {
     }
 }
 
-/// The degrees of one replica. Its devices are `tensor * pipeline * attention_data`.
+/// The degrees of one replica. Its devices are `tensor * pipeline * attention_data`: `context` adds none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServingPlan {
     /// Devices that split every layer.
@@ -149,15 +150,24 @@ pub struct ServingPlan {
     /// `attention_data` is 1: the group's sum joins them. Otherwise `tensor * attention_data`: all-to-alls take tokens
     /// to their experts.
     pub expert: u32,
+    /// Devices of a tensor-parallel group that share the tokens of a sequence: a divisor of those that hold the same
+    /// keys ([`crate::context`]).
+    #[serde(default = "one_device")]
+    pub context: u32,
     /// Number formats.
     pub formats: ServingFormats,
+}
+
+/// The degree of records of earlier versions.
+const fn one_device() -> u32 {
+    1
 }
 
 impl ServingPlan {
     /// Returns the plan of one device.
     #[must_use]
     pub const fn of_one_device(formats: ServingFormats) -> Self {
-        Self { tensor: 1, pipeline: 1, attention_data: 1, expert: 1, formats }
+        Self { tensor: 1, pipeline: 1, attention_data: 1, expert: 1, context: 1, formats }
     }
 
     /// Returns the devices of a replica.
@@ -174,7 +184,12 @@ impl ServingPlan {
         let fault = |key, value: u32, limit: String, cure: String| {
             Err(ServingError::Plan { key, value: value.to_string(), limit, cure })
         };
-        let degrees = [("tp", self.tensor), ("pp", self.pipeline), ("attention_dp", self.attention_data)];
+        let degrees = [
+            ("tp", self.tensor),
+            ("pp", self.pipeline),
+            ("attention_dp", self.attention_data),
+            (context::KEY, self.context),
+        ];
         if let Some((key, value)) = degrees.into_iter().find(|(_, value)| *value == 0) {
             return fault(key, value, "must be at least 1".to_owned(), "give 1 or more".to_owned());
         }
@@ -183,6 +198,7 @@ impl ServingPlan {
             let limit = format!("has only {layers} layers or blocks to share out");
             return fault("pp", self.pipeline, limit, format!("give at most {layers}"));
         }
+        context::check_degree(model, self.tensor, self.context)?;
         let Some(experts) = model.experts else {
             if self.expert == 1 && self.attention_data == 1 {
                 return Ok(());
@@ -201,6 +217,12 @@ impl ServingPlan {
             return fault("ep", self.expert, limit, "give such a divisor".to_owned());
         }
         Ok(())
+    }
+
+    /// Returns the cache whose tokens devices share; `None` if none are shared out.
+    #[must_use]
+    pub fn shared_cache(&self, model: &Model) -> Option<SharedCache> {
+        SharedCache::of_ranks(model, self.context, self.formats.cache)
     }
 
     /// Returns the lowering of a pass over `new` tokens of `sequences` sequences on one tensor-parallel group.

@@ -2,6 +2,7 @@
 //! answer it.
 
 use crate::ServingEngine;
+use crate::context::{context_degrees, keep_allowing};
 use crate::lengths::RequestLengths;
 use crate::method::ServingMethod;
 use crate::plan::{ServingFormats, ServingPlan};
@@ -72,17 +73,24 @@ pub struct GivenDegrees {
     pub attention_data: Option<u32>,
     /// Parts that share out the experts.
     pub expert: Option<u32>,
+    /// Devices that share the tokens of a sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<u32>,
 }
 
-/// Returns the plans of one replica on at most `devices` devices, smallest first.
+/// Returns the plans of one replica on at most `devices` devices that an engine runs, smallest first.
 #[must_use]
-pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
+pub fn enumerate_plans(question: &ServingQuestion<'_>, engine: &ServingEngine) -> Vec<ServingPlan> {
     let (model, devices, given) = (question.model, question.devices, question.given);
     let halving = |limit: u32| std::iter::successors(Some(1u32), |n| n.checked_mul(2)).take_while(move |n| *n <= limit);
     let or_given = |given: Option<u32>, free: Vec<u32>| given.map_or(free, |degree| vec![degree]);
-    let tensors = or_given(given.tensor, tensor_parallel_degrees(model, devices));
+    let mut tensors = or_given(given.tensor, tensor_parallel_degrees(model, devices));
+    if let Some(context) = given.context {
+        keep_allowing(&mut tensors, model, context.max(1));
+    }
     let mut plans = Vec::new();
     for tensor in tensors {
+        let contexts = or_given(given.context, context_degrees(model, engine, tensor));
         let stages = or_given(given.pipeline, halving(devices / tensor.max(1)).collect());
         for pipeline in stages {
             let left = devices / tensor.saturating_mul(pipeline).max(1);
@@ -94,7 +102,16 @@ pub fn enumerate_plans(question: &ServingQuestion<'_>) -> Vec<ServingPlan> {
                     (None, _) => vec![1],
                 };
                 for expert in or_given(given.expert, free) {
-                    plans.push(ServingPlan { tensor, pipeline, attention_data, expert, formats: question.formats });
+                    let formats = question.formats;
+                    let of = |context: &u32| ServingPlan {
+                        tensor,
+                        pipeline,
+                        attention_data,
+                        expert,
+                        context: *context,
+                        formats,
+                    };
+                    plans.extend(contexts.iter().map(of));
                 }
             }
         }

@@ -30,7 +30,14 @@ fn a_matrix_that_embedding_and_head_share_is_held_once_on_a_stage() {
     let engine = ServingEngine::load_from("vllm", &Files::default()).unwrap();
     let model = Model::load("llama3.2-1b").unwrap();
     let of = |pipeline: u32| {
-        let plan = ServingPlan { tensor: 1, pipeline, attention_data: 1, expert: 1, formats: ServingFormats::BF16 };
+        let plan = ServingPlan {
+            tensor: 1,
+            pipeline,
+            attention_data: 1,
+            expert: 1,
+            context: 1,
+            formats: ServingFormats::BF16,
+        };
         memory_of_plan(&model, &chip, &engine, &plan).unwrap()
     };
     // 1,235,814,400 parameters, as transformers counts them, in bf16.

@@ -54,6 +54,9 @@ pub struct ExplainArguments {
     /// Show the plans of a run of serve with this number of parts that hold whole experts
     #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
     expert: Option<u32>,
+    /// Show the plans of a run of serve with this number of devices that share the tokens of a sequence
+    #[arg(long, visible_alias = "dcp", value_name = "C", value_parser = count_up_to(1 << 16))]
+    context_parallel: Option<u32>,
     /// Format of the answer
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -66,6 +69,7 @@ impl ExplainArguments {
             pipeline: self.pipeline,
             attention_data: self.attention_data,
             expert: self.expert,
+            context: self.context_parallel,
         };
         NamedAlternatives { chips: self.chip.clone(), degrees }
     }

@@ -154,6 +154,10 @@ pub struct ServeArguments {
     /// Parts that hold whole experts of their own [default: powers of two]
     #[arg(long, visible_alias = "ep", value_name = "E", value_parser = count_up_to(1 << 16))]
     expert: Option<u32>,
+    /// Devices of a tensor-parallel group that share the tokens of a sequence, where more than one hold the same keys
+    /// [default: powers of two]
+    #[arg(long, visible_alias = "dcp", value_name = "C", value_parser = count_up_to(1 << 16))]
+    context_parallel: Option<u32>,
     #[command(flatten)]
     method: MethodArguments,
     /// Weight of training in a chip that also serves, from 0 (chips only serve) to below 1: the training job is the

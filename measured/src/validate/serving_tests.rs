@@ -123,3 +123,27 @@ fn rows_of_other_chips_models_and_formats_are_predicted_or_refused_with_a_reason
     let faults: Vec<&str> = report.row_errors.iter().map(|error| error.key.as_str()).collect();
     assert_eq!(faults, ["concurrency"], "{:?}", report.row_errors);
 }
+
+#[test]
+fn rows_may_state_the_devices_that_share_the_tokens() {
+    let header = format!("{},dcp\n", HEADER.trim_end());
+    let row = |id: &str, model: &str, tensor: u32, dcp: &str| {
+        format!("{},{dcp}\n", together(id, model, "gb200", "fp8_block", [tensor, 1, tensor, 1], "64").trim_end())
+    };
+    let v3 = "deepseek-ai/DeepSeek-V3";
+    let rows = [
+        row("unstated", v3, 8, ""),
+        row("one", v3, 8, "1"),
+        row("eight", v3, 8, "8"),
+        row("three", v3, 8, "3"),
+        row("heads", "meta-llama/Llama-3.1-70B", 16, "2"),
+    ];
+    let text = format!("{header}{}", rows.concat());
+    let report = validate_contents(Path::new("rows.csv"), text.as_bytes(), &ValidateOptions::default()).unwrap();
+    let between = |id| value(&report, id, "tpot_ms");
+    assert_eq!(between("unstated"), between("one"));
+    assert_ne!(between("eight"), between("one"));
+    let why = |id: &str| report.unpredicted.iter().find(|row| row.id == id).unwrap().why.clone();
+    assert!(why("three").starts_with("dcp = 3: must divide the 8 of tp 8 devices"), "{}", why("three"));
+    assert!(why("heads").starts_with("dcp = 2: tensorrt_llm shares out"), "{}", why("heads"));
+}

@@ -221,6 +221,7 @@ class _ExplainVerb:
         pipeline: int | None = None,
         attention_data: int | None = None,
         expert: int | None = None,
+        context_parallel: int | None = None,
     ) -> Answer:
         """Explain why a run's design or deployment is the best: its bottleneck, and what its neighbours or alternatives
         give."""
@@ -233,6 +234,7 @@ class _ExplainVerb:
         pipeline: int | None = None,
         attention_data: int | None = None,
         expert: int | None = None,
+        context_parallel: int | None = None,
     ) -> Question: ...
 
 explain: _ExplainVerb
@@ -808,6 +810,7 @@ class _ServeVerb:
         pipeline: int | None = None,
         attention_data: int | None = None,
         expert: int | None = None,
+        context_parallel: int | None = None,
         draft: int | None = None,
         accepted: float | None = None,
         draft_model: _Scalar | None = None,
@@ -847,6 +850,7 @@ class _ServeVerb:
         pipeline: int | None = None,
         attention_data: int | None = None,
         expert: int | None = None,
+        context_parallel: int | None = None,
         draft: int | None = None,
         accepted: float | None = None,
         draft_model: _Scalar | None = None,

@@ -216,6 +216,9 @@ pub struct PoolRecord {
     pub attention_dp: u32,
     /// Parts that hold experts of their own.
     pub ep: u32,
+    /// Devices that share the tokens of a sequence; records of earlier versions have 1.
+    #[serde(default = "one_device")]
+    pub dcp: u32,
     /// Most tokens of an iteration; records of earlier versions have 0.
     #[serde(default)]
     pub most_tokens: u64,
@@ -245,6 +248,11 @@ pub struct PoolRecord {
     pub clock_mhz: f64,
     /// The clock without the limit, MHz.
     pub full_clock_mhz: f64,
+}
+
+/// The degree of records of earlier versions.
+const fn one_device() -> u32 {
+    1
 }
 
 /// One decoding iteration by parts, ms.
@@ -296,14 +304,14 @@ impl PoolRecord {
     #[must_use]
     pub fn plan_words(&self) -> String {
         let mut parts = vec![format!("tp {}", self.tp)];
-        let further = [("pp", self.pp), ("attention dp", self.attention_dp), ("ep", self.ep)];
+        let further = [("pp", self.pp), ("attention dp", self.attention_dp), ("ep", self.ep), ("dcp", self.dcp)];
         let further = further.into_iter().filter(|(_, degree)| *degree > 1);
         parts.extend(further.map(|(name, degree)| format!("{name} {degree}")));
         format!("{} x {}", format_count(self.replicas), parts.join(", "))
     }
 
     fn of_pool(pool: &ReplicaPool) -> Self {
-        let ServingPlan { tensor, pipeline, attention_data, expert, formats } = pool.plan;
+        let ServingPlan { tensor, pipeline, attention_data, expert, context, formats } = pool.plan;
         let memory = &pool.memory;
         Self {
             chip: pool.chip.clone(),
@@ -312,6 +320,7 @@ impl PoolRecord {
             pp: pipeline,
             attention_dp: attention_data,
             ep: expert,
+            dcp: context,
             most_tokens: pool.most_tokens,
             products: formats.products.to_string(),
             experts: formats.experts.to_string(),

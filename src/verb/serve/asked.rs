@@ -85,6 +85,7 @@ impl ServeArguments {
                 pipeline: self.pipeline,
                 attention_data: self.attention_data,
                 expert: self.expert,
+                context: self.context_parallel,
             },
             method: self.method.spec(),
             objective: self.objective.into(),

@@ -143,6 +143,7 @@ impl<'a> RowPricing<'a> {
             pipeline: pool.pipeline,
             attention_data: pool.attention_data,
             expert: if experts { pool.expert } else { 1 },
+            context: 1,
             formats: ServingFormats {
                 products: product_of_label("gemm", &pool.products)?,
                 experts: product_of_label("moe", &pool.experts)?,

@@ -276,6 +276,7 @@ impl ExplainedRun<'_> {
                 pipeline: Some(plan.pipeline),
                 attention_data: Some(plan.attention_data),
                 expert: Some(plan.expert),
+                context: Some(plan.context),
             };
             let is_named = is_plan_named(named, plan);
             let answer = best::together(&ServingQuestion { given: degrees, ..question.clone() }, side);
@@ -292,7 +293,7 @@ impl ExplainedRun<'_> {
                 }
             }
         };
-        enumerate_plans(&question).iter().map(one).collect()
+        enumerate_plans(&question, side.engine).iter().map(one).collect()
     }
 
     /// The best value with each limit looser by a tenth, and without it.
@@ -336,6 +337,7 @@ fn is_plan_named(named: GivenDegrees, plan: &serving::ServingPlan) -> bool {
         && matches(named.pipeline, plan.pipeline)
         && matches(named.attention_data, plan.attention_data)
         && matches(named.expert, plan.expert)
+        && matches(named.context, plan.context)
 }
 
 fn refused_alternative(chip: String, plan: Option<String>, named: bool, why: String) -> ExplainedAlternative {
@@ -353,7 +355,8 @@ fn refused_alternative(chip: String, plan: Option<String>, named: bool, why: Str
 
 /// The degrees of a plan in words.
 fn words_of_degrees(plan: &serving::ServingPlan) -> String {
-    let further = [("pp", plan.pipeline), ("attention dp", plan.attention_data), ("ep", plan.expert)];
+    let further =
+        [("pp", plan.pipeline), ("attention dp", plan.attention_data), ("ep", plan.expert), ("dcp", plan.context)];
     let further = further.into_iter().filter(|(_, degree)| *degree > 1);
     let words = further.map(|(name, degree)| format!(", {name} {degree}"));
     format!("tp {}{}", plan.tensor, words.collect::<String>())
@@ -366,6 +369,7 @@ fn words_of_named(named: GivenDegrees) -> String {
         ("--pipeline", named.pipeline),
         ("--attention-data", named.attention_data),
         ("--expert", named.expert),
+        ("--context-parallel", named.context),
     ];
     let given = degrees.into_iter().filter_map(|(flag, degree)| Some(format!("{flag} {}", degree?)));
     given.collect::<Vec<_>>().join(" ")

@@ -199,7 +199,8 @@ impl Replica {
             }
             Some(_) => stated,
         };
-        let plan = ServingPlan { tensor, pipeline, attention_data, expert, formats: served.formats };
+        let context = degree("dcp")?;
+        let plan = ServingPlan { tensor, pipeline, attention_data, expert, context, formats: served.formats };
         plan.check_degrees(&served.model).map_err(refuse)?;
         let layout = Layout { tensor, pipeline, data: attention_data, ..Layout::default() };
         let fabric = match node_fabric(&served.chip, plan.devices()) {
