@@ -7,9 +7,10 @@ use crate::progress;
 use crate::verb::job::JobParts;
 use crate::verb::job::run::files_beside;
 use crate::written_path::WrittenPath;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
-use results::run::search_run::{RunError, SearchRun};
+use results::run::search_run::{RunError, SearchRun, directory_of_run};
 use results::run::serving::ServingRun;
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
@@ -38,7 +39,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 pub struct ReportArguments {
     /// A run directory of `coplace search` or `coplace serve`, or an answer that `evaluate` or `plan` printed
     /// with --format json
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = PathBufValueParser::new().map(|path| directory_of_run(&path)))]
     run: PathBuf,
     /// File of the page
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]

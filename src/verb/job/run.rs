@@ -13,12 +13,12 @@ use std::path::Path;
 /// # Errors
 /// A directory that is no run, that found no chip, or whose files are damaged or of another version.
 pub fn question_of_run(chip: &str, model: &str) -> Result<Option<Question>, Failure> {
-    let directory = Path::new(chip);
+    let directory = search_run::directory_of_run(Path::new(chip));
     if !directory.is_dir() {
         return Ok(None);
     }
-    SearchRun::read_chip(directory).or_input()?;
-    Ok(search_run::read_record(directory).or_input()?.question_of_best(directory, Some(model)))
+    SearchRun::read_chip(&directory).or_input()?;
+    Ok(search_run::read_record(&directory).or_input()?.question_of_best(&directory, Some(model)))
 }
 
 /// The texts that travel with the question of a run, except those of files that the user names and that lie there.
@@ -35,7 +35,7 @@ pub fn files_beside(run: Option<&Question>, own: &[&str], given: &Files) -> File
 
 /// The file of a run's chip, where a directory is given.
 pub fn file_of_chip(chip: &str) -> String {
-    let directory = Path::new(chip);
+    let directory = search_run::directory_of_run(Path::new(chip));
     if directory.is_dir() { directory.join(search_run::CHIP).display().to_string() } else { chip.to_owned() }
 }
 

@@ -1,6 +1,7 @@
 //! A combination of lengths and limits with its answer.
 
 use crate::answer::serving::ServingReport;
+use search::ask::DeploymentCase;
 use serde::{Deserialize, Serialize};
 use serving::lengths::LengthClass;
 
@@ -21,6 +22,18 @@ pub struct ServedCase {
 }
 
 impl ServedCase {
+    /// Returns a case of a question without an answer.
+    #[must_use]
+    pub fn unanswered(asked: &DeploymentCase) -> Self {
+        Self {
+            lengths: asked.lengths.clone(),
+            ttft_limit_ms: asked.ttft_ms,
+            tpot_limit_ms: asked.tpot_ms,
+            answer: None,
+            why: None,
+        }
+    }
+
     /// Returns the lengths in words: `1024 + 256 tokens`.
     #[must_use]
     pub fn length_words(&self) -> String {
