@@ -8,13 +8,13 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::LONGEST;
+use crate::verb::job::run::run_path;
 use crate::written_path::WrittenPath;
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::compare::answers::{self, KeptAnswer};
 use results::compare::runs::compare_runs;
 use results::compare::serving::compare_serving_runs;
 use results::page::PageSubject;
-use results::run::search_run::{SearchRun, directory_of_run};
+use results::run::search_run::SearchRun;
 use results::run::serving::ServingRun;
 use results::run::sweep;
 use sim::files::carried::Files;
@@ -39,7 +39,7 @@ use std::path::PathBuf;
 pub struct CompareArguments {
     /// Run directories of `coplace search` or `coplace sweep`, or of `coplace serve`, or answers that `evaluate` or
     /// `plan` printed with --format json; models with --freedoms
-    #[arg(required = true, value_name = "DIR|FILE.json", value_parser = PathBufValueParser::new().map(|path| directory_of_run(&path)))]
+    #[arg(required = true, value_name = "DIR|FILE.json", value_parser = run_path())]
     directories: Vec<PathBuf>,
     /// For each model: the value of the chip alone, the plan alone and both, relative to the reference chip under an
     /// expert's placement, beside Bayesian optimisation of the chip with as many evaluations

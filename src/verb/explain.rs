@@ -5,17 +5,17 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::progress;
 use crate::verb::job::count_up_to;
+use crate::verb::job::run::run_path;
 use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::serve::explain::{NamedAlternatives, explain_serving};
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::answer::step::StepRecord;
 use results::report;
 use results::run::explanation::{
     self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck,
 };
 use results::run::record::BestDesign;
-use results::run::search_run::{self, directory_of_run};
+use results::run::search_run;
 use results::run::serving::ServingRun;
 use results::store::design::DesignRow;
 use search::design::ReferenceStep;
@@ -39,7 +39,7 @@ use std::path::PathBuf;
     best, binds, chips, plans, looser.")]
 pub struct ExplainArguments {
     /// Directory of a search, a sweep, or a run of serve
-    #[arg(value_parser = PathBufValueParser::new().map(|path| directory_of_run(&path)))]
+    #[arg(value_parser = run_path())]
     run: PathBuf,
     /// Further chips beside those of a run of serve, built in or files, with commas between
     #[arg(long, value_delimiter = ',', value_name = "CHIP")]

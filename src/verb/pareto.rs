@@ -6,13 +6,13 @@ use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::verb::job::run::run_path;
 use crate::written_path::WrittenPath;
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::figure::Figure;
 use results::run::front::{DesignMeasures, FrontAxes, FrontQuantity, StepScope};
 use results::run::record::FrontRecord;
-use results::run::search_run::{self, PARETO, SearchRun, directory_of_run};
+use results::run::search_run::{self, PARETO, SearchRun};
 use results::run::serving::{ServedAxis, ServingRun};
 use results::store::design::DesignRow;
 use results::text::{ColumnAlign, TextTable, fold_line, format_significant};
@@ -44,7 +44,7 @@ use std::path::PathBuf;
     \"runs\": [{\"run\", \"axis\", \"fronts\": [{\"chip\", \"lengths\", \"points\"}]}]}.")]
 pub struct ParetoArguments {
     /// Run directories of `coplace search`, `coplace sweep` or `coplace serve`
-    #[arg(required = true, value_name = "DIR", value_parser = PathBufValueParser::new().map(|path| directory_of_run(&path)))]
+    #[arg(required = true, value_name = "DIR", value_parser = run_path())]
     directories: Vec<PathBuf>,
     /// Horizontal axis [default: the first axis of the first run's front]
     #[arg(long, value_name = "AXIS", value_parser = parse_axis)]

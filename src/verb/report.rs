@@ -5,12 +5,11 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use crate::verb::job::JobParts;
-use crate::verb::job::run::files_beside;
+use crate::verb::job::run::{files_beside, run_path};
 use crate::written_path::WrittenPath;
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
-use results::run::search_run::{RunError, SearchRun, directory_of_run};
+use results::run::search_run::{RunError, SearchRun};
 use results::run::serving::ServingRun;
 use results::store::files;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
@@ -39,7 +38,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 pub struct ReportArguments {
     /// A run directory of `coplace search` or `coplace serve`, or an answer that `evaluate` or `plan` printed
     /// with --format json
-    #[arg(value_name = "RUN", value_parser = PathBufValueParser::new().map(|path| directory_of_run(&path)))]
+    #[arg(value_name = "RUN", value_parser = run_path())]
     run: PathBuf,
     /// File of the page
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]

@@ -2,7 +2,7 @@
 //! objective.
 
 use super::question::{QuestionDifference, all_differences, name_by_text, paths_of_names};
-use super::spelling::{NamedKind, settle_numbers};
+use super::spelling::{SpelledPart, settle_numbers};
 use crate::objective::Objective;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -219,12 +219,12 @@ impl DeploymentQuestion {
 
     /// Spells everything that it names in one way. A fabric that is every chip's usual one is as good as none.
     fn settle_names(&mut self, files: &Files) {
-        NamedKind::Model.settle(&mut self.model, files);
-        self.method.draft_model.iter_mut().for_each(|model| NamedKind::Model.settle(model, files));
-        self.chips.iter_mut().for_each(|chip| NamedKind::Chip.settle(chip, files));
-        self.study.iter_mut().for_each(|study| NamedKind::Study.settle(study, files));
-        NamedKind::Engine.settle(&mut self.engine, files);
-        self.fabric.iter_mut().for_each(|fabric| NamedKind::Fabric.settle(fabric, files));
+        SpelledPart::Model.settle(&mut self.model, files);
+        self.method.draft_model.iter_mut().for_each(|model| SpelledPart::Model.settle(model, files));
+        self.chips.iter_mut().for_each(|chip| SpelledPart::Chip.settle(chip, files));
+        self.study.iter_mut().for_each(|study| SpelledPart::Study.settle(study, files));
+        SpelledPart::Engine.settle(&mut self.engine, files);
+        self.fabric.iter_mut().for_each(|fabric| SpelledPart::Fabric.settle(fabric, files));
         self.nvme.iter_mut().for_each(settle_numbers);
         let usual = |chip: &String| ChipTemplate::find_built_in(chip).ok()?.accelerator.origin.usual_fabric.clone();
         let is_usual = |fabric: &String| self.chips.iter().all(|chip| usual(chip).as_ref() == Some(fabric));

@@ -2,7 +2,7 @@
 
 use super::choices::PlanSpace;
 use super::parts::{ClusterSpec, LimitSpec, WorkloadSpec};
-use super::spelling::{NamedKind, settle_numbers};
+use super::spelling::{SpelledPart, settle_numbers};
 use crate::objective::{CostAxes, MeasureMean, Objective, OperatingCost};
 use crate::space::SpaceSpec;
 use serde::{Deserialize, Serialize};
@@ -209,18 +209,18 @@ impl Question {
 
     /// Spells everything that it names in one way.
     fn settle_names(&mut self, files: &Files) {
-        self.models.iter_mut().for_each(|of| NamedKind::Model.settle(&mut of.model, files));
+        self.models.iter_mut().for_each(|of| SpelledPart::Model.settle(&mut of.model, files));
         match &mut self.chips {
             ChipChoice::One { chip, nvme } => {
-                NamedKind::Chip.settle(chip, files);
+                SpelledPart::Chip.settle(chip, files);
                 nvme.iter_mut().for_each(settle_numbers);
             }
             ChipChoice::Space(space) => {
-                space.named_chips_mut().for_each(|chip| NamedKind::Chip.settle(chip, files));
+                space.named_chips_mut().for_each(|chip| SpelledPart::Chip.settle(chip, files));
             }
         }
-        NamedKind::Fabric.settle(&mut self.cluster.fabric, files);
-        self.software.stack.iter_mut().for_each(|stack| NamedKind::Stack.settle(stack, files));
+        SpelledPart::Fabric.settle(&mut self.cluster.fabric, files);
+        self.software.stack.iter_mut().for_each(|stack| SpelledPart::Stack.settle(stack, files));
     }
 }
 

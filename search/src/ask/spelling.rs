@@ -1,7 +1,7 @@
-//! One spelling of a thing that a question names: a built-in thing has several names, and a copy of its file has a path.
+//! One spelling of a thing that a question names. A built-in thing has several names, and a copy of its file a path.
 //! Two questions are the same if they name the same things.
 
-use crate::study::Study;
+use crate::study_files;
 use serving::ServingEngine;
 use sim::files::carried::Files;
 use sim::hardware::{ChipTemplate, template_names};
@@ -12,7 +12,7 @@ use workloads::model;
 
 /// A kind of thing that a question names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NamedKind {
+pub(super) enum SpelledPart {
     Model,
     Chip,
     Fabric,
@@ -21,40 +21,40 @@ pub(super) enum NamedKind {
     Study,
 }
 
-impl NamedKind {
-    /// Returns the own name of the built-in thing that `name` means, by any of its names or by a file with the same
+impl SpelledPart {
+    /// Returns the own name of the built-in thing that `given` means, by any of its names or by a file with the same
     /// contents. Returns `None` for a thing of the user's own.
-    fn own_name(self, name: &str, files: &Files) -> Option<String> {
+    fn own_name(self, given: &str, files: &Files) -> Option<String> {
         let read = |name: &str| files.read(Path::new(name)).ok();
-        let is_file = name.ends_with(".toml");
+        let is_file = Path::new(given).extension().is_some_and(|end| end == "toml");
         match self {
             Self::Model => {
                 let text = |name: &str| model::config_text(name, files);
-                same_as(text(name), model::built_in_names().map(str::to_owned), text)
+                same_as(text(given), model::built_in_names().map(str::to_owned), text)
             }
             Self::Chip if is_file => {
                 let of = |template: &ChipTemplate| (template.accelerator.clone(), template.fitted_on.clone());
-                let given = ChipTemplate::from_toml_str(&read(name)?, name).ok();
+                let own = ChipTemplate::from_toml_str(&read(given)?, given).ok();
                 let built_in = |name: &str| ChipTemplate::find_built_in(name).ok().map(of);
-                same_as(given.as_ref().map(of), template_names().into_iter().map(str::to_owned), built_in)
+                same_as(own.as_ref().map(of), template_names().into_iter().map(str::to_owned), built_in)
             }
-            Self::Chip => ChipTemplate::find_built_in(name).ok().map(|template| template.name.clone()),
+            Self::Chip => ChipTemplate::find_built_in(given).ok().map(|template| template.name.clone()),
             Self::Fabric => {
                 let text = |name: &str| Fabric::built_in_text(name).map(str::to_owned).ok();
-                let given = if is_file { read(name) } else { text(name) };
-                same_as(given, Fabric::names().into_iter().map(str::to_owned), text)
+                let own = if is_file { read(given) } else { text(given) };
+                same_as(own, Fabric::names().into_iter().map(str::to_owned), text)
             }
             Self::Stack => {
                 let load = |name: &str| SoftwareStack::load_from(name, files).ok();
-                same_as(load(name), SoftwareStack::built_in_names().into_iter(), load)
+                same_as(load(given), SoftwareStack::built_in_names().into_iter(), load)
             }
             Self::Engine => {
                 let load = |name: &str| ServingEngine::load_from(name, files).ok();
-                same_as(load(name), ServingEngine::built_in_names().into_iter(), load)
+                same_as(load(given), ServingEngine::built_in_names().into_iter(), load)
             }
             Self::Study => {
-                let text = |name: &str| Study::text(name).map(str::to_owned);
-                same_as(text(name).or_else(|| read(name)), Study::names().into_iter(), text)
+                let text = |name: &str| study_files::find(name).map(|(_, text)| text.to_owned());
+                same_as(text(given).or_else(|| read(given)), study_files::names().into_iter(), text)
             }
         }
     }
@@ -91,7 +91,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn settled(kind: NamedKind, name: &str, files: &Files) -> String {
+    fn settled(kind: SpelledPart, name: &str, files: &Files) -> String {
         let mut name = name.to_owned();
         kind.settle(&mut name, files);
         name
@@ -101,15 +101,15 @@ mod tests {
     fn every_spelling_of_a_built_in_thing_is_its_own_name() {
         let none = Files::default();
         for (kind, name, own) in [
-            (NamedKind::Model, "moonshotai/Kimi-K2-Instruct", "kimi-k2"),
-            (NamedKind::Model, "Kimi_K2", "kimi-k2"),
-            (NamedKind::Chip, "h100", "h100_80gb_sxm"),
-            (NamedKind::Chip, "H100-80GB-SXM", "h100_80gb_sxm"),
-            (NamedKind::Fabric, "NVLink4-Node", "nvlink4_node"),
-            (NamedKind::Stack, "Megatron-Core", "megatron_core"),
-            (NamedKind::Engine, "TensorRT-LLM", "tensorrt_llm"),
-            (NamedKind::Study, "Train-And-Serve", "train_and_serve"),
-            (NamedKind::Chip, "mine.toml", "mine.toml"),
+            (SpelledPart::Model, "moonshotai/Kimi-K2-Instruct", "kimi-k2"),
+            (SpelledPart::Model, "Kimi_K2", "kimi-k2"),
+            (SpelledPart::Chip, "h100", "h100_80gb_sxm"),
+            (SpelledPart::Chip, "H100-80GB-SXM", "h100_80gb_sxm"),
+            (SpelledPart::Fabric, "NVLink4-Node", "nvlink4_node"),
+            (SpelledPart::Stack, "Megatron-Core", "megatron_core"),
+            (SpelledPart::Engine, "TensorRT-LLM", "tensorrt_llm"),
+            (SpelledPart::Study, "Train-And-Serve", "train_and_serve"),
+            (SpelledPart::Chip, "mine.toml", "mine.toml"),
         ] {
             assert_eq!(settled(kind, name, &none), own);
         }
@@ -128,11 +128,11 @@ mod tests {
     fn a_copy_of_a_built_in_file_is_the_built_in_thing_and_a_changed_one_is_not() {
         let model = model::config_text("kimi-k2", &Files::default()).unwrap();
         let fabric = Fabric::built_in_text("nvlink4_node").unwrap().to_owned();
-        let study = Study::text("serve").unwrap().to_owned();
+        let study = study_files::find("serve").unwrap().1.to_owned();
         for (kind, path, text, own) in [
-            (NamedKind::Model, "k/config.json", model, "kimi-k2"),
-            (NamedKind::Fabric, "f.toml", fabric, "nvlink4_node"),
-            (NamedKind::Study, "s.toml", study, "serve"),
+            (SpelledPart::Model, "k/config.json", model, "kimi-k2"),
+            (SpelledPart::Fabric, "f.toml", fabric, "nvlink4_node"),
+            (SpelledPart::Study, "s.toml", study, "serve"),
         ] {
             let mut files = Files::default();
             files.insert(Path::new(path), text.clone());
@@ -147,9 +147,9 @@ mod tests {
     fn a_comment_in_a_copy_changes_nothing() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for (kind, file, own) in [
-            (NamedKind::Chip, "sim/templates/chips/h100_80gb_sxm.toml", "h100_80gb_sxm"),
-            (NamedKind::Stack, "step/stacks/megatron_core.toml", "megatron_core"),
-            (NamedKind::Engine, "serving/engines/vllm.toml", "vllm"),
+            (SpelledPart::Chip, "sim/templates/chips/h100_80gb_sxm.toml", "h100_80gb_sxm"),
+            (SpelledPart::Stack, "step/stacks/megatron_core.toml", "megatron_core"),
+            (SpelledPart::Engine, "serving/engines/vllm.toml", "vllm"),
         ] {
             let text = std::fs::read_to_string(root.join(file)).unwrap();
             let mut files = Files::default();

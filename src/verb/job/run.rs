@@ -2,11 +2,12 @@
 //! comes along for the same model.
 
 use crate::failure::{Failure, OrInput};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::run::record::RECORD;
 use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use sim::files::carried::Files;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The question that the best step of the run in a directory answers: of `model`, or of the run's first one. `None` where the chip is no directory.
 ///
@@ -37,6 +38,11 @@ pub fn files_beside(run: Option<&Question>, own: &[&str], given: &Files) -> File
 pub fn file_of_chip(chip: &str) -> String {
     let directory = search_run::directory_of_run(Path::new(chip));
     if directory.is_dir() { directory.join(search_run::CHIP).display().to_string() } else { chip.to_owned() }
+}
+
+/// The parser of a run's path: its directory, which its record names too.
+pub fn run_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| search_run::directory_of_run(&path))
 }
 
 /// `fabric.toml` beside the chip of a run is the run's own fabric: a run's `evaluate_with` names it so.

@@ -65,7 +65,7 @@ fn file_of_run(chip: &str) -> Result<String, Failure> {
     Ok(file)
 }
 
-/// What is given of a question about deployments; a value that is left out is the study's, or else the usual one.
+/// The given part of a question about deployments; a value that is left out is the study's, or else the usual one.
 #[derive(Debug, Clone, Default)]
 pub struct GivenDeployment {
     pub model: Option<String>,

@@ -21,8 +21,8 @@ pub struct RunKeeper {
 }
 
 impl RunKeeper {
-    /// Claims a directory, which must be empty or hold an older run of the same question. That run loses nothing:
-    /// predictions beside it, of `beside` or none, must be of one file.
+    /// Claims a directory, which must be empty or hold an older run of the same question. The older run loses nothing:
+    /// its predictions must be of the same file as `beside`, if both are there.
     pub fn claim(out: &Path, question: &DeploymentQuestion, beside: Option<&Path>) -> Result<Self, Failure> {
         let digest = short_digest(&question.canonical());
         let refused = |limit: String| {
@@ -52,8 +52,8 @@ impl RunKeeper {
         self.claim.path()
     }
 
-    /// Writes the run and returns its files. The record has the best `most` deployments of every case, or as many as the
-    /// older run's, and the older run's predictions beside.
+    /// Writes the run and returns its files. The record has the best `most` deployments of every case, or as many as
+    /// the older run's, and the older run's predictions beside.
     pub fn write(
         &self,
         question: &DeploymentQuestion,
