@@ -199,11 +199,6 @@ impl SearchRun {
     pub(crate) fn read_designs(directory: &Path, record: SearchRecord) -> Result<Self, RunError> {
         verify_file(directory, DESIGNS)?;
         let designs = design_file::read_designs(&directory.join(DESIGNS))?;
-        let lacks = |best: &&BestDesign| !designs.contains(&best.design);
-        if let Some(best) = record.best.as_ref().filter(lacks) {
-            let why = format!("best.design = {}: {DESIGNS} has no such design", best.design.index);
-            return Err(RecordError::Malformed { file: directory.join(RECORD), why }.into());
-        }
         Ok(Self { name: run_name(directory), record, designs })
     }
 
