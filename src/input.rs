@@ -12,6 +12,8 @@ use sim::network::{Fabric, LinkMatrix};
 use sim::units::{Bytes, BytesPerSecond};
 use std::path::Path;
 use step::SoftwareStack;
+use workloads::memory::Preset;
+use workloads::{Technique, TechniqueError};
 
 /// The rows of a file of measured data, as CSV: the file itself, or what a log of nccl-tests or a trace of PyTorch's
 /// profiler says.
@@ -24,9 +26,9 @@ pub fn read_measured_rows(path: &Path, context: LogContext<'_>) -> Result<Vec<u8
 /// system (`.json`), a system of AIConfigurator (`.yaml`), or the directory of a run that found one, or what `evaluate`
 /// or `plan` printed of one as JSON.
 pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Failure> {
-    let directory = Path::new(name_or_path);
+    let directory = search_run::directory_of_run(Path::new(name_or_path));
     if directory.is_dir() {
-        let text = SearchRun::read_chip(directory).or_input()?;
+        let text = SearchRun::read_chip(&directory).or_input()?;
         return ChipTemplate::from_toml_str(&text, &directory.join(search_run::CHIP).display().to_string()).or_input();
     }
     let file = |ending| name_or_path.ends_with(ending);
@@ -163,6 +165,27 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
         ));
     }
     whole.with_links(&matrix, unit, &file).or_input()
+}
+
+/// The work that a technique is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TechniqueUse {
+    Training,
+    Serving,
+}
+
+/// Parses a technique. An unknown name is refused with the names of those that are for the same work.
+pub fn parse_technique(text: &str, work: TechniqueUse) -> Result<Technique, TechniqueError> {
+    text.parse().map_err(|error| match error {
+        TechniqueError::Unknown { name, .. } => {
+            let serves = |preset: &Preset| preset.inference_only.is_some() == (work == TechniqueUse::Serving);
+            let of_work = |name: &String| Preset::load(name).is_ok_and(|preset| serves(&preset));
+            let names: Vec<String> = Preset::built_in_names().into_iter().filter(of_work).collect();
+            let hint = sim::names::hint(&name, &names.join(", "), "built in are");
+            TechniqueError::Unknown { name, hint }
+        }
+        other => other,
+    })
 }
 
 /// Reads the text of a file. `what` is the expected content, for the message.

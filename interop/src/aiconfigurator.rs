@@ -6,23 +6,18 @@
 //! fraction of the bandwidth after its constant latency (`PerfDatabase.query_mem_op`), and a message takes the file's
 //! latency once (`query_p2p`). Energy and the host's capacity are not stated.
 
+use crate::rated_chip::RatedChip;
 use serde::Deserialize;
 use sim::files::FileError;
-use sim::hardware::{
-    Accelerator, Accumulation, AreaModel, Calibration, ChipOrigin, ChipTemplate, Constants, Dataflow, EnergyModel,
-    Exclusivity, FileFault, MemoryKind, MemoryLevel, MemoryScope, Pairing, PerDataType, PublishedFigures, TensorCores,
-    VectorCores, find_faults,
-};
+use sim::hardware::{Calibration, ChipTemplate, FileFault, PerDataType};
 use sim::network::{Fabric, Tier, Topology};
-use sim::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds, Watts};
+use sim::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use std::collections::BTreeMap;
 
 /// A clock at which rates per cycle are stated; only their product matters.
 const CLOCK: Hertz = Hertz(1e9);
 /// Lanes of a vector engine that never limits: AIConfigurator prices vector work by its bytes. 131 TFLOP/s.
 const LANES: u32 = 1 << 17;
-/// Bandwidth in bytes per second of a memory that never limits.
-const NEVER_LIMITS: f64 = 1e18;
 /// The usual software stack of NVIDIA's GPUs in training.
 const USUAL_STACK: &str = "megatron_core";
 
@@ -165,75 +160,29 @@ impl AiConfiguratorSystem {
             nvfp4: gpu.fp4_tc_flops.map(per_cycle),
             ..PerDataType::default()
         };
-        let capacity = Bytes(gpu.mem_capacity as u64);
-        let level = |name: &str, scope, bandwidth: f64, ports| MemoryLevel {
-            name: name.to_owned(),
-            scope,
-            kind: MemoryKind::Cache,
-            capacity,
-            read_bandwidth: BytesPerSecond(bandwidth),
-            write_bandwidth: BytesPerSecond(bandwidth),
-            ports,
-            latency: Seconds::ZERO,
-            read_energy_per_byte: Joules(0.0),
-            write_energy_per_byte: Joules(0.0),
-        };
-        let accelerator = Accelerator {
-            name: self.name().to_owned(),
+        let chip = RatedChip {
+            name: self.name(),
+            file: &self.file,
+            tool: "AIConfigurator",
+            noun: "GPU",
             clock: CLOCK,
-            lowered: None,
-            cell_rate_limit: None,
-            rates_are_measured: false,
-            sustained_clock_fraction: 1.0,
-            tensor: TensorCores {
-                cores: 1,
-                arrays_per_core: 1,
-                rows: 1,
-                columns: 1,
-                dataflow: Dataflow::OutputStationary,
-                preload: true,
-                accumulation: Accumulation::default(),
-                macs_per_unit_per_cycle: rates,
-            },
-            vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
-            on_chip: vec![level("operands", MemoryScope::Core, NEVER_LIMITS, 2)],
-            hbm: level("memory", MemoryScope::Chip, gpu.mem_bw, 1),
+            rates,
+            lanes: LANES,
+            memory_name: "memory",
+            capacity: Bytes(gpu.mem_capacity as u64),
+            bandwidth: BytesPerSecond(gpu.mem_bw),
             host: None,
-            storage: None,
-            pairing: Pairing::SameIndex,
-            exclusivity: Exclusivity::AllCores,
             collectives_overlap: true,
-            area_model: AreaModel::Undisclosed,
-            energy: EnergyModel::default(),
             calibration: Calibration {
                 hbm_achieved_fraction: gpu.mem_bw_empirical_scaling_factor,
                 launch_overhead: Seconds(gpu.mem_empirical_constant_latency),
                 ..Calibration::default()
             },
-            library: None,
-            attention: BTreeMap::new(),
-            streams: None,
-            published: PublishedFigures { tdp: gpu.power.map(Watts), ..PublishedFigures::default() },
-            origin: ChipOrigin {
-                usual_stack: Some(USUAL_STACK.to_owned()),
-                usual_fabric: Some(self.file.clone()),
-                ..ChipOrigin::default()
-            },
-            constants: Constants::nominal(),
+            tdp: gpu.power.map(Watts),
+            usual_stack: USUAL_STACK,
+            usual_fabric: Some(self.file.clone()),
         };
-        let faults = find_faults(&accelerator);
-        if !faults.is_empty() {
-            return Err(faulty(faults));
-        }
-        let source = format!("{}, and where it is silent AIConfigurator's own assumptions", self.file);
-        Ok(ChipTemplate {
-            name: accelerator.name.clone(),
-            aliases: Vec::new(),
-            description: format!("GPU of AIConfigurator's system {}", self.file),
-            accelerator,
-            sources: BTreeMap::from([("all".to_owned(), source)]),
-            fitted_on: BTreeMap::new(),
-        })
+        chip.to_template()
     }
 
     /// Returns the system's fabric: switches inside a node, inside a rack if racks are larger, and beyond.

@@ -11,6 +11,7 @@ pub mod log;
 pub mod nest;
 pub mod phaze;
 pub mod piper;
+mod rated_chip;
 pub mod scale_sim;
 pub mod schedule_instance;
 

@@ -18,5 +18,6 @@ pub mod serve;
 pub mod shard;
 pub mod space;
 pub mod study;
+mod study_files;
 pub mod sweep;
 pub mod techniques;

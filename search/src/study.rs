@@ -11,7 +11,7 @@ mod workload;
 use crate::ask::{AimSpec, ChipChoice, DeploymentSpec, Question, Software};
 use crate::objective::{MeasureMean, OperatingCost};
 use crate::space::{Chips, SpaceSpec};
-use include_dir::{Dir, include_dir};
+use crate::study_files;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use sim::files::carried::Files;
@@ -22,8 +22,6 @@ use thiserror::Error;
 
 pub use crate::ask::{ClusterSpec, LimitSpec, Tolerances, WorkloadSpec};
 pub use plan::PlanSpec;
-
-static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 
 /// A fault of a study.
 #[derive(Debug, Error)]
@@ -219,22 +217,18 @@ impl Study {
     /// The built-in studies' names, sorted.
     #[must_use]
     pub fn names() -> Vec<String> {
-        let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
-        let mut names: Vec<String> = STUDIES.files().filter_map(stem).collect();
-        names.sort();
-        names
+        study_files::names()
     }
 
     /// The text of a built-in study's file.
     #[must_use]
     pub fn text(name: &str) -> Option<&'static str> {
-        let own = Self::names().into_iter().find(|own| sim::names::are_same_name(own, name))?;
-        STUDIES.get_file(format!("{own}.toml"))?.contents_utf8()
+        study_files::find(name).map(|(_, text)| text)
     }
 
     /// The text of a file of `search/studies/hindcast/`, by its stem.
     pub(crate) fn hindcast_text(stem: &str) -> Option<&'static str> {
-        STUDIES.get_file(format!("hindcast/{stem}.toml"))?.contents_utf8()
+        study_files::hindcast_text(stem)
     }
 
     /// A built-in study by name, or a study file by path (anything that ends in `.toml`).
@@ -250,9 +244,8 @@ impl Study {
     /// # Errors
     /// Those of [`Self::load`].
     pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, StudyError> {
-        let own = Self::names().into_iter().find(|name| sim::names::are_same_name(name, name_or_path));
-        if let Some((file, name)) = own.and_then(|name| Some((STUDIES.get_file(format!("{name}.toml"))?, name))) {
-            return Self::parse(&name, file.contents_utf8().unwrap_or_default());
+        if let Some((name, text)) = study_files::find(name_or_path) {
+            return Self::parse(&name, text);
         }
         if !name_or_path.ends_with(".toml") {
             return Err(StudyError::Unknown { name: name_or_path.into(), known: Self::names().join(", ") });

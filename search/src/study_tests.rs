@@ -15,7 +15,7 @@ fn every_built_in_study_loads() {
 
 #[test]
 fn errors_name_the_key_the_value_and_the_cure() {
-    let text = STUDIES.get_file("phaze.toml").unwrap().contents_utf8().unwrap();
+    let text = Study::text("phaze").unwrap();
     let zero = text.replace("devices = 1024", "devices = 0");
     assert_eq!(
         Study::parse("s.toml", &zero).unwrap_err().to_string(),

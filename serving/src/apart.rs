@@ -213,19 +213,56 @@ fn best_by_size(mut rates: Vec<PoolRate<'_>>) -> Vec<PoolRate<'_>> {
     rates
 }
 
+/// The rate of a pool's plan at a clock, or its refusal.
+type RateAtClock<'a> = Result<AtClock<PoolRate<'a>>, PlanRefusal>;
+
+/// Returns the highest rate of a plan over the engine's settings and the clocks within the limit on power.
+fn rate_of_settings<'a>(
+    question: &ServingQuestion<'a>,
+    hardware: ServingHardware<'a>,
+    settings: &'a [ServingEngine],
+    at_clock: impl Fn(ServingHardware<'a>, &Accelerator, PowerRule) -> RateAtClock<'a>,
+) -> Result<PoolRate<'a>, PlanRefusal> {
+    let deploy = |engine| {
+        let hardware = ServingHardware { engine, ..hardware };
+        deploy_within_power(question, hardware.chip, |chip, power| at_clock(hardware, chip, power))
+    };
+    best_of_settings(settings, deploy, |own| own.rate)
+}
+
+/// Returns the rate that a search up to `most` found, or the refusal of the plan. `work` gives a replica's work at a
+/// rate, with its state if it decodes; `alone` are the times of a request alone, which miss the level of a slow plan.
+fn rate_of_search<'a>(
+    loaded: LoadedPlan<'a>,
+    (found, most): (HighestRate, f64),
+    queue: PromptQueue,
+    work: impl Fn(&LoadedPlan<'a>, f64) -> Result<(PoolWork, Option<SteadyState>), PlanRefusal>,
+    alone: [Seconds; 2],
+) -> RateAtClock<'a> {
+    match found {
+        HighestRate::At(rate, end) => {
+            let (work, state) = work(&loaded, rate)?;
+            let power = loaded.power_of(work);
+            let deployed = PoolRate { loaded, rate, end, queue, state };
+            Ok(AtClock { deployed, rate, end, power })
+        }
+        HighestRate::TooHot => Err(loaded.too_hot(work(&loaded, most * LEAST_RATE)?.0)),
+        HighestRate::TooSlow => {
+            let [time_to_first_token, time_per_output_token] = alone;
+            Err(PlanRefusal::TooSlow { plan: *loaded.times.plan(), time_to_first_token, time_per_output_token })
+        }
+    }
+}
+
 fn prompt_rate<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
     settings: &'a [ServingEngine],
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    let deploy = |engine| {
-        let hardware = ServingHardware { engine, ..hardware };
-        deploy_within_power(question, hardware.chip, |chip, power| {
-            prompt_rate_at_clock(question, hardware, (chip, power), plan)
-        })
-    };
-    best_of_settings(settings, deploy, |own| own.rate)
+    rate_of_settings(question, hardware, settings, |hardware, chip, power| {
+        prompt_rate_at_clock(question, hardware, (chip, power), plan)
+    })
 }
 
 fn prompt_rate_at_clock<'a>(
@@ -233,7 +270,7 @@ fn prompt_rate_at_clock<'a>(
     hardware: ServingHardware<'a>,
     (chip, power): (&Accelerator, PowerRule),
     plan: ServingPlan,
-) -> Result<AtClock<PoolRate<'a>>, PlanRefusal> {
+) -> RateAtClock<'a> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
     let mut queue = PromptQueue::default();
     for class in question.lengths.classes() {
@@ -247,17 +284,9 @@ fn prompt_rate_at_clock<'a>(
     let first = |rate: f64| queue.time_to_first_token(rate);
     let limit = question.level.time_to_first_token;
     let met = |rate: f64| limit.is_none_or(|limit| first(rate) <= limit);
-    match highest_rate(most, met, |rate| loaded.is_cool(prompts_at(rate))) {
-        HighestRate::At(rate, end) => {
-            let power = loaded.power_of(prompts_at(rate));
-            let deployed = PoolRate { loaded, rate, end, queue, state: None };
-            Ok(AtClock { deployed, rate, end, power })
-        }
-        HighestRate::TooHot => Err(loaded.too_hot(prompts_at(most * LEAST_RATE))),
-        HighestRate::TooSlow => {
-            Err(PlanRefusal::TooSlow { plan, time_to_first_token: first(0.0), time_per_output_token: Seconds::ZERO })
-        }
-    }
+    let found = highest_rate(most, met, |rate| loaded.is_cool(prompts_at(rate)));
+    let work = |_: &LoadedPlan<'a>, rate: f64| Ok((prompts_at(rate), None));
+    rate_of_search(loaded, (found, most), queue, work, [first(0.0), Seconds::ZERO])
 }
 
 /// The work of a replica that prefills `rate` prompts per second.
@@ -271,13 +300,9 @@ fn decode_rate<'a>(
     settings: &'a [ServingEngine],
     plan: ServingPlan,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
-    let deploy = |engine| {
-        let hardware = ServingHardware { engine, ..hardware };
-        deploy_within_power(question, hardware.chip, |chip, power| {
-            decode_rate_at_clock(question, hardware, (chip, power), plan)
-        })
-    };
-    best_of_settings(settings, deploy, |own| own.rate)
+    rate_of_settings(question, hardware, settings, |hardware, chip, power| {
+        decode_rate_at_clock(question, hardware, (chip, power), plan)
+    })
 }
 
 fn decode_rate_at_clock<'a>(
@@ -285,7 +310,7 @@ fn decode_rate_at_clock<'a>(
     hardware: ServingHardware<'a>,
     (chip, power): (&Accelerator, PowerRule),
     plan: ServingPlan,
-) -> Result<AtClock<PoolRate<'a>>, PlanRefusal> {
+) -> RateAtClock<'a> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
     let free = |request: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*request };
     loaded.costs.requests = loaded.costs.requests.iter().map(free).collect();
@@ -294,22 +319,14 @@ fn decode_rate_at_clock<'a>(
     let met =
         |rate: f64| state(rate).is_some_and(|state| limit.is_none_or(|limit| state.time_per_output_token <= limit));
     let cool = |rate: f64| state(rate).is_some_and(|state| loaded.is_cool(decoding_in(&state)));
-    let of_rate = |rate: f64| state(rate).ok_or_else(|| PlanRefusal::Fault(no_rate()));
     let most = loaded.costs.saturation() * MOST_LOAD;
-    match highest_rate(most, met, cool) {
-        HighestRate::At(rate, end) => {
-            let state = of_rate(rate)?;
-            let power = loaded.power_of(decoding_in(&state));
-            let deployed = PoolRate { loaded, rate, end, queue: PromptQueue::default(), state: Some(state) };
-            Ok(AtClock { deployed, rate, end, power })
-        }
-        HighestRate::TooHot => Err(loaded.too_hot(decoding_in(&of_rate(most * LEAST_RATE)?))),
-        HighestRate::TooSlow => Err(PlanRefusal::TooSlow {
-            plan,
-            time_to_first_token: Seconds::ZERO,
-            time_per_output_token: Seconds(loaded.costs.decode_time(1.0)),
-        }),
-    }
+    let found = highest_rate(most, met, cool);
+    let work = |loaded: &LoadedPlan<'a>, rate: f64| {
+        let state = under_arrivals(&loaded.costs, rate).ok_or_else(|| PlanRefusal::Fault(no_rate()))?;
+        Ok((decoding_in(&state), Some(state)))
+    };
+    let alone = [Seconds::ZERO, Seconds(loaded.costs.decode_time(1.0))];
+    rate_of_search(loaded, (found, most), PromptQueue::default(), work, alone)
 }
 
 /// The work of a replica that only decodes, in a state.

@@ -1,5 +1,7 @@
 //! Names of built-in things: compared without case, with the nearest one suggested for an unknown name.
 
+use std::path::Path;
+
 /// A name in the form in which it is compared: without case, and with `-`, `_` and blanks equal.
 fn fold_name(name: &str) -> String {
     name.trim().to_lowercase().replace(['_', ' '], "-")
@@ -39,9 +41,12 @@ const BEGINNING: usize = 2;
 const FEW: usize = 4;
 
 /// A hint for a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest name if there is one, else
-/// the names of which it is a prefix, and all names.
+/// the names of which it is a prefix, and all names. The path of a directory is named as one.
 #[must_use]
 pub fn hint(word: &str, known: &str, are: &str) -> String {
+    if word.contains('/') && Path::new(word).is_dir() {
+        return format!("it is a directory: give a file in it, or a name; {are} {known}");
+    }
     let wanted = fold_name(word);
     let begun = |name: &&str| wanted.chars().count() >= BEGINNING && fold_name(name).starts_with(&wanted);
     let near: Vec<String> = match find_nearest(word, known.split(", ")) {
@@ -79,6 +84,9 @@ mod tests {
         let begun = format!("did you mean `h100_80gb_sxm` or `h100_96gb`? Built in are {known}");
         assert_eq!(hint("H10", known, "built in are"), begun);
         assert_eq!(hint("h", known, "built in are"), format!("built in are {known}"));
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let said = "it is a directory: give a file in it, or a name; built in are h100, tpu_v4";
+        assert_eq!(hint(directory, "h100, tpu_v4", "built in are"), said);
         assert_eq!(hint("abacus", "h100, tpu_v4", "built in are"), "built in are h100, tpu_v4");
     }
 

@@ -8,6 +8,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::numbers::whole_number_in;
 use crate::verb::job::LONGEST;
+use crate::verb::job::run::run_path;
 use crate::written_path::WrittenPath;
 use results::compare::answers::{self, KeptAnswer};
 use results::compare::runs::compare_runs;
@@ -38,7 +39,7 @@ use std::path::PathBuf;
 pub struct CompareArguments {
     /// Run directories of `coplace search` or `coplace sweep`, or of `coplace serve`, or answers that `evaluate` or
     /// `plan` printed with --format json; models with --freedoms
-    #[arg(required = true, value_name = "DIR|FILE.json")]
+    #[arg(required = true, value_name = "DIR|FILE.json", value_parser = run_path())]
     directories: Vec<PathBuf>,
     /// For each model: the value of the chip alone, the plan alone and both, relative to the reference chip under an
     /// expert's placement, beside Bayesian optimisation of the chip with as many evaluations

@@ -4,9 +4,11 @@ use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{Failure, OrOther};
 use crate::verb::list;
+use results::run::parts;
 use results::run::record::RECORD;
 use results::run::serving::ServingRun;
 use results::run::sweep;
+use results::store::sums::SUMS;
 use results::text::{format_fields, format_heading};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -86,7 +88,7 @@ pub fn run_doctor(arguments: &DoctorArguments, call: &Call) -> Result<(), Failur
 /// The runs in a directory, by name. Other directories are skipped; damaged runs are reported.
 fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok);
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.join(RECORD).exists()).collect();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_run(path)).collect();
     paths.sort();
     let mut found = Vec::new();
     for path in paths {
@@ -96,6 +98,12 @@ fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
         }
     }
     found
+}
+
+/// True if a directory holds a run, of which the record or the digests may be lost.
+fn is_run(directory: &Path) -> bool {
+    let sealed = directory.join(SUMS).exists() && !parts::is_part(directory);
+    directory.join(RECORD).exists() || sealed || ServingRun::is_in(directory)
 }
 
 /// The model and the study of a run, whose digests are verified; or the fault.

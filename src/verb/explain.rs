@@ -5,6 +5,7 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::progress;
 use crate::verb::job::count_up_to;
+use crate::verb::job::run::run_path;
 use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::serve::explain::{NamedAlternatives, explain_serving};
@@ -38,6 +39,7 @@ use std::path::PathBuf;
     best, binds, chips, plans, looser.")]
 pub struct ExplainArguments {
     /// Directory of a search, a sweep, or a run of serve
+    #[arg(value_parser = run_path())]
     run: PathBuf,
     /// Further chips beside those of a run of serve, built in or files, with commas between
     #[arg(long, value_delimiter = ',', value_name = "CHIP")]

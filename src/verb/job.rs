@@ -15,7 +15,7 @@ pub use space::{SpaceArguments, option_of_rule};
 use crate::failure::{
     Failure, OrInput, input_failure, missing_option, option_failure, option_failure_from, structured_failure,
 };
-use crate::input;
+use crate::input::{self, TechniqueUse};
 use crate::numbers::{real_number, whole_number_in};
 use clap::ValueEnum;
 use search::ask::{AimSpec, ChipChoice, ClusterSpec, PlanSpace, Question, Software, WorkloadSpec};
@@ -416,7 +416,10 @@ fn techniques_of(
     stack: &SoftwareStack,
 ) -> Result<Techniques, Failure> {
     let software = &question.software;
-    let parsed = |text: &String| text.parse::<Technique>().map_err(|error| option_failure_from("--technique", &error));
+    let parsed = |text: &String| {
+        let technique = input::parse_technique(text, TechniqueUse::Training);
+        technique.map_err(|error| option_failure_from("--technique", &error))
+    };
     let asked: Techniques = software.techniques.iter().map(parsed).collect::<Result<_, _>>()?;
     let asked = with_targets(asked, software.lora_targets.as_deref())?;
     let allowance = |text: &String| text.parse::<Allowance>().map_err(|error| option_failure_from("--allow", &error));

@@ -192,6 +192,7 @@ fn list_chips() -> Result<ListFunction, Failure> {
         "on-chip buffer",
         "HBM",
         "HBM bandwidth",
+        "host link",
         "node",
         "dies",
         "TDP",
@@ -214,6 +215,7 @@ fn list_chips() -> Result<ListFunction, Failure> {
             buffer.map_or("-".into(), |b| format!("{:.0} MiB", b.gib() * 1024.0)),
             format_gib(c.memory_capacity()),
             format!("{:.0} GB/s", c.hbm.read_bandwidth.0 / 1e9),
+            c.host.map_or("-".into(), |host| format!("{:.0} GB/s", host.bandwidth.0 / 1e9)),
             c.process_node().map_or("-".into(), |node| node.to_string()),
             dies.map_or("-".into(), format_area),
             c.published.tdp.map_or("-".into(), |tdp| format!("{:.0} W", tdp.0)),
@@ -233,6 +235,7 @@ pub fn entry_of_chip(name: &str, c: &Accelerator) -> Value {
         "columns": c.tensor.columns, "vector_cores": c.vector.cores, "vector_lanes": c.vector.lanes, "clock_mhz": c.clock.0 / 1e6,
         "peak_bf16_tflop_per_s": peak.map(|p| p.0 / 1e12), "global_buffer_mib": buffer.map(|b| b.gib() * 1024.0),
         "hbm_gib": c.memory_capacity().gib(), "hbm_gb_per_s": c.hbm.read_bandwidth.0 / 1e9,
+        "host_gb_per_s": c.host.map(|host| host.bandwidth.0 / 1e9),
         "node_nm": c.process_node().map(sim::hardware::ProcessNode::nanometres), "area_mm2": dies.map(|area| area.0), "tdp_w": c.published.tdp.map(|tdp| tdp.0),
     })
 }

@@ -6,6 +6,7 @@ use super::compare::read_runs;
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
+use crate::verb::job::run::run_path;
 use crate::written_path::WrittenPath;
 use results::compare::runs::{describe_difference, rescale_to_first_reference};
 use results::figure::Figure;
@@ -43,7 +44,7 @@ use std::path::PathBuf;
     \"runs\": [{\"run\", \"axis\", \"fronts\": [{\"chip\", \"lengths\", \"points\"}]}]}.")]
 pub struct ParetoArguments {
     /// Run directories of `coplace search`, `coplace sweep` or `coplace serve`
-    #[arg(required = true, value_name = "DIR")]
+    #[arg(required = true, value_name = "DIR", value_parser = run_path())]
     directories: Vec<PathBuf>,
     /// Horizontal axis [default: the first axis of the first run's front]
     #[arg(long, value_name = "AXIS", value_parser = parse_axis)]

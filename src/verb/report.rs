@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::progress;
 use crate::verb::job::JobParts;
-use crate::verb::job::run::files_beside;
+use crate::verb::job::run::{files_beside, run_path};
 use crate::written_path::WrittenPath;
 use results::answer::finite;
 use results::page::{AnsweringVerb, JobNames, Page, PageDie, PageSubject, PlanReplay, SourceFile};
@@ -38,7 +38,7 @@ const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 pub struct ReportArguments {
     /// A run directory of `coplace search` or `coplace serve`, or an answer that `evaluate` or `plan` printed
     /// with --format json
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = run_path())]
     run: PathBuf,
     /// File of the page
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]

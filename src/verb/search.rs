@@ -26,6 +26,7 @@ use results::report;
 use results::run::claim::DirectoryClaim;
 use results::run::conversion::{self, SearchedModelSet};
 use results::run::front::{FrontAxes, StepScope};
+use results::run::older::OlderRun;
 use results::run::progress::ProgressTable;
 use results::run::record::{self, BestDesign, FrontRecord, SearchRecord, Versions};
 use results::run::search_run::{FoundFiles, SearchRun};
@@ -444,9 +445,17 @@ pub fn write_and_print(
     call: &Call,
     out: &DirectoryClaim,
     format: Format,
-    (record, designs, found): (SearchRecord, Vec<DesignRow>, FoundFiles),
+    (mut record, designs, mut found): (SearchRecord, Vec<DesignRow>, FoundFiles),
     text: impl FnOnce(&SearchRecord) -> String,
 ) -> Result<(), Failure> {
+    let older = OlderRun::read_from(out.path(), &record.question);
+    if let Some(why) = older.as_ref().and_then(|older| older.reason_to_stay(&record, out.path())) {
+        call.note_directory(out.path());
+        return answer::write_answer(call, format, &record, |record| format!("{}\n{why}\n", text(record)));
+    }
+    if let Some(older) = older {
+        older.add_to(&mut record, &mut found);
+    }
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
     let run = SearchRun { name, record, designs };
     // The answer of a search matters more than its files: it is printed first if they cannot be written.

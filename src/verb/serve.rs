@@ -20,7 +20,7 @@ use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::{LONGEST, count_up_to, ignored_key};
 use crate::written_path::WrittenPath;
-use clap::{Args, FromArgMatches, ValueEnum};
+use clap::ValueEnum;
 use keep::RunKeeper;
 use loaded::LoadedDeployment;
 use method::MethodArguments;
@@ -31,7 +31,6 @@ use results::run::serving::{ServedAxis, ServedCase, ServedPoint, ServingCases, S
 use search::ask::{DeploymentQuestion, ServedPools};
 use search::serve::ServedObjective;
 use serving::plan::ServedProduct;
-use sim::files::carried::Files;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -220,7 +219,7 @@ struct PricedCases {
 
 /// Runs the verb: prices all plans of every case, prints the best deployments, and writes the run.
 pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure> {
-    let question = arguments.question(&call.files)?;
+    let question = arguments.given().question(&call.files)?;
     let show = AnswerForm { top: arguments.top, format: arguments.format, beside: arguments.beside.as_deref() };
     answer_deployments(&question, show, arguments.out.as_deref(), call)
 }
@@ -235,15 +234,6 @@ pub struct AnswerForm<'a> {
     pub beside: Option<&'a Path>,
 }
 
-/// Returns the question of a study's table `[serve]`, about `model` or else the table's.
-pub fn study_deployment(study: &str, model: Option<&String>, files: &Files) -> Result<DeploymentQuestion, Failure> {
-    let words = [Some("serve"), Some("--study"), Some(study), model.map(String::as_str)];
-    let command = ServeArguments::augment_args(clap::Command::new("serve"));
-    let parsed = command.try_get_matches_from(words.into_iter().flatten());
-    let parsed = parsed.and_then(|matches| ServeArguments::from_arg_matches(&matches));
-    parsed.map_err(failure::input_failure)?.question(files)
-}
-
 /// Answers a question about deployments, and writes the run into `out`.
 pub fn answer_deployments(
     question: &DeploymentQuestion,
@@ -252,11 +242,9 @@ pub fn answer_deployments(
     call: &Call,
 ) -> Result<(), Failure> {
     let started = Instant::now();
-    let keeper = out.map(|out| RunKeeper::claim(out, question)).transpose()?;
+    let keeper = out.map(|out| RunKeeper::claim(out, question, show.beside)).transpose()?;
     let loaded = LoadedDeployment::load(question)?;
     let PricedCases { mut cases, points, found } = price_cases(&loaded, call)?;
-    let answers = cases.iter_mut().filter_map(|case| case.answer.as_mut());
-    answers.for_each(|answer| answer.choices.truncate(show.top as usize));
     if let Some(file) = show.beside {
         let asked = question.list_cases();
         let ([case], [ServedCase { answer: Some(answer), .. }]) = (&asked[..], &mut cases[..]) else {
@@ -270,8 +258,9 @@ pub fn answer_deployments(
     if let Some(keeper) = keeper {
         call.note_directory(keeper.path());
         let times = BTreeMap::from([("serve".to_owned(), started.elapsed().as_secs_f64())]);
-        written = keeper.write(question, (&cases, &points, &fronts), &found, times)?;
+        written = keeper.write(question, (&cases, &points, &fronts), &found, (show.top as usize, times))?;
     }
+    keep_best(&mut cases, show.top as usize);
     let files = |text: String| match written.is_empty() {
         true => text,
         false => {
@@ -288,6 +277,12 @@ pub fn answer_deployments(
     answer::write_answer(call, show.format, &Versioned::with_schema_one(&all), |_| files(report::serving_cases(&all)))
 }
 
+/// Keeps the best deployments of every case.
+fn keep_best(cases: &mut [ServedCase], most: usize) {
+    let answers = cases.iter_mut().filter_map(|case| case.answer.as_mut());
+    answers.for_each(|answer| answer.choices.truncate(most));
+}
+
 /// Prices every case. One that nothing serves has a reason; if none serves at all, the last reason is the failure.
 fn price_cases(loaded: &LoadedDeployment<'_>, call: &Call) -> Result<PricedCases, Failure> {
     let count = loaded.question().count_cases();
@@ -299,13 +294,7 @@ fn price_cases(loaded: &LoadedDeployment<'_>, call: &Call) -> Result<PricedCases
     let several = asked.len() > 1;
     let (mut cases, mut refused, mut best) = (Vec::with_capacity(asked.len()), None, None);
     for asked in &asked {
-        let case = ServedCase {
-            lengths: asked.lengths.clone(),
-            ttft_limit_ms: asked.ttft_ms,
-            tpot_limit_ms: asked.tpot_ms,
-            answer: None,
-            why: None,
-        };
+        let case = ServedCase::unanswered(asked);
         let outcome = progress::run_with_progress(call, "pricing plans", || price_case(loaded, asked, call))?;
         cases.push(match outcome {
             CaseOutcome::Served(priced) => {

@@ -3,7 +3,7 @@
 use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::input;
+use crate::input::{self, TechniqueUse};
 use crate::numbers::whole_number_in;
 use crate::progress;
 use crate::verb::job::run::{files_beside, question_of_run};
@@ -19,7 +19,7 @@ use search::techniques::TechniqueSetting;
 use sim::hardware::Accelerator;
 use sim::pipeline::PipelineSchedule;
 use step::{MasterCopy, SoftwareStack, TrainingPlan};
-use workloads::{ActivationPolicy, Batch, Layout, Model, Technique, Techniques, ZeroStage};
+use workloads::{ActivationPolicy, Batch, Layout, Model, Techniques, ZeroStage};
 
 /// Compare memory techniques on one model and chip: memory by class, step time, longest sequence and largest
 /// micro-batch
@@ -255,7 +255,8 @@ fn data_degree(arguments: &TechniquesArguments) -> Result<u32, Failure> {
 fn parse_techniques(text: &str) -> Result<Techniques, Failure> {
     text.split('+')
         .map(|name| {
-            name.trim().parse::<Technique>().map_err(|error| failure::option_failure_from("--technique", &error))
+            let technique = input::parse_technique(name.trim(), TechniqueUse::Training);
+            technique.map_err(|error| failure::option_failure_from("--technique", &error))
         })
         .collect()
 }

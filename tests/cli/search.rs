@@ -1,6 +1,6 @@
 //! `coplace search`, and the verbs that read its run directories.
 
-use crate::support::{config_with, file_names, run_coplace, run_coplace_in, small_study, study_with};
+use crate::support::{config_with, file_names, repository_path, run_coplace, run_coplace_in, small_study, study_with};
 use serde_json::Value;
 use std::path::Path;
 
@@ -348,8 +348,19 @@ fn no_run_is_written_over_another_question_s_answer() {
         another directory, or remove it\n";
     assert_eq!(refused, why);
     assert_eq!(std::fs::read(runs.join("opt-350m-smoke/record.json")).unwrap(), before);
-    // The same question uses the same directory.
+    // The same question uses the same directory, however it is spelled.
     assert_eq!(search(&[]).expect_json()["question"], own["question"]);
+    let study = repository_path("search/studies/smoke.toml").display().to_string();
+    let spelled = ["search", "facebook/opt-350m", "--study", &study, "--out", "runs/opt-350m-smoke"];
+    let said = run_coplace_in(dir.path(), &spelled).expect_result();
+    assert!(said.contains("record.json"), "{said}");
+    // A weaker answer leaves the proof.
+    let proven = || read_record(&runs.join("opt-350m-smoke"))["certificate"]["proof"].clone();
+    assert_eq!(proven(), "proven");
+    let weak = [&spelled[..], &["--time-limit", "0.001"]].concat();
+    let said = run_coplace_in(dir.path(), &weak);
+    assert!(said.stdout.contains("Not written: the run in runs/opt-350m-smoke has a gap of 0.0 %"), "{said:?}");
+    assert_eq!(proven(), "proven");
     assert_eq!(file_names(&runs).len(), 2);
 }
 

@@ -189,6 +189,168 @@ fn a_damaged_record_is_told_from_a_run_of_training() {
 }
 
 #[test]
+fn damage_of_two_files_is_told_from_a_run_of_training() {
+    let whole = std::fs::read(runs().join("a/record.json")).unwrap();
+    damaged("bare", "record.json", &whole[..whole.len() / 2]);
+    std::fs::remove_file(runs().join("bare/SHA256SUMS")).unwrap();
+    for words in ["compare a bare", "pareto bare --out figures", "explain bare", "report bare -o x.html"] {
+        let message = refused(words);
+        for part in ["bare/SHA256SUMS: cannot be opened", "run serve again"] {
+            assert!(message.contains(part), "{words}: {message}");
+        }
+    }
+    // A run without its record is one still.
+    damaged("lost/run", "record.json", b"");
+    std::fs::remove_file(runs().join("lost/run/record.json")).unwrap();
+    let called = run_coplace_in(runs(), &["doctor", "--runs", "lost"]);
+    assert!(called.code == 3 && called.stdout.contains("lost/run/record.json: cannot be opened"), "{called:?}");
+}
+
+/// A copy of run `a` in which a text of a file is replaced, under digests of its own.
+fn resealed(name: &str, file: &str, from: &str, to: &str) {
+    let text = std::fs::read_to_string(runs().join("a").join(file)).unwrap();
+    assert!(text.contains(from), "{from}");
+    damaged(name, file, text.replacen(from, to, 1).as_bytes());
+    let sums = std::process::Command::new("sha256sum")
+        .args(["record.json", "deployments.csv"])
+        .current_dir(runs().join(name))
+        .output()
+        .unwrap();
+    std::fs::write(runs().join(name).join("SHA256SUMS"), sums.stdout).unwrap();
+}
+
+#[test]
+fn values_that_cannot_be_are_named_under_sound_digests() {
+    let own = &record("a")["cases"][0]["answer"]["choices"][0];
+    let of = |key: &str| format!("\"{key}\": {}", own[key]);
+    let of_pool = format!("\"replicas\": {},", own["decode"]["replicas"]);
+    let csv = std::fs::read_to_string(runs().join("a/deployments.csv")).unwrap();
+    let first_ttft = csv.lines().nth(1).unwrap().rsplit(',').nth(7).unwrap();
+    resealed("whole", "record.json", "{", "{");
+    read("compare a whole");
+    for (name, file, from, to, said) in [
+        (
+            "negative",
+            "record.json",
+            of("ttft_ms").as_str(),
+            "\"ttft_ms\": -5.0",
+            "choices[0].ttft_ms = -5.0: must not be",
+        ),
+        ("none", "record.json", &of("devices"), "\"devices\": 0", "devices = 0: must be at least 1"),
+        ("pools", "record.json", &of_pool, "\"replicas\": 0,", "choices[0].decode.replicas = 0: must be at least 1"),
+        ("load", "record.json", &of("load"), "\"load\": 1.5", "choices[0].load = 1.5: must be from 0 to 1"),
+        ("rate", "record.json", &of("tokens_per_s"), "\"tokens_per_s\": 1.0", "choices[0].tokens_per_s = 1: "),
+        ("times", "record.json", &of("tpot_ms"), "\"tpot_ms\": 1.0", "deployments.csv has no such deployment"),
+        ("limit", "record.json", "\"tpot_limit_ms\": 20.0", "\"tpot_limit_ms\": 30.0", "cases[0] = 1024 + 256 tokens"),
+        ("nan", "deployments.csv", first_ttft, "NaN", "line 2, ttft_ms = NaN: must be a finite number"),
+        ("cases", "deployments.csv", "\n0,", "\n7,", "line 2, case = 7: must be below 1"),
+    ] {
+        resealed(&format!("odd/{name}"), file, from, to);
+        for words in ["compare a {}", "pareto {} --out figures", "explain {}", "report {} -o x.html"] {
+            let message = refused(&words.replace("{}", &format!("odd/{name}")));
+            for part in [&format!("odd/{name}/{file}: "), said, "run serve again"] {
+                assert!(message.contains(part), "{words}: {message}");
+            }
+        }
+    }
+    let called = run_coplace_in(runs(), &["doctor", "--runs", "odd"]);
+    assert!(called.code == 3 && called.stdout.contains("choices[0].load = 1.5"), "{called:?}");
+}
+
+#[test]
+fn a_kept_run_loses_nothing_to_a_shorter_answer_of_the_same_question() {
+    let serve = |more: &str| {
+        let words = format!("serve --tpot 20 {ASKED} --out kept --format json {more}");
+        run_coplace_in(runs(), &words.split_whitespace().collect::<Vec<_>>())
+    };
+    let first = serve("llama3-70b --chip h100").expect_json();
+    let count = |answer: &Value| answer["choices"].as_array().unwrap().len();
+    assert!(count(&first) > 2);
+    let held = || record("kept")["cases"].clone();
+    let before = held();
+    // Every spelling of the model, the chip, its fabric and the engine asks the same question.
+    let chip = repository_path("sim/templates/chips/h100_80gb_sxm.toml");
+    let model = repository_path("workloads/models/llama3-70b.json");
+    for spelled in [
+        "llama3-70b --chip h100",
+        "meta-llama/Meta-Llama-3-70B --chip H100-80GB-SXM --engine vLLM",
+        &format!("{} --chip {} --fabric eos_ndr400x8", model.display(), chip.display()),
+    ] {
+        let short = serve(&format!("{spelled} --top 1")).expect_json();
+        assert_eq!(count(&short), 1, "{spelled}");
+        let now = held();
+        let choices = |cases: &Value| cases[0]["answer"]["choices"].as_array().unwrap().len();
+        assert_eq!(choices(&now), choices(&before), "{spelled}");
+        assert_eq!(now[0]["answer"]["choices"][1]["tokens_per_s"], before[0]["answer"]["choices"][1]["tokens_per_s"]);
+    }
+    // A longer one extends it.
+    let long = serve("llama3-70b --chip h100 --top 12").expect_json();
+    assert_eq!(held()[0]["answer"]["choices"], long["choices"]);
+    // Another chip is another question, by whatever name.
+    let other = serve("llama3-70b --chip h200").expect_refusal();
+    assert!(other.contains("another question"), "{other}");
+}
+
+#[test]
+fn predictions_beside_stay_and_are_of_one_file() {
+    let file = repository_path("interop/tests/aiconfigurator/qwen3_32b_h100_vllm_agg.csv");
+    let other = repository_path("interop/tests/aiconfigurator/qwen3_32b_h100_vllm_disagg.csv");
+    let serve = |more: &str| {
+        let words = format!("serve qwen3-32b --chip h100 --devices 8 --ttft 1000 --tpot 30 --out beside {more}");
+        run_coplace_in(runs(), &words.split_whitespace().collect::<Vec<_>>())
+    };
+    serve(&format!("--beside {}", file.display())).expect_result();
+    let held = || record("beside")["cases"][0]["answer"]["beside"].clone();
+    let before = held();
+    serve("").expect_result();
+    assert_eq!(held(), before);
+    let message = serve(&format!("--beside {}", other.display())).expect_refusal();
+    assert!(message.contains("holds predictions of") && message.contains("another directory"), "{message}");
+}
+
+#[test]
+fn a_run_is_named_by_its_record_too() {
+    let record = runs().join("a/record.json").display().to_string();
+    assert_eq!(read(&format!("compare {record} b"))["cases"], read("compare a b")["cases"]);
+    for words in ["explain a/record.json", "pareto a/record.json --out figures", "report a/record.json -o x.html"] {
+        run_coplace_in(runs(), &words.split_whitespace().collect::<Vec<_>>()).expect_result();
+    }
+    // A record alone has no deployments.
+    std::fs::copy(record, runs().join("alone.json")).unwrap();
+    assert!(refused("compare alone.json").contains("is the record of a run of `serve`: give its directory"));
+}
+
+#[test]
+fn a_directory_in_the_place_of_a_name_is_named_as_one() {
+    let empty = runs().join("empty/inner");
+    std::fs::create_dir_all(&empty).unwrap();
+    for (words, said) in [
+        (
+            "serve llama3-70b --chip empty/inner",
+            "empty/inner: is a directory without a run of coplace; give the directory",
+        ),
+        ("evaluate llama3-70b --chip empty/inner --devices 8 --global-batch 8", "is a directory without a run"),
+        ("serve llama3-70b --chip h100 --fabric empty/inner", "it is a directory: give a file in it, or a name"),
+        ("serve llama3-70b --chip h100 --engine empty/inner", "it is a directory: give a file in it, or a name"),
+        ("search llama3-70b --study empty/inner", "it is a directory: give a file in it, or a name"),
+    ] {
+        let message = refused(words);
+        assert!(message.contains(said), "{words}: {message}");
+    }
+}
+
+#[test]
+fn each_kind_of_work_lists_its_own_techniques() {
+    let message = refused("serve llama2-7b --chip h100 --technique foo");
+    assert!(message.contains("built in are homer, memory3\n"), "{message}");
+    let job = "llama2-7b --chip h100 --fabric nvlink4_node --devices 8 --global-batch 8 --technique foo";
+    for verb in ["plan", "evaluate"] {
+        let message = refused(&format!("{verb} {job}"));
+        assert!(message.contains("galore") && !message.contains("homer"), "{message}");
+    }
+}
+
+#[test]
 fn a_named_plan_is_listed_or_refused() {
     let message = refused("explain a --tensor 16");
     assert!(message.contains("--tensor 16: no plan on the run's 8 devices"), "{message}");

@@ -307,23 +307,6 @@ impl ComparisonEntry {
         let scale = ValueScale::Alone { devices, tokens: step * self.throughput_tokens_per_s? };
         Some(aim.objective.display_value(minimised, scale).0)
     }
-
-    /// The first negative figure with its key. A valid run has none.
-    #[must_use]
-    pub fn first_negative_key(&self) -> Option<(&'static str, f64)> {
-        let figures = [
-            ("area_mm2", self.area_mm2),
-            ("peak_power_w", self.peak_power_w),
-            ("cost_usd", self.cost_usd),
-            ("throughput_sequences_per_s", self.throughput_sequences_per_s),
-            ("throughput_tokens_per_s", self.throughput_tokens_per_s),
-            ("step_time_s", self.step_time_s),
-            ("mfu", self.mfu),
-            ("energy_per_step_j", self.energy_per_step_j),
-            ("peak_memory_gib", self.peak_memory_gib),
-        ];
-        figures.into_iter().find_map(|(key, value)| value.filter(|value| *value < 0.0).map(|value| (key, value)))
-    }
 }
 
 /// A note if the areas belong to different process nodes; otherwise empty.
@@ -673,11 +656,5 @@ mod tests {
             text.contains("bad end s: the step at the bad end of its 90 % interval, which a robust search ranks by."),
             "{text}"
         );
-    }
-
-    #[test]
-    fn figures_below_zero_are_found() {
-        assert_eq!(entry("x", Some(1.0)).first_negative_key(), None);
-        assert_eq!(entry("x", Some(-1.0)).first_negative_key(), Some(("throughput_sequences_per_s", -1.0)));
     }
 }

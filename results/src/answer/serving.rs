@@ -284,6 +284,22 @@ pub type FiguresOfPool<'a> = dyn Fn(&ReplicaPool) -> Option<ChipFigures> + 'a;
 const MS: f64 = 1e3;
 
 impl IterationRecord {
+    /// Returns the names and times of the parts that take any, in ms. Text, explanation and page show these.
+    #[must_use]
+    pub fn list_parts(&self) -> Vec<(&'static str, f64)> {
+        let parts = [
+            ("products", self.products_ms),
+            ("attention", self.attention_ms),
+            ("vector", self.vector_ms),
+            ("communication", self.communication_ms),
+            ("gaps", self.gaps_ms),
+            ("host", self.host_ms),
+            ("drafts", self.drafts_ms),
+            ("exposed cache fetches", self.fetches_ms),
+        ];
+        parts.into_iter().filter(|(_, ms)| *ms > 0.0).collect()
+    }
+
     fn of_pass(pass: &PassTime) -> Self {
         Self {
             total_ms: pass.total().0 * MS,

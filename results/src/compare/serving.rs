@@ -1,7 +1,7 @@
 //! Runs of `coplace serve` side by side: the best deployment of each, in the unit of the first one's objective.
 
 use crate::answer::serving::ServingChoice;
-use crate::run::serving::{ServedCase, ServingRun};
+use crate::run::serving::{ServedCase, ServingRun, format_or_dash};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
 use search::ask::DeploymentQuestion;
 use search::serve::ServedObjective;
@@ -160,24 +160,23 @@ impl ServingComparison {
         for column in [0, last - 2, last - 1] {
             table = table.align_column(column, ColumnAlign::Left);
         }
-        let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 4));
         let words = |words: &Option<String>| words.clone().unwrap_or_else(|| "-".to_owned());
         for entry in &case.entries {
             let times = entry.times_first.map_or_else(|| "-".to_owned(), |times| format_significant(times, 3));
             let mut row = vec![
                 entry.run.clone(),
                 times,
-                number(entry.tokens_per_s),
-                number(entry.tokens_per_s_per_device),
-                number(entry.ttft_ms),
-                number(entry.tpot_ms),
-                number(entry.device_w),
+                format_or_dash(entry.tokens_per_s),
+                format_or_dash(entry.tokens_per_s_per_device),
+                format_or_dash(entry.ttft_ms),
+                format_or_dash(entry.tpot_ms),
+                format_or_dash(entry.device_w),
                 entry.devices.map_or_else(|| "-".to_owned(), format_count),
                 words(&entry.chip),
                 words(&entry.plan),
             ];
             if !by_rate {
-                row.insert(2, number(entry.value));
+                row.insert(2, format_or_dash(entry.value));
             }
             table.add_row(row);
         }

@@ -3,7 +3,7 @@
 use super::{Page, PageDrawing, PageEvidence, PageFact, PageTable, made_by};
 use crate::answer::serving::{PoolRecord, ServingChoice, ServingReport};
 use crate::figure::{FigureError, draw_pareto};
-use crate::run::serving::{ServedAxis, ServedCase, ServingRun, plot_of_fronts};
+use crate::run::serving::{ServedAxis, ServedCase, ServingRun, format_or_dash, plot_of_fronts};
 use crate::text::{format_count, format_percent, format_significant};
 use serving::best::ServingBound;
 
@@ -81,10 +81,6 @@ impl Page {
 
 fn number(value: f64) -> String {
     format_significant(value, 4)
-}
-
-fn maybe(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), number)
 }
 
 fn question_text(run: &ServingRun) -> Vec<String> {
@@ -172,7 +168,7 @@ fn figure_facts(answer: &ServingReport, best: &ServingChoice) -> Vec<PageFact> {
         PageFact::new("devices in use", format_count(best.devices)),
     ];
     if answer.objective != "throughput" {
-        facts.insert(0, PageFact::new(answer.unit.clone(), maybe(best.value)));
+        facts.insert(0, PageFact::new(answer.unit.clone(), format_or_dash(best.value)));
     }
     if best.decode.device_w > 0.0 {
         let note = best.decode.power_limit_w.map(|limit| format!("{} allowed", number(limit)));
@@ -210,19 +206,8 @@ fn memory_table(best: &ServingChoice) -> PageTable {
 
 fn iteration_table(best: &ServingChoice) -> PageTable {
     let i = &best.iteration;
-    let parts = [
-        ("products", i.products_ms),
-        ("attention", i.attention_ms),
-        ("vector", i.vector_ms),
-        ("communication", i.communication_ms),
-        ("gaps", i.gaps_ms),
-        ("host", i.host_ms),
-        ("drafts", i.drafts_ms),
-        ("cache fetches", i.fetches_ms),
-    ];
-    let rows = parts.iter().filter(|(_, ms)| *ms > 0.0);
     let row = |(name, ms): &(&str, f64)| vec![(*name).to_owned(), number(*ms), format_percent(ms / i.total_ms)];
-    let mut made = table("One decoding iteration", ["part", "ms", "share"], rows.map(row).collect());
+    let mut made = table("One decoding iteration", ["part", "ms", "share"], i.list_parts().iter().map(row).collect());
     made.note = Some(format!(
         "{} ms for {} sequences; prompts take {} of the time.",
         number(i.total_ms),
@@ -238,7 +223,7 @@ fn choices_table(answer: &ServingReport) -> PageTable {
             choice.chip_words(),
             choice.plan_words(),
             format_count(choice.devices),
-            maybe(choice.value),
+            format_or_dash(choice.value),
             number(choice.tokens_per_s),
             number(choice.tokens_per_s_per_device),
             number(choice.ttft_ms),
@@ -258,8 +243,8 @@ fn baselines_table(answer: &ServingReport) -> Option<PageTable> {
             built.chip.clone(),
             built.fabric.clone().unwrap_or_default(),
             built.products.clone(),
-            maybe(built.same_form),
-            maybe(built.fitted),
+            format_or_dash(built.same_form),
+            format_or_dash(built.fitted),
             built.note.clone().unwrap_or_default(),
         ]
     });
@@ -269,22 +254,11 @@ fn baselines_table(answer: &ServingReport) -> Option<PageTable> {
 }
 
 fn cases_table(cases: &[ServedCase]) -> PageTable {
-    let row = |case: &ServedCase| {
-        let best = case.answer.as_ref().and_then(|answer| answer.choices.first());
-        let of = |value: &dyn Fn(&ServingChoice) -> f64| maybe(best.map(value));
-        vec![
-            case.length_words(),
-            maybe(case.ttft_limit_ms),
-            maybe(case.tpot_limit_ms),
-            best.map_or_else(|| "none serves".to_owned(), ServingChoice::chip_words),
-            best.map_or_else(String::new, ServingChoice::plan_words),
-            of(&|choice| choice.tokens_per_s),
-            of(&|choice| choice.tokens_per_s_per_device),
-            of(&|choice| choice.ttft_ms),
-            of(&|choice| choice.tpot_ms),
-        ]
-    };
     let heads =
         ["lengths", "ttft limit", "tpot limit", "chip", "plan", "tokens/s", "per device", "first ms", "next ms"];
-    table("Every combination of lengths and limits", heads, cases.iter().map(row).collect())
+    table(
+        "Every combination of lengths and limits",
+        heads,
+        cases.iter().map(|case| case.list_cells().to_vec()).collect(),
+    )
 }

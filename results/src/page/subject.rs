@@ -5,7 +5,9 @@ use crate::answer::step::{JobRecord, NamedShare, StepRecord};
 use crate::answer::timeline::TimelineRow;
 use crate::run::record::SearchRecord;
 use crate::run::search_run::{self, SearchRun};
+use crate::run::serving::SERVE;
 use crate::run::sweep::{self, RunDirectoryError};
+use crate::store::limits::check_values;
 use search::ask::Question;
 use serde::Deserialize;
 use serde_json::Value;
@@ -233,10 +235,12 @@ impl PageSubject {
                 Err(malformed(format!("format = {found}, this version of coplace reads {reads}")))
             }
         };
-        if has("certificate") {
-            let why = "is the record of a search, which needs its designs: give its directory".to_owned();
+        let record = [("certificate", "search", "designs"), ("fronts", SERVE, "deployments")];
+        if let Some((_, verb, parts)) = record.into_iter().find(|(key, ..)| has(key)) {
+            let why = format!("is the record of a run of `{verb}`: give its directory, which has its {parts} too");
             return Err(malformed(why));
         }
+        check_values(&said).map_err(|fault| malformed(fault.to_string()))?;
         if has("job") && has("feasible") {
             of_version(crate::answer::evaluation::FORMAT)?;
             // Parsing the text, not a value, gives errors a line and a column.

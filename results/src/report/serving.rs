@@ -381,21 +381,8 @@ fn memory_line(pool: &PoolRecord) -> String {
 
 fn iteration_line(best: &ServingChoice) -> String {
     let i = &best.iteration;
-    let parts = [
-        ("products", i.products_ms),
-        ("attention", i.attention_ms),
-        ("vector", i.vector_ms),
-        ("communication", i.communication_ms),
-        ("gaps", i.gaps_ms),
-        ("host", i.host_ms),
-        ("drafts", i.drafts_ms),
-        ("cache fetches that nothing hides", i.fetches_ms),
-    ];
-    let parts: Vec<String> = parts
-        .iter()
-        .filter(|(_, ms)| *ms > 0.0)
-        .map(|(name, ms)| format!("{name} {}", format_significant(*ms, 3)))
-        .collect();
+    let parts: Vec<String> =
+        i.list_parts().iter().map(|(name, ms)| format!("{name} {}", format_significant(*ms, 3))).collect();
     format!(
         "{} ms for {} sequences: {}; prompts take {} of the time",
         format_significant(i.total_ms, 4),

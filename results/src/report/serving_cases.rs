@@ -1,6 +1,6 @@
 //! The answers of `coplace serve` for several combinations of lengths and limits, as text.
 
-use crate::run::serving::{ServedCase, ServedFront, ServingCases};
+use crate::run::serving::{ServedCase, ServedFront, ServingCases, format_or_dash};
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_assumptions, format_count, format_heading, format_significant,
 };
@@ -28,24 +28,10 @@ fn cases_table(cases: &[ServedCase], unit: &str, by_rate: bool) -> String {
     for column in [0, 3, 4] {
         table = table.align_column(column, ColumnAlign::Left);
     }
-    let number = |value: f64| format_significant(value, 4);
-    let limit = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
     for case in cases {
-        let asked = [case.length_words(), limit(case.ttft_limit_ms), limit(case.tpot_limit_ms)];
         let best = case.answer.as_ref().and_then(|answer| answer.choices.first());
-        let mut row: Vec<String> = match best {
-            Some(best) => vec![
-                best.chip_words(),
-                best.plan_words(),
-                number(best.tokens_per_s),
-                number(best.tokens_per_s_per_device),
-                number(best.ttft_ms),
-                number(best.tpot_ms),
-            ],
-            None => ["none serves", "", "-", "-", "-", "-"].map(str::to_owned).into(),
-        };
-        row.extend((!by_rate).then(|| limit(best.and_then(|best| best.value))));
-        table.add_row(asked.into_iter().chain(row));
+        let value = (!by_rate).then(|| format_or_dash(best.and_then(|best| best.value)));
+        table.add_row(case.list_cells().into_iter().chain(value));
     }
     table.render()
 }

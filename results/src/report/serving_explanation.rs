@@ -15,21 +15,8 @@ pub fn serving_explanation(explained: &ServingExplanation) -> String {
     let number = |value: f64| format_significant(value, 4);
     let value = best.value.map_or_else(|| "-".to_owned(), number);
     let i = &best.iteration;
-    let parts = [
-        ("products", i.products_ms),
-        ("attention", i.attention_ms),
-        ("vector", i.vector_ms),
-        ("communication", i.communication_ms),
-        ("gaps", i.gaps_ms),
-        ("host", i.host_ms),
-        ("drafts", i.drafts_ms),
-        ("cache fetches", i.fetches_ms),
-    ];
-    let shares: Vec<String> = parts
-        .iter()
-        .filter(|(_, ms)| *ms > 0.0)
-        .map(|(name, ms)| format!("{name} {}", format_percent(ms / i.total_ms)))
-        .collect();
+    let shares: Vec<String> =
+        i.list_parts().iter().map(|(name, ms)| format!("{name} {}", format_percent(ms / i.total_ms))).collect();
     let mut text = format_fields(&[
         ("chosen", format!("{} {} with {} on {}", value, explained.unit, best.plan_words(), best.chip_words())),
         ("asked", explained.case.clone()),

@@ -8,6 +8,7 @@ use crate::answer::comparison::Comparison;
 use crate::answer::decision::DecisionRecord;
 use crate::answer::step::StepRecord;
 use crate::store::design::DesignRow;
+use crate::store::limits::check_values;
 use search::ask::Question;
 use serde::{Deserialize, Serialize};
 use sim::hardware::BuildRule;
@@ -381,14 +382,9 @@ impl SearchRecord {
         }
         // Parsing the text, not a value, gives errors a line and a column.
         let record: Self = serde_json::from_str(text).map_err(malformed)?;
-        let entries = record.comparison.iter().flat_map(|comparison| comparison.entries.iter().enumerate());
-        let mut faults = entries.filter_map(|(at, entry)| Some((at, entry.first_negative_key()?)));
-        match faults.next() {
-            Some((at, (key, value))) => {
-                let why = format!("comparison.entries[{at}].{key} = {value}: must not be negative");
-                Err(RecordError::Malformed { file: file.into(), why })
-            }
-            None => Ok(record),
+        match check_values(&value) {
+            Ok(()) => Ok(record),
+            Err(fault) => Err(RecordError::Malformed { file: file.into(), why: fault.to_string() }),
         }
     }
 }

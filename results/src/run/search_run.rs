@@ -28,7 +28,7 @@ pub const CHIP: &str = "best.toml";
 /// The file of the fabric of the best chip, unless it is built in.
 pub const FABRIC: &str = "fabric.toml";
 /// The file of the gap over time.
-const PROGRESS: &str = "progress.csv";
+pub(crate) const PROGRESS: &str = "progress.csv";
 /// Every file that a run may have, in the order in which they appear under their names.
 pub const FILES: [&str; 10] = [
     SUMS,
@@ -72,6 +72,13 @@ pub enum RunError {
     /// An error of its digests.
     #[error(transparent)]
     Sums(#[from] DigestError),
+    /// It holds no run.
+    #[error("{}: is a directory without a run of coplace; give the directory of a run that found a chip, or in its \
+        place a chip's file or name (coplace list chips)", directory.display())]
+    NoRun {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// It has no chip.
     #[error("{}: no {CHIP} in it: its search found no design that runs the model, or is of an older version; run a \
         search, or give a chip", directory.display())]
@@ -86,7 +93,7 @@ impl Unwritable for RunError {
         match self {
             Self::Directory(error) | Self::Store(StoreError::Write(error)) => Some(error),
             Self::Figure(error) => error.write_error(),
-            Self::Record(_) | Self::Store(_) | Self::Sums(_) | Self::NoChip { .. } => None,
+            Self::Record(_) | Self::Store(_) | Self::Sums(_) | Self::NoRun { .. } | Self::NoChip { .. } => None,
         }
     }
 }
@@ -94,6 +101,17 @@ impl Unwritable for RunError {
 /// The name of the run in a directory.
 pub(crate) fn run_name(directory: &Path) -> String {
     directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Returns the directory of a run that is named by itself or by the record in it. Any other path stays as it is.
+#[must_use]
+pub fn directory_of_run(path: &Path) -> PathBuf {
+    let is_record = path.file_name().is_some_and(|name| name == RECORD) && path.is_file();
+    match path.parent().filter(|parent| is_record && parent.join(SUMS).is_file()) {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_path_buf(),
+        None => path.to_path_buf(),
+    }
 }
 
 /// Reads the record of a search or of a sweep, and verifies its digest.
@@ -189,6 +207,9 @@ impl SearchRun {
     /// # Errors
     /// A run without a chip, or a file that is missing, damaged, or of another run.
     pub fn read_chip(directory: &Path) -> Result<String, RunError> {
+        if [SUMS, RECORD, CHIP].iter().all(|name| !directory.join(name).exists()) {
+            return Err(RunError::NoRun { directory: directory.into() });
+        }
         let sums = DigestList::read_from(directory)?;
         if !sums.lists_all(&[CHIP]) {
             return Err(RunError::NoChip { directory: directory.into() });

@@ -3,5 +3,6 @@
 pub mod design;
 pub mod design_file;
 pub mod files;
+pub(crate) mod limits;
 pub(crate) mod seal;
 pub mod sums;

@@ -2,6 +2,7 @@
 //! objective.
 
 use super::question::{QuestionDifference, all_differences, name_by_text, paths_of_names};
+use super::spelling::{SpelledPart, settle_numbers};
 use crate::objective::Objective;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use serving::best::GivenDegrees;
 use serving::lengths::LengthClass;
 use serving::plan::ServingFormats;
 use sim::files::carried::Files;
+use sim::hardware::ChipTemplate;
 use std::path::Path;
 
 /// Devices of prompts and of decoding.
@@ -194,7 +196,7 @@ impl DeploymentQuestion {
         paths.iter().for_each(|path| self.files.carry(path));
     }
 
-    /// Returns the question as a text that is the same however paths are spelled.
+    /// Returns the question as a text that is the same however its things are spelled.
     #[must_use]
     pub fn canonical(&self) -> String {
         self.comparable().to_string()
@@ -206,12 +208,27 @@ impl DeploymentQuestion {
         all_differences(&self.comparable(), &other.comparable())
     }
 
-    /// The question as JSON, with texts in the place of the names of files.
+    /// The question as JSON, with one spelling of every thing and texts in the place of the names of files.
     fn comparable(&self) -> Value {
-        let own = Self { files: Files::default(), ..self.clone() };
+        let mut own = Self { files: Files::default(), ..self.clone() };
+        own.settle_names(&self.files);
         let mut value = serde_json::to_value(own).unwrap_or_default();
         name_by_text(&mut value, &self.files);
         value
+    }
+
+    /// Spells everything that it names in one way. A fabric that is every chip's usual one is as good as none.
+    fn settle_names(&mut self, files: &Files) {
+        SpelledPart::Model.settle(&mut self.model, files);
+        self.method.draft_model.iter_mut().for_each(|model| SpelledPart::Model.settle(model, files));
+        self.chips.iter_mut().for_each(|chip| SpelledPart::Chip.settle(chip, files));
+        self.study.iter_mut().for_each(|study| SpelledPart::Study.settle(study, files));
+        SpelledPart::Engine.settle(&mut self.engine, files);
+        self.fabric.iter_mut().for_each(|fabric| SpelledPart::Fabric.settle(fabric, files));
+        self.nvme.iter_mut().for_each(settle_numbers);
+        let usual = |chip: &String| ChipTemplate::find_built_in(chip).ok()?.accelerator.origin.usual_fabric.clone();
+        let is_usual = |fabric: &String| self.chips.iter().all(|chip| usual(chip).as_ref() == Some(fabric));
+        self.fabric = self.fabric.take().filter(|fabric| self.study.is_some() || !is_usual(fabric));
     }
 }
 

@@ -9,6 +9,7 @@ mod decision;
 mod deployment;
 mod parts;
 mod question;
+mod spelling;
 
 pub(crate) use by_table::{OfKey, Words};
 pub use choices::{PlanSpace, Splits};

@@ -2,6 +2,7 @@
 
 use super::choices::PlanSpace;
 use super::parts::{ClusterSpec, LimitSpec, WorkloadSpec};
+use super::spelling::{SpelledPart, settle_numbers};
 use crate::objective::{CostAxes, MeasureMean, Objective, OperatingCost};
 use crate::space::SpaceSpec;
 use serde::{Deserialize, Serialize};
@@ -184,7 +185,8 @@ impl Question {
         paths.iter().for_each(|path| self.files.carry(path));
     }
 
-    /// The question as a text that is the same however paths are spelled: a name of a carried file is the file's text.
+    /// The question as a text that is the same however its things are spelled: a built-in thing has its own name, and a
+    /// file of the user's own is its text.
     #[must_use]
     pub fn canonical(&self) -> String {
         self.comparable().to_string()
@@ -196,11 +198,29 @@ impl Question {
         all_differences(&self.comparable(), &other.comparable()).first().map(ToString::to_string)
     }
 
-    /// The question as JSON, with texts in the place of the names of files.
+    /// The question as JSON, with one spelling of every thing and texts in the place of the names of files.
     fn comparable(&self) -> Value {
-        let mut value = Self { study: None, files: Files::default(), ..self.clone() }.to_json();
+        let mut own = Self { study: None, files: Files::default(), ..self.clone() };
+        own.settle_names(&self.files);
+        let mut value = own.to_json();
         name_by_text(&mut value, &self.files);
         value
+    }
+
+    /// Spells everything that it names in one way.
+    fn settle_names(&mut self, files: &Files) {
+        self.models.iter_mut().for_each(|of| SpelledPart::Model.settle(&mut of.model, files));
+        match &mut self.chips {
+            ChipChoice::One { chip, nvme } => {
+                SpelledPart::Chip.settle(chip, files);
+                nvme.iter_mut().for_each(settle_numbers);
+            }
+            ChipChoice::Space(space) => {
+                space.named_chips_mut().for_each(|chip| SpelledPart::Chip.settle(chip, files));
+            }
+        }
+        SpelledPart::Fabric.settle(&mut self.cluster.fabric, files);
+        self.software.stack.iter_mut().for_each(|stack| SpelledPart::Stack.settle(stack, files));
     }
 }
 

@@ -150,6 +150,12 @@ impl SpaceSpec {
         let base = if let Chips::Grid(spec) = &self.chips { Some(spec.base_chip.as_str()) } else { None };
         base.into_iter().chain([self.reference_chip.as_str()]).collect()
     }
+
+    /// The same, to be spelled otherwise.
+    pub(crate) fn named_chips_mut(&mut self) -> impl Iterator<Item = &mut String> {
+        let base = if let Chips::Grid(spec) = &mut self.chips { Some(&mut spec.base_chip) } else { None };
+        base.into_iter().chain([&mut self.reference_chip])
+    }
 }
 
 impl From<SpaceSpec> for SpaceFile {

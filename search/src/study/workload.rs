@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn models_of_a_study_have_weights_and_clusters_of_their_own() {
-        let text = super::super::STUDIES.get_file("smoke.toml").unwrap().contents_utf8().unwrap();
+        let text = super::super::Study::text("smoke").unwrap();
         let study =
             Study::parse("s.toml", &format!("over = \"mean\"\n{text}\n{WORKLOAD}[[workload]]\nmodel = \"opt-350m\"\n"))
                 .unwrap();

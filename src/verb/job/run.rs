@@ -2,23 +2,24 @@
 //! comes along for the same model.
 
 use crate::failure::{Failure, OrInput};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use results::run::record::RECORD;
 use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use sim::files::carried::Files;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The question that the best step of the run in a directory answers: of `model`, or of the run's first one. `None` where the chip is no directory.
 ///
 /// # Errors
 /// A directory that is no run, that found no chip, or whose files are damaged or of another version.
 pub fn question_of_run(chip: &str, model: &str) -> Result<Option<Question>, Failure> {
-    let directory = Path::new(chip);
+    let directory = search_run::directory_of_run(Path::new(chip));
     if !directory.is_dir() {
         return Ok(None);
     }
-    SearchRun::read_chip(directory).or_input()?;
-    Ok(search_run::read_record(directory).or_input()?.question_of_best(directory, Some(model)))
+    SearchRun::read_chip(&directory).or_input()?;
+    Ok(search_run::read_record(&directory).or_input()?.question_of_best(&directory, Some(model)))
 }
 
 /// The texts that travel with the question of a run, except those of files that the user names and that lie there.
@@ -35,8 +36,13 @@ pub fn files_beside(run: Option<&Question>, own: &[&str], given: &Files) -> File
 
 /// The file of a run's chip, where a directory is given.
 pub fn file_of_chip(chip: &str) -> String {
-    let directory = Path::new(chip);
+    let directory = search_run::directory_of_run(Path::new(chip));
     if directory.is_dir() { directory.join(search_run::CHIP).display().to_string() } else { chip.to_owned() }
+}
+
+/// The parser of a run's path: its directory, which its record names too.
+pub fn run_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| search_run::directory_of_run(&path))
 }
 
 /// `fabric.toml` beside the chip of a run is the run's own fabric: a run's `evaluate_with` names it so.

@@ -83,9 +83,10 @@ fn refusal(job: &Job<'_>, answer: &PlanAnswer, asked: f64) -> Option<String> {
     let chances = answer.best.iter().filter_map(|ranked| Some((fit_probability(job, ranked)?, ranked)));
     let (chance, ranked) = chances.max_by(|a, b| a.0.total_cmp(&b.0))?;
     let [need, have] = need_and_have(job, ranked).map(Bytes::gib);
+    let recompute = if ranked.plan.recomputes_all() { "" } else { " or --recompute full" };
     Some(format!(
         "no plan fits with a chance of {}; {}, needs {need:.2} of {have:.2} GiB and fits with a chance of {}: use \
-         more devices or --recompute full, or accept the risk with --fit 0.5",
+         more devices{recompute}, or accept the risk with --fit 0.5",
         format_chance(asked),
         one_line(&ranked.plan),
         format_chance(chance)

@@ -516,9 +516,9 @@ fn reference_chip(study: &Study, files: &Files) -> Result<Accelerator, Failure> 
 
 /// A chip's file by name or path, taken apart.
 pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, Failure> {
-    let directory = Path::new(name_or_path);
+    let directory = search_run::directory_of_run(Path::new(name_or_path));
     if directory.is_dir() {
-        let text = SearchRun::read_chip(directory).or_input()?;
+        let text = SearchRun::read_chip(&directory).or_input()?;
         return ChipDocument::parse_chip_file(&text, &directory.join(search_run::CHIP).display().to_string())
             .or_input();
     }

@@ -2,7 +2,10 @@
 
 use super::{CacheFormat, MOST_CASES, PoolChoice, ServeArguments, product_format};
 use crate::failure::{self, Failure, OrInput};
-use search::ask::{DeploymentQuestion, DeploymentSpec, ServedPools};
+use crate::verb::job::run::file_of_chip;
+use results::run::search_run::{SearchRun, directory_of_run};
+use search::ask::{DeploymentQuestion, DeploymentSpec, MethodSpec, ServedPools};
+use search::objective::Objective;
 use search::study::Study;
 use serving::best::GivenDegrees;
 use serving::lengths::{LengthClass, RequestLengths};
@@ -53,7 +56,81 @@ fn find_twice<T: PartialOrd + Copy>(values: &mut [T]) -> Option<T> {
     values.windows(2).find_map(|pair| if let [a, b] = pair { (a == b).then_some(*a) } else { None })
 }
 
+/// Returns the file of a run's chip, which is verified, in place of the run's directory; any other chip as it is.
+fn file_of_run(chip: &str) -> Result<String, Failure> {
+    let file = file_of_chip(chip);
+    if file != chip {
+        SearchRun::read_chip(&directory_of_run(Path::new(chip))).or_input()?;
+    }
+    Ok(file)
+}
+
+/// The given part of a question about deployments; a value that is left out is the study's, or else the usual one.
+#[derive(Debug, Clone, Default)]
+pub struct GivenDeployment {
+    pub model: Option<String>,
+    pub assume: Vec<String>,
+    pub chips: Vec<String>,
+    pub study: Option<String>,
+    pub train_weight: Option<f64>,
+    pub fabric: Option<String>,
+    pub nvme: Option<String>,
+    pub devices: Option<u32>,
+    pub engine: Option<String>,
+    pub input: Vec<u64>,
+    pub output: Vec<u64>,
+    /// Lengths of requests with their shares, in place of both.
+    pub lengths: Option<String>,
+    pub ttft_ms: Vec<f64>,
+    pub tpot_ms: Vec<f64>,
+    pub pools: Option<ServedPools>,
+    pub products: Option<ServedProduct>,
+    pub experts: Option<ServedProduct>,
+    pub cache: Option<DataType>,
+    pub degrees: GivenDegrees,
+    pub method: MethodSpec,
+    pub objective: Objective,
+}
+
 impl ServeArguments {
+    /// Returns what the options give.
+    pub fn given(&self) -> GivenDeployment {
+        GivenDeployment {
+            model: self.model.clone(),
+            assume: self.assume.clone(),
+            chips: self.chip.clone(),
+            study: self.study.clone(),
+            train_weight: self.train_weight,
+            fabric: self.fabric.clone(),
+            nvme: self.method.storage(),
+            devices: self.devices,
+            engine: self.engine.clone(),
+            input: self.input.clone(),
+            output: self.output.clone(),
+            lengths: self.lengths.clone(),
+            ttft_ms: self.ttft.clone(),
+            tpot_ms: self.tpot.clone(),
+            pools: self.pools.map(PoolChoice::into),
+            products: self.products,
+            experts: self.experts,
+            cache: Some(match self.cache {
+                CacheFormat::Bf16 => DataType::Bf16,
+                CacheFormat::Fp8 => DataType::Fp8,
+            }),
+            degrees: GivenDegrees {
+                tensor: self.tensor,
+                pipeline: self.pipeline,
+                attention_data: self.attention_data,
+                expert: self.expert,
+                context: self.context_parallel,
+            },
+            method: self.method.spec(),
+            objective: self.objective.into(),
+        }
+    }
+}
+
+impl GivenDeployment {
     /// Returns the question. Texts of `files` stand in for files of the same names.
     pub fn question(&self, files: &Files) -> Result<DeploymentQuestion, Failure> {
         self.check_lists()?;
@@ -68,27 +145,21 @@ impl ServeArguments {
         let mut asked = DeploymentQuestion {
             model,
             assume_ignored: self.assume.clone(),
-            chips: self.chip.clone(),
+            chips: self.chips.iter().map(|chip| file_of_run(chip)).collect::<Result<_, _>>()?,
             study: self.study.clone(),
             train_weight: weight,
             fabric: self.fabric.clone(),
-            nvme: self.method.storage(),
+            nvme: self.nvme.clone(),
             devices: self.devices.or(usual.devices).unwrap_or(DEVICES),
             engine: self.engine.clone().or(usual.engine.clone()).unwrap_or_else(|| ENGINE.to_owned()),
             lengths: self.length_lists(&usual)?,
-            ttft_ms: list_or(&self.ttft, usual.ttft_ms),
-            tpot_ms: list_or(&self.tpot, usual.tpot_ms),
-            pools: self.pools.map(PoolChoice::into).or(usual.pools).unwrap_or(ServedPools::Together),
+            ttft_ms: list_or(&self.ttft_ms, usual.ttft_ms),
+            tpot_ms: list_or(&self.tpot_ms, usual.tpot_ms),
+            pools: self.pools.or(usual.pools).unwrap_or(ServedPools::Together),
             formats: self.formats(&usual)?,
-            degrees: GivenDegrees {
-                tensor: self.tensor,
-                pipeline: self.pipeline,
-                attention_data: self.attention_data,
-                expert: self.expert,
-                context: self.context_parallel,
-            },
-            method: self.method.spec(),
-            objective: self.objective.into(),
+            degrees: self.degrees,
+            method: self.method.clone(),
+            objective: self.objective,
             files: files.clone(),
         };
         asked.carry_files();
@@ -103,7 +174,7 @@ impl ServeArguments {
     /// Refuses more combinations of the lists than are priced, and a value that is in a list twice.
     fn check_lists(&self) -> Result<(), Failure> {
         let tokens = [("--input", &self.input), ("--output", &self.output)];
-        let times = [("--ttft", &self.ttft), ("--tpot", &self.tpot)];
+        let times = [("--ttft", &self.ttft_ms), ("--tpot", &self.tpot_ms)];
         let counts = tokens.map(|(flag, list)| (flag, list.len())).into_iter();
         let counts: Vec<(&str, usize)> = counts.chain(times.map(|(flag, list)| (flag, list.len()))).collect();
         let all = counts.iter().fold(1_usize, |all, (_, count)| all.saturating_mul((*count).max(1)));
@@ -143,10 +214,7 @@ impl ServeArguments {
         let of_study = usual.products.as_ref().map(|name| product_format(name));
         let of_study = of_study.transpose().map_err(|why| failure::input_failure(format!("serve.products: {why}")))?;
         let products = self.products.or(of_study).unwrap_or(ServedProduct::Bf16);
-        let cache = match self.cache {
-            CacheFormat::Bf16 => DataType::Bf16,
-            CacheFormat::Fp8 => DataType::Fp8,
-        };
+        let cache = self.cache.unwrap_or(DataType::Bf16);
         Ok(ServingFormats { products, experts: self.experts.unwrap_or(products), cache })
     }
 }

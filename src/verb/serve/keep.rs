@@ -1,6 +1,8 @@
 //! The directory of a run of `coplace serve`.
 
+use super::keep_best;
 use crate::failure::{self, Failure, OrUnwritable};
+use results::answer::serving_beside::PredictionsBeside;
 use results::run::claim::DirectoryClaim;
 use results::run::record::{SearchRecord, Versions};
 use results::run::search_run::FoundFiles;
@@ -14,21 +16,35 @@ use std::path::{Path, PathBuf};
 pub struct RunKeeper {
     claim: DirectoryClaim,
     digest: String,
+    /// The sound record of an older run of the same question.
+    older: Option<ServingRecord>,
 }
 
 impl RunKeeper {
-    /// Claims a directory, which must be empty or hold an older run of the same question.
-    pub fn claim(out: &Path, question: &DeploymentQuestion) -> Result<Self, Failure> {
+    /// Claims a directory, which must be empty or hold an older run of the same question. The older run loses nothing:
+    /// its predictions must be of the same file as `beside`, if both are there.
+    pub fn claim(out: &Path, question: &DeploymentQuestion, beside: Option<&Path>) -> Result<Self, Failure> {
         let digest = short_digest(&question.canonical());
-        let kept = SearchRecord::read_question_digest(out);
-        // A damaged record has no digest, and is written again.
-        if kept.flatten().is_some_and(|kept| kept != digest) {
-            let limit = "holds the answer to another question, which is not overwritten";
-            return Err(failure::option_failure("--out", out.display(), limit, "give another directory, or remove it"));
+        let refused = |limit: String| {
+            failure::option_failure("--out", out.display(), limit, "give another directory, or remove it")
+        };
+        // A damaged run is written again.
+        let older = ServingRun::read_from(out).ok().map(|run| run.record);
+        let is_another = match &older {
+            Some(older) => older.asked.canonical() != question.canonical(),
+            None => SearchRecord::read_question_digest(out).flatten().is_some_and(|kept| kept != digest),
+        };
+        if is_another {
+            return Err(refused("holds the answer to another question, which is not overwritten".to_owned()));
+        }
+        if let (Some(held), Some(beside)) = (older.as_ref().and_then(predictions_of_record), beside)
+            && Path::new(&held.file) != beside
+        {
+            return Err(refused(format!("holds predictions of {} beside its answer", held.file)));
         }
         let claim = DirectoryClaim::for_serving(out)
             .map_err(|error| failure::option_failure("--out", out.display(), error, ""))?;
-        Ok(Self { claim, digest })
+        Ok(Self { claim, digest, older })
     }
 
     /// Returns the directory.
@@ -36,20 +52,28 @@ impl RunKeeper {
         self.claim.path()
     }
 
-    /// Writes the run and returns its files.
+    /// Writes the run and returns its files. The record has the best `most` deployments of every case, or as many as
+    /// the older run's, and the older run's predictions beside.
     pub fn write(
         &self,
         question: &DeploymentQuestion,
         (cases, points, fronts): (&[ServedCase], &[ServedPoint], &[ServedFront]),
         found: &FoundFiles,
-        times: BTreeMap<String, f64>,
+        (most, times): (usize, BTreeMap<String, f64>),
     ) -> Result<Vec<PathBuf>, Failure> {
+        let mut cases = cases.to_vec();
+        let held = self.older.iter().flat_map(|older| &older.cases).filter_map(|case| case.answer.as_ref());
+        keep_best(&mut cases, held.map(|answer| answer.choices.len()).fold(most, usize::max));
+        let beside = self.older.as_ref().and_then(predictions_of_record);
+        if let ([ServedCase { answer: Some(answer), .. }], Some(held)) = (&mut cases[..], beside) {
+            answer.beside.get_or_insert_with(|| held.clone());
+        }
         let record = ServingRecord {
             format: SERVING_FORMAT,
             verb: SERVE.to_owned(),
             versions: Versions::current(),
             question: self.digest.clone(),
-            cases: cases.to_vec(),
+            cases,
             fronts: fronts.to_vec(),
             asked: question.clone(),
             times,
@@ -57,4 +81,9 @@ impl RunKeeper {
         let run = ServingRun { name: String::new(), record, points: points.to_vec() };
         run.write_run(self.path(), found).or_unwritable()
     }
+}
+
+/// Another tool's predictions beside the answer of a record.
+fn predictions_of_record(record: &ServingRecord) -> Option<&PredictionsBeside> {
+    record.cases.iter().find_map(|case| case.answer.as_ref()?.beside.as_ref())
 }

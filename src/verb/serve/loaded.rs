@@ -64,7 +64,12 @@ impl<'q> LoadedDeployment<'q> {
             let joins = fabric.joins.join(", ");
             format!("{} is a network of {joins}, not of {}: its links are taken as they are", fabric.name, chip.name)
         });
-        for one in models.flat_map(|model| model.assumptions.iter().cloned()).chain(foreign) {
+        let away = self.hardware.iter().filter(|_| self.asked.method.cache_place.is_some());
+        let links = away.filter_map(|(chip, _)| {
+            let rate = chip.host?.bandwidth.0 / 1e9;
+            Some(format!("{} copies from and to its host at {rate:.1} GB/s each way", chip.name))
+        });
+        for one in models.flat_map(|model| model.assumptions.iter().cloned()).chain(foreign).chain(links) {
             if !all.contains(&one) {
                 all.push(one);
             }

@@ -1,6 +1,7 @@
 //! Flags of drafts, held prefixes, and a cache off the device.
 
 use crate::failure::{self, Failure, OrInput};
+use crate::input::{self, TechniqueUse};
 use crate::numbers::{real_number, whole_number_in};
 use crate::verb::job::{LONGEST, count_up_to};
 use clap::ValueEnum;
@@ -13,7 +14,7 @@ use serving::lengths::RequestLengths;
 use serving::method::{CacheAway, CacheStore, Drafter, HeldPrefixes, MOST_DRAFTS, Speculation};
 use serving::technique::ContextTechnique;
 use sim::files::carried::Files;
-use workloads::{Model, Technique};
+use workloads::{Model, Technique, TechniqueError};
 
 /// Drafts by a module of one layer.
 const MODULE: &str = "module";
@@ -58,7 +59,8 @@ pub struct MethodArguments {
     cache_away: Option<f64>,
     /// A technique of inference: homer (chunks of a prompt are merged) or memory3 (stored memories are read), with
     /// parameters (coplace list techniques)
-    #[arg(long, value_name = "NAME[,KEY=VALUE]", conflicts_with_all = ["draft", "prefix_hit", "cache_away"])]
+    #[arg(long, value_name = "NAME[,KEY=VALUE]", value_parser = technique_of_serving,
+        conflicts_with_all = ["draft", "prefix_hit", "cache_away"])]
     technique: Option<Technique>,
     /// Storage of every device: bandwidth each way and capacity, such as 6.4:1600, in place of the chip's own
     #[arg(long, value_name = "GB_PER_S:GB", conflicts_with = "study")]
@@ -108,7 +110,12 @@ pub fn read_draft_model(spec: &MethodSpec, files: &Files) -> Result<Option<Model
 
 /// Reads the technique of a method.
 fn technique_of_method(spec: &MethodSpec) -> Result<Option<Technique>, Failure> {
-    spec.technique.as_ref().map(|text| text.parse()).transpose().or_input()
+    spec.technique.as_ref().map(|text| input::parse_technique(text, TechniqueUse::Serving)).transpose().or_input()
+}
+
+/// Parses a technique of inference.
+fn technique_of_serving(text: &str) -> Result<Technique, TechniqueError> {
+    input::parse_technique(text, TechniqueUse::Serving)
 }
 
 /// Returns the method for a model and the lengths of its requests, with the model that [`read_draft_model`] read.

@@ -1,6 +1,7 @@
 //! `coplace search` of a study with a table `[serve]`: answered as `coplace serve --study`.
 
-use super::{AnswerForm, answer_deployments, study_deployment};
+use super::asked::GivenDeployment;
+use super::{AnswerForm, answer_deployments};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput};
 use crate::verb::search::{SearchArguments, run_search};
@@ -21,7 +22,9 @@ pub fn run_search_or_serve(arguments: &SearchArguments, call: &Call) -> Result<(
             --study; without [serve] its chips are searched for training alone";
         return Err(failure::file_failure(&asked.study, limit, cure));
     }
-    let question = study_deployment(&asked.study, asked.models.first(), &asked.files)?;
+    let model = asked.models.first().cloned();
+    let given = GivenDeployment { model, study: Some(asked.study.clone()), ..GivenDeployment::default() };
+    let question = given.question(&asked.files)?;
     let show = AnswerForm { top: SHOWN, format: asked.format, beside: None };
     answer_deployments(&question, show, asked.out.as_deref(), call)
 }

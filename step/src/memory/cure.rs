@@ -3,6 +3,14 @@
 use crate::{MemoryClass, OverCapacity, TrainingPlan};
 use workloads::{ActivationPolicy, ZeroStage};
 
+impl TrainingPlan {
+    /// Returns whether every layer is recomputed from its input: no policy keeps less on the device.
+    #[must_use]
+    pub fn recomputes_all(&self) -> bool {
+        self.activations.uniform_policy() == Some(&ActivationPolicy::Full)
+    }
+}
+
 impl OverCapacity {
     /// Returns a cure for the largest class, among the changes that `plan` leaves open: `use ZeRO-1, more devices, or a
     /// chip with more memory`. Empty if the message itself has the cure.
@@ -17,7 +25,6 @@ impl OverCapacity {
             ZeroStage::OptimizerStates if layout.zero == ZeroStage::OptimizerStates => (true, "ZeRO-2"),
             ZeroStage::OptimizerStates | ZeroStage::None => (true, "ZeRO-1"),
         };
-        let recomputes = plan.activations.uniform_policy() != Some(&ActivationPolicy::Full);
         let smaller = (plan.batch.micro_batch > 1, "a smaller micro-batch");
         let wider = (copied, "more tensor- or pipeline-parallel devices in place of copies");
         let cures = match self.class {
@@ -29,7 +36,9 @@ impl OverCapacity {
                 vec![shares(ZeroStage::OptimizerStates), wider]
             }
             MemoryClass::Gathered => vec![(copied, "more tensor-parallel devices in place of copies")],
-            MemoryClass::Activations => vec![(recomputes, "more recomputation or offloading"), smaller, wider],
+            MemoryClass::Activations => {
+                vec![(!plan.recomputes_all(), "more recomputation or offloading"), smaller, wider]
+            }
             MemoryClass::Transient | MemoryClass::Logits | MemoryClass::Allocator => {
                 vec![smaller, (copied, "more tensor- or context-parallel devices in place of copies")]
             }

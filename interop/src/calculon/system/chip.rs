@@ -2,24 +2,16 @@
 
 use super::read::LARGEST_GIB;
 use super::{CalculonEngine, CalculonMemory, CalculonSystem};
+use crate::rated_chip::RatedChip;
 use sim::files::FileError;
-use sim::hardware::{
-    Accelerator, AreaModel, Calibration, ChipOrigin, Constants, Dataflow, EnergyModel, Exclusivity, HostLink,
-    MemoryKind, MemoryLevel, Pairing,
-};
-use sim::hardware::{
-    Accumulation, ChipTemplate, MemoryScope, PerDataType, PublishedFigures, TensorCores, VectorCores, find_faults,
-};
+use sim::hardware::{Calibration, ChipTemplate, HostLink, PerDataType};
 use sim::kernel::DataType;
 use sim::limits::format_number;
-use sim::units::{Bytes, BytesPerSecond, Hertz, Joules, Seconds};
-use std::collections::BTreeMap;
+use sim::units::{BytesPerSecond, Hertz};
 
 /// Lanes over which the vector engine's rate is spread; at a clock of 1.2 GHz they give 78.6 TFLOP/s. Only the product
 /// matters.
 const LANES: u32 = 1 << 16;
-/// Bandwidth in bytes per second of a memory that never limits: a million times an HBM stack's.
-const NEVER_LIMITS: f64 = 1e18;
 /// The usual software stack: Calculon models Megatron-LM (Isaev et al., SC 2023).
 const USUAL_STACK: &str = "megatron";
 
@@ -46,39 +38,19 @@ impl CalculonSystem {
             // A multiply-accumulate is two operations.
             set_field(&mut rates, engine.data_type, engine.peak.0 / 2.0 / clock.0);
         }
-        let accelerator = Accelerator {
-            name: self.name().to_owned(),
+        let chip = RatedChip {
+            name: self.name(),
+            file: &self.file,
+            tool: "Calculon",
+            noun: "processor",
             clock,
-            lowered: None,
-            cell_rate_limit: None,
-            rates_are_measured: false,
-            sustained_clock_fraction: 1.0,
-            tensor: TensorCores {
-                cores: 1,
-                arrays_per_core: 1,
-                rows: 1,
-                columns: 1,
-                dataflow: Dataflow::OutputStationary,
-                preload: true,
-                accumulation: Accumulation::default(),
-                macs_per_unit_per_cycle: rates,
-            },
-            vector: VectorCores { cores: 1, lanes: LANES, buffer: None },
-            on_chip: vec![memory_level(
-                "operands",
-                MemoryScope::Core,
-                self.memory.capacity,
-                BytesPerSecond(NEVER_LIMITS),
-                2,
-            )],
-            hbm: memory_level("mem1", MemoryScope::Chip, self.memory.capacity, self.memory.bandwidth, 1),
+            rates,
+            lanes: LANES,
+            memory_name: "mem1",
+            capacity: self.memory.capacity,
+            bandwidth: self.memory.bandwidth,
             host: self.host.as_ref().map(host_link),
-            storage: None,
-            pairing: Pairing::SameIndex,
-            exclusivity: Exclusivity::AllCores,
             collectives_overlap: false,
-            area_model: AreaModel::Undisclosed,
-            energy: EnergyModel::default(),
             calibration: Calibration {
                 hbm_achieved_fraction: self.memory.efficiency.largest_efficiency(),
                 tensor_achieved_fraction: matrix.efficiency.largest_efficiency(),
@@ -86,28 +58,11 @@ impl CalculonSystem {
                 overlap_fraction: if self.roofline { 1.0 } else { 0.0 },
                 ..Calibration::default()
             },
-            library: None,
-            attention: BTreeMap::new(),
-            streams: None,
-            published: PublishedFigures::default(),
-            origin: ChipOrigin { usual_stack: Some(USUAL_STACK.to_owned()), ..ChipOrigin::default() },
-            constants: Constants::nominal(),
+            tdp: None,
+            usual_stack: USUAL_STACK,
+            usual_fabric: None,
         };
-        let faults = find_faults(&accelerator);
-        if !faults.is_empty() {
-            return Err(FileError { file: self.file.clone(), faults });
-        }
-        Ok(ChipTemplate {
-            name: accelerator.name.clone(),
-            aliases: Vec::new(),
-            description: format!("processor of Calculon's system {}", self.file),
-            accelerator,
-            sources: BTreeMap::from([(
-                "all".to_owned(),
-                format!("{}, and where it is silent Calculon's own assumptions", self.file),
-            )]),
-            fitted_on: BTreeMap::new(),
-        })
+        chip.to_template()
     }
 
     fn engine_of_type<'a>(
@@ -179,19 +134,4 @@ fn set_field(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
         DataType::Nvfp4 => &mut rates.nvfp4,
     };
     *slot = Some(rate);
-}
-
-fn memory_level(name: &str, scope: MemoryScope, capacity: Bytes, bandwidth: BytesPerSecond, ports: u32) -> MemoryLevel {
-    MemoryLevel {
-        name: name.to_owned(),
-        scope,
-        kind: MemoryKind::Cache,
-        capacity,
-        read_bandwidth: bandwidth,
-        write_bandwidth: bandwidth,
-        ports,
-        latency: Seconds::ZERO,
-        read_energy_per_byte: Joules(0.0),
-        write_energy_per_byte: Joules(0.0),
-    }
 }

@@ -1,6 +1,8 @@
 //! A combination of lengths and limits with its answer.
 
-use crate::answer::serving::ServingReport;
+use crate::answer::serving::{ServingChoice, ServingReport};
+use crate::text::format_significant;
+use search::ask::DeploymentCase;
 use serde::{Deserialize, Serialize};
 use serving::lengths::LengthClass;
 
@@ -21,6 +23,18 @@ pub struct ServedCase {
 }
 
 impl ServedCase {
+    /// Returns a case of a question without an answer.
+    #[must_use]
+    pub fn unanswered(asked: &DeploymentCase) -> Self {
+        Self {
+            lengths: asked.lengths.clone(),
+            ttft_limit_ms: asked.ttft_ms,
+            tpot_limit_ms: asked.tpot_ms,
+            answer: None,
+            why: None,
+        }
+    }
+
     /// Returns the lengths in words: `1024 + 256 tokens`.
     #[must_use]
     pub fn length_words(&self) -> String {
@@ -38,12 +52,37 @@ impl ServedCase {
         words
     }
 
+    /// Returns the cells of its row in text and page: lengths, both limits, chip, plan, tokens/s, the same per device,
+    /// and both times in ms.
+    #[must_use]
+    pub fn list_cells(&self) -> [String; 9] {
+        let best = self.answer.as_ref().and_then(|answer| answer.choices.first());
+        let of = |value: &dyn Fn(&ServingChoice) -> f64| format_or_dash(best.map(value));
+        [
+            self.length_words(),
+            format_or_dash(self.ttft_limit_ms),
+            format_or_dash(self.tpot_limit_ms),
+            best.map_or_else(|| "none serves".to_owned(), ServingChoice::chip_words),
+            best.map_or_else(String::new, ServingChoice::plan_words),
+            of(&|best| best.tokens_per_s),
+            of(&|best| best.tokens_per_s_per_device),
+            of(&|best| best.ttft_ms),
+            of(&|best| best.tpot_ms),
+        ]
+    }
+
     /// True for the same lengths and limits.
     #[must_use]
     pub fn asks_the_same(&self, other: &Self) -> bool {
         (&self.lengths, self.ttft_limit_ms, self.tpot_limit_ms)
             == (&other.lengths, other.ttft_limit_ms, other.tpot_limit_ms)
     }
+}
+
+/// Returns a number to four digits, or a dash in its place.
+#[must_use]
+pub fn format_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 4))
 }
 
 /// Returns lengths in words: `1024 + 256 tokens`, or several joined by `/`.

@@ -1,8 +1,9 @@
 //! The directory of a run of `coplace serve`.
 
 use super::case::ServedCase;
-use super::point::{ServedAxis, ServedPoint, fronts_of_points, plot_of_fronts};
+use super::point::{DEPLOYMENTS, ServedAxis, ServedPoint, fronts_of_points, plot_of_fronts};
 use super::record::ServingRecord;
+use super::verify::verify_run;
 use crate::figure::draw_pareto;
 use crate::run::record::{RECORD, RecordError};
 use crate::run::search_run::{CHIP, FABRIC, FoundFiles, RunError, run_name};
@@ -10,8 +11,8 @@ use crate::store::files::{self, Unwritable, WriteError};
 use crate::store::sums::{self, DigestError, DigestList, SUMS};
 use std::path::{Path, PathBuf};
 
-/// The file of all deployments.
-pub const DEPLOYMENTS: &str = "deployments.csv";
+/// The columns with which it begins.
+const FIRST_COLUMNS: &str = "case,lengths,ttft_limit_ms,tpot_limit_ms,";
 /// The files of the figure, named as a search's.
 const FRONT_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
 
@@ -106,18 +107,22 @@ impl ServingRun {
         writer.into_inner().map_err(|why| fault(why.to_string()))
     }
 
-    /// True if a directory holds a run of `serve`: by its record, in any format, or by its digests.
+    /// True if a directory holds a run of `serve`: by its record, in any format, by its digests, or by the columns of
+    /// its deployments. Each of the three may be damaged or lost.
     #[must_use]
     pub fn is_in(directory: &Path) -> bool {
-        // The record may be damaged.
-        let sealed = DigestList::read_from(directory).is_ok_and(|sums| sums.lists_all(&[RECORD, DEPLOYMENTS]));
-        sealed || ServingRecord::is_in(directory)
+        let sealed = || DigestList::read_from(directory).is_ok_and(|sums| sums.lists_all(&[RECORD, DEPLOYMENTS]));
+        let listed = || {
+            let text = sim::files::text::read_text(&directory.join(DEPLOYMENTS));
+            text.is_ok_and(|text| text.starts_with(FIRST_COLUMNS))
+        };
+        sealed() || ServingRecord::is_in(directory) || listed()
     }
 
-    /// Reads a run after its digests: those of the record and the deployments are verified first.
+    /// Reads a run after its digests: those of the record and the deployments are verified first, then their values.
     ///
     /// # Errors
-    /// A file that is missing, damaged, of another version, or of another run than the digests.
+    /// A file that is missing, damaged, of another version, or of another run than the digests; a value that cannot be.
     pub fn read_from(directory: &Path) -> Result<Self, ServingRunError> {
         let damaged = |error: DigestError| {
             let (file, why) = error.into_fault();
@@ -135,6 +140,9 @@ impl ServingRun {
         let fault = |why: String| ServingRunError::Damaged { file: file.clone(), why };
         let mut reader = csv::Reader::from_path(&file).map_err(|why| fault(why.to_string()))?;
         let points = reader.deserialize().collect::<Result<Vec<ServedPoint>, _>>();
-        Ok(Self { name: run_name(directory), record, points: points.map_err(|why| fault(why.to_string()))? })
+        let points = points.map_err(|why| fault(why.to_string()))?;
+        verify_run(&record, &points)
+            .map_err(|(name, why)| ServingRunError::Damaged { file: directory.join(name), why: why.to_string() })?;
+        Ok(Self { name: run_name(directory), record, points })
     }
 }

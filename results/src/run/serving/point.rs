@@ -8,6 +8,9 @@ use search::ask::DeploymentQuestion;
 use serde::{Deserialize, Serialize};
 use serving::best::ServingBound;
 
+/// The file of all deployments.
+pub const DEPLOYMENTS: &str = "deployments.csv";
+
 /// Values that differ by less than this fraction are alike: a limit that binds is met up to the bisection of rates.
 const SAME: f64 = 1e-6;
 
