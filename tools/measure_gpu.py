@@ -523,9 +523,12 @@ class Llama(torch.nn.Module):
 
 def attention_library(heads, kv, d, s):
     """The library that PyTorch takes for causal attention, by its name in chips' files."""
+    choose = getattr(torch, "_fused_sdp_choice", None) if GPU else None
+    if choose is None:
+        return "modelled"
     q, k = (torch.zeros(1, n, s, d, device=dev, dtype=torch.bfloat16) for n in (heads, kv))
-    choice = torch._fused_sdp_choice(q, k, k, is_causal=True, enable_gqa=heads != kv)
-    return {1: "flash_attention_2", 3: "cudnn"}.get(choice, "modelled") if GPU else "modelled"
+    choice = choose(q, k, k, is_causal=True, enable_gqa=heads != kv)
+    return {1: "flash_attention_2", 3: "cudnn"}.get(choice, "modelled")
 
 
 def measure_step(model, optimizer, ids, recompute):

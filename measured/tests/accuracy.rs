@@ -37,6 +37,7 @@ fn no_error_on_measured_data_has_grown_by_a_tenth() {
         "serving.csv",
         "pytorch_h100_h200/gpu_kernels.csv",
         "pytorch_h100_h200/serving_kernels.csv",
+        "pytorch_h100_h200/step_kernels.csv",
         "pytorch_h100_h200/gpu_energy.csv",
         "pytorch_h100_h200/decode_passes.csv",
         "pytorch_h100_h200/stream_contention.csv",

@@ -165,6 +165,7 @@ fn attention_runs_by_the_library_that_the_stack_names() {
     let stack = |library: &str, throttled: bool| {
         let stack = SoftwareStack::load("huggingface").unwrap();
         let stack = stack.with_option(&format!("kernels.attention_library={library}")).unwrap();
+        let stack = stack.with_option("sustained.memory_fraction=1").unwrap();
         stack.with_option(&format!("sustained.throttled={throttled}")).unwrap()
     };
     let attention = FusedAttention {

@@ -163,6 +163,34 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
+/// The tables of the book have every figure under its system, to four digits, with its verdict, and no other row.
+fn check_pages_of_papers(figures: &[serde_json::Value]) {
+    let mut rows = std::collections::BTreeMap::new();
+    for page in ["papers.md", "papers-approximate.md", "papers-inference.md"] {
+        let text = read_repository_file(&format!("docs/src/{page}"));
+        let mut system = "";
+        for line in text.lines() {
+            system = line.strip_prefix("## ").unwrap_or(system);
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            if let ["", what, _, predicted, unit, verdict, ""] = cells[..]
+                && let Ok(predicted) = predicted.replace(',', "").parse::<f64>()
+            {
+                rows.insert((system.to_owned(), what.to_owned()), (predicted, unit.to_owned(), verdict.to_owned()));
+            }
+        }
+    }
+    for figure in figures {
+        let text = |key: &str| figure[key].as_str().unwrap().to_owned();
+        let row = rows.remove(&(text("system"), text("what"))).unwrap_or_else(|| panic!("no row for {figure}"));
+        let predicted = figure["predicted"].as_f64().unwrap();
+        assert!((row.0 - predicted).abs() <= 6e-4 * predicted.abs(), "{row:?} of {figure}");
+        let verdict = if figure["within"] == true { "within" } else { "missed" };
+        let fitted = if figure["fitted"] == true { ", fitted" } else { "" };
+        assert_eq!((row.1, row.2), (text("unit"), format!("{verdict}{fitted}")), "{figure}");
+    }
+    assert!(rows.is_empty(), "rows without a figure: {rows:?}");
+}
+
 /// A tolerance in percentage points is not a percentage.
 #[test]
 fn points_are_not_percent() {
@@ -170,6 +198,7 @@ fn points_are_not_percent() {
     let line = text.lines().find(|line| line.starts_with("memo_mfu")).unwrap();
     assert!(line.contains(" 5 points ") && line.matches(" points ").count() == 2, "{line}");
     let all = run_coplace(&["validate", "--techniques", "--format", "json"]).expect_json();
+    check_pages_of_papers(all.as_array().unwrap());
     for figure in all.as_array().unwrap() {
         let number = |key: &str| figure[key].as_f64();
         let (low, predicted) = (number("published").unwrap(), number("predicted").unwrap());

@@ -444,7 +444,10 @@ impl Dataset {
                 };
                 format!("{origin}{} {} {class}", cell("chip"), cell("collective"))
             }
-            Self::DecodePasses => format!("{origin}{} {}", cell("chip"), cell("model")),
+            Self::DecodePasses => {
+                let prompts = if row.cell("new").is_some() { " prompts" } else { "" };
+                format!("{origin}{} {}{prompts}", cell("chip"), cell("model"))
+            }
             Self::StreamContention => {
                 let runs =
                     |(_, column): &&(&str, &str)| row.number(column).ok().flatten().is_some_and(|time| time > 0.0);

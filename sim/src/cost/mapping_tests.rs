@@ -110,7 +110,8 @@ proptest! {
         let direction = if backward { Direction::Backward } else { Direction::Forward };
         let elementwise =
             Elementwise { function: ElementwiseFunction::Gelu, direction, elements: batch * m * n, read: bytes, written: bytes };
-        let epilogue = Epilogue { contraction, elementwise: Elementwise { read: Bytes(m), written: Bytes(n), ..elementwise }, summed };
+        let own = Elementwise { read: Bytes(m), written: Bytes(n), ..elementwise };
+        let epilogue = Epilogue { contraction, elementwise: own, summed };
         let attention = FusedAttention {
             batch, heads: 2, kv_heads: 1, queries: m, keys: n, head_dim: k, causal, window: None,
             values_are_keys: causal, operand, direction,

@@ -62,7 +62,8 @@ pub(super) fn rotation_steps(direction: Direction, tensors: [(&str, u64); 2], by
     tensors.into_iter().flat_map(of_tensor).collect()
 }
 
-/// Rows that are normalised, with the bytes of all their numbers: as activations, in fp32, and of one fp32 number a row.
+/// Rows that are normalised, with the bytes of all their numbers as activations and in fp32, and of one fp32 number a
+/// row.
 pub(super) struct NormedRows {
     pub(super) rows: u64,
     pub(super) width: u64,
@@ -173,7 +174,7 @@ mod tests {
         // 8192 rows of 4096 numbers; 2 bytes narrow and 4 wide; 4 bytes a row for its factor.
         let (numbers, factors) = (8192 * 4096, 8192 * 4);
         let norm = operator(&composed, "layer.attention.norm");
-        // Up 2 + 4, square 4 + 4, mean 4, scale 4 + 4, down 4 + 2, gain 2 + 2; the factor is written once and read once.
+        // Up 2 + 4, square 4 + 4, mean 4, scale 4 + 4, down 4 + 2, gain 2 + 2; the factor is written and read once.
         assert_eq!(traffic(&norm.forward), (6, Bytes(36 * numbers + 2 * factors)));
         // Gain 4, up 6, scale 8, product 12, sum 4, spread 4, power 8, double 8, square 12, join 12, down 6.
         assert_eq!(traffic(&norm.backward[0].steps), (11, Bytes(84 * numbers + 3 * factors)));
