@@ -6,7 +6,7 @@
 `--chip` is the name of the chip: one of `coplace list chips`, or of a chip file of your own. It writes
   kernels.csv            products by format, layout and alignment, attention, norms, the optimizer: one row per kernel;
   stream_contention.csv  host copies beside products;
-  training_runs.csv      steps and peaks of Llama-like models in the operations of transformers, plain and recomputed;
+  training_runs.csv      steps and peaks of Llama-like models in the operations of transformers: plain, recomputed, and with the loss by chunks;
   serving_kernels.csv    (part `serving`) what decoding runs: products of few rows, attention of one query, few tokens
                          an expert, in the columns of kernels.csv;
   decode_passes.csv      (part `decode`) one iteration of a Llama-like model, as one graph, by sequences and context, and
@@ -465,6 +465,41 @@ def copies(until):
         )
 
 
+def loss_and_gradient(logits, labels, tokens):
+    """Summed loss of a chunk of tokens, and the gradient of the mean over all `tokens` with respect to its logits."""
+    wide = logits.float()
+    norm = wide.logsumexp(-1, keepdim=True)
+    is_label = torch.arange(wide.shape[-1], device=wide.device) == labels[:, None]
+    loss = (norm - torch.where(is_label, wide, 0).sum(-1, keepdim=True)).sum()
+    return loss, (((wide - norm).exp() - is_label.float()) / tokens).to(logits.dtype)
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """Head and cross-entropy over chunks of tokens: only one chunk has logits at a time, and both gradients are ready
+    when the forward pass ends. A chunk's logits are about as many as the hidden states' numbers: tokens over the ratio
+    of vocabulary to width, rounded up to a power of two. On a GPU a compiler fuses what lies between the products."""
+
+    @staticmethod
+    def forward(context, x, weight, labels):
+        tokens, width = x.shape
+        size = 2 ** math.ceil(math.log2(math.ceil(tokens / math.ceil(weight.shape[0] / width))))
+        of_chunk = torch.compile(loss_and_gradient) if GPU else loss_and_gradient
+        dx, dw, total = torch.empty_like(x), torch.zeros_like(weight), x.new_zeros((), dtype=torch.float32)
+        for at in range(0, tokens, size):
+            part = slice(at, min(at + size, tokens))
+            loss, gradient = of_chunk(x[part] @ weight.t(), labels[part], float(tokens))
+            total += loss
+            torch.mm(gradient, weight, out=dx[part])
+            dw.addmm_(gradient.t(), x[part])
+        context.save_for_backward(dx, dw)
+        return total / tokens
+
+    @staticmethod
+    def backward(context, scale):
+        dx, dw = context.saved_tensors
+        return dx * scale, dw * scale, None
+
+
 class Norm(torch.nn.Module):
     """An RMS norm in single operations, as transformers' Llama has it."""
 
@@ -510,15 +545,18 @@ class Llama(torch.nn.Module):
         self.blocks = torch.nn.ModuleList(Block(h, f, heads, kv) for _ in range(layers))
         self.norm, self.head = Norm(h), torch.nn.Linear(h, vocab, bias=False)
 
-    def forward(self, ids, recompute):
+    def forward(self, ids, recompute, chunked):
         pace = torch.arange(self.d // 2, device=dev) * 2 / self.d
         angle = torch.arange(ids.shape[1], device=dev)[:, None] / 10000**pace
         cos, sin = (torch.cat((f(angle), f(angle)), -1).to(torch.bfloat16) for f in (torch.cos, torch.sin))
         x = self.embed(ids)
         for block in self.blocks:
             x = checkpoint(block, x, cos, sin, use_reentrant=False) if recompute else block(x, cos, sin)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), ids.flatten())
+        x, labels = self.norm(x), ids.flatten()
+        if chunked:
+            return ChunkedLoss.apply(x.view(-1, x.shape[-1]), self.head.weight, labels)
+        logits = self.head(x)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels)
 
 
 def attention_library(heads, kv, d, s):
@@ -531,11 +569,11 @@ def attention_library(heads, kv, d, s):
     return {1: "flash_attention_2", 3: "cudnn"}.get(choice, "modelled")
 
 
-def measure_step(model, optimizer, ids, recompute):
+def measure_step(model, optimizer, ids, recompute, chunked):
     """Median seconds of a step, and the allocator's peak in GiB (none on a CPU)."""
 
     def step():
-        model(ids, recompute).backward()
+        model(ids, recompute, chunked).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -554,14 +592,16 @@ def steps(until):
     table = Table("training_runs.csv", columns + "allocator,confidence,source")
     if a.quick:
         models = {"tiny": (2, 128, 256, 4, 2, 1024)}
-        runs = [("tiny", s, b, r) for s, b in ((128, 2), (64, 4)) for r in (0, 1)]
+        runs = [("tiny", s, b, r, c) for s, b in ((128, 2), (64, 4)) for r in (0, 1) for c in (0, 1)]
     else:
         models = {"llama-1b": (16, 2048, 8192, 32, 8, 128256), "gpt-760m": (24, 1536, 4096, 16, 16, 50304)}
         models.update({"llama-3b": (28, 3072, 8192, 24, 8, 128256), "llama-8b": (32, 4096, 14336, 32, 8, 128256)})
-        runs = [("llama-1b", 4096, 2, 0), ("llama-1b", 4096, 2, 1), ("gpt-760m", 1024, 8, 0), ("llama-1b", 16384, 1, 1)]
-        runs += [("llama-8b", 4096, 1, 1), ("llama-3b", 4096, 2, 0), ("gpt-760m", 2048, 4, 1), ("llama-8b", 8192, 1, 1)]
-        runs += [("llama-1b", 1024, 8, 0), ("llama-3b", 8192, 1, 1), ("llama-1b", 8192, 1, 0), ("llama-3b", 2048, 2, 0)]
-    for name, s, b, recompute in runs:
+        runs = [("llama-1b", 4096, 2, 0, 0), ("llama-1b", 4096, 2, 1, 0), ("llama-1b", 4096, 2, 0, 1)]
+        runs += [("gpt-760m", 1024, 8, 0, 0), ("llama-1b", 16384, 1, 1, 0), ("llama-8b", 4096, 1, 1, 0)]
+        runs += [("llama-3b", 4096, 2, 0, 0), ("gpt-760m", 2048, 4, 1, 0), ("llama-8b", 8192, 1, 1, 1)]
+        runs += [("llama-1b", 1024, 8, 0, 0), ("llama-3b", 8192, 1, 1, 0), ("llama-1b", 8192, 1, 0, 0)]
+        runs += [("llama-3b", 2048, 2, 0, 0), ("llama-8b", 8192, 1, 1, 0), ("llama-1b", 32768, 1, 1, 1)]
+    for name, s, b, recompute, chunked in runs:
         if time.time() > until:
             return print("steps: the time is up; --minutes gives more", file=sys.stderr)
         layers, h, f, heads, kv, vocab = models[name]
@@ -570,12 +610,14 @@ def steps(until):
         options = "sustained.throttled=false sustained.tensor_fraction=1 launch.per_step_ms=0 "
         options += "memory.update_state_copies=0 memory.bytes_per_logit=12 "
         options += f"kernels.attention_library={attention_library(heads, kv, h // heads, s)}"
+        if chunked:
+            options = options.replace("memory.bytes_per_logit=12", "kernels.loss=chunked")
         kind = "full" if recompute else "none"
         cells = dict(layers=layers, hidden=h, ffn_hidden=f, heads=heads, kv_heads=kv, head_dim=h // heads, vocab=vocab)
         cells.update(dict.fromkeys(("chips", "chips_per_node", "tp", "pp", "dp", "cp", "ep", "gated_mlp"), 1))
         cells.update(dict.fromkeys(("sequence_parallel", "zero_stage", "offload", "tied_embeddings", "master_copy"), 0))
         cells.update(
-            id=f"{a.chip}_{name}_s{s}_b{b}_{kind}",
+            id=f"{a.chip}_{name}_s{s}_b{b}_{kind}" + "_chunked" * chunked,
             dataset="measured_here",
             model=name,
             seq=s,
@@ -598,7 +640,7 @@ def steps(until):
                 model = Llama(layers, h, f, heads, kv, vocab).to(torch.bfloat16)
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
             ids = torch.randint(vocab, (b, s), device=dev)
-            cells["iteration_s"], cells["peak_gib"] = measure_step(model, optimizer, ids, recompute)
+            cells["iteration_s"], cells["peak_gib"] = measure_step(model, optimizer, ids, recompute, chunked)
             cells["fits"] = 1
         except torch.OutOfMemoryError:
             cells["fits"] = 0

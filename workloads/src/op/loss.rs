@@ -10,7 +10,7 @@
 //! the weight gradient that later chunks add to are not counted, as in other products.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
-use crate::graph::{GraphBuilder, NewOperator, TensorId};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
 use crate::lowering::LossForm;
 use crate::op::embedding::TOKEN_ID_BYTES;
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
@@ -35,43 +35,15 @@ pub(crate) fn add_loss(
     let labels = Bytes(TOKEN_ID_BYTES) * tokens;
     let rows = (tokens, columns);
     let mut outputs = vec![loss, probabilities];
-    let mut steps = Vec::new();
-    let mut backward_steps = Vec::new();
-    if shape.fused_loss {
-        let forward = reduction_kernel(
-            RowFunction::CrossEntropy,
-            Direction::Forward,
-            rows,
-            size + labels,
-            wide + Bytes(4) * tokens,
-        );
-        let backward = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide + labels, size);
-        steps.push(kernel_step("forward", forward));
-        backward_steps.push(kernel_step("backward_input", backward));
+    let (mut steps, backward_steps) = if shape.fused_loss {
+        let written = wide + Bytes(4) * tokens;
+        let loss = reduction_kernel(RowFunction::CrossEntropy, Direction::Forward, rows, size + labels, written);
+        let gradient = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide + labels, size);
+        (vec![kernel_step("forward", loss)], vec![kernel_step("backward_input", gradient)])
     } else {
         outputs.push(graph.add_wide_copy(&format!("{name}.fp32"), elements));
-        let upcast = if shape.composed { ElementwiseFunction::Indexed } else { ElementwiseFunction::Convert };
-        let convert =
-            |function, direction, read, written| elementwise_kernel(function, direction, elements, read, written);
-        let forward = reduction_kernel(
-            RowFunction::CrossEntropy,
-            Direction::Forward,
-            rows,
-            wide * 2 + labels,
-            wide + Bytes(4) * tokens,
-        );
-        let backward = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide * 2 + labels, wide);
-        steps.push(kernel_step("forward.upcast", convert(upcast, Direction::Forward, size, wide)));
-        steps.push(kernel_step("forward", forward));
-        if shape.composed {
-            // The label's gradient goes into zeros.
-            let zeros = elementwise_kernel(ElementwiseFunction::Copy, Direction::Backward, elements, Bytes::ZERO, wide);
-            backward_steps.push(kernel_step("backward_input.zeros", zeros));
-        }
-        backward_steps.push(kernel_step("backward_input", backward));
-        let downcast = convert(ElementwiseFunction::Convert, Direction::Backward, wide, size);
-        backward_steps.push(kernel_step("backward_input.downcast", downcast));
-    }
+        eager_loss_steps(shape, rows, [size, wide, labels])
+    };
     if shape.is_tensor_parallel() {
         for what in ["maximum", "label", "sum"] {
             let label = format!("forward.all_reduce_{what}");
@@ -87,6 +59,33 @@ pub(crate) fn add_loss(
         ..NewOperator::default()
     });
     loss
+}
+
+/// Returns an eager loss over `rows` of logits, forward and backward. The bytes are those of all logits as activations
+/// and in fp32, and of the labels.
+fn eager_loss_steps(
+    shape: &OperatorContext,
+    rows: (u64, u64),
+    [size, wide, labels]: [Bytes; 3],
+) -> (Vec<KernelStep>, Vec<KernelStep>) {
+    let elements = rows.0.saturating_mul(rows.1);
+    let pass = |function, direction, read, written| elementwise_kernel(function, direction, elements, read, written);
+    let upcast = if shape.composed { ElementwiseFunction::Indexed } else { ElementwiseFunction::Convert };
+    let written = wide + Bytes(4) * rows.0;
+    let loss = reduction_kernel(RowFunction::CrossEntropy, Direction::Forward, rows, wide * 2 + labels, written);
+    let forward =
+        vec![kernel_step("forward.upcast", pass(upcast, Direction::Forward, size, wide)), kernel_step("forward", loss)];
+    let mut backward = Vec::new();
+    if shape.composed {
+        // The label's gradient goes into zeros.
+        let zeros = pass(ElementwiseFunction::Copy, Direction::Backward, Bytes::ZERO, wide);
+        backward.push(kernel_step("backward_input.zeros", zeros));
+    }
+    let gradient = reduction_kernel(RowFunction::CrossEntropy, Direction::Backward, rows, wide * 2 + labels, wide);
+    backward.push(kernel_step("backward_input", gradient));
+    let downcast = pass(ElementwiseFunction::Convert, Direction::Backward, wide, size);
+    backward.push(kernel_step("backward_input.downcast", downcast));
+    (forward, backward)
 }
 
 /// Adds the loss chunk by chunk. With the vocabulary split over devices, every chunk has its three all-reduces.
