@@ -731,7 +731,7 @@ def decode(until):
             batch=batch,
             new=new if new > 1 else "",
             context=context,
-            library="flash_attention_2",
+            library="flash_attention_2" if new > 1 else "",
             measured_us=f"{us:.2f}",
             spread_pct=f"{spread:.2f}",
             timing="device",

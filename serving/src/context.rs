@@ -22,9 +22,14 @@ use sim::kernel::{
 use sim::units::Bytes;
 use workloads::Model;
 use workloads::layer_list::{KeyChoice, Mixer};
+use workloads::parallel::tensor_parallel_degrees;
 
 /// Bytes of a log-sum-exp: fp32.
 const LOG_SUM_EXP: Bytes = Bytes(4);
+
+/// Most tensor-parallel devices that a cure names. The largest fast domain of the built-in fabrics has 72 devices;
+/// range 16 to 1024.
+const MOST_TENSOR: u32 = 128;
 
 /// The key of the degree in errors.
 pub(crate) const KEY: &str = "dcp";
@@ -93,7 +98,13 @@ pub(crate) fn check_degree(model: &Model, tensor: u32, degree: u32) -> Result<()
         Ok(1) => {
             let keys = model.attention_heads().into_iter().map(|(_, keys)| keys).max().unwrap_or(1);
             let limit = format!("needs devices that hold the same keys, and tp {tensor} splits the {keys} key heads");
-            fault(limit, format!("give 1, or a tp above {keys}"))
+            let allowed = tensor_parallel_degrees(model, MOST_TENSOR);
+            let shares = |tensor: &u32| copies_of_keys(model, *tensor).is_ok_and(|all| all.is_multiple_of(degree));
+            let cure = match allowed.into_iter().find(shares) {
+                Some(tensor) => format!("give 1, or tp {tensor}"),
+                None => "give 1: no degree of tp leaves the model's keys on as many devices".to_owned(),
+            };
+            fault(limit, cure)
         }
         Ok(copies) if copies.is_multiple_of(degree) => Ok(()),
         Ok(copies) => {

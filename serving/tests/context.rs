@@ -136,7 +136,7 @@ fn degrees_that_no_engine_runs_are_refused() {
     );
     assert_eq!(
         fault("llama3.1-405b", plan(8, 2)),
-        "dcp = 2: needs devices that hold the same keys, and tp 8 splits the 8 key heads; give 1, or a tp above 8"
+        "dcp = 2: needs devices that hold the same keys, and tp 8 splits the 8 key heads; give 1, or tp 16"
     );
     let one = fault("deepseek-v3", plan(1, 8));
     assert_eq!(one, "dcp = 8: needs devices that hold the same keys, and tp 1 is one device; give a larger tp");

@@ -214,5 +214,12 @@ fn attention_runs_by_the_library_that_the_stack_names() {
     assert_eq!(named, modelled, "a library's rates are those of causal attention");
     let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
     let refused = ChipTimes::new(&chip, &stack("flash_attention_9", false)).unwrap_err().to_string();
-    assert!(refused.contains("flash_attention_9") && refused.contains("cudnn, flash_attention_2"), "{refused}");
+    assert!(
+        refused.contains("no rates of \"flash_attention_9\"; give modelled, sdpa, cudnn, flash_attention_2"),
+        "{refused}"
+    );
+    // Libraries of another maker's chips are refused too.
+    let tpu = Accelerator::built_in("tpu_v4").unwrap();
+    let refused = ChipTimes::new(&tpu, &stack("flash_attention_2", false)).unwrap_err().to_string();
+    assert!(refused.contains("tpu_v4 has no rates of \"flash_attention_2\"; give modelled, sdpa"), "{refused}");
 }

@@ -163,6 +163,29 @@ fn a_fabric_is_fitted_to_its_collectives_and_written_for_every_verb() {
     assert!(run_coplace_in(dir.path(), &plan).expect_result().contains("our_node"));
 }
 
+/// A row's new tokens are among its context, and an attention library says something of prompts only.
+#[test]
+fn passes_are_refused_where_a_column_would_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |row: &str| {
+        let text = format!("id,chip,model,dtype,batch,new,context,library,measured_us\n{row}\n");
+        std::fs::write(dir.path().join("passes.csv"), text).unwrap();
+        let called = run_coplace_in(dir.path(), &["validate", "passes.csv"]);
+        format!("{} {}", called.stderr, called.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = refused("a,h100_80gb_sxm,llama3.1-8b,bf16,1,600,512,,100");
+    assert!(said.contains("passes.csv:2: new = 600: the context has 512 tokens, the new ones among them"), "{said}");
+    let said = refused("a,h100_80gb_sxm,llama3.1-8b,bf16,1,,512,cudnn,100");
+    assert!(said.contains("passes.csv:2: library = cudnn: changes nothing while decoding"), "{said}");
+    let said = refused("a,h100_80gb_sxm,llama3.1-8b,bf16,1,64,512,flash_attention_9,100");
+    assert!(
+        said.contains("flash_attention_9") && said.contains("known are: tensorrt_llm, flash_attention_2, cudnn"),
+        "{said}"
+    );
+    let said = refused("a,h100_80gb_sxm,llama3.1-8b,bf16,1,64,512,cudnn,100");
+    assert!(said.contains("h100_80gb_sxm llama3.1-8b 1 0") && !said.contains("not scored"), "{said}");
+}
+
 /// The tables of the book have every figure under its system, to four digits, with its verdict, and no other row.
 fn check_pages_of_papers(figures: &[serde_json::Value]) {
     let mut rows = std::collections::BTreeMap::new();

@@ -88,7 +88,9 @@ impl AttentionSoftware {
             (Self::TRAINING, None) => Ok(Self::Training),
             _ => {
                 let own = chip.attention.keys().map(String::as_str);
-                let known = [Self::SERVING, Self::TRAINING].into_iter().chain(own).collect::<Vec<_>>().join(", ");
+                let everywhere = [Self::SERVING, Self::TRAINING];
+                let further = own.filter(|name| !everywhere.contains(name));
+                let known = everywhere.into_iter().chain(further).collect::<Vec<_>>().join(", ");
                 Err(UnknownAttentionLibrary { chip: chip.name.clone(), name: name.to_owned(), known })
             }
         }

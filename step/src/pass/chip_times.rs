@@ -71,14 +71,19 @@ fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f
     }
 }
 
-/// Returns a chip's attention library of this name, at a fraction of the chip's clock.
+/// Returns the attention library that a stack names, if it was measured on the chip, at a fraction of the chip's clock.
 fn attention_library_of_chip(chip: &Accelerator, name: &str, clock: f64) -> Result<AttentionSoftware, StepError> {
-    let found = AttentionSoftware::find_on_chip(chip, name)
-        .map_err(|e| StepError::Hardware(format!("kernels.attention_library: {e}")))?;
-    Ok(match found {
-        AttentionSoftware::Version(own) => AttentionSoftware::Version(own.at_clock(clock)),
-        unmeasured => unmeasured,
-    })
+    match chip.attention.get(name) {
+        Some(own) => Ok(AttentionSoftware::Version(own.at_clock(clock))),
+        None => {
+            let own = chip.attention.keys().map(String::as_str);
+            let known: Vec<&str> = [MODELLED_ATTENTION, SDPA.0].into_iter().chain(own).collect();
+            let (chip, known) = (&chip.name, known.join(", "));
+            Err(StepError::Hardware(format!(
+                "kernels.attention_library: {chip} has no rates of {name:?}; give {known}"
+            )))
+        }
+    }
 }
 
 /// Time and energy of a kernel.

@@ -178,6 +178,8 @@ mod tests {
     #[test]
     fn errors_name_the_option_the_value_and_the_cure() {
         let stack = SoftwareStack::load("megatron").unwrap();
+        let composed = stack.with_option("kernels.composed_layers=true").unwrap_err().to_string();
+        assert!(composed.contains("must be false beside kernels.elementwise_fusion = true"), "{composed}");
         let error = |text: &str| stack.with_option(text).unwrap_err().to_string();
         assert!(
             error("overlap.tensor").starts_with("`overlap.tensor`: must be an option and its value; write"),

@@ -557,6 +557,15 @@ impl SoftwareStack {
                 cure: "set one of the two",
             });
         }
+        if self.kernels.composed_layers && self.kernels.elementwise_fusion {
+            return Err(StackError::Value {
+                file: file.to_owned(),
+                key: "kernels.composed_layers".to_owned(),
+                value: "true".to_owned(),
+                limit: "must be false beside kernels.elementwise_fusion = true".to_owned(),
+                cure: "set kernels.elementwise_fusion to false first, or leave the key out",
+            });
+        }
         match self.values_with_ranges().into_iter().find(|(_, value, min, max)| !(*min..=*max).contains(value)) {
             Some((key, value, min, max)) => Err(StackError::Value {
                 file: file.to_owned(),

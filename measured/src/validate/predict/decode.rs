@@ -28,12 +28,16 @@ pub(in crate::validate) fn predict_decode(
     let mut engine =
         super::serving::engine_named(prepared, "ideal").map_err(|e| RowFailure::Unpredictable(e.to_string()))?;
     engine.launch.gap_us = GRAPH_GAP_US;
+    let new = row.optional_dimension("new", MOST)?;
     engine.kernels.attention_library = row.cell("library").map(str::to_owned);
+    if new.is_none() && engine.kernels.attention_library.is_some() {
+        let limit = "changes nothing while decoding: every library has the rates of the chip's decode kernel";
+        return Err(row.row_fault("library", limit, "leave it empty, or give the new tokens of a prompt"));
+    }
     let fabric = fabric_of_row(prepared, row, &chip_name, &Layout::default())?;
     let (sequences, context) = (row.dimension("batch", MOST)?, row.dimension("context", MOST)?);
     let plan = ServingPlan::of_one_device(ServingFormats::BF16);
     let mut times = PassTimes::new(&model, &chip, &fabric, &engine, plan).map_err(refuse)?;
-    let new = row.optional_dimension("new", MOST)?;
     let cached = context.checked_sub(new.unwrap_or(1)).ok_or_else(|| {
         row.row_fault("new", &format!("the context has {context} tokens, the new ones among them"), "count them in")
     })?;
