@@ -708,9 +708,10 @@ fn outer_keys_that_contradict_the_text_model_are_refused() {
     let text = |outer: &str| {
         let inner = LLAMA.replace('\n', "");
         parse_config("c", "c", &format!(r#"{{"model_type": "llava", {outer}, "text_config": {inner}}}"#))
+            .map_err(|error| error.to_string())
     };
     for outer in ["\"num_hidden_layers\": 2", "\"attention_chunk_size\": \"x\"", "\"layer_types\": [\"banana\"]"] {
-        let error = text(outer).unwrap_err().to_string();
+        let error = text(outer).unwrap_err();
         assert!(error.contains("the text model is read from `text_config`"), "{error}");
     }
     for outer in ["\"num_hidden_layers\": 32", "\"image_size\": 336", "\"vision_feature_layer\": -2"] {
