@@ -250,9 +250,12 @@ impl PlanArguments {
     }
 }
 
-/// A budget that no plan meets is the user's to mend: why, and the smallest that would do.
+/// A budget that no plan meets is the user's to mend: why, and the smallest that would do. A model that does not fit
+/// without the budget either is a result.
 pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> Result<(), Failure> {
-    if job.headroom == Bytes::ZERO || !answer.best.is_empty() || answer.stopped.is_some() || answer.nearest.is_none() {
+    let Some((_, lack)) = &answer.nearest else { return Ok(()) };
+    let fits_without = answer.enough.unwrap_or(lack.need).0 <= lack.have.0.saturating_add(job.headroom.0);
+    if job.headroom == Bytes::ZERO || !answer.best.is_empty() || answer.stopped.is_some() || !fits_without {
         return Ok(());
     }
     let why = PlannedAnswer::from_answer(job, question.model(), answer, &[]).why.unwrap_or_default();

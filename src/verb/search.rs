@@ -29,7 +29,7 @@ use results::run::front::{FrontAxes, StepScope};
 use results::run::older::OlderRun;
 use results::run::progress::ProgressTable;
 use results::run::record::{self, BestDesign, FrontRecord, SearchRecord, Versions};
-use results::run::search_run::{FoundFiles, SearchRun};
+use results::run::search_run::{self, FoundFiles, SearchRun};
 use results::store::design::DesignRow;
 use results::text::{format_count, format_heading, format_percent, format_rate};
 use search::bad_end::bad_end_factor;
@@ -448,7 +448,7 @@ pub fn write_and_print(
     (mut record, designs, mut found): (SearchRecord, Vec<DesignRow>, FoundFiles),
     text: impl FnOnce(&SearchRecord) -> String,
 ) -> Result<(), Failure> {
-    let older = OlderRun::read_from(out.path(), &record.question);
+    let older = OlderRun::read_from(out.path(), &record);
     if let Some(why) = older.as_ref().and_then(|older| older.reason_to_stay(&record, out.path())) {
         call.note_directory(out.path());
         return answer::write_answer(call, format, &record, |record| format!("{}\n{why}\n", text(record)));
@@ -521,7 +521,9 @@ fn run_path(
     (question, digest): (&SearchQuestion, &str),
 ) -> Result<PathBuf, Failure> {
     let answers_another = |path: &Path| {
-        SearchRecord::read_question_digest(path).is_some_and(|question| question.as_deref() != Some(digest))
+        let held = SearchRecord::read_question_digest(path);
+        let is_answer = || search_run::read_record(path).is_ok_and(|record| question.is_answered_by(&record, seed));
+        held.is_some_and(|held| held.as_deref() != Some(digest)) && !is_answer()
     };
     match given {
         Some(out) if answers_another(out) => {

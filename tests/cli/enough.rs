@@ -28,3 +28,16 @@ fn the_memory_that_is_said_to_be_enough_is() {
         assert_eq!(other, why, "{recompute}");
     }
 }
+
+/// A budget that is not the cause is not blamed: a model that is too large without it is a result with it too.
+#[test]
+fn a_budget_is_named_only_if_it_is_the_cause() {
+    let job = "plan llama3-70b --chip h200 --fabric h200_400g --devices 1 --global-batch 8 --sequence-length 1024 \
+        --format json";
+    for headroom in ["0", "1"] {
+        let words = job.split_whitespace().chain(["--headroom-gib", headroom]).collect::<Vec<_>>();
+        let answer = run_coplace(&words).expect_json();
+        assert!(answer["plans"].as_array().unwrap().is_empty());
+        assert!(answer["why"].as_str().unwrap().starts_with("no plan fits; the nearest, "), "{answer}");
+    }
+}

@@ -226,6 +226,10 @@ fn values_that_cannot_be_are_named_under_sound_digests() {
     let of_pool = format!("\"replicas\": {},", own["decode"]["replicas"]);
     let csv = std::fs::read_to_string(runs().join("a/deployments.csv")).unwrap();
     let first_ttft = csv.lines().nth(1).unwrap().rsplit(',').nth(7).unwrap();
+    let in_pool = |key: &str| format!("\"{key}\": {}", own["decode"][key]);
+    let products = format!("\"products_ms\": {}", own["iteration"]["products_ms"]);
+    let asked_devices = "\"devices\": 8,\n    \"engine\"";
+    let asked_model = "\"asked\": {\n    \"model\": \"llama3-70b\"";
     resealed("whole", "record.json", "{", "{");
     read("compare a whole");
     for (name, file, from, to, said) in [
@@ -239,6 +243,39 @@ fn values_that_cannot_be_are_named_under_sound_digests() {
         ("none", "record.json", &of("devices"), "\"devices\": 0", "devices = 0: must be at least 1"),
         ("pools", "record.json", &of_pool, "\"replicas\": 0,", "choices[0].decode.replicas = 0: must be at least 1"),
         ("load", "record.json", &of("load"), "\"load\": 1.5", "choices[0].load = 1.5: must be from 0 to 1"),
+        ("dcp", "record.json", "\"dcp\": 1", "\"dcp\": 0", "choices[0].decode.dcp = 0: must be at least 1"),
+        (
+            "weights",
+            "record.json",
+            &in_pool("weights_gib"),
+            "\"weights_gib\": 1e6",
+            "decode.weights_gib = 1000000: with",
+        ),
+        ("power", "record.json", &in_pool("device_w"), "\"device_w\": 1e6", "must be at most power_limit_w"),
+        (
+            "format",
+            "record.json",
+            &in_pool("products"),
+            "\"products\": \"fp7\"",
+            "decode.products = fp7: must be one of",
+        ),
+        ("why", "record.json", "\"why\": null", "\"why\": \"none\"", "cases[0].why = none: must be null"),
+        ("part", "record.json", &products, "\"products_ms\": 1e6", "iteration, products = 1000000: must be at most"),
+        ("order", "record.json", &of("value"), "\"value\": 1.0", "choices[1].value = "),
+        (
+            "asked",
+            "record.json",
+            asked_devices,
+            "\"devices\": 0,\n    \"engine\"",
+            "asked.devices = 0: must be at least 1",
+        ),
+        (
+            "model",
+            "record.json",
+            asked_model,
+            "\"asked\": {\n    \"model\": \"mine\"",
+            "asked.model = mine: must be built in",
+        ),
         ("rate", "record.json", &of("tokens_per_s"), "\"tokens_per_s\": 1.0", "choices[0].tokens_per_s = 1: "),
         ("times", "record.json", &of("tpot_ms"), "\"tpot_ms\": 1.0", "deployments.csv has no such deployment"),
         ("limit", "record.json", "\"tpot_limit_ms\": 20.0", "\"tpot_limit_ms\": 30.0", "cases[0] = 1024 + 256 tokens"),

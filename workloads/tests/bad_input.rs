@@ -617,3 +617,111 @@ fn lists_of_layers_agree_with_each_other() {
     let error = with("hunyuan_v1_moe", "\"num_shared_expert\":8192").unwrap_err();
     assert!(error.contains("`n_shared_experts` is 8192"), "{error}");
 }
+
+/// Returns a published file of `tests/configs` or of `tests/transformers` with one more key, or another value of one.
+fn with_key(file: &str, key: &str, value: &str) -> Result<Model, String> {
+    let path = format!("{}/tests/{file}.json", env!("CARGO_MANIFEST_DIR"));
+    let mut object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    object.insert(key.to_owned(), serde_json::from_str(value).unwrap());
+    let text = serde_json::to_string(&object).unwrap();
+    parse_config("config.json", "config.json", &text).map_err(|error| error.to_string())
+}
+
+/// Asserts that a published file with this value is refused by key, value and limit.
+fn assert_refused(file: &str, key: &str, value: &str, limit: &str) {
+    let error = with_key(file, key, value).expect_err(key);
+    let said = format!("config.json: key `{key}` is {value}, but must be {limit}");
+    assert!(error.starts_with(&said), "{file}: {error}\nnot: {said}");
+}
+
+/// The MLP of T5's family is that of `feed_forward_proj`; a value of another kind is not the ungated one.
+#[test]
+fn the_mlp_of_t5_is_named_or_refused() {
+    let gated = "\"relu\", \"gated-gelu\" or \"gated-silu\"";
+    for file in ["transformers/umt5", "transformers/mt5", "transformers/t5", "configs/flan_t5_base"] {
+        for value in ["3", "true", "[\"gated-gelu\"]", "\"gated-tanh\""] {
+            assert_refused(file, "feed_forward_proj", value, gated);
+        }
+        assert_refused(file, "feed_forward_proj", "null", "a name");
+        assert_refused(file, "relative_attention_max_distance", "-2", "a whole number");
+        assert_refused(file, "is_gated_act", "\"no\"", "true or false");
+    }
+    assert_refused("transformers/umt5", "is_gated_act", "false", "true");
+    assert_refused("transformers/t5", "is_gated_act", "true", "false");
+    assert_refused("transformers/umt5", "dense_act_fn", "\"relu\"", "the nonlinearity of \"gated-gelu\"");
+    // transformers' default differs within the family.
+    let omitted = LINE_OF_FEED.map(|(file, feed)| {
+        let path = format!("{}/tests/transformers/{file}.json", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains(feed));
+        parse_config("config.json", "config.json", &text.replace(feed, "")).unwrap().gated
+    });
+    assert_eq!(omitted, [false, true, true]);
+}
+
+const LINE_OF_FEED: [(&str, &str); 3] = [
+    ("t5", "\"feed_forward_proj\":\"relu\","),
+    ("mt5", "\"feed_forward_proj\":\"gated-gelu\","),
+    ("umt5", "\"feed_forward_proj\":\"gated-gelu\","),
+];
+
+/// A model with an encoder and a decoder has both sides, in the form that transformers builds.
+#[test]
+fn a_side_alone_or_another_form_is_refused() {
+    for family in ["bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "mt5", "t5", "umt5"] {
+        let file = format!("transformers/{family}");
+        assert_refused(&file, "is_encoder_decoder", "false", "true");
+        assert_refused(&file, "is_encoder_decoder", "\"banana\"", "true or false");
+        for value in ["[\"BartForCausalLM\"]", "[\"T5EncoderModel\"]", "\"BartModel\"", "[3]"] {
+            assert_refused(&file, "architectures", value, "a list of classes with an encoder and a decoder");
+        }
+        assert_refused(&file, "scale_embedding", "\"maybe\"", "true or false");
+    }
+    for (file, key, value) in [
+        ("bart", "normalize_embedding", "false"),
+        ("marian", "normalize_embedding", "true"),
+        ("mbart", "add_final_layer_norm", "false"),
+        ("mbart", "normalize_before", "false"),
+        ("bart", "add_bias_logits", "true"),
+    ] {
+        let other = if value == "true" { "false" } else { "true" };
+        assert_refused(&format!("transformers/{file}"), key, value, other);
+        assert!(with_key(&format!("transformers/{file}"), key, other).is_ok(), "{file} {key}");
+    }
+}
+
+#[test]
+fn codegens_own_keys_are_checked() {
+    for (key, value, limit) in [
+        ("rotary_dim", "3", "an even number"),
+        ("activation_function", "null", "a name"),
+        ("scale_attn_weights", "\"x\"", "true or false"),
+    ] {
+        assert_refused("transformers/codegen", key, value, limit);
+    }
+}
+
+/// A key of the text model outside its object holds only if the object says the same.
+#[test]
+fn outer_keys_that_contradict_the_text_model_are_refused() {
+    let text = |outer: &str| {
+        let inner = LLAMA.replace('\n', "");
+        parse_config("c", "c", &format!(r#"{{"model_type": "llava", {outer}, "text_config": {inner}}}"#))
+            .map_err(|error| error.to_string())
+    };
+    for outer in ["\"num_hidden_layers\": 2", "\"attention_chunk_size\": \"x\"", "\"layer_types\": [\"banana\"]"] {
+        let error = text(outer).unwrap_err();
+        assert!(error.contains("the text model is read from `text_config`"), "{error}");
+    }
+    for outer in ["\"num_hidden_layers\": 32", "\"image_size\": 336", "\"vision_feature_layer\": -2"] {
+        assert!(text(outer).is_ok(), "{outer}");
+    }
+}
+
+/// A list of the wrong kind is not an empty list.
+#[test]
+fn a_list_of_numbers_names_no_layers() {
+    let list = format!("[{}]", ["1"; 8].join(","));
+    assert_refused("transformers/gemma3_text", "layer_types", &list, "a list of \"");
+}

@@ -3,6 +3,7 @@
 use crate::run::record::{Proof, SearchRecord};
 use crate::run::search_run::{self, FoundFiles, PROGRESS};
 use crate::text::format_percent;
+use search::ask::Question;
 use std::path::Path;
 
 /// The sound record of an older run of the same question.
@@ -13,10 +14,13 @@ pub struct OlderRun {
 }
 
 impl OlderRun {
-    /// Reads the older run in a directory; `None` without a sound one of the question with this digest.
+    /// Reads the older run in a directory; `None` without a sound one of the question of `new`, by whatever limits at
+    /// which its search stopped.
     #[must_use]
-    pub fn read_from(directory: &Path, question: &str) -> Option<Self> {
-        let record = search_run::read_record(directory).ok().filter(|record| record.question == question)?;
+    pub fn read_from(directory: &Path, new: &SearchRecord) -> Option<Self> {
+        let question = |record: &SearchRecord| Question { limits: None, ..record.asked.clone() }.canonical();
+        let is_same = |old: &SearchRecord| old.question == new.question || question(old) == question(new);
+        let record = search_run::read_record(directory).ok().filter(is_same)?;
         let progress = search_run::verify_file(directory, PROGRESS).ok();
         let progress = progress.and_then(|()| sim::files::text::read_text(&directory.join(PROGRESS)).ok());
         Some(Self { record, progress })

@@ -28,7 +28,7 @@ const TABLES: [&str; 2] = ["times", "values"];
 /// Keys of fractions: from 0 to 1.
 const FRACTIONS: [&str; 4] = ["load", "share", "prompt_fraction", "prefix_hit"];
 /// Keys of counts: at least 1.
-const COUNTS: [&str; 7] = ["devices", "devices_used", "replicas", "tp", "pp", "attention_dp", "ep"];
+const COUNTS: [&str; 8] = ["devices", "devices_used", "replicas", "tp", "pp", "attention_dp", "ep", "dcp"];
 /// The layout of a plan: all its numbers are degrees, at least 1.
 const LAYOUT: &str = "layout";
 /// The question, which its own reader checks.

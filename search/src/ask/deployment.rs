@@ -212,9 +212,18 @@ impl DeploymentQuestion {
     fn comparable(&self) -> Value {
         let mut own = Self { files: Files::default(), ..self.clone() };
         own.settle_names(&self.files);
+        own.sort_lists();
         let mut value = serde_json::to_value(own).unwrap_or_default();
         name_by_text(&mut value, &self.files);
         value
+    }
+
+    /// Sorts its lists of chips, lengths and limits: their order asks nothing.
+    fn sort_lists(&mut self) {
+        self.chips.sort();
+        self.lengths.sort_by_key(|classes| classes.iter().map(|of| (of.input, of.output)).collect::<Vec<_>>());
+        self.ttft_ms.sort_by(f64::total_cmp);
+        self.tpot_ms.sort_by(f64::total_cmp);
     }
 
     /// Spells everything that it names in one way. A fabric that is every chip's usual one is as good as none.
@@ -278,6 +287,18 @@ mod tests {
         assert_eq!(huge.count_cases(), 1 << 40);
         let unlimited = DeploymentQuestion { ttft_ms: Vec::new(), tpot_ms: Vec::new(), ..own };
         assert_eq!((unlimited.list_cases().len(), unlimited.count_cases()), (1, 1));
+    }
+
+    #[test]
+    fn the_order_of_lists_asks_nothing() {
+        let with = |chips: [&str; 2], tpot_ms: [f64; 2]| DeploymentQuestion {
+            chips: chips.map(str::to_owned).to_vec(),
+            tpot_ms: tpot_ms.to_vec(),
+            ..question()
+        };
+        let own = with(["h100", "h200"], [20.0, 30.0]);
+        assert_eq!(with(["h200", "h100"], [30.0, 20.0]).canonical(), own.canonical());
+        assert_ne!(with(["h200", "h100"], [30.0, 25.0]).canonical(), own.canonical());
     }
 
     #[test]

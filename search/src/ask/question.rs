@@ -2,7 +2,7 @@
 
 use super::choices::PlanSpace;
 use super::parts::{ClusterSpec, LimitSpec, WorkloadSpec};
-use super::spelling::{SpelledPart, settle_numbers};
+use super::spelling::{SpelledPart, settle_json, settle_numbers};
 use crate::objective::{CostAxes, MeasureMean, Objective, OperatingCost};
 use crate::space::SpaceSpec;
 use serde::{Deserialize, Serialize};
@@ -240,7 +240,7 @@ pub(super) fn name_by_text(value: &mut Value, files: &Files) {
         Value::String(name) => {
             let path = Path::new(name.as_str());
             if let Some(text) = files.text(path).or_else(|| files.text(&path.join("config.json"))) {
-                *name = text.to_owned();
+                *name = settle_json(text).unwrap_or_else(|| text.to_owned());
             }
         }
         Value::Array(items) => items.iter_mut().for_each(|item| name_by_text(item, files)),

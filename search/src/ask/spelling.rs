@@ -29,7 +29,7 @@ impl SpelledPart {
         let is_file = Path::new(given).extension().is_some_and(|end| end == "toml");
         match self {
             Self::Model => {
-                let text = |name: &str| model::config_text(name, files);
+                let text = |name: &str| model::config_text(name, files).map(|text| settle_json(&text).unwrap_or(text));
                 same_as(text(given), model::built_in_names().map(str::to_owned), text)
             }
             Self::Chip if is_file => {
@@ -76,6 +76,13 @@ pub(super) fn settle_numbers(text: &mut String) {
     }
 }
 
+/// Returns a JSON text with sorted keys and usual spaces; `None` for another text.
+pub(super) fn settle_json(text: &str) -> Option<String> {
+    let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
+    value.sort_all_objects();
+    serde_json::to_string_pretty(&value).ok()
+}
+
 /// Returns the name among `names` whose thing equals `given`.
 fn same_as<T: PartialEq>(
     given: Option<T>,
@@ -113,6 +120,18 @@ mod tests {
         ] {
             assert_eq!(settled(kind, name, &none), own);
         }
+    }
+
+    #[test]
+    fn the_order_of_keys_in_json_changes_nothing() {
+        let settled = settle_json("{\"b\": [2, 1], \"a\": {\"d\": 1, \"c\": 2}}").unwrap();
+        assert_eq!(settle_json("{\"a\":{\"c\":2,\"d\":1},\n\"b\":[2,1]}").unwrap(), settled);
+        assert_ne!(settle_json("{\"a\":{\"c\":2,\"d\":1},\"b\":[1,2]}").unwrap(), settled);
+        assert_eq!(settle_json("name = 1"), None);
+        let text = model::config_text("kimi-k2", &Files::default()).unwrap();
+        let mut files = Files::default();
+        files.insert(Path::new("k/config.json"), settle_json(&text).unwrap());
+        assert_eq!(self::settled(SpelledPart::Model, "k/config.json", &files), "kimi-k2");
     }
 
     #[test]

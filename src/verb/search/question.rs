@@ -6,7 +6,7 @@ use super::{SearchRequest, StudyOverrides};
 use crate::failure::{self, Failure, OrInput};
 use crate::input;
 use crate::verb::job::{parse_headroom, with_documents};
-use results::run::record::StudyRecord;
+use results::run::record::{SearchRecord, StudyRecord};
 use results::run::search_run::{self, SearchRun};
 use search::ask::Question;
 use search::design::Aim;
@@ -285,11 +285,21 @@ impl SearchQuestion {
 
     /// A digest of the question and of the built-in files that it names. However paths are spelled, it is the same.
     pub fn digest_of_question(&self, seed: u64) -> String {
+        self.digest_of_asked(&self.asked, seed)
+    }
+
+    /// True if a record answers this question, by whatever limits at which its search stopped.
+    pub fn is_answered_by(&self, record: &SearchRecord, seed: u64) -> bool {
+        let asked = Question { limits: record.asked.limits.clone(), ..self.asked.clone() };
+        record.question == self.digest_of_asked(&asked, seed)
+    }
+
+    fn digest_of_asked(&self, asked: &Question, seed: u64) -> String {
         let Self { stack, reference, cluster, .. } = self;
         let models: Vec<Model> =
             self.all_models().map(|of| Model { name: String::new(), ..of.model.clone() }).collect();
         let named = (models, stack, reference, cluster, seed);
-        results::store::sums::short_digest(&format!("{} {named:?}", self.asked.canonical()))
+        results::store::sums::short_digest(&format!("{} {named:?}", asked.canonical()))
     }
 }
 

@@ -29,7 +29,7 @@ fn sufficient_memory_text(job: &Job<'_>, need: Bytes) -> String {
     let flag = usable.0.checked_sub(need.0).filter(|_| job.headroom > Bytes::ZERO).map_or_else(String::new, |left| {
         format!(" (--headroom-gib {:.2})", (Bytes(left).gib() * HUNDREDTHS).floor() / HUNDREDTHS)
     });
-    format!("; {up:.2} GiB for plans would be enough{flag}")
+    format!("; a plan fits if it may use {up:.2} GiB of a device{flag}")
 }
 
 /// Figures of memory are printed in hundredths of a GiB.
@@ -72,5 +72,5 @@ fn addressing_note(job: &Job<'_>, answer: &PlanAnswer) -> &'static str {
     if !(best && lost) || job.techniques.iter().any(|technique| technique.preset().planned_addresses) {
         return "";
     }
-    "; best plans no addresses: --technique planned-addresses avoids the allocator's fragmentation"
+    "; --recompute best does not plan addresses: --technique planned-addresses removes the allocator's fragmentation"
 }

@@ -71,6 +71,9 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     keys: &[&[
         "activation_dropout",
         "activation_function",
+        "add_bias_logits",
+        "add_final_layer_norm",
+        "architectures",
         "attention_dropout",
         "d_model",
         "decoder_attention_heads",
@@ -82,6 +85,8 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "encoder_ffn_dim",
         "encoder_layers",
         "max_position_embeddings",
+        "normalize_before",
+        "normalize_embedding",
         "num_hidden_layers",
         "share_encoder_decoder_embeddings",
         "vocab_size",
@@ -120,6 +125,15 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         return Err(reader.value_error("share_encoder_decoder_embeddings", false, limit, cure));
     }
     let relative = RELATIVES.iter().find(|relative| relative.model_type == reader.model_type).unwrap_or(&BART);
+    for (key, only) in [
+        ("add_bias_logits", false),
+        ("add_final_layer_norm", relative.normalises_before),
+        ("normalize_before", relative.normalises_before),
+        ("normalize_embedding", relative.embedding_norm),
+    ] {
+        reader.require_flag(key, only, "transformers builds this family with that value alone: correct the key")?;
+    }
+    reader.refuse_null("activation_function")?;
     let max_sequence = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
     let rows = match relative.table {
         PositionTable::Learned { before } => max_sequence + before,

@@ -81,6 +81,7 @@ pub(super) fn read_positions(reader: &ConfigReader<'_>) -> Result<u64, WorkloadE
 }
 
 fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
+    reader.refuse_null("activation_function")?;
     let hidden = reader.read_dimension("n_embd", MAX_WIDTH)?;
     let heads = reader.read_dimension("n_head", MAX_HEADS)?;
     reader.check_divides(("n_head", heads), ("n_embd", hidden))?;

@@ -95,7 +95,12 @@ pub(super) const GPTJ: ModelFamily = ModelFamily {
 
 fn read_gptj(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let (hidden, heads) = read_widths(reader, "n_embd", "n_head")?;
+    reader.refuse_null("activation_function")?;
     let turned = reader.read_optional_dimension("rotary_dim", hidden / heads)?;
+    if let Some(odd) = turned.filter(|turned| !turned.is_multiple_of(2)) {
+        let cure = "a rotation turns pairs of entries: write the model's own value";
+        return Err(reader.value_error("rotary_dim", odd, "an even number", cure));
+    }
     Ok(Model {
         layers: reader.read_dimension("n_layer", MAX_LAYERS)?,
         heads,

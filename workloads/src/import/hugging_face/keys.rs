@@ -106,6 +106,10 @@ const FURTHER: KeyEffect = KeyEffect::Assumed(
 const DROPPED: KeyEffect = KeyEffect::Missing("dropping whole layers, which makes the work of a step random");
 const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
+/// Keys without an effect of their own that must be true or false.
+pub(super) const FLAGS: &[&str] =
+    &["reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scale_embedding"];
+
 /// Keys that change the work and that no family reads.
 const EFFECTS: &[(&str, KeyEffect)] = &[
     ("attn_logit_softcapping", CAPPED),
@@ -120,6 +124,7 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
     ("logit_scale", SCALED),
     ("logits_scaling", SCALED),
     ("residual_multiplier", SCALED),
+    ("scale_embedding", SCALED),
     ("attention_in_multiplier", SCALED),
     ("attention_out_multiplier", SCALED),
     ("attention_value_scale", SCALED),
@@ -179,7 +184,7 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
 /// Keys that Hugging Face writes and that change neither a training step's work nor its memory: names and versions,
 /// text generation, heads of other tasks, initial values, epsilons, rotation angles, the checkpoint's number format,
 /// the router's way to choose.
-const IRRELEVANT: &[&str] = &[
+pub(super) const IRRELEVANT: &[&str] = &[
     "architectures",
     "att_impl_type",
     "attn_implementation",

@@ -37,6 +37,7 @@ use crate::model::Model;
 pub use coverage::{FamilyCoverage, family_coverage};
 use entries::ConfigEntries;
 use reader::ConfigReader;
+use serde_json::{Map, Value};
 
 /// A family of models and the way to read its `config.json`. A new family is a file here and a line in [`FAMILIES`].
 struct ModelFamily {
@@ -183,6 +184,7 @@ pub(super) fn parse_config_ignoring(
     entries.add_ignored(ignored);
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
+    check_outer_keys(file, &entries, (part, object))?;
     let mut model = read_model(name, &format!("{file}, `{part}`"), &entries.flatten_object(object, INHERITED))?;
     let whole =
         reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
@@ -190,6 +192,33 @@ pub(super) fn parse_config_ignoring(
         .assumptions
         .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
     Ok(model)
+}
+
+/// Returns an error if a key of a text model stands outside the text model's object and not alike inside.
+fn check_outer_keys(
+    file: &str,
+    entries: &ConfigEntries,
+    (part, object): (&str, &Map<String, Value>),
+) -> Result<(), WorkloadError> {
+    let of_images = [vit::FAMILY, vit::CLIP_TEXT, vit::CLIP_VISION];
+    let families = || FAMILIES.iter().filter(|family| family.model_types.iter().all(|kind| !is_of(&of_images, kind)));
+    let is_shared = |key: &str| INHERITED.contains(&key) || keys::IRRELEVANT.contains(&key);
+    let of_text = |key: &str| !is_shared(key) && families().any(|f| f.keys.iter().any(|k| k.contains(&key)));
+    for (key, value) in entries.pairs().filter(|(key, value)| of_text(key) && !value.is_null()) {
+        let inner = object.get(key).filter(|inner| !inner.is_null());
+        if inner != Some(value) {
+            let has = inner.map_or_else(|| "absent".to_owned(), ToString::to_string);
+            let limit = format!("`{part}.{key}` ({has}): the text model is read from `{part}`");
+            let cure = format!("correct one of the two, or keep the key in `{part}` alone");
+            return Err(reader::bad_value_error(file, key, value, &limit, &cure));
+        }
+    }
+    Ok(())
+}
+
+/// True if one of the families reads this `model_type`.
+fn is_of(families: &[ModelFamily], model_type: &str) -> bool {
+    families.iter().any(|family| family.model_types.contains(&model_type))
 }
 
 fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, WorkloadError> {
@@ -214,7 +243,11 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         .rename_synonyms(|key| family.reads(key))
         .map_err(|names| reader::unlike_names_error(file, &entries, names))?;
     let reader = ConfigReader::new(name, file, model_type, family, &entries)?;
-    if ![t5::FAMILY, bart::FAMILY].iter().any(|family| family.model_types.contains(&reader.model_type.as_str())) {
+    if is_of(&[t5::FAMILY, bart::FAMILY], &reader.model_type) {
+        let cure = "one side alone is not covered in this family: give the whole model's configuration";
+        reader.require_flag("is_encoder_decoder", true, cure)?;
+        reader.require_both_sides()?;
+    } else {
         let cure = "T5's and BART's relatives are the only covered encoder-decoders: give a decoder's or an encoder's \
                     configuration";
         reader.forbid_flag("is_encoder_decoder", cure)?;

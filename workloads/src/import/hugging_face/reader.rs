@@ -96,6 +96,10 @@ pub(super) fn activation_by_name(name: &str) -> Option<ElementwiseFunction> {
 /// The cure for a key that may change the work and that nothing reads.
 const UNREAD_CURE: &str = "it may change the work: correct it, or take it as without effect by --assume KEY=ignored";
 
+/// Ends of the names of classes in transformers that have an encoder and a decoder.
+const BOTH_SIDES: [&str; 5] =
+    ["ForConditionalGeneration", "ForMaskedLM", "ForQuestionAnswering", "ForSequenceClassification", "Model"];
+
 /// Access to the keys of one file for its family.
 pub(super) struct ConfigReader<'a> {
     /// The model's name.
@@ -127,6 +131,9 @@ impl<'a> ConfigReader<'a> {
             if ignored.contains(&key) {
                 reader.note_assumption(format!("`{key}` = {} is ignored, as was asked", shorten_value(value)));
                 continue;
+            }
+            if keys::FLAGS.contains(&key) {
+                reader.read_flag(key, false)?;
             }
             match keys::effect_of_key(key, value) {
                 KeyEffect::None => {}
@@ -374,6 +381,36 @@ impl<'a> ConfigReader<'a> {
             }
             None => Ok(default),
         }
+    }
+
+    /// Returns an error if the key is null. Null counts as absent, but these keys cannot be null in transformers.
+    pub(super) fn refuse_null(&self, key: &str) -> Result<(), WorkloadError> {
+        if self.has_key(key) && self.get(key).is_none() {
+            return Err(self.value_error(key, Value::Null, "a name", "write the model's own value, or leave it out"));
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the flag is there and has the other value.
+    pub(super) fn require_flag(&self, key: &str, only: bool, cure: &str) -> Result<(), WorkloadError> {
+        if self.read_flag(key, only)? == only {
+            return Ok(());
+        }
+        Err(self.value_error(key, !only, &only.to_string(), cure))
+    }
+
+    /// Returns an error if `architectures` names a class without both an encoder and a decoder.
+    pub(super) fn require_both_sides(&self) -> Result<(), WorkloadError> {
+        let Some(value) = self.get("architectures") else { return Ok(()) };
+        let has_both =
+            |class: &str| !class.ends_with("EncoderModel") && BOTH_SIDES.iter().any(|end| class.ends_with(end));
+        let names = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
+        if names.is_some_and(|names| names.into_iter().all(has_both)) {
+            return Ok(());
+        }
+        let limit = format!("a list of classes with an encoder and a decoder ({})", BOTH_SIDES.join(", "));
+        let cure = "one side alone is not covered in this family: give the whole model's configuration";
+        Err(self.value_error("architectures", value.clone(), &limit, cure))
     }
 
     /// Returns an error if the flag is set.

@@ -10,11 +10,13 @@ use crate::layer_list::{EncoderDecoderSide, LayerKind, LayerList};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, PositionEncoding};
 use crate::variations::Variations;
+use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["t5", "mt5", "umt5"],
     keys: &[&[
+        "architectures",
         "d_ff",
         "d_kv",
         "d_model",
@@ -39,22 +41,8 @@ fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("d_model", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_heads", MAX_HEADS)?;
     let encoder = reader.read_dimension("num_layers", MAX_LAYERS)?;
-    let feed = reader.get("feed_forward_proj").and_then(|value| value.as_str()).unwrap_or("relu");
-    let (gated, activation) = match feed {
-        "relu" => (false, ElementwiseFunction::Relu),
-        "gated-gelu" => (true, ElementwiseFunction::Gelu),
-        "gated-silu" => (true, ElementwiseFunction::Silu),
-        _ => {
-            let cure = "other MLPs are not covered in this family";
-            return Err(reader.value_error(
-                "feed_forward_proj",
-                feed,
-                "\"relu\", \"gated-gelu\" or \
-                \"gated-silu\"",
-                cure,
-            ));
-        }
-    };
+    let (gated, activation) = read_feed_forward(reader)?;
+    reader.read_optional_dimension("relative_attention_max_distance", MAX_POSITIONS)?;
     let rate = reader.read_probability("dropout_rate", 0.1)?;
     let max_sequence = reader.read_optional_dimension("n_positions", MAX_POSITIONS)?.unwrap_or(512);
     reader.note_assumption(format!(
@@ -85,4 +73,36 @@ fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         list: LayerList { leading, ..LayerList::default() },
         ..llama_without_sizes(reader, hidden)
     })
+}
+
+/// MLPs of the family by `feed_forward_proj`: true if they have a gate, and the nonlinearity.
+const FEED_FORWARDS: [(&str, bool, ElementwiseFunction); 3] = [
+    ("relu", false, ElementwiseFunction::Relu),
+    ("gated-gelu", true, ElementwiseFunction::Gelu),
+    ("gated-silu", true, ElementwiseFunction::Silu),
+];
+
+/// Reads the MLP's gate and nonlinearity. `is_gated_act` and `dense_act_fn`, which transformers derives from
+/// `feed_forward_proj`, must agree with it.
+fn read_feed_forward(reader: &ConfigReader<'_>) -> Result<(bool, ElementwiseFunction), WorkloadError> {
+    let key = "feed_forward_proj";
+    reader.refuse_null(key)?;
+    // T5 alone has no gate where a file does not name the MLP.
+    let usual = Value::from(if reader.model_type == "t5" { "relu" } else { "gated-gelu" });
+    let value = reader.get(key).unwrap_or(&usual);
+    let known = FEED_FORWARDS.iter().find(|(name, ..)| value.as_str() == Some(name));
+    let Some(&(name, gated, activation)) = known else {
+        let limit = "\"relu\", \"gated-gelu\" or \"gated-silu\"";
+        return Err(reader.value_error(key, value.clone(), limit, "other MLPs are not covered in this family"));
+    };
+    let agrees = format!("must agree with `{key}` (\"{name}\"): correct one of the two");
+    if reader.read_flag("is_gated_act", gated)? != gated {
+        return Err(reader.value_error("is_gated_act", !gated, &gated.to_string(), &agrees));
+    }
+    if reader.read_activation("dense_act_fn", activation)? != activation {
+        let given = reader.get("dense_act_fn").cloned().unwrap_or_default();
+        let limit = format!("the nonlinearity of \"{name}\"");
+        return Err(reader.value_error("dense_act_fn", given, &limit, &agrees));
+    }
+    Ok((gated, activation))
 }

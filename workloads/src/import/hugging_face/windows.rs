@@ -61,7 +61,7 @@ pub(super) fn read_types_under_key<'r>(
     let Some(value) = reader.get(key) else { return Ok(None) };
     // Some checkpoints also list the modules that predict further tokens.
     let further = reader.get("num_nextn_predict_layers").and_then(Value::as_u64).unwrap_or_default();
-    let list = value.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    let list = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
     let Some(list) = list.filter(|list| list.iter().all(|kind| known.contains(kind))) else {
         let cure = "other kinds of layers are not covered in this family: correct the list";
         return Err(reader.value_error(
