@@ -59,7 +59,9 @@ pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>)
 #[must_use]
 pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
     let (plans, settings) = (enumerate_plans(question, hardware.engine), hardware.engine.settings());
-    let rates = plans.iter().filter_map(|plan| prompt_rate(question, hardware, &settings, *plan).ok());
+    let rates = plans
+        .iter()
+        .filter_map(|plan| rate_of_settings(question, hardware, &settings, *plan, prompt_rate_at_clock).ok());
     sized_rates(&best_by_size(rates.collect()))
 }
 
@@ -67,7 +69,9 @@ pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_
 #[must_use]
 pub fn decode_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
     let (plans, settings) = (enumerate_plans(question, hardware.engine), hardware.engine.settings());
-    let rates = plans.iter().filter_map(|plan| decode_rate(question, hardware, &settings, *plan).ok());
+    let rates = plans
+        .iter()
+        .filter_map(|plan| rate_of_settings(question, hardware, &settings, *plan, decode_rate_at_clock).ok());
     sized_rates(&best_by_size(rates.collect()))
 }
 
@@ -169,9 +173,9 @@ pub fn apart(
     let plans = enumerate_plans(question, decoding.engine);
     let priced = 2 * plans.len() as u64;
     let (of_prompts, of_decoding) = (prompts.engine.settings(), decoding.engine.settings());
-    let rate = |plan: &ServingPlan| prompt_rate(question, prompts, &of_prompts, *plan);
+    let rate = |plan: &ServingPlan| rate_of_settings(question, prompts, &of_prompts, *plan, prompt_rate_at_clock);
     let first: Vec<PoolRate<'_>> = plans.iter().filter_map(|plan| rate(plan).map_err(&mut refuse).ok()).collect();
-    let rate = |plan: &ServingPlan| decode_rate(question, decoding, &of_decoding, *plan);
+    let rate = |plan: &ServingPlan| rate_of_settings(question, decoding, &of_decoding, *plan, decode_rate_at_clock);
     let second: Vec<PoolRate<'_>> = plans.iter().filter_map(|plan| rate(plan).map_err(&mut refuse).ok()).collect();
     let (first, second) = (best_by_size(first), best_by_size(second));
     let mut pairs: Vec<(f64, usize, usize, u32, u32)> = Vec::new();
@@ -216,16 +220,21 @@ fn best_by_size(mut rates: Vec<PoolRate<'_>>) -> Vec<PoolRate<'_>> {
 /// The rate of a pool's plan at a clock, or its refusal.
 type RateAtClock<'a> = Result<AtClock<PoolRate<'a>>, PlanRefusal>;
 
+/// The highest rate of a pool's plan at a clock.
+type SearchAtClock =
+    for<'a> fn(&ServingQuestion<'a>, ServingHardware<'a>, (&Accelerator, PowerRule), ServingPlan) -> RateAtClock<'a>;
+
 /// Returns the highest rate of a plan over the engine's settings and the clocks within the limit on power.
 fn rate_of_settings<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
     settings: &'a [ServingEngine],
-    at_clock: impl Fn(ServingHardware<'a>, &Accelerator, PowerRule) -> RateAtClock<'a>,
+    plan: ServingPlan,
+    search: SearchAtClock,
 ) -> Result<PoolRate<'a>, PlanRefusal> {
     let deploy = |engine| {
         let hardware = ServingHardware { engine, ..hardware };
-        deploy_within_power(question, hardware.chip, |chip, power| at_clock(hardware, chip, power))
+        deploy_within_power(question, hardware.chip, |chip, power| search(question, hardware, (chip, power), plan))
     };
     best_of_settings(settings, deploy, |own| own.rate)
 }
@@ -252,17 +261,6 @@ fn rate_of_search<'a>(
             Err(PlanRefusal::TooSlow { plan: *loaded.times.plan(), time_to_first_token, time_per_output_token })
         }
     }
-}
-
-fn prompt_rate<'a>(
-    question: &ServingQuestion<'a>,
-    hardware: ServingHardware<'a>,
-    settings: &'a [ServingEngine],
-    plan: ServingPlan,
-) -> Result<PoolRate<'a>, PlanRefusal> {
-    rate_of_settings(question, hardware, settings, |hardware, chip, power| {
-        prompt_rate_at_clock(question, hardware, (chip, power), plan)
-    })
 }
 
 fn prompt_rate_at_clock<'a>(
@@ -292,17 +290,6 @@ fn prompt_rate_at_clock<'a>(
 /// The work of a replica that prefills `rate` prompts per second.
 fn prompts_at(rate: f64) -> PoolWork {
     PoolWork { rate, decoding: None, prefills: true }
-}
-
-fn decode_rate<'a>(
-    question: &ServingQuestion<'a>,
-    hardware: ServingHardware<'a>,
-    settings: &'a [ServingEngine],
-    plan: ServingPlan,
-) -> Result<PoolRate<'a>, PlanRefusal> {
-    rate_of_settings(question, hardware, settings, |hardware, chip, power| {
-        decode_rate_at_clock(question, hardware, (chip, power), plan)
-    })
 }
 
 fn decode_rate_at_clock<'a>(

@@ -63,8 +63,8 @@ pub struct EngineKernels {
     pub own_sum_kib: f64,
     /// Microseconds of such a kernel besides its bytes.
     pub own_sum_us: f64,
-    /// The library that runs attention, by a name of the chip's file; `None` is the serving library of the chip's
-    /// figures (TensorRT-LLM), whose calls also rotate and write the cache.
+    /// The library that runs attention of prompts, by a name of the chip's file; `None` is the serving library
+    /// (TensorRT-LLM), whose calls also rotate and write the cache. Decoding has the rates of the chip's decode kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_library: Option<String>,
 }

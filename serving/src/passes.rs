@@ -90,7 +90,7 @@ impl<'a> PassTimes<'a> {
         fabric.check_group(RankGroup { ranks: plan.devices(), stride: 1 }).map_err(|e| hardware(&e))?;
         let attention = match &engine.kernels.attention_library {
             None => AttentionSoftware::Serving,
-            Some(name) => AttentionSoftware::find_on_chip(chip.accelerator(), name).map_err(|e| hardware(&e))?,
+            Some(name) => AttentionSoftware::measured_on_chip(chip.accelerator(), name).map_err(|e| hardware(&e))?,
         };
         Ok(Self {
             model: Cow::Borrowed(model),

@@ -77,7 +77,20 @@ impl AttentionSoftware {
     const SERVING: &str = "tensorrt_llm";
     const TRAINING: &str = "flash_attention_2";
 
-    /// The library of this name on a chip.
+    /// The library of this name whose rates the chip's file has.
+    ///
+    /// # Errors
+    /// [`UnknownAttentionLibrary`] lists the names that exist.
+    pub fn measured_on_chip(chip: &Accelerator, name: &str) -> Result<Self, UnknownAttentionLibrary> {
+        chip.attention.get(name).map(|own| Self::Version(*own)).ok_or_else(|| {
+            let own: Vec<&str> = chip.attention.keys().map(String::as_str).collect();
+            let known = if own.is_empty() { "none".to_owned() } else { own.join(", ") };
+            UnknownAttentionLibrary { chip: chip.name.clone(), name: name.to_owned(), known }
+        })
+    }
+
+    /// The library of this name on a chip. A serving library and the generation of FlashAttention 2 are known on every
+    /// chip, by rates that fit several.
     ///
     /// # Errors
     /// [`UnknownAttentionLibrary`] lists the names that exist.

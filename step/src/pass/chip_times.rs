@@ -73,15 +73,12 @@ fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f
 
 /// Returns the attention library that a stack names, if it was measured on the chip, at a fraction of the chip's clock.
 fn attention_library_of_chip(chip: &Accelerator, name: &str, clock: f64) -> Result<AttentionSoftware, StepError> {
-    match chip.attention.get(name) {
-        Some(own) => Ok(AttentionSoftware::Version(own.at_clock(clock))),
-        None => {
-            let own = chip.attention.keys().map(String::as_str);
-            let known: Vec<&str> = [MODELLED_ATTENTION, SDPA.0].into_iter().chain(own).collect();
-            let (chip, known) = (&chip.name, known.join(", "));
-            Err(StepError::Hardware(format!(
-                "kernels.attention_library: {chip} has no rates of {name:?}; give {known}"
-            )))
+    match AttentionSoftware::measured_on_chip(chip, name) {
+        Ok(AttentionSoftware::Version(own)) => Ok(AttentionSoftware::Version(own.at_clock(clock))),
+        Ok(other) => Ok(other),
+        Err(e) => {
+            let always = format!("{MODELLED_ATTENTION} and {} are known on every chip", SDPA.0);
+            Err(StepError::Hardware(format!("kernels.attention_library: {e}; {always}")))
         }
     }
 }

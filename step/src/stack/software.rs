@@ -119,7 +119,7 @@ pub struct KernelOptions {
     /// True if neighbouring elementwise work is one kernel.
     pub elementwise_fusion: bool,
     /// True if RMS norms, rotations and conversions run as the single operations that the model's Python file writes
-    /// (see `Lowering::composed_layers`).
+    /// (see `Lowering::composed_layers`); the rotation of latent attention stays one kernel.
     #[serde(default)]
     pub composed_layers: bool,
     /// The library that runs causal attention over whole sequences: a name of the chip's file (`cudnn`,

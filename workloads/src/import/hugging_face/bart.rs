@@ -106,57 +106,24 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let encoder_ffn = reader.read_dimension("encoder_ffn_dim", MAX_FFN)?;
     let ffn = reader.read_dimension("decoder_ffn_dim", MAX_FFN)?;
     let encoder_layers = reader.read_dimension("encoder_layers", MAX_LAYERS)?;
-    if let Some(other) = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?
-        && other != encoder_layers
-    {
-        let limit = format!("`encoder_layers` ({encoder_layers}), the same number in transformers");
-        return Err(reader.value_error("num_hidden_layers", other, &limit, "leave it out"));
-    }
     let vocabulary = reader.read_dimension("vocab_size", MAX_VOCABULARY)?;
-    if let Some(other) = reader.read_optional_dimension("decoder_vocab_size", MAX_VOCABULARY)?
-        && other != vocabulary
-    {
-        let limit = format!("`vocab_size` ({vocabulary}): sides with vocabularies of their own are not covered");
-        return Err(reader.value_error("decoder_vocab_size", other, &limit, "give a model with one vocabulary"));
-    }
-    if !reader.read_flag("share_encoder_decoder_embeddings", true)? {
-        let limit = "true: sides with embeddings of their own are not covered";
-        let cure = "give a model with one embedding";
-        return Err(reader.value_error("share_encoder_decoder_embeddings", false, limit, cure));
-    }
     let relative = RELATIVES.iter().find(|relative| relative.model_type == reader.model_type).unwrap_or(&BART);
-    for (key, only) in [
-        ("add_bias_logits", false),
-        ("add_final_layer_norm", relative.normalises_before),
-        ("normalize_before", relative.normalises_before),
-        ("normalize_embedding", relative.embedding_norm),
-    ] {
-        reader.require_flag(key, only, "transformers builds this family with that value alone: correct the key")?;
-    }
-    reader.refuse_null("activation_function")?;
+    check_sides(reader, relative, encoder_layers, vocabulary)?;
     let max_sequence = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
-    let rows = match relative.table {
-        PositionTable::Learned { before } => max_sequence + before,
-        PositionTable::Fixed => {
-            reader.note_assumption("the fixed tables of positions are costed as trained ones".to_owned());
-            max_sequence
-        }
-        PositionTable::Computed => 0,
-    };
+    let rows = rows_of_positions(reader, relative, max_sequence);
     reader.note_assumption(format!(
         "the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default); the encoder stays \
          on a pipeline's first stage"
     ));
-    let own_heads = AttentionShape {
-        heads: encoder_heads,
-        kv_heads: encoder_heads,
-        head_dim: hidden / encoder_heads,
-        sinks: false,
-        shared_value: false,
-    };
     let encoder = LayerKind {
+        attention: (encoder_heads != heads).then_some(AttentionShape {
+            heads: encoder_heads,
+            kv_heads: encoder_heads,
+            head_dim: hidden / encoder_heads,
+            sinks: false,
+            shared_value: false,
+        }),
         side: EncoderDecoderSide::Encoder,
-        attention: (encoder_heads != heads).then_some(own_heads),
         feed: if encoder_ffn == ffn { FeedForward::Own } else { FeedForward::Mlp(encoder_ffn) },
         ..LayerKind::default()
     };
@@ -192,4 +159,51 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         list: LayerList { leading: vec![encoder; encoder_layers as usize], ..LayerList::default() },
         ..llama_without_sizes(reader, hidden)
     })
+}
+
+/// Refuses what the family's model classes do not build, and sides that share less than a vocabulary.
+fn check_sides(
+    reader: &ConfigReader<'_>,
+    relative: &BartRelative,
+    encoder_layers: u64,
+    vocabulary: u64,
+) -> Result<(), WorkloadError> {
+    if let Some(other) = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?
+        && other != encoder_layers
+    {
+        let limit = format!("`encoder_layers` ({encoder_layers}), the same number in transformers");
+        return Err(reader.value_error("num_hidden_layers", other, &limit, "leave it out"));
+    }
+    if let Some(other) = reader.read_optional_dimension("decoder_vocab_size", MAX_VOCABULARY)?
+        && other != vocabulary
+    {
+        let limit = format!("`vocab_size` ({vocabulary}): sides with vocabularies of their own are not covered");
+        return Err(reader.value_error("decoder_vocab_size", other, &limit, "give a model with one vocabulary"));
+    }
+    if !reader.read_flag("share_encoder_decoder_embeddings", true)? {
+        let limit = "true: sides with embeddings of their own are not covered";
+        let cure = "give a model with one embedding";
+        return Err(reader.value_error("share_encoder_decoder_embeddings", false, limit, cure));
+    }
+    for (key, only) in [
+        ("add_bias_logits", false),
+        ("add_final_layer_norm", relative.normalises_before),
+        ("normalize_before", relative.normalises_before),
+        ("normalize_embedding", relative.embedding_norm),
+    ] {
+        reader.require_flag(key, only, "transformers builds this family with that value alone: correct the key")?;
+    }
+    reader.refuse_null("activation_function")
+}
+
+/// Returns the trained rows of a side's table of positions.
+fn rows_of_positions(reader: &ConfigReader<'_>, relative: &BartRelative, max_sequence: u64) -> u64 {
+    match relative.table {
+        PositionTable::Learned { before } => max_sequence + before,
+        PositionTable::Fixed => {
+            reader.note_assumption("the fixed tables of positions are costed as trained ones".to_owned());
+            max_sequence
+        }
+        PositionTable::Computed => 0,
+    }
 }
