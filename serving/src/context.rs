@@ -57,11 +57,7 @@ pub fn copies_of_keys(model: &Model, tensor: u32) -> Result<u32, String> {
         .attention_heads()
         .into_iter()
         .map(|(_, keys)| u32::try_from(u64::from(tensor) / keys.max(1)).unwrap_or(1).max(1));
-    Ok(copies.reduce(greatest_common_divisor).unwrap_or(1))
-}
-
-fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+    Ok(copies.reduce(num_integer::gcd).unwrap_or(1))
 }
 
 /// Keeps the tensor-parallel degrees that allow a given degree; the largest one if none does, whose refusal says why.

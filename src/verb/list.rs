@@ -144,7 +144,8 @@ pub fn entry_of_model(name: &str, m: &Model) -> Result<Value, Failure> {
     let (heads, kv_heads) = m.attention_heads().last().copied().unwrap_or((m.heads, m.kv_heads));
     Ok(json!({
         "name": name, "family": m.family, "layers": m.layer_count(), "hidden": m.hidden, "heads": heads,
-        "kv_heads": kv_heads, "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence, "parameters": parameters,
+        "kv_heads": kv_heads, "ffn": m.ffn, "vocabulary": m.vocabulary, "max_sequence": m.max_sequence,
+        "parameters": parameters,
         "active_parameters": m.active_parameters(),
     }))
 }

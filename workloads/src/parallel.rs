@@ -122,11 +122,7 @@ impl DeviceSlice {
 /// hold every head. If layers differ, it is the largest number that divides the heads of each.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
     let shares = model.attention_heads().into_iter().map(|(_, kv)| (kv / t).max(1));
-    shares.reduce(greatest_common_divisor).unwrap_or(1)
-}
-
-fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+    shares.reduce(num_integer::gcd).unwrap_or(1)
 }
 
 /// Returns the rule for the context-parallel degree under Ulysses, whose exchange gives every device whole heads. The

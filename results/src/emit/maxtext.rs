@@ -232,7 +232,7 @@ impl MaxTextSettings {
         let slices = l.device_count() > u64::from(recipe.fast_domain);
         let (mut left, mut straddles, mut outer) = (recipe.fast_domain, false, 1);
         for (axis, degree) in axes.into_iter().flatten() {
-            let inside = if slices { greatest_common_divisor(degree, left) } else { degree };
+            let inside = if slices { num_integer::gcd(degree, left) } else { degree };
             let between = degree / inside;
             straddles |= between > 1 && left != inside;
             left = if between > 1 { 1 } else { left / inside };
@@ -429,9 +429,4 @@ fn own_names(tensor: NamedTensor, model: &Model, block: DecoderBlock) -> Vec<Str
 
 fn is_in_experts(name: &str, block: DecoderBlock) -> String {
     if block == DecoderBlock::Mixtral && name.starts_with("mlp") { format!("moe_{name}") } else { name.to_owned() }
-}
-
-/// Euclid's algorithm.
-fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

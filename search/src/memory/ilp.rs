@@ -45,7 +45,7 @@ struct PolicyProgram {
 /// [`PolicyIlpError::Layer`] for an inconsistent layer, [`PolicyIlpError::Solver`] when the solver fails.
 pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, PolicyIlpError> {
     layer.check_consistency()?;
-    let unit = layer.tensors.iter().fold(0, |unit, t| greatest_common_divisor(unit, t.bytes.0)).max(1);
+    let unit = layer.tensors.iter().fold(0, |unit, t| num_integer::gcd(unit, t.bytes.0)).max(1);
     let keep_all = layer.policy_of_rerun(OperatorSet::EMPTY).stash.0 / unit;
     let longest = layer.operators.iter().map(|o| o.forward.0).fold(0.0, f64::max);
     let scale = if longest > 0.0 { 1.0 / longest } else { 1.0 };
@@ -226,8 +226,4 @@ fn build_program(layer: &LayerTensors) -> PolicyProgram {
         }
     }
     PolicyProgram { variables, keep, rerun, rows }
-}
-
-fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }

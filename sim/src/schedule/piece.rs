@@ -226,9 +226,9 @@ fn normal_form(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, 
     let mut scale = 0;
     for &(_, k) in members {
         let o = operator(k);
-        scale = greatest_common_divisor(scale, o.latency);
+        scale = num_integer::gcd(scale, o.latency);
         if let Some(e) = o.exclusive_latency.filter(|&e| e < o.latency) {
-            scale = greatest_common_divisor(scale, e);
+            scale = num_integer::gcd(scale, e);
         }
     }
     let mut order: Vec<u32> = members.iter().map(|m| m.1).collect();
@@ -334,11 +334,4 @@ fn kind_bits(kind: OperatorKind) -> u8 {
         OperatorKind::Network => LINK,
         OperatorKind::Nop => 0,
     }
-}
-
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
