@@ -369,7 +369,8 @@ impl Epilogue {
     pub fn compulsory_bytes(&self) -> Bytes {
         let results = Bytes(self.contraction.result.bytes()) * self.contraction.result_count();
         let operands = self.contraction.compulsory_bytes().saturating_sub(results);
-        operands + Bytes(results.0.div_ceil(self.summed.max(1))) + self.elementwise.read + self.elementwise.written
+        // Rounded down: bounds are made of it, and costs count a part of a byte as a part.
+        operands + Bytes(results.0 / self.summed.max(1)) + self.elementwise.read + self.elementwise.written
     }
 }
 
