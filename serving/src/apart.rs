@@ -10,7 +10,7 @@
 //! ([`rate_of_many_devices`]); a finite cluster has whole replicas, and [`best_split`] tries every number of them.
 
 use crate::ServingEngine;
-use crate::costs::{PromptPool, RequestCost};
+use crate::costs::PromptPool;
 use crate::deployment::{Deployment, DeploymentParts, PlanRefusal, ServingAnswer, ServingBound, deployment_of};
 use crate::loaded::{
     AtClock, HighestRate, LEAST_RATE, LoadedPlan, MOST_LOAD, PoolWork, PowerRule, RateEnd, best_of_settings,
@@ -299,8 +299,7 @@ fn decode_rate_at_clock<'a>(
     plan: ServingPlan,
 ) -> RateAtClock<'a> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
-    let free = |request: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*request };
-    loaded.costs.requests = loaded.costs.requests.iter().map(free).collect();
+    loaded.costs = loaded.costs.without_prompts();
     let limit = question.level.time_per_output_token;
     let state = |rate: f64| under_arrivals(&loaded.costs, rate);
     let met =

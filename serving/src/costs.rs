@@ -33,6 +33,10 @@ pub struct RequestCost {
     pub steps: u64,
     /// Iterations that this takes in the mean: as many without drafts.
     pub iterations: f64,
+    /// Mixed iterations that its prompt takes: 1 and more, if it has more tokens than an iteration holds.
+    pub prompt_iterations: f64,
+    /// Mixed iterations that prompts as long fill: a part of one that holds several.
+    pub filled_iterations: f64,
 }
 
 impl IterationCosts {
@@ -63,15 +67,48 @@ impl IterationCosts {
         self.mean_iterations() / self.mean(|r| r.steps as f64)
     }
 
-    /// Iterations for which a sequence has its place: those that decode, and a mixed one with its prompt.
+    /// Iterations for which a sequence has its place: those that decode, and mixed ones with its prompt.
     pub(crate) fn held_iterations(&self) -> f64 {
-        self.mean(|r| r.iterations) + f64::from(u8::from(self.mixed))
+        self.mean(|r| r.iterations + if self.mixed { r.prompt_iterations } else { 0.0 })
+    }
+
+    /// Places that sequences can take at once.
+    ///
+    /// A mixed iteration holds a fixed number of tokens. If prompts fill c iterations each, one more sequence decodes
+    /// after every c, so that answers of L iterations keep L / c places busy, and a prompt another one.
+    pub(crate) fn places(&self) -> f64 {
+        let most = self.most_sequences.max(1) as f64;
+        let filled = self.mean(|r| r.filled_iterations);
+        if self.mixed && filled > 0.0 { most.min(1.0 + self.mean_iterations() / filled) } else { most }
+    }
+
+    /// True if prompts, and not places, bound the sequences that decode.
+    pub(crate) fn is_bound_by_prompts(&self) -> bool {
+        self.places() < self.most_sequences as f64
+    }
+
+    /// Returns the costs of a replica that does prompts first, with the same places, work and saturation: iterations in
+    /// which a mixed one has a prompt count as some of its answer.
+    pub(crate) fn with_prompts_first(&self) -> Self {
+        let longer = |r: &RequestCost| RequestCost {
+            steps: r.steps + r.prompt_iterations.round() as u64,
+            iterations: r.iterations + r.prompt_iterations,
+            ..*r
+        };
+        let requests = if self.mixed { self.requests.iter().map(longer).collect() } else { self.requests.clone() };
+        Self { requests, mixed: false, ..self.clone() }
+    }
+
+    /// Returns the costs of a replica to which other ones bring the cache of prompts.
+    pub(crate) fn without_prompts(&self) -> Self {
+        let decode = |r: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*r };
+        Self { requests: self.requests.iter().map(decode).collect(), mixed: false, ..self.clone() }
     }
 
     /// Decoding time between two sequences that leave, with all places taken.
     pub(crate) fn time_per_place(&self) -> f64 {
-        let most = self.most_sequences.max(1) as f64;
-        self.held_iterations() * self.decode_time(most) / most
+        let places = self.places();
+        self.held_iterations() * self.decode_time(places) / places
     }
 }
 
@@ -191,6 +228,7 @@ pub fn iteration_costs(
     // The nodes of a merged prompt are passes of their own.
     let mixed = times.batching() == Batching::Mixed && times.method().merged().is_none();
     let mut requests = Vec::new();
+    let room = room_for_prompts(times, lengths, most);
     for class in lengths.classes() {
         let (prompt, alone) = if mixed {
             cost_of_mixed_prompt(times, class.input, typical.clamp(1, most), context)?
@@ -198,15 +236,30 @@ pub fn iteration_costs(
             cost_of_prompt(times, class.input)?
         };
         let (steps, latency) = (class.output - 1, times.engine().launch.request_ms * 1e-3);
+        let own = (class.input - times.method().held_tokens(class.input)) as f64;
         requests.push(RequestCost {
             share: class.share,
             prompt,
             alone: alone + latency,
             steps,
             iterations: times.method().passes_for(steps),
+            prompt_iterations: (own / room).ceil().max(1.0),
+            filled_iterations: own / room / f64::from(times.plan().attention_data) / times.passes_in_flight(),
         });
     }
     Ok(IterationCosts { decode, most_sequences: most, requests, mixed })
+}
+
+/// Returns the tokens of a mixed iteration, of those that a group of devices with attention of its own holds, that
+/// prompts may take while `most` sequences decode, or as many as prompts keep busy.
+fn room_for_prompts(times: &PassTimes<'_>, lengths: &RequestLengths, most: u64) -> f64 {
+    let method = times.method();
+    let tokens = times.engine().batching.most_tokens as f64;
+    let prompt = lengths.mean(|class| (class.input - method.held_tokens(class.input)) as f64);
+    let decoded = lengths.mean(|class| method.passes_for(class.output - 1)) * method.verified_tokens() as f64;
+    let parts = f64::from(times.plan().attention_data) * times.passes_in_flight();
+    let placed = most as f64 * method.verified_tokens() as f64 / parts;
+    (tokens - placed.min(tokens * decoded / (prompt + decoded).max(1.0))).max(1.0)
 }
 
 /// Returns the most sequences that decode at once: those that fit and that the engine runs.

@@ -15,7 +15,7 @@ const ROUNDS: u32 = 60;
 /// a prompt waits only for those that happen to coincide.
 #[must_use]
 pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> SteadyState {
-    let running = concurrency.min(costs.most_sequences).max(1);
+    let running = concurrency.min(costs.places() as u64).max(1);
     let (steps, own, alone) = (costs.mean(|r| r.iterations), costs.mean(|r| r.prompt), costs.mean(|r| r.alone));
     let count = running as f64;
     let (mut first, mut between) = (alone, costs.decode_time(count));

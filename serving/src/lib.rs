@@ -22,7 +22,9 @@ pub mod nearest;
 mod pass_time;
 pub mod passes;
 pub mod plan;
+mod prompt_groups;
 mod question;
+mod sequence_numbers;
 pub mod steady;
 pub mod technique;
 
