@@ -112,9 +112,8 @@ def first_questions(draw: random.Random) -> List[coplace.Question]:
     for at in range(8):
         limits = draw.choice([{}, {"max_area": draw.randint(150, 300)}, {"max_power": draw.randint(5, 300)}])
         aims = draw.choice([{}, {"objective": "per-watt"}, {"front": ["area", "power"]}, {"robust": True}])
-        asked.append(
-            coplace.search.question("gpt2-xl", study="smoke", out=f"made/found-{at}", draws=0, seed=at, **limits, **aims)
-        )
+        given = {"study": "smoke", "out": f"made/found-{at}", "draws": 0, "seed": at}
+        asked.append(coplace.search.question("gpt2-xl", **given, **limits, **aims))
     for at in range(2):
         limits = {"max_area": draw.randint(150, 300)}
         asked.append(coplace.sweep.question("gpt2-xl", study="smoke", out=f"made/swept-{at}", **limits))
@@ -184,8 +183,8 @@ def check_same(question: coplace.Question, mine: Reply, theirs: Reply) -> None:
     assert theirs.code == mine.code, (question, mine, theirs)
     if mine.answer != theirs.answer:
         assert question.verb in TIMED, (question, mine, theirs)
-        same = without_clock(values_of(mine.answer), question.verb) == without_clock(values_of(theirs.answer), question.verb)
-        assert same, question
+        values = [without_clock(values_of(reply.answer), question.verb) for reply in (mine, theirs)]
+        assert values[0] == values[1], question
     # The program prints an error with the usage behind it; each way shows an argument's value as it is given there.
     if mine.code:
         assert mine.message.split("; use ")[0] in theirs.message, (question, mine, theirs)

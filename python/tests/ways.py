@@ -148,7 +148,9 @@ class Agent:
                 replies[at] = replace(reply, answer=text)
                 continue
             at = asked.pop(message["id"])
-            fault = result["structuredContent"] if result.get("isError") else {"exit_code": 0, "message": ""}
+            fault: Dict[str, Any] = {"exit_code": 0, "message": ""}
+            if result.get("isError"):
+                fault = result["structuredContent"]
             replies[at] = Reply(fault["exit_code"], "", fault["message"])
             name = re.search(r"^(answer-\d+): ", text, re.MULTILINE)
             if name is not None:

@@ -1,18 +1,21 @@
 """Measures calls from Python against a loop in Rust, and data frames.
 
     python tools/measure.py [CALLS]
+    python tools/measure.py designs
 
 Prints seconds: of CALLS `evaluate` calls (10,000) in a batch, of the same calls in a loop of Rust without Python, of a
 table of plans, and of data frames of 1,000,000 designs with the memory that they add. It needs NumPy, pandas, Polars
-and PyArrow, and a wheel that was built for release.
+and PyArrow, and a wheel that was built for release. `designs` measures the data frames alone.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import coplace
@@ -58,42 +61,52 @@ def write_designs(file: Path) -> None:
     parquet.write_table(table, file, row_group_size=GROUP)
 
 
-def measure_designs() -> None:
-    """Prints the seconds and the memory of data frames of many designs."""
-    import pandas
+#: Data frames of a table.
+FRAMES = {
+    "pandas, Arrow's columns": lambda table: table.to_pandas(arrow=True),
+    "Polars": lambda table: table.to_polars(),
+    "pandas, NumPy's columns (a copy)": lambda table: table.to_pandas(),
+}
+
+
+def measure_frame(name: str, directory: Path) -> str:
+    """The seconds and the memory of a data frame of a sweep's designs, in this process."""
     import polars
     import pyarrow
-    import pyarrow.compute
+    from coplace._answers import designs_of_run
+
+    # The libraries are loaded.
+    polars.DataFrame({"a": [1]}).to_pandas()
+    before = resident_mib()
+    start = time.perf_counter()
+    table = designs_of_run(directory)
+    read, read_mib = time.perf_counter() - start, resident_mib() - before
+    frame = FRAMES[name](table)
+    whole, more_mib = time.perf_counter() - start, resident_mib() - before - read_mib
+    own = pyarrow.table(table).nbytes / 2**20
+    return (
+        f"{len(frame):,} designs of {len(frame.columns)} columns, {own:.0f} MiB, {name}: {whole:.2f} s, of them "
+        f"reading {read:.2f} s; memory {read_mib:+.0f} MiB read, {more_mib:+.0f} MiB for the frame"
+    )
+
+
+def measure_designs() -> None:
+    """Prints the measures of data frames of many designs, each in a process of its own."""
+    import pyarrow.compute  # noqa: F401
 
     with tempfile.TemporaryDirectory(prefix="coplace-") as directory:
         sweep = coplace.sweep("llama2-7b", study="smoke", out=Path(directory) / "sweep")
         assert sweep.directory is not None
         write_designs(sweep.directory / "sweep.parquet")
-        # The libraries are loaded.
-        polars.DataFrame({"a": [1]}).to_pandas()
-        frames = {
-            "pandas, Arrow's columns": lambda table: table.to_pandas(arrow=True),
-            "Polars": lambda table: table.to_polars(),
-            "pandas, NumPy's columns (a copy)": lambda table: table.to_pandas(),
-        }
-        for name, frame_of in frames.items():
-            before = resident_mib()
-            start = time.perf_counter()
-            table = sweep.designs()
-            read, read_mib = time.perf_counter() - start, resident_mib() - before
-            frame = frame_of(table)
-            whole, more_mib = time.perf_counter() - start, resident_mib() - before - read_mib
-            assert len(frame) == DESIGNS and isinstance(frame, (pandas.DataFrame, polars.DataFrame))
-            own = pyarrow.table(table).nbytes / 2**20
-            print(
-                f"{len(frame):,} designs of {len(frame.columns)} columns, {own:.0f} MiB, {name}: {whole:.2f} s, of them "
-                f"reading {read:.2f} s; memory {read_mib:+.0f} MiB read, {more_mib:+.0f} MiB for the frame"
-            )
-            del table, frame
+        for name in FRAMES:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                print(process.submit(measure_frame, name, sweep.directory).result())
 
 
 def main() -> None:
     """Prints the measures."""
+    if sys.argv[1:] == ["designs"]:
+        return measure_designs()
     calls = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     threads = os.cpu_count() or 1
     asked = [coplace.evaluate.question("llama3-8b", **JOB) for _ in range(calls)]
