@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any, Dict
 
@@ -74,6 +75,8 @@ def test_lists_are_taken_where_the_command_takes_commas() -> None:
     ("wrong", "key", "value", "part"),
     [
         ({"sequence_lenth": 4}, "sequence_lenth", "4", "did you mean `sequence_length`"),
+        ({"headroom_gib": "4 GB"}, "headroom_gib", "4 GB", "must be a number"),
+        ({"sequence_length": "4k"}, "sequence_length", "4k", "whole number"),
         ({"devices": "many"}, "devices", "many", "whole number from 1 to 1048576"),
         ({"devices": [1, 2]}, "devices", "[1, 2]", "give one value"),
         ({"devices": -1}, "devices", "-1", "-1 is not in 1..=1048576"),
@@ -248,3 +251,81 @@ def test_ctrl_c_stops_the_work(call: str, printed: str) -> None:
     script = textwrap.dedent(INTERRUPTED.replace("{call}", call))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr
+
+
+SWEPT = """
+    import os, signal, sqlite3, sys, threading, time
+    import coplace
+
+    def numbers():
+        try:
+            store = sqlite3.connect("file:made/sweep.sqlite?mode=ro", uri=True)
+            return {number for number, in store.execute("SELECT number FROM design")}
+        except sqlite3.Error:
+            return set()
+
+    def interrupt(after):
+        while len(numbers()) < after:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = set()
+    for resume in (False, True):
+        threading.Thread(target=interrupt, args=(len(before) + 50,), daemon=True).start()
+        try:
+            coplace.sweep("llama2-7b", study="phaze", out="made", resume=resume)
+            print("ended")
+        except KeyboardInterrupt:
+            kept = numbers()
+            print("interrupted", len(kept) >= len(before) + 50, before <= kept)
+            before = kept
+    # A wrong call afterwards takes nothing away.
+    try:
+        coplace.sweep("llama2-7b", study="phaze", out="made")
+    except coplace.CoplaceError as error:
+        print(error.key, before <= numbers())
+"""
+
+
+def test_an_interrupted_sweep_is_kept_and_goes_on(here: Path) -> None:
+    script = textwrap.dedent(SWEPT)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["interrupted True True", "interrupted True True", "out True"], done.stdout
+
+
+@pytest.mark.parametrize("filtered", ["default", "error"])
+def test_an_exception_of_progress_loses_no_answer(filtered: str) -> None:
+    called = []
+
+    def progress(count: int) -> None:
+        called.append(count)
+        raise ZeroDivisionError("mine")
+
+    asked = [coplace.plan.question("llama3-8b", **{**JOB, "devices": 8, "global_batch": 8 * at}) for at in (1, 2, 3)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter(filtered, coplace.CoplaceWarning)  # type: ignore[arg-type]
+        answers = coplace.batch(asked, progress=progress)
+    assert len(answers) == 3 and all(isinstance(answer, coplace.Answer) for answer in answers)
+    assert len(called) == 1
+    assert filtered == "error" or "progress raised ZeroDivisionError: mine" in str(said[0].message)
+
+
+def test_charts_of_the_report_are_shown_alone_or_together(here: Path) -> None:
+    answer = coplace.plan("opt-350m", **JOB)
+    timeline = answer.plot("timeline", interactive=True)
+    assert timeline._repr_html_().startswith("<iframe srcdoc=") and ":has(#chart-timeline)" in timeline.html
+    assert timeline.save(here / "timeline.html").stat().st_size > 1_000_000
+    assert "display: none" not in answer.plot(interactive=True).html.split("<script")[0]
+    run = coplace.search("llama2-7b", study="smoke", out="run")
+    for name in ("pareto", "memory", "roofline"):
+        assert f":has(#chart-{name}" in run.plot(name, interactive=True).html
+    for asked, name, part in (
+        (answer, "timelin", "is no chart of a report"),
+        (answer, "pareto", "is not in the report of this plan; there is timeline, memory"),
+        (coplace.list("chips"), "timeline", "run"),
+    ):
+        with pytest.raises(coplace.CoplaceError, match=part):
+            asked.plot(name, interactive=True)
+    with pytest.raises(coplace.CoplaceError, match="there is .*interactive=True draws more"):
+        answer.plot("timeline")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -73,13 +74,51 @@ def test_the_wheel_has_the_program(tmp_path: Path) -> None:
     assert head.stderr == ""
 
 
-@pytest.mark.parametrize("page", ["README.md", "python/README.md"])
+#: A model of a user's own, as Hugging Face writes it.
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 64000,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+
+
+@pytest.mark.parametrize("page", ["python/README.md", "docs/src/python.md"])
 def test_the_python_of_a_page_runs(page: str, here: Path) -> None:
     code = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert len(code) == 1 and len(code[0].splitlines()) <= 12
     pytest.importorskip("pyarrow")
     pytest.importorskip("pandas")
-    assert run([sys.executable, "-c", code[0]], here).strip()
+    (here / "config.json").write_text(json.dumps(CONFIG))
+    # The blocks of a page belong together.
+    assert code and run([sys.executable, "-c", "".join(code)], here).strip()
+
+
+def test_ten_lines_lead_from_a_config_and_an_area_to_a_front_a_plan_and_a_report(here: Path) -> None:
+    page = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    (here / "config.json").write_text(json.dumps(CONFIG))
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    shown = "\nprint(len(run.front.designs), len(designs), run.best.design.area_mm2, run.plot(), len(answer.plans))"
+    last = run([sys.executable, "-c", code + shown], here).splitlines()[-1]
+    front, designs, area, rest = last.split(" ", 3)
+    assert 1 < int(front) < int(designs) and 200 < float(area) <= 400, last
+    assert re.fullmatch(r"<figure pareto: \d+ bytes of SVG> [1-9]\d*", rest), last
+    assert (here / "report.html").stat().st_size > 1_000_000
+    # The commands of the first screen are those that .ci/run tries in an environment without anything else.
+    start = page.split("## Quick start")[1].split("**")[0]
+    commands = [line.split("  #")[0].strip() for line in start.splitlines() if line.startswith("    ")]
+    assert commands == ["pip install coplace-*.whl", "coplace search llama2-7b --study smoke"]
 
 
 def test_every_verb_has_help() -> None:

@@ -116,6 +116,8 @@ pub type CombinationResults<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sy
 /// Calls `some` for each group of numbers on all of rayon's threads, and `keep` with batches of the results on the
 /// calling thread. Stops at the first error of either; results that were kept stay kept.
 ///
+/// A calling thread of rayon's own pool calls `some` too: the pool may have no other.
+///
 /// # Errors
 /// The first error of `some` or `keep`.
 pub fn run_in_groups<T: Send, E: Send>(
@@ -126,17 +128,22 @@ pub fn run_in_groups<T: Send, E: Send>(
     let groups = Mutex::new(groups);
     let stop = AtomicBool::new(false);
     let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let results_of = |numbers: Vec<u64>| some(&numbers).map(|found| numbers.into_iter().zip(found));
     let (sender, receiver) = sync_channel(WAITING);
-    let (next, stop) = (&next, &stop);
+    let (next, stop, results_of) = (&next, &stop, &results_of);
+    let own = rayon::current_thread_index();
     rayon::in_place_scope(move |scope| {
-        for _ in 0..rayon::current_num_threads() {
+        for _ in usize::from(own.is_some())..rayon::current_num_threads() {
             let sender = sender.clone();
             scope.spawn(move |_| {
-                while !stop.load(Ordering::Relaxed)
+                // The calling thread may come here while it waits inside `some`. It would wait for itself.
+                let is_receiver = own.is_some() && rayon::current_thread_index() == own;
+                while !is_receiver
+                    && !stop.load(Ordering::Relaxed)
                     && let Some(numbers) = next()
                 {
                     // The receiver is gone after an error.
-                    if sender.send(some(&numbers).map(|found| numbers.into_iter().zip(found))).is_err() {
+                    if sender.send(results_of(numbers)).is_err() {
                         break;
                     }
                 }
@@ -146,7 +153,16 @@ pub fn run_in_groups<T: Send, E: Send>(
         let mut outcome = Ok(());
         let (mut found, mut last) = (Vec::new(), Instant::now());
         loop {
-            let ended = match receiver.recv_timeout(PAUSE.saturating_sub(last.elapsed())) {
+            let received = match receiver.try_recv() {
+                Err(_) if own.is_some() => next().map(results_of),
+                Err(_) => None,
+                Ok(results) => Some(results),
+            };
+            let received = match received {
+                Some(results) => Ok(results),
+                None => receiver.recv_timeout(PAUSE.saturating_sub(last.elapsed())),
+            };
+            let ended = match received {
                 Ok(Ok(some)) => {
                     found.extend(some);
                     false

@@ -199,3 +199,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_sweep_ends_on_the_threads_of_any_pool() {
+    use rayon::prelude::*;
+    // Work inside the work, as a planner has it: a thread that waits for it may take up other work of the pool.
+    let squares = |numbers: &[u64]| -> Result<Vec<u64>, String> {
+        Ok(numbers.par_iter().with_max_len(1).map(|number| number * number).collect())
+    };
+    for threads in [1, 2, 4] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let mut kept = Vec::new();
+        let groups = || (0..3 * WAITING as u64).map(|at| vec![2 * at, 2 * at + 1]);
+        pool.install(|| {
+            run_in_groups(groups(), &squares, &mut |found| {
+                kept.extend(found);
+                Ok(())
+            })
+        })
+        .unwrap();
+        kept.sort_unstable();
+        let all: Vec<(u64, u64)> = (0..6 * WAITING as u64).map(|number| (number, number * number)).collect();
+        assert_eq!(kept, all, "{threads} threads");
+        // An error of either ends it.
+        let refused = |numbers: &[u64]| if numbers[0] == 40 { Err("some".to_owned()) } else { squares(numbers) };
+        let wrong = pool.install(|| run_in_groups(groups(), &refused, &mut |_| Ok(())));
+        assert_eq!(wrong, Err("some".to_owned()));
+        let wrong = pool.install(|| run_in_groups(groups(), &squares, &mut |_| Err("keep".to_owned())));
+        assert_eq!(wrong, Err("keep".to_owned()));
+    }
+}

@@ -11,7 +11,7 @@ from coplace._asking import BatchInterrupted, Question, batch
 from coplace._choosing import Choice, choose
 from coplace._core import __version__
 from coplace._errors import CoplaceError, CoplaceWarning
-from coplace._figures import Figure
+from coplace._figures import Figure, InteractiveFigure
 from coplace._inputs import Chip, Fabric, Model, Stack, Study
 from coplace.verbs import *  # noqa: F403
 from coplace.verbs import __all__ as _verbs
@@ -25,6 +25,7 @@ __all__ = [
     "CoplaceWarning",
     "Fabric",
     "Figure",
+    "InteractiveFigure",
     "Model",
     "Question",
     "Record",

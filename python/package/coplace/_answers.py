@@ -6,7 +6,7 @@ import difflib
 import html
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Literal, Optional, Tuple, Union, overload
 
 from coplace import _core
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars
 
     from coplace._asking import Question
-    from coplace._figures import Figure
+    from coplace._figures import Figure, InteractiveFigure
 
 #: The texts of an object that can be shown in a line.
 _SHOWN = 4
@@ -97,11 +97,17 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._columns.__arrow_c_stream__(requested_schema)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The table as a data frame of pandas. It needs ``pip install coplace[pandas]``."""
+    def to_pandas(self, *, arrow: bool = False) -> pandas.DataFrame:
+        """The table as a data frame of pandas. It needs ``pip install coplace[pandas]``.
+
+        Columns are of NumPy, copied from Arrow's. With ``arrow`` they are Arrow's own (``pandas.ArrowDtype``): nothing
+        is copied.
+        """
+        import pandas
         import pyarrow
 
-        frame: pandas.DataFrame = pyarrow.table(self).to_pandas()
+        columns = pandas.ArrowDtype if arrow else None
+        frame: pandas.DataFrame = pyarrow.table(self).to_pandas(types_mapper=columns)
         return frame
 
     def to_polars(self) -> polars.DataFrame:
@@ -224,20 +230,31 @@ class Answer(Record):
             raise CoplaceError(fault(f"{self._question.verb}: {limit}; {cure}", limit=limit, cure=cure))
         return designs_of_run(self.directory)
 
-    def to_pandas(self, path: Optional[str] = None) -> pandas.DataFrame:
+    def to_pandas(self, path: Optional[str] = None, *, arrow: bool = False) -> pandas.DataFrame:
         """The same as ``table(path).to_pandas()``."""
-        return self.table(path).to_pandas()
+        return self.table(path).to_pandas(arrow=arrow)
 
     def to_polars(self, path: Optional[str] = None) -> polars.DataFrame:
         """The same as ``table(path).to_polars()``."""
         return self.table(path).to_polars()
 
-    def plot(self, name: Optional[str] = None) -> Figure:
-        """The figure that the command draws: a plan's memory, a search's front (``pareto``) or ``tornado``, or the
-        front of deployments."""
-        from coplace._figures import draw
+    @overload
+    def plot(self, name: Optional[str] = None, *, interactive: Literal[False] = False) -> Figure: ...
 
-        return draw(self, name)
+    @overload
+    def plot(self, name: Optional[str] = None, *, interactive: Literal[True]) -> InteractiveFigure: ...
+
+    def plot(self, name: Optional[str] = None, *, interactive: bool = False) -> Union[Figure, InteractiveFigure]:
+        """The figure that the command draws: a plan's memory, a search's front (``pareto``) or ``tornado``, or the
+        front of deployments.
+
+        With ``interactive`` it is a chart of the report to zoom and point at: ``timeline``, ``memory``, ``roofline``,
+        ``stages``, ``time``, ``decisions`` of a plan, an evaluation or a search; ``pareto``, ``tornado``,
+        ``comparison``, ``dies`` of a search. Without a name it is the whole report.
+        """
+        from coplace._figures import draw, draw_interactive
+
+        return draw_interactive(self, name) if interactive else draw(self, name)
 
     def save(self, path: Union[str, Path]) -> Path:
         """Writes the JSON answer, which ``compare``, ``report`` and ``chip=`` take."""

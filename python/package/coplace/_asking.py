@@ -118,8 +118,10 @@ class _Progress:
             self._write(line)
 
     def _write(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self.width) + ("\r" if not line else ""))
-        sys.stderr.flush()
+        # Nobody may be there to read it any more. The work goes on.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write("\r" + line.ljust(self.width) + ("\r" if not line else ""))
+            sys.stderr.flush()
         self.width = len(line)
 
 
@@ -152,15 +154,25 @@ def batch(
     """Answers many questions side by side, without Python's lock. Answers are in the order of the questions.
 
     A question that fails has its :class:`CoplaceError` in the place of its answer. ``progress`` is called with the
-    number of answers a few times a second; on a terminal and in a notebook a line shows it. Ctrl-C raises
-    :class:`BatchInterrupted`, which has the answers so far.
+    number of answers a few times a second; on a terminal and in a notebook a line shows it. An exception of
+    ``progress`` becomes a warning, and the work goes on without it. Ctrl-C raises :class:`BatchInterrupted`, which has
+    the answers so far.
     """
+    report = progress
     asked = [_question(value) for value in questions]
     with contextlib.ExitStack() as files, _Progress() as shown:
 
         def told(count: int) -> None:
-            if progress is not None:
-                progress(count)
+            nonlocal report
+            if report is not None:
+                try:
+                    report(count)
+                except Exception as why:
+                    report = None
+                    # Where a filter makes an exception of it, the answers would be lost.
+                    with contextlib.suppress(CoplaceWarning):
+                        message = f"progress raised {type(why).__name__}: {why}; it is not called again"
+                        warnings.warn(message, CoplaceWarning, stacklevel=3)
             shown.line(f"{count} of {len(asked)} questions")
 
         plain = [(question.verb, *_plain(question, files)) for question in asked]
