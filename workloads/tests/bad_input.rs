@@ -438,8 +438,8 @@ fn an_unknown_family() {
         ("colour", "give a model of one of these families"),
         (
             "rwkv",
-            "it needs linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near), which is \
-             not covered yet: give a model of one of these families",
+            "it needs linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near), which \
+             is not covered yet: give a model of one of these families",
         ),
     ] {
         let error = llama("\"llama\"", &format!("\"{given}\""));

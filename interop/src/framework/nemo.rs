@@ -52,8 +52,8 @@ const SAME: [&str; 20] = [
     "tensor_model_parallel_size",
 ];
 
-/// Keys that decide neither time nor memory, or say what every run of this kind has: logs, checkpoints, data, tokenizer,
-/// initial values, learning rates.
+/// Keys that decide neither time nor memory, or say what every run of this kind has: logs, checkpoints, data, the
+/// tokenizer, initial values, learning rates.
 const NOTHING: [&str; 75] = [
     "cluster*",
     "defaults*",

@@ -216,7 +216,6 @@ impl MegatronArguments {
                 self.push_flag("quick-geglu", true);
                 self.push_argument("glu-linear-offset", "1.0");
                 self.push_argument("activation-func-clamp-value", format_args!("{limit:?}"));
-                self.push_flag("no-bias-gelu-fusion", true);
             }
             None => self.push_flag("swiglu", model.gated),
         }
