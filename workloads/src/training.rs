@@ -301,7 +301,7 @@ impl TrainingGraph {
             // The encoder's result travels along to every stage.
             let encoded = plan.encoder_plan().residual_stream_bytes();
             for segment in [&mut embedding, &mut layer] {
-                segment.boundary_bytes = segment.boundary_bytes + encoded;
+                segment.boundary_bytes += encoded;
             }
         }
         let mut head = Segment::new(SegmentKind::Head, 1, plan.build_head(), lowering);
