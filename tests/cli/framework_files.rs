@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The jobs that are written and read again: name of the file, model and arguments.
-const JOBS: [(&str, &str); 16] = [
+const JOBS: [(&str, &str); 19] = [
     (
         "dense.sh",
         "llama3-8b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 2 --recompute none;selective;full",
@@ -35,6 +35,17 @@ const JOBS: [(&str, &str); 16] = [
         "mixtral.sh",
         "mixtral-8x7b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 4 --expert 4 --sequence-length \
                     4096 --recompute none;selective;full",
+    ),
+    ("sinks.sh", "gpt-oss-20b H100 --devices 64 --global-batch 256 --sequence-length 8192 --expert 8 --recompute full"),
+    (
+        "windows.sh",
+        "gpt-oss-120b H100 --devices 64 --global-batch 256 --sequence-length 8192 --pipeline 4 --expert 8 --tensor 1 \
+         --layer-split 4:4 --virtual-stages 1 --recompute block:2 --zero 1 --micro-batch 1",
+    ),
+    (
+        "ring.sh",
+        "gpt-oss-120b H100 --devices 64 --global-batch 64 --sequence-length 32768 --pipeline 2 --expert 16 --context 2 \
+         --virtual-stages 3 --recompute full --zero 1 --micro-batch 1",
     ),
     ("gpt.sh", "gpt3-175b A100 --devices 1024 --global-batch 1536 --recompute selective;full --layer-split even"),
     ("bias.sh", "qwen2.5-7b H100 --devices 64 --global-batch 512 --recompute none;selective;full"),

@@ -125,8 +125,18 @@ impl Model {
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
-        let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_matrices());
+        let cross = count_if(self.attends_to_encoder(), self.attention_matrices());
         mixer.saturating_add(cross).saturating_add(mlps)
+    }
+
+    /// Returns whether a layer attends to an encoder's result.
+    fn attends_to_encoder(&self) -> bool {
+        self.variations.side == EncoderDecoderSide::Decoder
+    }
+
+    /// Returns the weights of the products that make keys and values of an encoder's result.
+    fn cross_key_value_matrices(&self) -> u64 {
+        count_if(self.attends_to_encoder(), self.hidden.saturating_mul(self.kv_width() + self.value_width()))
     }
 
     /// Returns the weights of the products into and out of a state-space scan.
@@ -230,6 +240,7 @@ impl Model {
         layers
             .saturating_add(self.head_matrices(vocabulary_rows))
             .saturating_add(patches)
+            .saturating_add(self.variations.frames.map_or(0, |frames| frames.matrices(self.hidden)))
             .saturating_add(self.further_matrices())
     }
 
@@ -272,8 +283,13 @@ impl Model {
             PositionEncoding::Rotary | PositionEncoding::Alibi | PositionEncoding::None => 0,
         };
         // Each side has positions and norms of its own.
-        let sides = if self.variations.side == EncoderDecoderSide::Decoder { 2 } else { 1 };
-        let tables = sides * (positions + self.token_types).saturating_mul(self.hidden);
+        let sides = if self.attends_to_encoder() { 2 } else { 1 };
+        let tables_of = |sides: u64| sides * (positions + self.token_types).saturating_mul(self.hidden);
+        // An encoder of sound has a table of its own length.
+        let tables = match self.variations.frames {
+            Some(frames) => tables_of(1).saturating_add(frames.vectors(self.hidden)),
+            None => tables_of(sides),
+        };
         let norms = sides * (count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm))
             + count_if(self.head_transform, norm);
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
@@ -316,7 +332,7 @@ impl Model {
             }
             None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
-        let cross = count_if(self.variations.side == EncoderDecoderSide::Decoder, self.attention_biases());
+        let cross = count_if(self.attends_to_encoder(), self.attention_biases());
         mixer.saturating_add(cross).saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
@@ -325,7 +341,7 @@ impl Model {
         let variations = &self.variations;
         let branches = u64::from(variations.mixer != Mixer::None)
             + u64::from(!variations.without_mlp)
-            + u64::from(variations.side == EncoderDecoderSide::Decoder)
+            + u64::from(self.attends_to_encoder())
             - u64::from(variations.without_first_norm);
         let norms = match (self.norm_placement, variations.parallel) {
             (NormPlacement::Sandwich, _) => 2 * branches,
@@ -372,9 +388,15 @@ impl Model {
             + count_if(variations.relative_in_layers, variations.relative_rows * self.heads)
     }
 
+    /// Returns whether a product of attention's input, `query`, `key` or `value`, has a bias.
+    pub(crate) fn has_bias(&self, part: &str) -> bool {
+        self.qkv_bias && !(self.variations.key_without_bias && part == "key")
+    }
+
     /// Returns the biases of the products of queries, keys and values and of attention's result.
     fn attention_biases(&self) -> u64 {
-        count_if(self.qkv_bias, self.query_width() + self.kv_width() + self.value_width())
+        let keys = count_if(!self.variations.key_without_bias, self.kv_width());
+        count_if(self.qkv_bias, self.query_width() + keys + self.value_width())
             + count_if(self.attention_output_bias, self.hidden)
     }
 
@@ -389,8 +411,10 @@ impl Model {
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let pieces = self.pieces_of_sequence(sequence_length);
-        let seen = pieces.map_or(sequence_length.into(), |pieces| pieces.mean_over_keys(u128::from));
-        self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |_| seen)
+        self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
+            let whole = || layer.variations.tokens_of_side(sequence_length).into();
+            pieces.map_or_else(whole, |pieces| pieces.mean_over_keys(u128::from))
+        })
     }
 
     /// Returns [`Self::training_flops`] with only those scores that the result depends on. A token of a causal model
@@ -414,7 +438,8 @@ impl Model {
                 }
             };
             let pieces = layer.pieces_of_attention(sequence_length);
-            pieces.map_or_else(|| seen(sequence_length), |pieces| pieces.mean_over_keys(seen))
+            let whole = layer.variations.tokens_of_side(sequence_length);
+            pieces.map_or_else(|| seen(whole), |pieces| pieces.mean_over_keys(seen))
         })
     }
 
@@ -428,22 +453,29 @@ impl Model {
         seen: impl Fn(&Self) -> u128,
     ) -> Flops {
         let tokens = u128::from(sequences) * u128::from(sequence_length);
-        let mut each = 0;
+        let mut each_sequence = 0;
         for (kind, count) in self.layer_kinds() {
             let layer = if self.list.is_empty() { self.clone() } else { self.with_uniform_kind(&kind) };
-            each += u128::from(count) * layer.layer_operations(seen(&layer), sequence_length);
+            let own = layer.variations.tokens_of_side(sequence_length);
+            let cross = 6
+                * u128::from(layer.cross_key_value_matrices())
+                * u128::from(layer.variations.encoder_tokens(sequence_length));
+            let operations = u128::from(own) * layer.layer_operations(seen(&layer), sequence_length) + cross;
+            each_sequence += u128::from(count) * operations;
         }
         let further = u128::from(self.variations.further_tokens);
         if further > 0 {
             let last = self.with_uniform_kind(&self.last_kind());
-            each +=
+            let each =
                 further * last.layer_operations(seen(&last), sequence_length) + 6 * u128::from(self.further_matrices());
+            each_sequence += u128::from(sequence_length) * each;
         }
+        each_sequence += self.variations.frames.map_or(0, |frames| frames.operations(self.hidden));
         // Every module has its own logits.
         let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
         let pooled = self.variations.pooled_head.is_some();
         let heads = if pooled { u128::from(sequences) } else { tokens };
-        Flops(tokens * each + heads * head + self.patch_operations(sequences, sequence_length))
+        Flops(u128::from(sequences) * each_sequence + heads * head + self.patch_operations(sequences, sequence_length))
     }
 
     /// Returns the operations of the product that turns patches into tokens: 4 per weight, because its input has no
@@ -463,10 +495,12 @@ impl Model {
         })
     }
 
-    /// Returns the operations of a layer per token, in a model of alike layers.
+    /// Returns the operations of a layer per token, in a model of alike layers, without those of the keys and values
+    /// that it makes of an encoder's result.
     fn layer_operations(&self, seen: u128, sequence_length: u64) -> u128 {
         // The indexer's input is detached: its products have no gradient of the input.
-        let products = 6 * u128::from(self.active_layer_matrix_parameters()) - 2 * u128::from(self.indexer_matrices());
+        let products = 6 * u128::from(self.active_layer_matrix_parameters() - self.cross_key_value_matrices())
+            - 2 * u128::from(self.indexer_matrices());
         let widths = 6 * u128::from(self.query_width() + self.context_width());
         let scan = self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations());
         let mixer = match self.variations.mixer {
@@ -478,8 +512,8 @@ impl Model {
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };
-        let cross =
-            if self.variations.side == EncoderDecoderSide::Decoder { widths * u128::from(sequence_length) } else { 0 };
+        let encoded = u128::from(self.variations.encoder_tokens(sequence_length));
+        let cross = if self.attends_to_encoder() { widths * encoded } else { 0 };
         products + mixer + cross
     }
 }

@@ -103,6 +103,7 @@ impl DeviceSlice {
             });
         }
         check_context(model, lowering)?;
+        check_encoder(model, lowering)?;
         check_experts(model, lowering)?;
         Ok(Self {
             heads: model.heads / t,
@@ -182,6 +183,24 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that devices divide the tokens of an encoder whose sequences have a length of their own.
+fn check_encoder(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
+    let tokens = model.variations.encoder_tokens(lowering.sequence_length);
+    let t = if lowering.sequence_parallel { lowering.tensor_parallel } else { 1 };
+    let split = u64::from(lowering.context_parallel) * u64::from(t);
+    if model.variations.frames.is_none() || tokens.is_multiple_of(split) {
+        return Ok(());
+    }
+    let near = (1..split).rev().find(|n| tokens.is_multiple_of(*n)).unwrap_or(1);
+    Err(WorkloadError::BadLowering {
+        model: model.name.clone(),
+        setting: "the devices that a sequence is split over".to_owned(),
+        value: split.to_string(),
+        limit: format!("a divisor of the encoder's {tokens} tokens"),
+        cure: format!("use {near}, or switch sequence parallelism off"),
+    })
 }
 
 /// Checks expert parallelism: the model has experts, and they divide.

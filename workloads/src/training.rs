@@ -299,8 +299,9 @@ impl TrainingGraph {
         let mut layer = Segment::new(SegmentKind::Layer, model.layers, plan.build_layers(), lowering);
         if model.variations.side == EncoderDecoderSide::Decoder {
             // The encoder's result travels along to every stage.
+            let encoded = plan.encoder_plan().residual_stream_bytes();
             for segment in [&mut embedding, &mut layer] {
-                segment.boundary_bytes = segment.boundary_bytes * 2;
+                segment.boundary_bytes += encoded;
             }
         }
         let mut head = Segment::new(SegmentKind::Head, 1, plan.build_head(), lowering);

@@ -170,6 +170,44 @@ pub struct Patches {
     pub bias: bool,
 }
 
+/// Frames of sound before an encoder, instead of tokens (Whisper, Radford et al. 2022, section 2.2): two convolutions
+/// over the frames, the second with a stride, and a table of positions of the encoder's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoundFrames {
+    /// Numbers per frame: bins of the spectrogram.
+    pub bins: u64,
+    /// The encoder's tokens per sequence, however long the decoder's is.
+    pub tokens: u64,
+}
+
+impl SoundFrames {
+    /// Frames that a convolution's result depends on (transformers 5.17, `WhisperEncoder`: `kernel_size`).
+    pub const REACH: u64 = 3;
+    /// Frames per token of the encoder (`WhisperEncoder`: the strides of both convolutions).
+    pub const STRIDE: u64 = 2;
+
+    /// Returns the weights of both convolutions into a width of `hidden`.
+    #[must_use]
+    pub fn matrices(&self, hidden: u64) -> u64 {
+        Self::REACH.saturating_mul(hidden).saturating_mul(self.bins.saturating_add(hidden))
+    }
+
+    /// Returns the parameters in no matrix: both convolutions' biases, and the table of positions.
+    #[must_use]
+    pub fn vectors(&self, hidden: u64) -> u64 {
+        hidden.saturating_mul(self.tokens.saturating_add(2))
+    }
+
+    /// Returns the operations of a training step per sequence: 4 per weight of the first convolution, whose input has
+    /// no gradient, on every frame, and 6 per weight of the second on every token.
+    #[must_use]
+    pub fn operations(&self, hidden: u64) -> u128 {
+        let [bins, tokens, hidden] = [self.bins, self.tokens, hidden].map(u128::from);
+        let (reach, stride) = (u128::from(Self::REACH), u128::from(Self::STRIDE));
+        reach * hidden * tokens * (4 * stride * bins + 6 * hidden)
+    }
+}
+
 /// A head on one token of every sequence, instead of all of them (classes of an image, an embedding of a text).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PooledHead {
@@ -313,6 +351,12 @@ pub struct Variations {
     /// True if every layer has such a table of its own (umT5).
     #[serde(skip_serializing_if = "is_false")]
     pub relative_in_layers: bool,
+    /// True if keys have no bias where queries and values do (Whisper).
+    #[serde(skip_serializing_if = "is_false")]
+    pub key_without_bias: bool,
+    /// Sound instead of tokens before the encoder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<SoundFrames>,
     /// Images instead of tokens.
     pub patches: Option<Patches>,
     /// A head on one token of every sequence.
@@ -320,4 +364,24 @@ pub struct Variations {
     /// Modules that predict further tokens, each a layer like the last one
     /// ([`crate::Model::with_further_token_modules`]).
     pub further_tokens: u64,
+}
+
+impl Variations {
+    /// Returns the tokens of a sequence in the encoder, where the decoder has `sequence`.
+    #[must_use]
+    pub fn encoder_tokens(&self, sequence: u64) -> u64 {
+        self.frames.map_or(sequence, |frames| frames.tokens)
+    }
+
+    /// Returns the tokens of a sequence in the longer of encoder and decoder.
+    #[must_use]
+    pub fn longest_side(&self, sequence: u64) -> u64 {
+        sequence.max(self.encoder_tokens(sequence))
+    }
+
+    /// Returns the tokens of a sequence in a layer of this side, where the decoder has `sequence`.
+    #[must_use]
+    pub fn tokens_of_side(&self, sequence: u64) -> u64 {
+        if self.side == EncoderDecoderSide::Encoder { self.encoder_tokens(sequence) } else { sequence }
+    }
 }

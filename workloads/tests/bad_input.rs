@@ -436,11 +436,10 @@ fn an_unknown_family() {
         // Another version is no misspelling.
         ("qwen9", "give a model of one of these families"),
         ("colour", "give a model of one of these families"),
-        ("rwkv", "it needs linear recurrences, which is not covered yet: give a model of one of these families"),
         (
-            "whisper",
-            "it needs an encoder of audio whose sequences are longer than the decoder's, and convolutions before it, \
-             which is not covered yet: give a model of one of these families",
+            "rwkv",
+            "it needs linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near), which \
+             is not covered yet: give a model of one of these families",
         ),
     ] {
         let error = llama("\"llama\"", &format!("\"{given}\""));
@@ -669,7 +668,7 @@ const LINE_OF_FEED: [(&str, &str); 3] = [
 /// A model with an encoder and a decoder has both sides, in the form that transformers builds.
 #[test]
 fn a_side_alone_or_another_form_is_refused() {
-    for family in ["bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "mt5", "t5", "umt5"] {
+    for family in ["bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "mt5", "t5", "umt5", "whisper"] {
         let file = format!("transformers/{family}");
         assert_refused(&file, "is_encoder_decoder", "false", "true");
         assert_refused(&file, "is_encoder_decoder", "\"banana\"", "true or false");

@@ -125,7 +125,6 @@ const UNREAD: UnreadKeys = UnreadKeys {
         "use-dist-ckpt",
         "use-mcore-models",
         "use-persistent-ckpt-worker",
-        "use-rope-scaling",
         "use-rotary-position-embeddings",
         "valid-data-path",
         "vocab-file",
@@ -354,7 +353,13 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
             }
         },
         (Some("full"), Some("block")) => {
-            options.push("recompute", format!("block:{}", blocks.unwrap_or(1)));
+            let of_block = megatron_model::layers_of_block(keys)?;
+            let layers = blocks.unwrap_or(1);
+            if !layers.is_multiple_of(of_block) {
+                let limit = format!("must be whole blocks of {of_block} layers, of which one has no window");
+                return Err(keys.fault("recompute-num-layers", limit));
+            }
+            options.push("recompute", format!("block:{}", layers / of_block));
         }
         (Some("full"), _) => {
             keys.expect("recompute-num-layers", "1")?;

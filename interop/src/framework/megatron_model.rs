@@ -4,7 +4,7 @@ use super::keys::{FrameworkFileError, FrameworkKeys};
 use super::model::{ConfigJson, FrameworkModel};
 
 /// The arguments that describe the model.
-pub(super) const KEYS: [&str; 44] = [
+pub(super) const KEYS: [&str; 52] = [
     "num-layers",
     "hidden-size",
     "ffn-hidden-size",
@@ -49,6 +49,14 @@ pub(super) const KEYS: [&str; 44] = [
     "embed-layernorm",
     "extra-vocab-size",
     "pad-vocab-size-to",
+    "quick-geglu",
+    "glu-linear-offset",
+    "activation-func-clamp-value",
+    "softmax-type",
+    "window-size",
+    "window-attn-skip-freq",
+    "use-rope-scaling",
+    "rope-scaling-factor",
 ];
 
 /// The padding of vocabularies: a multiple of this times the tensor-parallel degree. Source: `arguments.py`,
@@ -70,6 +78,35 @@ pub(super) fn leading_layers(keys: &mut FrameworkKeys) -> Result<u64, FrameworkF
     found.ok_or_else(|| keys.fault("moe-layer-freq", fault))
 }
 
+/// The layers from one without a window to the next, if most have one: the unit in which stages hold layers.
+pub(super) fn layers_of_block(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
+    if keys.list("window-size").is_none() {
+        return Ok(1);
+    }
+    match keys.text("window-attn-skip-freq")?.map(|text| text.parse::<u64>()) {
+        None => Ok(1),
+        Some(Ok(period)) if period > 0 => Ok(period),
+        Some(_) => {
+            let limit = "is no number; other orders of layers with windows are not modelled";
+            Err(keys.fault("window-attn-skip-freq", limit))
+        }
+    }
+}
+
+/// Reads the keys that a query sees through the window, from `127,0` or `(127,0)`: those to the left, and its own.
+fn read_window(keys: &mut FrameworkKeys) -> Result<Option<u64>, FrameworkFileError> {
+    let Some(text) = keys.text("window-size")? else { return Ok(None) };
+    let numbers: String = text.chars().filter(|c| !c.is_whitespace() && !"()".contains(*c)).collect();
+    let left = numbers.split_once(',').filter(|(_, right)| *right == "0").and_then(|(left, _)| left.parse().ok());
+    match left {
+        Some(left) => Ok(Some(u64::saturating_add(left, 1))),
+        None => {
+            let limit = "is not two numbers, of which the second is 0 (127,0); other windows are not modelled";
+            Err(keys.fault("window-size", limit))
+        }
+    }
+}
+
 /// The sizes that every family has.
 struct CommonSizes {
     layers: u64,
@@ -88,7 +125,15 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
             return Err(keys.fault(key, "is of a model that is not built from arguments; name the model before --from"));
         }
     }
-    let swiglu = keys.switch("swiglu")?;
+    let limited = keys.switch("quick-geglu")?;
+    let swiglu = keys.switch("swiglu")? || limited;
+    let (window, period) = (read_window(keys)?, layers_of_block(keys)?);
+    let sinks = match keys.text("softmax-type")?.as_deref() {
+        None | Some("vanilla") => false,
+        Some("learnable") => true,
+        Some(_) => return Err(keys.fault("softmax-type", "is not modelled; vanilla and learnable are")),
+    };
+    keys.read_all(&["glu-linear-offset", "activation-func-clamp-value", "use-rope-scaling", "rope-scaling-factor"]);
     let hidden = keys.required_count("hidden-size")?;
     let heads = keys.required_count("num-attention-heads")?;
     let grouped = keys.switch("group-query-attention")?;
@@ -120,6 +165,25 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
         return Err(keys.fault("rotary-percent", "only 1 is built from arguments; name the model before --from"));
     }
     let experts = keys.count("num-experts")?;
+    if let (true, Some(experts), false) = (sinks, experts, no_bias) {
+        let numbers = (epsilon.unwrap_or(1e-5), base.unwrap_or(10_000.0));
+        let config = common_config("gpt_oss", &common, untied, numbers)
+            .with("head_dim", head_dim.unwrap_or(hidden / heads.max(1)))
+            .with("attention_bias", true)
+            .with("sliding_window", window.unwrap_or(0))
+            .with("layer_types", types_of_layers(common.layers, window.map(|_| period)));
+        return add_experts(keys, config, (experts, &common), "gpt_oss").map(ConfigJson::into_model);
+    }
+    if limited || sinks {
+        let these = "quick-geglu, softmax-type learnable, num-experts and biases (no disable-bias-linear) are built \
+                     from arguments together (GPT-OSS); name the model before --from";
+        return Err(keys.fault(if limited { "quick-geglu" } else { "softmax-type" }, these));
+    }
+    if window.is_some() && (experts.is_none() || period > 1) {
+        let these = "is built from arguments for GPT-OSS, and for experts where every layer has it; name the model \
+                     before --from";
+        return Err(keys.fault("window-size", these));
+    }
     if !swiglu && !rms && !rotary && experts.is_none() && !no_bias {
         let config = ConfigJson::of_type("gpt2")
             .with("n_layer", common.layers)
@@ -154,7 +218,19 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
         (false, None, false) if bias => "qwen2",
         (false, None, false) => "llama",
     };
-    let config = ConfigJson::of_type(model_type)
+    if window.is_some() && model_type != "mixtral" {
+        return Err(keys.fault("window-size", "is not read for these layers; name the model before --from"));
+    }
+    let config = common_config(model_type, &common, untied, (epsilon.unwrap_or(1e-5), base.unwrap_or(10_000.0)))
+        .with_known("sliding_window", window);
+    let config = if latent || bias { config } else { config.with_known("head_dim", head_dim) };
+    let Some(experts) = experts else { return Ok(config.into_model()) };
+    add_experts(keys, config, (experts, &common), model_type).map(ConfigJson::into_model)
+}
+
+/// The sizes of a family of Llama's kind.
+fn common_config(model_type: &str, common: &CommonSizes, untied: bool, (epsilon, base): (f64, f64)) -> ConfigJson {
+    ConfigJson::of_type(model_type)
         .with("num_hidden_layers", common.layers)
         .with("hidden_size", common.hidden)
         .with("num_attention_heads", common.heads)
@@ -164,11 +240,14 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
         .with("max_position_embeddings", common.positions)
         .with("tie_word_embeddings", !untied)
         .with("hidden_act", "silu")
-        .with("rms_norm_eps", epsilon.unwrap_or(1e-5))
-        .with("rope_theta", base.unwrap_or(10_000.0));
-    let config = if latent || bias { config } else { config.with_known("head_dim", head_dim) };
-    let Some(experts) = experts else { return Ok(config.into_model()) };
-    add_experts(keys, config, (experts, &common), model_type).map(ConfigJson::into_model)
+        .with("rms_norm_eps", epsilon)
+        .with("rope_theta", base)
+}
+
+/// The kinds of layers, of which every `period`-th has no window; all have one if `period` is 1, none without.
+fn types_of_layers(layers: u64, period: Option<u64>) -> Vec<&'static str> {
+    let has_window = |layer: u64| period.is_some_and(|period| period == 1 || !layer.is_multiple_of(period));
+    (1..=layers).map(|layer| if has_window(layer) { "sliding_attention" } else { "full_attention" }).collect()
 }
 
 /// The vocabulary before it is padded.
@@ -200,7 +279,7 @@ fn add_experts(
     }
     let config = config.with("num_experts_per_tok", chosen);
     Ok(match model_type {
-        "mixtral" => config.with("num_local_experts", experts).with("intermediate_size", width),
+        "mixtral" | "gpt_oss" => config.with("num_local_experts", experts).with("intermediate_size", width),
         "qwen3_moe" => config
             .with("num_experts", experts)
             .with("moe_intermediate_size", width)

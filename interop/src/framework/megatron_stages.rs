@@ -47,7 +47,13 @@ pub(super) fn read_stages(
     if chunks < 2 {
         return Ok(());
     }
+    let of_block = megatron_model::layers_of_block(keys)?;
     if ends == EndLayers::default() && leading == 0 {
+        if layers.is_multiple_of(chunks) && !(layers / chunks).is_multiple_of(of_block) {
+            let limit =
+                format!("give {chunks} stages no whole blocks of {of_block} layers, of which one has no window");
+            return Err(keys.fault(LAYERS, limit));
+        }
         options.push("layer-split", "even");
         return Ok(());
     }
@@ -107,7 +113,7 @@ impl EndLayers {
 
 /// Reads a layout of stages. The embedding stands in the first, predictors and the loss stand in the last.
 fn read_layout(
-    keys: &FrameworkKeys,
+    keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
     layout: &str,
     (layers, leading, pipeline): (Option<u64>, u64, u64),
@@ -141,12 +147,18 @@ fn read_layout(
 }
 
 fn push_split(
-    keys: &FrameworkKeys,
+    keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
     key: &str,
     counts: &[u64],
 ) -> Result<(), FrameworkFileError> {
     let limit = "makes inner stages that differ otherwise than by one layer in neighbours, which is not modelled";
-    options.push("layer-split", layer_split(counts).ok_or_else(|| keys.fault(key, limit))?);
+    let of_block = megatron_model::layers_of_block(keys)?;
+    if counts.iter().any(|layers| !layers.is_multiple_of(of_block)) {
+        let whole = format!("must give every stage whole blocks of {of_block} layers, of which one has no window");
+        return Err(keys.fault(key, whole));
+    }
+    let blocks: Vec<u64> = counts.iter().map(|layers| layers / of_block).collect();
+    options.push("layer-split", layer_split(&blocks).ok_or_else(|| keys.fault(key, limit))?);
     Ok(())
 }

@@ -9,6 +9,7 @@ mod megatron;
 mod megatron_model;
 mod megatron_stages;
 mod model;
+mod nemo;
 mod run;
 mod shell;
 mod shell_text;
@@ -24,8 +25,8 @@ pub use run::{FrameworkContext, FrameworkRun};
 use keys::FrameworkKeys;
 use std::collections::BTreeMap;
 
-/// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, else a script or
-/// a list of Megatron-LM's arguments.
+/// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, NeMo's `.yaml`,
+/// else a script or a list of Megatron-LM's arguments.
 ///
 /// # Errors
 /// A text of none of these; a key that is not understood, is missing or has no modelled value.
@@ -48,6 +49,14 @@ pub fn read_framework_file(
         let values = serde_json::from_str(text).map_err(|e| malformed(format!("is no JSON: {e}; correct it")))?;
         return deepspeed::read(FrameworkKeys::new(file, flatten(&values)), context);
     }
+    if file.ends_with(".yaml") || file.ends_with(".yml") {
+        let tree = serde_yaml_ng::from_str::<serde_json::Value>(text).unwrap_or_default();
+        let values = flatten(&tree);
+        if nemo::recognises(&values) {
+            let run = megatron::read(FrameworkKeys::new(file, nemo::arguments_of(file, &values)?), context)?;
+            return Ok(FrameworkRun { framework: "NeMo", ..run });
+        }
+    }
     let arguments = arguments::read_arguments(text);
     if arguments.contains_key("tensor-model-parallel-size") || arguments.contains_key("num-layers") {
         return megatron::read(FrameworkKeys::new(file, arguments), context);
@@ -58,8 +67,8 @@ pub fn read_framework_file(
         }
     }
     Err(malformed(
-        "is no configuration that is known; give Megatron-LM's arguments or script, MaxText's .yml or KEY=VALUE lines, \
-         TorchTitan's .toml or DeepSpeed's .json"
+        "is no configuration that is known; give Megatron-LM's arguments or script, NeMo's .yaml, MaxText's .yml or \
+         KEY=VALUE lines, TorchTitan's .toml or DeepSpeed's .json"
             .to_owned(),
     ))
 }

@@ -356,3 +356,55 @@ fn keys_that_change_the_work_are_read_refused_or_noted() {
     let empty = read("empty.toml", " \n", FrameworkContext::default()).unwrap_err();
     assert_eq!(empty, "empty.toml: the file: is empty; give a framework's configuration");
 }
+
+/// Llama 2 7B as NeMo's launcher trains it, with more of the keys of `model`.
+fn nemo(more: &str) -> String {
+    format!(
+        "run:\n  name: train_llama2_7b\ntrainer:\n  num_nodes: 2\n  devices: 8\n  accelerator: gpu\n  precision: \
+         bf16\n  max_steps: 100\nexp_manager:\n  explicit_log_dir: ${{run.results_dir}}/logs\nmodel:\n  mcore_gpt: \
+         true\n  micro_batch_size: 1\n  global_batch_size: 128\n  tensor_model_parallel_size: 2\n  \
+         pipeline_model_parallel_size: 2\n  virtual_pipeline_model_parallel_size: null\n  encoder_seq_length: 4096\n  \
+         max_position_embeddings: ${{.encoder_seq_length}}\n  num_layers: 32\n  hidden_size: 4096\n  ffn_hidden_size: \
+         11008\n  num_attention_heads: 32\n  hidden_dropout: 0.0\n  attention_dropout: 0.0\n  kv_channels: null\n  \
+         normalization: rmsnorm\n  bias: false\n  activation: 'fast-swiglu'\n  headscale: false\n  \
+         transformer_block_type: pre_ln\n  position_embedding_type: rope\n  rotary_percentage: 1.0\n  \
+         share_embeddings_and_output_weights: false\n  sequence_parallel: true\n  activations_checkpoint_granularity: \
+         full\n  activations_checkpoint_method: uniform\n  activations_checkpoint_num_layers: 1\n  \
+         make_vocab_size_divisible_by: 128\n  optim:\n    name: distributed_fused_adam\n    lr: 3e-4\n{more}"
+    )
+}
+
+#[test]
+fn a_nemo_file_is_read_as_megatrons_arguments() {
+    let named = FrameworkContext { model_is_named: true, ..FrameworkContext::default() };
+    let run = read("llama2_7b.yaml", &nemo(""), named).unwrap();
+    assert_eq!(run.framework, "NeMo");
+    for (name, value) in [
+        ("devices", "16"),
+        ("tensor", "2"),
+        ("pipeline", "2"),
+        ("zero", "1"),
+        ("recompute", "full"),
+        ("sequence-parallel", "true"),
+        ("precision", "bf16"),
+        ("global-batch", "128"),
+        ("sequence-length", "4096"),
+        ("virtual-stages", "1"),
+    ] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    // Its optimizer overlaps unless it is told otherwise; the vocabulary is the tokenizer's.
+    assert!(!option(&run, "stack-option").contains(&"overlap.data_reduction=0"));
+    let told = read("llama2_7b.yaml", &nemo("    overlap_grad_sync: false\n"), named).unwrap();
+    assert!(option(&told, "stack-option").contains(&"overlap.data_reduction=0"));
+    let error = read("llama2_7b.yaml", &nemo(""), FrameworkContext::default()).unwrap_err();
+    assert!(error.contains("vocab-size: is missing") && error.contains("name the model"), "{error}");
+    for (more, key) in [
+        ("  headscale_2: 4\n", "model.headscale_2 = 4: is not understood"),
+        ("  ffn_dropout: 0.1\n", "model.ffn_dropout = 0.1: is not modelled"),
+        ("  hidden_width: ${.nothing}\n", "names another key"),
+    ] {
+        let error = read("llama2_7b.yaml", &nemo(more), named).unwrap_err();
+        assert!(error.contains(key), "{error}");
+    }
+}

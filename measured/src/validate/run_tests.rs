@@ -441,7 +441,7 @@ fn more_stages_than_layers_are_said_to_be_so() {
     let report = check(&format!("{RUNS}{}", sized("deep", dimensions)));
     let told = report.row_errors[0].to_string();
     assert!(told.contains("pp = 32: must be such that pp x virtual_stages = 32 is at most 18"), "{told}");
-    assert!(told.contains("inner stages without layers are not modelled); use pp = 18"), "{told}");
+    assert!(told.contains("a stated layer split leaves inner stages without layers); use pp = 18"), "{told}");
 }
 
 /// Two small runs on H100s that say nothing about their software, or what is given.

@@ -3,13 +3,13 @@
 //! (2025).
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module, plan_by_policies};
-use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, PlanRecipe, mixer_features};
+use super::{DOCUMENTS, EmittedLines, EmittedPlan, Inexpressible, PlanRecipe, RouterNumerics, mixer_features};
 use crate::answer::plan::schedule_name;
 use sim::kernel::{DataType, ElementwiseFunction};
 use sim::pipeline::PipelineSchedule;
 use step::{Framework, TrainingPlan, state_copies};
 use workloads::footprint::Optimizer;
-use workloads::layer_list::EncoderDecoderSide;
+use workloads::layer_list::{EncoderDecoderSide, KeyWindow, LayerKind};
 use workloads::model::{Norm, NormPlacement, PositionEncoding};
 use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
@@ -42,12 +42,13 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             (model.experts.is_some_and(|experts| experts.latent.is_some()), "experts on narrower vectors"),
             (model.head_bias && !model.head_transform, "a bias on the logits"),
             (
-                !model.list.block.is_empty()
-                    || !model.list.trailing.is_empty()
-                    || model.leading_dense().is_none() && !model.list.is_empty(),
-                "layers that differ in more than leading ones without experts",
+                !model.list.trailing.is_empty()
+                    || model.leading_dense().is_none() && !model.list.leading.is_empty()
+                    || !model.list.block.is_empty()
+                        && (WindowedLayers::of_model(model).is_none() || !model.list.leading.is_empty()),
+                "layers that differ in more than leading ones without experts, or windows in all but every n-th",
             ),
-            (model.variations.window.is_some(), "windows of attention"),
+            (matches!(model.variations.window, Some(KeyWindow::Chunk { .. })), "attention in chunks"),
             (model.variations.side != EncoderDecoderSide::Only, "an encoder and a decoder"),
             (
                 model.variations.patches.is_some() || model.variations.pooled_head.is_some(),
@@ -55,12 +56,14 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
             ),
             (model.variations.norm_without_bias, "LayerNorm without a bias"),
             (model.variations.parallel.is_some(), "attention and MLP beside each other"),
-            (model.variations.sinks, "sinks beside the scores"),
             (
                 matches!(model.variations.query_key_norm, Some(QueryKeyNorm::Whole | QueryKeyNorm::OwnHead)),
                 "norms of queries and keys over all heads",
             ),
-            (model.experts.is_some_and(|experts| experts.router_bias), "a bias on the router's logits"),
+            (
+                model.experts.is_some_and(|experts| experts.router_bias != model.mlp_bias),
+                "a bias on the router's logits or in the experts, without the other",
+            ),
             (
                 model.experts.and_then(|experts| experts.shared).is_some_and(|shared| shared.weighed),
                 "a weighed shared expert",
@@ -85,6 +88,30 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     out.push_launch(model, recipe);
     out.0.lines.insert(0, "PLAN=(".to_owned());
     Ok(out.0.into_text())
+}
+
+/// Layers with windows: their `keys`, and the period of the layers without one, if there are some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WindowedLayers {
+    keys: u64,
+    period: Option<u64>,
+}
+
+impl WindowedLayers {
+    /// Returns the windows of a model's layers; `None` if there are none, or in another order.
+    fn of_model(model: &Model) -> Option<Self> {
+        let sliding = |window: Option<KeyWindow>| match window {
+            Some(KeyWindow::Sliding(keys)) => Some(keys),
+            _ => None,
+        };
+        let Some((last, windowed)) = model.list.block.split_last() else {
+            return sliding(model.variations.window).map(|keys| Self { keys, period: None });
+        };
+        let keys = sliding(windowed.first()?.window)?;
+        let alike = |kind: &LayerKind| *kind == LayerKind { window: Some(KeyWindow::Sliding(keys)), ..*last };
+        (last.window.is_none() && windowed.iter().all(alike))
+            .then_some(Self { keys, period: Some(model.list.block.len() as u64) })
+    }
 }
 
 /// Most GPUs that one host of a usual server has.
@@ -183,12 +210,32 @@ impl MegatronArguments {
                 model.vocabulary
             ),
         );
-        self.push_flag("swiglu", model.gated);
+        match numerics.gate_limit.filter(|_| model.gated) {
+            // GPT-OSS: x sigmoid(1.702 x) (y + 1), both inputs limited.
+            Some(limit) => {
+                self.push_flag("quick-geglu", true);
+                self.push_argument("glu-linear-offset", "1.0");
+                self.push_argument("activation-func-clamp-value", format_args!("{limit:?}"));
+            }
+            None => self.push_flag("swiglu", model.gated),
+        }
+        if let Some(WindowedLayers { keys, period }) = WindowedLayers::of_model(model) {
+            // The keys to the left of a query, without its own.
+            self.push_argument("window-size", format_args!("{},0", keys.saturating_sub(1)));
+            if let Some(period) = period {
+                self.push_argument("window-attn-skip-freq", period);
+            }
+        }
+        self.push_flag("softmax-type learnable", model.variations.sinks);
         self.push_flag("normalization RMSNorm", model.norm == Norm::RmsNorm);
         if model.position == PositionEncoding::Rotary {
             self.push_argument("position-embedding-type", "rope");
             if let Some(rotated) = model.variations.rotated {
                 self.push_argument("rotary-percent", rotated as f64 / model.head_dim as f64);
+            }
+            if let Some(factor) = numerics.rotation_factor {
+                self.push_flag("use-rope-scaling", true);
+                self.push_argument("rope-scaling-factor", format_args!("{factor:?}"));
             }
             match numerics.rotary_base {
                 Some(base) => self.push_argument("rotary-base", base),
@@ -257,6 +304,7 @@ impl MegatronArguments {
             self.push_argument("moe-shared-expert-intermediate-size", shared.ffn);
         }
         self.push_argument("moe-router-topk", experts.top_k);
+        self.push_router(recipe.numerics.router);
         if let Some(groups) = experts.groups {
             self.push_argument("moe-router-num-groups", groups.count);
             self.push_argument("moe-router-group-topk", groups.chosen);
@@ -277,6 +325,24 @@ impl MegatronArguments {
         }
         if let Some(width) = layout.expert_tensor_degree() {
             self.push_argument("expert-tensor-parallel-size", width);
+        }
+    }
+
+    fn push_router(&mut self, router: RouterNumerics) {
+        self.push_flag("moe-router-score-function sigmoid", router.sigmoid);
+        self.push_flag("moe-router-pre-softmax", router.softmax_over_all);
+        self.push_flag("moe-router-enable-expert-bias", router.balancing_bias);
+        if let Some(factor) = router.scaling_factor {
+            self.push_argument("moe-router-topk-scaling-factor", format_args!("{factor:?}"));
+        }
+        if let Some(weight) = router.balance_loss {
+            let kind = match (weight > 0.0, router.balances_sequences) {
+                (true, true) => "seq_aux_loss",
+                (true, false) => "aux_loss",
+                (false, _) => "none",
+            };
+            self.push_argument("moe-router-load-balancing-type", kind);
+            self.push_argument("moe-aux-loss-coeff", format_args!("{weight:?}"));
         }
     }
 
@@ -318,7 +384,9 @@ impl MegatronArguments {
         let Ok(split) = layout.chunk_split(model.layers) else { return };
         // Leading layers stand beside the embedding.
         let leading = model.list.leading.len() as u64;
-        let listed = layout.ends.is_some() || leading > 0 && split.chunks > 1;
+        let of_block = model.layers_per_block();
+        let uneven = split.first < split.inner || split.last < split.inner;
+        let listed = layout.ends.is_some() || split.chunks > 1 && (leading > 0 || of_block > 1 && uneven);
         match layout.ends {
             Some(ends)
                 if leading == 0
@@ -327,8 +395,8 @@ impl MegatronArguments {
                     && ends.last > 0
                     && split.longer == 0 =>
             {
-                self.push_argument("decoder-first-pipeline-num-layers", ends.first);
-                self.push_argument("decoder-last-pipeline-num-layers", ends.last);
+                self.push_argument("decoder-first-pipeline-num-layers", u64::from(ends.first) * of_block);
+                self.push_argument("decoder-last-pipeline-num-layers", u64::from(ends.last) * of_block);
             }
             _ if listed => {
                 let several = |kind: &str, layers: u64| match layers {
@@ -338,7 +406,7 @@ impl MegatronArguments {
                 };
                 let with_ends = |place: u64| {
                     let (first, last) = (place == 0, place + 1 == split.chunks);
-                    let layers = split.layers_of_chunk(place) + if first { leading } else { 0 };
+                    let layers = split.layers_of_chunk(place) * of_block + if first { leading } else { 0 };
                     let further = if last { model.variations.further_tokens } else { 0 };
                     [
                         first.then(|| "E".to_owned()),
@@ -356,7 +424,7 @@ impl MegatronArguments {
             }
             _ => {
                 if layout.virtual_stages > 1 {
-                    self.push_argument("num-layers-per-virtual-pipeline-stage", split.inner);
+                    self.push_argument("num-layers-per-virtual-pipeline-stage", split.inner * of_block);
                 }
                 let several = split.chunks > 1;
                 self.push_flag("account-for-embedding-in-pipeline-split", several && split.first < split.inner);
@@ -540,7 +608,7 @@ impl MegatronArguments {
                 Some(layers) => {
                     self.push_argument("recompute-granularity", "full");
                     self.push_argument("recompute-method", "block");
-                    self.push_argument("recompute-num-layers", layers);
+                    self.push_argument("recompute-num-layers", layers * recipe.model.layers_per_block());
                 }
                 None => self.0.push_lack(
                     true,

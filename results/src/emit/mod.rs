@@ -51,6 +51,53 @@ pub struct ModelNumerics {
     pub rotary_base: Option<f64>,
     /// The constant that norms add to the variance.
     pub norm_epsilon: Option<f64>,
+    /// The factor of Llama 3's stretched rotation.
+    pub rotation_factor: Option<f64>,
+    /// The limit on the inputs of a gated activation (GPT-OSS).
+    pub gate_limit: Option<f64>,
+    /// How a router chooses experts.
+    pub router: RouterNumerics,
+}
+
+/// Values of a router that change the training but not its time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RouterNumerics {
+    /// True if sigmoids score experts, not a softmax.
+    pub sigmoid: bool,
+    /// True if the softmax is over all experts, and the chosen ones keep their weights.
+    pub softmax_over_all: bool,
+    /// True if biases that follow the load choose experts (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+    pub balancing_bias: bool,
+    /// The factor on the chosen experts' weights, if it is not 1.
+    pub scaling_factor: Option<f64>,
+    /// The weight of the loss that balances the load; 0 without one.
+    pub balance_loss: Option<f64>,
+    /// True if that loss is over each sequence.
+    pub balances_sequences: bool,
+}
+
+/// Families whose routers score by sigmoids and choose by balancing biases whatever their files say, as transformers
+/// 5.17 builds them.
+const SIGMOID_ROUTERS: [&str; 6] = ["deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4_moe_lite", "kimi_k2"];
+
+impl RouterNumerics {
+    fn from_config(config: &serde_json::Value) -> Self {
+        let text = |key: &str| config.pointer(key).and_then(serde_json::Value::as_str);
+        let flag = |key: &str| config.pointer(key).and_then(serde_json::Value::as_bool);
+        let number = |keys: [&str; 2]| keys.iter().find_map(|key| config.pointer(key)?.as_f64());
+        let family = text("/model_type").is_some_and(|family| SIGMOID_ROUTERS.contains(&family));
+        let sigmoid = family || text("/scoring_func") == Some("sigmoid");
+        Self {
+            sigmoid,
+            softmax_over_all: !sigmoid && flag("/norm_topk_prob") == Some(false),
+            balancing_bias: family
+                || text("/topk_method") == Some("noaux_tc")
+                || flag("/use_routing_bias") == Some(true),
+            scaling_factor: number(["/routed_scaling_factor", "/route_scale"]).filter(|factor| *factor != 1.0),
+            balance_loss: number(["/router_aux_loss_coef", "/aux_loss_alpha"]),
+            balances_sequences: flag("/seq_aux") == Some(true),
+        }
+    }
 }
 
 impl ModelNumerics {
@@ -68,6 +115,12 @@ impl ModelNumerics {
                 "/norm_epsilon",
                 "/norm_eps",
             ]),
+            rotation_factor: ["/rope_scaling", "/rope_parameters"].iter().find_map(|key| {
+                let stretched = config.pointer(key).filter(|scaling| scaling["rope_type"] == "llama3")?;
+                stretched["factor"].as_f64()
+            }),
+            gate_limit: number(&["/swiglu_limit"]),
+            router: RouterNumerics::from_config(&config),
         }
     }
 }

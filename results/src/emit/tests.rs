@@ -342,7 +342,25 @@ fn nodes_are_named_in_the_order_of_their_ranks() {
 fn what_changes_no_time_but_what_is_trained_is_written_as_the_config_has_it() {
     let config = workloads::model::config_text("llama3-70b", &Default::default()).unwrap();
     let numerics = ModelNumerics::from_config(&config);
-    assert_eq!(numerics, ModelNumerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5) });
+    let plain = ModelNumerics::default();
+    assert_eq!(numerics, ModelNumerics { rotary_base: Some(500_000.0), norm_epsilon: Some(1e-5), ..plain });
+    let of_model =
+        |name: &str| ModelNumerics::from_config(&workloads::model::config_text(name, &Default::default()).unwrap());
+    assert_eq!(of_model("llama3.1-8b").rotation_factor, Some(8.0));
+    assert_eq!(of_model("gpt-oss-20b").gate_limit, Some(7.0));
+    let deepseek = RouterNumerics {
+        sigmoid: true,
+        balancing_bias: true,
+        scaling_factor: Some(2.5),
+        balance_loss: Some(0.001),
+        balances_sequences: true,
+        ..RouterNumerics::default()
+    };
+    assert_eq!(of_model("deepseek-v3").router, deepseek);
+    let lite = of_model("deepseek-v2-lite").router;
+    assert!(lite.softmax_over_all && !lite.sigmoid && lite.scaling_factor.is_none());
+    assert_eq!(of_model("glm-4.5").router.scaling_factor, Some(2.5));
+    assert!(of_model("minimax-m2").router.sigmoid && !of_model("mixtral-8x7b").router.softmax_over_all);
     assert_eq!(ModelNumerics::from_config("{\"rope_parameters\": {\"rope_theta\": 1e6}}").rotary_base, Some(1e6));
     assert_eq!(
         (ModelNumerics::from_config("no JSON"), workloads::model::config_text("no-model", &Default::default())),

@@ -9,7 +9,8 @@ use std::str::FromStr;
 /// Layers of the first and the last model chunk of a pipeline. With one chunk per stage these are the first and last
 /// stage: Megatron-LM's `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`. The chunks
 /// between share the rest equally. If it does not divide, some neighbouring chunks hold one more layer. An end without
-/// layers holds only the embedding or the head.
+/// layers holds only the embedding or the head. More chunks than layers and ends leave some of the chunks between
+/// without layers, which pass on what they receive (nanotron cuts small models so).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LayerEnds {
     /// Layers of the first chunk.
@@ -58,7 +59,10 @@ fn split_by_ends(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit
     match chunks {
         0 | 1 => None,
         2 => (rest == 0 && shorter == 0).then_some(of_two),
-        _ => InnerChunks::new(chunks - 2, rest, shorter).map(|between| between.with_ends(first, last)),
+        // A layer for every inner chunk is asked for where there are enough.
+        _ => InnerChunks::new(chunks - 2, rest, shorter)
+            .filter(|between| between.inner > 0 || chunks > layers + 2)
+            .map(|between| between.with_ends(first, last)),
     }
 }
 
@@ -79,7 +83,7 @@ impl InnerChunks {
     fn new(chunks: u64, layers: u64, shorter: u64) -> Option<Self> {
         let (inner, longer) = (layers / chunks, layers % chunks);
         let most = if longer > 0 { chunks - longer } else { 0 };
-        (inner > 0 && shorter <= most).then_some(Self { chunks, inner, longer, shorter })
+        (shorter <= most).then_some(Self { chunks, inner, longer, shorter })
     }
 
     /// Returns the layers of all inner chunks.
@@ -106,7 +110,7 @@ impl Layout {
     /// Returns the split of a layout that states its ends.
     ///
     /// # Errors
-    /// Ends that leave an inner chunk without layers, with the nearest valid ends.
+    /// Ends that leave an inner chunk without layers although there are enough, with the nearest valid ends.
     pub(crate) fn stated_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
         let chunks = self.chunk_count();
         split_by_ends(layers, chunks, ends).ok_or_else(|| {
@@ -323,7 +327,8 @@ mod tests {
                 .collect();
             for (first, last) in (0..15).flat_map(|first| (0..15).map(move |last| (first, last))) {
                 let ends = LayerEnds { first, last, shorter: 0 };
-                if allowed.contains(&ends) {
+                if (Layout { ends: Some(ends), ..layout }).chunk_split(layers).is_ok() {
+                    assert!(allowed.contains(&ends) || u64::from(pipeline) > layers + 2);
                     continue;
                 }
                 let near = layout.nearest_ends(layers, ends);
@@ -380,6 +385,10 @@ mod tests {
         // No split with this first chunk gives every inner chunk a layer.
         assert!(fault(layout(4, 1, Some((31, 0)))).ends_with("has one of the 32 layers; use 30:0 or 29:0"));
         assert!(fault(layout(2, 1, Some((u32::MAX, u32::MAX)))).contains("together; use "));
-        assert!(fault(layout(40, 1, Some((1, 1)))).ends_with("has one of the 32 layers; use at most 34 chunks"));
+        // More stages than layers and ends leave some without.
+        let written = |l: Layout| l.chunk_split(32).unwrap().to_string();
+        assert_eq!(written(layout(40, 1, Some((1, 1)))), "1+1x30+0x8+1");
+        assert_eq!(written(layout(40, 1, Some((0, 0)))), "0+1x32+0x6+0");
+        assert!(fault(layout(40, 1, Some((30, 3)))).ends_with("together; use at most 34 chunks"));
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn check_limits(layout: &Layout, model: &Model, batch: &Batch) -> Res
         return beyond("layers", model.layers, limit, "correct it, or the widths, heads, experts or vocabulary");
     }
     let Batch { micro_batch, global_batch, sequence_length } = *batch;
-    let elements = model.largest_tensor(micro_batch.saturating_mul(sequence_length));
+    let elements = model.largest_tensor(micro_batch.saturating_mul(model.variations.longest_side(sequence_length)));
     if elements > MAX_ELEMENTS {
         let limit = format!("such that no tensor has more than {MAX_ELEMENTS} elements (one would have {elements})");
         let (key, value) = if micro_batch == 1 { ("seq", sequence_length) } else { ("micro_batch", micro_batch) };

@@ -29,7 +29,7 @@ impl Layout {
         let limit = if chunks > most {
             format!(
                 "such that pp x virtual_stages = {chunks} is at most {most}, the {layers} layers and stages for the \
-                 embedding and the head (inner stages without layers are not modelled)"
+                 embedding and the head (a stated layer split leaves inner stages without layers)"
             )
         } else {
             format!(
@@ -88,6 +88,7 @@ impl Layout {
         }
         self.chunk_split(model.layers)?;
         self.check_batch(batch)?;
+        self.check_encoder(model)?;
         self.check_shards()?;
         self.check_expert_tensor(model)
     }
@@ -166,6 +167,27 @@ impl Layout {
             }),
             None => Ok(()),
         }
+    }
+
+    /// Checks that devices divide the tokens of an encoder whose sequences have a length of their own.
+    fn check_encoder(&self, model: &Model) -> Result<(), LayoutError> {
+        let Some(frames) = model.variations.frames else { return Ok(()) };
+        let limit = format!(
+            "such that tp x cp, or cp without sequence parallelism, divides the encoder's {} tokens",
+            frames.tokens
+        );
+        let c = u64::from(self.context);
+        let divides = |n: u64| frames.tokens.is_multiple_of(n);
+        if !divides(c) {
+            let cure = nearest_valid_values(c, frames.tokens, "cp", divides);
+            return Err(LayoutError { key: "cp", value: c.to_string(), limit, cure });
+        }
+        let t = u64::from(self.tensor);
+        if self.sequence_parallel && !divides(c * t) {
+            let cure = "use no sequence parallelism".to_owned();
+            return Err(LayoutError { key: "tp", value: t.to_string(), limit, cure });
+        }
+        Ok(())
     }
 
     fn check_order(&self) -> Result<(), LayoutError> {

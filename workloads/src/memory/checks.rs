@@ -20,8 +20,9 @@ const OPERATORS: &str = "\
     cross.encoded cross.key cross.norm cross.output cross.output_norm cross.query cross.residual \
     cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.norm \
     decoder_embedding.position decoder_embedding.token \
-    embedding.dropout \
-    embedding.norm embedding.patches embedding.position embedding.projection embedding.token embedding.token_type \
+    embedding.activation embedding.convolution embedding.dropout \
+    embedding.norm embedding.patches embedding.position embedding.projection embedding.second_activation \
+    embedding.second_convolution embedding.token embedding.token_type \
     encoder.norm encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
     head.transform_activation head.transform_norm linear.activation linear.convolution linear.core linear.decay \
     linear.gate linear.gate_up linear.gated linear.gated.gate linear.gated.product linear.in linear.mixed \

@@ -5,17 +5,17 @@ use super::{OperatorContext, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 
-/// Adds the product; returns attention's output.
+/// Adds the product over `keys` per sequence; returns attention's output.
 pub(crate) fn add_context_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    heads: Heads,
+    (heads, keys): (Heads, u64),
     (probabilities, value): (TensorId, TensorId),
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(heads.query).saturating_mul(heads.value);
     let output = graph.add_activation(&format!("{name}.out"), elements);
-    let (products, rows, keys) = (heads.product_count(shape), heads.rows_per_product(shape), shape.sequence);
+    let (products, rows) = (heads.product_count(shape), heads.rows_per_product(shape));
     let kernel = |size| activation_product(products, size, shape.operand);
     graph.add_operator(NewOperator {
         name: name.to_owned(),

@@ -5,7 +5,6 @@
 //! gradient.
 
 use super::fused_attention::{self, AttentionCore};
-use super::linear::{Linear, WeightSplit};
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
@@ -20,26 +19,16 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
     let query =
         plan.add_column_split_products(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
-    let encoded = add_encoder_result(graph, shape, model.hidden);
-    let [key, value] = [("key", true), ("value", false)].map(|(name, first)| {
-        let (name, outputs) = (format!("layer.cross.{name}"), &[("out", kv_width)]);
-        let product = Linear {
-            name,
-            input: model.hidden,
-            outputs,
-            bias: model.qkv_bias,
-            split: WeightSplit::Columns,
-            shares_input: !first,
-            narrow: true,
-            chunks: 1,
-        };
-        product.add_linear(graph, shape, encoded)[0]
-    });
+    let encoder = plan.encoder_plan();
+    let encoded = add_encoder_result(graph, &encoder.shape, model.hidden);
+    let parts = [("key", kv_width), ("value", kv_width)];
+    let made = encoder.add_separate_products(graph, "layer.cross", &parts, |part| model.has_bias(part), encoded);
+    let [key, value] = [made[0], made[1]];
     let mixed = match plan.lowering.attention {
         Attention::Fused => {
             let core = AttentionCore {
                 heads,
-                keys: shape.full_sequence(),
+                keys: encoder.shape.full_sequence(),
                 causal: false,
                 window: None,
                 sinks: false,
@@ -47,7 +36,10 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
             };
             fused_attention::add_fused_attention(graph, shape, "layer.cross.core", core, [query, key, value])
         }
-        Attention::Unfused => plan.add_unfused_core(graph, shape, "layer.cross", (heads, false), [query, key, value]),
+        Attention::Unfused => {
+            let core = (heads, encoder.shape.sequence, false);
+            plan.add_unfused_core(graph, shape, "layer.cross", core, [query, key, value])
+        }
     };
     plan.add_row_split_product(
         graph,

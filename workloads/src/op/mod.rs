@@ -9,6 +9,7 @@ pub(crate) mod convolution;
 pub(crate) mod cross;
 pub(crate) mod dropout;
 pub(crate) mod embedding;
+pub(crate) mod frames;
 pub(crate) mod further;
 pub(crate) mod fused_attention;
 pub(crate) mod gated;

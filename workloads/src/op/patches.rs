@@ -17,27 +17,40 @@ pub(crate) fn add_patch_product(
     hidden: u64,
 ) -> TensorId {
     let tokens = shape.local_tokens();
-    // The first token of a sequence is no patch.
-    let made = tokens.saturating_sub(shape.batch);
-    let numbers = made.saturating_mul(patches.numbers);
-    let images = graph.add_constant(&format!("{name}.images"), shape.activation_bytes(numbers));
-    let output = graph.add_activation(&format!("{name}.out"), tokens.saturating_mul(hidden));
+    // The first token of a sequence is a learned vector, no patch.
+    let rows = (tokens, tokens.saturating_sub(shape.batch));
+    let Patches { numbers, bias } = patches;
+    add_product_of_data(graph, shape, (name, "images"), rows, (numbers, numbers, hidden), (1, bias))
+}
+
+/// Adds the product of data, which have no gradient, with weights of `input` x `hidden`; returns its result of `rows`
+/// rows, of which it makes the second number. The data have `numbers` for each of them. The parameters include
+/// `vectors` more of the result's width.
+pub(crate) fn add_product_of_data(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    (name, data): (&str, &str),
+    (rows, made): (u64, u64),
+    (numbers, input, hidden): (u64, u64, u64),
+    (vectors, bias): (u64, bool),
+) -> TensorId {
+    let data = graph.add_constant(&format!("{name}.{data}"), shape.activation_bytes(made.saturating_mul(numbers)));
+    let output = graph.add_activation(&format!("{name}.out"), rows.saturating_mul(hidden));
     let product =
         |m, n, k, result| Kernel::Contraction(Contraction { batch: 1, m, n, k, operand: shape.operand, result });
-    let weights = patches.numbers.saturating_mul(hidden);
-    let mut gradient = vec![kernel_step("backward_weight", product(patches.numbers, hidden, made, shape.gradient))];
+    let weights = input.saturating_mul(hidden);
+    let mut gradient = vec![kernel_step("backward_weight", product(input, hidden, made, shape.gradient))];
     if shape.separate_accumulation {
         gradient.push(accumulate_weight_gradient(shape, weights));
     }
-    gradient.extend(patches.bias.then(|| reduce_bias_gradient(shape, hidden, made)));
-    // The first token is a learned vector.
-    let vectors = hidden.saturating_mul(1 + u64::from(patches.bias));
+    gradient.extend(bias.then(|| reduce_bias_gradient(shape, hidden, made)));
+    let vectors = hidden.saturating_mul(vectors + u64::from(bias));
     graph.add_operator(NewOperator {
         name: name.to_owned(),
-        inputs: vec![images],
+        inputs: vec![data],
         outputs: vec![output],
-        forward: vec![kernel_step("forward", product(made, hidden, patches.numbers, shape.operand))],
-        backward: vec![weight_chain(&[images], gradient)],
+        forward: vec![kernel_step("forward", product(made, hidden, input, shape.operand))],
+        backward: vec![weight_chain(&[data], gradient)],
         parameters: Parameters { replicated: weights.saturating_add(vectors), ..Parameters::default() },
         ..NewOperator::default()
     });

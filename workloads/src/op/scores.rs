@@ -17,22 +17,22 @@ impl Heads {
         shape.sequence.saturating_mul(self.query / self.kv.max(1))
     }
 
-    /// Returns the number of scores of a micro-batch on this device.
-    pub(crate) fn score_count(self, shape: &OperatorContext) -> u64 {
-        shape.tokens().saturating_mul(self.query).saturating_mul(shape.sequence)
+    /// Returns the number of scores of a micro-batch with `keys` per sequence on this device.
+    pub(crate) fn score_count(self, shape: &OperatorContext, keys: u64) -> u64 {
+        shape.tokens().saturating_mul(self.query).saturating_mul(keys)
     }
 }
 
-/// Adds the scores; returns them.
+/// Adds the scores of `keys` per sequence; returns them.
 pub(crate) fn add_scores(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    heads: Heads,
+    (heads, keys): (Heads, u64),
     (query, key): (TensorId, TensorId),
 ) -> TensorId {
-    let output = graph.add_activation(&format!("{name}.out"), heads.score_count(shape));
-    let (products, rows, keys) = (heads.product_count(shape), heads.rows_per_product(shape), shape.sequence);
+    let output = graph.add_activation(&format!("{name}.out"), heads.score_count(shape, keys));
+    let (products, rows) = (heads.product_count(shape), heads.rows_per_product(shape));
     let kernel = |size| activation_product(products, size, shape.operand);
     graph.add_operator(NewOperator {
         name: name.to_owned(),

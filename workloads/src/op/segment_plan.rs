@@ -4,6 +4,7 @@ use super::OperatorContext;
 use crate::lowering::Lowering;
 use crate::model::Model;
 use crate::parallel::DeviceSlice;
+use sim::units::Bytes;
 
 /// Inputs for building any segment.
 pub(crate) struct SegmentPlan<'a> {
@@ -39,9 +40,23 @@ impl<'a> SegmentPlan<'a> {
         Self { model, shape, slice, lowering: *lowering }
     }
 
+    /// Returns the plan for the encoder, whose sequences have a length of their own if it reads sound.
+    pub(crate) fn encoder_plan(&self) -> Self {
+        let sequence = match self.model.variations.frames {
+            Some(frames) => frames.tokens / u64::from(self.shape.context.max(1)),
+            None => self.shape.sequence,
+        };
+        Self { shape: OperatorContext { sequence, ..self.shape }, ..*self }
+    }
+
     /// Returns the chunks in which the tokens pass a head of `width` columns.
     pub(crate) fn loss_chunks(&self, width: u64) -> u64 {
         self.shape.loss.chunk_count(self.shape.tokens(), width, self.slice.vocabulary)
+    }
+
+    /// Returns the bytes of the residual stream on this device.
+    pub(crate) fn residual_stream_bytes(&self) -> Bytes {
+        self.shape.activation_bytes(self.residual_stream_size())
     }
 
     /// Returns the numbers of the residual stream on this device.

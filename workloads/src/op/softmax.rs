@@ -7,25 +7,25 @@ use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
-/// Adds the softmax over the scores of `heads`, in rows of the sequence length; returns the probabilities.
+/// Adds the softmax over the scores of `heads`, in rows of `keys`; returns the probabilities.
 pub(crate) fn add_softmax(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (heads, sinks): (Heads, bool),
+    (heads, keys, sinks): (Heads, u64, bool),
     input: TensorId,
 ) -> TensorId {
-    let scores = heads.score_count(shape);
+    let scores = heads.score_count(shape, keys);
     let output = graph.add_activation(&format!("{name}.out"), scores);
     let size = shape.activation_bytes(scores);
-    let rows = (scores / shape.sequence.max(1), shape.sequence);
+    let rows = (scores / keys.max(1), keys);
     let mut forward = Vec::new();
     let mut backward = vec![kernel_step(
         "backward_input",
         reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, size * 2, size),
     )];
     if !shape.fused {
-        let mask = shape.activation_bytes(shape.sequence.saturating_mul(shape.sequence));
+        let mask = shape.activation_bytes(shape.sequence.saturating_mul(keys));
         forward.push(kernel_step(
             "forward.scale",
             elementwise_kernel(ElementwiseFunction::Mul, Direction::Forward, scores, size, size),

@@ -6,9 +6,9 @@ use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, channel_scan, context, cross, dropout, embedding, further, fused_attention, gated,
-    gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling, query_key_norm,
-    reduction_kernel, residual, rope, scan, scores, softmax, ulysses,
+    OperatorContext, activation, channel_scan, context, cross, dropout, embedding, frames, further, fused_attention,
+    gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling,
+    query_key_norm, reduction_kernel, residual, rope, scan, scores, softmax, ulysses,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
@@ -27,20 +27,25 @@ impl SegmentPlan<'_> {
     /// segment then gives the decoder's embedding, and the encoder's result travels along.
     pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
-        let mut x = self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary);
+        let frames = self.model.variations.frames;
+        let mut x = match frames {
+            Some(frames) => frames::add_sound_frames(&mut graph, self, "embedding", frames),
+            None => self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary),
+        };
         for (i, kind) in self.model.list.leading.iter().enumerate() {
             x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
         if self.model.variations.side == EncoderDecoderSide::Decoder {
             let encoded = match self.model.final_norm {
-                true => self.add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x),
+                true => self.encoder_plan().add_norm_operator(&mut graph, "encoder.norm", self.model.hidden, x),
                 false => x,
             };
             let Variations { relative_rows, relative_in_layers, .. } = self.model.variations;
             let bias = if relative_in_layers { 0 } else { self.slice.heads.saturating_mul(2 * relative_rows) };
             cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
-            // Both sides look up the same table, which the encoder's operator holds.
-            x = self.add_embedded_tokens(&mut graph, "decoder_embedding", 0);
+            // Both sides look up the same table, which the encoder's operator holds unless it reads sound.
+            let rows = if frames.is_some() { self.slice.vocabulary } else { 0 };
+            x = self.add_embedded_tokens(&mut graph, "decoder_embedding", rows);
         }
         graph.finish_graph(x)
     }
@@ -104,7 +109,11 @@ impl SegmentPlan<'_> {
         let slice = DeviceSlice { heads, kv_heads, ffn: alike.ffn / t, ..self.slice };
         let pieces =
             self.shape.serving.is_none().then(|| alike.pieces_of_attention(self.shape.full_sequence())).flatten();
-        let shape = OperatorContext { pieces, ..self.shape };
+        let shape = match kind.side {
+            EncoderDecoderSide::Encoder => self.encoder_plan().shape,
+            EncoderDecoderSide::Only | EncoderDecoderSide::Decoder => self.shape,
+        };
+        let shape = OperatorContext { pieces, ..shape };
         let plan = SegmentPlan { model: &alike, slice, shape, ..*self };
         graph.rename_layers(Some(name.to_owned()));
         let x = plan.add_branches(graph, x);
@@ -319,7 +328,11 @@ impl SegmentPlan<'_> {
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
         let parts = [("query", query_width), ("key", kv_width), ("value", heads.kv * heads.value)];
         let made = if model.variations.shared_value { &parts[..2] } else { &parts[..] };
-        let qkv = self.add_column_split_products(graph, ("layer.attention", "qkv"), made, model.qkv_bias, x);
+        let qkv = if model.variations.key_without_bias {
+            self.add_separate_products(graph, "layer.attention", made, |part| model.has_bias(part), x)
+        } else {
+            self.add_column_split_products(graph, ("layer.attention", "qkv"), made, model.qkv_bias, x)
+        };
         let (mut query, mut key) = (qkv[0], qkv[1]);
         let value = qkv.get(2).copied().unwrap_or(key);
         if let Some(kind) = model.variations.query_key_norm {
@@ -405,26 +418,29 @@ impl SegmentPlan<'_> {
                 };
                 fused_attention::add_fused_attention(graph, shape, "layer.attention.core", core, qkv)
             }
-            Attention::Unfused => self.add_unfused_core(graph, shape, "layer.attention", (heads, sinks), qkv),
+            Attention::Unfused => {
+                let core = (heads, shape.sequence, sinks);
+                self.add_unfused_core(graph, shape, "layer.attention", core, qkv)
+            }
         }
     }
 
-    /// Adds unfused attention `name` between its products with weights.
+    /// Adds unfused attention `name` to `keys` per sequence between its products with weights.
     pub(crate) fn add_unfused_core(
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,
         name: &str,
-        (heads, sinks): (Heads, bool),
+        (heads, keys, sinks): (Heads, u64, bool),
         [query, key, value]: [TensorId; 3],
     ) -> TensorId {
-        let mut p = scores::add_scores(graph, shape, &format!("{name}.scores"), heads, (query, key));
-        p = softmax::add_softmax(graph, shape, &format!("{name}.softmax"), (heads, sinks), p);
+        let mut p = scores::add_scores(graph, shape, &format!("{name}.scores"), (heads, keys), (query, key));
+        p = softmax::add_softmax(graph, shape, &format!("{name}.softmax"), (heads, keys, sinks), p);
         if self.model.dropout.attention > 0.0 {
-            p = dropout::add_dropout(graph, shape, &format!("{name}.dropout"), heads.score_count(shape), p);
+            p = dropout::add_dropout(graph, shape, &format!("{name}.dropout"), heads.score_count(shape, keys), p);
             graph.set_role_of_last(OperatorRole::AttentionCore);
         }
-        context::add_context_product(graph, shape, &format!("{name}.context"), heads, (p, value))
+        context::add_context_product(graph, shape, &format!("{name}.context"), (heads, keys), (p, value))
     }
 
     /// Adds the MLP `name` with this device's `width`.
@@ -666,24 +682,47 @@ impl SegmentPlan<'_> {
         bias: bool,
         x: TensorId,
     ) -> Vec<TensorId> {
-        let product = |name: &str, outputs: &[(&str, u64)], shares_input: bool, graph: &mut GraphBuilder| {
-            let (name, input) = (format!("{prefix}.{name}"), self.model.hidden);
-            let product = Linear {
-                name,
-                input,
-                outputs,
-                bias,
-                split: WeightSplit::Columns,
-                shares_input,
-                narrow: true,
-                chunks: 1,
-            };
-            product.add_linear(graph, &self.shape, x)
-        };
         if !self.lowering.separate_projections || parts.len() == 1 {
-            return product(joint, parts, false, graph);
+            return self.add_column_split_product(graph, &format!("{prefix}.{joint}"), parts, (bias, false), x);
         }
-        let separate = parts.iter().enumerate();
-        separate.flat_map(|(i, (part, width))| product(part, &[("out", *width)], i > 0, graph)).collect()
+        self.add_separate_products(graph, prefix, parts, |_| bias, x)
+    }
+
+    /// Adds one column-split product per part of one input (`prefix.part`); `has_bias` says which have a bias.
+    pub(crate) fn add_separate_products(
+        &self,
+        graph: &mut GraphBuilder,
+        prefix: &str,
+        parts: &[(&str, u64)],
+        has_bias: impl Fn(&str) -> bool,
+        x: TensorId,
+    ) -> Vec<TensorId> {
+        let mut made = Vec::with_capacity(parts.len());
+        for (i, (part, width)) in parts.iter().enumerate() {
+            let (name, outputs, form) = (format!("{prefix}.{part}"), [("out", *width)], (has_bias(part), i > 0));
+            made.extend(self.add_column_split_product(graph, &name, &outputs, form, x));
+        }
+        made
+    }
+
+    fn add_column_split_product(
+        &self,
+        graph: &mut GraphBuilder,
+        name: &str,
+        outputs: &[(&str, u64)],
+        (bias, shares_input): (bool, bool),
+        x: TensorId,
+    ) -> Vec<TensorId> {
+        let product = Linear {
+            name: name.to_owned(),
+            input: self.model.hidden,
+            outputs,
+            bias,
+            split: WeightSplit::Columns,
+            shares_input,
+            narrow: true,
+            chunks: 1,
+        };
+        product.add_linear(graph, &self.shape, x)
     }
 }

@@ -58,14 +58,6 @@ pub(super) fn ends_of_row(
     if layout.pipeline < 2 {
         return Ok(None);
     }
-    let most = all - leading.min(all) + 2;
-    if stages.len() as u64 > most {
-        return Err(row.row_fault(
-            STAGES,
-            &format!("must be at most {most} stages: only the first and the last may be without layers"),
-            "splits with several stages without layers are not modelled",
-        ));
-    }
     let mut stages = stages;
     stages[0] =
         stages[0].checked_sub(leading).ok_or_else(|| wrong("must hold the leading dense layers in the first stage"))?;
@@ -131,6 +123,9 @@ mod tests {
         assert_eq!(told(&[9, 9, 8, 6]), Some(("9:6".into(), 0)));
         assert_eq!(told(&[5, 4, 4, 5, 4, 4, 4, 2]), Some(("5:2@2".into(), 0)));
         assert_eq!(told(&[6, 5, 5, 0]), Some(("6:0".into(), 0)));
+        // More stages than layers and ends.
+        assert_eq!(told(&[1, 1, 1, 0, 0, 0]), Some(("1:0".into(), 0)));
+        assert_eq!(told(&[0, 0, 1, 1, 0, 0, 0]), Some(("0:0@1".into(), 0)));
         let (ends, away) = told(&[3, 3, 2, 3, 2, 3, 0, 0]).unwrap();
         assert!(ends.starts_with("3:0") && away > 0, "{ends} {away}");
     }

@@ -80,6 +80,10 @@ impl PlanSpace {
             for value in list(&mut asked).iter().flatten() {
                 let mut alone = Self::open(job);
                 *list(&mut alone) = Some(vec![*value]);
+                // Experts reach beyond the copies where each is narrower than a tensor-parallel group.
+                if key == "ep" {
+                    alone.expert_tensor.clone_from(&self.expert_tensor);
+                }
                 // ZB-V and GPipe allow other numbers of chunks, but are no cure unless they were requested. The same
                 // holds for other stages and other splits.
                 if key == "virtual_stages" {

@@ -93,6 +93,18 @@ fn widths_of_experts_are_plans_or_named() {
         }
     }
     assert!(with > 20 && without > 20, "{with} {without}");
+    // Whole experts on every rank of four copies of two devices: ep x etp divides tp x cp x dp, as Megatron-LM asks.
+    let whole = PlanSpace {
+        tensor: Some(vec![2]),
+        expert: Some(vec![8]),
+        expert_tensor: Some(vec![1]),
+        sequence_parallel: Some(vec![true]),
+        ..PlanSpace::default()
+    };
+    for batch in [4, 8, 12] {
+        let job = hardware.job(8, batch, 4096);
+        assert!(whole.fault(&whole, &job, job.fabric).is_none(), "{batch}");
+    }
     let asked = PlanSpace { expert_tensor: Some(vec![3]), ..PlanSpace::default() };
     assert!(message(&job, &asked).starts_with("etp = 3: must be a divisor of the "), "{}", message(&job, &asked));
     let dense = PlannerHardware::new("gpt2-xl");

@@ -1,5 +1,5 @@
 //! BART (Lewis et al. 2020) and its relatives: an encoder and a decoder with cross attention, tables of positions and
-//! biases. They differ in their norms and tables ([`RELATIVES`]).
+//! biases. They differ in their norms and tables ([`RELATIVES`]). Whisper is one whose encoder reads sound.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -8,7 +8,7 @@ use crate::error::WorkloadError;
 use crate::layer_list::{AttentionShape, EncoderDecoderSide, FeedForward, LayerKind, LayerList};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
-use crate::variations::Variations;
+use crate::variations::{SoundFrames, Variations};
 use sim::kernel::ElementwiseFunction;
 
 /// Differences of a relative.
@@ -22,6 +22,12 @@ struct BartRelative {
     table: PositionTable,
     /// The nonlinearity of a file that names none.
     activation: ElementwiseFunction,
+    /// The key of the decoder's longest sequence.
+    longest: &'static str,
+    /// True if the encoder reads sound.
+    sound: bool,
+    /// True if keys have no bias.
+    key_without_bias: bool,
 }
 
 /// Positions of each side.
@@ -40,6 +46,9 @@ const BART: BartRelative = BartRelative {
     embedding_norm: true,
     table: PositionTable::Learned { before: 2 },
     activation: ElementwiseFunction::Gelu,
+    longest: "max_position_embeddings",
+    sound: false,
+    key_without_bias: false,
 };
 const BLENDERBOT: BartRelative = BartRelative {
     model_type: "blenderbot",
@@ -64,37 +73,62 @@ static RELATIVES: &[BartRelative] = &[
         activation: ElementwiseFunction::Relu,
         ..BLENDERBOT
     },
+    BartRelative {
+        model_type: "whisper",
+        longest: "max_target_positions",
+        sound: true,
+        key_without_bias: true,
+        ..BLENDERBOT
+    },
 ];
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart", "pegasus", "plbart"],
-    keys: &[&[
-        "activation_dropout",
-        "activation_function",
-        "add_bias_logits",
-        "add_final_layer_norm",
-        "architectures",
-        "attention_dropout",
-        "d_model",
-        "decoder_attention_heads",
-        "decoder_ffn_dim",
-        "decoder_layers",
-        "decoder_vocab_size",
-        "dropout",
-        "encoder_attention_heads",
-        "encoder_ffn_dim",
-        "encoder_layers",
-        "max_position_embeddings",
-        "normalize_before",
-        "normalize_embedding",
-        "num_hidden_layers",
-        "share_encoder_decoder_embeddings",
-        "vocab_size",
-    ]],
+    keys: &[
+        SIDES,
+        &[
+            "add_bias_logits",
+            "add_final_layer_norm",
+            "decoder_vocab_size",
+            "max_position_embeddings",
+            "normalize_before",
+            "normalize_embedding",
+            "share_encoder_decoder_embeddings",
+        ],
+    ],
     defaults: &[],
-    synonyms: &[("hidden_size", "d_model"), ("num_attention_heads", "encoder_attention_heads")],
+    synonyms: SYNONYMS,
     read: read_bart,
 };
+
+/// Whisper (Radford et al. 2022), as transformers 5.17 builds it: the encoder reads sound.
+pub(super) const WHISPER: ModelFamily = ModelFamily {
+    model_types: &["whisper"],
+    keys: &[SIDES, &["max_source_positions", "max_target_positions", "num_mel_bins"]],
+    defaults: &[("max_source_positions", 1500), ("max_target_positions", 448), ("num_mel_bins", 80)],
+    synonyms: SYNONYMS,
+    read: read_bart,
+};
+
+const SYNONYMS: &[(&str, &str)] = &[("hidden_size", "d_model"), ("num_attention_heads", "encoder_attention_heads")];
+
+/// Keys of both sides' layers.
+const SIDES: &[&str] = &[
+    "activation_dropout",
+    "activation_function",
+    "architectures",
+    "attention_dropout",
+    "d_model",
+    "decoder_attention_heads",
+    "decoder_ffn_dim",
+    "decoder_layers",
+    "dropout",
+    "encoder_attention_heads",
+    "encoder_ffn_dim",
+    "encoder_layers",
+    "num_hidden_layers",
+    "vocab_size",
+];
 
 fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("d_model", MAX_WIDTH)?;
@@ -109,12 +143,14 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let vocabulary = reader.read_dimension("vocab_size", MAX_VOCABULARY)?;
     let relative = RELATIVES.iter().find(|relative| relative.model_type == reader.model_type).unwrap_or(&BART);
     check_sides(reader, relative, encoder_layers, vocabulary)?;
-    let max_sequence = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
+    let max_sequence = reader.read_dimension(relative.longest, MAX_POSITIONS)?;
     let rows = rows_of_positions(reader, relative, max_sequence);
-    reader.note_assumption(format!(
-        "the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default); the encoder stays \
-         on a pipeline's first stage"
-    ));
+    let frames = if relative.sound { Some(read_frames(reader)?) } else { None };
+    let encoded = match frames {
+        Some(frames) => format!("every sequence has {} tokens in the encoder", frames.tokens),
+        None => format!("the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default)"),
+    };
+    reader.note_assumption(format!("{encoded}; the encoder stays on a pipeline's first stage"));
     let encoder = LayerKind {
         attention: (encoder_heads != heads).then_some(AttentionShape {
             heads: encoder_heads,
@@ -155,10 +191,23 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
             activation: reader.read_probability("activation_dropout", 0.0)?,
         },
         tied_head: reader.read_flag("tie_word_embeddings", true)?,
-        variations: Variations { side: EncoderDecoderSide::Decoder, ..Variations::default() },
+        variations: Variations {
+            side: EncoderDecoderSide::Decoder,
+            key_without_bias: relative.key_without_bias,
+            frames,
+            ..Variations::default()
+        },
         list: LayerList { leading: vec![encoder; encoder_layers as usize], ..LayerList::default() },
         ..llama_without_sizes(reader, hidden)
     })
+}
+
+/// Reads the sizes of an encoder of sound.
+fn read_frames(reader: &ConfigReader<'_>) -> Result<SoundFrames, WorkloadError> {
+    let bins = reader.read_dimension("num_mel_bins", MAX_WIDTH)?;
+    let tokens = reader.read_dimension("max_source_positions", MAX_POSITIONS)?;
+    reader.note_assumption("the encoder's fixed table of positions is costed as a trained one".to_owned());
+    Ok(SoundFrames { bins, tokens })
 }
 
 /// Refuses what the family's model classes do not build, and sides that share less than a vocabulary.

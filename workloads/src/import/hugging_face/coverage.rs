@@ -82,6 +82,7 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("gptj", &["gpt_j_6b"]),
     ("grok-1", &["grok-1"]),
     ("kimi_k2", &["kimi-k2"]),
+    ("internlm2", &["internlm2_7b"]),
     ("llama", &["llama3.1-405b", "llama3.1-8b", "llama3.2-1b", "llama3.2-3b", "smollm2_135m", "tinyllama_1_1b"]),
     ("llama4_text", &["llama4-maverick", "llama4-scout"]),
     ("mamba2", &["mamba2_130m", "mamba2_2_7b", "mamba_codestral_7b"]),
@@ -112,6 +113,7 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("starcoder2", &["starcoder2_3b", "starcoder2_7b"]),
     ("t5", &["flan_t5_base", "flan_t5_xxl", "t5_11b", "t5_base", "t5_large", "t5_small"]),
     ("vit", &["vit_base_patch16_224", "vit_large_patch16_224"]),
+    ("whisper", &["whisper_large_v3"]),
 ];
 
 /// Checkpoints with only a rounded published count, or that hold more than the text model.

@@ -63,6 +63,7 @@ impl ModelFamily {
 /// All families.
 static FAMILIES: &[ModelFamily] = &[
     bart::FAMILY,
+    bart::WHISPER,
     bert::FAMILY,
     bert::ROBERTA,
     bloom::FAMILY,
@@ -144,21 +145,31 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
+    ("apertus", "an activation with trained parameters, without a gate (Qwen 3 is near)"),
+    ("arctic", "a dense MLP beside the experts of a layer (Mixtral is near)"),
+    ("baichuan", "positions by ALiBi in the 13B model, and a normalised head in version 2 (the 7B model is a `llama`)"),
+    ("bailing_moe", "shared experts and leading dense layers beside plain attention (`glm4_moe` is near)"),
+    ("chatglm", "keys by other names (`glm` has the same layers)"),
     ("convnext", DEPTHWISE),
     ("convnextv2", DEPTHWISE),
     ("deberta-v2", "relative positions in the scores"),
     ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
+    ("dinov2", "layers that scale their results by trained vectors (ViT is near)"),
+    ("dit", "layers that a time step and a class condition (ViT is near)"),
+    ("gpt_neo", "products of queries, keys and values without biases beside others with them (GPT-2 is near)"),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
+    ("jetmoe", "heads of attention that a router chooses (Mixtral is near)"),
     ("mllama", "layers of cross attention"),
     ("olmo_hybrid", "norms in other places of linear layers than of others"),
-    ("rwkv", "linear recurrences"),
+    ("rwkv", "linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near)"),
     ("siglip", IMAGES),
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
-    ("whisper", "an encoder of audio whose sequences are longer than the decoder's, and convolutions before it"),
-    ("zamba", "attention whose weights several layers share"),
-    ("zamba2", "attention whose weights several layers share"),
+    ("zamba", SHARED_WEIGHTS),
+    ("zamba2", SHARED_WEIGHTS),
 ];
+const SHARED_WEIGHTS: &str = "attention whose weights several layers share (Bamba and Nemotron-H, whose layers have \
+                              their own, are near)";
 const DEPTHWISE: &str = "depthwise convolutions over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGE_WINDOWS: &str = "windows over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
@@ -243,7 +254,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         .rename_synonyms(|key| family.reads(key))
         .map_err(|names| reader::unlike_names_error(file, &entries, names))?;
     let reader = ConfigReader::new(name, file, model_type, family, &entries)?;
-    if is_of(&[t5::FAMILY, bart::FAMILY], &reader.model_type) {
+    if is_of(&[t5::FAMILY, bart::FAMILY, bart::WHISPER], &reader.model_type) {
         let cure = "one side alone is not covered in this family: give the whole model's configuration";
         reader.require_flag("is_encoder_decoder", true, cure)?;
         reader.require_both_sides()?;

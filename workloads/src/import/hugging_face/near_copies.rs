@@ -69,6 +69,7 @@ static NEAR_COPIES: &[NearCopy] = &[
     },
     NearCopy { model_type: "helium", output_bias: false, ..LLAMA },
     NearCopy { model_type: "hunyuan_v1_dense", query_key_norm: Some(QueryKeyNorm::Head), ..LLAMA },
+    NearCopy { model_type: "internlm2", ..LLAMA },
     NearCopy { model_type: "internlm3", output_bias: false, ..LLAMA },
     NearCopy {
         model_type: "jais2",
@@ -108,6 +109,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "glm4",
         "helium",
         "hunyuan_v1_dense",
+        "internlm2",
         "internlm3",
         "jais2",
         "nanochat",

@@ -1,0 +1,263 @@
+//! NeMo's configuration of Megatron models (`megatron_gpt_config.yaml` of NVIDIA/NeMo 1 and the files of its launcher),
+//! as Megatron-LM's arguments: most keys of `model` are those with underscores.
+
+use super::keys::FrameworkFileError;
+use std::collections::BTreeMap;
+
+/// Keys by their paths, as arguments of other names.
+const RENAMED: [(&str, &str); 20] = [
+    ("trainer.devices", "nproc-per-node"),
+    ("trainer.num_nodes", "nnodes"),
+    ("model.encoder_seq_length", "seq-length"),
+    ("model.virtual_pipeline_model_parallel_size", "num-virtual-stages-per-pipeline-rank"),
+    ("model.activations_checkpoint_granularity", "recompute-granularity"),
+    ("model.activations_checkpoint_method", "recompute-method"),
+    ("model.activations_checkpoint_num_layers", "recompute-num-layers"),
+    ("model.layernorm_epsilon", "norm-epsilon"),
+    ("model.rotary_percentage", "rotary-percent"),
+    ("model.num_moe_experts", "num-experts"),
+    ("model.moe_router_topk", "moe-router-topk"),
+    ("model.moe_aux_loss_coeff", "moe-aux-loss-coeff"),
+    ("model.ub_tp_comm_overlap", "tp-comm-overlap"),
+    ("model.use_flash_attention", "use-flash-attn"),
+    ("model.optim.overlap_grad_sync", "overlap-grad-reduce"),
+    ("model.optim.overlap_param_sync", "overlap-param-gather"),
+    ("model.qk_layernorm", "qk-layernorm"),
+    ("model.window_size", "window-size"),
+    ("model.moe_grouped_gemm", "moe-grouped-gemm"),
+    ("model.reset_attention_mask", "reset-attention-mask"),
+];
+
+/// Keys of `model` that are arguments of the same name.
+const SAME: [&str; 20] = [
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "ffn_hidden_size",
+    "global_batch_size",
+    "attention_dropout",
+    "hidden_dropout",
+    "hidden_size",
+    "kv_channels",
+    "make_vocab_size_divisible_by",
+    "max_position_embeddings",
+    "micro_batch_size",
+    "num_attention_heads",
+    "num_layers",
+    "pipeline_model_parallel_size",
+    "position_embedding_type",
+    "rampup_batch_size",
+    "rotary_base",
+    "seq_length",
+    "sequence_parallel",
+    "tensor_model_parallel_size",
+];
+
+/// Keys that decide neither time nor memory, or say what every run of this kind has: logs, checkpoints, data, the
+/// tokenizer, initial values, learning rates.
+const NOTHING: [&str; 75] = [
+    "cluster*",
+    "defaults*",
+    "exp_manager*",
+    "hydra*",
+    "inference*",
+    "name",
+    "restore_from_path",
+    "run*",
+    "target",
+    "trainer.accelerator",
+    "trainer.accumulate_grad_batches",
+    "trainer.benchmark",
+    "trainer.check_val_every_n_epoch",
+    "trainer.enable_*",
+    "trainer.gradient_clip_val",
+    "trainer.limit_*",
+    "trainer.log_every_n_steps",
+    "trainer.logger",
+    "trainer.max_*",
+    "trainer.replace_sampler_ddp",
+    "trainer.use_distributed_sampler",
+    "trainer.val_check_interval",
+    "model.apply_query_key_layer_scaling",
+    "model.apply_rope_fusion",
+    "model.async_grad_allreduce",
+    "model.attention_type",
+    "model.batch_p2p_comm",
+    "model.bias_activation_fusion",
+    "model.bias_dropout_add_fusion",
+    "model.bias_dropout_fusion",
+    "model.bias_gelu_fusion",
+    "model.cross_entropy_loss_fusion",
+    "model.data*",
+    "model.deterministic_mode",
+    "model.do_layer_norm_weight_decay",
+    "model.dist_ckpt*",
+    "model.fp16_lm_cross_entropy",
+    "model.fp32_residual_connection",
+    "model.fp8_amax*",
+    "model.fp8_e4m3",
+    "model.fp8_hybrid",
+    "model.fp8_interval",
+    "model.fp8_margin",
+    "model.fp8_params",
+    "model.gc_interval",
+    "model.grad_allreduce_chunk_size_mb",
+    "model.grad_div_ar_fusion",
+    "model.gradient_accumulation_fusion",
+    "model.gradient_as_bucket_view",
+    "model.hysteresis",
+    "model.init_method_std",
+    "model.layer_norm_fusion",
+    "model.masked_softmax_fusion",
+    "model.mcore_gpt",
+    "model.megatron_amp_O2",
+    "model.moe_router_load_balancing_type",
+    "model.name",
+    "model.native_amp*",
+    "model.normalize_attention_scores",
+    "model.nsys_profile*",
+    "model.onnx_safe",
+    "model.optim*",
+    "model.overlap_p2p_comm",
+    "model.persist_layer_norm",
+    "model.post_process",
+    "model.pre_process",
+    "model.reset_position_ids",
+    "model.resume_from_checkpoint",
+    "model.seed",
+    "model.sync_batch_comm",
+    "model.tokenizer*",
+    "model.transformer_engine",
+    "model.use_cpu_initialization",
+    "model.use_emha",
+    "model.use_scaled_init_method",
+];
+
+/// Keys with a value under which every other one would be another model: (key, values that are read).
+const ONLY: [(&str, &[&str]); 8] = [
+    ("model.transformer_block_type", &["pre_ln"]),
+    ("model.headscale", &["false"]),
+    ("model.openai_gelu", &["false"]),
+    ("model.ffn_dropout", &["0", "0.0"]),
+    ("model.num_micro_batches_with_partial_activation_checkpoints", &["0"]),
+    ("model.activations_checkpoint_layers_per_pipeline", &["0"]),
+    ("model.eod_mask_loss", &["false", "true"]),
+    ("trainer.strategy", &["auto", "ddp"]),
+];
+
+/// Returns whether a YAML file's leaves are NeMo's.
+pub(super) fn recognises(values: &BTreeMap<String, Vec<String>>) -> bool {
+    let has = |start: &str| values.keys().any(|key| key.starts_with(start));
+    has("trainer.")
+        && ["model.tensor_model_parallel_size", "model.num_layers", "model.micro_batch_size"]
+            .iter()
+            .any(|key| values.contains_key(*key))
+}
+
+/// Returns the arguments that the leaves of a NeMo file stand for, by Megatron-LM's names. A key that is not understood
+/// keeps its own.
+///
+/// # Errors
+/// A value that is read in no other way, or that names another key in a way that is not understood.
+pub(super) fn arguments_of(
+    file: &str,
+    values: &BTreeMap<String, Vec<String>>,
+) -> Result<BTreeMap<String, Vec<String>>, FrameworkFileError> {
+    let fault = |key: &str, value: &str, why: &str| FrameworkFileError {
+        file: file.to_owned(),
+        key: format!("{key} = {value}"),
+        why: why.to_owned(),
+    };
+    let is = |key: &str, name: &str| name.strip_suffix('*').map_or(key == name, |start| key.starts_with(start));
+    let mut found = BTreeMap::new();
+    // Data-parallel ranks overlap their sums unless the optimizer is told otherwise.
+    let mut sharded = false;
+    for (key, list) in values {
+        let text = list.join(" ");
+        let value = resolve(values, key, &text, 0)
+            .ok_or_else(|| fault(key, &text, "names another key in a way that is not understood; write its value"))?;
+        let mut set = |name: &str, value: &str| drop(found.insert(name.to_owned(), vec![value.to_owned()]));
+        let own = key.strip_prefix("model.").unwrap_or_default();
+        let renamed = RENAMED.iter().find(|(known, _)| known == key).map(|(_, argument)| *argument);
+        match (key.as_str(), value.to_lowercase().as_str()) {
+            (_, "null" | "none") => {}
+            ("model.normalization", "rmsnorm") => set("normalization", "RMSNorm"),
+            ("model.normalization", "layernorm" | "layernorm1p") => {}
+            ("model.activation", "fast-swiglu" | "swiglu") => set("swiglu", "true"),
+            ("model.activation", "gelu") => {}
+            ("model.bias", value) => set("disable-bias-linear", if value == "false" { "true" } else { "false" }),
+            ("model.share_embeddings_and_output_weights", shared) => {
+                set("untie-embeddings-and-output-weights", if shared == "false" { "true" } else { "false" });
+            }
+            ("model.num_query_groups", _) => {
+                set("group-query-attention", "true");
+                set("num-query-groups", &value);
+            }
+            ("model.precision" | "trainer.precision", "bf16" | "bf16-mixed") => set("bf16", "true"),
+            ("model.precision" | "trainer.precision", "16" | "16-mixed" | "fp16") => set("fp16", "true"),
+            ("model.fp8", "false") => {}
+            ("model.fp8", _) => set("fp8-format", "hybrid"),
+            ("model.optim.name", name) if name.contains("adam") => {
+                set("optimizer", "adam");
+                sharded = name.starts_with("distributed") || name.starts_with("mcore_distributed");
+                set("use-distributed-optimizer", if sharded { "true" } else { "false" });
+            }
+            ("model.activations_checkpoint_num_layers", "0") => {}
+            ("model.normalization" | "model.activation" | "model.precision" | "trainer.precision", _)
+            | ("model.optim.name", _) => {
+                return Err(fault(key, &value, "is not modelled; name the model before --from, or correct it"));
+            }
+            (_, value) if ONLY.iter().any(|(known, _)| known == key) => {
+                let fits = ONLY.iter().any(|(known, values)| known == key && values.contains(&value));
+                if !fits {
+                    return Err(fault(key, value, "is not modelled; leave it out, or name the model before --from"));
+                }
+            }
+            _ if SAME.contains(&own) => set(&own.replace('_', "-"), &value),
+            _ => match renamed {
+                Some(argument) => set(argument, &value),
+                None if NOTHING.iter().any(|name| is(key, name)) => {}
+                None => set(key, &value),
+            },
+        }
+    }
+    for argument in ["overlap-grad-reduce", "overlap-param-gather"] {
+        if sharded {
+            found.entry(argument.to_owned()).or_insert_with(|| vec!["true".to_owned()]);
+        }
+    }
+    Ok(found)
+}
+
+/// Most references from one to the next.
+const MOST_DEPTH: usize = 8;
+
+/// Returns a value with its references replaced: `${.hidden_size}` is a neighbour, `${model.hidden_size}` any key, and
+/// `${multiply:4, ${.hidden_size}}` a product. `None` for another reference.
+fn resolve(values: &BTreeMap<String, Vec<String>>, key: &str, text: &str, depth: usize) -> Option<String> {
+    let Some(inside) = text.strip_prefix("${").and_then(|text| text.strip_suffix('}')) else {
+        // Paths and names of logs may contain any reference.
+        return Some(text.to_owned());
+    };
+    if depth >= MOST_DEPTH {
+        return None;
+    }
+    if let Some(factors) = inside.strip_prefix("multiply:") {
+        let factors = factors.split(',').map(|part| resolve(values, key, part.trim(), depth + 1)?.parse::<u64>().ok());
+        return factors
+            .collect::<Option<Vec<u64>>>()
+            .map(|all| all.into_iter().fold(1, u64::saturating_mul).to_string());
+    }
+    let (folder, _) = key.rsplit_once('.').unwrap_or_default();
+    let path = match inside.strip_prefix('.') {
+        Some(neighbour) => format!("{folder}.{neighbour}"),
+        None => inside.to_owned(),
+    };
+    match values.get(&path) {
+        Some(list) => resolve(values, &path, &list.join(" "), depth + 1),
+        // A key that decides nothing may name what is not there.
+        None if NOTHING.iter().any(|name| name.strip_suffix('*').map_or(key == *name, |s| key.starts_with(s))) => {
+            Some(text.to_owned())
+        }
+        None => None,
+    }
+}
