@@ -267,7 +267,7 @@ fn evenness(costs: &IterationCosts, rate: f64) -> f64 {
 /// Returns the squared coefficients of variation of the time between two prompts while all places are taken, and of the
 /// part of it in which they decode.
 ///
-/// Of sequences that leave together, all but the first leave without a pause.
+/// The first of the sequences that leave together has the whole pause before it, the others none.
 fn spreads(costs: &IterationCosts, load: f64, in_step: f64) -> (f64, f64) {
     let (prompt, decoding) = (costs.mean(|r| r.prompt), costs.time_per_place());
     let service = prompt + decoding;

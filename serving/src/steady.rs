@@ -14,9 +14,9 @@
 //!
 //! **The wait for a place** has two estimates. Each is too long in a case of its own, so the shorter counts.
 //! - *By work.* The work that waits, is in progress or is left in a sequence obeys a conservation law (Kleinrock 1976,
-//!   "Queueing systems II", section 3.4): its mean follows from the requests' squares and from the time that the replica
-//!   runs below its full speed. What is not in prompts and sequences waits. It is too long where few requests wait:
-//!   sequences of a group are younger than others when their number is high.
+//!   "Queueing systems II", section 3.4): its mean follows from the requests' squares and from the time in which the
+//!   replica runs below its full speed. The work that is neither in prompts nor in sequences waits. It is too long
+//!   where few requests wait: sequences of a group are younger than others when their number is high.
 //! - *By a random walk.* With all places taken, a sequence leaves after L D(B) / B, and the prompt of a request that
 //!   waits follows, until none waits. Times between them spread as those of a queue with so long a service, between the
 //!   fixed and the random case (Cosmetatos 1975, INFOR 13), and more where sequences leave together. It is too long

@@ -227,8 +227,8 @@ fn four_places_and_prompts_of_seconds() {
     }
 }
 
-/// Mixed iterations hold few prompts, or a part of one: prompts bound the sequences that decode. Lengths of one, two and
-/// four iterations; of a half, iterations with two prompts and with one follow each other.
+/// Mixed iterations hold few prompts, or a part of one: prompts bound the sequences that decode. They fill a half, one,
+/// two or four iterations.
 #[test]
 fn prompts_that_fill_iterations() {
     let affine = |n: f64| 0.010 + 0.0001 * n;
