@@ -113,9 +113,9 @@ impl Layout {
     /// Ends that leave an inner chunk without layers although there are enough, with the nearest valid ends.
     pub(crate) fn stated_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
         let chunks = self.chunk_count();
-        split_by_ends(layers, chunks, ends).ok_or_else(|| {
+        self.split_with_ends(layers, ends).ok_or_else(|| {
             let held = u64::from(ends.first) + u64::from(ends.last);
-            let alone = split_by_ends(layers, chunks, LayerEnds { shorter: 0, ..ends });
+            let alone = self.split_with_ends(layers, LayerEnds { shorter: 0, ..ends });
             let limit = match chunks {
                 0 | 1 => "left out without a pipeline".to_owned(),
                 _ if held > layers => format!("at most the {layers} layers in the first and the last chunk together"),
@@ -133,12 +133,18 @@ impl Layout {
         })
     }
 
+    /// Returns the split with these ends, if it exists. Virtual stages without layers would serve nothing.
+    fn split_with_ends(&self, layers: u64, ends: LayerEnds) -> Option<ChunkSplit> {
+        let chunks = self.chunk_count();
+        split_by_ends(layers, chunks, ends).filter(|_| self.virtual_stages == 1 || chunks <= layers + 2)
+    }
+
     /// Returns the valid ends nearest to `ends`: those with the longer chunks as late as possible; else those with the
     /// same first chunk; else the two that differ in the fewest layers, counting the last chunk as a tie-break.
     fn nearest_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
         let chunks = self.chunk_count();
         let alone = LayerEnds { shorter: 0, ..ends };
-        if let Some(split) = split_by_ends(layers, chunks, alone) {
+        if let Some(split) = self.split_with_ends(layers, alone) {
             let most = if split.longer > 0 { chunks - 2 - split.longer } else { 0 };
             return vec![LayerEnds { shorter: u32::try_from(most).unwrap_or(u32::MAX), ..ends }];
         }
@@ -390,5 +396,7 @@ mod tests {
         assert_eq!(written(layout(40, 1, Some((1, 1)))), "1+1x30+0x8+1");
         assert_eq!(written(layout(40, 1, Some((0, 0)))), "0+1x32+0x6+0");
         assert!(fault(layout(40, 1, Some((30, 3)))).ends_with("together; use at most 34 chunks"));
+        // Virtual stages never do.
+        assert!(fault(layout(20, 2, Some((1, 1)))).ends_with("use at most 34 chunks"));
     }
 }
