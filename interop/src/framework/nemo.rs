@@ -54,7 +54,7 @@ const SAME: [&str; 20] = [
 
 /// Keys that decide neither time nor memory, or say what every run of this kind has: logs, checkpoints, data, the
 /// tokenizer, initial values, learning rates.
-const NOTHING: [&str; 75] = [
+const NOTHING: [&str; 79] = [
     "cluster*",
     "defaults*",
     "exp_manager*",
@@ -65,7 +65,6 @@ const NOTHING: [&str; 75] = [
     "run*",
     "target",
     "trainer.accelerator",
-    "trainer.accumulate_grad_batches",
     "trainer.benchmark",
     "trainer.check_val_every_n_epoch",
     "trainer.enable_*",
@@ -80,7 +79,6 @@ const NOTHING: [&str; 75] = [
     "model.apply_query_key_layer_scaling",
     "model.apply_rope_fusion",
     "model.async_grad_allreduce",
-    "model.attention_type",
     "model.batch_p2p_comm",
     "model.bias_activation_fusion",
     "model.bias_dropout_add_fusion",
@@ -92,13 +90,11 @@ const NOTHING: [&str; 75] = [
     "model.do_layer_norm_weight_decay",
     "model.dist_ckpt*",
     "model.fp16_lm_cross_entropy",
-    "model.fp32_residual_connection",
     "model.fp8_amax*",
     "model.fp8_e4m3",
     "model.fp8_hybrid",
     "model.fp8_interval",
     "model.fp8_margin",
-    "model.fp8_params",
     "model.gc_interval",
     "model.grad_allreduce_chunk_size_mb",
     "model.grad_div_ar_fusion",
@@ -116,7 +112,15 @@ const NOTHING: [&str; 75] = [
     "model.normalize_attention_scores",
     "model.nsys_profile*",
     "model.onnx_safe",
-    "model.optim*",
+    "model.optim.average_in_collective",
+    "model.optim.betas",
+    "model.optim.bucket_cap_mb",
+    "model.optim.contiguous_*",
+    "model.optim.eps",
+    "model.optim.lr",
+    "model.optim.min_lr",
+    "model.optim.sched*",
+    "model.optim.weight_decay",
     "model.overlap_p2p_comm",
     "model.persist_layer_norm",
     "model.post_process",
@@ -133,7 +137,7 @@ const NOTHING: [&str; 75] = [
 ];
 
 /// Keys with a value under which every other one would be another model: (key, values that are read).
-const ONLY: [(&str, &[&str]); 8] = [
+const ONLY: [(&str, &[&str]); 12] = [
     ("model.transformer_block_type", &["pre_ln"]),
     ("model.headscale", &["false"]),
     ("model.openai_gelu", &["false"]),
@@ -142,7 +146,26 @@ const ONLY: [(&str, &[&str]); 8] = [
     ("model.activations_checkpoint_layers_per_pipeline", &["0"]),
     ("model.eod_mask_loss", &["false", "true"]),
     ("trainer.strategy", &["auto", "ddp"]),
+    ("trainer.accumulate_grad_batches", &["1"]),
+    ("model.attention_type", &["multihead"]),
+    ("model.fp32_residual_connection", &["false"]),
+    ("model.fp8_params", &["false"]),
 ];
+
+/// The optimizers of Adam's kind by the names that NeMo registers, and whether states are sharded over data-parallel
+/// ranks (NeMo 1, `core/optim/optimizers.py` and `megatron_base_model.py`).
+const OPTIMIZERS: [(&str, bool); 5] = [
+    ("adam", false),
+    ("adamw", false),
+    ("fused_adam", false),
+    ("distributed_fused_adam", true),
+    ("mcore_distributed_optim", true),
+];
+
+/// Returns whether the optimizer of this name shards its states; `None` if it is not of Adam's kind.
+fn optimizer(name: &str) -> Option<bool> {
+    OPTIMIZERS.iter().find(|(known, _)| *known == name).map(|(_, sharded)| *sharded)
+}
 
 /// Returns whether a YAML file's leaves are NeMo's.
 pub(super) fn recognises(values: &BTreeMap<String, Vec<String>>) -> bool {
@@ -196,9 +219,9 @@ pub(super) fn arguments_of(
             ("model.precision" | "trainer.precision", "16" | "16-mixed" | "fp16") => set("fp16", "true"),
             ("model.fp8", "false") => {}
             ("model.fp8", _) => set("fp8-format", "hybrid"),
-            ("model.optim.name", name) if name.contains("adam") => {
+            ("model.optim.name", name) if optimizer(name).is_some() => {
                 set("optimizer", "adam");
-                sharded = name.starts_with("distributed") || name.starts_with("mcore_distributed");
+                sharded = optimizer(name).unwrap_or_default();
                 set("use-distributed-optimizer", if sharded { "true" } else { "false" });
             }
             ("model.activations_checkpoint_num_layers", "0") => {}

@@ -403,8 +403,17 @@ fn a_nemo_file_is_read_as_megatrons_arguments() {
         ("  headscale_2: 4\n", "model.headscale_2 = 4: is not understood"),
         ("  ffn_dropout: 0.1\n", "model.ffn_dropout = 0.1: is not modelled"),
         ("  hidden_width: ${.nothing}\n", "names another key"),
+        ("  fp32_residual_connection: true\n", "model.fp32_residual_connection = true: is not modelled"),
+        ("    grad_sync_dtype: bf16\n", "model.optim.grad_sync_dtype = bf16: is not understood"),
     ] {
         let error = read("llama2_7b.yaml", &nemo(more), named).unwrap_err();
         assert!(error.contains(key), "{error}");
     }
+    // A name that holds Adam's is no optimizer of its kind.
+    let other = nemo("").replace("distributed_fused_adam", "muon_adam");
+    assert!(read("llama2_7b.yaml", &other, named).unwrap_err().contains("model.optim.name = muon_adam: is not"));
+    // A name that holds Adam's is no optimizer of its kind.
+    let other = nemo("").replace("distributed_fused_adam", "muon_adam");
+    let error = read("llama2_7b.yaml", &other, named).unwrap_err();
+    assert!(error.contains("model.optim.name = muon_adam: is not modelled"), "{error}");
 }
