@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The jobs that are written and read again: name of the file, model and arguments.
-const JOBS: [(&str, &str); 19] = [
+const JOBS: [(&str, &str); 20] = [
     (
         "dense.sh",
         "llama3-8b H100 --devices 64 --global-batch 512 --tensor 2 --pipeline 2 --recompute none;selective;full",
@@ -63,6 +63,11 @@ const JOBS: [(&str, &str); 19] = [
         "stages.toml",
         "llama3-70b TITAN --devices 128 --global-batch 256 --sequence-length 8192 --tensor 8 --pipeline 4 --schedule 1f1b \
          --virtual-stages 1 --recompute full",
+    ),
+    (
+        "pairs.toml",
+        "llama3-70b TITAN --devices 128 --global-batch 256 --sequence-length 8192 --tensor 8 --pipeline 4 --schedule \
+         dualpipe-v --recompute full --micro-batch 1",
     ),
     ("dense.yml", "llama3-8b TPU --devices 64 --global-batch 512"),
     ("stages.yml", "llama3-70b TPU --devices 256 --global-batch 512 --pipeline 4"),

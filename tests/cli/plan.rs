@@ -564,6 +564,11 @@ fn faulty_arguments_are_refused() {
             the schedule 1f1b, or pp = 2",
         ),
         (
+            vec!["--schedule", "dualpipe-v", "--pipeline", "4", "--tensor", "1", "--micro-batch", "16"],
+            "schedule = dualpipe-v: must be one with at most the 2 micro-batches of a copy (512 sequences / (dp 16 x \
+             micro_batch 16)): DualPipeV needs 8, two for each of pp = 4; use the schedule 1f1b or gpipe or zb-h1",
+        ),
+        (
             vec!["--layer-split", "99:1"],
             "--layer-split: layer_split = 99:1: must be at most the 32 layers in the first and the last chunk \
             together; use 31:1 or 32:0",

@@ -210,7 +210,12 @@ fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
         Some("Interleaved1F1B") => ("1f1b", 2),
         Some("GPipe") => ("gpipe", 1),
         Some("ZBVZeroBubble") => ("zb-v", 2),
-        Some(_) => return Err(keys.fault(key, "is not modelled; 1F1B, Interleaved1F1B, GPipe and ZBVZeroBubble are")),
+        Some("DualPipeV") => ("dualpipe-v", 2),
+        Some(_) => {
+            return Err(
+                keys.fault(key, "is not modelled; 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble and DualPipeV are")
+            );
+        }
     };
     options.push("schedule", schedule);
     options.push("virtual-stages", chunks);

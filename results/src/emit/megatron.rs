@@ -444,7 +444,7 @@ impl MegatronArguments {
         let longer = match recipe.plan.schedule {
             PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved { .. } => return,
             PipelineSchedule::GPipe => "which needs less memory",
-            PipelineSchedule::ZbH1 | PipelineSchedule::ZbV => "which takes longer",
+            PipelineSchedule::ZbH1 | PipelineSchedule::ZbV | PipelineSchedule::DualPipeV => "which takes longer",
             PipelineSchedule::VHalf | PipelineSchedule::VMin => "which needs more memory",
         };
         if layout.pipeline > 1 {

@@ -150,6 +150,7 @@ impl TorchTitanTables {
             }
             (PipelineSchedule::GPipe, 1) => Some("GPipe"),
             (PipelineSchedule::ZbV, _) => Some("ZBVZeroBubble"),
+            (PipelineSchedule::DualPipeV, _) => Some("DualPipeV"),
             _ => None,
         };
         match schedule {

@@ -25,7 +25,7 @@ const ORDERS: [Named<RankOrder>; 2] = [
 ];
 
 /// Pipeline schedules.
-pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 6] = [
+pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 7] = [
     (
         "1f1b",
         "One forward, one backward; interleaved where stages hold several chunks",
@@ -36,6 +36,7 @@ pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 6] = [
     ("zb-v", "Zero bubble V", PipelineSchedule::ZbV),
     ("v-half", "Zero bubble V within half of 1F1B's activation memory", PipelineSchedule::VHalf),
     ("v-min", "Zero bubble V within a third of 1F1B's activation memory", PipelineSchedule::VMin),
+    ("dualpipe-v", "DualPipeV, which is DualPipe over half as many stages", PipelineSchedule::DualPipeV),
 ];
 
 /// The word for a choice that the planner makes for every stage or every plan.
@@ -390,7 +391,7 @@ pub static DECISIONS: [Decision; 15] = [
     },
 ];
 
-/// A schedule by its name: 1f1b (interleaved where there are several chunks), gpipe, zb-h1, zb-v.
+/// A schedule by its name: 1f1b (interleaved where there are several chunks), gpipe, zb-h1, ...
 #[must_use]
 pub fn schedule_of(name: &str) -> Option<PipelineSchedule> {
     SCHEDULES.iter().find(|(known, ..)| *known == name).map(|(.., schedule)| *schedule)

@@ -36,7 +36,7 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
             m.saturating_mul(chunks).min(warm_up + 1)
         }
         PipelineSchedule::ZbH1 => m.min(p),
-        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin => {
+        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin | PipelineSchedule::DualPipeV => {
             m.saturating_mul(2).min(schedule.most_in_v(p))
         }
     }
@@ -54,7 +54,7 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
 pub fn v_in_flight(schedule: PipelineSchedule, p: u32, m: u32) -> [[u32; 2]; 2] {
     let limit = schedule.most_in_v(p);
     let (even, most) = (m.min(limit / 2), m.min(limit.saturating_sub(1)));
-    [[even, even], [most, most.min(limit - most)]]
+    [[m.min(limit - limit / 2), even], [most, most.min(limit - most)]]
 }
 
 /// Steady time per micro-batch of 1F1B. It is the largest value, over intervals of stages, of (work inside + sends

@@ -119,7 +119,9 @@ impl UnequalEndsPipeline {
             PipelineSchedule::OneForwardOneBackward => self.time_of_one_f_one_b(),
             PipelineSchedule::Interleaved { chunks } => self.time_of_interleaved(chunks),
             PipelineSchedule::ZbH1 => self.time_of_zb_h1(),
-            PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin => self.time_in_v(),
+            PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin | PipelineSchedule::DualPipeV => {
+                self.time_in_v()
+            }
         }
     }
 

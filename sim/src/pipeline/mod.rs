@@ -39,6 +39,7 @@
 //! A search may therefore rank by `U` and prune by the lower bound, but the exact time must decide.
 
 mod closed_form;
+mod dual_pipe;
 mod ends;
 mod interleaved;
 mod order;
@@ -90,11 +91,14 @@ pub enum PipelineSchedule {
     VHalf,
     /// V-Min (same paper): ZB-V within about a third of its memory, `p / 3 + 1` micro-batches.
     VMin,
+    /// DualPipeV (deepseek-ai/DualPipe): the chunks of ZB-V in DeepSeek-V3's order, in which a forward and a backward
+    /// pass run as one; at least two micro-batches per device. DualPipe over `2 p` stages takes its time over `p`.
+    DualPipeV,
 }
 
 impl PipelineSchedule {
     /// The schedules with two chunks per device in a V.
-    pub const IN_V: [Self; 3] = [Self::ZbV, Self::VHalf, Self::VMin];
+    pub const IN_V: [Self; 4] = [Self::ZbV, Self::VHalf, Self::VMin, Self::DualPipeV];
 
     /// True if device `k` of `p` holds virtual stages `k` and `2p - 1 - k`.
     #[must_use]
@@ -102,14 +106,16 @@ impl PipelineSchedule {
         Self::IN_V.contains(&self)
     }
 
-    /// The most passes through one of the two chunks of a device in a V that are in flight on any of `p` devices, an
-    /// even number; 0 for other schedules.
+    /// The most passes through one of the two chunks of a device in a V that are in flight on any of `p` devices; 0 for
+    /// other schedules.
     #[must_use]
     pub fn most_in_v(self, p: u32) -> u32 {
         let micro_batches = match self {
             Self::ZbV => p,
             Self::VHalf => p.div_ceil(2) + 1,
             Self::VMin => p.div_ceil(3) + 1,
+            // One pass more than ZB-V: a backward pass runs beside the forward pass that follows it.
+            Self::DualPipeV => return 2 * p + 1,
             _ => 0,
         };
         2 * micro_batches.min(p)
@@ -126,7 +132,14 @@ impl PipelineSchedule {
             Self::ZbV => "ZB-V",
             Self::VHalf => "V-Half",
             Self::VMin => "V-Min",
+            Self::DualPipeV => "DualPipeV",
         }
+    }
+
+    /// The fewest micro-batches that its order is defined for on `p` devices.
+    #[must_use]
+    pub fn least_micro_batches(self, p: u32) -> u32 {
+        if self == Self::DualPipeV { 2 * p } else { 1 }
     }
 
     /// Model chunks per device.
@@ -134,7 +147,7 @@ impl PipelineSchedule {
     pub fn chunks_per_device(self) -> u32 {
         match self {
             Self::Interleaved { chunks } => chunks,
-            Self::ZbV | Self::VHalf | Self::VMin => 2,
+            Self::ZbV | Self::VHalf | Self::VMin | Self::DualPipeV => 2,
             Self::GPipe | Self::OneForwardOneBackward | Self::ZbH1 => 1,
         }
     }
@@ -255,7 +268,7 @@ pub enum PipelineError {
         /// The next higher multiple.
         high: u32,
     },
-    /// Fewer than two chunks with interleaving, or no buckets.
+    /// Fewer than two chunks with interleaving, no buckets, or fewer micro-batches than a schedule's order needs.
     #[error("{what} = {value}: must be at least {least}; raise it")]
     TooSmall {
         /// The quantity.
@@ -369,6 +382,10 @@ impl Pipeline {
             return Err(PipelineError::Chunks { stages, chunks, low, high: (stages / per + 1) * per });
         }
         let (m, p) = (self.micro_batches, self.device_count());
+        let least = self.schedule.least_micro_batches(p);
+        if m < least {
+            return Err(PipelineError::TooSmall { what: "micro-batches under DualPipeV", value: m, least });
+        }
         if matches!(self.schedule, PipelineSchedule::Interleaved { .. }) && m % p != 0 {
             let low = (m / p * p).max(p);
             return Err(PipelineError::Rounds {

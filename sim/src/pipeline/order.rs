@@ -11,6 +11,19 @@ pub(crate) enum PipelinePass {
     Backward,
     /// The weight gradient, where the schedule splits it off.
     Weight,
+    /// All of the backward pass, under a schedule that splits others.
+    WholeBackward,
+}
+
+impl PipelinePass {
+    /// Forward 0, backward 1, weight gradient 2.
+    pub(super) fn kind_index(self) -> usize {
+        match self {
+            Self::Forward => 0,
+            Self::Backward | Self::WholeBackward => 1,
+            Self::Weight => 2,
+        }
+    }
 }
 
 /// One entry of a device's order.
@@ -20,6 +33,19 @@ pub(crate) struct OrderStep {
     pub stage: u32,
     pub micro_batch: u32,
 }
+
+/// A pass of the next micro-batch through a virtual stage; every stage takes micro-batches in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StageTurn {
+    pub stage: u32,
+    pub pass: PipelinePass,
+    /// True of a forward pass that runs as one with the next turn, a backward pass: both start when both inputs are
+    /// there, and their results leave together.
+    pub with_next: bool,
+}
+
+/// All devices' passes, each after those that it needs.
+pub(super) type PassOrder = Vec<StageTurn>;
 
 /// The order of device `k`; `None` in a V, where several are tried. Under ZB-H1 weight gradients wait for at most
 /// `delay` later input gradients.
@@ -41,7 +67,7 @@ pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32, delay: u32) -> Option
         }
         PipelineSchedule::Interleaved { chunks } => Some(interleaved_order(p, chunks, m, k)),
         PipelineSchedule::ZbH1 => Some(zb_h1_order(p, m, k, delay)),
-        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin => None,
+        PipelineSchedule::ZbV | PipelineSchedule::VHalf | PipelineSchedule::VMin | PipelineSchedule::DualPipeV => None,
     }
 }
 

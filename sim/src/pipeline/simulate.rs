@@ -1,8 +1,8 @@
 //! The event simulation.
 
-use super::order::{OrderStep, PipelinePass, ZB_H1_DELAYS, static_order_of};
+use super::order::{OrderStep, PipelinePass, StageTurn, ZB_H1_DELAYS, static_order_of};
 use super::reductions::times_of_reductions;
-use super::zb_v::{self, StageTurn};
+use super::zb_v;
 use super::{Pipeline, PipelineError, PipelineSchedule};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -119,8 +119,7 @@ impl Pipeline {
     }
 
     fn play_in_v(&self, trace: bool) -> Result<Timeline, PipelineError> {
-        let limit = self.schedule.most_in_v(self.device_count());
-        let orders = zb_v::v_orders(self.device_count() as usize, self.micro_batches as usize, limit as usize);
+        let orders = zb_v::v_orders(self.schedule, self.device_count() as usize, self.micro_batches as usize);
         let fastest = self.fastest_v_order(&orders).map_or(&[][..], Vec::as_slice);
         self.play_step(trace, |player| player.play_v_order(fastest))
     }
@@ -205,15 +204,15 @@ impl<'a> PipelinePlayer<'a> {
                 let end = self.forward_end[self.index_of_pass(s - 1, step.micro_batch)];
                 (end, end + self.sends[s - 1])
             }
-            PipelinePass::Backward if s + 1 == self.pipeline.stages.len() => (mine, mine),
-            PipelinePass::Backward => {
-                let end = self.backward_end[self.index_of_pass(s + 1, step.micro_batch)];
-                // Both inputs must exist. NaN makes the sum NaN where the stage's own forward pass has not run.
-                (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
-            }
             PipelinePass::Weight => {
                 let end = self.backward_end[self.index_of_pass(s, step.micro_batch)];
                 (end, end)
+            }
+            _ if s + 1 == self.pipeline.stages.len() => (mine, mine),
+            _ => {
+                let end = self.backward_end[self.index_of_pass(s + 1, step.micro_batch)];
+                // Both inputs must exist. NaN makes the sum NaN where the stage's own forward pass has not run.
+                (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
             }
         };
         (!found.1.is_nan()).then_some(found)
@@ -248,12 +247,27 @@ impl<'a> PipelinePlayer<'a> {
     /// Plays an order in a V; every pass comes after those that it needs.
     fn play_v_order(&mut self, order: &[StageTurn]) {
         let mut next = vec![[0_u32; 3]; self.pipeline.stages.len()];
-        for &StageTurn { stage, pass } in order {
-            let micro_batch = &mut next[stage as usize][pass_index(pass)];
-            let step = OrderStep { pass, stage, micro_batch: *micro_batch };
-            *micro_batch += 1;
-            if let Some(input) = self.arrival_of_input(step) {
-                self.run_pass(self.device_of[stage as usize], step, input);
+        let mut steps = order.iter().map(|&StageTurn { stage, pass, with_next }| {
+            let next = &mut next[stage as usize];
+            let step = OrderStep { pass, stage, micro_batch: next[pass.kind_index()] };
+            next[pass.kind_index()] += 1;
+            // Its weight gradient is done, too.
+            next[2] += u32::from(pass == PipelinePass::WholeBackward);
+            (step, with_next)
+        });
+        while let Some((step, with_next)) = steps.next() {
+            let other = if with_next { steps.next() } else { None };
+            let Some(mut input) = self.arrival_of_input(step) else { return };
+            if let Some((other, _)) = other {
+                let Some(beside) = self.arrival_of_input(other) else { return };
+                input = (input.0.max(beside.0), input.1.max(beside.1));
+            }
+            let device = self.device_of[step.stage as usize];
+            self.run_pass(device, step, input);
+            if let Some((other, _)) = other {
+                self.run_pass(device, other, input);
+                let forward = self.index_of_pass(step.stage as usize, step.micro_batch);
+                self.forward_end[forward] = self.devices[device].free;
             }
         }
     }
@@ -266,7 +280,8 @@ impl<'a> PipelinePlayer<'a> {
         let free = self.devices[k].free;
         let start = free.max(arrived);
         self.devices[k].report.exposed_send += Seconds(start - free.max(produced));
-        let kept = if split { stage.stash_for_weights.min(stage.stash) } else { Bytes::ZERO };
+        let whole = !split || step.pass == PipelinePass::WholeBackward;
+        let kept = if whole { Bytes::ZERO } else { stage.stash_for_weights.min(stage.stash) };
         let end = match step.pass {
             PipelinePass::Forward => {
                 let end = start + stage.forward.0;
@@ -275,9 +290,9 @@ impl<'a> PipelinePlayer<'a> {
                 self.forward_end[place] = end;
                 end
             }
-            PipelinePass::Backward => {
+            PipelinePass::Backward | PipelinePass::WholeBackward => {
                 let ready = start + stage.recompute.0;
-                let weight = if split { 0.0 } else { stage.backward_weight.0 };
+                let weight = if whole { stage.backward_weight.0 } else { 0.0 };
                 let end = ready + stage.backward_input.0 + weight;
                 self.hold_activations(k, start, stage.working);
                 if stage.recompute.0 > 0.0 {
@@ -286,7 +301,7 @@ impl<'a> PipelinePlayer<'a> {
                 self.record_event(k, step, PipelineEventKind::Backward, ready, end);
                 self.release_activations(k, end, stage.working + stage.stash.saturating_sub(kept));
                 self.backward_end[place] = end;
-                if !split {
+                if whole {
                     self.gradients[s] = (ready, end);
                 }
                 end
@@ -384,13 +399,5 @@ impl<'a> PipelinePlayer<'a> {
             all = all.max(end);
         }
         all
-    }
-}
-
-fn pass_index(pass: PipelinePass) -> usize {
-    match pass {
-        PipelinePass::Forward => 0,
-        PipelinePass::Backward => 1,
-        PipelinePass::Weight => 2,
     }
 }

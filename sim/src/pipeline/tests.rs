@@ -146,14 +146,48 @@ fn schedules_in_a_v_trade_memory_for_bubble() {
         };
         // 1F1B's stage has both chunks: its first device holds 2 p passes through a chunk.
         let plain = 6.0 * (f64::from(p) - 1.0);
-        let [whole, half, third] = PipelineSchedule::IN_V.map(played);
-        for (schedule, (_, held)) in PipelineSchedule::IN_V.into_iter().zip([whole, half, third]) {
+        let [whole, half, third, dual] = PipelineSchedule::IN_V.map(played);
+        for (schedule, (_, held)) in PipelineSchedule::IN_V.into_iter().zip([whole, half, third, dual]) {
             assert!(held <= u64::from(schedule.most_in_v(p)), "{schedule:?} {p}: {held}");
         }
         assert!(whole.0 < half.0 && half.0 <= third.0, "{p}: {whole:?} {half:?} {third:?}");
         assert!(half.0 < plain, "{p}: {half:?} {plain}");
         assert!(third.0 < 1.6 * plain, "{p}: {third:?} {plain}");
     }
+}
+
+/// The bubble of the DeepSeek-V3 Technical Report (table 2): `(PP / 2 - 1) (F&B + B - 3 W)` for DualPipe over `PP`
+/// stages, with one pass more in flight than 1F1B; `PP / 2` devices in a V. Pairs that hide nothing take `F + B`. It
+/// takes a backward pass as twice its weight gradient; with longer input gradients the order waits less.
+#[test]
+fn dual_pipe_v_has_the_published_bubble_and_memory() {
+    let [weight, input] = [1.0, 1.5];
+    let pass = PipelineStage {
+        backward_weight: Seconds(weight),
+        stash: Bytes(1),
+        stash_for_weights: Bytes(1),
+        ..stage(1.0, weight)
+    };
+    for (p, m) in [(1_u32, 2_u32), (2, 4), (2, 7), (3, 9), (4, 20), (8, 16), (8, 40)] {
+        let played = |pass| {
+            let pipeline = Pipeline::with_uniform_stages(pass, 2 * p as usize, m, PipelineSchedule::DualPipeV);
+            pipeline.simulate_step().unwrap()
+        };
+        let published = |back: f64| f64::from(p - 1) * (1.0 + back + back - 3.0 * weight);
+        let (equal, longer) = (played(pass), played(PipelineStage { backward_input: Seconds(input), ..pass }));
+        let bubble = |step: &Timeline, back: f64| step.total.0 - f64::from(m) * 2.0 * (1.0 + back);
+        assert!(close(bubble(&equal, 2.0), published(2.0)), "{p} {m}: {}", bubble(&equal, 2.0));
+        assert!(below(bubble(&longer, 2.5), published(2.5)), "{p} {m}: {}", bubble(&longer, 2.5));
+        let most = equal.devices.iter().map(|device| device.peak_memory.0).max();
+        assert_eq!(most, Some(u64::from(2 * p + 1).min(u64::from(2 * m))), "{p} {m}");
+    }
+}
+
+#[test]
+fn dual_pipe_v_needs_two_micro_batches_per_device() {
+    let few = Pipeline::with_uniform_stages(stage(1.0, 1.0), 8, 7, PipelineSchedule::DualPipeV);
+    let said = few.simulate_step().unwrap_err().to_string();
+    assert_eq!(said, "micro-batches under DualPipeV = 7: must be at least 8; raise it");
 }
 
 #[test]
@@ -338,16 +372,17 @@ proptest! {
     }
 
     #[test]
-    fn every_schedule_does_all_the_work_in_order(raw in uneven(), kind in 0_usize..7) {
+    fn every_schedule_does_all_the_work_in_order(raw in uneven(), kind in 0_usize..8) {
         let schedule = [
             PipelineSchedule::GPipe, PipelineSchedule::OneForwardOneBackward, PipelineSchedule::Interleaved { chunks: 2 }, PipelineSchedule::ZbH1, PipelineSchedule::ZbV,
-            PipelineSchedule::VHalf, PipelineSchedule::VMin,
+            PipelineSchedule::VHalf, PipelineSchedule::VMin, PipelineSchedule::DualPipeV,
         ][kind];
         let (mut stages, m) = raw;
         if schedule.chunks_per_device() == 2 {
             stages.extend(stages.clone());
         }
-        let m = if kind == 2 { m * (stages.len() / 2) as u32 } else { m };
+        let devices = stages.len() as u32 / schedule.chunks_per_device();
+        let m = if kind == 2 { m * devices } else { m.max(schedule.least_micro_batches(devices)) };
         let mut p = build(&stages, m, |_, b| b, 1.0);
         p.schedule = schedule;
         for s in &mut p.stages {

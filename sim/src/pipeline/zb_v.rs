@@ -1,4 +1,5 @@
-//! The orders of passes from which ZB-V, V-Half and V-Min choose: the same scheduler within three limits of memory.
+//! The orders of passes from which schedules in a V choose. ZB-V, V-Half and V-Min have the same scheduler within three
+//! limits of memory; DualPipeV has one published order (`dual_pipe.rs`).
 //!
 //! Qi et al. (ICLR 2024) decide an order before the run. Their scheduler (`zbv.py` in
 //! sail-sg/zero-bubble-pipeline-parallelism) tries a heuristic under several settings and keeps the order with the
@@ -17,21 +18,12 @@
 //! | 491 plans of eight other jobs | 1.2 % faster | equal | 0.7 % slower or worse | 21 % slower (2 micro-batches, 16 devices) |
 //! | with at least two micro-batches per device | 2.1 % faster | | | 5.0 % slower |
 
-use super::Pipeline;
-use super::order::PipelinePass;
+use super::dual_pipe::dual_pipe_v_order;
+use super::order::{PassOrder, PipelinePass, StageTurn};
 use super::reductions::times_of_reductions;
+use super::{Pipeline, PipelineSchedule};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-
-/// A pass of the next micro-batch through a virtual stage; every stage takes micro-batches in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct StageTurn {
-    pub stage: u32,
-    pub pass: PipelinePass,
-}
-
-/// All devices' passes, each after those that it needs.
-pub(super) type PassOrder = Vec<StageTurn>;
 
 /// Nominal times from which an order is decided, in eighths of a stage's forward pass.
 #[derive(Clone, Copy)]
@@ -65,25 +57,28 @@ const NOMINALS: [NominalWork; 12] = [
 /// Most passes in the cache of orders.
 const KEPT: usize = 1 << 22;
 
-/// Orders by devices, micro-batches and limit.
-type OrderCache = HashMap<(usize, usize, usize), Arc<[PassOrder]>>;
+/// Orders by schedule, devices and micro-batches.
+type OrderCache = HashMap<(PipelineSchedule, usize, usize), Arc<[PassOrder]>>;
 
 static KNOWN: LazyLock<Mutex<OrderCache>> = LazyLock::new(Mutex::default);
 
-/// The orders for these numbers of devices and micro-batches, with at most `limit` passes in flight on a device.
-pub(super) fn v_orders(devices: usize, micro_batches: usize, limit: usize) -> Arc<[PassOrder]> {
+/// The orders of a schedule in a V for these numbers of devices and micro-batches.
+pub(super) fn v_orders(schedule: PipelineSchedule, devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(orders) = known().get(&(devices, micro_batches, limit)) {
+    if let Some(orders) = known().get(&(schedule, devices, micro_batches)) {
         return Arc::clone(orders);
     }
-    let orders: Arc<[PassOrder]> =
-        NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches, limit)).collect();
+    let limit = schedule.most_in_v(devices as u32) as usize;
+    let orders: Arc<[PassOrder]> = match schedule {
+        PipelineSchedule::DualPipeV => Arc::new([dual_pipe_v_order(devices, micro_batches)]),
+        _ => NOMINALS.iter().map(|nominal| decide_order(nominal, devices, micro_batches, limit)).collect(),
+    };
     let mut known = known();
     let turns = |orders: &Arc<[PassOrder]>| orders.iter().map(Vec::len).sum::<usize>();
     if known.values().chain([&orders]).map(turns).sum::<usize>() > KEPT {
         known.clear();
     }
-    known.insert((devices, micro_batches, limit), Arc::clone(&orders));
+    known.insert((schedule, devices, micro_batches), Arc::clone(&orders));
     orders
 }
 
@@ -104,7 +99,7 @@ fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize, lim
         }
         let Some((k, choice)) = best else { return order };
         greedy.run_turn(k, choice);
-        order.push(StageTurn { stage: choice.stage as u32, pass: choice.pass });
+        order.push(StageTurn { stage: choice.stage as u32, pass: choice.pass, with_next: false });
         // A pass feeds its own device and those of the adjacent stages, which are neighbours.
         for (near, choice) in choices.iter_mut().enumerate().take(k + 2).skip(k.saturating_sub(1)) {
             *choice = greedy.most_urgent_pass(near);
@@ -152,7 +147,7 @@ impl<'a> GreedyScheduler<'a> {
     fn passes_done(&self, stage: usize, pass: PipelinePass) -> usize {
         match pass {
             PipelinePass::Forward => self.ends[0][stage].len(),
-            PipelinePass::Backward => self.ends[1][stage].len(),
+            PipelinePass::Backward | PipelinePass::WholeBackward => self.ends[1][stage].len(),
             PipelinePass::Weight => self.weights[stage],
         }
     }
@@ -166,9 +161,9 @@ impl<'a> GreedyScheduler<'a> {
         match pass {
             PipelinePass::Forward if stage == 0 => Some(0),
             PipelinePass::Forward => forward[stage - 1].get(at).map(|end| end + send(stage - 1)),
-            PipelinePass::Backward if stage + 1 == 2 * self.devices => forward[stage].get(at).copied(),
-            PipelinePass::Backward => backward[stage + 1].get(at).map(|end| end + send(stage)),
             PipelinePass::Weight => backward[stage].get(at).copied(),
+            _ if stage + 1 == 2 * self.devices => forward[stage].get(at).copied(),
+            _ => backward[stage + 1].get(at).map(|end| end + send(stage)),
         }
     }
 
@@ -210,10 +205,10 @@ impl<'a> GreedyScheduler<'a> {
             _ if stage + 1 == 2 * self.devices => last,
             _ => 8,
         };
-        let end = start + passes[place_pass(pass)] * eighths / 8;
+        let end = start + passes[pass.kind_index()] * eighths / 8;
         match pass {
             PipelinePass::Forward => self.ends[0][stage].push(end),
-            PipelinePass::Backward => self.ends[1][stage].push(end),
+            PipelinePass::Backward | PipelinePass::WholeBackward => self.ends[1][stage].push(end),
             PipelinePass::Weight => self.weights[stage] += 1,
         }
         self.free[k] = end;
@@ -242,29 +237,50 @@ impl Pipeline {
         let mut next = vec![[0_usize; 3]; self.stages.len()];
         let mut gradients = vec![(0.0, 0.0); self.stages.len()];
         let send = |before: usize| if before + 1 == devices { 0.0 } else { self.sends[before].0 };
-        for &StageTurn { stage, pass } in order {
+        let arrival = |ends: &[Vec<f64>; 2], pass: PipelinePass, s: usize, at: usize| match pass {
+            PipelinePass::Weight => 0.0,
+            PipelinePass::Forward if s == 0 => 0.0,
+            PipelinePass::Forward => ends[0][at - m] + send(s - 1),
+            _ if s == last => 0.0,
+            _ => ends[1][at + m] + send(s),
+        };
+        // The forward pass whose result leaves with that of the turn after it.
+        let mut together = None;
+        for (place, &StageTurn { stage, pass, with_next }) in order.iter().enumerate() {
             let s = stage as usize;
-            let (stage, turn) = (&self.stages[s], &mut next[s][place_pass(pass)]);
-            let at = s * m + *turn;
-            *turn += 1;
-            let [forward, backward] = &mut ends;
+            let stage = &self.stages[s];
+            let at = s * m + next[s][pass.kind_index()];
+            next[s][pass.kind_index()] += 1;
             let free = &mut free[if s < devices { s } else { last - s }];
+            *free = free.max(arrival(&ends, pass, s, at));
+            if let Some(other) = order.get(place + 1).filter(|_| with_next) {
+                let s = other.stage as usize;
+                *free = free.max(arrival(&ends, other.pass, s, s * m + next[s][other.pass.kind_index()]));
+            }
             match pass {
                 PipelinePass::Forward => {
-                    let arrived = if s == 0 { 0.0 } else { forward[at - m] + send(s - 1) };
-                    *free = free.max(arrived) + stage.forward.0;
-                    forward[at] = *free;
+                    *free += stage.forward.0;
+                    ends[0][at] = *free;
                 }
                 PipelinePass::Backward => {
-                    let arrived = if s == last { 0.0 } else { backward[at + m] + send(s) };
-                    *free = free.max(arrived) + stage.recompute.0 + stage.backward_input.0;
-                    backward[at] = *free;
+                    *free += stage.recompute.0 + stage.backward_input.0;
+                    ends[1][at] = *free;
+                }
+                PipelinePass::WholeBackward => {
+                    let start = *free + stage.recompute.0;
+                    *free = start + stage.backward_input.0 + stage.backward_weight.0;
+                    ends[1][at] = *free;
+                    gradients[s] = (start, *free);
                 }
                 PipelinePass::Weight => {
                     gradients[s] = (*free, *free + stage.backward_weight.0);
                     *free = gradients[s].1;
                 }
             }
+            if let Some(at) = together.take() {
+                ends[0][at] = *free;
+            }
+            together = with_next.then_some(at);
         }
         let stages = |device: usize| [device, last - device];
         let reduced = |k: usize| {
@@ -279,14 +295,6 @@ impl Pipeline {
             stages(k).iter().fold(start, |now, &s| now + self.stages[s].optimizer.0)
         });
         ends.fold(0.0, f64::max)
-    }
-}
-
-fn place_pass(pass: PipelinePass) -> usize {
-    match pass {
-        PipelinePass::Forward => 0,
-        PipelinePass::Backward => 1,
-        PipelinePass::Weight => 2,
     }
 }
 
@@ -319,6 +327,7 @@ mod tests {
                 optimizer: time(w + c),
                 ..PipelineStage::default()
             };
+            let m = m.max(schedule.least_micro_batches(p as u32));
             let pipeline = Pipeline {
                 stages: passes[..2 * p].iter().map(stage).collect(),
                 sends: passes[1..2 * p].iter().map(|(.., c)| time(*c)).collect(),
@@ -326,7 +335,7 @@ mod tests {
                 optimizer_waits_for_all: waits,
                 ..Pipeline::with_uniform_stages(PipelineStage::default(), 2 * p, m, schedule)
             };
-            let orders = v_orders(p, m as usize, schedule.most_in_v(p as u32) as usize);
+            let orders = v_orders(schedule, p, m as usize);
             let totals: Vec<f64> = orders.iter().map(|order| pipeline.time_under_order(order)).collect();
             let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
             let simulated = pipeline.simulate_step().unwrap();
@@ -344,15 +353,27 @@ mod tests {
             PipelineSchedule::IN_V.into_iter().flat_map(|v| sizes.clone().map(move |size| (v, size)))
         {
             let limit = schedule.most_in_v(p as u32) as usize;
-            for order in v_orders(p, m, limit).iter() {
-                assert_eq!(order.len(), 6 * p * m);
-                let mut held = vec![0_usize; 2 * p];
+            let m = m.max(schedule.least_micro_batches(p as u32) as usize);
+            for order in v_orders(schedule, p, m).iter() {
+                let passes = |turn: &StageTurn| if turn.pass == PipelinePass::WholeBackward { 2 } else { 1 };
+                assert_eq!(order.iter().map(passes).sum::<usize>(), 6 * p * m);
+                let (mut held, mut waiting) = (vec![0_usize; 2 * p], vec![0_usize; 2 * p]);
                 for turn in order {
                     let stage = turn.stage as usize;
                     match turn.pass {
                         PipelinePass::Forward => held[stage] += 1,
-                        PipelinePass::Backward => assert!(held[stage] > 0),
-                        PipelinePass::Weight => held[stage] -= 1,
+                        PipelinePass::Backward => {
+                            waiting[stage] += 1;
+                            assert!(held[stage] >= waiting[stage]);
+                        }
+                        PipelinePass::Weight => {
+                            (held[stage], waiting[stage]) = (held[stage] - 1, waiting[stage] - 1);
+                        }
+                        // Weight gradients are taken in order of micro-batches.
+                        PipelinePass::WholeBackward => {
+                            assert_eq!(waiting[stage], 0);
+                            held[stage] -= 1;
+                        }
                     }
                     let other = 2 * p - 1 - stage;
                     let (early, late) = (held[stage.min(other)], held[stage.max(other)]);

@@ -175,6 +175,9 @@ pub enum ScheduleKind {
     /// [`PipelineSchedule::VMin`].
     #[serde(rename = "v-min")]
     VMin,
+    /// [`PipelineSchedule::DualPipeV`].
+    #[serde(rename = "dualpipe-v")]
+    DualPipeV,
 }
 
 impl ScheduleKind {
@@ -187,6 +190,7 @@ impl ScheduleKind {
             PipelineSchedule::ZbV => Self::ZbV,
             PipelineSchedule::VHalf => Self::VHalf,
             PipelineSchedule::VMin => Self::VMin,
+            PipelineSchedule::DualPipeV => Self::DualPipeV,
         }
     }
 }
@@ -235,6 +239,7 @@ impl fmt::Display for ScheduleKind {
             Self::ZbV => "zb-v",
             Self::VHalf => "v-half",
             Self::VMin => "v-min",
+            Self::DualPipeV => "dualpipe-v",
         })
     }
 }

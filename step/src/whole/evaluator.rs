@@ -496,7 +496,7 @@ pub struct RecentChunks {
 }
 
 /// Number of kinds of schedules.
-const SCHEDULES: usize = 7;
+const SCHEDULES: usize = 8;
 
 fn schedule_index(schedule: PipelineSchedule) -> usize {
     match schedule {
@@ -507,6 +507,7 @@ fn schedule_index(schedule: PipelineSchedule) -> usize {
         PipelineSchedule::ZbV => 4,
         PipelineSchedule::VHalf => 5,
         PipelineSchedule::VMin => 6,
+        PipelineSchedule::DualPipeV => 7,
     }
 }
 

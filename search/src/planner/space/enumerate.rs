@@ -360,6 +360,19 @@ fn micro_batches(job: &Job<'_>, division: &LayoutSchedules, size: u64, refusals:
         refusals.note(12, (layout, size), || broken("virtual_stages", layout.virtual_stages, limit(), String::new()));
         return None;
     }
+    let least = |schedule: &PipelineSchedule| u64::from(schedule.least_micro_batches(layout.pipeline));
+    if let Some(schedule) = division.schedules.iter().find(|schedule| least(schedule) > m) {
+        let limit = || {
+            format!(
+                "one with at most the {m} micro-batches of a copy ({sequences} sequences / (dp {copies} x \
+                 micro_batch {size})): {} needs {}, two for each of pp = {p}",
+                schedule.name(),
+                least(schedule)
+            )
+        };
+        refusals.note(12, (layout, size), || broken("schedule", schedule_name(*schedule), limit(), String::new()));
+        return None;
+    }
     Some(m)
 }
 

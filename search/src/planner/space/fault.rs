@@ -231,7 +231,9 @@ impl SpaceProbe<'_> {
         let relaxed = PlanSpace { schedules: PlanSpace::open(self.job).schedules, ..space.clone() };
         let families = relaxed.families(self.job);
         let runs = |schedule: &PipelineSchedule| {
-            families.iter().flat_map(|f| &f.divisions).any(|d| d.schedules.contains(schedule))
+            let divisions =
+                families.iter().flat_map(|f| f.lots.iter().flat_map(|lot| &lot.pairs).map(|(d, _)| &f.divisions[*d]));
+            divisions.into_iter().any(|d| d.schedules.contains(schedule))
         };
         let names: Vec<&str> =
             SCHEDULES.iter().filter(|(.., schedule)| runs(schedule)).map(|(name, ..)| *name).collect();
