@@ -28,7 +28,7 @@ const COMPARISONS: [&str; 11] = [
 ];
 
 /// Files and folders that compare input text, with the text that they read.
-const READERS: [(&str, &str); 23] = [
+const READERS: [(&str, &str); 24] = [
     ("sim/src/cost/named.rs", "names of measured kernels in tables"),
     ("sim/src/files/text.rs", "the byte order mark of a file"),
     ("sim/src/hardware/document.rs", "keys of chip files"),
@@ -44,6 +44,7 @@ const READERS: [(&str, &str); 23] = [
     ("workloads/src/memory/preset.rs", "keys and paths of preset files"),
     ("workloads/src/recompute_policy/tensor_names.rs", "the text of a policy"),
     ("workloads/src/technique/change.rs", "operator names in preset files"),
+    ("step/src/stack/bridge_fields.rs", "values of recipes"),
     ("step/src/stack/software.rs", "keys and paths of stack files"),
     ("search/src/ask/question.rs", "paths in a question"),
     ("search/src/space/grid.rs", "keys of dimensions"),

@@ -44,6 +44,7 @@ pub use pass::program::{KernelIndex, KernelProgram, KernelTable, SegmentPasses};
 pub use pass::work::StepWork;
 pub use pipeline::arrangement::{Arrangement, DeviceGroup};
 pub use plan::TrainingPlan;
+pub use stack::bridge_fields::{BRIDGE_FIELDS, BridgeField, FieldKind, FieldReading, PythonLiteral};
 pub use stack::calibrate;
 pub use stack::framework::{Framework, FrameworkOptions, KeyValueHeadRule, MixKind, PolicyKind, ScheduleKind};
 pub use stack::kept_formats::{KeptFormatError, KeptFormats, MasterCopy};

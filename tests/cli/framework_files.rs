@@ -40,12 +40,13 @@ const JOBS: [(&str, &str); 20] = [
     (
         "windows.sh",
         "gpt-oss-120b H100 --devices 64 --global-batch 256 --sequence-length 8192 --pipeline 4 --expert 8 --tensor 1 \
-         --layer-split 4:4 --virtual-stages 1 --recompute block:2 --zero 1 --micro-batch 1",
+         --context 2 --context-method ulysses --layer-split 4:4 --virtual-stages 1 --recompute block:2 --zero 1 \
+         --micro-batch 1",
     ),
     (
-        "ring.sh",
+        "heads.sh",
         "gpt-oss-120b H100 --devices 64 --global-batch 64 --sequence-length 32768 --pipeline 2 --expert 16 --context 2 \
-         --virtual-stages 3 --recompute full --zero 1 --micro-batch 1",
+         --context-method ulysses --virtual-stages 3 --recompute full --zero 1 --micro-batch 1",
     ),
     ("gpt.sh", "gpt3-175b A100 --devices 1024 --global-batch 1536 --recompute selective;full --layer-split even"),
     ("bias.sh", "qwen2.5-7b H100 --devices 64 --global-batch 512 --recompute none;selective;full"),
@@ -114,6 +115,37 @@ fn what_is_written_for_a_framework_is_read_as_the_same_step() {
         let again = step_of(dir.path(), &format!("plan --from {file} {} {devices}", cluster(chip)));
         let first = step_of(dir.path(), &call);
         assert!((again / first - 1.0).abs() < 1e-9, "{file}: {first} s written, {again} s read\n{written}");
+    }
+}
+
+/// Jobs of Megatron-LM under settings that have fields of their own in Megatron Bridge.
+const RECIPES: [(&str, &str); 3] = [
+    (
+        "ulysses",
+        "llama3-8b H100 --devices 16 --global-batch 64 --context 2 --context-method ulysses --tensor 2 --zero 0",
+    ),
+    ("offload", "llama3-8b H100 --devices 16 --global-batch 64 --zero 1 --technique optimizer-offload,fraction=0.5"),
+    ("fsdp", "qwen3-8b H100 --devices 16 --global-batch 64 --zero 3 --pipeline 1 --recompute full"),
+];
+
+/// Megatron-LM's jobs as recipes of Megatron Bridge, which Python compiles and `--from` reads as the same step.
+#[test]
+fn what_is_written_for_megatron_bridge_compiles_and_is_read_as_the_same_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let scripts = JOBS.iter().filter_map(|(file, job)| Some((file.strip_suffix(".sh")?, *job)));
+    for (name, job) in scripts.chain(RECIPES) {
+        let [model, chip] = [0, 1].map(|at| words(job)[at]);
+        let call = format!("plan {model} {} {}", cluster(chip), words(job)[2..].join(" "));
+        let written = run_coplace_in(dir.path(), &words(&format!("{call} --emit megatron-bridge"))).expect_result();
+        let file = format!("{name}.py");
+        std::fs::write(dir.path().join(&file), &written).unwrap();
+        let compiled =
+            Command::new("python3").args(["-m", "py_compile", &file]).current_dir(dir.path()).output().unwrap();
+        assert!(compiled.status.success(), "{file}: {}\n{written}", String::from_utf8_lossy(&compiled.stderr));
+        let again = step_of(dir.path(), &format!("plan --from {file} {}", cluster(chip)));
+        let first = step_of(dir.path(), &call);
+        assert!((again / first - 1.0).abs() < 1e-9, "{file}: {first} s written, {again} s read\n{written}");
+        assert!(written.lines().all(|line| line.len() <= 400), "{written}");
     }
 }
 

@@ -407,7 +407,8 @@ fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(
     for (key, option) in
         [("overlap-grad-reduce", "overlap.data_reduction=0"), ("overlap-param-gather", "overlap.parameter_prefetch=0")]
     {
-        if !keys.switch(key)? {
+        // FSDP2 overlaps by itself.
+        if !keys.switch(key)? && !keys.switch("use-torch-fsdp2")? {
             options.push("stack-option", option);
         }
     }

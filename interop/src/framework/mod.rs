@@ -2,6 +2,7 @@
 //! is read, known to change neither time nor memory, or refused.
 
 mod arguments;
+mod bridge;
 mod deepspeed;
 mod keys;
 mod maxtext;
@@ -10,6 +11,7 @@ mod megatron_model;
 mod megatron_stages;
 mod model;
 mod nemo;
+mod python;
 mod run;
 mod shell;
 mod shell_text;
@@ -26,7 +28,7 @@ use keys::FrameworkKeys;
 use std::collections::BTreeMap;
 
 /// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, NeMo's `.yaml`,
-/// else a script or a list of Megatron-LM's arguments.
+/// Megatron Bridge's `.py`, else a script or a list of Megatron-LM's arguments.
 ///
 /// # Errors
 /// A text of none of these; a key that is not understood, is missing or has no modelled value.
@@ -57,6 +59,9 @@ pub fn read_framework_file(
             return Ok(FrameworkRun { framework: "NeMo", ..run });
         }
     }
+    if file.ends_with(".py") && bridge::recognises(text) {
+        return bridge::read(file, text, context);
+    }
     let arguments = arguments::read_arguments(text);
     if arguments.contains_key("tensor-model-parallel-size") || arguments.contains_key("num-layers") {
         return megatron::read(FrameworkKeys::new(file, arguments), context);
@@ -67,8 +72,8 @@ pub fn read_framework_file(
         }
     }
     Err(malformed(
-        "is no configuration that is known; give Megatron-LM's arguments or script, NeMo's .yaml, MaxText's .yml or \
-         KEY=VALUE lines, TorchTitan's .toml or DeepSpeed's .json"
+        "is no configuration that is known; give Megatron-LM's arguments or script, Megatron Bridge's .py, NeMo's \
+         .yaml, MaxText's .yml or KEY=VALUE lines, TorchTitan's .toml or DeepSpeed's .json"
             .to_owned(),
     ))
 }

@@ -417,3 +417,102 @@ fn a_nemo_file_is_read_as_megatrons_arguments() {
     let error = read("llama2_7b.yaml", &other, named).unwrap_err();
     assert!(error.contains("model.optim.name = muon_adam: is not modelled"), "{error}");
 }
+
+/// Llama 3 8B as Megatron Bridge's recipes write it, with more lines.
+fn recipe(more: &str) -> String {
+    format!(
+        r#""""Trains.
+
+torchrun --nproc-per-node 8 --nnodes 2 recipe.py
+"""
+import torch
+from megatron.bridge import AutoBridge
+
+
+def config() -> ConfigContainer:
+    cfg = ConfigContainer(
+        model=AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider(load_weights=False),
+        train=TrainingConfig(train_iters=10, global_batch_size=128, micro_batch_size=1),
+        optimizer=OptimizerConfig(optimizer="adam", lr=3e-4, use_distributed_optimizer=True),
+        ddp=DistributedDataParallelConfig(use_distributed_optimizer=True, overlap_grad_reduce=True),
+        dataset=GPTDatasetConfig(seq_length=4096),
+        mixed_precision="bf16_mixed",
+    )
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.sequence_parallel = True
+    cfg.model.pipeline_model_parallel_size = 2
+    cfg.model.virtual_pipeline_model_parallel_size = 4
+    cfg.model.seq_length = 4096
+    cfg.model.recompute_granularity = None
+    cfg.model.attention_backend = AttnBackend.flash
+{more}
+    return cfg
+"#
+    )
+}
+
+#[test]
+fn a_recipe_is_read_as_megatrons_arguments() {
+    let plain = FrameworkContext::default();
+    let run = read("recipe.py", &recipe(""), plain).unwrap();
+    assert_eq!(run.framework, "Megatron Bridge");
+    assert_eq!(run.model, Some(FrameworkModel::BuiltIn("llama3-8b")));
+    for (name, value) in [
+        ("devices", "16"),
+        ("tensor", "2"),
+        ("pipeline", "2"),
+        ("virtual-stages", "4"),
+        ("layer-split", "even"),
+        ("zero", "1"),
+        ("recompute", "none"),
+        ("sequence-parallel", "true"),
+        ("precision", "bf16"),
+        ("attention", "fused"),
+        ("micro-batch", "1"),
+        ("global-batch", "128"),
+        ("sequence-length", "4096"),
+    ] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    assert!(run.keys.contains(&("model.tensor_model_parallel_size".to_owned(), "2".to_owned())), "{:?}", run.keys);
+    assert!(option(&run, "stack-option").contains(&"overlap.parameter_prefetch=0"));
+    let modules = "    cfg.model.recompute_granularity = \"selective\"\n    cfg.model.recompute_modules = [\"mlp\"]";
+    assert_eq!(option(&read("recipe.py", &recipe(modules), plain).unwrap(), "technique"), ["recompute-mlp"]);
+    for (line, error) in [
+        (
+            "cfg.model.tensor_model_parallel_size = 0",
+            "line 25: model.tensor_model_parallel_size = 0: must be at least 1",
+        ),
+        ("cfg.model.mystery_width = 3", "line 25: model.mystery_width = 3: is not understood"),
+        ("cfg.model.num_layers = 16", "line 25: model.num_layers: changes the model that the file names"),
+        ("cfg.train.micro_batch_size = len(x)", "line 25: calls len, whose values are not in the file"),
+        (
+            "cfg.dataset.seq_length = 2048",
+            "line 22: model.seq_length = 4096: differs from dataset.seq_length in line 25; give both one value",
+        ),
+        ("cfg.model.sequence_parallel = 3", "line 25: model.sequence_parallel = 3: is no value that is modelled"),
+        (
+            "cfg.mixed_precision = \"bf16_with_mxfp8_mixed\"",
+            "line 25: mixed_precision = \"bf16_with_mxfp8_mixed\": is not modelled; bf16_mixed, ",
+        ),
+        ("cfg.model.layernorm_epsilon = 1e-6", "changes the model"),
+    ] {
+        let refused = read("recipe.py", &recipe(&format!("    {line}")), plain).unwrap_err();
+        assert!(refused.contains(error), "{refused}");
+    }
+    // The overlaps are those of comm_overlap where it says them, and on where it does not.
+    for (fields, on) in [("", true), (", overlap_grad_reduce=False", false)] {
+        let line = format!("    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False{fields})");
+        let read = read("recipe.py", &recipe(&line), plain).unwrap();
+        assert_eq!(!option(&read, "stack-option").contains(&"overlap.data_reduction=0"), on, "{fields}");
+        assert!(!option(&read, "stack-option").contains(&"overlap.parameter_prefetch=0"), "{fields}");
+    }
+    let other = recipe("").replace("meta-llama/Meta-Llama-3-8B", "some/other");
+    let refused = read("recipe.py", &other, plain).unwrap_err();
+    assert!(refused.contains("some/other is no built-in one; name the model before --from"), "{refused}");
+    let named = FrameworkContext { model_is_named: true, ..plain };
+    assert_eq!(read("recipe.py", &other, named).unwrap().model, None);
+    let assumed = ["model.mystery_width".to_owned()];
+    let taken = FrameworkContext { assumed: &assumed, ..plain };
+    read("recipe.py", &recipe("    cfg.model.mystery_width = 3"), taken).unwrap();
+}

@@ -87,6 +87,35 @@ impl DecoderBlock {
     }
 }
 
+/// Returns the axis of the data-parallel ranks: `fsdp` if they share the weights.
+fn axis_of_data(plan: &TrainingPlan) -> &'static str {
+    if plan.layout.zero == ZeroStage::Parameters { "fsdp" } else { "data" }
+}
+
+/// Returns the axes of the mesh with their degrees, the innermost first.
+fn mesh_axes(recipe: &PlanRecipe<'_>) -> Vec<(&'static str, u32)> {
+    let l = &recipe.plan.layout;
+    let copies = (l.data / l.expert.max(1)).max(1);
+    let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);
+    // Hybrid sharding: `fsdp` shards inside each copy, `data` counts the copies.
+    let whole = Some(state_copies(recipe.stack, recipe.fast_domain, l));
+    let sharded = l.zero == ZeroStage::Parameters;
+    let whole = whole.filter(|whole| sharded && *whole > 1 && copies.is_multiple_of(*whole));
+    let data = (axis_of_data(recipe.plan), copies / whole.unwrap_or(1));
+    let pipeline = ("pipeline", l.pipeline);
+    let (context, expert) = (("context", l.context), ("expert", l.expert));
+    let inner = match l.order {
+        RankOrder::DataFirst => [tensor, context, expert, data],
+        RankOrder::PipelineFirst => [tensor, context, pipeline, expert],
+    };
+    let whole = whole.map(|whole| ("data", whole));
+    let outer = match l.order {
+        RankOrder::DataFirst => [whole, Some(pipeline)],
+        RankOrder::PipelineFirst => [Some(data), whole],
+    };
+    inner.into_iter().chain(outer.into_iter().flatten()).collect()
+}
+
 struct MaxTextSettings(EmittedLines);
 
 impl MaxTextSettings {
@@ -187,7 +216,8 @@ impl MaxTextSettings {
     }
 
     /// Sets the degrees within a slice (`ici_`) and between slices (`dcn_`). Axes fill the slice in the order of ranks.
-    fn push_mesh(&mut self, recipe: &PlanRecipe<'_>) {
+    /// Parts of the layout that no axis of MaxText's mesh has.
+    fn push_layout_lacks(&mut self, recipe: &PlanRecipe<'_>) {
         let l = &recipe.plan.layout;
         let ulysses = l.context > 1 && l.context_method == ContextMethod::Ulysses;
         self.0.push_lack(ulysses, "Ulysses: MaxText gathers keys and values instead");
@@ -202,41 +232,20 @@ impl MaxTextSettings {
             !uneven && l.expert_tensor.is_some(),
             "experts split over another width than the rest: MaxText uses one width for both",
         );
-        let copies = (l.data / l.expert.max(1)).max(1);
-        let sharded = l.zero == ZeroStage::Parameters;
-        let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);
-        // Hybrid sharding: `fsdp` shards inside each copy, `data` counts the copies.
-        let whole = Some(state_copies(recipe.stack, recipe.fast_domain, l));
-        let whole = whole.filter(|whole| sharded && *whole > 1 && copies.is_multiple_of(*whole));
-        let data = (if sharded { "fsdp" } else { "data" }, copies / whole.unwrap_or(1));
-        let whole = whole.map(|whole| ("data", whole));
-        let pipeline = ("pipeline", l.pipeline);
-        let axes = match l.order {
-            RankOrder::DataFirst => [
-                Some(tensor),
-                Some(("context", l.context)),
-                Some(("expert", l.expert)),
-                Some(data),
-                whole,
-                Some(pipeline),
-            ],
-            RankOrder::PipelineFirst => [
-                Some(tensor),
-                Some(("context", l.context)),
-                Some(pipeline),
-                Some(("expert", l.expert)),
-                Some(data),
-                whole,
-            ],
-        };
-        let slices = l.device_count() > u64::from(recipe.fast_domain);
+    }
+
+    /// Divides the axes between what is inside a slice (`ici`) and between slices (`dcn`), the innermost first.
+    fn push_mesh(&mut self, recipe: &PlanRecipe<'_>) {
+        self.push_layout_lacks(recipe);
+        let sharding = axis_of_data(recipe.plan);
+        let slices = recipe.plan.layout.device_count() > u64::from(recipe.fast_domain);
         let (mut left, mut straddles, mut outer) = (recipe.fast_domain, false, 1);
-        for (axis, degree) in axes.into_iter().flatten() {
+        for (axis, degree) in mesh_axes(recipe) {
             let inside = if slices { num_integer::gcd(degree, left) } else { degree };
             let between = degree / inside;
             straddles |= between > 1 && left != inside;
             left = if between > 1 { 1 } else { left / inside };
-            if inside > 1 || axis == data.0 {
+            if inside > 1 || axis == sharding {
                 self.push_setting(&format!("ici_{axis}_parallelism"), inside);
             }
             if between > 1 {

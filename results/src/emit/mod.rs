@@ -4,6 +4,8 @@ mod deepspeed;
 mod kept;
 mod maxtext;
 mod megatron;
+mod megatron_bridge;
+mod megatron_settings;
 mod nanotron;
 pub mod stage_trace;
 #[cfg(test)]
@@ -15,6 +17,7 @@ pub mod trace;
 pub use deepspeed::{deepspeed_choices, write_deepspeed};
 pub use maxtext::{maxtext_choices, maxtext_policies, write_maxtext};
 pub use megatron::write_megatron;
+pub use megatron_bridge::write_megatron_bridge;
 pub use nanotron::{nanotron_choices, write_nanotron};
 pub use torch::write_torch;
 pub use torchtitan::{torchtitan_choices, write_torchtitan};
@@ -53,6 +56,8 @@ pub struct ModelNumerics {
     pub norm_epsilon: Option<f64>,
     /// The factor of Llama 3's stretched rotation.
     pub rotation_factor: Option<f64>,
+    /// True if YaRN stretches the rotation (GPT-OSS, DeepSeek).
+    pub yarn: bool,
     /// The limit on the inputs of a gated activation (GPT-OSS).
     pub gate_limit: Option<f64>,
     /// How a router chooses experts.
@@ -118,6 +123,10 @@ impl ModelNumerics {
             rotation_factor: ["/rope_scaling", "/rope_parameters"].iter().find_map(|key| {
                 let stretched = config.pointer(key).filter(|scaling| scaling["rope_type"] == "llama3")?;
                 stretched["factor"].as_f64()
+            }),
+            yarn: ["/rope_scaling", "/rope_parameters"].iter().any(|key| {
+                let kind = |name: &str| config.pointer(key).is_some_and(|scaling| scaling[name] == "yarn");
+                kind("rope_type") || kind("type")
             }),
             gate_limit: number(&["/swiglu_limit"]),
             router: RouterNumerics::from_config(&config),

@@ -10,7 +10,7 @@ use workloads::{ActivationPolicy, Batch, Layout, ZeroStage};
 
 type Writer = fn(&PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible>;
 
-const FRAMEWORKS: [Writer; 3] = [write_megatron, write_maxtext, write_torch];
+const FRAMEWORKS: [Writer; 4] = [write_megatron, write_maxtext, write_torch, write_megatron_bridge];
 
 fn plan(layout: Layout) -> TrainingPlan {
     TrainingPlan {
@@ -67,6 +67,11 @@ impl Case {
 
     fn megatron(&self, plan: &TrainingPlan) -> Vec<String> {
         self.lines(0, plan)
+    }
+
+    /// The lines of a recipe of Megatron Bridge, without what stands before them.
+    fn bridge(&self, plan: &TrainingPlan) -> Vec<String> {
+        self.lines(3, plan).iter().map(|line| line.trim().to_owned()).collect()
     }
 
     fn maxtext(&self, plan: &TrainingPlan) -> Vec<String> {
@@ -532,4 +537,64 @@ fn torch_counts_the_products_of_a_layer() {
     );
     let norms = of("tensors:device(attention.norm.out)").1;
     assert!(norms.contains("that the dispatcher cannot distinguish: attention.norm"), "{norms}");
+}
+
+#[test]
+fn recipes_of_megatron_bridge_have_the_plan_in_fields() {
+    let shared = plan(Layout { virtual_stages: 2, ..layout(4, 4, ZeroStage::OptimizerStates) });
+    let written = CORE.bridge(&shared);
+    let fields = [
+        "model.seq_length = 2048",
+        "model.tensor_model_parallel_size = 8",
+        "model.pipeline_model_parallel_size = 4",
+        "model.virtual_pipeline_model_parallel_size = 2",
+        "model.sequence_parallel = True",
+        "model.recompute_granularity = \"full\"",
+        "model.recompute_modules = None",
+        "model.vocab_size = None",
+        "use_distributed_optimizer=True,",
+        "overlap_param_gather=True,",
+        "tp_comm_overlap=True,",
+        "global_batch_size=512,",
+        "grad_reduce_in_fp32=True,",
+        "pretrain(recipe(), forward_step)",
+    ];
+    check(&written, &fields, &["model.moe", "model.hidden_size", "overlap_p2p_comm"]);
+    let provider = "model = AutoBridge.from_hf_pretrained(\"meta-llama/Meta-Llama-3-8B\")";
+    assert!(written.iter().any(|line| line.starts_with(provider)), "{written:#?}");
+    let old = Case { stack: "megatron", chip: "a100_80gb_sxm", ..CORE };
+    check(&old.bridge(&shared), &["overlap_p2p_comm=False,", "batch_p2p_comm=True,"], &[]);
+    let alone = Case { model: "gpt3-175b", ..CORE };
+    let dense = plan(layout(4, 8, ZeroStage::None));
+    check(
+        &alone.bridge(&dense),
+        &["model = GPTModelProvider(", "num_layers=96,"],
+        &["normalization", "import torch.nn"],
+    );
+    let experts = Case { model: "mixtral-8x7b", ..CORE };
+    let routed = plan(Layout { expert: 4, tensor: 2, ..layout(4, 2, ZeroStage::None) });
+    check(&experts.bridge(&routed), &["num_moe_experts=8,", "expert_model_parallel_size=4,"], &["moe_layer_freq"]);
+    // Parts without a setting are the same as for Megatron-LM's arguments.
+    let half = TrainingPlan { optimizer: Optimizer::Adafactor, ..plan(layout(4, 1, ZeroStage::None)) };
+    assert_eq!(CORE.lacking(3, &half), CORE.lacking(0, &half));
+    assert!(CORE.lacking(3, &half).starts_with("optimizer adafactor"));
+    let bert = Case { model: "bert-large", ..CORE };
+    let refused = bert.write(3, &plan(layout(4, 1, ZeroStage::None))).unwrap_err();
+    assert!(refused.to_string().contains("Megatron Bridge has no setting"), "{refused}");
+}
+
+#[test]
+fn every_argument_of_megatron_has_a_field_or_follows_from_one() {
+    let sharded = plan(layout(4, 1, ZeroStage::Parameters));
+    let pipelined = plan(layout(4, 2, ZeroStage::Parameters));
+    let narrow = Precision { state: Some(DataType::Bf16), ..Precision::MIXED_BF16 };
+    let aware = TrainingPlan { precision: narrow, ..plan(layout(4, 1, ZeroStage::OptimizerStates)) };
+    let fp8 = Precision::MIXED_BF16.with_product_type(DataType::Mxfp8);
+    let small = TrainingPlan { precision: fp8, ..plan(layout(4, 1, ZeroStage::None)) };
+    for model in ["llama3-8b", "gpt3-175b", "deepseek-v3", "gpt-oss-20b", "qwen3-30b-a3b"] {
+        for plan in [&sharded, &pipelined, &aware, &small] {
+            let lacking = Case { model, ..CORE }.lacking(3, plan);
+            assert!(!lacking.contains("no field of Megatron Bridge"), "{model}: {lacking}");
+        }
+    }
 }

@@ -18,6 +18,8 @@ use workloads::model::config_text;
 pub enum EmitTarget {
     /// Megatron-LM's arguments
     Megatron,
+    /// A recipe of Megatron Bridge, as Python
+    MegatronBridge,
     /// MaxText's settings
     Maxtext,
     /// TorchTitan's configuration
@@ -37,6 +39,7 @@ impl EmitTarget {
     fn name(self) -> &'static str {
         match self {
             Self::Megatron => "megatron",
+            Self::MegatronBridge => "megatron-bridge",
             Self::Maxtext => "maxtext",
             Self::Torchtitan => "torchtitan",
             Self::Deepspeed => "deepspeed",
@@ -94,9 +97,9 @@ pub fn write_first_expressible(
     } else {
         answer::write_text(call, &format!("{}{prediction}", all[chosen].text))?;
     }
-    if framework == EmitTarget::Megatron && runs_maxtext(job.chip) {
+    if matches!(framework, EmitTarget::Megatron | EmitTarget::MegatronBridge) && runs_maxtext(job.chip) {
         return Err(Failure::Incomplete(anyhow::anyhow!(
-            "--emit megatron: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does \
+            "--emit {name}: Megatron-LM runs on GPUs, {} is none: what is written does not run there; MaxText does \
             (--emit maxtext)",
             job.chip.name
         )));
@@ -149,6 +152,7 @@ fn write_plan(
     let recipe = PlanRecipe { model: job.model, plan, stack: job.stack, chip, fast_domain, numerics, mapping };
     match framework {
         EmitTarget::Megatron => emit::write_megatron(&recipe).or_input(),
+        EmitTarget::MegatronBridge => emit::write_megatron_bridge(&recipe).or_input(),
         EmitTarget::Torch => emit::write_torch(&recipe).or_input(),
         EmitTarget::Torchtitan => emit::write_torchtitan(&recipe).or_input(),
         EmitTarget::Deepspeed => emit::write_deepspeed(&recipe).or_input(),

@@ -1,5 +1,6 @@
 //! The software of a step: software stacks, their options, what their frameworks can run, and fits of their scalars.
 
+pub(crate) mod bridge_fields;
 pub mod calibrate;
 pub(crate) mod framework;
 pub(crate) mod kept_formats;

@@ -1,0 +1,553 @@
+//! The part of Python in which recipes are written: literals that are given to fields of configurations. Nothing is
+//! executed, and everything else is refused.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use step::PythonLiteral;
+
+/// The parts of a recipe that are read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct PythonRecipe {
+    /// The first text of the file.
+    pub(super) description: String,
+    /// The class of the model's provider, and the argument of its first call if it has one.
+    pub(super) provider: (String, Option<String>),
+    /// The fields of the configuration by their paths (`model.num_layers`), with the line of each.
+    pub(super) fields: BTreeMap<String, (PythonLiteral, usize)>,
+}
+
+/// Something that is not read: its line and the reason.
+pub(super) type PythonFault = (usize, String);
+
+/// Most brackets inside each other, and most names that stand for each other.
+const MOST_DEPTH: usize = 16;
+/// Most words of a file.
+const MOST_TOKENS: usize = 1 << 18;
+/// Most configurations inside the whole one.
+const MOST_CONFIGURATIONS: usize = 1 << 10;
+/// The class of the whole configuration.
+const WHOLE: &str = "ConfigContainer";
+/// The lines that are read, in the words of an error.
+const ALLOWED: &str = "only literals are read that are given to fields of ConfigContainer; write the value";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PythonToken {
+    Name(String),
+    Number(String),
+    Text(String),
+    Sign(char),
+    EndOfLine,
+}
+
+/// The words of a file with their lines. Lines end at brackets' depth 0 only.
+fn tokens_of(text: &str) -> Result<Vec<(PythonToken, usize)>, PythonFault> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut found, mut at, mut line, mut depth) = (Vec::new(), 0, 1, 0_usize);
+    while let Some(&c) = chars.get(at) {
+        let rest = &chars[at..];
+        let length = |of: fn(char) -> bool| rest.iter().position(|c| !of(*c)).unwrap_or(rest.len());
+        let word = |length: usize| rest[..length].iter().collect::<String>();
+        let start = line;
+        let (token, taken) = match c {
+            '\n' => {
+                line += 1;
+                ((depth == 0).then_some(PythonToken::EndOfLine), 1)
+            }
+            '#' => (None, length(|c| c != '\n')),
+            c if c.is_whitespace() => (None, 1),
+            '"' | '\'' => {
+                let (text, taken) = string_of(rest).ok_or((line, "a text has no end; close it".to_owned()))?;
+                line += rest[..taken].iter().filter(|c| **c == '\n').count();
+                (Some(PythonToken::Text(text)), taken)
+            }
+            c if c.is_alphabetic() || c == '_' => {
+                let taken = length(|c| c.is_alphanumeric() || c == '_');
+                if matches!(rest.get(taken), Some('"' | '\'')) {
+                    return Err((line, format!("a text with the prefix {} is not read; {ALLOWED}", word(taken))));
+                }
+                (Some(PythonToken::Name(word(taken))), taken)
+            }
+            c if c.is_ascii_digit() => {
+                let mut taken = length(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+                // 1e-4: the sign belongs to the number.
+                if matches!(rest.get(taken), Some('-' | '+')) && matches!(rest[taken - 1], 'e' | 'E') {
+                    taken += 1 + rest[taken + 1..].iter().take_while(|c| c.is_ascii_digit()).count();
+                }
+                (Some(PythonToken::Number(word(taken))), taken)
+            }
+            sign => {
+                match sign {
+                    '(' | '[' | '{' => depth += 1,
+                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                (Some(PythonToken::Sign(sign)), 1)
+            }
+        };
+        if depth > MOST_DEPTH || found.len() > MOST_TOKENS {
+            return Err((line, format!("more than {MOST_DEPTH} brackets inside each other, or {MOST_TOKENS} words")));
+        }
+        found.extend(token.map(|token| (token, start)));
+        at += taken;
+    }
+    found.push((PythonToken::EndOfLine, line));
+    Ok(found)
+}
+
+/// A text between quotes, single or triple, and how many characters it takes.
+fn string_of(rest: &[char]) -> Option<(String, usize)> {
+    let quote = *rest.first()?;
+    let ends = if rest.starts_with(&[quote; 3]) { 3 } else { 1 };
+    let (mut text, mut at) = (String::new(), ends);
+    loop {
+        match *rest.get(at)? {
+            '\\' => {
+                text.push(*rest.get(at + 1)?);
+                at += 2;
+            }
+            '\n' if ends == 1 => return None,
+            c if c == quote && rest[at..].iter().take(ends).filter(|c| **c == quote).count() == ends => {
+                return Some((text, at + ends));
+            }
+            c => {
+                text.push(c);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// A value of a recipe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PythonValue {
+    Literal(PythonLiteral),
+    Object(PythonObject),
+    /// A variable that holds an object.
+    Variable(String),
+}
+
+/// An object that a call of a class makes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct PythonObject {
+    class: String,
+    first: Option<String>,
+    fields: BTreeMap<String, (PythonValue, usize)>,
+}
+
+struct RecipeReader {
+    tokens: Vec<(PythonToken, usize)>,
+    at: usize,
+    description: Option<String>,
+    variables: BTreeMap<String, PythonObject>,
+    whole: Vec<PythonObject>,
+    /// Configurations that were visited: names that stand for each other can make them many.
+    visited: Cell<usize>,
+}
+
+/// Reads a recipe.
+///
+/// # Errors
+/// The line that is not read, and why.
+pub(super) fn read_recipe(text: &str) -> Result<PythonRecipe, PythonFault> {
+    let mut reader = RecipeReader {
+        tokens: tokens_of(text)?,
+        at: 0,
+        description: None,
+        variables: BTreeMap::new(),
+        whole: Vec::new(),
+        visited: Cell::new(0),
+    };
+    while reader.at < reader.tokens.len() {
+        reader.read_statement()?;
+    }
+    let made = reader.variables.values().filter(|object| object.class == WHOLE).chain(&reader.whole);
+    let [whole] = made.collect::<Vec<_>>()[..] else {
+        return Err((1, format!("must make one {WHOLE}; give a file with one recipe")));
+    };
+    let mut recipe = PythonRecipe { description: reader.description.clone().unwrap_or_default(), ..Default::default() };
+    reader.flatten("", whole, 0, &mut recipe)?;
+    Ok(recipe)
+}
+
+impl RecipeReader {
+    fn line(&self) -> usize {
+        self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |(_, line)| *line)
+    }
+
+    fn peek(&self) -> Option<&PythonToken> {
+        self.tokens.get(self.at).map(|(token, _)| token)
+    }
+
+    fn next(&mut self) -> Option<PythonToken> {
+        let token = self.peek().cloned();
+        self.at += 1;
+        token
+    }
+
+    fn take(&mut self, sign: char) -> bool {
+        let is = self.peek() == Some(&PythonToken::Sign(sign));
+        self.at += usize::from(is);
+        is
+    }
+
+    fn refuse<T>(&self, what: &str) -> Result<T, PythonFault> {
+        Err((self.line(), format!("{what}; {ALLOWED}")))
+    }
+
+    fn skip_line(&mut self) {
+        while self.next().is_some_and(|token| token != PythonToken::EndOfLine) {}
+    }
+
+    fn read_statement(&mut self) -> Result<(), PythonFault> {
+        let start = self.at;
+        match self.next() {
+            None | Some(PythonToken::EndOfLine) => return Ok(()),
+            Some(PythonToken::Text(text)) => {
+                self.description.get_or_insert(text);
+            }
+            Some(PythonToken::Name(word)) => match word.as_str() {
+                "import" | "from" => self.skip_line(),
+                "def" => self.read_definition()?,
+                "if" => self.read_condition()?,
+                "pretrain" => self.skip_line(),
+                "return" => {
+                    if let PythonValue::Object(object) = self.read_value(0)? {
+                        self.whole.push(object);
+                    }
+                }
+                _ => {
+                    self.at = start;
+                    self.read_assignment()?;
+                }
+            },
+            Some(_) => {
+                self.at = start;
+                return self.refuse("the line is no assignment");
+            }
+        }
+        // A statement that skipped its line has taken its end too.
+        let ended =
+            self.tokens.get(self.at.saturating_sub(1)).is_some_and(|(token, _)| *token == PythonToken::EndOfLine);
+        match ended || self.next().is_none_or(|token| token == PythonToken::EndOfLine) {
+            true => Ok(()),
+            false => {
+                self.at -= 1;
+                self.refuse("the line goes on with what is no literal")
+            }
+        }
+    }
+
+    /// Functions without parameters are read as if they were called.
+    fn read_definition(&mut self) -> Result<(), PythonFault> {
+        self.next();
+        if !(self.take('(') && self.take(')')) {
+            return self.refuse("a function with parameters is not read");
+        }
+        self.skip_line();
+        Ok(())
+    }
+
+    /// The one condition that is known: that the file is the program.
+    fn read_condition(&mut self) -> Result<(), PythonFault> {
+        if self.peek() != Some(&PythonToken::Name("__name__".to_owned())) {
+            return self.refuse("a condition is not read");
+        }
+        self.skip_line();
+        Ok(())
+    }
+
+    fn read_assignment(&mut self) -> Result<(), PythonFault> {
+        let line = self.line();
+        let target = self.read_name()?;
+        if !self.take('=') || self.peek() == Some(&PythonToken::Sign('=')) {
+            return self.refuse(&format!("{target} is not given a value here"));
+        }
+        let value = self.read_value(0)?;
+        let mut path: Vec<&str> = target.split('.').collect();
+        let (Some(field), true) = (path.pop(), !path.is_empty()) else {
+            match value {
+                PythonValue::Object(object) => self.variables.insert(target, object),
+                _ => {
+                    return Err((
+                        line,
+                        format!("{target} is a variable of another kind than a configuration; {ALLOWED}"),
+                    ));
+                }
+            };
+            return Ok(());
+        };
+        match self.object_at(&path) {
+            Some(object) => object.fields.insert(field.to_owned(), (value, line)),
+            None => {
+                return Err((line, format!("{} is no configuration that the file makes; {ALLOWED}", path.join("."))));
+            }
+        };
+        Ok(())
+    }
+
+    /// The object that a path names, through variables.
+    fn object_at(&mut self, path: &[&str]) -> Option<&mut PythonObject> {
+        let (first, rest) = path.split_first()?;
+        let (mut variable, mut rest) = ((*first).to_owned(), rest.to_vec());
+        // A field that is another variable begins a path of its own.
+        for _ in 0..MOST_DEPTH {
+            let mut object = self.variables.get(&variable)?;
+            let mut onward = None;
+            for (taken, field) in rest.iter().enumerate() {
+                match &object.fields.get(*field)?.0 {
+                    PythonValue::Object(inner) => object = inner,
+                    PythonValue::Variable(name) => {
+                        onward = Some((name.clone(), rest[taken + 1..].to_vec()));
+                        break;
+                    }
+                    PythonValue::Literal(_) => return None,
+                }
+            }
+            match onward {
+                Some((name, left)) => (variable, rest) = (name, left),
+                None => break,
+            }
+        }
+        let mut object = self.variables.get_mut(&variable)?;
+        for field in rest {
+            match &mut object.fields.get_mut(field)?.0 {
+                PythonValue::Object(inner) => object = inner,
+                _ => return None,
+            }
+        }
+        Some(object)
+    }
+
+    /// A name with its dots.
+    fn read_name(&mut self) -> Result<String, PythonFault> {
+        let mut name = String::new();
+        loop {
+            match self.next() {
+                Some(PythonToken::Name(word)) => name.push_str(&word),
+                _ => {
+                    self.at -= 1;
+                    return self.refuse("a name is missing");
+                }
+            }
+            if !self.take('.') {
+                return Ok(name);
+            }
+            name.push('.');
+        }
+    }
+
+    fn read_value(&mut self, depth: usize) -> Result<PythonValue, PythonFault> {
+        if depth > MOST_DEPTH {
+            return self.refuse("values stand too deep inside each other");
+        }
+        let literal = |literal| Ok(PythonValue::Literal(literal));
+        match self.peek().cloned() {
+            Some(PythonToken::Text(text)) => {
+                self.at += 1;
+                literal(PythonLiteral::Text(text))
+            }
+            Some(PythonToken::Number(text)) => {
+                self.at += 1;
+                literal(PythonLiteral::Number(text))
+            }
+            Some(PythonToken::Sign('-')) => {
+                self.at += 1;
+                match self.next() {
+                    Some(PythonToken::Number(text)) => literal(PythonLiteral::Number(format!("-{text}"))),
+                    _ => self.refuse("a minus stands before no number"),
+                }
+            }
+            Some(PythonToken::Sign('[')) => literal(PythonLiteral::List(self.read_parts(']', depth)?)),
+            Some(PythonToken::Sign('(')) => literal(PythonLiteral::Tuple(self.read_parts(')', depth)?)),
+            Some(PythonToken::Name(_)) => {
+                let name = self.read_name()?;
+                match self.peek() {
+                    Some(PythonToken::Sign('(')) => self.read_call(&name, depth),
+                    _ if self.variables.contains_key(&name) => Ok(PythonValue::Variable(name)),
+                    _ => literal(PythonLiteral::Name(name)),
+                }
+            }
+            _ => self.refuse("a value is missing, or is no literal"),
+        }
+    }
+
+    /// The parts of a list or of a tuple.
+    fn read_parts(&mut self, end: char, depth: usize) -> Result<Vec<PythonLiteral>, PythonFault> {
+        self.at += 1;
+        let mut parts = Vec::new();
+        while !self.take(end) {
+            match self.read_value(depth + 1)? {
+                PythonValue::Literal(part) => parts.push(part),
+                _ => return self.refuse("a list holds a configuration"),
+            }
+            if !self.take(',') && self.peek() != Some(&PythonToken::Sign(end)) {
+                return self.refuse("a list is no list of literals");
+            }
+        }
+        Ok(parts)
+    }
+
+    /// A call of a class by keyword arguments, or Bridge's provider of a configuration on Hugging Face.
+    fn read_call(&mut self, name: &str, depth: usize) -> Result<PythonValue, PythonFault> {
+        let class = name.rsplit('.').next().unwrap_or(name).to_owned();
+        let known = class.ends_with("Config") || class.ends_with("Provider") || class == WHOLE;
+        if !known && name != "AutoBridge.from_hf_pretrained" && class != "partial" {
+            return self.refuse(&format!("calls {name}, whose values are not in the file"));
+        }
+        let mut object = PythonObject { class: name.to_owned(), ..PythonObject::default() };
+        self.read_arguments(&mut object, depth)?;
+        if name == "AutoBridge.from_hf_pretrained" {
+            // Its arguments say how files are loaded.
+            object.fields.clear();
+            if !(self.take('.') && self.read_name()? == "to_megatron_provider") {
+                return self.refuse("the bridge is given to nothing that is read");
+            }
+            self.read_arguments(&mut PythonObject::default(), depth)?;
+        }
+        Ok(PythonValue::Object(object))
+    }
+
+    /// The arguments of a call: by keywords, and a first one without.
+    fn read_arguments(&mut self, object: &mut PythonObject, depth: usize) -> Result<(), PythonFault> {
+        if !self.take('(') {
+            return self.refuse("a call is missing");
+        }
+        while !self.take(')') {
+            let line = self.line();
+            let named = matches!(self.tokens.get(self.at + 1), Some((PythonToken::Sign('='), _)));
+            if named {
+                let name = self.read_name()?;
+                self.at += 1;
+                let value = self.read_value(depth + 1)?;
+                object.fields.insert(name, (value, line));
+            } else {
+                match self.read_value(depth + 1)? {
+                    PythonValue::Literal(PythonLiteral::Text(text) | PythonLiteral::Name(text))
+                        if object.first.is_none() =>
+                    {
+                        object.first = Some(text);
+                    }
+                    _ => return self.refuse("an argument has no keyword"),
+                }
+            }
+            if !self.take(',') && self.peek() != Some(&PythonToken::Sign(')')) {
+                return self.refuse("an argument is no literal");
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an object's fields by their paths.
+    fn flatten(
+        &self,
+        path: &str,
+        object: &PythonObject,
+        depth: usize,
+        recipe: &mut PythonRecipe,
+    ) -> Result<(), PythonFault> {
+        if path == "model" {
+            recipe.provider = (object.class.clone(), object.first.clone());
+        }
+        for (name, (value, line)) in &object.fields {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let inner = match value {
+                PythonValue::Literal(literal) => {
+                    recipe.fields.insert(path, (literal.clone(), *line));
+                    continue;
+                }
+                PythonValue::Object(inner) => Some(inner),
+                PythonValue::Variable(variable) => self.variables.get(variable),
+            };
+            self.visited.set(self.visited.get() + 1);
+            let inner = inner.filter(|_| depth < MOST_DEPTH && self.visited.get() < MOST_CONFIGURATIONS);
+            let inner = inner.ok_or((*line, format!("{path} is a configuration inside itself; {ALLOWED}")))?;
+            self.flatten(&path, inner, depth + 1, recipe)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const RECIPE: &str = r#""""A recipe.
+torchrun --nproc-per-node 8 --nnodes 2 recipe.py
+"""
+import torch
+from megatron.bridge.training.config import (
+    ConfigContainer,  # (
+)
+
+
+def recipe() -> ConfigContainer:
+    cfg = ConfigContainer(
+        model=AutoBridge.from_hf_pretrained("a/b").to_megatron_provider(load_weights=False),
+        train=TrainingConfig(micro_batch_size=2, train_iters=50),
+    )
+    cfg.model.window_size = (127, 0)
+    cfg.train.micro_batch_size = 1_0
+    cfg.optimizer = OptimizerConfig(lr=1e-4, exp_avg_dtype=torch.bfloat16)
+    return cfg
+
+
+if __name__ == "__main__":
+    pretrain(recipe(), forward_step)
+"#;
+
+    #[test]
+    fn literals_are_read_by_the_paths_of_their_fields() {
+        let found = read_recipe(RECIPE).unwrap();
+        assert!(found.description.contains("--nnodes 2"));
+        assert_eq!(found.provider, ("AutoBridge.from_hf_pretrained".to_owned(), Some("a/b".to_owned())));
+        let shown: Vec<String> =
+            found.fields.iter().map(|(path, (value, line))| format!("{path}={value}@{line}")).collect();
+        let expected = [
+            "model.window_size=(127, 0)@15",
+            "optimizer.exp_avg_dtype=torch.bfloat16@17",
+            "optimizer.lr=1e-4@17",
+            "train.micro_batch_size=1_0@16",
+            "train.train_iters=50@13",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn variables_stand_for_their_configurations() {
+        let text = "m = GPTModelProvider(num_layers=2)\ncfg = ConfigContainer(model=m)\nm.hidden_size = 8\n\
+                    cfg.model.kv_channels = 4\n";
+        let found = read_recipe(text).unwrap();
+        let paths: Vec<&str> = found.fields.keys().map(String::as_str).collect();
+        assert_eq!(paths, ["model.hidden_size", "model.kv_channels", "model.num_layers"]);
+    }
+
+    #[test]
+    fn what_is_no_literal_is_refused_with_its_line() {
+        let of = |line: &str| read_recipe(&format!("cfg = ConfigContainer(model=GPTModelProvider())\n{line}\n"));
+        for (line, why) in [
+            ("cfg.model.num_layers = 2 * 3", "no literal"),
+            ("cfg.model.num_layers = len('abc')", "calls len"),
+            ("cfg = _pretrain_common()", "calls _pretrain_common"),
+            ("for layer in range(3):", "not given a value"),
+            ("cfg.model.num_layers += 1", "not given a value"),
+            ("cfg.model.name = f'{x}'", "prefix f"),
+            ("if cfg.model.bf16:", "condition"),
+            ("def recipe(tensor):", "parameters"),
+            ("other.model = 3", "no configuration"),
+            ("layers = 3", "another kind"),
+            ("cfg.model.x = 'abc", "no end"),
+            ("cfg.model.x = {'a': 1}", "no literal"),
+            ("cfg.model.x = [1", "list"),
+            ("lambda: 3", "not given a value"),
+            ("@decorated", "no assignment"),
+        ] {
+            let (number, reason) = of(line).unwrap_err();
+            assert!((2..=3).contains(&number) && reason.contains(why), "{line}: {number}: {reason}");
+        }
+        assert!(read_recipe("").unwrap_err().1.contains("must make one ConfigContainer"));
+        assert!(read_recipe(&"(".repeat(1 << 20)).is_err());
+        let circle = "a = ConfigContainer()\nb = GPTModelProvider(x=a)\na.model = b\nb.x = b\n";
+        assert!(read_recipe(circle).unwrap_err().1.contains("inside itself"));
+    }
+}
