@@ -120,7 +120,8 @@ impl Model {
             Mixer::Attention => self.attention_matrices(),
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
-            Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.matrices(self.hidden)),
+            Mixer::ChannelScan => self.channel_scan_matrices(),
+            Mixer::SharedBlock => self.shared_layer_matrices().saturating_add(self.any_scan_matrices()),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.matrices(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
@@ -140,7 +141,7 @@ impl Model {
     }
 
     /// Returns the weights of the products into and out of a state-space scan.
-    fn scan_matrices(&self) -> u64 {
+    pub(crate) fn scan_matrices(&self) -> u64 {
         let into = |scan: StateSpace| 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads;
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
     }
@@ -307,7 +308,8 @@ impl Model {
         // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
-        matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further)
+        let all = matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further);
+        all.saturating_sub(self.repeated_parameters())
     }
 
     /// Returns the parameters of a layer that are in no matrix, in a model of alike layers.
@@ -318,7 +320,8 @@ impl Model {
             Mixer::AttentionAndScan => {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
-            Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.vectors(self.hidden)),
+            Mixer::ChannelScan => self.channel_scan_vectors(),
+            Mixer::SharedBlock => self.shared_block_vectors() + self.any_scan_vectors(),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.vectors(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
             Mixer::None => 0,
@@ -353,7 +356,7 @@ impl Model {
 
     /// Returns the parameters of a scan's vectors: the convolution, decay, step and skip of every head, the norm of the
     /// result, and biases.
-    fn scan_vectors(&self, scan: StateSpace) -> u64 {
+    pub(crate) fn scan_vectors(&self, scan: StateSpace) -> u64 {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
         let biases =
             count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
@@ -505,7 +508,7 @@ impl Model {
         let scan = self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations());
         let mixer = match self.variations.mixer {
             Mixer::Attention => widths * seen + self.indexer_operations(sequence_length),
-            Mixer::AttentionAndScan => widths * seen + scan,
+            Mixer::AttentionAndScan | Mixer::SharedBlock => widths * seen + scan,
             Mixer::Scan => scan,
             // Its work is no product.
             Mixer::ChannelScan | Mixer::Convolution => 0,

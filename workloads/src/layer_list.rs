@@ -25,6 +25,9 @@ pub enum Mixer {
     ChannelScan,
     /// A short convolution between two gates ([`crate::variations::GatedConvolution`]).
     Convolution,
+    /// A block of attention and MLP whose weights layers share, and then the layer's own scan
+    /// ([`crate::variations::SharedBlock`]).
+    SharedBlock,
     /// Not at all: the layer is only an MLP.
     None,
 }
@@ -33,7 +36,7 @@ impl Mixer {
     /// Returns whether the layer has attention.
     #[must_use]
     pub fn has_attention(self) -> bool {
-        matches!(self, Self::Attention | Self::AttentionAndScan)
+        matches!(self, Self::Attention | Self::AttentionAndScan | Self::SharedBlock)
     }
 }
 
@@ -193,6 +196,7 @@ impl fmt::Display for LayerKind {
             (Mixer::Attention, None) if self.keys != KeyChoice::All => Some("attention to chosen tokens".to_owned()),
             (Mixer::Attention, None) => Some("attention".to_owned()),
             (Mixer::AttentionAndScan, _) => Some("attention beside a scan".to_owned()),
+            (Mixer::SharedBlock, _) => Some("a shared block and a scan".to_owned()),
             (Mixer::ChannelScan, _) => Some("scan by channels".to_owned()),
             (Mixer::Convolution, _) => Some("short convolution".to_owned()),
             (Mixer::Scan, _) => Some("scan".to_owned()),

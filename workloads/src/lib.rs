@@ -29,6 +29,7 @@ pub mod parallel;
 pub mod recompute_policy;
 pub mod serving;
 mod serving_pass;
+mod shared_block;
 pub mod stage_policies;
 mod technique;
 pub mod training;

@@ -79,7 +79,7 @@ impl DeviceSlice {
             }
         }
         if let Some(scan) = model.variations.channel_scan {
-            check_divides(model, t, "channels of the scan", scan.width)?;
+            check_divides(model, t, scan.divided_parts(), scan.divisible_parts())?;
         }
         if model.variations.convolution.is_some() {
             check_divides(model, t, "channels of the convolution", model.hidden)?;
@@ -259,7 +259,7 @@ pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
     model.attention_heads().iter().all(divides)
         && scan.is_none_or(|scan| scan.heads.is_multiple_of(t))
         && linear.is_none_or(|linear| linear.heads.is_multiple_of(t) && divides_or_is_multiple(t, linear.key_heads))
-        && channel_scan.is_none_or(|scan| scan.width.is_multiple_of(t))
+        && channel_scan.is_none_or(|scan| scan.divisible_parts().is_multiple_of(t))
         && convolution.is_none_or(|_| model.hidden.is_multiple_of(t))
         && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
@@ -275,7 +275,7 @@ pub(crate) fn mixer_degree_limits(model: &Model) -> String {
         )
     });
     let scan = scan.map(|scan| format!(", and of the {} heads of the scan", scan.heads));
-    let channels = channel_scan.map(|scan| format!(", and of the {} channels of the scan", scan.width));
+    let channels = channel_scan.map(|scan| format!(", and of the {} {}", scan.divisible_parts(), scan.divided_parts()));
     let convolution = convolution.map(|_| format!(", and of the {} channels of the convolution", model.hidden));
     [linear, scan, channels, convolution].into_iter().flatten().collect()
 }

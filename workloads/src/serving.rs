@@ -69,6 +69,9 @@ impl WeightsOf {
         if operator.parameters.expert > 0 {
             return Self::Experts;
         }
+        if operator.role == OperatorRole::SharedWeights {
+            return Self::Layers;
+        }
         let product = operator.forward.iter().find_map(|step| match step.kernel {
             Kernel::Contraction(product) => Some(product.operand),
             _ => None,
@@ -169,17 +172,20 @@ impl CacheSize {
                 size.add_attention(&alike, kv_heads_of_device(&alike, t), format, count);
             }
             let variations = &alike.variations;
+            let of_scan = variations
+                .scan
+                .map(|scan| (scan.state_numbers() / t, scan.convolved_width().saturating_mul(scan.convolution) / t));
+            let of_channels = variations.channel_scan.map(|scan| {
+                (scan.width.saturating_mul(scan.state) / t, scan.width.saturating_mul(scan.convolution) / t)
+            });
             let (numbers, convolved) = match kind.mixer {
                 Mixer::Linear => variations.linear.map_or((0, 0), |linear| {
                     let own = linear.share_of_device(t);
                     (own.state_numbers(), own.mixed_width().saturating_mul(own.convolution))
                 }),
-                Mixer::Scan | Mixer::AttentionAndScan => variations.scan.map_or((0, 0), |scan| {
-                    (scan.state_numbers() / t, scan.convolved_width().saturating_mul(scan.convolution) / t)
-                }),
-                Mixer::ChannelScan => variations.channel_scan.map_or((0, 0), |scan| {
-                    (scan.width.saturating_mul(scan.state) / t, scan.width.saturating_mul(scan.convolution) / t)
-                }),
+                Mixer::Scan | Mixer::AttentionAndScan => of_scan.unwrap_or_default(),
+                Mixer::ChannelScan => of_channels.unwrap_or_default(),
+                Mixer::SharedBlock => of_scan.or(of_channels).unwrap_or_default(),
                 Mixer::Convolution => {
                     (0, variations.convolution.map_or(0, |mixer| model.hidden.saturating_mul(mixer.reach) / t))
                 }

@@ -12,6 +12,17 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
+/// For serde: one group, as in files without groups.
+const fn one_group() -> u64 {
+    1
+}
+
+/// For serde: one group is not written.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_one(groups: &u64) -> bool {
+    *groups == 1
+}
+
 /// Norms of queries and keys before their rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -111,7 +122,11 @@ pub struct ChannelScan {
     pub state: u64,
     /// Width of the convolution before the scan, in tokens.
     pub convolution: u64,
-    /// Width of the vector that the steps come from.
+    /// Groups of channels whose steps and projections come from their own channels alone (Zamba); 1 if they come from
+    /// all channels.
+    #[serde(default = "one_group", skip_serializing_if = "is_one")]
+    pub groups: u64,
+    /// Width of the vector that the steps come from, for each group.
     pub step_rank: u64,
     /// True if the products into and out of the layer have biases.
     pub bias: bool,
@@ -122,6 +137,16 @@ pub struct ChannelScan {
 }
 
 impl ChannelScan {
+    /// Returns the number of parts that tensor parallelism may divide: channels, or whole groups of them.
+    pub(crate) fn divisible_parts(&self) -> u64 {
+        if self.groups > 1 { self.groups } else { self.width }
+    }
+
+    /// Returns what those parts are, for people.
+    pub(crate) fn divided_parts(&self) -> &'static str {
+        if self.groups > 1 { "groups of the scan's channels" } else { "channels of the scan" }
+    }
+
     /// Returns the weights of its products, in a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
@@ -136,6 +161,18 @@ impl ChannelScan {
         let biases = if self.bias { 2 * self.width + hidden } else { 0 };
         self.width.saturating_mul(convolution + self.state + 2) + norms + biases
     }
+}
+
+/// Blocks of attention and MLP whose weights several layers share, in turn (Zamba: Glorioso et al. 2024,
+/// arXiv:2405.16712). A block reads the layer's input beside the token's embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedBlock {
+    /// Blocks with weights of their own; layers run them in turn.
+    pub count: u64,
+    /// Rank of the adapters of a layer's own that are added to queries, keys and values.
+    pub attention_adapter: Option<u64>,
+    /// Rank of the adapter of a layer's own that is added to the MLP's first product.
+    pub mlp_adapter: Option<u64>,
 }
 
 /// A short convolution between two gates (LFM2).
@@ -317,6 +354,9 @@ pub struct Variations {
     /// The scan by channels, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_scan: Option<ChannelScan>,
+    /// The blocks that layers share, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_block: Option<SharedBlock>,
     /// The convolution between gates, if there are such layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub convolution: Option<GatedConvolution>,

@@ -20,7 +20,7 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-const MIXED: [&str; 29] = [
+const MIXED: [&str; 33] = [
     "bamba",
     "deepseek_v32",
     "dots1_windows",
@@ -50,6 +50,10 @@ const MIXED: [&str; 29] = [
     "qwen3_next",
     "qwen3_next_dense_layers",
     "step3p5",
+    "zamba",
+    "zamba2",
+    "zamba2_one_block",
+    "zamba_biases",
 ];
 
 fn lowering(model: &Model, sequence_length: u64) -> Lowering {

@@ -114,6 +114,8 @@ pub enum OperatorRole {
     Logits,
     /// The head's loss.
     Loss,
+    /// Weights of products of several layers, which share them.
+    SharedWeights,
 }
 
 impl OperatorRole {
@@ -547,6 +549,18 @@ impl GraphBuilder {
         if let Some(op) = self.operators.last_mut() {
             op.parameters = Parameters::default();
         }
+    }
+
+    /// Returns the number of operators so far.
+    pub(crate) fn operator_count(&self) -> usize {
+        self.operators.len()
+    }
+
+    /// Clears the parameters of all operators from the `mark`-th on, because another operator counts them; returns
+    /// their sum.
+    pub(crate) fn share_parameters_since(&mut self, mark: usize) -> Parameters {
+        let later = self.operators.iter_mut().skip(mark);
+        later.fold(Parameters::default(), |sum, op| sum.plus(std::mem::take(&mut op.parameters)))
     }
 
     /// Gives the last operator further parameters, which tensor parallelism splits.

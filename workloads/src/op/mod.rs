@@ -30,6 +30,7 @@ pub(crate) mod rope;
 pub(crate) mod scan;
 pub(crate) mod scores;
 pub(crate) mod segment_plan;
+pub(crate) mod shared_block;
 pub(crate) mod shared_expert;
 pub(crate) mod softmax;
 pub(crate) mod transformer;

@@ -8,9 +8,9 @@ use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, activation, channel_scan, context, cross, dropout, embedding, frames, further, fused_attention,
     gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling,
-    query_key_norm, reduction_kernel, residual, rope, scan, scores, softmax, ulysses,
+    query_key_norm, reduction_kernel, residual, rope, scan, scores, shared_block, softmax, ulysses,
 };
-use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, TensorId};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, Parameters, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, LossForm};
@@ -32,6 +32,9 @@ impl SegmentPlan<'_> {
             Some(frames) => frames::add_sound_frames(&mut graph, self, "embedding", frames),
             None => self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary),
         };
+        if let Some(block) = self.model.variations.shared_block {
+            shared_block::add_shared_weights(&mut graph, self, block, x);
+        }
         for (i, kind) in self.model.list.leading.iter().enumerate() {
             x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
@@ -42,7 +45,8 @@ impl SegmentPlan<'_> {
             };
             let Variations { relative_rows, relative_in_layers, .. } = self.model.variations;
             let bias = if relative_in_layers { 0 } else { self.slice.heads.saturating_mul(2 * relative_rows) };
-            cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
+            let biases = Parameters { sharded: bias, ..Parameters::default() };
+            cross::lend_tensor(&mut graph, "encoder.result", biases, encoded);
             // Both sides look up the same table, which the encoder's operator holds unless it reads sound.
             let rows = if frames.is_some() { self.slice.vocabulary } else { 0 };
             x = self.add_embedded_tokens(&mut graph, "decoder_embedding", rows);
@@ -157,6 +161,10 @@ impl SegmentPlan<'_> {
                 None => x,
             },
             Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
+            Mixer::SharedBlock => match variations.shared_block {
+                Some(block) => shared_block::add_shared_block_and_scan(graph, self, block, x),
+                None => x,
+            },
             Mixer::None => x,
         };
         if variations.side == EncoderDecoderSide::Decoder {
@@ -323,7 +331,7 @@ impl SegmentPlan<'_> {
     }
 
     /// Adds the products of queries, keys and values, their norms and the rotation.
-    fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
+    pub(crate) fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
         let parts = [("query", query_width), ("key", kv_width), ("value", heads.kv * heads.value)];
@@ -398,7 +406,7 @@ impl SegmentPlan<'_> {
         })
     }
 
-    fn add_attention_core(
+    pub(crate) fn add_attention_core(
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,

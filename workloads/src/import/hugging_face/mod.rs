@@ -26,6 +26,7 @@ mod mpt;
 mod near_copies;
 mod opt;
 mod reader;
+mod shared_blocks;
 mod short_convolutions;
 mod sparse_attention;
 mod t5;
@@ -121,6 +122,8 @@ static FAMILIES: &[ModelFamily] = &[
     mpt::FAMILY,
     near_copies::FAMILY,
     opt::FAMILY,
+    shared_blocks::ZAMBA,
+    shared_blocks::ZAMBA2,
     short_convolutions::LFM2,
     short_convolutions::LFM2_MOE,
     short_convolutions::LFM3,
@@ -165,11 +168,7 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("siglip", IMAGES),
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
-    ("zamba", SHARED_WEIGHTS),
-    ("zamba2", SHARED_WEIGHTS),
 ];
-const SHARED_WEIGHTS: &str = "attention whose weights several layers share (Bamba and Nemotron-H, whose layers have \
-                              their own, are near)";
 const DEPTHWISE: &str = "depthwise convolutions over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGE_WINDOWS: &str = "windows over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
