@@ -121,13 +121,14 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
             Mixer::ChannelScan => self.channel_scan_matrices(),
+            Mixer::Compressed => self.compressed_attention_matrices(),
             Mixer::SharedBlock => self.shared_layer_matrices().saturating_add(self.any_scan_matrices()),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.matrices(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
         let cross = count_if(self.attends_to_encoder(), self.attention_matrices());
-        mixer.saturating_add(cross).saturating_add(mlps)
+        mixer.saturating_add(cross).saturating_add(mlps).saturating_add(self.stream_matrices())
     }
 
     /// Returns whether a layer attends to an encoder's result.
@@ -219,7 +220,8 @@ impl Model {
             * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
             u128::from(self.query_width()) + u128::from(self.kv_width()) + u128::from(self.kv_heads * self.value_dim());
-        mlp.max(u128::from(tokens) * attention.max(self.vocabulary.into()))
+        let widest = attention.max(self.vocabulary.into()).max(self.residual_width().into());
+        mlp.max(u128::from(tokens) * widest)
     }
 
     /// Returns the weights of the model's matrix products, with `vocabulary_rows` logits per token: layers, head,
@@ -255,7 +257,7 @@ impl Model {
         let transform = count_if(self.head_transform, self.hidden * self.hidden);
         let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
         let rows = self.variations.pooled_head.map_or(vocabulary_rows, |head| head.outputs);
-        self.embedding_width.saturating_mul(rows).saturating_add(transform + projections)
+        self.embedding_width.saturating_mul(rows).saturating_add(transform + projections + self.last_stream_matrices())
     }
 
     /// Returns all trained parameters, for the vocabulary without padding; a tied head's matrix counts once.
@@ -292,7 +294,8 @@ impl Model {
             None => tables_of(sides),
         };
         let norms = sides * (count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm))
-            + count_if(self.head_transform, norm);
+            + count_if(self.head_transform, norm)
+            + self.last_stream_vectors();
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
@@ -321,6 +324,7 @@ impl Model {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
             Mixer::ChannelScan => self.channel_scan_vectors(),
+            Mixer::Compressed => self.compressed_attention_vectors(),
             Mixer::SharedBlock => self.shared_block_vectors() + self.any_scan_vectors(),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.vectors(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
@@ -336,7 +340,7 @@ impl Model {
             None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
         let cross = count_if(self.attends_to_encoder(), self.attention_biases());
-        mixer.saturating_add(cross).saturating_add(self.layer_norms()).saturating_add(biases)
+        mixer + self.stream_vectors() + cross.saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
     /// Returns the parameters of the norms around a layer's branches.
@@ -415,7 +419,8 @@ impl Model {
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let pieces = self.pieces_of_sequence(sequence_length);
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
-            let whole = || layer.variations.tokens_of_side(sequence_length).into();
+            let entries = layer.entries_of_sequence(sequence_length);
+            let whole = || u128::from(layer.variations.tokens_of_side(sequence_length)) + u128::from(entries);
             pieces.map_or_else(whole, |pieces| pieces.mean_over_keys(u128::from))
         })
     }
@@ -427,6 +432,9 @@ impl Model {
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
+            if layer.variations.mixer == Mixer::Compressed {
+                return layer.compressed_keys_seen(sequence_length);
+            }
             if let Some(indexer) = layer.variations.indexer.filter(|_| layer.variations.keys != KeyChoice::All) {
                 return u128::from(indexer.chosen_keys(sequence_length));
             }
@@ -507,7 +515,7 @@ impl Model {
         let widths = 6 * u128::from(self.query_width() + self.context_width());
         let scan = self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations());
         let mixer = match self.variations.mixer {
-            Mixer::Attention => widths * seen + self.indexer_operations(sequence_length),
+            Mixer::Attention | Mixer::Compressed => widths * seen + self.indexer_operations(sequence_length),
             Mixer::AttentionAndScan | Mixer::SharedBlock => widths * seen + scan,
             Mixer::Scan => scan,
             // Its work is no product.

@@ -81,6 +81,9 @@ impl DeviceSlice {
         if let Some(scan) = model.variations.channel_scan {
             check_divides(model, t, scan.divided_parts(), scan.divisible_parts())?;
         }
+        if let Some(own) = model.variations.compressed {
+            check_divides(model, t, "groups of attention's results", own.output_groups)?;
+        }
         if model.variations.convolution.is_some() {
             check_divides(model, t, "channels of the convolution", model.hidden)?;
         }
@@ -144,11 +147,12 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    let Variations { scan, channel_scan, linear, convolution, indexer, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, indexer, .. } = model.variations;
     let along_sequence = [
         (scan.is_some() || channel_scan.is_some(), "a scan"),
         (linear.is_some(), "linear attention"),
         (convolution.is_some(), "a convolution"),
+        (compressed.is_some(), "the compression of keys"),
     ];
     if let Some((_, what)) = along_sequence.into_iter().find(|(has, _)| *has && c > 1) {
         let limit = format!("1: {what} goes along the whole sequence");
@@ -255,18 +259,19 @@ fn divides_or_is_multiple(t: u64, heads: u64) -> bool {
 
 pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
     let divides = |(heads, kv): &(u64, u64)| heads.is_multiple_of(t) && divides_or_is_multiple(t, *kv);
-    let Variations { scan, channel_scan, linear, convolution, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, .. } = model.variations;
     model.attention_heads().iter().all(divides)
         && scan.is_none_or(|scan| scan.heads.is_multiple_of(t))
         && linear.is_none_or(|linear| linear.heads.is_multiple_of(t) && divides_or_is_multiple(t, linear.key_heads))
         && channel_scan.is_none_or(|scan| scan.divisible_parts().is_multiple_of(t))
         && convolution.is_none_or(|_| model.hidden.is_multiple_of(t))
+        && compressed.is_none_or(|own| own.output_groups.is_multiple_of(t))
         && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 /// The counts of other mixers that a degree has to divide, for people; empty without such a mixer.
 pub(crate) fn mixer_degree_limits(model: &Model) -> String {
-    let Variations { scan, channel_scan, linear, convolution, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, .. } = model.variations;
     let linear = linear.map(|linear| {
         let keys = linear.key_heads;
         format!(
@@ -277,7 +282,8 @@ pub(crate) fn mixer_degree_limits(model: &Model) -> String {
     let scan = scan.map(|scan| format!(", and of the {} heads of the scan", scan.heads));
     let channels = channel_scan.map(|scan| format!(", and of the {} {}", scan.divisible_parts(), scan.divided_parts()));
     let convolution = convolution.map(|_| format!(", and of the {} channels of the convolution", model.hidden));
-    [linear, scan, channels, convolution].into_iter().flatten().collect()
+    let groups = compressed.map(|own| format!(", and of the {} groups of attention's results", own.output_groups));
+    [linear, scan, channels, convolution, groups].into_iter().flatten().collect()
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

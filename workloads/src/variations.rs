@@ -12,8 +12,42 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
+/// Attention to near tokens, and to entries that earlier tokens are compressed to (DeepSeek-V4's report, section 2.3).
+/// One key serves all heads and is the value too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompressedAttention {
+    /// Width of the vector that queries come from.
+    pub query_rank: u64,
+    /// Groups of heads whose results lead out together.
+    pub output_groups: u64,
+    /// Width of the vector that a group's results lead to.
+    pub output_rank: u64,
+    /// Tokens per entry in layers that see all entries.
+    pub entry_tokens: u64,
+    /// Tokens per entry in layers whose indexer chooses entries.
+    pub chosen_entry_tokens: u64,
+}
+
+/// How tokens are compressed to entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryForm {
+    /// Tokens from one entry to the next.
+    pub tokens: u64,
+    /// True if an entry also has a vector of each token of the entry before.
+    pub overlaps: bool,
+}
+
+/// Several residual streams per token (hyper-connections: arXiv:2512.24880).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResidualStreams {
+    /// Streams.
+    pub count: u64,
+    /// Rounds that make the mixing matrix doubly stochastic.
+    pub rounds: u64,
+}
+
 /// For serde: one group, as in files without groups.
-const fn one_group() -> u64 {
+pub(crate) const fn one_group() -> u64 {
     1
 }
 
@@ -265,6 +299,9 @@ pub struct Indexer {
     pub chosen: u64,
     /// Neighbouring tokens that are chosen together; 1 where each is chosen by itself.
     pub block: u64,
+    /// Tokens of a key, an entry that they are compressed to; 1 where each token has a key.
+    #[serde(default = "one_group", skip_serializing_if = "is_one")]
+    pub tokens_per_key: u64,
     /// Width of the narrow vector that its queries come from; `None` if they come from the layer's input.
     pub query_rank: Option<u64>,
     /// True if a product of the layer's input weighs the heads' scores.
@@ -280,6 +317,7 @@ impl Indexer {
     /// the first k queries, k² / (2 s); half of the sequence if all are chosen.
     #[must_use]
     pub fn chosen_keys(&self, sequence: u64) -> u64 {
+        let sequence = sequence / self.tokens_per_key.max(1);
         let chosen = self.chosen.min(sequence);
         (chosen - chosen.saturating_mul(chosen) / (2 * sequence.max(1))).max(1)
     }
@@ -289,13 +327,22 @@ impl Indexer {
     pub fn matrices(&self, hidden: u64) -> u64 {
         let queries = self.query_rank.unwrap_or(hidden).saturating_mul(self.heads).saturating_mul(self.head_dim);
         let weights = if self.weighed { self.heads } else { 0 };
-        queries.saturating_add(hidden.saturating_mul(self.head_dim + weights))
+        let keys = match self.entries() {
+            Some(form) => form.matrices(hidden, self.head_dim),
+            None => hidden.saturating_mul(self.head_dim),
+        };
+        queries.saturating_add(keys).saturating_add(hidden.saturating_mul(weights))
     }
 
-    /// Returns the parameters of its norms.
+    /// Returns the form of the entries that are its keys; `None` if each token has a key.
+    pub(crate) fn entries(&self) -> Option<EntryForm> {
+        (self.tokens_per_key > 1).then_some(EntryForm { tokens: self.tokens_per_key, overlaps: true })
+    }
+
+    /// Returns the parameters of its norms, and of its keys' gates if tokens are compressed.
     #[must_use]
     pub fn vectors(&self) -> u64 {
-        2 * self.head_dim
+        self.entries().map_or(2 * self.head_dim, |form| form.biases(self.head_dim))
     }
 
     /// Returns the bytes of a token's key in a cache of the given format, or in its own.
@@ -315,7 +362,9 @@ impl Indexer {
     /// Returns the forward operations of its scores per token: 2 per multiply-addition with half of the sequence.
     #[must_use]
     pub fn score_operations(&self, sequence: u64) -> u128 {
-        2 * u128::from(self.heads) * u128::from(self.head_dim) * u128::from(sequence.div_ceil(2))
+        2 * u128::from(self.heads)
+            * u128::from(self.head_dim)
+            * u128::from((sequence / self.tokens_per_key.max(1)).div_ceil(2))
     }
 }
 
@@ -363,6 +412,12 @@ pub struct Variations {
     /// The linear attention, if there are such layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearAttention>,
+    /// The attention to compressed entries, if there are such layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<CompressedAttention>,
+    /// The residual streams, if a token has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<ResidualStreams>,
     /// The indexer of sparse attention, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexer: Option<Indexer>,

@@ -20,9 +20,11 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-const MIXED: [&str; 33] = [
+const MIXED: [&str; 35] = [
     "bamba",
     "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v4_windows",
     "dots1_windows",
     "exaone_moe",
     "falcon_h1",
@@ -151,6 +153,7 @@ fn an_indexer_has_the_operations_counted_by_hand() {
         head_dim: 128,
         chosen: 2048,
         block: 1,
+        tokens_per_key: 1,
         query_rank: Some(1536),
         weighed: true,
         scaled: None,
@@ -456,7 +459,8 @@ fn full_recomputation_keeps_inputs_alone() {
         let graph = TrainingGraph::new(&model, &lowering(&model, 2048)).unwrap();
         let layer = graph.segment(SegmentKind::Layer).unwrap();
         let full = layer.graph.full_recompute_set();
-        assert_eq!(layer.saved_bytes(&full).0, 2 * 2 * 2048 * model.hidden, "{name}");
+        let streams = model.variations.streams.map_or(1, |streams| streams.count);
+        assert_eq!(layer.saved_bytes(&full).0, 2 * 2 * 2048 * model.hidden * streams, "{name}");
         assert!(layer.saved_bytes(&RecomputeSet::none()) > layer.saved_bytes(&full), "{name}");
     }
 }
@@ -535,7 +539,10 @@ fn bad_lists_of_layers_are_named() {
         (set("laguna", "gating", json(r#""per-token""#)), ["gating", "per-head"]),
         (set("falcon_h1", "projectors_bias", true.into()), ["projectors_bias", "mamba_proj_bias"]),
         (set("jamba", "attn_layer_offset", 9.into()), ["attn_layer_offset", "attn_layer_period"]),
-        (set("llama", "model_type", "deepseek_v4".into()), ["deepseek_v4", "residual streams"]),
+        (set("deepseek_v4", "num_key_value_heads", 2.into()), ["num_key_value_heads", "one key serves all heads"]),
+        (set("deepseek_v4", "n_shared_experts", 2.into()), ["n_shared_experts", "one shared expert"]),
+        (set("deepseek_v4", "o_groups", 3.into()), ["o_groups", "num_attention_heads"]),
+        (set("llama", "model_type", "albert".into()), ["albert", "share their weights"]),
         (set("llama", "block_configs", json("[{}]")), ["block_configs", "not covered"]),
     ] {
         for part in parts {

@@ -570,6 +570,13 @@ impl GraphBuilder {
         }
     }
 
+    /// Gives the last operator further parameters, which every tensor-parallel device holds.
+    pub(crate) fn add_replicated_to_last(&mut self, parameters: u64) {
+        if let Some(op) = self.operators.last_mut() {
+            op.parameters.replicated = op.parameters.replicated.saturating_add(parameters);
+        }
+    }
+
     /// Lets a tensor exist in so many slices, one at a time.
     pub(crate) fn slice_tensor(&mut self, tensor: TensorId, slices: u64) {
         self.slices.insert(tensor, slices);

@@ -4,6 +4,7 @@
 pub(crate) mod activation;
 pub(crate) mod channel_scan;
 mod composed;
+pub(crate) mod compressed_attention;
 pub(crate) mod context;
 pub(crate) mod convolution;
 pub(crate) mod cross;
@@ -33,6 +34,7 @@ pub(crate) mod segment_plan;
 pub(crate) mod shared_block;
 pub(crate) mod shared_expert;
 pub(crate) mod softmax;
+pub(crate) mod streams;
 pub(crate) mod transformer;
 pub(crate) mod ulysses;
 

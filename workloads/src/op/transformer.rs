@@ -6,9 +6,10 @@ use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, channel_scan, context, cross, dropout, embedding, frames, further, fused_attention,
-    gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling,
-    query_key_norm, reduction_kernel, residual, rope, scan, scores, shared_block, softmax, ulysses,
+    OperatorContext, activation, channel_scan, compressed_attention, context, cross, dropout, embedding, frames,
+    further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe,
+    patches, pooling, query_key_norm, reduction_kernel, residual, rope, scan, scores, shared_block, softmax, streams,
+    ulysses,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, Parameters, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
@@ -32,6 +33,9 @@ impl SegmentPlan<'_> {
             Some(frames) => frames::add_sound_frames(&mut graph, self, "embedding", frames),
             None => self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary),
         };
+        if self.model.variations.streams.is_some() {
+            x = streams::add_first_streams(&mut graph, self, "embedding.streams", x);
+        }
         if let Some(block) = self.model.variations.shared_block {
             shared_block::add_shared_weights(&mut graph, self, block, x);
         }
@@ -160,6 +164,12 @@ impl SegmentPlan<'_> {
                 }),
                 None => x,
             },
+            Mixer::Compressed => match variations.compressed {
+                Some(own) => self.add_residual_branch(graph, ("layer.attention", false), x, |graph, x| {
+                    compressed_attention::add_compressed_attention(graph, self, own, x)
+                }),
+                None => x,
+            },
             Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
             Mixer::SharedBlock => match variations.shared_block {
                 Some(block) => shared_block::add_shared_block_and_scan(graph, self, block, x),
@@ -235,6 +245,12 @@ impl SegmentPlan<'_> {
         branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
     ) -> TensorId {
         let (width, placement) = (self.model.hidden, self.model.norm_placement);
+        if let Some(streams) = self.model.variations.streams {
+            return streams::add_branch_of_streams(graph, self, (streams, name), x, |graph, x| {
+                let normed = self.add_norm_operator(graph, &format!("{name}.norm"), width, x);
+                branch(graph, normed)
+            });
+        }
         let input = if placement.normalises_before() && !bare {
             self.add_norm_operator(graph, &format!("{name}.norm"), width, x)
         } else {
@@ -562,6 +578,9 @@ impl SegmentPlan<'_> {
     /// Adds the final norm, BERT's transform and OPT's projection; returns the vectors that make logits.
     fn add_head_vectors(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let model = self.model;
+        if let Some(streams) = model.variations.streams {
+            x = streams::add_last_sum(graph, self, streams, x);
+        }
         if model.final_norm {
             x = self.add_norm_operator(graph, "head.norm", model.hidden, x);
         }

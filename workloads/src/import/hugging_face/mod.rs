@@ -8,6 +8,7 @@ mod bloom;
 mod coverage;
 mod dbrx;
 mod deepseek;
+mod deepseek_v4;
 mod entries;
 mod experts;
 mod falcon;
@@ -71,6 +72,7 @@ static FAMILIES: &[ModelFamily] = &[
     dbrx::FAMILY,
     deepseek::FAMILY,
     deepseek::PLAIN_ATTENTION,
+    deepseek_v4::FAMILY,
     experts::GPT_OSS,
     experts::GROK,
     experts::HUNYUAN,
@@ -156,7 +158,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("convnext", DEPTHWISE),
     ("convnextv2", DEPTHWISE),
     ("deberta-v2", "relative positions in the scores"),
-    ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
     ("dinov2", "layers that scale their results by trained vectors (ViT is near)"),
     ("dit", "layers that a time step and a class condition (ViT is near)"),
     ("gpt_neo", "products of queries, keys and values without biases beside others with them (GPT-2 is near)"),
