@@ -121,6 +121,10 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
             Mixer::ChannelScan => self.channel_scan_matrices(),
+            // The gate of its MLP too.
+            Mixer::Recurrence => {
+                self.variations.recurrence.map_or(0, |own| own.matrices(self.hidden) + self.hidden * self.hidden)
+            }
             Mixer::Compressed => self.compressed_attention_matrices(),
             Mixer::SharedBlock => self.shared_layer_matrices().saturating_add(self.any_scan_matrices()),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.matrices(self.hidden)),
@@ -324,6 +328,8 @@ impl Model {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
             Mixer::ChannelScan => self.channel_scan_vectors(),
+            // The two mixes of its MLP too.
+            Mixer::Recurrence => self.variations.recurrence.map_or(0, |own| own.vectors(self.hidden) + 2 * self.hidden),
             Mixer::Compressed => self.compressed_attention_vectors(),
             Mixer::SharedBlock => self.shared_block_vectors() + self.any_scan_vectors(),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.vectors(self.hidden)),
@@ -519,7 +525,7 @@ impl Model {
             Mixer::AttentionAndScan | Mixer::SharedBlock => widths * seen + scan,
             Mixer::Scan => scan,
             // Its work is no product.
-            Mixer::ChannelScan | Mixer::Convolution => 0,
+            Mixer::ChannelScan | Mixer::Convolution | Mixer::Recurrence => 0,
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };

@@ -31,6 +31,8 @@ pub enum Mixer {
     /// Attention to near tokens and compressed entries ([`crate::variations::CompressedAttention`]); the layer's keys say
     /// to which entries.
     Compressed,
+    /// A recurrence over mixes of neighbouring tokens ([`crate::variations::Recurrence`]).
+    Recurrence,
     /// Not at all: the layer is only an MLP.
     None,
 }
@@ -209,6 +211,7 @@ impl fmt::Display for LayerKind {
             (Mixer::SharedBlock, _) => Some("a shared block and a scan".to_owned()),
             (Mixer::ChannelScan, _) => Some("scan by channels".to_owned()),
             (Mixer::Convolution, _) => Some("short convolution".to_owned()),
+            (Mixer::Recurrence, _) => Some("recurrence".to_owned()),
             (Mixer::Scan, _) => Some("scan".to_owned()),
             (Mixer::Linear, _) => Some("linear attention".to_owned()),
             (Mixer::None, _) => None,

@@ -147,12 +147,13 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    let Variations { scan, channel_scan, linear, convolution, compressed, indexer, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, recurrence, indexer, .. } = model.variations;
     let along_sequence = [
         (scan.is_some() || channel_scan.is_some(), "a scan"),
         (linear.is_some(), "linear attention"),
         (convolution.is_some(), "a convolution"),
         (compressed.is_some(), "the compression of keys"),
+        (recurrence.is_some(), "a recurrence"),
     ];
     if let Some((_, what)) = along_sequence.into_iter().find(|(has, _)| *has && c > 1) {
         let limit = format!("1: {what} goes along the whole sequence");

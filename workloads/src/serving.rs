@@ -13,6 +13,7 @@ use crate::op::STATE_BYTES;
 use crate::parallel::kv_heads_of_device;
 pub use crate::serving_pass::ServingPass;
 use crate::training::{Segment, TrainingGraph};
+use crate::variations::Recurrence;
 use serde::{Deserialize, Serialize};
 use sim::kernel::{DataType, Kernel};
 use sim::units::Bytes;
@@ -191,6 +192,10 @@ impl CacheSize {
                 Mixer::Convolution => {
                     (0, variations.convolution.map_or(0, |mixer| model.hidden.saturating_mul(mixer.reach) / t))
                 }
+                // The last token before both mixes.
+                Mixer::Recurrence => variations
+                    .recurrence
+                    .map_or((0, 0), |own| (Recurrence::STATE.saturating_mul(own.width) / t, 2 * model.hidden)),
                 Mixer::Attention | Mixer::Compressed | Mixer::None => (0, 0),
             };
             let states = Bytes(STATE_BYTES) * numbers + Bytes(DataType::Bf16.bytes()) * convolved;

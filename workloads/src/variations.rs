@@ -209,6 +209,31 @@ pub struct SharedBlock {
     pub mlp_adapter: Option<u64>,
 }
 
+/// A recurrence by channels over mixes of neighbouring tokens, and an MLP over such mixes with a gate (RWKV 4: Peng et
+/// al. 2023, arXiv:2305.13048).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recurrence {
+    /// Channels.
+    pub width: u64,
+}
+
+impl Recurrence {
+    /// Numbers of a channel's state: a sum, its weight and the largest exponent.
+    pub const STATE: u64 = 3;
+
+    /// Returns the weights of the mixer's products, in a layer of width `hidden`.
+    #[must_use]
+    pub fn matrices(&self, hidden: u64) -> u64 {
+        4 * hidden.saturating_mul(self.width)
+    }
+
+    /// Returns the mixer's parameters in no matrix: decays, weights of the token itself, and three mixes.
+    #[must_use]
+    pub fn vectors(&self, hidden: u64) -> u64 {
+        2 * self.width + 3 * hidden
+    }
+}
+
 /// A short convolution between two gates (LFM2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatedConvolution {
@@ -406,6 +431,9 @@ pub struct Variations {
     /// The blocks that layers share, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_block: Option<SharedBlock>,
+    /// The recurrence over mixes of neighbouring tokens, if layers have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recurrence: Option<Recurrence>,
     /// The convolution between gates, if there are such layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub convolution: Option<GatedConvolution>,

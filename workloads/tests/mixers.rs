@@ -20,7 +20,7 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-const MIXED: [&str; 35] = [
+const MIXED: [&str; 37] = [
     "bamba",
     "deepseek_v32",
     "deepseek_v4",
@@ -51,6 +51,8 @@ const MIXED: [&str; 35] = [
     "qwen3_5_text",
     "qwen3_next",
     "qwen3_next_dense_layers",
+    "rwkv",
+    "rwkv_narrow",
     "step3p5",
     "zamba",
     "zamba2",

@@ -26,6 +26,7 @@ pub(crate) mod patches;
 pub(crate) mod per_head;
 pub(crate) mod pooling;
 pub(crate) mod query_key_norm;
+pub(crate) mod recurrence;
 pub(crate) mod residual;
 pub(crate) mod rope;
 pub(crate) mod scan;

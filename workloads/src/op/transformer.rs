@@ -8,8 +8,8 @@ use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, activation, channel_scan, compressed_attention, context, cross, dropout, embedding, frames,
     further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe,
-    patches, pooling, query_key_norm, reduction_kernel, residual, rope, scan, scores, shared_block, softmax, streams,
-    ulysses,
+    patches, pooling, query_key_norm, recurrence, reduction_kernel, residual, rope, scan, scores, shared_block,
+    softmax, streams, ulysses,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, Parameters, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
@@ -170,6 +170,12 @@ impl SegmentPlan<'_> {
                 }),
                 None => x,
             },
+            Mixer::Recurrence => match variations.recurrence {
+                Some(own) => self.add_residual_branch(graph, ("layer.recurrence", false), x, |graph, x| {
+                    recurrence::add_recurrence(graph, self, own, x)
+                }),
+                None => x,
+            },
             Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
             Mixer::SharedBlock => match variations.shared_block {
                 Some(block) => shared_block::add_shared_block_and_scan(graph, self, block, x),
@@ -196,6 +202,7 @@ impl SegmentPlan<'_> {
     fn add_mlp_or_experts(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         match self.model.experts {
             Some(experts) => moe::add_mixture(graph, self, experts, x),
+            None if self.model.variations.mixer == Mixer::Recurrence => recurrence::add_channel_mixing(graph, self, x),
             None => self.add_mlp(graph, "layer.mlp", self.slice.ffn, x),
         }
     }

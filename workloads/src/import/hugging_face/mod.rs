@@ -27,6 +27,7 @@ mod mpt;
 mod near_copies;
 mod opt;
 mod reader;
+mod rwkv;
 mod shared_blocks;
 mod short_convolutions;
 mod sparse_attention;
@@ -124,6 +125,7 @@ static FAMILIES: &[ModelFamily] = &[
     mpt::FAMILY,
     near_copies::FAMILY,
     opt::FAMILY,
+    rwkv::FAMILY,
     shared_blocks::ZAMBA,
     shared_blocks::ZAMBA2,
     short_convolutions::LFM2,
@@ -165,7 +167,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("jetmoe", "heads of attention that a router chooses (Mixtral is near)"),
     ("mllama", "layers of cross attention"),
     ("olmo_hybrid", "norms in other places of linear layers than of others"),
-    ("rwkv", "linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near)"),
     ("siglip", IMAGES),
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
