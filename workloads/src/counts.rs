@@ -43,7 +43,7 @@ impl Model {
             FeedForward::Mlp(width) => Some(width),
             FeedForward::Own | FeedForward::None => None,
         });
-        [Some(self.ffn), shared].into_iter().flatten().chain(others)
+        [Some(self.ffn), shared, self.variations.dense_beside_experts].into_iter().flatten().chain(others)
     }
 
     /// Returns the distinct [`Self::mlp_widths`] as text for a message.
@@ -115,6 +115,7 @@ impl Model {
                 .saturating_add(self.hidden.saturating_mul(experts.count))
                 .saturating_add(shared)
                 .saturating_add(latent)
+                .saturating_add(self.variations.dense_beside_experts.map_or(0, |width| self.mlp_matrices(width)))
         });
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_matrices(),
@@ -355,6 +356,7 @@ impl Model {
         let branches = u64::from(variations.mixer != Mixer::None)
             + u64::from(!variations.without_mlp)
             + u64::from(self.attends_to_encoder())
+            + u64::from(variations.dense_beside_experts.is_some() && self.experts.is_some())
             - u64::from(variations.without_first_norm);
         let norms = match (self.norm_placement, variations.parallel) {
             (NormPlacement::Sandwich, _) => 2 * branches,

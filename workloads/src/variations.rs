@@ -461,6 +461,10 @@ pub struct Variations {
     /// A gate on attention's result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_gate: Option<OutputGate>,
+    /// Width of a dense MLP after attention in layers with experts, which then run beside both on the layer's input
+    /// (Snowflake Arctic).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_beside_experts: Option<u64>,
     /// True if layers have no MLP.
     pub without_mlp: bool,
     /// True if the layers' first branch reads its input without a norm.

@@ -15,7 +15,7 @@ use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, Operato
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, LossForm};
-use crate::model::{NormPlacement, PositionEncoding};
+use crate::model::{Experts, NormPlacement, PositionEncoding};
 use crate::parallel::{DeviceSlice, Heads, kv_heads_of_device};
 use crate::variations::{Indexer, OutputGate, ParallelBranches, PooledHead, Variations};
 use sim::kernel::{CollectiveKind, Direction, RowFunction};
@@ -131,6 +131,7 @@ impl SegmentPlan<'_> {
 
     /// Adds attention or scan, and MLP or experts, of a layer.
     fn add_branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+        let input = x;
         let variations = &self.model.variations;
         if let Some(branches) = variations.parallel {
             return self.add_parallel_branches(graph, branches, x);
@@ -190,9 +191,29 @@ impl SegmentPlan<'_> {
         if variations.without_mlp {
             return x;
         }
+        if let (Some(width), Some(experts)) = (variations.dense_beside_experts, self.model.experts) {
+            return self.add_experts_beside(graph, (width, experts), [input, x]);
+        }
         self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| {
             self.add_mlp_or_experts(graph, x)
         })
+    }
+
+    /// Adds a dense MLP on attention's sum `x`, and experts on the layer's `input`.
+    fn add_experts_beside(
+        &self,
+        graph: &mut GraphBuilder,
+        (width, experts): (u64, Experts),
+        [input, x]: [TensorId; 2],
+    ) -> TensorId {
+        let own = width / u64::from(self.shape.ranks.max(1));
+        let x = self.add_residual_branch(graph, ("layer.dense", false), x, |graph, x| {
+            self.add_mlp(graph, "layer.dense", own, x)
+        });
+        let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
+        let normed = self.add_norm_operator(graph, "layer.moe.norm", width, input);
+        let routed = moe::add_mixture(graph, self, experts, normed);
+        residual::add_residual_sum(graph, &self.shape, "layer.moe.residual", (width, drops), (routed, x))
     }
 
     fn name_of_second_branch(&self) -> &'static str {

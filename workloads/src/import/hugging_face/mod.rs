@@ -2,6 +2,7 @@
 //! decide nothing. Anything else in a file is noted as an assumption, or refused if the answer would be wrong by more
 //! than 2 %. A misspelt key of the family is an error; otherwise it would silently become a default.
 
+mod arctic;
 mod bart;
 mod bert;
 mod bloom;
@@ -65,6 +66,7 @@ impl ModelFamily {
 
 /// All families.
 static FAMILIES: &[ModelFamily] = &[
+    arctic::FAMILY,
     bart::FAMILY,
     bart::WHISPER,
     bert::FAMILY,
@@ -153,7 +155,6 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
     ("apertus", "an activation with trained parameters, without a gate (Qwen 3 is near)"),
-    ("arctic", "a dense MLP beside the experts of a layer (Mixtral is near)"),
     ("baichuan", "positions by ALiBi in the 13B model, and a normalised head in version 2 (the 7B model is a `llama`)"),
     ("bailing_moe", "shared experts and leading dense layers beside plain attention (`glm4_moe` is near)"),
     ("chatglm", "keys by other names (`glm` has the same layers)"),
