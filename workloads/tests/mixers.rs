@@ -20,7 +20,7 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-const MIXED: [&str; 37] = [
+const MIXED: [&str; 39] = [
     "bamba",
     "deepseek_v32",
     "deepseek_v4",
@@ -30,6 +30,7 @@ const MIXED: [&str; 37] = [
     "falcon_h1",
     "falcon_h1_norm",
     "falcon_mamba",
+    "gemma2_classes",
     "gemma4_text",
     "gemma4_text_experts",
     "glm_moe_dsa",
@@ -43,6 +44,7 @@ const MIXED: [&str; 37] = [
     "lfm2_biases",
     "lfm2_moe",
     "lfm3",
+    "llama_classes",
     "mamba",
     "mimo_v2_flash",
     "minimax",
@@ -546,6 +548,10 @@ fn bad_lists_of_layers_are_named() {
         (set("deepseek_v4", "o_groups", 3.into()), ["o_groups", "num_attention_heads"]),
         (set("llama", "model_type", "albert".into()), ["albert", "share their weights"]),
         (set("llama", "block_configs", json("[{}]")), ["block_configs", "not covered"]),
+        (
+            set("llama_classes", "architectures", json(r#"["LlamaForTokenClassification"]"#)),
+            ["LlamaForTokenClassification", "ForCausalLM"],
+        ),
     ] {
         for part in parts {
             assert!(message.contains(part), "{message}");

@@ -6,6 +6,7 @@ mod arctic;
 mod bart;
 mod bert;
 mod bloom;
+mod classes;
 mod coverage;
 mod dbrx;
 mod deepseek;
@@ -269,7 +270,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         "add_cross_attention",
         "cross-attention is not supported: set it to false or give a model without it",
     )?;
-    let mut model = (family.read)(&reader)?;
+    let mut model = classes::add_classes(&reader, (family.read)(&reader)?)?;
     model.assumptions = reader.assumptions();
     model.assumptions.extend(model.block_assumption());
     Ok(model)
