@@ -28,8 +28,8 @@ pub enum Mixer {
     /// A block of attention and MLP whose weights layers share, and then the layer's own scan
     /// ([`crate::variations::SharedBlock`]).
     SharedBlock,
-    /// Attention to near tokens and compressed entries ([`crate::variations::CompressedAttention`]); the layer's keys say
-    /// to which entries.
+    /// Attention to near tokens and compressed entries ([`crate::variations::CompressedAttention`]); the layer's keys
+    /// say to which entries.
     Compressed,
     /// A recurrence over mixes of neighbouring tokens ([`crate::variations::Recurrence`]).
     Recurrence,

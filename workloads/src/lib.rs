@@ -24,6 +24,7 @@ pub mod linear_attention;
 mod lower;
 mod lowering;
 pub mod memory;
+mod mixers;
 pub mod model;
 pub(crate) mod op;
 pub mod parallel;

@@ -67,26 +67,7 @@ impl DeviceSlice {
         for width in model.mlp_widths() {
             check_divides(model, t, "MLP width", width)?;
         }
-        if let Some(scan) = model.variations.scan {
-            check_divides(model, t, "heads of the scan", scan.heads)?;
-        }
-        if let Some(linear) = model.variations.linear {
-            check_divides(model, t, "heads of linear attention", linear.heads)?;
-            if !divides_or_is_multiple(t, linear.key_heads) {
-                let limit =
-                    format!("a divisor or a multiple of the {} key heads of linear attention", linear.key_heads);
-                return Err(degree_error(model, t, limit));
-            }
-        }
-        if let Some(scan) = model.variations.channel_scan {
-            check_divides(model, t, scan.divided_parts(), scan.divisible_parts())?;
-        }
-        if let Some(own) = model.variations.compressed {
-            check_divides(model, t, "groups of attention's results", own.output_groups)?;
-        }
-        if model.variations.convolution.is_some() {
-            check_divides(model, t, "channels of the convolution", model.hidden)?;
-        }
+        check_mixer_degrees(model, t)?;
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
             let (product, limit) = if c == 1 {
@@ -120,6 +101,30 @@ impl DeviceSlice {
     pub(crate) fn attention_heads(&self, model: &Model) -> Heads {
         Heads { query: self.heads, kv: self.kv_heads, dim: model.head_dim, value: model.value_dim() }
     }
+}
+
+/// Checks that a tensor-parallel degree divides what mixers besides attention split.
+fn check_mixer_degrees(model: &Model, t: u64) -> Result<(), WorkloadError> {
+    if let Some(scan) = model.variations.scan {
+        check_divides(model, t, "heads of the scan", scan.heads)?;
+    }
+    if let Some(linear) = model.variations.linear {
+        check_divides(model, t, "heads of linear attention", linear.heads)?;
+        if !divides_or_is_multiple(t, linear.key_heads) {
+            let limit = format!("a divisor or a multiple of the {} key heads of linear attention", linear.key_heads);
+            return Err(degree_error(model, t, limit));
+        }
+    }
+    if let Some(scan) = model.variations.channel_scan {
+        check_divides(model, t, scan.divided_parts(), scan.divisible_parts())?;
+    }
+    if let Some(own) = model.variations.compressed {
+        check_divides(model, t, "groups of attention's results", own.output_groups)?;
+    }
+    if model.variations.convolution.is_some() {
+        check_divides(model, t, "channels of the convolution", model.hidden)?;
+    }
+    Ok(())
 }
 
 /// Returns the key/value heads on one of `t` tensor-parallel devices; with more devices than heads, several devices

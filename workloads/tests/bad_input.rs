@@ -438,7 +438,8 @@ fn an_unknown_family() {
         ("colour", "give a model of one of these families"),
         (
             "deberta-v2",
-            "it needs relative positions in the scores, which is not covered yet: give a model of one of these families",
+            "it needs relative positions in the scores, which is not covered yet: give a model of one of these \
+             families",
         ),
     ] {
         let error = llama("\"llama\"", &format!("\"{given}\""));

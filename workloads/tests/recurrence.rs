@@ -13,7 +13,7 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-/// Width d = 1,024, 512 channels, MLPs of 2,816: keys, values, gates and the way back; keys, values and gate of the MLP.
+/// Width d = 1,024, 512 channels, MLPs of 2,816: keys, values, gates and the way back; the MLP's keys, values and gate.
 #[test]
 fn the_products_are_those_counted_by_hand() {
     let (d, width, ffn, s, vocabulary) = (1024_u128, 512_u128, 2816_u128, 2048_u128, 32_768_u128);

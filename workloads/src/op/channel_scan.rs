@@ -7,8 +7,8 @@
 //! multiply-additions run beside them. It writes the states once per 2,048 tokens, and the backward pass runs the scan
 //! again (`mamba_ssm`, `csrc/selective_scan`).
 //!
-//! Tensor parallelism splits the channels; the second product's result is summed over the devices. Where groups of
-//! channels have projections of their own (Zamba), it splits the groups, and nothing is summed.
+//! Tensor parallelism splits the channels; the second product's result is summed over the devices. Groups of
+//! channels with projections of their own (Zamba) are split whole, and nothing is summed.
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;

@@ -4,8 +4,8 @@
 //! mixes and a gate too.
 //!
 //! The recurrence has no products: it is vector work, four exponentials per channel and token, in one kernel that keeps
-//! states on chip. The backward pass reads keys, values and results, and runs the recurrence again (`RwkvLinearAttention`
-//! saves these three).
+//! states on chip. The backward pass reads keys, values and results, and runs the recurrence again
+//! (`RwkvLinearAttention` saves these three).
 //!
 //! Tensor parallelism splits channels and the MLP; every device mixes its own tokens and makes the MLP's gate for them.
 

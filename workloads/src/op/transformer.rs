@@ -136,54 +136,7 @@ impl SegmentPlan<'_> {
         if let Some(branches) = variations.parallel {
             return self.add_parallel_branches(graph, branches, x);
         }
-        x = match variations.mixer {
-            Mixer::Attention => {
-                let branch = ("layer.attention", variations.without_first_norm);
-                self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
-            }
-            Mixer::Scan => match variations.scan {
-                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
-                    scan::add_scan_branch(graph, self, scan, x)
-                }),
-                None => x,
-            },
-            Mixer::Linear => match variations.linear {
-                Some(linear) => self.add_residual_branch(graph, ("layer.linear", false), x, |graph, x| {
-                    linear_attention::add_linear_attention(graph, self, linear, x)
-                }),
-                None => x,
-            },
-            Mixer::Convolution => match variations.convolution {
-                Some(mixer) => self.add_residual_branch(graph, ("layer.convolution", false), x, |graph, x| {
-                    gated_convolution::add_gated_convolution(graph, self, mixer, x)
-                }),
-                None => x,
-            },
-            Mixer::ChannelScan => match variations.channel_scan {
-                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
-                    channel_scan::add_channel_scan(graph, self, scan, x)
-                }),
-                None => x,
-            },
-            Mixer::Compressed => match variations.compressed {
-                Some(own) => self.add_residual_branch(graph, ("layer.attention", false), x, |graph, x| {
-                    compressed_attention::add_compressed_attention(graph, self, own, x)
-                }),
-                None => x,
-            },
-            Mixer::Recurrence => match variations.recurrence {
-                Some(own) => self.add_residual_branch(graph, ("layer.recurrence", false), x, |graph, x| {
-                    recurrence::add_recurrence(graph, self, own, x)
-                }),
-                None => x,
-            },
-            Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
-            Mixer::SharedBlock => match variations.shared_block {
-                Some(block) => shared_block::add_shared_block_and_scan(graph, self, block, x),
-                None => x,
-            },
-            Mixer::None => x,
-        };
+        x = self.add_mixer(graph, x);
         if variations.side == EncoderDecoderSide::Decoder {
             let branch = ("layer.cross", false);
             x = self.add_residual_branch(graph, branch, x, |graph, x| cross::add_cross_attention(graph, self, x));
@@ -197,6 +150,55 @@ impl SegmentPlan<'_> {
         self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| {
             self.add_mlp_or_experts(graph, x)
         })
+    }
+
+    /// Adds what mixes a layer's tokens, with its sum.
+    fn add_mixer(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        let v = &self.model.variations;
+        match v.mixer {
+            Mixer::Attention => {
+                let branch = ("layer.attention", v.without_first_norm);
+                self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
+            }
+            Mixer::Scan => self.add_branch_of(graph, ("layer.scan", v.scan), x, |graph, own, x| {
+                scan::add_scan_branch(graph, self, own, x)
+            }),
+            Mixer::Linear => self.add_branch_of(graph, ("layer.linear", v.linear), x, |graph, own, x| {
+                linear_attention::add_linear_attention(graph, self, own, x)
+            }),
+            Mixer::Convolution => {
+                self.add_branch_of(graph, ("layer.convolution", v.convolution), x, |graph, own, x| {
+                    gated_convolution::add_gated_convolution(graph, self, own, x)
+                })
+            }
+            Mixer::ChannelScan => self.add_branch_of(graph, ("layer.scan", v.channel_scan), x, |graph, own, x| {
+                channel_scan::add_channel_scan(graph, self, own, x)
+            }),
+            Mixer::Compressed => self.add_branch_of(graph, ("layer.attention", v.compressed), x, |graph, own, x| {
+                compressed_attention::add_compressed_attention(graph, self, own, x)
+            }),
+            Mixer::Recurrence => self.add_branch_of(graph, ("layer.recurrence", v.recurrence), x, |graph, own, x| {
+                recurrence::add_recurrence(graph, self, own, x)
+            }),
+            Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
+            Mixer::SharedBlock => match v.shared_block {
+                Some(block) => shared_block::add_shared_block_and_scan(graph, self, block, x),
+                None => x,
+            },
+            Mixer::None => x,
+        }
+    }
+
+    /// Adds the residual branch of a mixer that the model describes by `own`; nothing without a description.
+    fn add_branch_of<T: Copy>(
+        &self,
+        graph: &mut GraphBuilder,
+        (name, own): (&str, Option<T>),
+        x: TensorId,
+        branch: impl Fn(&mut GraphBuilder, T, TensorId) -> TensorId,
+    ) -> TensorId {
+        let Some(own) = own else { return x };
+        self.add_residual_branch(graph, (name, false), x, |graph, x| branch(graph, own, x))
     }
 
     /// Adds a dense MLP on attention's sum `x`, and experts on the layer's `input`.

@@ -119,8 +119,8 @@ fn note_assumptions(reader: &ConfigReader<'_>, indexed: bool) {
                 as part of the kernels beside them";
     reader.note_assumption(part.to_owned());
     if indexed {
-        let learns = "the indexer learns from attention's own probabilities on the chosen entries, as in DeepSeek-V3.2; \
-                      the model's loss has no gradient through it";
+        let learns = "the indexer learns from attention's own probabilities on the chosen entries, as in V3.2; the \
+                      model's loss has no gradient through it";
         reader.note_assumption(learns.to_owned());
     }
 }
