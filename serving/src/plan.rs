@@ -198,6 +198,10 @@ impl ServingPlan {
             let limit = format!("has only {layers} layers or blocks to share out");
             return fault("pp", self.pipeline, limit, format!("give at most {layers}"));
         }
+        if self.pipeline > 1 && model.variations.shared_block.is_some() {
+            let limit = "must be 1: layers share the weights of a block, and copies on several stages are not modelled";
+            return fault("pp", self.pipeline, limit.to_owned(), "give 1".to_owned());
+        }
         context::check_degree(model, self.tensor, self.context)?;
         let Some(experts) = model.experts else {
             if self.expert == 1 && self.attention_data == 1 {

@@ -48,7 +48,7 @@ fn models() {
         ("heads.json", "num_attention_heads", Some(json!(7))),
         ("groups.json", "num_key_value_heads", Some(json!(4))),
         ("words.json", "hidden_size", Some(json!("576"))),
-        ("family.json", "model_type", Some(json!("rwkv"))),
+        ("family.json", "model_type", Some(json!("deberta-v2"))),
     ] {
         write(name, config_with(key, value));
     }

@@ -43,7 +43,7 @@ impl Model {
             FeedForward::Mlp(width) => Some(width),
             FeedForward::Own | FeedForward::None => None,
         });
-        [Some(self.ffn), shared].into_iter().flatten().chain(others)
+        [Some(self.ffn), shared, self.variations.dense_beside_experts].into_iter().flatten().chain(others)
     }
 
     /// Returns the distinct [`Self::mlp_widths`] as text for a message.
@@ -115,18 +115,25 @@ impl Model {
                 .saturating_add(self.hidden.saturating_mul(experts.count))
                 .saturating_add(shared)
                 .saturating_add(latent)
+                .saturating_add(self.variations.dense_beside_experts.map_or(0, |width| self.mlp_matrices(width)))
         });
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_matrices(),
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
-            Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.matrices(self.hidden)),
+            Mixer::ChannelScan => self.channel_scan_matrices(),
+            // The gate of its MLP too.
+            Mixer::Recurrence => {
+                self.variations.recurrence.map_or(0, |own| own.matrices(self.hidden) + self.hidden * self.hidden)
+            }
+            Mixer::Compressed => self.compressed_attention_matrices(),
+            Mixer::SharedBlock => self.shared_layer_matrices().saturating_add(self.any_scan_matrices()),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.matrices(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.matrices(self.hidden)),
             Mixer::None => 0,
         };
         let cross = count_if(self.attends_to_encoder(), self.attention_matrices());
-        mixer.saturating_add(cross).saturating_add(mlps)
+        mixer.saturating_add(cross).saturating_add(mlps).saturating_add(self.stream_matrices())
     }
 
     /// Returns whether a layer attends to an encoder's result.
@@ -140,7 +147,7 @@ impl Model {
     }
 
     /// Returns the weights of the products into and out of a state-space scan.
-    fn scan_matrices(&self) -> u64 {
+    pub(crate) fn scan_matrices(&self) -> u64 {
         let into = |scan: StateSpace| 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads;
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
     }
@@ -218,7 +225,8 @@ impl Model {
             * (u128::from(places) * u128::from(self.ffn.max(self.hidden))).max(u128::from(tokens) * u128::from(beside));
         let attention =
             u128::from(self.query_width()) + u128::from(self.kv_width()) + u128::from(self.kv_heads * self.value_dim());
-        mlp.max(u128::from(tokens) * attention.max(self.vocabulary.into()))
+        let widest = attention.max(self.vocabulary.into()).max(self.residual_width().into());
+        mlp.max(u128::from(tokens) * widest)
     }
 
     /// Returns the weights of the model's matrix products, with `vocabulary_rows` logits per token: layers, head,
@@ -254,7 +262,7 @@ impl Model {
         let transform = count_if(self.head_transform, self.hidden * self.hidden);
         let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
         let rows = self.variations.pooled_head.map_or(vocabulary_rows, |head| head.outputs);
-        self.embedding_width.saturating_mul(rows).saturating_add(transform + projections)
+        self.embedding_width.saturating_mul(rows).saturating_add(transform + projections + self.last_stream_matrices())
     }
 
     /// Returns all trained parameters, for the vocabulary without padding; a tied head's matrix counts once.
@@ -291,7 +299,8 @@ impl Model {
             None => tables_of(sides),
         };
         let norms = sides * (count_if(self.embedding_norm, norm) + count_if(self.final_norm, norm))
-            + count_if(self.head_transform, norm);
+            + count_if(self.head_transform, norm)
+            + self.last_stream_vectors();
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
@@ -307,7 +316,8 @@ impl Model {
         // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
-        matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further)
+        let all = matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further);
+        all.saturating_sub(self.repeated_parameters())
     }
 
     /// Returns the parameters of a layer that are in no matrix, in a model of alike layers.
@@ -318,7 +328,11 @@ impl Model {
             Mixer::AttentionAndScan => {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
-            Mixer::ChannelScan => self.variations.channel_scan.map_or(0, |scan| scan.vectors(self.hidden)),
+            Mixer::ChannelScan => self.channel_scan_vectors(),
+            // The two mixes of its MLP too.
+            Mixer::Recurrence => self.variations.recurrence.map_or(0, |own| own.vectors(self.hidden) + 2 * self.hidden),
+            Mixer::Compressed => self.compressed_attention_vectors(),
+            Mixer::SharedBlock => self.shared_block_vectors() + self.any_scan_vectors(),
             Mixer::Convolution => self.variations.convolution.map_or(0, |mixer| mixer.vectors(self.hidden)),
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.vectors()),
             Mixer::None => 0,
@@ -333,7 +347,7 @@ impl Model {
             None => count_if(!self.variations.without_mlp, self.mlp_biases(self.ffn)),
         };
         let cross = count_if(self.attends_to_encoder(), self.attention_biases());
-        mixer.saturating_add(cross).saturating_add(self.layer_norms()).saturating_add(biases)
+        mixer + self.stream_vectors() + cross.saturating_add(self.layer_norms()).saturating_add(biases)
     }
 
     /// Returns the parameters of the norms around a layer's branches.
@@ -342,6 +356,7 @@ impl Model {
         let branches = u64::from(variations.mixer != Mixer::None)
             + u64::from(!variations.without_mlp)
             + u64::from(self.attends_to_encoder())
+            + u64::from(variations.dense_beside_experts.is_some() && self.experts.is_some())
             - u64::from(variations.without_first_norm);
         let norms = match (self.norm_placement, variations.parallel) {
             (NormPlacement::Sandwich, _) => 2 * branches,
@@ -353,7 +368,7 @@ impl Model {
 
     /// Returns the parameters of a scan's vectors: the convolution, decay, step and skip of every head, the norm of the
     /// result, and biases.
-    fn scan_vectors(&self, scan: StateSpace) -> u64 {
+    pub(crate) fn scan_vectors(&self, scan: StateSpace) -> u64 {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
         let biases =
             count_if(scan.bias, 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads + self.hidden);
@@ -412,7 +427,8 @@ impl Model {
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let pieces = self.pieces_of_sequence(sequence_length);
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
-            let whole = || layer.variations.tokens_of_side(sequence_length).into();
+            let entries = layer.entries_of_sequence(sequence_length);
+            let whole = || u128::from(layer.variations.tokens_of_side(sequence_length)) + u128::from(entries);
             pieces.map_or_else(whole, |pieces| pieces.mean_over_keys(u128::from))
         })
     }
@@ -424,6 +440,9 @@ impl Model {
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
+            if layer.variations.mixer == Mixer::Compressed {
+                return layer.compressed_keys_seen(sequence_length);
+            }
             if let Some(indexer) = layer.variations.indexer.filter(|_| layer.variations.keys != KeyChoice::All) {
                 return u128::from(indexer.chosen_keys(sequence_length));
             }
@@ -504,11 +523,11 @@ impl Model {
         let widths = 6 * u128::from(self.query_width() + self.context_width());
         let scan = self.variations.scan.map_or(0, |scan| 3 * scan.scan_operations());
         let mixer = match self.variations.mixer {
-            Mixer::Attention => widths * seen + self.indexer_operations(sequence_length),
-            Mixer::AttentionAndScan => widths * seen + scan,
+            Mixer::Attention | Mixer::Compressed => widths * seen + self.indexer_operations(sequence_length),
+            Mixer::AttentionAndScan | Mixer::SharedBlock => widths * seen + scan,
             Mixer::Scan => scan,
             // Its work is no product.
-            Mixer::ChannelScan | Mixer::Convolution => 0,
+            Mixer::ChannelScan | Mixer::Convolution | Mixer::Recurrence => 0,
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,
         };

@@ -46,6 +46,7 @@ impl Model {
             (v.patches.is_some(), "images"),
             (v.pooled_head.is_some(), "a head on one token of a sequence"),
             (v.indexer.is_some(), "keys that an indexer chooses"),
+            (v.compressed.is_some(), "keys compressed over time"),
         ];
         if let Some((_, what)) = without.iter().find(|(has, _)| *has) {
             let limit = format!("none: attention within documents is not modelled for {what}");

@@ -34,6 +34,10 @@ impl Model {
                 layers";
             return Err(error(limit, "leave it out"));
         }
+        if further_tokens > 0 && (v.streams.is_some() || v.shared_block.is_some()) {
+            let limit = "0 for a model with several residual streams or with blocks that layers share";
+            return Err(error(limit, "leave it out"));
+        }
         let mut model = self;
         model.variations.further_tokens = further_tokens;
         if further_tokens > 0 {

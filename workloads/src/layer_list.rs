@@ -25,6 +25,14 @@ pub enum Mixer {
     ChannelScan,
     /// A short convolution between two gates ([`crate::variations::GatedConvolution`]).
     Convolution,
+    /// A block of attention and MLP whose weights layers share, and then the layer's own scan
+    /// ([`crate::variations::SharedBlock`]).
+    SharedBlock,
+    /// Attention to near tokens and compressed entries ([`crate::variations::CompressedAttention`]); the layer's keys
+    /// say to which entries.
+    Compressed,
+    /// A recurrence over mixes of neighbouring tokens ([`crate::variations::Recurrence`]).
+    Recurrence,
     /// Not at all: the layer is only an MLP.
     None,
 }
@@ -33,7 +41,7 @@ impl Mixer {
     /// Returns whether the layer has attention.
     #[must_use]
     pub fn has_attention(self) -> bool {
-        matches!(self, Self::Attention | Self::AttentionAndScan)
+        matches!(self, Self::Attention | Self::AttentionAndScan | Self::SharedBlock | Self::Compressed)
     }
 }
 
@@ -48,6 +56,8 @@ pub enum KeyChoice {
     Indexed,
     /// Those that an earlier layer's indexer chose.
     Reused,
+    /// The near ones, and all compressed entries.
+    Entries,
 }
 
 impl KeyChoice {
@@ -193,8 +203,15 @@ impl fmt::Display for LayerKind {
             (Mixer::Attention, None) if self.keys != KeyChoice::All => Some("attention to chosen tokens".to_owned()),
             (Mixer::Attention, None) => Some("attention".to_owned()),
             (Mixer::AttentionAndScan, _) => Some("attention beside a scan".to_owned()),
+            (Mixer::Compressed, _) => Some(match self.keys {
+                KeyChoice::All => "attention to near tokens".to_owned(),
+                KeyChoice::Entries => "attention to near tokens and all entries".to_owned(),
+                KeyChoice::Indexed | KeyChoice::Reused => "attention to near tokens and chosen entries".to_owned(),
+            }),
+            (Mixer::SharedBlock, _) => Some("a shared block and a scan".to_owned()),
             (Mixer::ChannelScan, _) => Some("scan by channels".to_owned()),
             (Mixer::Convolution, _) => Some("short convolution".to_owned()),
+            (Mixer::Recurrence, _) => Some("recurrence".to_owned()),
             (Mixer::Scan, _) => Some("scan".to_owned()),
             (Mixer::Linear, _) => Some("linear attention".to_owned()),
             (Mixer::None, _) => None,

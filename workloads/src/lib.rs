@@ -5,6 +5,7 @@
 //! The usual path: [`model::Model::load`] reads a configuration, [`training::Lowering`] holds the settings of the run,
 //! and [`training::TrainingGraph::new`] makes the pipeline segments. Each segment gives its kernel graphs and bytes.
 
+mod compressed_attention;
 mod counts;
 mod document_lengths;
 pub mod documents;
@@ -23,12 +24,14 @@ pub mod linear_attention;
 mod lower;
 mod lowering;
 pub mod memory;
+mod mixers;
 pub mod model;
 pub(crate) mod op;
 pub mod parallel;
 pub mod recompute_policy;
 pub mod serving;
 mod serving_pass;
+mod shared_block;
 pub mod stage_policies;
 mod technique;
 pub mod training;

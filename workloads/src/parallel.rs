@@ -67,23 +67,7 @@ impl DeviceSlice {
         for width in model.mlp_widths() {
             check_divides(model, t, "MLP width", width)?;
         }
-        if let Some(scan) = model.variations.scan {
-            check_divides(model, t, "heads of the scan", scan.heads)?;
-        }
-        if let Some(linear) = model.variations.linear {
-            check_divides(model, t, "heads of linear attention", linear.heads)?;
-            if !divides_or_is_multiple(t, linear.key_heads) {
-                let limit =
-                    format!("a divisor or a multiple of the {} key heads of linear attention", linear.key_heads);
-                return Err(degree_error(model, t, limit));
-            }
-        }
-        if let Some(scan) = model.variations.channel_scan {
-            check_divides(model, t, "channels of the scan", scan.width)?;
-        }
-        if model.variations.convolution.is_some() {
-            check_divides(model, t, "channels of the convolution", model.hidden)?;
-        }
+        check_mixer_degrees(model, t)?;
         let c = u64::from(lowering.context_parallel);
         if lowering.sequence_parallel && !lowering.sequence_length.is_multiple_of(t.saturating_mul(c)) {
             let (product, limit) = if c == 1 {
@@ -119,6 +103,30 @@ impl DeviceSlice {
     }
 }
 
+/// Checks that a tensor-parallel degree divides what mixers besides attention split.
+fn check_mixer_degrees(model: &Model, t: u64) -> Result<(), WorkloadError> {
+    if let Some(scan) = model.variations.scan {
+        check_divides(model, t, "heads of the scan", scan.heads)?;
+    }
+    if let Some(linear) = model.variations.linear {
+        check_divides(model, t, "heads of linear attention", linear.heads)?;
+        if !divides_or_is_multiple(t, linear.key_heads) {
+            let limit = format!("a divisor or a multiple of the {} key heads of linear attention", linear.key_heads);
+            return Err(degree_error(model, t, limit));
+        }
+    }
+    if let Some(scan) = model.variations.channel_scan {
+        check_divides(model, t, scan.divided_parts(), scan.divisible_parts())?;
+    }
+    if let Some(own) = model.variations.compressed {
+        check_divides(model, t, "groups of attention's results", own.output_groups)?;
+    }
+    if model.variations.convolution.is_some() {
+        check_divides(model, t, "channels of the convolution", model.hidden)?;
+    }
+    Ok(())
+}
+
 /// Returns the key/value heads on one of `t` tensor-parallel devices; with more devices than heads, several devices
 /// hold every head. If layers differ, it is the largest number that divides the heads of each.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
@@ -144,11 +152,13 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
         let limit = format!("a multiple of the context-parallel degree {c}");
         return error("the sequence length", lowering.sequence_length.to_string(), limit, cure);
     }
-    let Variations { scan, channel_scan, linear, convolution, indexer, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, recurrence, indexer, .. } = model.variations;
     let along_sequence = [
         (scan.is_some() || channel_scan.is_some(), "a scan"),
         (linear.is_some(), "linear attention"),
         (convolution.is_some(), "a convolution"),
+        (compressed.is_some(), "the compression of keys"),
+        (recurrence.is_some(), "a recurrence"),
     ];
     if let Some((_, what)) = along_sequence.into_iter().find(|(has, _)| *has && c > 1) {
         let limit = format!("1: {what} goes along the whole sequence");
@@ -255,18 +265,19 @@ fn divides_or_is_multiple(t: u64, heads: u64) -> bool {
 
 pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
     let divides = |(heads, kv): &(u64, u64)| heads.is_multiple_of(t) && divides_or_is_multiple(t, *kv);
-    let Variations { scan, channel_scan, linear, convolution, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, .. } = model.variations;
     model.attention_heads().iter().all(divides)
         && scan.is_none_or(|scan| scan.heads.is_multiple_of(t))
         && linear.is_none_or(|linear| linear.heads.is_multiple_of(t) && divides_or_is_multiple(t, linear.key_heads))
-        && channel_scan.is_none_or(|scan| scan.width.is_multiple_of(t))
+        && channel_scan.is_none_or(|scan| scan.divisible_parts().is_multiple_of(t))
         && convolution.is_none_or(|_| model.hidden.is_multiple_of(t))
+        && compressed.is_none_or(|own| own.output_groups.is_multiple_of(t))
         && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
 /// The counts of other mixers that a degree has to divide, for people; empty without such a mixer.
 pub(crate) fn mixer_degree_limits(model: &Model) -> String {
-    let Variations { scan, channel_scan, linear, convolution, .. } = model.variations;
+    let Variations { scan, channel_scan, linear, convolution, compressed, .. } = model.variations;
     let linear = linear.map(|linear| {
         let keys = linear.key_heads;
         format!(
@@ -275,9 +286,10 @@ pub(crate) fn mixer_degree_limits(model: &Model) -> String {
         )
     });
     let scan = scan.map(|scan| format!(", and of the {} heads of the scan", scan.heads));
-    let channels = channel_scan.map(|scan| format!(", and of the {} channels of the scan", scan.width));
+    let channels = channel_scan.map(|scan| format!(", and of the {} {}", scan.divisible_parts(), scan.divided_parts()));
     let convolution = convolution.map(|_| format!(", and of the {} channels of the convolution", model.hidden));
-    [linear, scan, channels, convolution].into_iter().flatten().collect()
+    let groups = compressed.map(|own| format!(", and of the {} groups of attention's results", own.output_groups));
+    [linear, scan, channels, convolution, groups].into_iter().flatten().collect()
 }
 
 fn check_divides(model: &Model, t: u64, what: &str, count: u64) -> Result<(), WorkloadError> {

@@ -13,6 +13,7 @@ use crate::op::STATE_BYTES;
 use crate::parallel::kv_heads_of_device;
 pub use crate::serving_pass::ServingPass;
 use crate::training::{Segment, TrainingGraph};
+use crate::variations::Recurrence;
 use serde::{Deserialize, Serialize};
 use sim::kernel::{DataType, Kernel};
 use sim::units::Bytes;
@@ -68,6 +69,9 @@ impl WeightsOf {
     pub fn operator(operator: &OperatorNode, wide: DataType) -> Self {
         if operator.parameters.expert > 0 {
             return Self::Experts;
+        }
+        if operator.role == OperatorRole::SharedWeights {
+            return Self::Layers;
         }
         let product = operator.forward.iter().find_map(|step| match step.kernel {
             Kernel::Contraction(product) => Some(product.operand),
@@ -165,25 +169,34 @@ impl CacheSize {
         for (kind, count) in model.layer_kinds() {
             let alike = model.with_uniform_kind(&kind);
             let t = u64::from(tensor_parallel.max(1));
-            if kind.mixer.has_attention() {
+            if kind.mixer == Mixer::Compressed {
+                size.add_entries(&alike, format, count);
+            } else if kind.mixer.has_attention() {
                 size.add_attention(&alike, kv_heads_of_device(&alike, t), format, count);
             }
             let variations = &alike.variations;
+            let of_scan = variations
+                .scan
+                .map(|scan| (scan.state_numbers() / t, scan.convolved_width().saturating_mul(scan.convolution) / t));
+            let of_channels = variations.channel_scan.map(|scan| {
+                (scan.width.saturating_mul(scan.state) / t, scan.width.saturating_mul(scan.convolution) / t)
+            });
             let (numbers, convolved) = match kind.mixer {
                 Mixer::Linear => variations.linear.map_or((0, 0), |linear| {
                     let own = linear.share_of_device(t);
                     (own.state_numbers(), own.mixed_width().saturating_mul(own.convolution))
                 }),
-                Mixer::Scan | Mixer::AttentionAndScan => variations.scan.map_or((0, 0), |scan| {
-                    (scan.state_numbers() / t, scan.convolved_width().saturating_mul(scan.convolution) / t)
-                }),
-                Mixer::ChannelScan => variations.channel_scan.map_or((0, 0), |scan| {
-                    (scan.width.saturating_mul(scan.state) / t, scan.width.saturating_mul(scan.convolution) / t)
-                }),
+                Mixer::Scan | Mixer::AttentionAndScan => of_scan.unwrap_or_default(),
+                Mixer::ChannelScan => of_channels.unwrap_or_default(),
+                Mixer::SharedBlock => of_scan.or(of_channels).unwrap_or_default(),
                 Mixer::Convolution => {
                     (0, variations.convolution.map_or(0, |mixer| model.hidden.saturating_mul(mixer.reach) / t))
                 }
-                Mixer::Attention | Mixer::None => (0, 0),
+                // The last token before both mixes.
+                Mixer::Recurrence => variations
+                    .recurrence
+                    .map_or((0, 0), |own| (Recurrence::STATE.saturating_mul(own.width) / t, 2 * model.hidden)),
+                Mixer::Attention | Mixer::Compressed | Mixer::None => (0, 0),
             };
             let states = Bytes(STATE_BYTES) * numbers + Bytes(DataType::Bf16.bytes()) * convolved;
             size.per_sequence += states * count;
@@ -204,6 +217,25 @@ impl CacheSize {
             None => self.per_token += per_token,
             Some(window) => self.windows.push((window.most_keys(), per_token)),
         }
+    }
+
+    /// Adds attention to near tokens and entries: a key per token of the window, an entry and the indexer's own per few
+    /// tokens, and the vectors and gates of tokens that make the next entries, every device the same.
+    fn add_entries(&mut self, alike: &Model, format: DataType, count: u64) {
+        let variations = &alike.variations;
+        let key = format.packed_bytes_of(alike.head_dim) * count;
+        match variations.window {
+            None => self.per_token += key,
+            Some(window) => self.windows.push((window.most_keys(), key)),
+        }
+        let Some(form) = variations.compressed.and_then(|own| own.entry_form(variations.keys)) else { return };
+        let index = variations.indexer.filter(|_| variations.keys == KeyChoice::Indexed);
+        let indexed = index.map_or(Bytes::ZERO, |index| index.cached_key_bytes(format));
+        let each = format.packed_bytes_of(alike.head_dim) + indexed;
+        self.per_token += Bytes((each.0 * count).div_ceil(form.tokens.max(1)));
+        let width = alike.head_dim + index.map_or(0, |index| index.head_dim);
+        let waiting = 2 * form.tokens.saturating_mul(form.vectors()).saturating_mul(width);
+        self.per_sequence += Bytes(DataType::Bf16.bytes()) * waiting * count;
     }
 
     /// Returns the cache of two models, or of two parts of one.

@@ -2,6 +2,10 @@
 
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, KeyWindow, Mixer};
 use crate::linear_attention::LinearAttention;
+pub use crate::mixers::{
+    ChannelScan, CompressedAttention, EntryForm, GatedConvolution, Recurrence, ResidualStreams, SharedBlock,
+};
+use crate::mixers::{is_one, one_group};
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::units::Bytes;
@@ -102,65 +106,6 @@ impl StateSpace {
     }
 }
 
-/// A state-space layer whose decays are numbers per channel (Mamba: Gu and Dao 2023, arXiv:2312.00752).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChannelScan {
-    /// Channels of the scan.
-    pub width: u64,
-    /// State numbers per channel.
-    pub state: u64,
-    /// Width of the convolution before the scan, in tokens.
-    pub convolution: u64,
-    /// Width of the vector that the steps come from.
-    pub step_rank: u64,
-    /// True if the products into and out of the layer have biases.
-    pub bias: bool,
-    /// True if the convolution has biases.
-    pub convolution_bias: bool,
-    /// True if the step's vector and the state's projections have norms with gains (Jamba).
-    pub norms: bool,
-}
-
-impl ChannelScan {
-    /// Returns the weights of its products, in a layer of width `hidden`.
-    #[must_use]
-    pub fn matrices(&self, hidden: u64) -> u64 {
-        self.width.saturating_mul(3 * hidden + 2 * self.step_rank + 2 * self.state)
-    }
-
-    /// Returns its parameters in no matrix: convolution, decays, skip, the steps' biases, norms and biases.
-    #[must_use]
-    pub fn vectors(&self, hidden: u64) -> u64 {
-        let convolution = self.convolution + u64::from(self.convolution_bias);
-        let norms = if self.norms { self.step_rank + 2 * self.state } else { 0 };
-        let biases = if self.bias { 2 * self.width + hidden } else { 0 };
-        self.width.saturating_mul(convolution + self.state + 2) + norms + biases
-    }
-}
-
-/// A short convolution between two gates (LFM2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatedConvolution {
-    /// Tokens that a result depends on.
-    pub reach: u64,
-    /// True if products and convolution have biases.
-    pub bias: bool,
-}
-
-impl GatedConvolution {
-    /// Returns the weights of its products, in a layer of width `hidden`.
-    #[must_use]
-    pub fn matrices(&self, hidden: u64) -> u64 {
-        4 * hidden.saturating_mul(hidden)
-    }
-
-    /// Returns the parameters of the convolution, and of all biases.
-    #[must_use]
-    pub fn vectors(&self, hidden: u64) -> u64 {
-        hidden.saturating_mul(self.reach + if self.bias { 5 } else { 0 })
-    }
-}
-
 /// Images instead of tokens (ViT, Dosovitskiy et al. 2021): one product turns every patch into a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patches {
@@ -228,6 +173,9 @@ pub struct Indexer {
     pub chosen: u64,
     /// Neighbouring tokens that are chosen together; 1 where each is chosen by itself.
     pub block: u64,
+    /// Tokens of a key, an entry that they are compressed to; 1 where each token has a key.
+    #[serde(default = "one_group", skip_serializing_if = "is_one")]
+    pub tokens_per_key: u64,
     /// Width of the narrow vector that its queries come from; `None` if they come from the layer's input.
     pub query_rank: Option<u64>,
     /// True if a product of the layer's input weighs the heads' scores.
@@ -243,6 +191,7 @@ impl Indexer {
     /// the first k queries, k² / (2 s); half of the sequence if all are chosen.
     #[must_use]
     pub fn chosen_keys(&self, sequence: u64) -> u64 {
+        let sequence = sequence / self.tokens_per_key.max(1);
         let chosen = self.chosen.min(sequence);
         (chosen - chosen.saturating_mul(chosen) / (2 * sequence.max(1))).max(1)
     }
@@ -252,13 +201,22 @@ impl Indexer {
     pub fn matrices(&self, hidden: u64) -> u64 {
         let queries = self.query_rank.unwrap_or(hidden).saturating_mul(self.heads).saturating_mul(self.head_dim);
         let weights = if self.weighed { self.heads } else { 0 };
-        queries.saturating_add(hidden.saturating_mul(self.head_dim + weights))
+        let keys = match self.entries() {
+            Some(form) => form.matrices(hidden, self.head_dim),
+            None => hidden.saturating_mul(self.head_dim),
+        };
+        queries.saturating_add(keys).saturating_add(hidden.saturating_mul(weights))
     }
 
-    /// Returns the parameters of its norms.
+    /// Returns the form of the entries that are its keys; `None` if each token has a key.
+    pub(crate) fn entries(&self) -> Option<EntryForm> {
+        (self.tokens_per_key > 1).then_some(EntryForm { tokens: self.tokens_per_key, overlaps: true })
+    }
+
+    /// Returns the parameters of its norms, and of its keys' gates if tokens are compressed.
     #[must_use]
     pub fn vectors(&self) -> u64 {
-        2 * self.head_dim
+        self.entries().map_or(2 * self.head_dim, |form| form.biases(self.head_dim))
     }
 
     /// Returns the bytes of a token's key in a cache of the given format, or in its own.
@@ -278,7 +236,9 @@ impl Indexer {
     /// Returns the forward operations of its scores per token: 2 per multiply-addition with half of the sequence.
     #[must_use]
     pub fn score_operations(&self, sequence: u64) -> u128 {
-        2 * u128::from(self.heads) * u128::from(self.head_dim) * u128::from(sequence.div_ceil(2))
+        2 * u128::from(self.heads)
+            * u128::from(self.head_dim)
+            * u128::from((sequence / self.tokens_per_key.max(1)).div_ceil(2))
     }
 }
 
@@ -317,12 +277,24 @@ pub struct Variations {
     /// The scan by channels, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_scan: Option<ChannelScan>,
+    /// The blocks that layers share, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_block: Option<SharedBlock>,
+    /// The recurrence over mixes of neighbouring tokens, if layers have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recurrence: Option<Recurrence>,
     /// The convolution between gates, if there are such layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub convolution: Option<GatedConvolution>,
     /// The linear attention, if there are such layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearAttention>,
+    /// The attention to compressed entries, if there are such layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<CompressedAttention>,
+    /// The residual streams, if a token has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<ResidualStreams>,
     /// The indexer of sparse attention, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexer: Option<Indexer>,
@@ -338,6 +310,10 @@ pub struct Variations {
     /// A gate on attention's result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_gate: Option<OutputGate>,
+    /// Width of a dense MLP after attention in layers with experts, which then run beside both on the layer's input
+    /// (Snowflake Arctic).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dense_beside_experts: Option<u64>,
     /// True if layers have no MLP.
     pub without_mlp: bool,
     /// True if the layers' first branch reads its input without a norm.

@@ -437,9 +437,9 @@ fn an_unknown_family() {
         ("qwen9", "give a model of one of these families"),
         ("colour", "give a model of one of these families"),
         (
-            "rwkv",
-            "it needs linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near), which \
-             is not covered yet: give a model of one of these families",
+            "deberta-v2",
+            "it needs relative positions in the scores, which is not covered yet: give a model of one of these \
+             families",
         ),
     ] {
         let error = llama("\"llama\"", &format!("\"{given}\""));

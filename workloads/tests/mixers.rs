@@ -20,14 +20,17 @@ fn load(name: &str) -> Model {
     Model::load_file(&file).unwrap()
 }
 
-const MIXED: [&str; 29] = [
+const MIXED: [&str; 39] = [
     "bamba",
     "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v4_windows",
     "dots1_windows",
     "exaone_moe",
     "falcon_h1",
     "falcon_h1_norm",
     "falcon_mamba",
+    "gemma2_classes",
     "gemma4_text",
     "gemma4_text_experts",
     "glm_moe_dsa",
@@ -41,6 +44,7 @@ const MIXED: [&str; 29] = [
     "lfm2_biases",
     "lfm2_moe",
     "lfm3",
+    "llama_classes",
     "mamba",
     "mimo_v2_flash",
     "minimax",
@@ -49,7 +53,13 @@ const MIXED: [&str; 29] = [
     "qwen3_5_text",
     "qwen3_next",
     "qwen3_next_dense_layers",
+    "rwkv",
+    "rwkv_narrow",
     "step3p5",
+    "zamba",
+    "zamba2",
+    "zamba2_one_block",
+    "zamba_biases",
 ];
 
 fn lowering(model: &Model, sequence_length: u64) -> Lowering {
@@ -147,6 +157,7 @@ fn an_indexer_has_the_operations_counted_by_hand() {
         head_dim: 128,
         chosen: 2048,
         block: 1,
+        tokens_per_key: 1,
         query_rank: Some(1536),
         weighed: true,
         scaled: None,
@@ -452,7 +463,8 @@ fn full_recomputation_keeps_inputs_alone() {
         let graph = TrainingGraph::new(&model, &lowering(&model, 2048)).unwrap();
         let layer = graph.segment(SegmentKind::Layer).unwrap();
         let full = layer.graph.full_recompute_set();
-        assert_eq!(layer.saved_bytes(&full).0, 2 * 2 * 2048 * model.hidden, "{name}");
+        let streams = model.variations.streams.map_or(1, |streams| streams.count);
+        assert_eq!(layer.saved_bytes(&full).0, 2 * 2 * 2048 * model.hidden * streams, "{name}");
         assert!(layer.saved_bytes(&RecomputeSet::none()) > layer.saved_bytes(&full), "{name}");
     }
 }
@@ -531,8 +543,15 @@ fn bad_lists_of_layers_are_named() {
         (set("laguna", "gating", json(r#""per-token""#)), ["gating", "per-head"]),
         (set("falcon_h1", "projectors_bias", true.into()), ["projectors_bias", "mamba_proj_bias"]),
         (set("jamba", "attn_layer_offset", 9.into()), ["attn_layer_offset", "attn_layer_period"]),
-        (set("llama", "model_type", "deepseek_v4".into()), ["deepseek_v4", "residual streams"]),
+        (set("deepseek_v4", "num_key_value_heads", 2.into()), ["num_key_value_heads", "one key serves all heads"]),
+        (set("deepseek_v4", "n_shared_experts", 2.into()), ["n_shared_experts", "one shared expert"]),
+        (set("deepseek_v4", "o_groups", 3.into()), ["o_groups", "num_attention_heads"]),
+        (set("llama", "model_type", "albert".into()), ["albert", "share their weights"]),
         (set("llama", "block_configs", json("[{}]")), ["block_configs", "not covered"]),
+        (
+            set("llama_classes", "architectures", json(r#"["LlamaForTokenClassification"]"#)),
+            ["LlamaForTokenClassification", "ForCausalLM"],
+        ),
     ] {
         for part in parts {
             assert!(message.contains(part), "{message}");

@@ -36,5 +36,5 @@ fn every_configuration_of_transformers_has_its_parameters() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert!(rows.count() >= 128 && types.len() >= 95, "{} families", types.len());
+    assert!(rows.count() >= 140 && types.len() >= 99, "{} families", types.len());
 }

@@ -114,6 +114,8 @@ pub enum OperatorRole {
     Logits,
     /// The head's loss.
     Loss,
+    /// Weights of products of several layers, which share them.
+    SharedWeights,
 }
 
 impl OperatorRole {
@@ -549,10 +551,29 @@ impl GraphBuilder {
         }
     }
 
+    /// Returns the number of operators so far.
+    pub(crate) fn operator_count(&self) -> usize {
+        self.operators.len()
+    }
+
+    /// Clears the parameters of all operators from the `mark`-th on, because another operator counts them; returns
+    /// their sum.
+    pub(crate) fn share_parameters_since(&mut self, mark: usize) -> Parameters {
+        let later = self.operators.iter_mut().skip(mark);
+        later.fold(Parameters::default(), |sum, op| sum.plus(std::mem::take(&mut op.parameters)))
+    }
+
     /// Gives the last operator further parameters, which tensor parallelism splits.
     pub(crate) fn add_sharded_to_last(&mut self, parameters: u64) {
         if let Some(op) = self.operators.last_mut() {
             op.parameters.sharded = op.parameters.sharded.saturating_add(parameters);
+        }
+    }
+
+    /// Gives the last operator further parameters, which every tensor-parallel device holds.
+    pub(crate) fn add_replicated_to_last(&mut self, parameters: u64) {
+        if let Some(op) = self.operators.last_mut() {
+            op.parameters.replicated = op.parameters.replicated.saturating_add(parameters);
         }
     }
 

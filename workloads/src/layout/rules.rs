@@ -87,6 +87,7 @@ impl Layout {
             });
         }
         self.chunk_split(model.layers)?;
+        self.check_shared_weights(model)?;
         self.check_batch(batch)?;
         self.check_encoder(model)?;
         self.check_shards()?;
@@ -167,6 +168,17 @@ impl Layout {
             }),
             None => Ok(()),
         }
+    }
+
+    /// Checks that layers which share weights are on one stage: stages would have to sum the gradients of copies.
+    fn check_shared_weights(&self, model: &Model) -> Result<(), LayoutError> {
+        if self.pipeline == 1 || model.variations.shared_block.is_none() {
+            return Ok(());
+        }
+        let limit =
+            "1: layers share the weights of a block, and gradients of copies on several stages are not modelled";
+        let (key, value, cure) = ("pp", self.pipeline.to_string(), "use pp = 1".to_owned());
+        Err(LayoutError { key, value, limit: limit.to_owned(), cure })
     }
 
     /// Checks that devices divide the tokens of an encoder whose sequences have a length of their own.

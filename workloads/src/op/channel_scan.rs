@@ -7,10 +7,12 @@
 //! multiply-additions run beside them. It writes the states once per 2,048 tokens, and the backward pass runs the scan
 //! again (`mamba_ssm`, `csrc/selective_scan`).
 //!
-//! Tensor parallelism splits the channels; the second product's result is summed over the devices.
+//! Tensor parallelism splits the channels; the second product's result is summed over the devices. Groups of
+//! channels with projections of their own (Zamba) are split whole, and nothing is summed.
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
+use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain,
@@ -35,7 +37,9 @@ pub(crate) fn add_channel_scan(
     x: TensorId,
 ) -> TensorId {
     let shape = &plan.shape;
-    let own = ChannelScan { width: whole.width / u64::from(shape.ranks.max(1)), ..whole };
+    let ranks = u64::from(shape.ranks.max(1));
+    let own = ChannelScan { width: whole.width / ranks, groups: (whole.groups / ranks).max(1), ..whole };
+    let grouped = whole.groups > 1;
     let (width, state) = (own.width, own.state);
     let parts = [("input", width), ("gate", width)];
     let made = plan.add_column_split_products(graph, ("layer.scan", "in"), &parts, own.bias, x);
@@ -53,7 +57,13 @@ pub(crate) fn add_channel_scan(
         product.add_linear(graph, shape, x)
     };
     let parts = [("step", own.step_rank), ("state", 2 * state)];
-    let narrow = product("select", width, &parts, WeightSplit::Rows, false, graph, mixed);
+    let of_group = |name, input, output| PerHeadProduct { name, heads: own.groups, input, output };
+    let narrow = if grouped {
+        let select = of_group("layer.scan.select", width / own.groups, own.step_rank + 2 * state);
+        select.add_parts(graph, shape, &parts, false, mixed)
+    } else {
+        product("select", width, &parts, WeightSplit::Rows, false, graph, mixed)
+    };
     let norm = |name: &str, width, graph: &mut GraphBuilder, x| {
         if !own.norms {
             return x;
@@ -65,8 +75,13 @@ pub(crate) fn add_channel_scan(
     let step = norm("step_norm", own.step_rank, graph, narrow[0]);
     // Two norms of `state` numbers each; one of both has as many gains and moves as many bytes.
     let states = norm("state_norm", 2 * state, graph, narrow[1]);
-    let steps = product("steps", own.step_rank, &[("out", width)], WeightSplit::Columns, true, graph, step)[0];
-    let scanned = add_core(graph, shape, &own, [mixed, steps, states]);
+    let steps = if grouped {
+        let part = width / own.groups;
+        of_group("layer.scan.steps", own.step_rank, part).add_parts(graph, shape, &[("out", part)], true, step)
+    } else {
+        product("steps", own.step_rank, &[("out", width)], WeightSplit::Columns, true, graph, step)
+    };
+    let scanned = add_core(graph, shape, (&own, grouped), [mixed, steps[0], states]);
     let unit =
         gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
     plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, unit)
@@ -76,7 +91,7 @@ pub(crate) fn add_channel_scan(
 fn add_core(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    own: &ChannelScan,
+    (own, grouped): (&ChannelScan, bool),
     [mixed, steps, states]: [TensorId; 3],
 ) -> TensorId {
     let tokens = shape.tokens();
@@ -86,9 +101,11 @@ fn add_core(
     let kept = graph.add_constant("layer.scan.core.states", Bytes(WIDE) * written);
     let work = tokens.saturating_mul(numbers);
     let row = shape.activation_bytes(tokens.saturating_mul(own.width));
-    let gathered = shape.activation_bytes(tokens.saturating_mul(2 * own.state));
+    let gathered = shape.activation_bytes(tokens.saturating_mul(own.groups).saturating_mul(2 * own.state));
     let scan = |direction, read, written| elementwise_kernel(ElementwiseFunction::Exp, direction, work, read, written);
-    let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", gathered).into_iter().collect();
+    // A group's projections are whole on its device.
+    let common = |step: Option<KernelStep>| step.filter(|_| !grouped);
+    let mut forward: Vec<KernelStep> = common(shape.gather_sequence("forward", gathered)).into_iter().collect();
     let states_size = graph.tensor_bytes(kept);
     // Serving starts from the states of the cached tokens.
     let arriving = if shape.serving.is_some() { states_size } else { Bytes::ZERO };
@@ -96,7 +113,7 @@ fn add_core(
     let read = row * 3 + gathered + states_size;
     let mut backward = vec![kernel_step("backward_input", scan(Direction::Backward, read, row * 2 + gathered))];
     // Every device has its own channels' part of the gradient.
-    backward.extend(shape.sum_over_tensor_ranks("backward_input", gathered));
+    backward.extend(common(shape.sum_over_tensor_ranks("backward_input", gathered)));
     let parameters = numbers + own.width;
     let sum = reduction_kernel(
         RowFunction::Sum,
@@ -115,7 +132,7 @@ fn add_core(
             weight_chain(&[mixed], vec![kernel_step("backward_weight", sum)]),
         ],
         parameters: Parameters { sharded: parameters, ..Parameters::default() },
-        workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
+        workspace: if shape.sequence_parallel && !grouped { gathered } else { Bytes::ZERO },
         ..NewOperator::default()
     });
     output

@@ -20,7 +20,8 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     let query =
         plan.add_column_split_products(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
     let encoder = plan.encoder_plan();
-    let encoded = add_encoder_result(graph, &encoder.shape, model.hidden);
+    let elements = encoder.shape.local_tokens().saturating_mul(model.hidden);
+    let encoded = borrow_tensor(graph, &encoder.shape, ("layer.cross.encoder_result", "layer.cross.encoded"), elements);
     let parts = [("key", kv_width), ("value", kv_width)];
     let made = encoder.add_separate_products(graph, "layer.cross", &parts, |part| model.has_bias(part), encoded);
     let [key, value] = [made[0], made[1]];
@@ -50,34 +51,38 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     )
 }
 
-/// Adds the encoder's result as a layer reads it. It is kept elsewhere and takes no bytes here; its gradient joins the
-/// other layers'.
-fn add_encoder_result(graph: &mut GraphBuilder, shape: &OperatorContext, hidden: u64) -> TensorId {
-    let elements = shape.local_tokens().saturating_mul(hidden);
+/// Adds a tensor of `elements` numbers, such as the encoder's result, as a layer reads it. It is kept elsewhere, as
+/// `lent`, and takes no bytes here; its gradient joins the other layers'.
+pub(crate) fn borrow_tensor(
+    graph: &mut GraphBuilder,
+    shape: &OperatorContext,
+    (lent, name): (&str, &str),
+    elements: u64,
+) -> TensorId {
     let size = shape.activation_bytes(elements);
-    let encoded = graph.add_constant("layer.cross.encoder_result", Bytes::ZERO);
-    let read = graph.add_borrowed_tensor("layer.cross.encoded", size);
+    let kept = graph.add_constant(lent, Bytes::ZERO);
+    let read = graph.add_borrowed_tensor(name, size);
     let add = elementwise_kernel(ElementwiseFunction::Add, Direction::Backward, elements, size * 2, size);
     graph.add_operator(NewOperator {
-        name: "layer.cross.encoded".to_owned(),
-        inputs: vec![encoded],
+        name: name.to_owned(),
+        inputs: vec![kept],
         outputs: vec![read],
-        backward: vec![input_chain(&[encoded], &[], vec![kernel_step("backward_accumulate", add)])],
+        backward: vec![input_chain(&[kept], &[], vec![kernel_step("backward_accumulate", add)])],
         ..NewOperator::default()
     });
     read
 }
 
-/// Ends the encoder: its result is kept, and the gradient from the decoder's layers enters here. `biases` are score
-/// parameters of both sides' layers.
-pub(crate) fn end_encoder(graph: &mut GraphBuilder, name: &str, biases: u64, encoded: TensorId) {
+/// Lends a tensor, such as the encoder's result, to layers: it is kept, and the gradient from those layers enters here.
+/// `parameters` are what they share.
+pub(crate) fn lend_tensor(graph: &mut GraphBuilder, name: &str, parameters: Parameters, lent: TensorId) {
     let kept = graph.add_constant(&format!("{name}.gone"), Bytes::ZERO);
     graph.add_operator(NewOperator {
         name: name.to_owned(),
-        inputs: vec![encoded],
+        inputs: vec![lent],
         outputs: vec![kept],
-        backward: vec![input_chain(&[encoded], &[encoded], vec![])],
-        parameters: Parameters { sharded: biases, ..Parameters::default() },
+        backward: vec![input_chain(&[lent], &[lent], vec![])],
+        parameters,
         ..NewOperator::default()
     });
 }

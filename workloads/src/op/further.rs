@@ -54,7 +54,12 @@ pub(crate) fn add_further_token_modules(
 }
 
 /// Concatenates two rows by a copy. Each gets its part of the gradient.
-fn add_concatenation(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, parts: [TensorId; 2]) -> TensorId {
+pub(crate) fn add_concatenation(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    name: &str,
+    parts: [TensorId; 2],
+) -> TensorId {
     let shape = &plan.shape;
     let elements = shape.local_tokens().saturating_mul(2 * plan.model.hidden);
     let (output, size) = (graph.add_activation(&format!("{name}.out"), elements), shape.activation_bytes(elements));

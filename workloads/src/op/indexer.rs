@@ -52,6 +52,22 @@ pub(crate) fn add_indexer(
     add_choice(graph, plan, (indexer, heads), &inputs)
 }
 
+/// Adds an indexer of `entries`, which earlier tokens are compressed to; returns the choice. Queries come from the
+/// narrow query vector, the heads' weights from the layer's input `x`.
+pub(crate) fn add_indexer_of_entries(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    (indexer, heads): (Indexer, Heads),
+    [x, narrow, entries]: [TensorId; 3],
+) -> TensorId {
+    let width = indexer.heads.saturating_mul(indexer.head_dim);
+    let rank = indexer.query_rank.unwrap_or(plan.model.hidden);
+    let query = add_detached_product(graph, plan, "query", rank, &[("out", width)], narrow)[0];
+    let parts = [("weights", indexer.heads)];
+    let weights = add_detached_product(graph, plan, "weights", plan.model.hidden, &parts, x)[0];
+    add_choice(graph, plan, (indexer, heads), &[query, entries, weights])
+}
+
 /// Adds a product whose input gets no gradient.
 fn add_detached_product(
     graph: &mut GraphBuilder,
@@ -93,12 +109,13 @@ fn add_choice(
     let shape = &plan.shape;
     let (tokens, sequence) = (shape.tokens(), shape.full_sequence());
     let chosen = match shape.serving {
-        Some(_) => indexer.chosen.min(shape.seen_tokens()),
+        Some(_) => indexer.chosen.min((shape.seen_tokens() / indexer.tokens_per_key.max(1)).max(1)),
         None => indexer.chosen_keys(sequence),
     };
     let choice = graph.add_constant("layer.attention.index.scores.choice", Bytes(WIDE) * tokens.saturating_mul(chosen));
     // A token sees half of the sequence on average, and all cached tokens.
     let seen = sequence.div_ceil(2).saturating_add(shape.serving.map_or(0, |pass| pass.cached));
+    let seen = seen.div_ceil(indexer.tokens_per_key.max(1));
     let written = Bytes(WIDE) * tokens.saturating_mul(seen).div_ceil(indexer.block.max(1));
     let rotated = tokens.saturating_mul((indexer.heads + 1).saturating_mul(indexer.head_dim));
     let size = shape.activation_bytes(rotated);

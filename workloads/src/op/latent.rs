@@ -61,22 +61,24 @@ pub(crate) fn add_latent_attention(
         let heads = latent.absorbed_heads(heads.query);
         // The narrow vector also comes from the devices that have the other tokens.
         let gathered = rope + latent.kv_rank;
-        let (query, key) = add_latent_rope(graph, shape, (heads, rope, gathered), [query, narrow, down[1]]);
+        let (query, key) = add_latent_rope(graph, shape, (heads, rope, gathered), [query, narrow], Some(down[1]));
         return ([query, key, key], narrow_query);
     }
     let parts = [("key", heads.kv * nope), ("value", heads.kv * heads.value)];
     let up = product("kv_up", latent.kv_rank, WeightSplit::Columns, &parts, graph, narrow);
-    let (query, key) = add_latent_rope(graph, shape, (heads, rope, rope), [query, up[0], down[1]]);
+    let (query, key) = add_latent_rope(graph, shape, (heads, rope, rope), [query, up[0]], Some(down[1]));
     ([query, key, up[1]], narrow_query)
 }
 
-/// Rotates a part of every query head and the common part of the keys, and puts the latter beside every key head.
+/// Rotates a part of every query head and the common part of the keys, and puts the latter beside every key head;
+/// without a `rope_key` it is in the keys.
 /// `gathered` numbers per token are split along the sequence before.
-fn add_latent_rope(
+pub(crate) fn add_latent_rope(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     (heads, rope, gathered): (Heads, u64, u64),
-    [query, key, rope_key]: [TensorId; 3],
+    [query, key]: [TensorId; 2],
+    rope_key: Option<TensorId>,
 ) -> (TensorId, TensorId) {
     let tokens = shape.tokens();
     let name = "layer.attention.rope";
@@ -86,7 +88,8 @@ fn add_latent_rope(
     let shared = shape.activation_bytes(tokens.saturating_mul(gathered));
     // One sine and one cosine, fp32, per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rope;
-    let narrow = graph.tensor_bytes(query) + graph.tensor_bytes(key) + shared;
+    let apart = if rope_key.is_some() { shared } else { Bytes::ZERO };
+    let narrow = graph.tensor_bytes(query) + graph.tensor_bytes(key) + apart;
     let wide = graph.tensor_bytes(whole_query) + graph.tensor_bytes(whole_key);
     let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", shared).into_iter().collect();
     forward.push(kernel_step(
@@ -97,12 +100,13 @@ fn add_latent_rope(
     let mut backward = vec![kernel_step("backward_input", backward)];
     // Every device has its own heads' gradient of the common part of the keys.
     backward.extend(shape.sum_over_tensor_ranks("backward_input", shared));
+    let inputs: Vec<TensorId> = [query, key].into_iter().chain(rope_key).collect();
     graph.add_operator(NewOperator {
         name: name.to_owned(),
-        inputs: vec![query, key, rope_key],
+        inputs: inputs.clone(),
         outputs: vec![whole_query, whole_key],
         forward,
-        backward: vec![input_chain(&[query, key, rope_key], &[], backward)],
+        backward: vec![input_chain(&inputs, &[], backward)],
         workspace: if shape.sequence_parallel { shared } else { Bytes::ZERO },
         ..NewOperator::default()
     });

@@ -4,6 +4,7 @@
 pub(crate) mod activation;
 pub(crate) mod channel_scan;
 mod composed;
+pub(crate) mod compressed_attention;
 pub(crate) mod context;
 pub(crate) mod convolution;
 pub(crate) mod cross;
@@ -25,13 +26,16 @@ pub(crate) mod patches;
 pub(crate) mod per_head;
 pub(crate) mod pooling;
 pub(crate) mod query_key_norm;
+pub(crate) mod recurrence;
 pub(crate) mod residual;
 pub(crate) mod rope;
 pub(crate) mod scan;
 pub(crate) mod scores;
 pub(crate) mod segment_plan;
+pub(crate) mod shared_block;
 pub(crate) mod shared_expert;
 pub(crate) mod softmax;
+pub(crate) mod streams;
 pub(crate) mod transformer;
 pub(crate) mod ulysses;
 

@@ -1,7 +1,7 @@
 //! A product of every head with weights of its own: latent attention's projections where they are absorbed into queries
 //! and results. Tensor parallelism splits the heads.
 
-use super::linear::{accumulate_weight_gradient, activation_product};
+use super::linear::{accumulate_weight_gradient, activation_product, reduce_bias_gradient};
 use super::{OperatorContext, input_chain, kernel_step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use sim::kernel::{Contraction, Kernel};
@@ -20,10 +20,25 @@ pub(crate) struct PerHeadProduct {
 impl PerHeadProduct {
     /// Adds the operator; returns its result.
     pub(crate) fn add_product(&self, graph: &mut GraphBuilder, shape: &OperatorContext, x: TensorId) -> TensorId {
+        self.add_parts(graph, shape, &[("out", self.output)], false, x).first().copied().unwrap_or(x)
+    }
+
+    /// The same with a result in `parts`, names and numbers per head, and with biases if `bias`.
+    pub(crate) fn add_parts(
+        &self,
+        graph: &mut GraphBuilder,
+        shape: &OperatorContext,
+        parts: &[(&str, u64)],
+        bias: bool,
+        x: TensorId,
+    ) -> Vec<TensorId> {
         let Self { heads, input, output, .. } = *self;
         let tokens = shape.tokens();
-        let result =
-            graph.add_activation(&format!("{}.out", self.name), tokens.saturating_mul(heads).saturating_mul(output));
+        let rows = tokens.saturating_mul(heads);
+        let result = |(part, width): &(&str, u64)| {
+            graph.add_activation(&format!("{}.{part}", self.name), rows.saturating_mul(*width))
+        };
+        let results: Vec<TensorId> = parts.iter().map(result).collect();
         let product = |dimensions| activation_product(heads, dimensions, shape.operand);
         let gradient = Contraction {
             batch: heads,
@@ -36,18 +51,20 @@ impl PerHeadProduct {
         let weights = heads.saturating_mul(input).saturating_mul(output);
         let mut of_weights = vec![kernel_step("backward_weight", Kernel::Contraction(gradient))];
         of_weights.extend(shape.separate_accumulation.then(|| accumulate_weight_gradient(shape, weights)));
+        let biases = if bias { heads.saturating_mul(output) } else { 0 };
+        of_weights.extend(bias.then(|| reduce_bias_gradient(shape, biases, tokens)));
         graph.add_operator(NewOperator {
             name: self.name.to_owned(),
             inputs: vec![x],
-            outputs: vec![result],
+            outputs: results.clone(),
             forward: vec![kernel_step("forward", product((tokens, output, input)))],
             backward: vec![
                 input_chain(&[x], &[], vec![kernel_step("backward_input", product((tokens, input, output)))]),
                 weight_chain(&[x], of_weights),
             ],
-            parameters: Parameters { sharded: weights, ..Parameters::default() },
+            parameters: Parameters { sharded: weights.saturating_add(biases), ..Parameters::default() },
             ..NewOperator::default()
         });
-        result
+        results
     }
 }

@@ -61,6 +61,6 @@ impl<'a> SegmentPlan<'a> {
 
     /// Returns the numbers of the residual stream on this device.
     pub(crate) fn residual_stream_size(&self) -> u64 {
-        self.shape.local_tokens().saturating_mul(self.model.hidden)
+        self.shape.local_tokens().saturating_mul(self.model.residual_width())
     }
 }

@@ -6,15 +6,16 @@ use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, channel_scan, context, cross, dropout, embedding, frames, further, fused_attention,
-    gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe, patches, pooling,
-    query_key_norm, reduction_kernel, residual, rope, scan, scores, softmax, ulysses,
+    OperatorContext, activation, channel_scan, compressed_attention, context, cross, dropout, embedding, frames,
+    further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe,
+    patches, pooling, query_key_norm, recurrence, reduction_kernel, residual, rope, scan, scores, shared_block,
+    softmax, streams, ulysses,
 };
-use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, TensorId};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, Parameters, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
 use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, LossForm};
-use crate::model::{NormPlacement, PositionEncoding};
+use crate::model::{Experts, NormPlacement, PositionEncoding};
 use crate::parallel::{DeviceSlice, Heads, kv_heads_of_device};
 use crate::variations::{Indexer, OutputGate, ParallelBranches, PooledHead, Variations};
 use sim::kernel::{CollectiveKind, Direction, RowFunction};
@@ -32,6 +33,12 @@ impl SegmentPlan<'_> {
             Some(frames) => frames::add_sound_frames(&mut graph, self, "embedding", frames),
             None => self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary),
         };
+        if self.model.variations.streams.is_some() {
+            x = streams::add_first_streams(&mut graph, self, "embedding.streams", x);
+        }
+        if let Some(block) = self.model.variations.shared_block {
+            shared_block::add_shared_weights(&mut graph, self, block, x);
+        }
         for (i, kind) in self.model.list.leading.iter().enumerate() {
             x = self.add_layer(&mut graph, kind, &format!("{LEADING_LAYER}{i}"), x);
         }
@@ -42,7 +49,8 @@ impl SegmentPlan<'_> {
             };
             let Variations { relative_rows, relative_in_layers, .. } = self.model.variations;
             let bias = if relative_in_layers { 0 } else { self.slice.heads.saturating_mul(2 * relative_rows) };
-            cross::end_encoder(&mut graph, "encoder.result", bias, encoded);
+            let biases = Parameters { sharded: bias, ..Parameters::default() };
+            cross::lend_tensor(&mut graph, "encoder.result", biases, encoded);
             // Both sides look up the same table, which the encoder's operator holds unless it reads sound.
             let rows = if frames.is_some() { self.slice.vocabulary } else { 0 };
             x = self.add_embedded_tokens(&mut graph, "decoder_embedding", rows);
@@ -123,42 +131,12 @@ impl SegmentPlan<'_> {
 
     /// Adds attention or scan, and MLP or experts, of a layer.
     fn add_branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+        let input = x;
         let variations = &self.model.variations;
         if let Some(branches) = variations.parallel {
             return self.add_parallel_branches(graph, branches, x);
         }
-        x = match variations.mixer {
-            Mixer::Attention => {
-                let branch = ("layer.attention", variations.without_first_norm);
-                self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
-            }
-            Mixer::Scan => match variations.scan {
-                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
-                    scan::add_scan_branch(graph, self, scan, x)
-                }),
-                None => x,
-            },
-            Mixer::Linear => match variations.linear {
-                Some(linear) => self.add_residual_branch(graph, ("layer.linear", false), x, |graph, x| {
-                    linear_attention::add_linear_attention(graph, self, linear, x)
-                }),
-                None => x,
-            },
-            Mixer::Convolution => match variations.convolution {
-                Some(mixer) => self.add_residual_branch(graph, ("layer.convolution", false), x, |graph, x| {
-                    gated_convolution::add_gated_convolution(graph, self, mixer, x)
-                }),
-                None => x,
-            },
-            Mixer::ChannelScan => match variations.channel_scan {
-                Some(scan) => self.add_residual_branch(graph, ("layer.scan", false), x, |graph, x| {
-                    channel_scan::add_channel_scan(graph, self, scan, x)
-                }),
-                None => x,
-            },
-            Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
-            Mixer::None => x,
-        };
+        x = self.add_mixer(graph, x);
         if variations.side == EncoderDecoderSide::Decoder {
             let branch = ("layer.cross", false);
             x = self.add_residual_branch(graph, branch, x, |graph, x| cross::add_cross_attention(graph, self, x));
@@ -166,9 +144,78 @@ impl SegmentPlan<'_> {
         if variations.without_mlp {
             return x;
         }
+        if let (Some(width), Some(experts)) = (variations.dense_beside_experts, self.model.experts) {
+            return self.add_experts_beside(graph, (width, experts), [input, x]);
+        }
         self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| {
             self.add_mlp_or_experts(graph, x)
         })
+    }
+
+    /// Adds what mixes a layer's tokens, with its sum.
+    fn add_mixer(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        let v = &self.model.variations;
+        match v.mixer {
+            Mixer::Attention => {
+                let branch = ("layer.attention", v.without_first_norm);
+                self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
+            }
+            Mixer::Scan => self.add_branch_of(graph, ("layer.scan", v.scan), x, |graph, own, x| {
+                scan::add_scan_branch(graph, self, own, x)
+            }),
+            Mixer::Linear => self.add_branch_of(graph, ("layer.linear", v.linear), x, |graph, own, x| {
+                linear_attention::add_linear_attention(graph, self, own, x)
+            }),
+            Mixer::Convolution => {
+                self.add_branch_of(graph, ("layer.convolution", v.convolution), x, |graph, own, x| {
+                    gated_convolution::add_gated_convolution(graph, self, own, x)
+                })
+            }
+            Mixer::ChannelScan => self.add_branch_of(graph, ("layer.scan", v.channel_scan), x, |graph, own, x| {
+                channel_scan::add_channel_scan(graph, self, own, x)
+            }),
+            Mixer::Compressed => self.add_branch_of(graph, ("layer.attention", v.compressed), x, |graph, own, x| {
+                compressed_attention::add_compressed_attention(graph, self, own, x)
+            }),
+            Mixer::Recurrence => self.add_branch_of(graph, ("layer.recurrence", v.recurrence), x, |graph, own, x| {
+                recurrence::add_recurrence(graph, self, own, x)
+            }),
+            Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
+            Mixer::SharedBlock => match v.shared_block {
+                Some(block) => shared_block::add_shared_block_and_scan(graph, self, block, x),
+                None => x,
+            },
+            Mixer::None => x,
+        }
+    }
+
+    /// Adds the residual branch of a mixer that the model describes by `own`; nothing without a description.
+    fn add_branch_of<T: Copy>(
+        &self,
+        graph: &mut GraphBuilder,
+        (name, own): (&str, Option<T>),
+        x: TensorId,
+        branch: impl Fn(&mut GraphBuilder, T, TensorId) -> TensorId,
+    ) -> TensorId {
+        let Some(own) = own else { return x };
+        self.add_residual_branch(graph, (name, false), x, |graph, x| branch(graph, own, x))
+    }
+
+    /// Adds a dense MLP on attention's sum `x`, and experts on the layer's `input`.
+    fn add_experts_beside(
+        &self,
+        graph: &mut GraphBuilder,
+        (width, experts): (u64, Experts),
+        [input, x]: [TensorId; 2],
+    ) -> TensorId {
+        let own = width / u64::from(self.shape.ranks.max(1));
+        let x = self.add_residual_branch(graph, ("layer.dense", false), x, |graph, x| {
+            self.add_mlp(graph, "layer.dense", own, x)
+        });
+        let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
+        let normed = self.add_norm_operator(graph, "layer.moe.norm", width, input);
+        let routed = moe::add_mixture(graph, self, experts, normed);
+        residual::add_residual_sum(graph, &self.shape, "layer.moe.residual", (width, drops), (routed, x))
     }
 
     fn name_of_second_branch(&self) -> &'static str {
@@ -178,6 +225,7 @@ impl SegmentPlan<'_> {
     fn add_mlp_or_experts(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         match self.model.experts {
             Some(experts) => moe::add_mixture(graph, self, experts, x),
+            None if self.model.variations.mixer == Mixer::Recurrence => recurrence::add_channel_mixing(graph, self, x),
             None => self.add_mlp(graph, "layer.mlp", self.slice.ffn, x),
         }
     }
@@ -227,6 +275,12 @@ impl SegmentPlan<'_> {
         branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
     ) -> TensorId {
         let (width, placement) = (self.model.hidden, self.model.norm_placement);
+        if let Some(streams) = self.model.variations.streams {
+            return streams::add_branch_of_streams(graph, self, (streams, name), x, |graph, x| {
+                let normed = self.add_norm_operator(graph, &format!("{name}.norm"), width, x);
+                branch(graph, normed)
+            });
+        }
         let input = if placement.normalises_before() && !bare {
             self.add_norm_operator(graph, &format!("{name}.norm"), width, x)
         } else {
@@ -323,7 +377,7 @@ impl SegmentPlan<'_> {
     }
 
     /// Adds the products of queries, keys and values, their norms and the rotation.
-    fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
+    pub(crate) fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
         let parts = [("query", query_width), ("key", kv_width), ("value", heads.kv * heads.value)];
@@ -398,7 +452,7 @@ impl SegmentPlan<'_> {
         })
     }
 
-    fn add_attention_core(
+    pub(crate) fn add_attention_core(
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,
@@ -554,6 +608,9 @@ impl SegmentPlan<'_> {
     /// Adds the final norm, BERT's transform and OPT's projection; returns the vectors that make logits.
     fn add_head_vectors(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let model = self.model;
+        if let Some(streams) = model.variations.streams {
+            x = streams::add_last_sum(graph, self, streams, x);
+        }
         if model.final_norm {
             x = self.add_norm_operator(graph, "head.norm", model.hidden, x);
         }

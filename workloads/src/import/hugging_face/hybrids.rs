@@ -63,7 +63,7 @@ fn read_scan(reader: &ConfigReader<'_>, width: u64) -> Result<StateSpace, Worklo
 }
 
 /// Returns the scan's width of a file that states how often it is the model's.
-fn expanded_width(reader: &ConfigReader<'_>, model: &Model) -> Result<u64, WorkloadError> {
+pub(super) fn expanded_width(reader: &ConfigReader<'_>, model: &Model) -> Result<u64, WorkloadError> {
     Ok(model.hidden.saturating_mul(reader.read_dimension("mamba_expand", MAX_WIDTH)?))
 }
 
@@ -156,7 +156,7 @@ pub(super) const FALCON_H1: ModelFamily = ModelFamily {
 };
 
 /// Reads the width of the vector that Mamba's steps come from; "auto" is a sixteenth of the model's width.
-fn read_step_rank(reader: &ConfigReader<'_>, key: &str, hidden: u64) -> Result<u64, WorkloadError> {
+pub(super) fn read_step_rank(reader: &ConfigReader<'_>, key: &str, hidden: u64) -> Result<u64, WorkloadError> {
     let auto = hidden.div_ceil(16);
     match reader.get(key).and_then(Value::as_str) {
         Some("auto") => Ok(auto),
@@ -214,6 +214,7 @@ pub(super) const JAMBA: ModelFamily = ModelFamily {
             width: expanded_width(reader, &model)?,
             state: reader.read_dimension("mamba_d_state", MAX_WIDTH)?,
             convolution: reader.read_dimension("mamba_d_conv", MAX_WIDTH)?,
+            groups: 1,
             step_rank: read_step_rank(reader, "mamba_dt_rank", model.hidden)?,
             bias: reader.read_flag("mamba_proj_bias", false)?,
             convolution_bias: reader.read_flag("mamba_conv_bias", true)?,
@@ -264,6 +265,7 @@ pub(super) const MAMBA: ModelFamily = ModelFamily {
             width,
             state: reader.read_dimension("state_size", MAX_WIDTH)?,
             convolution: reader.read_dimension("conv_kernel", MAX_WIDTH)?,
+            groups: 1,
             step_rank: read_step_rank(reader, "time_step_rank", hidden)?,
             bias: reader.read_flag("use_bias", false)?,
             convolution_bias: reader.read_flag("use_conv_bias", true)?,

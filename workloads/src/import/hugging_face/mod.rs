@@ -2,12 +2,15 @@
 //! decide nothing. Anything else in a file is noted as an assumption, or refused if the answer would be wrong by more
 //! than 2 %. A misspelt key of the family is an error; otherwise it would silently become a default.
 
+mod arctic;
 mod bart;
 mod bert;
 mod bloom;
+mod classes;
 mod coverage;
 mod dbrx;
 mod deepseek;
+mod deepseek_v4;
 mod entries;
 mod experts;
 mod falcon;
@@ -26,6 +29,8 @@ mod mpt;
 mod near_copies;
 mod opt;
 mod reader;
+mod rwkv;
+mod shared_blocks;
 mod short_convolutions;
 mod sparse_attention;
 mod t5;
@@ -62,6 +67,7 @@ impl ModelFamily {
 
 /// All families.
 static FAMILIES: &[ModelFamily] = &[
+    arctic::FAMILY,
     bart::FAMILY,
     bart::WHISPER,
     bert::FAMILY,
@@ -70,6 +76,7 @@ static FAMILIES: &[ModelFamily] = &[
     dbrx::FAMILY,
     deepseek::FAMILY,
     deepseek::PLAIN_ATTENTION,
+    deepseek_v4::FAMILY,
     experts::GPT_OSS,
     experts::GROK,
     experts::HUNYUAN,
@@ -121,6 +128,9 @@ static FAMILIES: &[ModelFamily] = &[
     mpt::FAMILY,
     near_copies::FAMILY,
     opt::FAMILY,
+    rwkv::FAMILY,
+    shared_blocks::ZAMBA,
+    shared_blocks::ZAMBA2,
     short_convolutions::LFM2,
     short_convolutions::LFM2_MOE,
     short_convolutions::LFM3,
@@ -146,14 +156,12 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 const NOT_COVERED: &[(&str, &str)] = &[
     ("albert", "layers that share their weights"),
     ("apertus", "an activation with trained parameters, without a gate (Qwen 3 is near)"),
-    ("arctic", "a dense MLP beside the experts of a layer (Mixtral is near)"),
     ("baichuan", "positions by ALiBi in the 13B model, and a normalised head in version 2 (the 7B model is a `llama`)"),
     ("bailing_moe", "shared experts and leading dense layers beside plain attention (`glm4_moe` is near)"),
     ("chatglm", "keys by other names (`glm` has the same layers)"),
     ("convnext", DEPTHWISE),
     ("convnextv2", DEPTHWISE),
     ("deberta-v2", "relative positions in the scores"),
-    ("deepseek_v4", "several residual streams, keys compressed over time and results by groups of heads"),
     ("dinov2", "layers that scale their results by trained vectors (ViT is near)"),
     ("dit", "layers that a time step and a class condition (ViT is near)"),
     ("gpt_neo", "products of queries, keys and values without biases beside others with them (GPT-2 is near)"),
@@ -161,15 +169,10 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("jetmoe", "heads of attention that a router chooses (Mixtral is near)"),
     ("mllama", "layers of cross attention"),
     ("olmo_hybrid", "norms in other places of linear layers than of others"),
-    ("rwkv", "linear recurrences by channel with shifted tokens (Mamba 2 and gated delta nets are near)"),
     ("siglip", IMAGES),
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
-    ("zamba", SHARED_WEIGHTS),
-    ("zamba2", SHARED_WEIGHTS),
 ];
-const SHARED_WEIGHTS: &str = "attention whose weights several layers share (Bamba and Nemotron-H, whose layers have \
-                              their own, are near)";
 const DEPTHWISE: &str = "depthwise convolutions over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGE_WINDOWS: &str = "windows over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
@@ -267,7 +270,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         "add_cross_attention",
         "cross-attention is not supported: set it to false or give a model without it",
     )?;
-    let mut model = (family.read)(&reader)?;
+    let mut model = classes::add_classes(&reader, (family.read)(&reader)?)?;
     model.assumptions = reader.assumptions();
     model.assumptions.extend(model.block_assumption());
     Ok(model)

@@ -2,6 +2,7 @@
 //! become patches after a learned token, and the head reads one token per sequence.
 
 use super::ModelFamily;
+use super::classes::read_labels;
 use super::llama::llama_without_sizes;
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
@@ -39,8 +40,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     ],
     synonyms: &[],
     read: |reader| {
-        let labels = reader.get("id2label").and_then(|labels| labels.as_object()).map(|labels| labels.len() as u64);
-        let outputs = labels.or(reader.read_optional_dimension("num_labels", MAX_VOCABULARY)?).unwrap_or(2);
+        let outputs = read_labels(reader)?;
         let model = read_image_model(reader, PooledHead { outputs, bias: true }, true)?;
         let residual = reader.read_probability("hidden_dropout_prob", 0.0)?;
         let attention = reader.read_probability("attention_probs_dropout_prob", 0.0)?;

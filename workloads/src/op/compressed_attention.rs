@@ -1,0 +1,213 @@
+//! Attention to near tokens and to compressed entries of all earlier ones (DeepSeek-V4's report, section 2.3;
+//! transformers 5.24, `DeepseekV4Attention`). All heads share one key, which is the value too. An entry is the sum of a
+//! few tokens' vectors, weighed per number by a softmax over these tokens. Layers see a window alone, the window and
+//! all entries, or the window and the entries that an indexer chooses; the indexer scores entries of its own. Heads'
+//! results lead out by groups, through a narrow vector of each.
+//!
+//! The rotation of entries, and the inverse rotation of results, count as part of the kernels before them.
+//!
+//! Tensor parallelism splits heads and groups; every device has the shared keys and all entries.
+
+use super::fused_attention::{self, AttentionCore, ChosenKeys};
+use super::latent::add_latent_rope;
+use super::linear::{Linear, WeightSplit};
+use super::norm::NormOperator;
+use super::per_head::PerHeadProduct;
+use super::segment_plan::SegmentPlan;
+use super::{OperatorContext, elementwise_kernel, indexer, input_chain, kernel_step, reduction_kernel, weight_chain};
+use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
+use crate::layer_list::KeyChoice;
+use crate::lowering::Attention;
+use crate::model::Norm;
+use crate::parallel::Heads;
+use crate::variations::{CompressedAttention, EntryForm};
+use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
+use sim::units::Bytes;
+
+/// Adds the branch; returns its result.
+pub(crate) fn add_compressed_attention(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    own: CompressedAttention,
+    x: TensorId,
+) -> TensorId {
+    let (model, shape) = (plan.model, &plan.shape);
+    let heads = Heads { kv: 1, ..plan.slice.attention_heads(model) };
+    let narrow = add_replicated(graph, plan, "query_down", &[("out", own.query_rank)], x)[0];
+    let narrow = add_gains(graph, shape, "layer.attention.query_norm", own.query_rank, narrow);
+    let query = Linear {
+        name: "layer.attention.query_up".to_owned(),
+        input: own.query_rank,
+        outputs: &[("out", heads.query * heads.dim)],
+        bias: false,
+        split: WeightSplit::Columns,
+        shares_input: false,
+        narrow: true,
+        chunks: 1,
+    };
+    let query = query.add_linear(graph, shape, narrow)[0];
+    let key = add_replicated(graph, plan, "key", &[("out", heads.dim)], x)[0];
+    let key = add_gains(graph, shape, "layer.attention.key_norm", heads.dim, key);
+    let rope = model.variations.rotated.unwrap_or(heads.dim);
+    let (query, key) = add_latent_rope(graph, shape, (heads, rope, heads.dim), [query, key], None);
+    let form = own.entry_form(model.variations.keys);
+    let keys = match form {
+        None => key,
+        Some(form) => {
+            let entries = add_entries(graph, plan, ("layer.attention.entries", form, heads.dim, false), x);
+            add_joined_keys(graph, plan, form, [key, entries])
+        }
+    };
+    let choice = model.own_indexer().map(|index| {
+        let form = EntryForm { tokens: index.tokens_per_key, overlaps: true };
+        let made = add_entries(graph, plan, ("layer.attention.index.entries", form, index.head_dim, true), x);
+        indexer::add_indexer_of_entries(graph, plan, (index, heads), [x, narrow, made])
+    });
+    let mixed = add_core(graph, plan, (heads, form, choice), query, keys);
+    let groups = (own.output_groups / u64::from(shape.ranks.max(1))).max(1);
+    let down = PerHeadProduct {
+        name: "layer.attention.output_down",
+        heads: groups,
+        input: heads.query * heads.dim / groups,
+        output: own.output_rank,
+    };
+    let led = down.add_product(graph, shape, mixed);
+    plan.add_row_split_product(graph, "layer.attention.output", groups * own.output_rank, false, led)
+}
+
+/// Adds attention's core over the window's keys and the entries, which `keys` has one after the other.
+fn add_core(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    (heads, form, choice): (Heads, Option<EntryForm>, Option<TensorId>),
+    query: TensorId,
+    keys: TensorId,
+) -> TensorId {
+    let (model, shape) = (plan.model, &plan.shape);
+    let (seen, name) = (shape.seen_tokens(), "layer.attention.core");
+    let all = seen.saturating_add(form.map_or(0, |form| seen / form.tokens.max(1)));
+    if plan.lowering.attention == Attention::Unfused {
+        // As transformers does: all scores, masked.
+        return plan.add_unfused_core(graph, shape, "layer.attention", (heads, all, true), [query, keys, keys]);
+    }
+    let chosen = form.map(|_| {
+        let count = if shape.serving.is_some() {
+            model.keys_at_end(seen, shape.sequence)
+        } else {
+            u64::try_from(model.compressed_keys_seen(seen)).unwrap_or(u64::MAX)
+        };
+        // Neighbouring queries share tiles of the window and of all entries, but not of chosen ones.
+        let in_blocks = choice.is_none() && !shape.decodes();
+        ChosenKeys { most: count, count, in_blocks, one_tensor: true, choice }
+    });
+    let window = model.variations.window;
+    let core = AttentionCore { heads, keys: all, causal: true, window, sinks: true, chosen };
+    fused_attention::add_fused_attention(graph, shape, name, core, [query, keys, keys])
+}
+
+fn add_replicated(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    name: &str,
+    outputs: &[(&str, u64)],
+    x: TensorId,
+) -> Vec<TensorId> {
+    let (name, input) = (format!("layer.attention.{name}"), plan.model.hidden);
+    let split = WeightSplit::Replicated;
+    let product = Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 };
+    product.add_linear(graph, &plan.shape, x)
+}
+
+/// Adds a norm with gains over rows of `width`.
+fn add_gains(graph: &mut GraphBuilder, shape: &OperatorContext, name: &str, width: u64, x: TensorId) -> TensorId {
+    let name = name.to_owned();
+    NormOperator { name, norm: Norm::RmsNorm, width, affine: true, bias: false, split: false }.add_norm(graph, shape, x)
+}
+
+/// Adds the entries that tokens `x` are compressed to, `width` numbers each; `detached` ones give `x` no gradient.
+fn add_entries(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    (name, form, width, detached): (&str, EntryForm, u64, bool),
+    x: TensorId,
+) -> TensorId {
+    let shape = &plan.shape;
+    let each = form.vectors().saturating_mul(width);
+    let part = name.trim_start_matches("layer.attention.");
+    let made = add_replicated(graph, plan, &format!("{part}.product"), &[("vector", each), ("gate", each)], x);
+    if detached {
+        graph.detach_inputs_of_last();
+    }
+    let rows = OperatorContext {
+        sequence: (shape.sequence / form.tokens.max(1)).max(1),
+        ranks: 1,
+        sequence_parallel: false,
+        ..*shape
+    };
+    let pooled = graph.add_activation(&format!("{name}.pool.out"), rows.tokens().saturating_mul(width));
+    let elements = shape.tokens().saturating_mul(each);
+    let both = shape.activation_bytes(elements) * 2;
+    let out = graph.tensor_bytes(pooled);
+    let pass =
+        |direction, read, written| elementwise_kernel(ElementwiseFunction::Exp, direction, elements, read, written);
+    let mut forward: Vec<KernelStep> = shape.gather_sequence("forward", both).into_iter().collect();
+    forward.push(kernel_step("forward", pass(Direction::Forward, both, out)));
+    let mut backward = vec![kernel_step("backward_input", pass(Direction::Backward, both + out, both))];
+    backward.extend(shape.sum_over_tensor_ranks("backward_input", both));
+    // A bias per number and place in an entry.
+    let biases = form.tokens.saturating_mul(each);
+    let size = shape.activation_bytes(elements);
+    let rows_of_bias = (biases, shape.tokens() / form.tokens.max(1));
+    let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, rows_of_bias, size, shape.gradient_bytes(biases));
+    graph.add_operator(NewOperator {
+        name: format!("{name}.pool"),
+        inputs: made.clone(),
+        outputs: vec![pooled],
+        forward,
+        backward: vec![
+            input_chain(&made, &made, backward),
+            weight_chain(&made, vec![kernel_step("backward_weight", sum)]),
+        ],
+        parameters: Parameters { replicated: biases, ..Parameters::default() },
+        workspace: if shape.sequence_parallel { both } else { Bytes::ZERO },
+        ..NewOperator::default()
+    });
+    add_gains(graph, &rows, &format!("{name}.norm"), width, pooled)
+}
+
+/// Puts the entries behind the keys by a copy.
+fn add_joined_keys(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    form: EntryForm,
+    parts: [TensorId; 2],
+) -> TensorId {
+    let (shape, name) = (&plan.shape, "layer.attention.joined_keys");
+    let rows = shape.tokens().saturating_add(shape.tokens() / form.tokens.max(1));
+    let output = graph.add_activation(&format!("{name}.out"), rows.saturating_mul(plan.model.head_dim));
+    let size = graph.tensor_bytes(output);
+    let elements = rows.saturating_mul(plan.model.head_dim);
+    let copy = elementwise_kernel(ElementwiseFunction::Copy, Direction::Forward, elements, size, size);
+    graph.add_operator(NewOperator {
+        name: name.to_owned(),
+        inputs: parts.to_vec(),
+        outputs: vec![output],
+        forward: vec![kernel_step("forward", copy)],
+        backward: vec![input_chain(&parts, &[], vec![])],
+        ..NewOperator::default()
+    });
+    output
+}
+
+impl CompressedAttention {
+    /// Returns the form of the entries that a layer's queries see; `None` if they see a window alone.
+    pub(crate) fn entry_form(&self, keys: KeyChoice) -> Option<EntryForm> {
+        match keys {
+            KeyChoice::All => None,
+            KeyChoice::Entries => Some(EntryForm { tokens: self.entry_tokens, overlaps: false }),
+            KeyChoice::Indexed | KeyChoice::Reused => {
+                Some(EntryForm { tokens: self.chosen_entry_tokens, overlaps: true })
+            }
+        }
+    }
+}
