@@ -13,7 +13,8 @@
 use super::order::{PassOrder, PipelinePass, StageTurn};
 use std::collections::VecDeque;
 
-/// A device's turn: its pass, through its early chunk (0) or its late one (1), and whether it runs as one with the next.
+/// A device's turn: its pass, through its early chunk (0) or its late one (1), and whether it runs as one with the next
+/// turn.
 type Turn = (PipelinePass, usize, bool);
 
 /// DualPipeV's order for at least two micro-batches per device. In the steady state a forward pass through one chunk
