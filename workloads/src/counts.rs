@@ -213,7 +213,7 @@ impl Model {
             + u128::from(self.conditioning_parameters())
     }
 
-    /// Returns the parameters of what conditions all branches.
+    /// Returns the parameters of the conditioning of all branches.
     fn conditioning_parameters(&self) -> u64 {
         self.variations.conditioning.map_or(0, |own| own.parameters(self.hidden, self.layer_count()))
     }

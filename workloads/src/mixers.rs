@@ -158,7 +158,7 @@ impl GatedConvolution {
     }
 }
 
-/// A vector of an image's time step and class, from which each branch gets a shift and a scale after its norm and a gate
+/// A vector of an image's time step and class. Each branch gets from it a shift and a scale after its norm, and a gate
 /// on its result (adaLN-zero: Peebles and Xie, ICCV 2023, section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditioning {

@@ -347,7 +347,7 @@ pub struct Variations {
     pub frames: Option<SoundFrames>,
     /// Images instead of tokens.
     pub patches: Option<Patches>,
-    /// What conditions all branches, in models that denoise images.
+    /// The conditioning of all branches, in models that denoise images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conditioning: Option<Conditioning>,
     /// A head on one token of every sequence.

@@ -66,8 +66,8 @@ fn parameters_are_diffusers_and_the_published_ones() {
     // Other options, counted by diffusers.
     assert_eq!(diffusers("").unwrap().parameters(), 749_808_016);
     let gated = ", \"num_attention_heads\": 4, \"attention_head_dim\": 32, \"num_layers\": 3, \
-                 \"attention_bias\": false, \"num_embeds_ada_norm\": 10, \"activation_fn\": \"geglu\", \"patch_size\": 4, \
-                 \"sample_size\": 16";
+                 \"attention_bias\": false, \"num_embeds_ada_norm\": 10, \"activation_fn\": \"geglu\", \
+                 \"patch_size\": 4, \"sample_size\": 16";
     let model = diffusers(gated).unwrap();
     assert_eq!((model.parameters(), model.max_sequence), (1_289_536, 16));
     let large = ", \"num_attention_heads\": 6, \"attention_head_dim\": 64, \"num_layers\": 12, \"out_channels\": 8, \
@@ -128,9 +128,9 @@ fn devices_share_tokens_and_heads_and_each_has_all_conditions() {
 }
 
 /// Numbers of two bytes per token of width d, fused: the norms' inputs (2 d), queries, keys and values (3 d),
-/// attention's result and its projection for the gate (2 d), the norms' results (2 d), the MLP's first product, its activation
-/// (8 d) and its result for the gate (d). Per image: the vector's SiLU (d), two scales and two gates (4 d). The vector
-/// itself is kept with the embedding.
+/// attention's result and its projection for the gate (2 d), the norms' results (2 d), the MLP's first product, its
+/// activation (8 d) and its result for the gate (d). Per image: the vector's SiLU (d), two
+/// scales and two gates (4 d). The vector itself is kept with the embedding.
 #[test]
 fn a_layer_keeps_what_its_backward_pass_reads() {
     let model = original(28, 1152, 16);

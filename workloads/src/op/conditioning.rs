@@ -1,4 +1,4 @@
-//! What conditions a model that denoises images (DiT, Peebles and Xie, ICCV 2023, section 3.2): one vector per image of
+//! Conditioning in models that denoise images (DiT, Peebles and Xie, ICCV 2023, section 3.2): one vector per image, of
 //! its time step and class. Every branch has a shift and a scale after its norm, and a gate on its result, all of them
 //! products of that vector. The last product gives the numbers of each patch, and the loss is their squared error.
 //!

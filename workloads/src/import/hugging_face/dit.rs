@@ -82,12 +82,12 @@ pub(super) const OLDER: ModelFamily = ModelFamily {
             "caption_channels",
             "cross_attention_dim",
             "double_self_attention",
-            // Of the fixed positions.
+            // A factor on the fixed positions.
             "interpolation_scale",
             "num_vector_embeds",
             "only_cross_attention",
             "use_additional_conditions",
-            // Of models without patches.
+            // Models of patches have no such projection.
             "use_linear_projection",
         ],
     ],

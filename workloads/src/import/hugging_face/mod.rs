@@ -159,7 +159,6 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
     ("AuraFlowTransformer2DModel", TWO_STREAMS),
-    ("CogVideoXTransformer3DModel", TWO_STREAMS),
     ("Flux2Transformer2DModel", TWO_STREAMS),
     ("FluxTransformer2DModel", TWO_STREAMS),
     ("HunyuanDiT2DModel", OF_TEXT),
