@@ -1,5 +1,5 @@
-//! Patches of images as tokens: one product of their numbers, after a learned first token if the model has one. ViT's convolution is such a
-//! product, because its windows do not overlap. The images have no gradient.
+//! Patches of images as tokens: one product of their numbers, after a learned first token if the model has one. ViT's
+//! convolution is such a product, because its windows do not overlap. The images have no gradient.
 
 use super::linear::{accumulate_weight_gradient, reduce_bias_gradient};
 use super::{OperatorContext, kernel_step, weight_chain};
