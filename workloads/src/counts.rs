@@ -210,6 +210,12 @@ impl Model {
         u128::from(self.sum_over_layers(Self::layer_matrix_parameters))
             + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
             + u128::from(self.further_matrices())
+            + u128::from(self.conditioning_parameters())
+    }
+
+    /// Returns the parameters of the conditioning of all branches.
+    fn conditioning_parameters(&self) -> u64 {
+        self.variations.conditioning.map_or(0, |own| own.parameters(self.hidden, self.layer_count()))
     }
 
     /// Returns the elements of the largest tensor that `tokens` tokens make, except scores;
@@ -307,7 +313,7 @@ impl Model {
         // The token table; or instead of it, the learned vector of every sequence's first token and the patches'
         // biases.
         let table = match self.variations.patches {
-            Some(patches) => self.hidden + count_if(patches.bias, self.hidden),
+            Some(patches) => patches.first_tokens() * self.hidden + count_if(patches.bias, self.hidden),
             None if self.tied_head => 0,
             None => self.embedding_width.saturating_mul(self.vocabulary),
         };
@@ -315,7 +321,7 @@ impl Model {
         let relative = sides * shared_rows * self.heads;
         // Norms of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
-        let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met));
+        let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met)) + self.conditioning_parameters();
         let all = matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further);
         all.saturating_sub(self.repeated_parameters())
     }
@@ -490,6 +496,8 @@ impl Model {
             each_sequence += u128::from(sequence_length) * each;
         }
         each_sequence += self.variations.frames.map_or(0, |frames| frames.operations(self.hidden));
+        let conditioning = self.variations.conditioning;
+        each_sequence += conditioning.map_or(0, |own| own.operations(self.hidden, self.layer_count()));
         // Every module has its own logits.
         let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
         let pooled = self.variations.pooled_head.is_some();
@@ -498,10 +506,11 @@ impl Model {
     }
 
     /// Returns the operations of the product that turns patches into tokens: 4 per weight, because its input has no
-    /// gradient. The first token of a sequence is no patch.
+    /// gradient. A learned first token of a sequence is no patch.
     fn patch_operations(&self, sequences: u64, sequence_length: u64) -> u128 {
-        let weights = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
-        4 * u128::from(weights) * u128::from(sequences) * u128::from(sequence_length.saturating_sub(1))
+        let Some(patches) = self.variations.patches else { return 0 };
+        let weights = u128::from(patches.numbers) * u128::from(self.hidden);
+        4 * weights * u128::from(sequences) * u128::from(sequence_length.saturating_sub(patches.first_tokens()))
     }
 
     /// Returns the operations of a layer's indexer per token besides its products with weights: all scores forward,

@@ -157,3 +157,52 @@ impl GatedConvolution {
         hidden.saturating_mul(self.reach + if self.bias { 5 } else { 0 })
     }
 }
+
+/// A vector of an image's time step and class. Each branch gets from it a shift and a scale after its norm, and a gate
+/// on its result (adaLN-zero: Peebles and Xie, ICCV 2023, section 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conditioning {
+    /// Rows of the table of classes, with the one of images without a class.
+    pub rows: u64,
+    /// True if every layer makes the vector with embedders of its own, and the head with the first layer's (diffusers
+    /// 0.42, `AdaLayerNormZero` and `DiTTransformer2DModel`). Otherwise, one vector serves all layers.
+    pub in_layers: bool,
+}
+
+impl Conditioning {
+    /// Sines and cosines of a time step (diffusers 0.42, `CombinedTimestepLabelEmbeddings`: `num_channels`).
+    pub const WAVES: u64 = 256;
+    /// Vectors that a layer makes of the conditioning vector: shift, scale and gate of two branches.
+    pub const IN_LAYER: u64 = 6;
+    /// Vectors that the head makes of it: shift and scale of its norm.
+    pub const IN_HEAD: u64 = 2;
+
+    /// Returns the weights of the products of a time step's embedder, in a model of width `hidden`.
+    fn embedder_matrices(hidden: u64) -> u64 {
+        hidden.saturating_mul(Self::WAVES.saturating_add(hidden))
+    }
+
+    /// Returns the vectors that all layers and the head make.
+    fn vectors(layers: u64) -> u64 {
+        layers.saturating_mul(Self::IN_LAYER).saturating_add(Self::IN_HEAD)
+    }
+
+    /// Returns the parameters of all embedders and of the products that make shifts, scales and gates.
+    #[must_use]
+    pub fn parameters(&self, hidden: u64, layers: u64) -> u64 {
+        // Two biases, and the table of classes.
+        let each = Self::embedder_matrices(hidden).saturating_add(hidden.saturating_mul(self.rows.saturating_add(2)));
+        let embedders = if self.in_layers { layers } else { 1 };
+        let product = hidden.saturating_mul(hidden.saturating_add(1));
+        each.saturating_mul(embedders).saturating_add(product.saturating_mul(Self::vectors(layers)))
+    }
+
+    /// Returns the operations of a training step per image: 6 per weight; 4 for those that read a time step's waves,
+    /// which have no gradient.
+    #[must_use]
+    pub fn operations(&self, hidden: u64, layers: u64) -> u128 {
+        let runs = if self.in_layers { layers.saturating_add(1) } else { 1 };
+        let [runs, waves, vectors, hidden] = [runs, Self::WAVES, Self::vectors(layers), hidden].map(u128::from);
+        runs * hidden * (4 * waves + 6 * hidden) + 6 * hidden * hidden * vectors
+    }
+}

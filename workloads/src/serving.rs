@@ -93,7 +93,9 @@ pub fn working_bytes_of_segment(segment: &Segment) -> Bytes {
 
 /// Refuses models that do not generate token after token.
 fn check_generates(model: &Model) -> Result<(), WorkloadError> {
-    let why = if model.variations.patches.is_some() {
+    let why = if model.variations.conditioning.is_some() {
+        Some("it denoises images, all tokens of an image at once and step after step")
+    } else if model.variations.patches.is_some() {
         Some("it reads images")
     } else if model.variations.side != EncoderDecoderSide::Only {
         Some("it has an encoder and a decoder")

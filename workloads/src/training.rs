@@ -304,6 +304,13 @@ impl TrainingGraph {
                 segment.boundary_bytes += encoded;
             }
         }
+        if model.variations.conditioning.is_some_and(|own| !own.in_layers) {
+            // So does the vector that conditions all layers.
+            let vector = plan.sequence_context().activation_bytes(lowering.micro_batch.saturating_mul(model.hidden));
+            for segment in [&mut embedding, &mut layer] {
+                segment.boundary_bytes += vector;
+            }
+        }
         let mut head = Segment::new(SegmentKind::Head, 1, plan.build_head(), lowering);
         if model.tied_head {
             let shared = slice.vocabulary.saturating_mul(model.embedding_width);

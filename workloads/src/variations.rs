@@ -3,7 +3,8 @@
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, KeyWindow, Mixer};
 use crate::linear_attention::LinearAttention;
 pub use crate::mixers::{
-    ChannelScan, CompressedAttention, EntryForm, GatedConvolution, Recurrence, ResidualStreams, SharedBlock,
+    ChannelScan, CompressedAttention, Conditioning, EntryForm, GatedConvolution, Recurrence, ResidualStreams,
+    SharedBlock,
 };
 use crate::mixers::{is_one, one_group};
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,17 @@ pub struct Patches {
     pub numbers: u64,
     /// True if the product has a bias.
     pub bias: bool,
+    /// True if all tokens are patches: no learned token comes first (DiT).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub without_first_token: bool,
+}
+
+impl Patches {
+    /// Returns the learned tokens before the patches: 1 or 0.
+    #[must_use]
+    pub fn first_tokens(&self) -> u64 {
+        u64::from(!self.without_first_token)
+    }
 }
 
 /// Frames of sound before an encoder, instead of tokens (Whisper, Radford et al. 2022, section 2.2): two convolutions
@@ -335,6 +347,9 @@ pub struct Variations {
     pub frames: Option<SoundFrames>,
     /// Images instead of tokens.
     pub patches: Option<Patches>,
+    /// The conditioning of all branches, in models that denoise images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conditioning: Option<Conditioning>,
     /// A head on one token of every sequence.
     pub pooled_head: Option<PooledHead>,
     /// Modules that predict further tokens, each a layer like the last one

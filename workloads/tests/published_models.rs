@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use workloads::import::hugging_face::FamilyCoverage;
 use workloads::model::Model;
 use workloads::training::Attention;
-use workloads::variations::SoundFrames;
 use workloads::{Lowering, TrainingGraph};
 
 fn file(name: &str) -> PathBuf {
@@ -37,6 +36,8 @@ const EXACT: &[(&str, u64)] = &[
     ("deepseek_moe_16b", 16_375_728_128),
     ("deepseek_v2", 235_741_434_880),
     ("deepseek_v2_lite", 15_706_484_224),
+    ("dit_xl_2", 674_834_720),
+    ("dit_xl_2_256", 749_826_464),
     ("falcon-40b", 41_303_293_952),
     ("falcon-7b", 6_921_720_704),
     ("flan_t5_base", 247_577_856),
@@ -289,14 +290,15 @@ fn operators_hold_the_parameters_and_do_the_work_of_the_closed_forms() {
                 if model.variations.linear.is_some_and(|linear| linear.delta_rule) && segment.name != "head" {
                     continue;
                 }
-                // Images have no gradient.
-                let times = if model.variations.patches.is_some() && segment.name == "embedding" { 1 } else { 2 };
-                // Sound has none either: the first convolution's operations, once for each of two sequences.
-                let frames = model.variations.frames.filter(|_| segment.name == "embedding");
-                let of_sound = frames
-                    .map_or(0, |sound| 2 * (2 * sound.tokens) * 2 * (SoundFrames::REACH * sound.bins * model.hidden));
-                let backward = segment.backward_flops() + Flops(of_sound.into());
-                assert_eq!(backward, segment.forward_flops() * times, "{name} {}", segment.name);
+                // Data have no gradient: images, sound, the waves of a time step.
+                let tensors = segment.tensors();
+                let reads_data = |op: &&workloads::graph::OperatorNode| {
+                    op.inputs.iter().all(|id| tensors[id.index()].gradient_bytes.0 == 0)
+                };
+                let of_data = segment.operators().iter().filter(reads_data).flat_map(|op| &op.forward);
+                let of_data: Flops = of_data.map(|step| step.kernel.flops()).sum();
+                let backward = segment.backward_flops() + of_data;
+                assert_eq!(backward, segment.forward_flops() * 2, "{name} {}", segment.name);
             }
         }
     }
@@ -329,11 +331,12 @@ fn leading_layers_follow_activation_policies() {
     assert!(kept("none") > kept("minimal") && kept("minimal") > kept("full"));
 }
 
-/// Checkpoints whose operations are checked against a formula, by the two tests below and for ViT.
+/// Checkpoints whose operations are checked against a formula: by the two tests below, for ViT, and for DiT
+/// (`tests/dit.rs`).
 fn by_formula() -> Vec<&'static str> {
     let names: Vec<&str> =
         workloads::import::hugging_face::family_coverage().iter().flat_map(FamilyCoverage::models_by_formula).collect();
-    assert_eq!(names.len(), 22 + 7 + 1);
+    assert_eq!(names.len(), 22 + 7 + 2);
     names
 }
 

@@ -5,6 +5,7 @@ use super::{Batch, Layout, LayoutError, RankOrder, ZeroStage};
 use crate::lowering::ContextMethod;
 use crate::model::Model;
 use crate::parallel::{kv_heads_of_device, ulysses_degree_rule};
+use crate::variations::Variations;
 
 impl Layout {
     /// Returns the error for layers that do not divide, with or without the ends as layers.
@@ -170,15 +171,18 @@ impl Layout {
         }
     }
 
-    /// Checks that layers which share weights are on one stage: stages would have to sum the gradients of copies.
+    /// Checks that pieces which share weights are on one stage: stages would have to sum the gradients of copies.
     fn check_shared_weights(&self, model: &Model) -> Result<(), LayoutError> {
-        if self.pipeline == 1 || model.variations.shared_block.is_none() {
-            return Ok(());
-        }
-        let limit =
-            "1: layers share the weights of a block, and gradients of copies on several stages are not modelled";
+        let Variations { shared_block, conditioning, .. } = model.variations;
+        let sharers = [
+            (shared_block.is_some(), "layers share the weights of a block"),
+            (conditioning.is_some_and(|own| own.in_layers), "the head reads the first layer's embedders"),
+        ];
+        let shares = sharers.into_iter().find(|(shares, _)| *shares && self.pipeline > 1);
+        let Some((_, what)) = shares else { return Ok(()) };
+        let limit = format!("1: {what}, and gradients of copies on several stages are not modelled");
         let (key, value, cure) = ("pp", self.pipeline.to_string(), "use pp = 1".to_owned());
-        Err(LayoutError { key, value, limit: limit.to_owned(), cure })
+        Err(LayoutError { key, value, limit, cure })
     }
 
     /// Checks that devices divide the tokens of an encoder whose sequences have a length of their own.

@@ -8,7 +8,9 @@ use crate::layer_names::{layer_of_name, name_within_layer};
 
 /// Operators of all models; those in layers without the layer's name.
 const OPERATORS: &str = "\
-    attention.context attention.core attention.dropout attention.exchange attention.exchange_back attention.gate \
+    attention.context attention.core attention.norm.conditioned condition.activation condition.borrowed \
+    condition.class condition.sum condition.time condition.time_out attention.dropout attention.exchange \
+    attention.exchange_back attention.gate \
     attention.gated attention.index.key attention.index.norm attention.index.query attention.index.scores \
     attention.key attention.key_absorbed attention.value_up \
     attention.kv_down \
@@ -20,15 +22,20 @@ const OPERATORS: &str = "\
     cross.encoded cross.key cross.norm cross.output cross.output_norm cross.query cross.residual \
     cross.residual.dropout cross.scores cross.softmax cross.value decoder_embedding.dropout decoder_embedding.norm \
     decoder_embedding.position decoder_embedding.token \
-    embedding.activation embedding.convolution embedding.dropout \
+    embedding.activation embedding.condition.activation embedding.condition.class embedding.condition.lent \
+    embedding.condition.sum embedding.condition.time embedding.condition.time_out embedding.convolution \
+    embedding.dropout \
     embedding.norm embedding.patches embedding.position embedding.projection embedding.second_activation \
     embedding.second_convolution embedding.token embedding.token_type \
-    encoder.norm encoder.result head.logits head.loss head.norm head.pooling head.projection head.transform \
+    encoder.norm encoder.result head.condition.activation head.condition.borrowed head.condition.class \
+    head.condition.sum head.condition.time head.condition.time_out head.modulation.activation head.modulation.product \
+    head.norm.conditioned head.prediction head.logits head.loss head.norm head.pooling head.projection head.transform \
     head.transform_activation head.transform_norm linear.activation linear.convolution linear.core linear.decay \
     linear.gate linear.gate_up linear.gated linear.gated.gate linear.gated.product linear.in linear.mixed \
     linear.narrow linear.norm linear.norm_of_result linear.out linear.output_norm linear.rates linear.residual \
     linear.residual.dropout mlp.activation mlp.activation_dropout mlp.down mlp.fc1 mlp.fc2 \
-    mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.output_norm \
+    mlp.gate mlp.gate_up mlp.gated mlp.gated.gate mlp.gated.product mlp.norm mlp.norm.conditioned mlp.output_norm \
+    modulation.activation modulation.product \
     mlp.residual mlp.residual.dropout mlp.up moe.activation moe.activation_dropout moe.combine moe.dispatch \
     moe.down moe.fc1 moe.fc2 moe.gate moe.gate_up moe.gated moe.gated.gate \
     moe.gated.product moe.latent_down moe.latent_up moe.norm moe.output_norm moe.residual \

@@ -5,6 +5,7 @@ pub(crate) mod activation;
 pub(crate) mod channel_scan;
 mod composed;
 pub(crate) mod compressed_attention;
+pub(crate) mod conditioning;
 pub(crate) mod context;
 pub(crate) mod convolution;
 pub(crate) mod cross;

@@ -1,5 +1,5 @@
-//! Patches of images as tokens: one product of their numbers, after a learned first token. ViT's convolution is such a
-//! product, because its windows do not overlap. The images have no gradient.
+//! Patches of images as tokens: one product of their numbers, after a learned first token if the model has one. ViT's
+//! convolution is such a product, because its windows do not overlap. The images have no gradient.
 
 use super::linear::{accumulate_weight_gradient, reduce_bias_gradient};
 use super::{OperatorContext, kernel_step, weight_chain};
@@ -17,10 +17,11 @@ pub(crate) fn add_patch_product(
     hidden: u64,
 ) -> TensorId {
     let tokens = shape.local_tokens();
-    // The first token of a sequence is a learned vector, no patch.
-    let rows = (tokens, tokens.saturating_sub(shape.batch));
-    let Patches { numbers, bias } = patches;
-    add_product_of_data(graph, shape, (name, "images"), rows, (numbers, numbers, hidden), (1, bias))
+    // A learned first token of a sequence is no patch.
+    let first = patches.first_tokens();
+    let rows = (tokens, tokens.saturating_sub(first.saturating_mul(shape.batch)));
+    let Patches { numbers, bias, .. } = patches;
+    add_product_of_data(graph, shape, (name, "images"), rows, (numbers, numbers, hidden), (first, bias))
 }
 
 /// Adds the product of data, which have no gradient, with weights of `input` x `hidden`; returns its result of `rows`

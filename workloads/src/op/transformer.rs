@@ -6,9 +6,9 @@ use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, channel_scan, compressed_attention, context, cross, dropout, embedding, frames,
-    further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss, moe,
-    patches, pooling, query_key_norm, recurrence, reduction_kernel, residual, rope, scan, scores, shared_block,
+    OperatorContext, activation, channel_scan, compressed_attention, conditioning, context, cross, dropout, embedding,
+    frames, further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss,
+    moe, patches, pooling, query_key_norm, recurrence, reduction_kernel, residual, rope, scan, scores, shared_block,
     softmax, streams, ulysses,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, Parameters, TensorId};
@@ -33,6 +33,9 @@ impl SegmentPlan<'_> {
             Some(frames) => frames::add_sound_frames(&mut graph, self, "embedding", frames),
             None => self.add_embedded_tokens(&mut graph, "embedding", self.slice.vocabulary),
         };
+        if let Some(own) = self.model.variations.conditioning {
+            x = conditioning::add_to_embedding(&mut graph, self, own, x);
+        }
         if self.model.variations.streams.is_some() {
             x = streams::add_first_streams(&mut graph, self, "embedding.streams", x);
         }
@@ -133,6 +136,9 @@ impl SegmentPlan<'_> {
     fn add_branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let input = x;
         let variations = &self.model.variations;
+        if let Some(own) = variations.conditioning {
+            return conditioning::add_conditioned_layer(graph, self, own, x);
+        }
         if let Some(branches) = variations.parallel {
             return self.add_parallel_branches(graph, branches, x);
         }
@@ -300,7 +306,7 @@ impl SegmentPlan<'_> {
         }
     }
 
-    fn add_attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+    pub(crate) fn add_attention(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let heads = self.slice.attention_heads(model);
         let absorbed = self.attends_absorbed();
@@ -540,6 +546,9 @@ impl SegmentPlan<'_> {
         if self.shape.serving.is_some() {
             return self.with_last_tokens().build_serving_head(graph, x);
         }
+        if let Some(own) = model.variations.conditioning {
+            return conditioning::build_denoising_head(self, graph, own, x);
+        }
         let hidden = x;
         x = self.add_head_vectors(&mut graph, x);
         if let Some(head) = model.variations.pooled_head {
@@ -636,14 +645,7 @@ impl SegmentPlan<'_> {
 
     /// Adds logits and loss of one token per sequence; every device computes the same.
     fn build_pooled_head(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
-        let shape = OperatorContext {
-            sequence: 1,
-            context: 1,
-            ranks: 1,
-            sequence_parallel: false,
-            loss: LossForm::Whole,
-            ..self.shape
-        };
+        let shape = OperatorContext { loss: LossForm::Whole, ..self.sequence_context() };
         let x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
         let outputs = &[("out", head.outputs)];
         let (name, split) = ("head.logits".to_owned(), WeightSplit::Replicated);
@@ -662,6 +664,11 @@ impl SegmentPlan<'_> {
         let loss = loss::add_loss(&mut graph, &shape, "head.loss", (head.outputs, 1), logits);
         graph.set_role_of_last(OperatorRole::Loss);
         graph.finish_graph(loss)
+    }
+
+    /// Returns the context of work on one row per sequence, which every device does.
+    pub(crate) fn sequence_context(&self) -> OperatorContext {
+        OperatorContext { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape }
     }
 
     /// Returns the context of elementwise work outside the split products: this device's tokens there.

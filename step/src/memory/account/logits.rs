@@ -26,7 +26,9 @@ impl LogitBytes {
     /// Returns the sizes of a head; zeros for a head without logits.
     pub fn new(head: &Segment, lowering: &Lowering) -> Self {
         let operand = lowering.precision.operand.bytes();
-        let Some(logits) = head.graph.find_tensor("head.logits.out") else { return Self::default() };
+        let Some(logits) = head.graph.find_tensor("head.logits.out") else {
+            return Self { slices: 1, ..Self::default() };
+        };
         let product = head.graph.tensors[logits.index()].producer.map(|op| &head.graph.operators[op.index()]);
         let input = product.and_then(|op| op.inputs.first()).map(|id| head.graph.tensors[id.index()].gradient_bytes);
         let weights = product.map_or(0, |op| op.parameters.per_device_count());
@@ -87,17 +89,32 @@ mod tests {
 
     /// Returns the bytes at work in the loss, and those of the update's temporaries, of two layers of llama3-8b.
     fn bytes(stack: &str, loss: LossForm, tensor: u32, change: impl Fn(TrainingPlan) -> TrainingPlan) -> [u64; 2] {
-        let stack = SoftwareStack::load(stack).unwrap().with_loss(loss).unwrap();
         let model = Model { layers: 2, ..Model::load("llama3-8b").unwrap() };
+        bytes_of_model(&model, (stack, loss, tensor), change)
+    }
+
+    fn bytes_of_model(
+        model: &Model,
+        (stack, loss, tensor): (&str, LossForm, u32),
+        change: impl Fn(TrainingPlan) -> TrainingPlan,
+    ) -> [u64; 2] {
+        let stack = SoftwareStack::load(stack).unwrap().with_loss(loss).unwrap();
         let plan = technique_plan(Layout { tensor, ..Layout::default() }, 1, "");
         let plan = change(TrainingPlan { precision: Precision::PURE_BF16, ..plan });
-        let training = lower_plan(&model, &plan, &stack).unwrap();
+        let training = lower_plan(model, &plan, &stack).unwrap();
         let profile = MemoryProfile::new(&training, &plan.activations, &stack);
         let split = plan.layout.chunk_split(model.layers).unwrap();
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
         let account = MemoryAccount::new(&profile, &arrangement, &stack, None);
         let held = account.stage_holding(0);
         [account.logits_at_work(&held).0, account.update_temporaries(&held).0]
+    }
+
+    #[test]
+    fn a_head_that_denoises_images_has_no_logits() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/tests/configs/dit_xl_2.json");
+        let model = Model::load_file(std::path::Path::new(file)).unwrap();
+        assert_eq!(bytes_of_model(&model, ("huggingface", LossForm::Whole, 1), |plan| plan)[0], 0);
     }
 
     #[test]

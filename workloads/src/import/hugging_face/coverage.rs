@@ -60,6 +60,7 @@ pub fn family_coverage() -> Vec<FamilyCoverage> {
 
 /// Built-in models and files of `workloads/tests/configs`, by `model_type`.
 const CHECKED: &[(&str, &[&str])] = &[
+    ("Transformer2DModel", &["dit_xl_2_256"]),
     ("bart", &["bart_base"]),
     ("bloom", &["bloom_176b", "bloom_560m"]),
     ("clip_text_model", &["clip_vit_base_patch32"]),
@@ -70,6 +71,7 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("dbrx", &["dbrx"]),
     ("deepseek_v3", &["deepseek-v3", "moonlight_16b_a3b"]),
     ("deepseek_v32", &["deepseek-v3.2"]),
+    ("dit", &["dit_xl_2"]),
     ("falcon", &["falcon-40b", "falcon-7b"]),
     ("gemma", &["gemma_2b", "gemma_7b"]),
     ("gemma2", &["gemma_2_27b", "gemma_2_2b", "gemma-2-9b"]),
@@ -165,6 +167,7 @@ const BY_FORMULA: &[&str] = &[
     "command_r",
     "deepseek-v3",
     "deepseek_v2_lite",
+    "dit_xl_2",
     "falcon-7b",
     "flan_t5_xxl",
     "gemma-2-9b",

@@ -11,6 +11,7 @@ mod coverage;
 mod dbrx;
 mod deepseek;
 mod deepseek_v4;
+mod dit;
 mod entries;
 mod experts;
 mod falcon;
@@ -77,6 +78,9 @@ static FAMILIES: &[ModelFamily] = &[
     deepseek::FAMILY,
     deepseek::PLAIN_ATTENTION,
     deepseek_v4::FAMILY,
+    dit::FAMILY,
+    dit::OLDER,
+    dit::ORIGINAL,
     experts::GPT_OSS,
     experts::GROK,
     experts::HUNYUAN,
@@ -154,6 +158,18 @@ const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_si
 
 /// Requested families that are not covered: the `model_type`, and the missing feature.
 const NOT_COVERED: &[(&str, &str)] = &[
+    ("AuraFlowTransformer2DModel", TWO_STREAMS),
+    ("Flux2Transformer2DModel", TWO_STREAMS),
+    ("FluxTransformer2DModel", TWO_STREAMS),
+    ("HunyuanDiT2DModel", OF_TEXT),
+    ("HunyuanVideoTransformer3DModel", TWO_STREAMS),
+    ("PixArtTransformer2DModel", OF_TEXT),
+    ("QwenImageTransformer2DModel", TWO_STREAMS),
+    ("SD3Transformer2DModel", TWO_STREAMS),
+    ("SanaTransformer2DModel", OF_TEXT),
+    ("UNet2DConditionModel", "convolutions over images, and stages of different widths (DiT is near)"),
+    ("UNet2DModel", "convolutions over images, and stages of different widths (DiT is near)"),
+    ("WanTransformer3DModel", OF_TEXT),
     ("albert", "layers that share their weights"),
     ("apertus", "an activation with trained parameters, without a gate (Qwen 3 is near)"),
     ("baichuan", "positions by ALiBi in the 13B model, and a normalised head in version 2 (the 7B model is a `llama`)"),
@@ -163,7 +179,6 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("convnextv2", DEPTHWISE),
     ("deberta-v2", "relative positions in the scores"),
     ("dinov2", "layers that scale their results by trained vectors (ViT is near)"),
-    ("dit", "layers that a time step and a class condition (ViT is near)"),
     ("gpt_neo", "products of queries, keys and values without biases beside others with them (GPT-2 is near)"),
     ("gemma3n", "layers that share keys and values, and per-layer embeddings"),
     ("jetmoe", "heads of attention that a router chooses (Mixtral is near)"),
@@ -173,6 +188,8 @@ const NOT_COVERED: &[(&str, &str)] = &[
     ("swin", IMAGE_WINDOWS),
     ("swinv2", IMAGE_WINDOWS),
 ];
+const TWO_STREAMS: &str = "joint attention of text and image, each with weights of its own (MM-DiT; DiT is near)";
+const OF_TEXT: &str = "attention of an image to a text (DiT, which a class conditions, is near)";
 const DEPTHWISE: &str = "depthwise convolutions over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGE_WINDOWS: &str = "windows over images, and stages of different widths (ViT and CLIP are covered)";
 const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP are covered)";
@@ -214,7 +231,7 @@ fn check_outer_keys(
     entries: &ConfigEntries,
     (part, object): (&str, &Map<String, Value>),
 ) -> Result<(), WorkloadError> {
-    let of_images = [vit::FAMILY, vit::CLIP_TEXT, vit::CLIP_VISION];
+    let of_images = [vit::FAMILY, vit::CLIP_TEXT, vit::CLIP_VISION, dit::FAMILY, dit::OLDER, dit::ORIGINAL];
     let families = || FAMILIES.iter().filter(|family| family.model_types.iter().all(|kind| !is_of(&of_images, kind)));
     let is_shared = |key: &str| INHERITED.contains(&key) || keys::IRRELEVANT.contains(&key);
     let of_text = |key: &str| !is_shared(key) && families().any(|f| f.keys.iter().any(|k| k.contains(&key)));
@@ -240,7 +257,8 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
     let known = || FAMILIES.iter().flat_map(|f| f.model_types).copied();
     let Some(family) = FAMILIES.iter().find(|f| f.model_types.contains(&model_type.as_str())) else {
         let missing = NOT_COVERED.iter().find(|(known, _)| *known == model_type).map(|(_, missing)| *missing);
-        return Err(reader::unknown_type_error(file, &model_type, missing, known()));
+        let key = reader::class_key(entries);
+        return Err(reader::unknown_type_error(file, (key, &model_type), missing, known()));
     };
     let mut entries = entries.clone();
     for (_, objects) in INNER_OBJECTS.iter().filter(|(kind, _)| *kind == model_type) {

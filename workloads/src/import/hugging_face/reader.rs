@@ -9,11 +9,18 @@ use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 use std::cell::RefCell;
 
-/// Reads `model_type`.
+/// Returns the key that names the family: `model_type`, or the class where diffusers wrote the file.
+pub(super) fn class_key(entries: &ConfigEntries) -> &'static str {
+    let of_diffusers = entries.raw_value("model_type").is_none() && entries.raw_value(CLASS_OF_DIFFUSERS).is_some();
+    if of_diffusers { CLASS_OF_DIFFUSERS } else { "model_type" }
+}
+
+/// Reads `model_type`, or diffusers' class.
 pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<String, WorkloadError> {
-    match entries.raw_value("model_type") {
+    let key = class_key(entries);
+    match entries.raw_value(key) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(value) => Err(bad_value_error(file, "model_type", value, "a string", "write for instance \"llama\"")),
+        Some(value) => Err(bad_value_error(file, key, value, "a string", "write for instance \"llama\"")),
         None => Err(WorkloadError::MissingKey {
             file: file.to_owned(),
             key: "model_type".to_owned(),
@@ -26,7 +33,7 @@ pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<Str
 /// Returns the error for a family that no reader covers; `missing` names the missing feature, if known.
 pub(super) fn unknown_type_error(
     file: &str,
-    model_type: &str,
+    (key, model_type): (&str, &str),
     missing: Option<&str>,
     known: impl Iterator<Item = &'static str>,
 ) -> WorkloadError {
@@ -40,13 +47,7 @@ pub(super) fn unknown_type_error(
     };
     // The text part of a multimodal model goes by its family's name.
     let families: Vec<&str> = known.into_iter().filter(|name| !name.ends_with("_text")).collect();
-    bad_value_error(
-        file,
-        "model_type",
-        &Value::String(model_type.to_owned()),
-        &format!("one of {}", families.join(", ")),
-        &cure,
-    )
+    bad_value_error(file, key, &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
 }
 
 /// Returns the error for two names of one number with unlike values.
@@ -92,6 +93,9 @@ pub(super) fn activation_by_name(name: &str) -> Option<ElementwiseFunction> {
         _ => return None,
     })
 }
+
+/// Diffusers' key for the class of a model, in files without `model_type`.
+const CLASS_OF_DIFFUSERS: &str = "_class_name";
 
 /// The cure for a key that may change the work and that nothing reads.
 const UNREAD_CURE: &str = "it may change the work: correct it, or take it as without effect by --assume KEY=ignored";

@@ -119,7 +119,7 @@ fn read_image_model(reader: &ConfigReader<'_>, head: PooledHead, bias: bool) -> 
         ));
     }
     let mut model = image_layers(reader, tokens, head)?;
-    model.variations.patches = Some(Patches { numbers, bias });
+    model.variations.patches = Some(Patches { numbers, bias, without_first_token: false });
     Ok(Model { vocabulary: head.outputs, ..model })
 }
 
