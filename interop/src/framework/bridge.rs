@@ -250,6 +250,12 @@ impl BridgeArguments {
             self.values.remove("num-virtual-stages-per-pipeline-rank");
         }
         let launch = recipe.description.lines().find(|line| line.trim_start().starts_with("torchrun "));
+        if let Some((_, overrides)) =
+            launch.and_then(|line| line.split_once(".py")).filter(|(_, o)| !o.trim().is_empty())
+        {
+            let why = "stand behind the recipe in torchrun's line, and are not read; write them as fields".to_owned();
+            return Err(FrameworkFileError { file: file.to_owned(), key: overrides.trim().to_owned(), why });
+        }
         for (argument, words) in launch.map(read_arguments).unwrap_or_default() {
             self.values.entry(argument).or_insert(words);
         }

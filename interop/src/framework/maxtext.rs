@@ -175,9 +175,7 @@ fn read_mesh(
             })?;
             whole = whole.saturating_mul(degree);
         }
-        if option != "expert" || whole > 1 {
-            options.push(option, whole);
-        }
+        options.push(option, whole);
         known = known.saturating_mul(whole);
     }
     options.push("sequence-parallel", degree_of_axis(keys, "tensor_sequence")? != Some(1));
@@ -199,9 +197,13 @@ fn read_mesh(
     }
     options.push("devices", product);
     let sharded_states = keys.switch("shard_optimizer_over_data")?;
-    options.push("zero", if fsdp > Some(1) { 3 } else { u64::from(sharded_states) });
-    if let (Some(fsdp), Some(2..)) = (fsdp.filter(|fsdp| *fsdp > 1), data) {
-        options.push("shards", fsdp);
+    // Weights lie over the axes of sequences, too (`embed` in `logical_axis_rules` of MaxText's base.yml), unless only
+    // the optimizer's states are to be spread.
+    let over = fsdp.unwrap_or(1).saturating_mul(options.number("context"));
+    let spread = fsdp > Some(1) || (over > 1 && !sharded_states);
+    options.push("zero", if spread { 3 } else { u64::from(sharded_states) });
+    if spread && data > Some(1) {
+        options.push("shards", over);
     }
     Ok(())
 }

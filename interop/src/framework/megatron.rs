@@ -150,7 +150,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     let pipeline = degree(&mut keys, "pipeline-model-parallel-size")?;
     let contexts = degree(&mut keys, "context-parallel-size")?;
     // A degree that is not given is 1 in Megatron-LM, and left open in coplace.
-    for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts)] {
+    for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts), ("expert", 1)] {
         if !options.0.iter().any(|(known, _)| *known == option) {
             options.push(option, value);
         }

@@ -25,6 +25,8 @@ const MOST_DEPTH: usize = 16;
 const MOST_TOKENS: usize = 1 << 18;
 /// Most configurations inside the whole one.
 const MOST_CONFIGURATIONS: usize = 1 << 10;
+/// The calls whose first argument has no keyword.
+const BY_PLACE: [&str; 2] = ["AutoBridge.from_hf_pretrained", "partial"];
 /// The class of the whole configuration.
 const WHOLE: &str = "ConfigContainer";
 /// The lines that are read, in the words of an error.
@@ -142,6 +144,9 @@ struct RecipeReader {
     whole: Vec<PythonObject>,
     /// Configurations that were visited: names that stand for each other can make them many.
     visited: Cell<usize>,
+    /// Whether the file's function has begun, and whether it has returned.
+    begun: bool,
+    returned: bool,
 }
 
 /// Reads a recipe.
@@ -156,6 +161,8 @@ pub(super) fn read_recipe(text: &str) -> Result<PythonRecipe, PythonFault> {
         variables: BTreeMap::new(),
         whole: Vec::new(),
         visited: Cell::new(0),
+        begun: false,
+        returned: false,
     };
     while reader.at < reader.tokens.len() {
         reader.read_statement()?;
@@ -194,8 +201,24 @@ impl RecipeReader {
         Err((self.line(), format!("{what}; {ALLOWED}")))
     }
 
-    fn skip_line(&mut self) {
-        while self.next().is_some_and(|token| token != PythonToken::EndOfLine) {}
+    /// Passes over the rest of a line that gives no field a value.
+    fn skip_line(&mut self) -> Result<(), PythonFault> {
+        while let Some(token) = self.next() {
+            match token {
+                PythonToken::EndOfLine => break,
+                PythonToken::Sign(';') => return self.refuse("a second statement stands in the line"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The colon that ends a line.
+    fn end_with_colon(&mut self, what: &str) -> Result<(), PythonFault> {
+        match self.take(':') && self.next().is_none_or(|token| token == PythonToken::EndOfLine) {
+            true => Ok(()),
+            false => self.refuse(&format!("the line of {what} goes on")),
+        }
     }
 
     fn read_statement(&mut self) -> Result<(), PythonFault> {
@@ -206,17 +229,20 @@ impl RecipeReader {
                 self.description.get_or_insert(text);
             }
             Some(PythonToken::Name(word)) => match word.as_str() {
-                "import" | "from" => self.skip_line(),
+                "import" | "from" | "pretrain" => self.skip_line()?,
                 "def" => self.read_definition()?,
                 "if" => self.read_condition()?,
-                "pretrain" => self.skip_line(),
                 "return" => {
+                    self.returned = true;
                     if let PythonValue::Object(object) = self.read_value(0)? {
                         self.whole.push(object);
                     }
                 }
                 _ => {
                     self.at = start;
+                    if self.returned {
+                        return self.refuse("a value is given after the function's return");
+                    }
                     self.read_assignment()?;
                 }
             },
@@ -237,23 +263,29 @@ impl RecipeReader {
         }
     }
 
-    /// Functions without parameters are read as if they were called.
+    /// The one function, which has no parameters, is read as if it were called.
     fn read_definition(&mut self) -> Result<(), PythonFault> {
+        if std::mem::replace(&mut self.begun, true) {
+            return self.refuse("a second function is not read");
+        }
         self.next();
         if !(self.take('(') && self.take(')')) {
             return self.refuse("a function with parameters is not read");
         }
-        self.skip_line();
-        Ok(())
+        if self.take('-') && self.take('>') {
+            self.read_name()?;
+        }
+        self.end_with_colon("a function")
     }
 
     /// The one condition that is known: that the file is the program.
     fn read_condition(&mut self) -> Result<(), PythonFault> {
-        if self.peek() != Some(&PythonToken::Name("__name__".to_owned())) {
+        let name = self.next() == Some(PythonToken::Name("__name__".to_owned()));
+        let equal = self.take('=') && self.take('=');
+        if !(name && equal && self.next() == Some(PythonToken::Text("__main__".to_owned()))) {
             return self.refuse("a condition is not read");
         }
-        self.skip_line();
-        Ok(())
+        self.end_with_colon("a condition")
     }
 
     fn read_assignment(&mut self) -> Result<(), PythonFault> {
@@ -265,6 +297,9 @@ impl RecipeReader {
         let value = self.read_value(0)?;
         let mut path: Vec<&str> = target.split('.').collect();
         let (Some(field), true) = (path.pop(), !path.is_empty()) else {
+            if self.variables.contains_key(&target) {
+                return Err((line, format!("{target} is given a second configuration; give each a name of its own")));
+            }
             match value {
                 PythonValue::Object(object) => self.variables.insert(target, object),
                 _ => {
@@ -419,11 +454,13 @@ impl RecipeReader {
                 let name = self.read_name()?;
                 self.at += 1;
                 let value = self.read_value(depth + 1)?;
-                object.fields.insert(name, (value, line));
+                if object.fields.insert(name, (value, line)).is_some() {
+                    return self.refuse("an argument is given twice");
+                }
             } else {
                 match self.read_value(depth + 1)? {
                     PythonValue::Literal(PythonLiteral::Text(text) | PythonLiteral::Name(text))
-                        if object.first.is_none() =>
+                        if object.first.is_none() && BY_PLACE.contains(&object.class.as_str()) =>
                     {
                         object.first = Some(text);
                     }
@@ -511,6 +548,25 @@ if __name__ == "__main__":
             "train.train_iters=50@13",
         ];
         assert_eq!(shown, expected);
+    }
+
+    /// Python would run these otherwise than in the order of the lines.
+    #[test]
+    fn lines_that_python_would_not_run_in_order_are_refused() {
+        let with = |old: &str, new: &str| read_recipe(&RECIPE.replace(old, new)).unwrap_err().1;
+        for (old, new, why) in [
+            ("    return cfg\n", "    return cfg\n    cfg.model.num_layers = 4\n", "after the function's return"),
+            ("def recipe()", "def other():\n    pass_by = OptimizerConfig(lr=1)\n\n\ndef recipe()", "second function"),
+            ("    cfg.train", "    cfg = ConfigContainer(train=1)\n    cfg.train", "second configuration"),
+            ("name__ ==", "name__ !=", "a condition is not read"),
+            ("import torch\n", "import os; os.system(\"x\")\n", "second statement"),
+            ("ConfigContainer:\n", "ConfigContainer: x = 5\n", "goes on"),
+            ("lr=1e-4", "lr=1e-4, lr=2e-4", "given twice"),
+            ("OptimizerConfig(lr", "OptimizerConfig(\"sgd\", lr", "has no keyword"),
+        ] {
+            let said = with(old, new);
+            assert!(said.contains(why), "{new}: {said}");
+        }
     }
 
     #[test]

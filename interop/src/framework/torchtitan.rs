@@ -71,11 +71,10 @@ const DEGREES: [(&str, &str); 4] = [
 pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Result<FrameworkRun, FrameworkFileError> {
     let mut options = PlanOptions::default();
     for (key, option) in DEGREES {
-        let degree = keys.count(key)?.unwrap_or(1);
-        if option != "expert" || degree > 1 {
-            options.push(option, degree);
-        }
+        options.push(option, keys.count(key)?.unwrap_or(1));
     }
+    // Its mesh has the stages outermost (torchtitan/distributed/parallel_dims.py).
+    options.push("order", "t-d-p");
     options.push("sequence-parallel", options.number("tensor") > 1);
     let rotation = "parallelism.context_parallel_rotate_method";
     if keys.text(rotation)?.is_some_and(|method| !["allgather", "alltoall"].contains(&method.as_str())) {

@@ -10,7 +10,7 @@
 //!   or from its last forward pass up to the last chunk and all the way back.
 //!
 //! In addition, no longer chunk is shorter than the others, so [`UnequalEndsPipeline`] without the run is faster. GPipe
-//! is two flow shops and exact. Under ZB-H1 and ZB-V a device's passes follow the way up to it; the passes after them
+//! is two flow shops and exact. Under ZB-H1 and in a V a device's passes follow the way up to it; the passes after them
 //! are omitted.
 
 use super::ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
@@ -49,7 +49,7 @@ impl LongerRunPipeline {
         }
         let shorter = self.pipeline.time_of_passes(schedule).seconds().0;
         let busy = (0..self.pipeline.devices).map(|device| match schedule {
-            PipelineSchedule::ZbH1 | PipelineSchedule::ZbV => self.time_behind_way_up(schedule, device),
+            _ if schedule.splits_backward() => self.time_behind_way_up(schedule, device),
             _ => self.longest_path_of_device(schedule, device),
         });
         PassesTime::AtLeast(Seconds(busy.fold(shorter, f64::max)))
@@ -88,8 +88,7 @@ impl LongerRunPipeline {
         let p = &self.pipeline;
         let (place, stages) = (u64::from(device), u64::from(p.devices * schedule.chunks_per_device()));
         let way = if device == 0 { 0.0 } else { self.time_before(place, FORWARD) + p.send.0 * f64::from(device) };
-        let later =
-            if schedule == PipelineSchedule::ZbV { self.total_seconds(stages - 1 - place, stages) } else { 0.0 };
+        let later = if schedule.is_in_v() { self.total_seconds(stages - 1 - place, stages) } else { 0.0 };
         way + (self.total_seconds(place, stages) + later) * f64::from(p.micro_batches)
     }
 

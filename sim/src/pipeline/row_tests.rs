@@ -19,9 +19,9 @@ fn simulated(p: &LongerRunPipeline, farther: &[f64], schedule: PipelineSchedule)
         }
     };
     let devices = p.pipeline.devices as usize;
-    // ZB-V turns at the last device and comes back the same way.
+    // A V turns at the last device and comes back the same way.
     let pair = |i: usize| match schedule {
-        PipelineSchedule::ZbV if i >= devices => 2 * devices - 2 - i,
+        _ if schedule.is_in_v() && i >= devices => 2 * devices - 2 - i,
         _ => i % devices,
     };
     let pipeline = Pipeline {
@@ -115,9 +115,11 @@ proptest! {
         equal in any::<bool>(),
         chunks in 2_u32..5,
     ) {
-        for (schedule, chunks) in [(PipelineSchedule::Interleaved { chunks }, chunks), (PipelineSchedule::ZbV, 2)] {
+        let in_v = PipelineSchedule::IN_V.map(|schedule| (schedule, 2));
+        for (schedule, chunks) in in_v.into_iter().chain([(PipelineSchedule::Interleaved { chunks }, chunks)]) {
             let Some(mut p) = fitted(parts, chunks) else { return Ok(()) };
-            p.pipeline.micro_batches = p.pipeline.devices * (1 + p.pipeline.micro_batches % 5);
+            let rounds = schedule.least_micro_batches(1) + parts.0.micro_batches % 5;
+            p.pipeline.micro_batches = p.pipeline.devices * rounds;
             let pairs = if equal { vec![] } else { longer[..p.pipeline.devices as usize].to_vec() };
             p.pipeline.farther = Seconds(pairs.iter().rev().skip(1).sum());
             holds(&p, &pairs, schedule)?;

@@ -61,7 +61,6 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         ("index_n_heads", 64),
         ("index_topk", 512),
         ("moe_intermediate_size", 2048),
-        ("num_experts_per_tok", 6),
         ("num_key_value_heads", 1),
         ("o_groups", 8),
         ("o_lora_rank", 1024),
