@@ -144,7 +144,7 @@ struct RecipeReader {
     whole: Vec<PythonObject>,
     /// Configurations that were visited: names that stand for each other can make them many.
     visited: Cell<usize>,
-    /// Whether the file's function has begun, and whether it has returned.
+    /// True once the file's function has begun, and once it has returned.
     begun: bool,
     returned: bool,
 }
