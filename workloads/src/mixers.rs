@@ -43,7 +43,7 @@ pub(crate) const fn one_group() -> u64 {
 }
 
 /// For serde: one group is not written.
-#[allow(clippy::trivially_copy_pass_by_ref)]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 pub(crate) fn is_one(groups: &u64) -> bool {
     *groups == 1
 }

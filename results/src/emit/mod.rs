@@ -183,7 +183,9 @@ impl EmittedLines {
 
 /// A model that a framework cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("--emit: {model} has {feature}, which {framework} has no setting for; leave --emit out, or plan another model")]
+#[error(
+    "--emit: {model} has {feature}, which coplace does not write for {framework}; leave --emit out, or plan another one"
+)]
 pub struct Inexpressible {
     /// The model's name.
     pub model: String,

@@ -282,13 +282,19 @@ impl Pipeline {
             }
             together = with_next.then_some(at);
         }
+        self.end_of_updates(&free, &gradients)
+    }
+
+    /// The end of the last update, from the ends of all devices' passes and the spans of the stages' last gradients.
+    fn end_of_updates(&self, free: &[f64], gradients: &[(f64, f64)]) -> f64 {
+        let last = self.stages.len() - 1;
         let stages = |device: usize| [device, last - device];
         let reduced = |k: usize| {
-            times_of_reductions(self, &stages(k), free[k], &gradients)
+            times_of_reductions(self, &stages(k), free[k], gradients)
                 .last()
                 .map_or(free[k], |(.., end)| end.max(free[k]))
         };
-        let reduced: Vec<f64> = (0..devices).map(reduced).collect();
+        let reduced: Vec<f64> = (0..free.len()).map(reduced).collect();
         let all = reduced.iter().copied().fold(0.0, f64::max);
         let ends = reduced.iter().enumerate().map(|(k, &own)| {
             let start = if self.optimizer_waits_for_all { all } else { own };
