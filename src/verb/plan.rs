@@ -334,7 +334,7 @@ pub fn requested_spaces(
     cluster: &Fabric,
     asked: &PlanSpace,
 ) -> (PlanSpace, PlanSpace) {
-    let own = write::runnable_choices(emit, job.stack).unwrap_or_default();
+    let own = write::runnable_choices(emit, job).unwrap_or_default();
     let policies = own.activations.clone();
     let narrow = |asked: &PlanSpace, own: PlanSpace| {
         let narrow = asked.clone().or(own);

@@ -325,8 +325,7 @@ fn the_frameworks_own_parsers() {
 fn a_written_nanotron_configuration_has_the_plan_s_degrees_and_the_model_s_shape() {
     let call = format!(
         "plan llama3.2-1b {} --stack nanotron --devices 8 --sequence-length 2048 --tensor 2 --pipeline 2 \
-         --zero 1 --micro-batch 2 --global-batch 32 --recompute none --layer-split even --sequence-parallel true \
-         --emit nanotron",
+         --zero 1 --micro-batch 2 --global-batch 32 --recompute none --sequence-parallel true --emit nanotron",
         cluster("H100")
     );
     let written = run_coplace(&words(&call)).expect_result();
@@ -350,6 +349,16 @@ fn a_written_nanotron_configuration_has_the_plan_s_degrees_and_the_model_s_shape
     ] {
         assert!(written.lines().any(|own| own == line), "{line}\n{written}");
     }
+    // nanotron's own split is written and read: its stages hold 10 and 6 layers, since the output layer costs as well.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("run.yaml"), &written).unwrap();
+    let again = format!("plan --from run.yaml {} --format json", cluster("H100"));
+    let again = run_coplace_in(dir.path(), &words(&again)).expect_json();
+    let first = run_coplace(&words(&call.replace("--emit nanotron", "--format json"))).expect_json();
+    let own = run_coplace(&words(&call.replace("--emit nanotron", "--layer-split 10:6 --format json"))).expect_json();
+    let step = |answer: &serde_json::Value| answer["plans"][0]["step_s"].as_f64().unwrap();
+    assert!((step(&again) / step(&own) - 1.0).abs() < 1e-9, "{} {}", step(&again), step(&own));
+    assert!(step(&first) <= step(&own));
     let other = run_coplace(&words(&call.replace("llama3.2-1b", "opt-350m")));
     assert!(other.code == 2 && other.stderr.contains("opt-350m has layers other than Llama's"), "{}", other.stderr);
 }

@@ -60,6 +60,32 @@ const NOTHING: [&str; 42] = [
     "validation.*",
 ];
 
+/// The configurations inside [`ConfigContainer`](https://github.com/NVIDIA-NeMo/Megatron-Bridge) and the end of their
+/// classes' names (`src/megatron/bridge/training/config.py`). A model's provider has another check.
+const SECTIONS: [(&str, &str); 21] = [
+    ("checkpoint", "CheckpointConfig"),
+    ("comm_overlap", "CommOverlapConfig"),
+    ("dataset", "Config"),
+    ("ddp", "DistributedDataParallelConfig"),
+    ("dist", "DistributedInitConfig"),
+    ("env_vars", "Config"),
+    ("ft", "FaultToleranceConfig"),
+    ("inprocess_restart", "InProcessRestartConfig"),
+    ("logger", "LoggerConfig"),
+    ("mixed_precision", "MixedPrecisionConfig"),
+    ("model", ""),
+    ("nvrx_straggler", "NVRxStragglerDetectionConfig"),
+    ("optimizer", "OptimizerConfig"),
+    ("profiling", "ProfilingConfig"),
+    ("rerun_state_machine", "RerunStateMachineConfig"),
+    ("rng", "RNGConfig"),
+    ("scheduler", "SchedulerConfig"),
+    ("straggler", "StragglerDetectionConfig"),
+    ("tokenizer", "TokenizerConfig"),
+    ("train", "TrainingConfig"),
+    ("validation", "ValidationConfig"),
+];
+
 /// Values of `mixed_precision` by name, as fields (`src/megatron/bridge/training/mixed_precision.py`). The others keep
 /// weights in 8 bits or some layers in 16, which is not modelled.
 const PRECISIONS: [(&str, &[(&str, &str)]); 3] = [
@@ -99,6 +125,7 @@ pub(super) fn read(file: &str, text: &str, context: FrameworkContext<'_>) -> Res
         Ok(known) => known,
         Err(why) => return Err(fault(1, why)),
     };
+    check_sections(&recipe).map_err(|(line, why)| fault(line, why))?;
     let mut found = BridgeArguments::default();
     found.read_fields(file, &recipe)?;
     if let Some(name) = known {
@@ -129,6 +156,24 @@ fn known_model(recipe: &PythonRecipe) -> Result<Option<&'static str>, String> {
         ("", _) => Err("has no model; give ConfigContainer one".to_owned()),
         (class, None) => Err(format!("a {class} has numbers that are not in the file; name the model before --from")),
     }
+}
+
+/// Checks that every configuration inside the whole one has a known place and the class of this place.
+fn check_sections(recipe: &PythonRecipe) -> Result<(), (usize, String)> {
+    for (path, (_, line)) in &recipe.fields {
+        let section = path.split('.').next().unwrap_or(path);
+        if !SECTIONS.iter().any(|(known, _)| *known == section) {
+            let known: Vec<&str> = SECTIONS.iter().map(|(known, _)| *known).collect();
+            return Err((*line, format!("{section} is not understood; ConfigContainer has {}", known.join(", "))));
+        }
+    }
+    for (path, (class, line)) in &recipe.classes {
+        let expected = SECTIONS.iter().find(|(known, _)| known == path).map_or("", |(_, class)| class);
+        if !class.ends_with(expected) {
+            return Err((*line, format!("{path} is given a {class}; give it a {expected}")));
+        }
+    }
+    Ok(())
 }
 
 /// Megatron-LM's argument that a field has the name of.
@@ -175,7 +220,13 @@ impl BridgeArguments {
                     let known: Vec<&str> = PRECISIONS.iter().map(|(name, _)| *name).collect();
                     return Err(fault(&format!("is not modelled; {} are", known.join(", "))));
                 }
-                None => self.set_by_name(place, literal),
+                None => {
+                    let argument = argument_of_path(path);
+                    if let Some(row) = BRIDGE_FIELDS.iter().find(|row| row.argument == argument) {
+                        return Err(fault(&format!("is not understood; did you mean {}?", row.path)));
+                    }
+                    self.set_by_name(place, literal);
+                }
             }
         }
         self.complete(file, recipe)
@@ -256,7 +307,8 @@ impl BridgeArguments {
             let why = "stand behind the recipe in torchrun's line, and are not read; write them as fields".to_owned();
             return Err(FrameworkFileError { file: file.to_owned(), key: overrides.trim().to_owned(), why });
         }
-        for (argument, words) in launch.map(read_arguments).unwrap_or_default() {
+        let launcher = launch.map(|line| line.split(' ').filter(|word| !word.ends_with(".py")).collect::<Vec<_>>());
+        for (argument, words) in launcher.map(|words| read_arguments(&words.join(" "))).unwrap_or_default() {
             self.values.entry(argument).or_insert(words);
         }
         Ok(())
@@ -306,12 +358,25 @@ impl BridgeArguments {
         }
     }
 
-    /// The same failure under the field's own name.
+    /// The same failure under the fields' own names. A field that the file lacks has no line.
     fn with_path(&self, error: FrameworkFileError) -> FrameworkFileError {
         let (argument, value) = error.key.split_once(" = ").unwrap_or((&error.key, ""));
-        let Some((path, line)) = self.fields.get(argument) else { return error };
         let value = if value.is_empty() { String::new() } else { format!(" = {value}") };
-        let why = error.why.replace(argument, path);
-        FrameworkFileError { key: format!("line {line}: {path}{value}"), why, ..error }
+        let of_table = |argument: &str| BRIDGE_FIELDS.iter().find(|row| row.argument == argument).map(|row| row.path);
+        let key = match (self.fields.get(argument), of_table(argument)) {
+            (Some((path, line)), _) => format!("line {line}: {path}{value}"),
+            (None, Some(path)) => format!("{path}{value}"),
+            (None, None) => error.key.clone(),
+        };
+        let with_path = |word: &str| {
+            let name = word.trim_matches(|c: char| !c.is_alphanumeric());
+            let path = self.fields.get(name).map(|(path, _)| path.as_str()).or_else(|| of_table(name));
+            match path.filter(|_| name.contains('-') || word.starts_with("--") || name == argument) {
+                Some(path) => word.trim_start_matches("--").replace(name, path),
+                None => word.to_owned(),
+            }
+        };
+        let why = error.why.split(' ').map(with_path).collect::<Vec<_>>().join(" ");
+        FrameworkFileError { key, why, ..error }
     }
 }

@@ -100,6 +100,16 @@ impl FrameworkKeys {
         Ok(Some(value))
     }
 
+    /// The value of a key that is one of these words.
+    pub(super) fn one_of(&mut self, key: &str, words: &[&str]) -> Result<Option<String>, FrameworkFileError> {
+        match self.text(key)? {
+            Some(value) if !words.contains(&value.as_str()) => {
+                Err(self.fault(key, format!("is none of {}; correct it", words.join(", "))))
+            }
+            value => Ok(value),
+        }
+    }
+
     /// The value of a key as a number.
     pub(super) fn number<T: std::str::FromStr>(&mut self, key: &str) -> Result<Option<T>, FrameworkFileError> {
         let Some(text) = self.text(key)? else { return Ok(None) };

@@ -35,6 +35,9 @@ const UNMODELLED: &[(&str, &str)] = &[
     ("transformer-impl", "kernels are those of the stack"),
 ];
 
+/// Scalings of products in fp8 (`arguments.py`, `--fp8-recipe`). A recipe of the user's own is not modelled.
+const FP8_RECIPES: [&str; 4] = ["tensorwise", "delayed", "blockwise", "mxfp8"];
+
 /// The arguments that are no option, and those of torchrun.
 const UNREAD: UnreadKeys = UnreadKeys {
     unmodelled: UNMODELLED,
@@ -144,6 +147,9 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         if let Some(value) = keys.count(key)? {
             options.push(option, value);
         }
+    }
+    if keys.list("micro-batch-size").is_none() {
+        return Err(keys.fault("micro-batch-size", "is missing, and has no value of its own; add it"));
     }
     let degree = |keys: &mut FrameworkKeys, key: &str| Ok::<u64, FrameworkFileError>(keys.count(key)?.unwrap_or(1));
     let tensor = degree(&mut keys, "tensor-model-parallel-size")?;
@@ -255,6 +261,9 @@ fn read_sharding(
 ) -> Result<(), FrameworkFileError> {
     let torch = keys.switch("use-torch-fsdp2")?;
     let megatron = keys.switch("use-megatron-fsdp")? | keys.switch("use-custom-fsdp")?;
+    if torch && megatron {
+        return Err(keys.fault("use-torch-fsdp2", "excludes use-megatron-fsdp; leave one out"));
+    }
     let distributed = keys.switch("use-distributed-optimizer")?;
     let strategy = keys.text("data-parallel-sharding-strategy")?;
     let zero = match (torch, megatron, strategy.as_deref()) {
@@ -289,10 +298,17 @@ fn read_sharding(
 /// Number formats, attention and optimizer.
 fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let (bf16, fp16) = (keys.switch("bf16")?, keys.switch("fp16")?);
-    let recipe = keys.text("fp8-recipe")?;
-    let fp8 = keys.text("fp8-format")?.is_some() || keys.switch("fp8")?;
-    let fp4 = keys.text("fp4-format")?.is_some();
-    keys.read_all(&["fp4-recipe", "fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-param-gather", "fp8-margin"]);
+    if bf16 && fp16 {
+        return Err(keys.fault("fp16", "excludes --bf16; leave one out"));
+    }
+    let recipe = keys.one_of("fp8-recipe", &FP8_RECIPES)?;
+    let fp8 = keys.one_of("fp8-format", &["e4m3", "hybrid"])?.is_some() || keys.switch("fp8")?;
+    let fp4 = keys.one_of("fp4-format", &["e2m1"])?.is_some();
+    if fp8 && fp4 {
+        return Err(keys.fault("fp4-format", "excludes fp8-format; leave one out"));
+    }
+    keys.one_of("fp4-recipe", &["nvfp4"])?;
+    keys.read_all(&["fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-margin"]);
     if keys.switch("fp8-param-gather")? {
         return Err(keys.fault("fp8-param-gather", "is not modelled: weights are gathered in bf16; leave it out"));
     }
@@ -311,10 +327,9 @@ fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
         options.push("stack-option", format!("kernels.fp32_gradients={}", !narrow));
     }
     let flash = keys.switch("use-flash-attn")?;
-    match keys.text("attention-backend")?.as_deref() {
+    match keys.one_of("attention-backend", &["flash", "fused", "unfused", "local", "auto"])?.as_deref() {
         Some("unfused" | "local") => options.push("attention", "unfused"),
-        Some("flash" | "fused" | "auto") => options.push("attention", "fused"),
-        Some(_) => return Err(keys.fault("attention-backend", "is none of flash, fused, unfused, local, auto")),
+        Some(_) => options.push("attention", "fused"),
         None if flash => options.push("attention", "fused"),
         None => {}
     }
@@ -334,8 +349,13 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
     // Before Megatron-LM 3.0 whole layers were kept by these names.
     let old_method = keys.text("activations-checkpoint-method")?;
     let whole = keys.switch("checkpoint-activations")? || old_method.is_some();
-    let granularity = keys.text("recompute-granularity")?.or_else(|| whole.then(|| "full".to_owned()));
-    let method = keys.text("recompute-method")?.or(old_method);
+    let granularity = keys.one_of("recompute-granularity", &["selective", "full"])?;
+    let granularity = granularity.or_else(|| whole.then(|| "full".to_owned()));
+    let method = keys.one_of("recompute-method", &["uniform", "block"])?.or(old_method);
+    if granularity.as_deref() != Some("full") && keys.list("recompute-method").is_some() {
+        // `transformer_config.py` refuses it too.
+        return Err(keys.fault("recompute-method", "is of recompute-granularity full; leave it out"));
+    }
     let modules = keys.list("recompute-modules").unwrap_or_default();
     // Megatron-LM checks that it is given, from 1 on.
     let blocks = if method.as_deref() == Some("block") { keys.count("recompute-num-layers")? } else { None };
@@ -361,11 +381,10 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
             }
             options.push("recompute", format!("block:{}", layers / of_block));
         }
-        (Some("full"), _) => {
+        (Some(_), _) => {
             keys.expect("recompute-num-layers", "1")?;
             options.push("recompute", "full");
         }
-        (Some(_), _) => return Err(keys.fault("recompute-granularity", "is neither selective nor full; correct it")),
     }
     if keys.switch("fine-grained-activation-offloading")? {
         for module in keys.list("offload-modules").unwrap_or_default() {

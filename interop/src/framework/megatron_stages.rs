@@ -3,7 +3,8 @@
 use super::keys::{FrameworkFileError, FrameworkKeys};
 use super::megatron_model;
 use super::run::PlanOptions;
-use super::split::{chunks_of_layout, layer_split};
+use super::split::chunks_of_layout;
+use workloads::LayerEnds;
 
 const LAYERS: &str = "num-layers";
 const LAYOUT: &str = "pipeline-model-parallel-layout";
@@ -159,6 +160,6 @@ fn push_split(
         return Err(keys.fault(key, whole));
     }
     let blocks: Vec<u64> = counts.iter().map(|layers| layers / of_block).collect();
-    options.push("layer-split", layer_split(&blocks).ok_or_else(|| keys.fault(key, limit))?);
+    options.push("layer-split", LayerEnds::of_chunks(&blocks).ok_or_else(|| keys.fault(key, limit))?);
     Ok(())
 }

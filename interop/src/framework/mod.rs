@@ -10,6 +10,7 @@ mod megatron;
 mod megatron_model;
 mod megatron_stages;
 mod model;
+mod nanotron;
 mod nemo;
 mod python;
 mod run;
@@ -27,8 +28,8 @@ pub use run::{FrameworkContext, FrameworkRun};
 use keys::FrameworkKeys;
 use std::collections::BTreeMap;
 
-/// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, NeMo's `.yaml`,
-/// Megatron Bridge's `.py`, else a script or a list of Megatron-LM's arguments.
+/// Reads a framework's file: TorchTitan's `.toml`, DeepSpeed's `.json`, MaxText's `.yml` or settings, NeMo's or
+/// nanotron's `.yaml`, Megatron Bridge's `.py`, else a script or a list of Megatron-LM's arguments.
 ///
 /// # Errors
 /// A text of none of these; a key that is not understood, is missing or has no modelled value.
@@ -58,6 +59,9 @@ pub fn read_framework_file(
             let run = megatron::read(FrameworkKeys::new(file, nemo::arguments_of(file, &values)?), context)?;
             return Ok(FrameworkRun { framework: "NeMo", ..run });
         }
+        if nanotron::recognises(&values) {
+            return nanotron::read(FrameworkKeys::new(file, values), &tree, context);
+        }
     }
     if file.ends_with(".py") && bridge::recognises(text) {
         return bridge::read(file, text, context);
@@ -72,8 +76,8 @@ pub fn read_framework_file(
         }
     }
     Err(malformed(
-        "is no configuration that is known; give Megatron-LM's arguments or script, Megatron Bridge's .py, NeMo's \
-         .yaml, MaxText's .yml or KEY=VALUE lines, TorchTitan's .toml or DeepSpeed's .json"
+        "is no configuration that is known; give Megatron-LM's arguments or script, Megatron Bridge's .py, NeMo's or \
+         nanotron's .yaml, MaxText's .yml or KEY=VALUE lines, TorchTitan's .toml or DeepSpeed's .json"
             .to_owned(),
     ))
 }

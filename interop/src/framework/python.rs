@@ -12,6 +12,8 @@ pub(super) struct PythonRecipe {
     pub(super) description: String,
     /// The class of the model's provider, and the argument of its first call if it has one.
     pub(super) provider: (String, Option<String>),
+    /// The classes of the configurations inside the whole one by their paths, with the line of each.
+    pub(super) classes: BTreeMap<String, (String, usize)>,
     /// The fields of the configuration by their paths (`model.num_layers`), with the line of each.
     pub(super) fields: BTreeMap<String, (PythonLiteral, usize)>,
 }
@@ -498,6 +500,7 @@ impl RecipeReader {
             self.visited.set(self.visited.get() + 1);
             let inner = inner.filter(|_| depth < MOST_DEPTH && self.visited.get() < MOST_CONFIGURATIONS);
             let inner = inner.ok_or((*line, format!("{path} is a configuration inside itself; {ALLOWED}")))?;
+            recipe.classes.insert(path.clone(), (inner.class.clone(), *line));
             self.flatten(&path, inner, depth + 1, recipe)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Layers of pipeline chunks as frameworks write them, and as `--layer-split` takes them.
+//! Layers of pipeline chunks as frameworks write them.
 
 /// The chunks of a layout of Megatron-LM, each with its letters: `Et*3|(tt|)*29,m|L`. Source:
 /// `megatron/core/transformer/pipeline_parallel_layer_layout.py`, core 0.13.
@@ -51,23 +51,6 @@ fn expand(mut text: &[char]) -> Result<(String, &[char]), String> {
     Ok((out, text))
 }
 
-/// The layers of chunks as `--layer-split` takes them: the first chunk, the last, and where the longer ones between
-/// them begin. `None` for chunks that it cannot say.
-pub(super) fn layer_split(chunks: &[u64]) -> Option<String> {
-    let [first, between @ .., last] = chunks else { return None };
-    let ends = format!("{first}:{last}");
-    let Some(least) = between.iter().min() else { return Some(ends) };
-    let longer = between.iter().filter(|layers| *layers > least).count();
-    let start = between.iter().position(|layers| layers > least).unwrap_or(0);
-    let neighbours = between.iter().skip(start).take(longer).all(|layers| *layers == least + 1);
-    match (longer, start) {
-        (0, _) => Some(ends),
-        (_, 0) if neighbours => Some(ends),
-        (_, start) if neighbours => Some(format!("{ends}@{start}")),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -85,16 +68,5 @@ mod tests {
         assert!(chunks_of_layout("Et)|L").unwrap_err().contains("opens"));
         assert!(chunks_of_layout("Ex|L").unwrap_err().contains("'x'"));
         assert!(chunks_of_layout("((t*999)*999)*999").is_err());
-    }
-
-    #[test]
-    fn chunks_have_the_words_of_layer_split() {
-        let of = |chunks: &[u64]| layer_split(chunks);
-        assert_eq!(of(&[8, 8, 8, 8]).as_deref(), Some("8:8"));
-        assert_eq!(of(&[8, 8, 9, 7]).as_deref(), Some("8:7@1"));
-        assert_eq!(of(&[3, 5, 4, 2]).as_deref(), Some("3:2"));
-        assert_eq!(of(&[4, 6]).as_deref(), Some("4:6"));
-        assert_eq!(of(&[4, 5, 4, 5, 4]), None);
-        assert_eq!(of(&[4, 5, 7, 4]), None);
     }
 }

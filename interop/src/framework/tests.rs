@@ -496,6 +496,36 @@ fn a_recipe_is_read_as_megatrons_arguments() {
             "line 25: mixed_precision = \"bf16_with_mxfp8_mixed\": is not modelled; bf16_mixed, ",
         ),
         ("cfg.model.layernorm_epsilon = 1e-6", "changes the model"),
+        (
+            "cfg.peft = LoRAConfig(dim=16)",
+            "line 25: peft is not understood; ConfigContainer has checkpoint, comm_overlap, dataset",
+        ),
+        (
+            "cfg.mixed_precision = CommOverlapConfig(tp_comm_overlap=True)",
+            "line 25: mixed_precision is given a CommOverlapConfig; give it a MixedPrecisionConfig",
+        ),
+        (
+            "cfg.optimizer.context_parallel_size = 2",
+            "line 25: optimizer.context_parallel_size = 2: is not understood; did you mean \
+             model.context_parallel_size?",
+        ),
+        ("cfg.train.micro_batch_size = None", "train.micro_batch_size: is missing, and has no value"),
+        (
+            "cfg.model.recompute_method = \"block\"",
+            "line 25: model.recompute_method = block: is of model.recompute_granularity full; leave it out",
+        ),
+        (
+            "cfg.mixed_precision = MixedPrecisionConfig(bf16=True, fp8=\"e5m2\")",
+            "line 25: mixed_precision.fp8 = e5m2: is none of e4m3, hybrid; correct it",
+        ),
+        (
+            "cfg.mixed_precision = MixedPrecisionConfig(bf16=True, fp16=True)",
+            "line 25: mixed_precision.fp16 = true: excludes mixed_precision.bf16; leave one out",
+        ),
+        (
+            "cfg.dist = DistributedInitConfig(use_torch_fsdp2=True, use_megatron_fsdp=True)",
+            "line 25: dist.use_torch_fsdp2 = true: excludes dist.use_megatron_fsdp; leave one out",
+        ),
     ] {
         let refused = read("recipe.py", &recipe(&format!("    {line}")), plain).unwrap_err();
         assert!(refused.contains(error), "{refused}");
@@ -515,4 +545,62 @@ fn a_recipe_is_read_as_megatrons_arguments() {
     let assumed = ["model.mystery_width".to_owned()];
     let taken = FrameworkContext { assumed: &assumed, ..plain };
     read("recipe.py", &recipe("    cfg.model.mystery_width = 3"), taken).unwrap();
+}
+
+/// A file of nanotron's with other lines.
+fn nanotron(replaced: (&str, &str)) -> String {
+    let text = "general: {project: debug, run: tiny, seed: 42}\ncheckpoints: {checkpoint_interval: 10}\n\
+         data_stages:\n- name: training\n  start_training_step: 1\nmodel:\n  ddp_bucket_cap_mb: 25\n  dtype: bfloat16\n  \
+         init_method: {std: 0.025}\n  make_vocab_size_divisible_by: 1\n  model_config:\n    is_llama_config: true\n    \
+         hidden_act: silu\n    hidden_size: 2048\n    intermediate_size: 8192\n    max_position_embeddings: 2048\n    \
+         num_attention_heads: 32\n    num_hidden_layers: 16\n    num_key_value_heads: 8\n    rms_norm_eps: 1.0e-05\n    \
+         rope_interleaved: false\n    rope_scaling: null\n    rope_theta: 10000.0\n    tie_word_embeddings: true\n    \
+         vocab_size: 128256\noptimizer:\n  accumulate_grad_in_fp32: true\n  clip_grad: 1.0\n  optimizer_factory: \
+         {name: adamW, adam_eps: 1.0e-08}\n  zero_stage: 1\nparallelism:\n  dp: 2\n  pp: 2\n  tp: 2\n  pp_engine: 1f1b\n  \
+         tp_mode: REDUCE_SCATTER\n  tp_linear_async_communication: true\n  expert_parallel_size: 1\ntokens:\n  \
+         batch_accumulation_per_replica: 8\n  micro_batch_size: 2\n  sequence_length: 2048\n  train_steps: 15\n";
+    assert!(text.contains(replaced.0), "{replaced:?}");
+    text.replace(replaced.0, replaced.1)
+}
+
+#[test]
+fn nanotron_splits_layers_by_their_cost() {
+    let plain = FrameworkContext::default();
+    let run = read("run.yaml", &nanotron(("dp: 2", "dp: 2")), plain).unwrap();
+    for (name, value) in [
+        ("devices", "8"),
+        ("tensor", "2"),
+        ("pipeline", "2"),
+        ("micro-batch", "2"),
+        ("global-batch", "32"),
+        ("sequence-length", "2048"),
+        ("layer-split", "10:6"),
+        ("zero", "1"),
+        ("recompute", "none"),
+        ("sequence-parallel", "true"),
+        ("precision", "bf16"),
+    ] {
+        assert_eq!(option(&run, name), [value], "{name}");
+    }
+    let Some(FrameworkModel::Config(config)) = &run.model else { panic!("{:?}", run.model) };
+    assert!(config.contains("\"model_type\":\"llama\"") && !config.contains("rope_interleaved"), "{config}");
+    assert!(run.notes[0].starts_with("model.ddp_bucket_cap_mb = 25: is not modelled"), "{:?}", run.notes);
+    for (from, to, error) in [
+        ("expert_parallel_size: 1", "expert_parallel_size: 2", "expert_parallel_size = 2: is not modelled; 1 is"),
+        ("zero_stage: 1", "zero_stage: 3", "optimizer.zero_stage = 3: is none of 0, 1"),
+        ("pp_engine: 1f1b", "pp_engine: zb", "parallelism.pp_engine = zb: is none of 1f1b, afab"),
+        ("is_llama_config: true", "is_starcoder2_config: true", "holds neither is_llama_config nor is_qwen2_config"),
+        ("  dtype: bfloat16", "  dtype: float32", "model.dtype = float32: is none of bfloat16, float16"),
+        ("train_steps: 15", "mystery: 3", "tokens.mystery = 3: is not understood"),
+        ("  micro_batch_size: 2", "  micro_batch_size: 0", "tokens.micro_batch_size = 0: must be at least 1"),
+        ("rope_interleaved: false", "_use_doc_masking: true", "_use_doc_masking = true: is not modelled; false is"),
+    ] {
+        let refused = read("run.yaml", &nanotron((from, to)), plain).unwrap_err();
+        assert!(refused.contains(error), "{to}: {refused}");
+    }
+    let wrong = FrameworkContext { devices: Some(16), ..plain };
+    let refused = read("run.yaml", &nanotron(("dp: 2", "dp: 2")), wrong).unwrap_err();
+    assert!(refused.contains("are 8 devices; give --devices 8"), "{refused}");
+    let named = FrameworkContext { model_is_named: true, ..plain };
+    assert_eq!(read("run.yaml", &nanotron(("dp: 2", "dp: 2")), named).unwrap().model, None);
 }

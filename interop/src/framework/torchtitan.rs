@@ -3,9 +3,8 @@
 use super::keys::{FrameworkFileError, FrameworkKeys, MeshDegree, UnreadKeys};
 use super::model::FrameworkModel;
 use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
-use super::split::layer_split;
 use step::TORCHTITAN_MODELS;
-use workloads::Model;
+use workloads::{LayerEnds, Model};
 
 /// Keys whose effect is left aside.
 const UNMODELLED: &[(&str, &str)] = &[
@@ -246,7 +245,7 @@ fn read_split(
     let ends = fewer(counts[0], first + leading).zip(fewer(counts[end], last));
     let split = ends.and_then(|(first, last)| {
         (counts[0], counts[end]) = (first, last);
-        layer_split(&counts)
+        LayerEnds::of_chunks(&counts)
     });
     let cure = "makes stages that cannot be said; give --layer-split";
     options.push("layer-split", split.ok_or_else(|| keys.fault(&names[0], cure))?);

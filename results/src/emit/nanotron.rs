@@ -10,8 +10,9 @@ use std::fmt::Display;
 use step::Framework;
 use workloads::footprint::Optimizer;
 use workloads::import::hugging_face::parse_config;
+use workloads::layout::split_by_cost;
 use workloads::training::{Attention, ContextMethod};
-use workloads::{ActivationPolicy, Model, ZeroStage};
+use workloads::{ActivationPolicy, LayerEnds, Model, ZeroStage};
 
 /// Writes a plan as nanotron's configuration. Comments name parts that it has no key for.
 ///
@@ -32,11 +33,13 @@ pub fn write_nanotron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     Ok(out.0.into_text())
 }
 
-/// The decisions that nanotron supports: ZeRO-1, one chunk per stage, the split of layers that it makes itself.
+/// The decisions that nanotron supports: ZeRO-1, one chunk per stage, the splits of layers that it makes itself.
 #[must_use]
-pub fn nanotron_choices() -> PlanSpace {
+pub fn nanotron_choices(model: &Model, devices: u32) -> PlanSpace {
+    let stages = (2..=devices).filter(|stages| devices.is_multiple_of(*stages) && u64::from(*stages) <= model.layers);
+    let own = stages.filter_map(|stages| LayerEnds::of_chunks(&split_of_stages(model, stages)));
     PlanSpace {
-        splits: Some(Splits::Listed(vec![None])),
+        splits: Some(Splits::Listed(std::iter::once(None).chain(own.map(Some)).collect())),
         zero: Some(vec![ZeroStage::None, ZeroStage::OptimizerStates]),
         virtual_stages: Some(vec![1]),
         context_methods: Some(vec![ContextMethod::Ring]),
@@ -78,6 +81,13 @@ fn is_llama(model: &Model, config: &Value) -> bool {
         } == *model
     };
     parse_config("llama", "config.json", &config.to_string()).is_ok_and(same)
+}
+
+/// The layers of each stage by cost (`llama.py`, `get_block_compute_costs`): a layer costs the weights of its products,
+/// the output layer its own.
+fn split_of_stages(model: &Model, stages: u32) -> Vec<u64> {
+    let layer = 4 * model.hidden * model.hidden + 3 * model.ffn * model.hidden;
+    split_by_cost(model.layers, layer, model.vocabulary * model.hidden, stages)
 }
 
 struct NanotronLines(EmittedLines);
@@ -169,7 +179,7 @@ impl NanotronLines {
             layout.pipeline > 1 && !runs || layout.virtual_stages > 1,
             "the schedule: nanotron has 1F1B and all forward, all backward",
         );
-        self.0.push_lack(layout.ends.is_some(), "the split of layers: nanotron makes its own, by cost");
+        self.push_split(recipe);
         self.push("tp_mode", if layout.sequence_parallel { "REDUCE_SCATTER" } else { "ALL_REDUCE" });
         let overlaps = layout.sequence_parallel && layout.tensor > 1 && recipe.stack.overlap.tensor > 0.0;
         self.push("tp_linear_async_communication", overlaps);
@@ -178,6 +188,16 @@ impl NanotronLines {
             Some(ActivationPolicy::Full) => self.push("recompute_layer", true),
             _ => self.0.push_lack(true, "recomputation of parts: nanotron recomputes whole layers"),
         }
+    }
+
+    /// Compares the split of the layers with the one that nanotron makes.
+    fn push_split(&mut self, recipe: &PlanRecipe<'_>) {
+        let (model, layout) = (recipe.model, &recipe.plan.layout);
+        let own = split_of_stages(model, layout.pipeline);
+        let split = layout.chunk_split(model.layers);
+        let same = split.is_ok_and(|split| (0..).zip(&own).all(|(stage, held)| split.layers_of_chunk(stage) == *held));
+        let other = format!("the split of layers: nanotron makes its own by cost, {own:?}");
+        self.0.push_lack(layout.pipeline > 1 && layout.virtual_stages == 1 && !same, &other);
     }
 
     fn push_batch(&mut self, recipe: &PlanRecipe<'_>) {

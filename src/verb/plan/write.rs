@@ -52,14 +52,14 @@ impl EmitTarget {
 
 /// The default choices of a plan that is written for MaxText or runs on it: MaxText's own policies (it wraps every
 /// layer), and its other decisions. `None` means the planner's defaults.
-pub fn runnable_choices(emit: Option<EmitTarget>, stack: &SoftwareStack) -> Option<PlanSpace> {
+pub fn runnable_choices(emit: Option<EmitTarget>, job: &Job<'_>) -> Option<PlanSpace> {
     match emit {
         Some(EmitTarget::Torchtitan) => return Some(emit::torchtitan_choices()),
         Some(EmitTarget::Deepspeed) => return Some(emit::deepspeed_choices()),
-        Some(EmitTarget::Nanotron) => return Some(emit::nanotron_choices()),
+        Some(EmitTarget::Nanotron) => return Some(emit::nanotron_choices(job.model, job.devices)),
         _ => {}
     }
-    let runs = stack.framework.name == Framework::MaxText;
+    let runs = job.stack.framework.name == Framework::MaxText;
     let maxtext = emit.map_or(runs, |target| target == EmitTarget::Maxtext);
     maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
 }

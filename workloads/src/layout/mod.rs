@@ -5,11 +5,13 @@
 //! `tp-cp-dp-pp`). The expert axis is part of the data axis. If experts have a width of their own, the order is
 //! `etp-ep-edp-pp`. A run uses `tensor * context * data * pipeline` devices.
 
+mod cost_split;
 mod error;
 mod layer_ends;
 mod limits;
 mod rules;
 
+pub use cost_split::split_by_cost;
 pub use error::LayoutError;
 pub use layer_ends::{InnerChunks, LayerEnds};
 

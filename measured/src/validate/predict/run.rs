@@ -50,7 +50,7 @@ impl MeasuredRun {
         let leading = model.list.leading.len() as u64;
         let told = stages::ends_of_row(prepared, row, &layout, (model.layer_count(), leading))?;
         let ruled = || row.cell(stages::STAGES).is_none() && framework == Framework::Nanotron;
-        let ends = told.or_else(|| ruled().then(|| stages::split_by_cost(&model, &layout)).flatten());
+        let ends = told.or_else(|| ruled().then(|| stages::ends_by_cost(&model, &layout)).flatten());
         let layout = layout_with_expert_tensor(row, &model, Layout { ends, ..layout })?;
         let micro_batch = read_micro_batch(prepared, row, framework, &layout)?;
         modules::note_unsupported(prepared, row);

@@ -2,32 +2,21 @@
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
+use workloads::layout::split_by_cost;
 use workloads::{LayerEnds, Layout, Model};
 
 /// The column.
 pub(super) const STAGES: &str = "stage_layers";
 
-/// The ends of nanotron's split of a model. A stage takes blocks until their costs reach its share of the total. A
-/// layer costs the weights of its products, the output layer its own weights, and everything else nothing (nanotron,
-/// models/base.py `build_model` and llama.py `get_block_compute_costs`). On a tie the stage ends, as in most measured
-/// runs.
-pub(super) fn split_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
+/// The ends of nanotron's split of a model. A layer costs the weights of its products, the output layer its own weights
+/// (nanotron, llama.py `get_block_compute_costs`).
+pub(super) fn ends_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
     if layout.pipeline < 2 || layout.virtual_stages > 1 {
         return None;
     }
     let width = model.heads * (model.hidden / model.heads.max(1));
     let layer = 4 * width * model.hidden + 3 * model.ffn * model.hidden;
-    let all = u128::from(layer * model.layers + model.vocabulary * model.hidden);
-    let pipeline = u128::from(layout.pipeline);
-    let mut stages = vec![0_u64; layout.pipeline as usize];
-    let (mut stage, mut sum) = (0, 0);
-    for _ in 0..model.layers {
-        stages[stage] += 1;
-        sum += u128::from(layer);
-        if sum * pipeline >= all * (stage as u128 + 1) {
-            stage = (stage + 1).min(stages.len() - 1);
-        }
-    }
+    let stages = split_by_cost(model.layers, layer, model.vocabulary * model.hidden, layout.pipeline);
     nearest_split(&stages, layout).map(|(ends, _)| ends)
 }
 
@@ -100,7 +89,7 @@ mod tests {
         };
         let split = |model: &Model, pipeline| {
             let layout = Layout { pipeline, ..Layout::default() };
-            split_by_cost(model, &layout).map(|ends| ends.to_string())
+            ends_by_cost(model, &layout).map(|ends| ends.to_string())
         };
         // A layer of 4 x 2048 x 2048 + 3 x 8192 x 2048 weights is a quarter of the output layer.
         let small = model(16, 2048, 8192);
