@@ -653,6 +653,14 @@ fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&Des
             ends.join(", ")
         ));
     }
+    let free = space.dimensions_without_area(id);
+    if !free.is_empty() {
+        notes.push(format!(
+            "No area follows from {}: the study's chips have more or less of it on the same area, which may decide \
+            the choice. Give the space an area.* dimension that refers to it (coplace list dimensions).",
+            free.join(", ")
+        ));
+    }
     notes
 }
 

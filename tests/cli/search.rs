@@ -264,6 +264,19 @@ evaluations = 1000
 "#;
 
 #[test]
+fn silicon_that_costs_no_area_is_named_beside_the_best_chip() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = RELATIVES.replace("\"area.links\" = \"links\"\n", "");
+    for (file, study, named) in [("tied.toml", RELATIVES, false), ("free.toml", &free, true)] {
+        std::fs::write(dir.path().join(file), study).unwrap();
+        let call = ["search", "opt-350m", "--study", file, "--sequence-length", "1024"];
+        let text = run_coplace_in(dir.path(), &call).expect_result();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(text.contains("No area follows from links: the study's chips have more or less"), named, "{text}");
+    }
+}
+
+#[test]
 fn the_chip_that_a_search_finds_is_one_for_other_verbs() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("small.toml"), small_study()).unwrap();

@@ -86,7 +86,7 @@ impl DeepSpeedKeys {
             let named = technique.to_string();
             match OFFLOADS.iter().find(|(name, ..)| *name == named) {
                 Some((_, key, device)) => drop(zero.insert((*key).to_owned(), json!({ "device": device }))),
-                None => self.lack(true, &format!("technique {named}: DeepSpeed has no key for it")),
+                None => self.lack(true, &format!("technique {named}: no key of DeepSpeed is written for it")),
             }
         }
         self.set("zero_optimization", Value::Object(zero));

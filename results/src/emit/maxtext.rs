@@ -265,6 +265,11 @@ impl MaxTextSettings {
 
     fn push_sharing(&mut self, recipe: &PlanRecipe<'_>) {
         let l = &recipe.plan.layout;
+        self.0.push_lack(
+            l.context > 1 && l.zero != ZeroStage::Parameters,
+            "whole weights beside context parallelism: MaxText shards weights over the devices of a sequence too \
+             (base.yml, logical_axis_rules)",
+        );
         if matches!(l.zero, ZeroStage::OptimizerStates | ZeroStage::Gradients) {
             self.push_setting("shard_optimizer_over_data", true);
             self.0.push_lack(
@@ -323,7 +328,7 @@ impl MaxTextSettings {
 
     fn push_techniques(&mut self, plan: &TrainingPlan) {
         for technique in plan.techniques.iter() {
-            self.0.push_lack(true, &format!("technique {technique}: MaxText has no setting for it"));
+            self.0.push_lack(true, &format!("technique {technique}: no setting of MaxText is written for it"));
         }
     }
 

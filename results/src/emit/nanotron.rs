@@ -28,7 +28,7 @@ pub fn write_nanotron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     out.push_parallelism(recipe);
     out.push_batch(recipe);
     for technique in recipe.plan.techniques.iter() {
-        out.0.push_lack(true, &format!("technique {technique}: nanotron has no key for it"));
+        out.0.push_lack(true, &format!("technique {technique}: no key of nanotron is written for it"));
     }
     Ok(out.0.into_text())
 }

@@ -454,7 +454,7 @@ fn modules_are_named_as_megatron_takes_them() {
         "technique lomo: Megatron-LM has no argument for it"
     );
     let lacking = MAXTEXT.lacking(1, &with(&["lomo"], ActivationPolicy::Full));
-    assert!(lacking.contains("technique lomo: MaxText has no setting for it"), "{lacking}");
+    assert!(lacking.contains("technique lomo: no setting of MaxText is written for it"), "{lacking}");
     check(
         &CORE.megatron(&with(&["megatron-full"], ActivationPolicy::None)),
         &["--recompute-granularity full"],

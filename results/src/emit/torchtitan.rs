@@ -48,7 +48,7 @@ pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpres
     out.0.push_lack(!recipe.model.documents.is_empty(), DOCUMENTS);
     out.0.push_lack(plan.attention != Attention::Fused, "attention operator by operator: TorchTitan's is fused");
     for technique in plan.techniques.iter() {
-        out.0.push_lack(true, &format!("technique {technique}: TorchTitan has no key for it"));
+        out.0.push_lack(true, &format!("technique {technique}: no key of TorchTitan is written for it"));
     }
     Ok(out.0.into_text())
 }

@@ -440,6 +440,29 @@ impl Grid {
         found
     }
 
+    /// Dimensions whose smallest and largest number, in place of a chip's own, give other cores, on-chip memories or
+    /// link rates at one clock and on the same area.
+    pub(super) fn dimensions_without_area(&self, point: usize) -> Vec<String> {
+        let places = self.formulas.places_of_combination(self.number_of_point(point));
+        let with = |dimension: usize, place: usize| {
+            let other = places.iter().enumerate().map(|(at, own)| if at == dimension { place } else { *own });
+            let (settings, chip) = self.build_from_values(self.formulas.combination_of_places(other)).ok()?;
+            let area = sim::hardware::chip_area(&chip).ok()?.total_area().0;
+            let links = settings.fabric.into_iter().filter(|(key, _)| key.ends_with("bandwidth_gb_per_s"));
+            Some((area, chip.clock, (chip.tensor, chip.vector, chip.on_chip, links.collect::<Vec<_>>())))
+        };
+        let costs_nothing = |dimension: usize, values: &[FieldValue]| {
+            let numbers = values.iter().map(FieldValue::number).collect::<Option<Vec<f64>>>()?;
+            let ranked = |a: &usize, b: &usize| numbers[*a].total_cmp(&numbers[*b]);
+            let least = with(dimension, (0..numbers.len()).min_by(ranked)?)?;
+            let most = with(dimension, (0..numbers.len()).max_by(ranked)?)?;
+            Some((least.0, least.1) == (most.0, most.1) && least.2 != most.2)
+        };
+        let all = self.formulas.keys().iter().zip(self.formulas.listed_values()).enumerate();
+        let free = all.filter(|(at, (_, values))| values.len() > 1 && costs_nothing(*at, values) == Some(true));
+        free.map(|(_, (key, _))| key.clone()).collect()
+    }
+
     /// The chip's file, at its design clock.
     pub(super) fn chip_document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
         let combination = self.number_of_point(point);

@@ -398,6 +398,16 @@ impl Space {
             SpaceKind::Grid(grid) => grid.dimensions_at_the_end(id.point),
         }
     }
+
+    /// Dimensions that give a design more or less silicon without a change of its area: nothing of `area.*` follows
+    /// them. The clock is none of them.
+    #[must_use]
+    pub fn dimensions_without_area(&self, id: DesignId) -> Vec<String> {
+        match &self.kind {
+            SpaceKind::Phaze(..) => Vec::new(),
+            SpaceKind::Grid(grid) => grid.dimensions_without_area(id.point),
+        }
+    }
 }
 
 fn phaze_config_of(space: &HardwareSpace, id: DesignId) -> PhazeConfig {

@@ -1,8 +1,9 @@
 //! Predicts kernels with scalars that were fitted to other kernels, and with those of another chip.
 //!
 //! For each chip of a file, the scalars are fitted without a fold of the rows, and the fold is predicted. A fold is
-//! every twelfth row, or one kind of kernel. The fit starts from the *other* chip with the most rows in the file. In
-//! addition, every row is predicted with the unchanged scalars of that other chip, as if nobody had measured this one.
+//! every twelfth row, or one kind of kernel. The fit starts from another chip, the most similar one whose rows have all
+//! kinds of kernels of this one. In addition, every row is predicted with the unchanged scalars of that other chip, as
+//! if nobody had measured this one.
 //! The units, clocks and memories in a chip's file stay as they are.
 
 use super::alone::AloneResidual;
@@ -14,8 +15,9 @@ use crate::validate::{Dataset, ValidateError, ValidateOptions, predict};
 use sim::cost::calibrate::{Measurement, carry_scalars_over, fit_scalars_from, predict_time as time_of};
 use sim::cost::{CostModel, Routine};
 use sim::hardware::Accelerator;
+use sim::kernel::DataType;
 use sim::scalar_fit::LEFT_OUT;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Rows per group in a fit. More rows hardly move a dozen scalars.
@@ -44,8 +46,7 @@ pub fn kernel_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<Al
     let chips = measured_chips(&rows, options);
     let mut all = Vec::new();
     for one in &chips {
-        let others = chips.iter().filter(|other| other.chip.name != one.chip.name && one.runs_kernels_like(other));
-        all.extend(one.kernel_residuals(others.max_by_key(|other| other.rows.len()))?);
+        all.extend(one.kernel_residuals(one.find_most_similar(&chips))?);
     }
     Ok(all)
 }
@@ -73,6 +74,28 @@ impl MeasuredChip {
     fn runs_kernels_like(&self, other: &Self) -> bool {
         let of = |chip: &Accelerator| (chip.library.is_some(), chip.tensor.dataflow);
         of(&self.chip) == of(&other.chip)
+    }
+
+    /// Finds the other chip that somebody without measurements of this one would take the scalars from. It has rows of
+    /// every kind of kernel that this one has, if any chip does; of such chips, its rates are the nearest.
+    fn find_most_similar<'a>(&self, chips: &'a [Self]) -> Option<&'a Self> {
+        let mut others: Vec<&Self> =
+            chips.iter().filter(|other| other.chip.name != self.chip.name && self.runs_kernels_like(other)).collect();
+        let kinds = self.kinds();
+        if others.iter().any(|other| other.kinds().is_superset(&kinds)) {
+            others.retain(|other| other.kinds().is_superset(&kinds));
+        }
+        others.into_iter().min_by(|a, b| self.distance_to(a).total_cmp(&self.distance_to(b)))
+    }
+
+    /// The sum of the logarithms of the ratios of both chips' memory bandwidths and peaks of products.
+    fn distance_to(&self, other: &Self) -> f64 {
+        let peak = |chip: &Accelerator| {
+            let peaks = [DataType::Bf16, DataType::Fp16, DataType::Fp32].map(|format| chip.peak_flops(format));
+            peaks.into_iter().flatten().next().map_or(1.0, |peak| peak.0)
+        };
+        let apart = |rate: &dyn Fn(&Accelerator) -> f64| (rate(&self.chip) / rate(&other.chip)).ln().abs();
+        apart(&|chip| chip.hbm.read_bandwidth.0) + apart(&peak)
     }
 
     fn kernel_residuals(&self, from: Option<&Self>) -> Result<Vec<AloneResidual>, ValidateError> {
@@ -149,15 +172,25 @@ impl MeasuredChip {
         Ok(rows.iter().map(one).collect())
     }
 
-    /// The kind of every row, as an index. The passes of one product are one kind: holding out one and keeping the
-    /// others would hold out nothing.
+    /// The kind of every row, as an index.
     fn kinds_of_rows(&self) -> Vec<usize> {
-        let kind = |kernel: &MeasuredKernel| match &kernel.measurement.routine {
+        RowFolds::by_name(self.rows.iter().map(|kernel| kernel.kind().to_owned()).collect()).of
+    }
+
+    fn kinds(&self) -> BTreeSet<&'static str> {
+        self.rows.iter().map(MeasuredKernel::kind).collect()
+    }
+}
+
+impl MeasuredKernel {
+    /// The kind that is held out with it. The passes of one product are one kind: holding out one and keeping the
+    /// others would hold out nothing.
+    fn kind(&self) -> &'static str {
+        match &self.measurement.routine {
             Routine::Attention(_) => "attention",
             Routine::Experts(_) | Routine::Grouped(_) => "grouped products",
             Routine::Linear(..) | Routine::Kernel(sim::kernel::Kernel::Contraction(_)) => "products",
             Routine::Kernel(_) => "vector work",
-        };
-        RowFolds::by_name(self.rows.iter().map(|kernel| kind(kernel).to_owned()).collect()).of
+        }
     }
 }
