@@ -186,8 +186,8 @@ pub struct JobArguments {
 #[derive(clap::Args)]
 pub struct FrameworkFileArgument {
     /// Take the model, the plan and the software from a framework's file: a script or list of Megatron-LM's arguments,
-    /// Megatron Bridge's recipe (.py), NeMo's .yaml, MaxText's settings, TorchTitan's .toml or DeepSpeed's .json.
-    /// Options given beside it take precedence; a model may be named
+    /// Megatron Bridge's recipe (.py), NeMo's or nanotron's .yaml, MaxText's settings, TorchTitan's .toml or
+    /// DeepSpeed's .json. Options given beside it take precedence; a model may be named
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
 }
