@@ -672,7 +672,13 @@ fn a_side_alone_or_another_form_is_refused() {
         let file = format!("transformers/{family}");
         assert_refused(&file, "is_encoder_decoder", "false", "true");
         assert_refused(&file, "is_encoder_decoder", "\"banana\"", "true or false");
-        for value in ["[\"BartForCausalLM\"]", "[\"T5EncoderModel\"]", "\"BartModel\"", "[3]"] {
+        for value in [
+            "[\"BartForCausalLM\"]",
+            "[\"T5EncoderModel\"]",
+            "[\"BartForSequenceClassification\"]",
+            "\"BartModel\"",
+            "[3]",
+        ] {
             assert_refused(&file, "architectures", value, "a list of classes with an encoder and a decoder");
         }
         assert_refused(&file, "scale_embedding", "\"maybe\"", "true or false");

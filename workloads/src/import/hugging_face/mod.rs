@@ -6,7 +6,6 @@ mod arctic;
 mod bart;
 mod bert;
 mod bloom;
-mod classes;
 mod coverage;
 mod dbrx;
 mod deepseek;
@@ -18,6 +17,7 @@ mod falcon;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
+mod heads;
 mod hybrids;
 mod keys;
 mod linear_attention;
@@ -216,7 +216,10 @@ pub(super) fn parse_config_ignoring(
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
     check_outer_keys(file, &entries, (part, object))?;
-    let mut model = read_model(name, &format!("{file}, `{part}`"), &entries.flatten_object(object, INHERITED))?;
+    let mut text = entries.flatten_object(object, INHERITED);
+    // The class of the whole model counts: that of a part is a leftover of the file that it came from.
+    text.replace_value(heads::KEY, entries.get(heads::KEY));
+    let mut model = read_model(name, &format!("{file}, `{part}`"), &text)?;
     let whole =
         reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
     model
@@ -288,7 +291,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         "add_cross_attention",
         "cross-attention is not supported: set it to false or give a model without it",
     )?;
-    let mut model = classes::add_classes(&reader, (family.read)(&reader)?)?;
+    let mut model = heads::add_class_head(&reader, (family.read)(&reader)?)?;
     model.assumptions = reader.assumptions();
     model.assumptions.extend(model.block_assumption());
     Ok(model)
