@@ -256,7 +256,10 @@ fn layers_see_the_chunks_that_a_file_gives_them() {
             .replace("\"llama\"", "\"llama4_text\"")
             .replace("_layers\": 32", "_layers\": 4")
             .replace("_embeddings\": 4096", "_embeddings\": 131072")
-            .replace("\"vocab_size\"", &format!("\"num_local_experts\": 16, {keys} \"vocab_size\""));
+            .replace(
+                "\"vocab_size\"",
+                &format!("\"num_local_experts\": 16, \"num_experts_per_tok\": 1, {keys} \"vocab_size\""),
+            );
         parse_config("config.json", "config.json", &text).map_err(|e| e.to_string())
     };
     let chunked = |keys: &str| {

@@ -216,6 +216,12 @@ impl<'a> ConfigReader<'a> {
         self.assumptions.borrow_mut().push(what);
     }
 
+    fn note_once(&self, what: String) {
+        if !self.assumptions.borrow().contains(&what) {
+            self.note_assumption(what);
+        }
+    }
+
     fn note_value(&self, key: &str, value: &Value, what: &str) {
         self.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value)));
     }
@@ -310,6 +316,9 @@ impl<'a> ConfigReader<'a> {
     pub(super) fn read_optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
         let Some(value) = self.get(key) else {
             let default = self.defaults.iter().find(|(known, _)| *known == key && !self.has_key(key));
+            if let Some((_, value)) = default.filter(|_| keys::MAIN_SIZES.contains(&key)) {
+                self.note_once(format!("`{key}` is absent: transformers takes {value}"));
+            }
             return Ok(default.map(|(_, value)| *value));
         };
         match value.as_u64() {

@@ -39,12 +39,10 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         ],
     ],
     defaults: &[
-        ("hidden_size", 768),
         ("image_size", 224),
         ("intermediate_size", 3072),
         ("num_attention_heads", 12),
         ("num_channels", 3),
-        ("num_hidden_layers", 12),
         ("patch_size", 16),
     ],
     synonyms: &[],
