@@ -342,7 +342,7 @@ fn a_text_model_inside_another() {
     assert!(model.tied_head && !plain.tied_head, "the outer key holds where the inner has none");
     assert_eq!(
         model.assumptions,
-        ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]
+        ["only the text model of the llava, `text_config`, is trained: its other parts are left out (`vision_config`)"]
     );
     assert_eq!(workloads::Model { tied_head: false, assumptions: Vec::new(), ..model }, plain);
     assert_eq!(

@@ -182,3 +182,25 @@ fn the_text_part_has_the_head_of_the_whole_model() {
     text.remove("architectures");
     assert!(head(whole("LlavaForSequenceClassification", &text).unwrap()).is_some());
 }
+
+/// Parts and keys beside the text model are named, and a feature that no family covers is refused there too.
+#[test]
+fn parts_beside_the_text_model_are_named_or_refused() {
+    let text = read_object("transformers/llama");
+    let whole = |key: &str, value: Value| {
+        let mut object = json!({"model_type": "llava", "text_config": text, "vision_config": {"hidden_size": 1024}});
+        object.as_object_mut().unwrap().insert(key.to_owned(), value);
+        parse(object.as_object().unwrap())
+    };
+    let said = |key: &str, value: Value| whole(key, value).unwrap().assumptions[0].clone();
+    assert_eq!(
+        said("mm_tokens_per_image", json!(256)),
+        "only the text model of the llava, `text_config`, is trained: its other parts are left out \
+         (`mm_tokens_per_image` = 256, `vision_config`)"
+    );
+    let activation = said("projector_hidden_act", json!("gelu"));
+    assert!(activation.ends_with("(`projector_hidden_act` = \"gelu\", `vision_config`)"), "{activation}");
+    assert!(said("image_token_index", json!(3)).ends_with("(`vision_config`)"));
+    let error = whole("lora_rank", json!(8)).unwrap_err();
+    assert!(error.contains("`lora_rank`") && error.contains("adapters"), "{error}");
+}

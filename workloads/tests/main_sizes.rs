@@ -24,7 +24,6 @@ fn parse(object: &Map<String, Value>) -> Result<Model, String> {
 fn main_sizes_and_counts_of_experts_are_never_taken_by_default() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transformers");
     let (mut refused, mut faults) = (0, Vec::new());
-    // `num_heads` beside these are secondary; a list of layers by kind may state their number.
     let keys = [
         "d_model",
         "hidden_size",
@@ -70,9 +69,6 @@ fn main_sizes_and_counts_of_experts_are_never_taken_by_default() {
     assert!(faults.is_empty(), "{faults:?}");
     assert!(refused > 300, "{refused}");
 }
-
-/// Files whose list of layers by kind states their number.
-const LAYERS_LISTED: [&str; 2] = ["nemotron_h", "nemotron_h_latent"];
 
 /// DeepSeek-V4's rates, ratios and numbers of layers are of the right kind and agree.
 #[test]

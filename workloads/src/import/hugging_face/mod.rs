@@ -42,6 +42,7 @@ use crate::error::WorkloadError;
 use crate::model::Model;
 pub use coverage::{FamilyCoverage, family_coverage};
 use entries::ConfigEntries;
+use keys::KeyEffect;
 use reader::ConfigReader;
 use serde_json::{Map, Value};
 
@@ -222,10 +223,38 @@ pub(super) fn parse_config_ignoring(
     let mut model = read_model(name, &format!("{file}, `{part}`"), &text)?;
     let whole =
         reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
+    let others = name_other_parts(file, &entries, (part, object))?;
     model
         .assumptions
-        .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
+        .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out{others}"));
     Ok(model)
+}
+
+/// Returns the keys beside the text model's object that may change the whole model's work, in brackets. A feature that
+/// no family covers is refused there as inside.
+fn name_other_parts(
+    file: &str,
+    entries: &ConfigEntries,
+    (part, object): (&str, &Map<String, Value>),
+) -> Result<String, WorkloadError> {
+    let ignored = |key: &str| {
+        let list = entries.get(keys::ASSUME_IGNORED).and_then(Value::as_array);
+        list.is_some_and(|list| list.iter().any(|known| known == key))
+    };
+    let mut named = Vec::new();
+    let others = entries.pairs().filter(|(key, value)| *key != part && object.get(*key) != Some(*value));
+    for (key, value) in others.filter(|(key, _)| !INHERITED.contains(key) && !ignored(key)) {
+        match keys::effect_of_key(key, value) {
+            KeyEffect::None => {}
+            KeyEffect::Missing(what) => {
+                let cure = format!("{what} are not covered yet: give a model without");
+                return Err(reader::bad_value_error(file, key, value, "absent or null", &cure));
+            }
+            _ if value.is_object() => named.push(format!("`{key}`")),
+            _ => named.push(format!("`{key}` = {}", reader::shorten_value(value))),
+        }
+    }
+    Ok(if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) })
 }
 
 /// Returns an error if a key of a text model stands outside the text model's object and not alike inside.

@@ -68,7 +68,7 @@ pub(super) fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str,
 }
 
 /// Returns a value as in the file, shortened if long.
-fn shorten_value(value: &Value) -> String {
+pub(super) fn shorten_value(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
