@@ -2,7 +2,7 @@
 
 use crate::layer_list::{EncoderDecoderSide, FeedForward, KeyChoice, KeyWindow, Mixer};
 use crate::model::{Experts, Model, Norm, NormPlacement, PositionEncoding};
-use crate::variations::{Indexer, OutputGate, ParallelBranches, QueryKeyNorm, StateSpace};
+use crate::variations::{HeadTokens, Indexer, OutputGate, ParallelBranches, QueryKeyNorm, StateSpace};
 use sim::units::Flops;
 
 fn count_if(condition: bool, count: u64) -> u64 {
@@ -252,6 +252,7 @@ impl Model {
     fn add_end_matrices(&self, layers: u64, vocabulary_rows: u64) -> u64 {
         let patches = self.variations.patches.map_or(0, |patches| patches.numbers.saturating_mul(self.hidden));
         layers
+            .saturating_add(self.end_matrices())
             .saturating_add(self.head_matrices(vocabulary_rows))
             .saturating_add(patches)
             .saturating_add(self.variations.frames.map_or(0, |frames| frames.matrices(self.hidden)))
@@ -263,12 +264,21 @@ impl Model {
         self.variations.further_tokens.saturating_mul(2 * self.hidden * self.hidden)
     }
 
-    /// Returns the weights of products at the model's ends: logits, BERT's transform, OPT's projections.
+    /// Returns the weights of products at the model's ends that every token meets: OPT's projections, and those that
+    /// join streams.
+    fn end_matrices(&self) -> u64 {
+        let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
+        projections.saturating_add(self.last_stream_matrices())
+    }
+
+    /// Returns the weights of the head's products: logits or those of another task, and BERT's transform.
     fn head_matrices(&self, vocabulary_rows: u64) -> u64 {
         let transform = count_if(self.head_transform, self.hidden * self.hidden);
-        let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
-        let rows = self.variations.pooled_head.map_or(vocabulary_rows, |head| head.outputs);
-        self.embedding_width.saturating_mul(rows).saturating_add(transform + projections + self.last_stream_matrices())
+        let last = match self.variations.task_head {
+            Some(head) => head.matrices(self.embedding_width, self.hidden),
+            None => self.embedding_width.saturating_mul(vocabulary_rows),
+        };
+        last.saturating_add(transform)
     }
 
     /// Returns all trained parameters, for the vocabulary without padding; a tied head's matrix counts once.
@@ -309,7 +319,7 @@ impl Model {
             + self.last_stream_vectors();
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
-        let pooled = self.variations.pooled_head.map_or(0, |head| count_if(head.bias, head.outputs));
+        let pooled = self.variations.task_head.map_or(0, |head| head.biases(self.hidden));
         // The token table; or instead of it, the learned vector of every sequence's first token and the patches'
         // biases.
         let table = match self.variations.patches {
@@ -500,9 +510,11 @@ impl Model {
         each_sequence += conditioning.map_or(0, |own| own.operations(self.hidden, self.layer_count()));
         // Every module has its own logits.
         let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
-        let pooled = self.variations.pooled_head.is_some();
+        let pooled = self.variations.task_head.is_some_and(|head| head.tokens != HeadTokens::Every);
         let heads = if pooled { u128::from(sequences) } else { tokens };
-        Flops(u128::from(sequences) * each_sequence + heads * head + self.patch_operations(sequences, sequence_length))
+        let ends = tokens * 6 * u128::from(self.end_matrices());
+        let patches = self.patch_operations(sequences, sequence_length);
+        Flops(u128::from(sequences) * each_sequence + heads * head + ends + patches)
     }
 
     /// Returns the operations of the product that turns patches into tokens: 4 per weight, because its input has no

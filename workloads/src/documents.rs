@@ -44,7 +44,7 @@ impl Model {
         let without = [
             (v.side != EncoderDecoderSide::Only, "an encoder-decoder"),
             (v.patches.is_some(), "images"),
-            (v.pooled_head.is_some(), "a head on one token of a sequence"),
+            (v.task_head.is_some(), "a head of another task than predicting tokens"),
             (v.indexer.is_some(), "keys that an indexer chooses"),
             (v.compressed.is_some(), "keys compressed over time"),
         ];

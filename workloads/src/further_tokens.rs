@@ -25,7 +25,7 @@ impl Model {
             cure: cure.to_owned(),
         };
         let v = &self.variations;
-        let plain = self.causal && v.side == EncoderDecoderSide::Only && v.patches.is_none() && v.pooled_head.is_none();
+        let plain = self.causal && v.side == EncoderDecoderSide::Only && v.patches.is_none() && v.task_head.is_none();
         if further_tokens > MAX_FURTHER_TOKENS {
             return Err(error(&format!("at most {MAX_FURTHER_TOKENS}"), "published runs have 1"));
         }

@@ -101,7 +101,7 @@ fn check_generates(model: &Model) -> Result<(), WorkloadError> {
         Some("it has an encoder and a decoder")
     } else if !model.causal {
         Some("its tokens see later ones")
-    } else if model.variations.pooled_head.is_some() {
+    } else if model.variations.task_head.is_some() {
         Some("its head gives classes")
     } else {
         None

@@ -165,13 +165,65 @@ impl SoundFrames {
     }
 }
 
-/// A head on one token of every sequence, instead of all of them (classes of an image, an embedding of a text).
+/// The tokens that a [`TaskHead`] reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeadTokens {
+    /// One of every sequence.
+    #[default]
+    One,
+    /// One of every sequence, after a product as wide as the model, with a bias, and tanh (BERT's pooler).
+    Pooled,
+    /// All.
+    Every,
+}
+
+/// A head of another task instead of logits for the vocabulary: classes of an image, a text or its tokens, or the
+/// embedding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PooledHead {
+pub struct TaskHead {
     /// Width of its result.
     pub outputs: u64,
-    /// True if it has a bias.
+    /// True if its product has a bias.
     pub bias: bool,
+    /// The tokens that it reads.
+    #[serde(default, skip_serializing_if = "HeadTokens::is_one")]
+    pub tokens: HeadTokens,
+    /// True if it has no product: the loss covers the model's own vectors.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub without_product: bool,
+}
+
+impl HeadTokens {
+    /// For serde: the usual choice is not written.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
+    fn is_one(&self) -> bool {
+        *self == Self::One
+    }
+}
+
+impl TaskHead {
+    /// Returns the head on one token of every sequence.
+    #[must_use]
+    pub fn on_one_token(outputs: u64, bias: bool) -> Self {
+        Self { outputs, bias, tokens: HeadTokens::One, without_product: false }
+    }
+
+    /// Returns the weights of its products after vectors of `width`, in a model as wide as `hidden`.
+    pub(crate) fn matrices(&self, width: u64, hidden: u64) -> u64 {
+        let product = if self.without_product { 0 } else { width.saturating_mul(self.outputs) };
+        product.saturating_add(self.pooler_width(hidden).saturating_mul(hidden))
+    }
+
+    /// Returns its biases in a model as wide as `hidden`.
+    pub(crate) fn biases(&self, hidden: u64) -> u64 {
+        let product = if self.bias && !self.without_product { self.outputs } else { 0 };
+        product.saturating_add(self.pooler_width(hidden))
+    }
+
+    fn pooler_width(&self, hidden: u64) -> u64 {
+        if self.tokens == HeadTokens::Pooled { hidden } else { 0 }
+    }
 }
 
 /// The indexer of sparse attention: small heads score all earlier tokens, and a query attends to the best ones.
@@ -350,8 +402,9 @@ pub struct Variations {
     /// The conditioning of all branches, in models that denoise images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conditioning: Option<Conditioning>,
-    /// A head on one token of every sequence.
-    pub pooled_head: Option<PooledHead>,
+    /// A head of another task than predicting tokens.
+    #[serde(rename = "pooled_head")]
+    pub task_head: Option<TaskHead>,
     /// Modules that predict further tokens, each a layer like the last one
     /// ([`crate::Model::with_further_token_modules`]).
     pub further_tokens: u64,

@@ -256,7 +256,10 @@ fn layers_see_the_chunks_that_a_file_gives_them() {
             .replace("\"llama\"", "\"llama4_text\"")
             .replace("_layers\": 32", "_layers\": 4")
             .replace("_embeddings\": 4096", "_embeddings\": 131072")
-            .replace("\"vocab_size\"", &format!("\"num_local_experts\": 16, {keys} \"vocab_size\""));
+            .replace(
+                "\"vocab_size\"",
+                &format!("\"num_local_experts\": 16, \"num_experts_per_tok\": 1, {keys} \"vocab_size\""),
+            );
         parse_config("config.json", "config.json", &text).map_err(|e| e.to_string())
     };
     let chunked = |keys: &str| {
@@ -339,7 +342,7 @@ fn a_text_model_inside_another() {
     assert!(model.tied_head && !plain.tied_head, "the outer key holds where the inner has none");
     assert_eq!(
         model.assumptions,
-        ["only the text model of the llava, `text_config`, is trained: its other parts are left out"]
+        ["only the text model of the llava, `text_config`, is trained: its other parts are left out (`vision_config`)"]
     );
     assert_eq!(workloads::Model { tied_head: false, assumptions: Vec::new(), ..model }, plain);
     assert_eq!(
@@ -672,7 +675,13 @@ fn a_side_alone_or_another_form_is_refused() {
         let file = format!("transformers/{family}");
         assert_refused(&file, "is_encoder_decoder", "false", "true");
         assert_refused(&file, "is_encoder_decoder", "\"banana\"", "true or false");
-        for value in ["[\"BartForCausalLM\"]", "[\"T5EncoderModel\"]", "\"BartModel\"", "[3]"] {
+        for value in [
+            "[\"BartForCausalLM\"]",
+            "[\"T5EncoderModel\"]",
+            "[\"BartForSequenceClassification\"]",
+            "\"BartModel\"",
+            "[3]",
+        ] {
             assert_refused(&file, "architectures", value, "a list of classes with an encoder and a decoder");
         }
         assert_refused(&file, "scale_embedding", "\"maybe\"", "true or false");

@@ -24,9 +24,13 @@ fn original(layers: u64, hidden: u64, heads: u64) -> Model {
     parse(&format!("{{\"model_type\": \"dit\", {sizes}}}")).unwrap()
 }
 
-/// The same in diffusers: `out_channels` is twice `in_channels`, noise and variance.
+/// The same in diffusers: `out_channels` is twice `in_channels`, noise and variance. Sizes that `keys` lacks are those
+/// of XL/2.
 fn diffusers(keys: &str) -> Result<Model, String> {
-    parse(&format!("{{\"_class_name\": \"DiTTransformer2DModel\"{keys}}}"))
+    let sizes = [("num_layers", 28), ("num_attention_heads", 16), ("attention_head_dim", 72)];
+    let others = sizes.iter().filter(|(key, _)| !keys.contains(key));
+    let others: String = others.map(|(key, value)| format!(", \"{key}\": {value}")).collect();
+    parse(&format!("{{\"_class_name\": \"DiTTransformer2DModel\"{others}{keys}}}"))
 }
 
 /// (layers, width, heads, billions of multiply-additions of a forward pass of one image in table 4, parameters that
@@ -74,8 +78,9 @@ fn parameters_are_diffusers_and_the_published_ones() {
                  \"activation_fn\": \"swiglu\", \"sample_size\": 64";
     let model = diffusers(large).unwrap();
     assert_eq!((model.parameters(), model.max_sequence), (46_901_408, 1024));
-    let older = "{\"_class_name\": \"Transformer2DModel\", \"num_attention_heads\": 4, \"num_layers\": 2, \
-                 \"in_channels\": 4, \"num_embeds_ada_norm\": 10, \"norm_elementwise_affine\": false, \
+    let older = "{\"_class_name\": \"Transformer2DModel\", \"num_attention_heads\": 4, \"attention_head_dim\": 88, \
+                 \"num_layers\": 2, \"in_channels\": 4, \"num_embeds_ada_norm\": 10, \
+                 \"norm_elementwise_affine\": false, \
                  \"patch_size\": 2, \"sample_size\": 32, \"norm_type\": \"ada_norm_zero\"}";
     assert_eq!(parse(older).unwrap().parameters(), 6_160_368);
 }
@@ -164,7 +169,8 @@ fn what_is_not_modelled_is_refused() {
     let older = |keys: &str| {
         parse(&format!(
             "{{\"_class_name\": \"Transformer2DModel\", \"patch_size\": 2, \"sample_size\": 32, \"in_channels\": 4, \
-             \"num_embeds_ada_norm\": 10{keys}}}"
+             \"num_embeds_ada_norm\": 10, \"num_attention_heads\": 16, \"attention_head_dim\": 88, \
+             \"num_layers\": 1{keys}}}"
         ))
     };
     let zero = ", \"norm_type\": \"ada_norm_zero\"";
@@ -186,7 +192,10 @@ fn what_is_not_modelled_is_refused() {
             older(&format!("{zero}, \"norm_elementwise_affine\": false, \"attention_type\": \"gated\"")),
             "`attention_type`",
         ),
-        (parse("{\"model_type\": \"dit\", \"mlp_ratio\": \"four\"}"), "`mlp_ratio` is \"four\""),
+        (
+            parse("{\"model_type\": \"dit\", \"depth\": 2, \"hidden_size\": 384, \"mlp_ratio\": \"four\"}"),
+            "`mlp_ratio` is \"four\"",
+        ),
         (parse("{\"model_type\": \"dit\", \"num_layers\": 28}"), "did you mean `depth`?"),
         (parse("{\"_class_name\": \"SD3Transformer2DModel\"}"), "key `_class_name` is \"SD3Transformer2DModel\""),
         (parse("{\"_class_name\": \"FluxTransformer2DModel\"}"), "(MM-DiT; DiT is near), which is not covered yet"),

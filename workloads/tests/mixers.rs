@@ -549,8 +549,8 @@ fn bad_lists_of_layers_are_named() {
         (set("llama", "model_type", "albert".into()), ["albert", "share their weights"]),
         (set("llama", "block_configs", json("[{}]")), ["block_configs", "not covered"]),
         (
-            set("llama_classes", "architectures", json(r#"["LlamaForTokenClassification"]"#)),
-            ["LlamaForTokenClassification", "ForCausalLM"],
+            set("llama_classes", "architectures", json(r#"["LlamaForMultipleChoice"]"#)),
+            ["LlamaForMultipleChoice", "...ForTokenClassification"],
         ),
     ] {
         for part in parts {

@@ -39,8 +39,8 @@ fn refused_features(model: &Model) -> [(bool, &'static str); 20] {
         (matches!(model.variations.window, Some(KeyWindow::Chunk { .. })), "attention in chunks"),
         (model.variations.side != EncoderDecoderSide::Only, "an encoder and a decoder"),
         (
-            model.variations.patches.is_some() || model.variations.pooled_head.is_some(),
-            "images, or a head on one token",
+            model.variations.patches.is_some() || model.variations.task_head.is_some(),
+            "images, or a head of another task than predicting tokens",
         ),
         (model.variations.norm_without_bias, "LayerNorm without a bias"),
         (model.variations.parallel.is_some(), "attention and MLP beside each other"),

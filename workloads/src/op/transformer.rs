@@ -17,8 +17,8 @@ use crate::layer_names::{LEADING_LAYER, TRAILING_LAYER};
 use crate::lowering::{Attention, ContextMethod, LossForm};
 use crate::model::{Experts, NormPlacement, PositionEncoding};
 use crate::parallel::{DeviceSlice, Heads, kv_heads_of_device};
-use crate::variations::{Indexer, OutputGate, ParallelBranches, PooledHead, Variations};
-use sim::kernel::{CollectiveKind, Direction, RowFunction};
+use crate::variations::{HeadTokens, Indexer, OutputGate, ParallelBranches, TaskHead, Variations};
+use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
 impl SegmentPlan<'_> {
@@ -550,10 +550,11 @@ impl SegmentPlan<'_> {
             return conditioning::build_denoising_head(self, graph, own, x);
         }
         let hidden = x;
-        x = self.add_head_vectors(&mut graph, x);
-        if let Some(head) = model.variations.pooled_head {
-            return self.build_pooled_head(graph, head, x);
+        if let Some(head) = model.variations.task_head {
+            x = self.add_last_vectors(&mut graph, x);
+            return self.build_task_head(graph, head, x);
         }
+        x = self.add_head_vectors(&mut graph, x);
         let chunks = self.loss_chunks(model.embedding_width);
         let logits = self.add_logits(&mut graph, shape, chunks, x);
         let loss = loss::add_loss(&mut graph, shape, "head.loss", (self.slice.vocabulary, chunks), logits);
@@ -614,8 +615,14 @@ impl SegmentPlan<'_> {
         made
     }
 
-    /// Adds the final norm, BERT's transform and OPT's projection; returns the vectors that make logits.
-    fn add_head_vectors(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+    /// Adds all of [`Self::add_last_vectors`] and the head's transform; returns the vectors that make logits.
+    fn add_head_vectors(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
+        let x = self.add_last_vectors(graph, x);
+        self.add_head_transform(graph, x)
+    }
+
+    /// Adds the final norm and OPT's projection; returns a vector for every token.
+    fn add_last_vectors(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let model = self.model;
         if let Some(streams) = model.variations.streams {
             x = streams::add_last_sum(graph, self, streams, x);
@@ -623,6 +630,15 @@ impl SegmentPlan<'_> {
         if model.final_norm {
             x = self.add_norm_operator(graph, "head.norm", model.hidden, x);
         }
+        if model.embedding_width != model.hidden {
+            x = self.add_replicated_product(graph, "head.projection", (model.hidden, model.embedding_width), false, x);
+        }
+        x
+    }
+
+    /// Adds BERT's product, activation and norm before the logits, if the model has them.
+    fn add_head_transform(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
+        let model = self.model;
         if model.head_transform {
             let bias = !model.variations.transform_without_bias;
             x = self.add_replicated_product(graph, "head.transform", (model.hidden, model.hidden), bias, x);
@@ -637,31 +653,31 @@ impl SegmentPlan<'_> {
             );
             x = self.add_norm_operator(graph, "head.transform_norm", model.hidden, x);
         }
-        if model.embedding_width != model.hidden {
-            x = self.add_replicated_product(graph, "head.projection", (model.hidden, model.embedding_width), false, x);
-        }
         x
     }
 
-    /// Adds logits and loss of one token per sequence; every device computes the same.
-    fn build_pooled_head(&self, mut graph: GraphBuilder, head: PooledHead, x: TensorId) -> OperatorGraph {
-        let shape = OperatorContext { loss: LossForm::Whole, ..self.sequence_context() };
-        let x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", self.model.hidden, x);
-        let outputs = &[("out", head.outputs)];
-        let (name, split) = ("head.logits".to_owned(), WeightSplit::Replicated);
-        let product = Linear {
-            name,
-            input: self.model.hidden,
-            outputs,
-            bias: head.bias,
-            split,
-            shares_input: false,
-            narrow: false,
-            chunks: 1,
-        };
-        let logits = product.add_linear(&mut graph, &shape, x)[0];
-        graph.set_role_of_last(OperatorRole::Logits);
-        let loss = loss::add_loss(&mut graph, &shape, "head.loss", (head.outputs, 1), logits);
+    /// Adds result and loss of another task, for one token per sequence or for all. Every device computes the same.
+    fn build_task_head(&self, mut graph: GraphBuilder, head: TaskHead, mut x: TensorId) -> OperatorGraph {
+        let width = self.model.embedding_width;
+        let every = head.tokens == HeadTokens::Every;
+        let context = if every { self.unsplit_context() } else { self.sequence_context() };
+        let shape = OperatorContext { loss: LossForm::Whole, ..context };
+        if !every {
+            x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", width, x);
+        }
+        // The products of all tokens are those of a replicated weight; one token's are on no split tokens.
+        let own = Self { shape: if every { self.shape } else { shape }, ..*self };
+        x = own.add_head_transform(&mut graph, x);
+        if head.tokens == HeadTokens::Pooled {
+            x = own.add_replicated_product(&mut graph, "head.pooler", (width, width), true, x);
+            let name = "head.pooler_activation";
+            x = activation::add_activation(&mut graph, &shape, name, ElementwiseFunction::Tanh, width, x);
+        }
+        if !head.without_product {
+            x = own.add_replicated_product(&mut graph, "head.logits", (width, head.outputs), head.bias, x);
+            graph.set_role_of_last(OperatorRole::Logits);
+        }
+        let loss = loss::add_loss(&mut graph, &shape, "head.loss", (head.outputs, 1), x);
         graph.set_role_of_last(OperatorRole::Loss);
         graph.finish_graph(loss)
     }

@@ -32,13 +32,10 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         ],
     ],
     defaults: &[
-        ("hidden_size", 4096),
         ("intermediate_size", 14_336),
         ("max_position_embeddings", 4096),
         ("moe_layer_frequency", 2),
         ("num_attention_heads", 32),
-        ("num_hidden_layers", 32),
-        ("vocab_size", 32_000),
     ],
     synonyms: SYNONYMS,
     read: read_arctic,

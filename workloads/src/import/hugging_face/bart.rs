@@ -116,7 +116,6 @@ const SYNONYMS: &[(&str, &str)] = &[("hidden_size", "d_model"), ("num_attention_
 const SIDES: &[&str] = &[
     "activation_dropout",
     "activation_function",
-    "architectures",
     "attention_dropout",
     "d_model",
     "decoder_attention_heads",

@@ -1,6 +1,6 @@
 //! BERT: post-norm, token types, and a masked-language-model head (a product, an activation, a norm, tied logits with a
 //! bias). Megatron-BERT instead has norms before attention and MLP, one after the last layer, and none on the
-//! embedding. For classification (`architectures`), a head on the first token stands in place of the logits.
+//! embedding. Other heads (`architectures`) are those of [`super::heads`].
 
 use super::ModelFamily;
 use super::reader::ConfigReader;
@@ -8,7 +8,7 @@ use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
-use crate::variations::{PooledHead, Variations};
+use crate::variations::Variations;
 use sim::kernel::ElementwiseFunction;
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
@@ -18,13 +18,11 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "hidden_act",
         "hidden_dropout_prob",
         "hidden_size",
-        "id2label",
         "intermediate_size",
         "is_decoder",
         "max_position_embeddings",
         "num_attention_heads",
         "num_hidden_layers",
-        "num_labels",
         "position_embedding_type",
         "type_vocab_size",
         "vocab_size",
@@ -59,7 +57,6 @@ fn read_bert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     )?;
     let residual = reader.read_probability("hidden_dropout_prob", 0.1)?;
     let post = reader.model_type != "megatron-bert";
-    let classes = read_classes(reader)?;
     Ok(Model {
         name: reader.name.to_owned(),
         family: reader.model_type.clone(),
@@ -93,28 +90,12 @@ fn read_bert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
             residual,
             activation: 0.0,
         },
-        tied_head: reader.read_flag("tie_word_embeddings", true)? && classes.is_none(),
-        head_transform: classes.is_none(),
+        tied_head: reader.read_flag("tie_word_embeddings", true)?,
+        head_transform: true,
         head_bias: true,
-        variations: Variations {
-            pooled_head: classes.map(|outputs| PooledHead { outputs, bias: true }),
-            ..Variations::default()
-        },
+        variations: Variations::default(),
         list: LayerList::default(),
         documents: Vec::new(),
         assumptions: Vec::new(),
     })
-}
-
-/// Returns the classes of a model for classification (`BertForSequenceClassification`: 2 unless the file says more).
-/// Its head is a product on the first token after a pooling product, which is left out: two thousandths of a layer.
-fn read_classes(reader: &ConfigReader<'_>) -> Result<Option<u64>, WorkloadError> {
-    let named = reader.get("architectures").and_then(|names| names.as_array());
-    let classifies =
-        |name: &serde_json::Value| name.as_str().is_some_and(|name| name.ends_with("ForSequenceClassification"));
-    if !named.is_some_and(|names| names.iter().any(classifies)) {
-        return Ok(None);
-    }
-    let labels = reader.get("id2label").and_then(|labels| labels.as_object()).map(|labels| labels.len() as u64);
-    Ok(Some(labels.or(reader.read_optional_dimension("num_labels", MAX_VOCABULARY)?).unwrap_or(2)))
 }

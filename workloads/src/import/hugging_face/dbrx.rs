@@ -32,17 +32,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "resid_pdrop",
         "vocab_size",
     ]],
-    defaults: &[
-        ("d_model", 2048),
-        ("ffn_hidden_size", 3584),
-        ("kv_n_heads", 1),
-        ("max_seq_len", 2048),
-        ("moe_num_experts", 4),
-        ("n_heads", 16),
-        ("n_layers", 24),
-        ("num_experts_per_tok", 1),
-        ("vocab_size", 32_000),
-    ],
+    defaults: &[("ffn_hidden_size", 3584), ("kv_n_heads", 1), ("max_seq_len", 2048), ("n_heads", 16)],
     synonyms: &[("num_attention_heads", "n_heads"), ("num_hidden_layers", "n_layers")],
     read: read_dbrx,
 };

@@ -19,6 +19,12 @@ use serde_json::Value;
 const MOST_STREAMS: u64 = 64;
 const MOST_ROUNDS: u64 = 1000;
 
+/// Layers whose experts a table chooses, where the file does not say (transformers 5.24, `default_num_hash_layers`).
+const DEFAULT_HASH_LAYERS: u64 = 3;
+
+/// The key of the tokens per entry by kind of layer.
+const RATES: &str = "compress_rates";
+
 /// Kinds of layers by transformers' names, and the entries that their queries see.
 const KINDS: [(&str, KeyChoice); 3] = [
     ("heavily_compressed_attention", KeyChoice::Entries),
@@ -80,7 +86,15 @@ fn read_deepseek_v4(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         let limit = "1: one key serves all heads";
         return Err(reader.value_error("num_key_value_heads", model.kv_heads, limit, "correct it"));
     }
-    let rotated = reader.read_optional_dimension("qk_rope_head_dim", model.head_dim)?.or(model.variations.rotated);
+    let rotated = reader.read_optional_dimension("qk_rope_head_dim", model.head_dim)?;
+    if let Some(rotated) = rotated.filter(|_| reader.get("partial_rotary_factor").is_some())
+        && Some(rotated) != model.variations.rotated
+    {
+        let part = model.variations.rotated.unwrap_or(model.head_dim);
+        let limit = format!("`head_dim` x `partial_rotary_factor` ({part})");
+        return Err(reader.value_error("qk_rope_head_dim", rotated, &limit, "leave one of the two out"));
+    }
+    let rotated = rotated.or(model.variations.rotated);
     let model = add_experts(reader, model)?;
     let kinds = read_kinds(reader, model.layers)?;
     let own = read_attention(reader, &model)?;
@@ -126,10 +140,8 @@ fn note_assumptions(reader: &ConfigReader<'_>, indexed: bool) {
 
 /// Reads widths, groups and the tokens of an entry.
 fn read_attention(reader: &ConfigReader<'_>, model: &Model) -> Result<CompressedAttention, WorkloadError> {
-    let rate = |inner: &str, key: &'static str| match reader.get("compress_rates").and_then(|rates| rates.get(inner)) {
-        Some(value) => reader.nested_dimension(("compress_rates", inner), value, MAX_POSITIONS),
-        None => reader.read_dimension(key, MAX_POSITIONS),
-    };
+    check_rates(reader)?;
+    let rate = |inner: &str, key: &'static str| read_rate(reader, inner, key);
     let [all, chosen, _] = KINDS.map(|(name, _)| name);
     let own = CompressedAttention {
         query_rank: reader.read_dimension("q_lora_rank", MAX_WIDTH)?,
@@ -146,19 +158,61 @@ fn read_attention(reader: &ConfigReader<'_>, model: &Model) -> Result<Compressed
     Ok(own)
 }
 
+/// Returns an error if `compress_rates` is no object of numbers by kind of layer.
+fn check_rates(reader: &ConfigReader<'_>) -> Result<(), WorkloadError> {
+    let Some(value) = reader.get(RATES) else { return Ok(()) };
+    let known = |key: &String| KINDS.iter().any(|(name, keys)| name == key && *keys != KeyChoice::All);
+    if value.as_object().is_some_and(|rates| rates.keys().all(known)) {
+        return Ok(());
+    }
+    let [all, chosen, _] = KINDS.map(|(name, _)| name);
+    let limit = format!("an object of numbers by kind of layer, \"{all}\" and \"{chosen}\"");
+    Err(reader.value_error(RATES, value.clone(), &limit, "correct the kinds, or leave it out for 128 and 4"))
+}
+
+/// Reads the tokens per entry of a kind of layer, which older files give under a key of its own.
+fn read_rate(reader: &ConfigReader<'_>, inner: &str, key: &'static str) -> Result<u64, WorkloadError> {
+    let older = reader.read_dimension(key, MAX_POSITIONS)?;
+    let Some(rates) = reader.get(RATES) else { return Ok(older) };
+    let name = format!("{RATES}.{inner}");
+    let Some(value) = rates.get(inner) else {
+        if reader.get(key).is_some() {
+            return Ok(older);
+        }
+        let limit = "a whole number of tokens per entry";
+        return Err(reader.value_error(&name, Value::Null, limit, "add the model's own value"));
+    };
+    let rate = reader.nested_dimension((RATES, inner), value, MAX_POSITIONS)?;
+    if reader.get(key).is_some() && older != rate {
+        let limit = format!("`{key}` ({older}), another name of the same number");
+        return Err(reader.value_error(&name, rate, &limit, "leave one of the two out"));
+    }
+    Ok(rate)
+}
+
 /// Reads which entries each layer sees: by kind, or by the tokens per entry (0 for none), of which the published files
 /// list one more for the module that predicts a further token.
 fn read_kinds(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<KeyChoice>, WorkloadError> {
     let known = KINDS.map(|(name, _)| name);
+    let by_ratio = read_ratios(reader, layers)?;
     if let Some(types) = read_types_of_layers(reader, layers, &known)? {
         let kind = |name: &&str| KINDS.iter().find(|(known, _)| known == name).map(|(_, keys)| *keys);
-        return Ok(types.iter().filter_map(kind).collect());
+        let by_type: Vec<KeyChoice> = types.iter().filter_map(kind).collect();
+        if by_ratio.is_some_and(|by_ratio| by_ratio != by_type) {
+            let given = reader.get("compress_ratios").cloned().unwrap_or_default();
+            let limit = "the kinds of `layer_types`: 0, 4 and 128 for sliding, sparse and heavily compressed attention";
+            return Err(reader.value_error("compress_ratios", given, limit, "leave one of the two out"));
+        }
+        return Ok(by_type);
     }
-    let Some(value) = reader.get("compress_ratios") else {
-        let kind =
-            |layer: u64| if layer < 2 || layer.is_multiple_of(2) { KeyChoice::Entries } else { KeyChoice::Indexed };
-        return Ok((0..layers).map(kind).collect());
-    };
+    let kind = |layer: u64| if layer < 2 || layer.is_multiple_of(2) { KeyChoice::Entries } else { KeyChoice::Indexed };
+    Ok(by_ratio.unwrap_or_else(|| (0..layers).map(kind).collect()))
+}
+
+/// Reads the kinds of layers from the tokens per entry, if the file lists them.
+fn read_ratios(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<KeyChoice>>, WorkloadError> {
+    let Some(value) = reader.get("compress_ratios") else { return Ok(None) };
+    let further = reader.read_count("num_nextn_predict_layers", MAX_LAYERS, 1)?;
     let kind = |ratio: &Value| match ratio.as_u64() {
         Some(0) => Some(KeyChoice::All),
         Some(4) => Some(KeyChoice::Indexed),
@@ -166,8 +220,8 @@ fn read_kinds(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<KeyChoice>, 
         _ => None,
     };
     let list = value.as_array().and_then(|list| list.iter().map(kind).collect::<Option<Vec<KeyChoice>>>());
-    match list.filter(|list| list.len() as u64 >= layers) {
-        Some(list) => Ok(list.into_iter().take(layers as usize).collect()),
+    match list.filter(|list| [layers, layers + further].contains(&(list.len() as u64))) {
+        Some(list) => Ok(Some(list.into_iter().take(layers as usize).collect())),
         None => {
             let limit = format!("a list of `num_hidden_layers` ({layers}) numbers, each 0, 4 or 128");
             Err(reader.value_error("compress_ratios", value.clone(), &limit, "correct one of the two"))
@@ -189,10 +243,12 @@ fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workloa
         return Err(reader.value_error("n_shared_experts", given, limit, "correct it"));
     }
     let types = read_types_under_key(reader, "mlp_layer_types", model.layers, &["hash_moe", "moe"])?;
-    let by_table = match types {
-        Some(types) => types.iter().filter(|kind| **kind == "hash_moe").count() as u64,
-        None => reader.read_count("num_hash_layers", MAX_LAYERS, 3)?,
-    };
+    let first = reader.read_count("num_hash_layers", model.layers, DEFAULT_HASH_LAYERS.min(model.layers))?;
+    let by_table = types.map_or(first, |types| types.iter().filter(|kind| **kind == "hash_moe").count() as u64);
+    if reader.get("num_hash_layers").is_some() && by_table != first {
+        let limit = format!("the number of \"hash_moe\" in `mlp_layer_types` ({by_table})");
+        return Err(reader.value_error("num_hash_layers", first, &limit, "leave one of the two out"));
+    }
     if by_table > 0 {
         reader.note_assumption(format!(
             "a table by token chooses the experts of {by_table} layers: it has no gradient and is not counted"

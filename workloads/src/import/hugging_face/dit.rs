@@ -56,15 +56,7 @@ const ACTIVATIONS: &[(&str, ElementwiseFunction, bool)] = &[
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["DiTTransformer2DModel"],
     keys: &[DIFFUSERS],
-    defaults: &[
-        ("attention_head_dim", 72),
-        ("in_channels", 4),
-        ("num_attention_heads", 16),
-        ("num_embeds_ada_norm", 1000),
-        ("num_layers", 28),
-        ("patch_size", 2),
-        ("sample_size", 32),
-    ],
+    defaults: &[("in_channels", 4), ("num_embeds_ada_norm", 1000), ("patch_size", 2), ("sample_size", 32)],
     synonyms: SYNONYMS,
     read: |reader| {
         reader.require_text("norm_type", "ada_norm_zero", NEAR)?;
@@ -91,7 +83,7 @@ pub(super) const OLDER: ModelFamily = ModelFamily {
             "use_linear_projection",
         ],
     ],
-    defaults: &[("attention_head_dim", 88), ("num_attention_heads", 16), ("num_layers", 1)],
+    defaults: &[],
     synonyms: SYNONYMS,
     read: |reader| {
         if reader.get("norm_type").is_none() {
@@ -122,15 +114,7 @@ pub(super) const ORIGINAL: ModelFamily = ModelFamily {
         "num_heads",
         "patch_size",
     ]],
-    defaults: &[
-        ("depth", 28),
-        ("hidden_size", 1152),
-        ("in_channels", 4),
-        ("input_size", 32),
-        ("num_classes", 1000),
-        ("num_heads", 16),
-        ("patch_size", 2),
-    ],
+    defaults: &[("in_channels", 4), ("input_size", 32), ("num_classes", 1000), ("num_heads", 16), ("patch_size", 2)],
     synonyms: &[
         ("num_attention_heads", "num_heads"),
         ("num_hidden_layers", "depth"),

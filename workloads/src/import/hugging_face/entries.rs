@@ -58,6 +58,14 @@ impl ConfigEntries {
         }
     }
 
+    /// Gives a key another value, if there is one.
+    pub(super) fn replace_value(&mut self, key: &str, value: Option<&Value>) {
+        if let Some(value) = value {
+            self.0.retain(|(known, _)| known != key);
+            self.0.push((key.to_owned(), value.clone()));
+        }
+    }
+
     /// Renames a number that the file has under another family's name to the one that `read` accepts. Two names with
     /// unlike values are returned.
     pub(super) fn rename_synonyms(&mut self, read: impl Fn(&str) -> bool) -> Result<(), (String, String)> {

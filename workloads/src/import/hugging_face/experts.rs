@@ -130,7 +130,6 @@ pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
     defaults: &[
         ("moe_intermediate_size", 1408),
         ("shared_expert_intermediate_size", 5632),
-        ("num_experts_per_tok", 4),
         ("num_key_value_heads", 16),
     ],
     synonyms: SYNONYMS,
@@ -146,7 +145,7 @@ pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
 pub(super) const QWEN3_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen3_moe", "qwen3_vl_moe_text"],
     keys: &[llama::KEYS, QWEN_KEYS],
-    defaults: &[("moe_intermediate_size", 768), ("num_experts_per_tok", 8), ("num_key_value_heads", 4)],
+    defaults: &[("moe_intermediate_size", 768), ("num_key_value_heads", 4)],
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_upper_windows(reader, read_qwen_experts(reader, None)?)?;
@@ -201,7 +200,7 @@ pub(super) fn read_layer_list(
 pub(super) const OLMOE: ModelFamily = ModelFamily {
     model_types: &["olmoe", "flex_olmo"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts", "num_experts_per_tok"]],
-    defaults: &[("num_experts_per_tok", 8)],
+    defaults: &[],
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
@@ -265,7 +264,7 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
             "use_qk_norm",
         ],
     ],
-    defaults: &[("attention_chunk_size", 8192), ("num_experts_per_tok", 1), ("num_key_value_heads", 8)],
+    defaults: &[("attention_chunk_size", 8192), ("num_key_value_heads", 8)],
     synonyms: EXPERT_SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;

@@ -99,7 +99,9 @@ pub(super) const GRANITE_HYBRID: ModelFamily = ModelFamily {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
         let layers = model.layers;
         let shared = reader.read_dimension("shared_intermediate_size", MAX_FFN)?;
-        let model = if reader.read_count("num_local_experts", MAX_WIDTH, 0)? == 0 {
+        // Zero makes a dense model; the number is never taken by default.
+        let dense = reader.get("num_local_experts").and_then(Value::as_u64) == Some(0);
+        let model = if dense {
             Model { ffn: shared, ..model }
         } else {
             let shared = Some(SharedExpert { ffn: shared, weighed: false });
@@ -194,7 +196,6 @@ pub(super) const JAMBA: ModelFamily = ModelFamily {
         ("mamba_d_state", 16),
         ("mamba_expand", 2),
         ("max_position_embeddings", 262_144),
-        ("num_experts_per_tok", 2),
         ("num_key_value_heads", 8),
     ],
     synonyms: SYNONYMS,

@@ -13,6 +13,9 @@ pub(super) const COMMON: &[&str] = &[
     ASSUME_IGNORED,
 ];
 
+/// The sizes that a file states. Only families whose published files omit them have defaults, which are noted.
+pub(super) const MAIN_SIZES: &[&str] = &["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"];
+
 /// coplace's own key: names of keys that the user takes to change nothing.
 pub(super) const ASSUME_IGNORED: &str = "assume_ignored";
 

@@ -75,6 +75,8 @@ pub(super) fn read_without_mlp(reader: &ConfigReader<'_>, defaults: LlamaDefault
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
     let head_dim = match reader.read_optional_dimension("head_dim", MAX_WIDTH)? {
         Some(dim) => dim,
+        // Latent attention has head dimensions of its own, which its reader sets.
+        None if reader.reads_latent_attention() => (hidden / heads).max(1),
         None => {
             reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
             hidden / heads

@@ -40,12 +40,9 @@ pub(super) const MAMBA2: ModelFamily = ModelFamily {
         ("conv_kernel", 4),
         ("expand", 2),
         ("head_dim", 64),
-        ("hidden_size", 4096),
         ("n_groups", 8),
         ("num_heads", 128),
-        ("num_hidden_layers", 64),
         ("state_size", 128),
-        ("vocab_size", 32_768),
     ],
     synonyms: &[("d_model", "hidden_size"), ("n_layer", "num_hidden_layers")],
     read: |reader| {

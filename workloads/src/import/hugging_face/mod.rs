@@ -6,7 +6,6 @@ mod arctic;
 mod bart;
 mod bert;
 mod bloom;
-mod classes;
 mod coverage;
 mod dbrx;
 mod deepseek;
@@ -18,6 +17,7 @@ mod falcon;
 mod gemma;
 mod gpt2;
 mod gpt_neox;
+mod heads;
 mod hybrids;
 mod keys;
 mod linear_attention;
@@ -42,6 +42,7 @@ use crate::error::WorkloadError;
 use crate::model::Model;
 pub use coverage::{FamilyCoverage, family_coverage};
 use entries::ConfigEntries;
+use keys::KeyEffect;
 use reader::ConfigReader;
 use serde_json::{Map, Value};
 
@@ -216,13 +217,44 @@ pub(super) fn parse_config_ignoring(
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
     check_outer_keys(file, &entries, (part, object))?;
-    let mut model = read_model(name, &format!("{file}, `{part}`"), &entries.flatten_object(object, INHERITED))?;
+    let mut text = entries.flatten_object(object, INHERITED);
+    // The class of the whole model counts: that of a part is a leftover of the file that it came from.
+    text.replace_value(heads::KEY, entries.get(heads::KEY));
+    let mut model = read_model(name, &format!("{file}, `{part}`"), &text)?;
     let whole =
         reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
+    let others = name_other_parts(file, &entries, (part, object))?;
     model
         .assumptions
-        .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out"));
+        .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out{others}"));
     Ok(model)
+}
+
+/// Returns the keys beside the text model's object that may change the whole model's work, in brackets. A feature that
+/// no family covers is refused there as inside.
+fn name_other_parts(
+    file: &str,
+    entries: &ConfigEntries,
+    (part, object): (&str, &Map<String, Value>),
+) -> Result<String, WorkloadError> {
+    let ignored = |key: &str| {
+        let list = entries.get(keys::ASSUME_IGNORED).and_then(Value::as_array);
+        list.is_some_and(|list| list.iter().any(|known| known == key))
+    };
+    let mut named = Vec::new();
+    let others = entries.pairs().filter(|(key, value)| *key != part && object.get(*key) != Some(*value));
+    for (key, value) in others.filter(|(key, _)| !INHERITED.contains(key) && !ignored(key)) {
+        match keys::effect_of_key(key, value) {
+            KeyEffect::None => {}
+            KeyEffect::Missing(what) => {
+                let cure = format!("{what} are not covered yet: give a model without");
+                return Err(reader::bad_value_error(file, key, value, "absent or null", &cure));
+            }
+            _ if value.is_object() => named.push(format!("`{key}`")),
+            _ => named.push(format!("`{key}` = {}", reader::shorten_value(value))),
+        }
+    }
+    Ok(if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) })
 }
 
 /// Returns an error if a key of a text model stands outside the text model's object and not alike inside.
@@ -288,7 +320,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
         "add_cross_attention",
         "cross-attention is not supported: set it to false or give a model without it",
     )?;
-    let mut model = classes::add_classes(&reader, (family.read)(&reader)?)?;
+    let mut model = heads::add_class_head(&reader, (family.read)(&reader)?)?;
     model.assumptions = reader.assumptions();
     model.assumptions.extend(model.block_assumption());
     Ok(model)

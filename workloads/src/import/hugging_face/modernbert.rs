@@ -38,13 +38,10 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     ]],
     defaults: &[
         ("global_attn_every_n_layers", 3),
-        ("hidden_size", 768),
         ("intermediate_size", 1152),
         ("local_attention", 128),
         ("max_position_embeddings", 8192),
         ("num_attention_heads", 12),
-        ("num_hidden_layers", 22),
-        ("vocab_size", 50_368),
     ],
     synonyms: &[],
     read: read_modernbert,

@@ -68,7 +68,7 @@ pub(super) fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str,
 }
 
 /// Returns a value as in the file, shortened if long.
-fn shorten_value(value: &Value) -> String {
+pub(super) fn shorten_value(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
@@ -100,9 +100,9 @@ const CLASS_OF_DIFFUSERS: &str = "_class_name";
 /// The cure for a key that may change the work and that nothing reads.
 const UNREAD_CURE: &str = "it may change the work: correct it, or take it as without effect by --assume KEY=ignored";
 
-/// Ends of the names of classes in transformers that have an encoder and a decoder.
-const BOTH_SIDES: [&str; 5] =
-    ["ForConditionalGeneration", "ForMaskedLM", "ForQuestionAnswering", "ForSequenceClassification", "Model"];
+/// Ends of the names of classes in transformers that have an encoder, a decoder and logits for the vocabulary (plain
+/// `...Model` lacks the logits).
+const BOTH_SIDES: [&str; 2] = ["ForConditionalGeneration", "Model"];
 
 /// Access to the keys of one file for its family.
 pub(super) struct ConfigReader<'a> {
@@ -114,6 +114,8 @@ pub(super) struct ConfigReader<'a> {
     entries: &'a ConfigEntries,
     /// The family's defaults for absent keys.
     defaults: &'static [(&'static str, u64)],
+    /// True if the family reads multi-head latent attention.
+    latent: bool,
     assumptions: RefCell<Vec<String>>,
 }
 
@@ -127,8 +129,8 @@ impl<'a> ConfigReader<'a> {
         family: &ModelFamily,
         entries: &'a ConfigEntries,
     ) -> Result<Self, WorkloadError> {
-        let reader =
-            Self { name, model_type, file, entries, defaults: family.defaults, assumptions: RefCell::default() };
+        let (defaults, latent) = (family.defaults, family.reads("kv_lora_rank"));
+        let reader = Self { name, model_type, file, entries, defaults, latent, assumptions: RefCell::default() };
         let ignored = reader.read_ignored(family)?;
         let mut unknown = Vec::new();
         for (key, value) in entries.pairs().filter(|(key, _)| !family.reads(key)) {
@@ -214,6 +216,12 @@ impl<'a> ConfigReader<'a> {
         self.assumptions.borrow_mut().push(what);
     }
 
+    fn note_once(&self, what: String) {
+        if !self.assumptions.borrow().contains(&what) {
+            self.note_assumption(what);
+        }
+    }
+
     fn note_value(&self, key: &str, value: &Value, what: &str) {
         self.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value)));
     }
@@ -234,6 +242,17 @@ impl<'a> ConfigReader<'a> {
     /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.entries.get(key)
+    }
+
+    /// Returns whether the family reads multi-head latent attention and the file has it.
+    pub(super) fn reads_latent_attention(&self) -> bool {
+        self.latent && self.get("kv_lora_rank").is_some()
+    }
+
+    /// Returns whether the user takes the key to change nothing.
+    pub(super) fn is_ignored(&self, key: &str) -> bool {
+        let list = self.get(keys::ASSUME_IGNORED).and_then(Value::as_array);
+        list.is_some_and(|list| list.iter().any(|ignored| ignored == key))
     }
 
     /// Returns whether the file has the key, even as null.
@@ -297,6 +316,9 @@ impl<'a> ConfigReader<'a> {
     pub(super) fn read_optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
         let Some(value) = self.get(key) else {
             let default = self.defaults.iter().find(|(known, _)| *known == key && !self.has_key(key));
+            if let Some((_, value)) = default.filter(|_| keys::MAIN_SIZES.contains(&key)) {
+                self.note_once(format!("`{key}` is absent: transformers takes {value}"));
+            }
             return Ok(default.map(|(_, value)| *value));
         };
         match value.as_u64() {
@@ -405,7 +427,8 @@ impl<'a> ConfigReader<'a> {
 
     /// Returns an error if `architectures` names a class without both an encoder and a decoder.
     pub(super) fn require_both_sides(&self) -> Result<(), WorkloadError> {
-        let Some(value) = self.get("architectures") else { return Ok(()) };
+        let key = "architectures";
+        let Some(value) = self.get(key).filter(|_| !self.is_ignored(key)) else { return Ok(()) };
         let has_both =
             |class: &str| !class.ends_with("EncoderModel") && BOTH_SIDES.iter().any(|end| class.ends_with(end));
         let names = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
@@ -413,8 +436,9 @@ impl<'a> ConfigReader<'a> {
             return Ok(());
         }
         let limit = format!("a list of classes with an encoder and a decoder ({})", BOTH_SIDES.join(", "));
-        let cure = "one side alone is not covered in this family: give the whole model's configuration";
-        Err(self.value_error("architectures", value.clone(), &limit, cure))
+        let cure = "one side alone and heads of other tasks are not covered in this family: give the whole model's \
+                    configuration, or take the family's own head by --assume architectures=ignored";
+        Err(self.value_error(key, value.clone(), &limit, cure))
     }
 
     /// Returns an error if the flag is set.

@@ -20,7 +20,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "rescale_every",
         "vocab_size",
     ]],
-    defaults: &[("context_length", 1024), ("hidden_size", 4096), ("num_hidden_layers", 32), ("vocab_size", 50_277)],
+    defaults: &[("context_length", 1024)],
     synonyms: &[("max_position_embeddings", "context_length")],
     read: |reader| {
         let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;

@@ -16,7 +16,6 @@ use sim::kernel::ElementwiseFunction;
 pub(super) const FAMILY: ModelFamily = ModelFamily {
     model_types: &["t5", "mt5", "umt5"],
     keys: &[&[
-        "architectures",
         "d_ff",
         "d_kv",
         "d_model",

@@ -2,13 +2,13 @@
 //! become patches after a learned token, and the head reads one token per sequence.
 
 use super::ModelFamily;
-use super::classes::read_labels;
+use super::heads::read_labels;
 use super::llama::llama_without_sizes;
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, PositionEncoding};
-use crate::variations::{Patches, PooledHead, Variations};
+use crate::variations::{Patches, TaskHead, Variations};
 use sim::kernel::ElementwiseFunction;
 
 const LAYERS: &[&str] = &[
@@ -27,21 +27,33 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     keys: &[
         LAYERS,
         IMAGES,
-        &["attention_probs_dropout_prob", "hidden_dropout_prob", "id2label", "num_labels", "qkv_bias"],
+        &[
+            "attention_probs_dropout_prob",
+            // Read by the class that predicts masked patches alone.
+            "encoder_stride",
+            "hidden_dropout_prob",
+            "id2label",
+            "num_labels",
+            "pooler_output_size",
+            "qkv_bias",
+        ],
     ],
     defaults: &[
-        ("hidden_size", 768),
         ("image_size", 224),
         ("intermediate_size", 3072),
         ("num_attention_heads", 12),
         ("num_channels", 3),
-        ("num_hidden_layers", 12),
         ("patch_size", 16),
     ],
     synonyms: &[],
     read: |reader| {
         let outputs = read_labels(reader)?;
-        let model = read_image_model(reader, PooledHead { outputs, bias: true }, true)?;
+        let model = read_image_model(reader, TaskHead::on_one_token(outputs, true), true)?;
+        let pooled = reader.read_optional_dimension("pooler_output_size", MAX_WIDTH)?.unwrap_or(model.hidden);
+        if pooled != model.hidden {
+            let limit = format!("`hidden_size` ({}): a pooler of another width is not covered", model.hidden);
+            return Err(reader.value_error("pooler_output_size", pooled, &limit, "leave it out"));
+        }
         let residual = reader.read_probability("hidden_dropout_prob", 0.0)?;
         let attention = reader.read_probability("attention_probs_dropout_prob", 0.0)?;
         let dropout = Dropout { embedding: residual, attention, residual, ..model.dropout };
@@ -67,7 +79,7 @@ pub(super) const CLIP_VISION: ModelFamily = ModelFamily {
     read: |reader| {
         let outputs = reader.read_dimension("projection_dim", MAX_WIDTH)?;
         read_contrastive_head(reader);
-        Ok(Model { embedding_norm: true, ..read_image_model(reader, PooledHead { outputs, bias: false }, false)? })
+        Ok(Model { embedding_norm: true, ..read_image_model(reader, TaskHead::on_one_token(outputs, false), false)? })
     },
 };
 
@@ -86,7 +98,7 @@ pub(super) const CLIP_TEXT: ModelFamily = ModelFamily {
     ],
     synonyms: &[],
     read: |reader| {
-        let head = PooledHead { outputs: reader.read_dimension("projection_dim", MAX_WIDTH)?, bias: false };
+        let head = TaskHead::on_one_token(reader.read_dimension("projection_dim", MAX_WIDTH)?, false);
         read_contrastive_head(reader);
         let positions = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
         let model = image_layers(reader, positions, head)?;
@@ -103,7 +115,7 @@ fn read_contrastive_head(reader: &ConfigReader<'_>) {
 }
 
 /// Returns a model of images; the product of patches may have a bias.
-fn read_image_model(reader: &ConfigReader<'_>, head: PooledHead, bias: bool) -> Result<Model, WorkloadError> {
+fn read_image_model(reader: &ConfigReader<'_>, head: TaskHead, bias: bool) -> Result<Model, WorkloadError> {
     let (image, patch) =
         (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);
     reader.check_divides(("patch_size", patch), ("image_size", image))?;
@@ -123,7 +135,7 @@ fn read_image_model(reader: &ConfigReader<'_>, head: PooledHead, bias: bool) -> 
     Ok(Model { vocabulary: head.outputs, ..model })
 }
 
-fn image_layers(reader: &ConfigReader<'_>, tokens: u64, head: PooledHead) -> Result<Model, WorkloadError> {
+fn image_layers(reader: &ConfigReader<'_>, tokens: u64, head: TaskHead) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
     reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
@@ -143,7 +155,7 @@ fn image_layers(reader: &ConfigReader<'_>, tokens: u64, head: PooledHead) -> Res
         mlp_bias: true,
         causal: false,
         dropout: Dropout { attention: reader.read_probability("attention_dropout", 0.0)?, ..Dropout::default() },
-        variations: Variations { pooled_head: Some(head), ..Variations::default() },
+        variations: Variations { task_head: Some(head), ..Variations::default() },
         ..llama_without_sizes(reader, hidden)
     })
 }
