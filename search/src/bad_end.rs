@@ -3,7 +3,7 @@
 //! A search over many plans tends to find the one that the model flatters most. A plan whose like was measured to run
 //! as predicted may be the better choice, so a robust search counts a step as long as it may take with 90 % confidence.
 
-use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, PreparedJob, RankedPlan, search_plans_watched};
+use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, PreparedJob, RankedPlan, search_documented};
 use measured::evidence::{
     Mechanism, PredictedQuantity, PredictionFacts, ResidualTable, mechanisms_of_plan, mechanisms_of_policy,
 };
@@ -71,14 +71,14 @@ fn mechanisms_of_space(prepared: &PreparedJob<'_>, chip: &Accelerator) -> BTreeS
     (1..1 << known.len()).map(choice).collect()
 }
 
-/// The `top` plans with the shortest steps at the bad end of their interval, best first. The best one that the stack's
+/// The `top` documented plans with the shortest steps at the bad end of their interval, best first. The best one that the stack's
 /// framework can run is among them, or follows them.
 ///
 /// No interval ends below the predicted time, so a plan predicted to be slower than the best bad end cannot win. The
 /// search ranks more plans until only such plans are left, a thousand are ranked, or the watch stops it.
 ///
 /// # Errors
-/// As [`search_plans_watched`].
+/// As [`search_documented`].
 pub fn search_plans_by_bad_end(
     job: &Job<'_>,
     space: &PlanSpace,
@@ -87,7 +87,7 @@ pub fn search_plans_by_bad_end(
 ) -> Result<PlanAnswer, StepError> {
     let mut wanted = (top * MORE).min(MOST);
     loop {
-        let mut answer = search_plans_watched(job, space, wanted, watch)?;
+        let mut answer = search_documented(job, space, wanted, watch)?;
         let mut ends: Vec<(f64, RankedPlan)> = std::mem::take(&mut answer.best)
             .into_iter()
             .map(|ranked| (step_at_bad_end(job, &ranked), ranked))

@@ -1,5 +1,6 @@
 //! The plans to choose from: a list of values for each decision.
 
+use super::layout_filter::LayoutFilter;
 use sim::pipeline::PipelineSchedule;
 use step::MixKind;
 use workloads::training::ContextMethod;
@@ -49,6 +50,8 @@ pub struct PlanSpace {
     pub mixes: Option<MixKind>,
     /// Pipeline schedules; `None` means 1F1B, interleaved if there are several model chunks. ZB-V needs two.
     pub schedules: Option<Vec<PipelineSchedule>>,
+    /// The layouts that count. This is no decision: a search sets it, and neither files nor records have it.
+    pub layouts: LayoutFilter,
 }
 
 /// How the layers of a plan may be split into stages.

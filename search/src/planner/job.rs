@@ -132,6 +132,22 @@ impl<'a> Job<'a> {
         self.stack.why_not_runnable(plan, self.model)
     }
 
+    /// Why the stack's framework discourages a plan on the job's chip, as a verdict and its reason (`not documented:
+    /// ...`); `None` if no reason is known.
+    #[must_use]
+    pub fn discouragement(&self, plan: &TrainingPlan) -> Option<String> {
+        self.stack.why_discouraged(plan, self.chip)
+    }
+
+    /// The number of plans of a list without the discouraged one that follows them because it is faster than the first.
+    #[must_use]
+    pub fn count_documented(&self, plans: &[RankedPlan]) -> usize {
+        let (Some(first), Some(last)) = (plans.first(), plans.last()) else { return 0 };
+        let is_discouraged = |ranked: &RankedPlan| self.discouragement(&ranked.plan).is_some();
+        let follows = last.time.total.0 < first.time.total.0 && is_discouraged(last) && !is_discouraged(first);
+        plans.len() - usize::from(follows)
+    }
+
     /// Lower bound on the devices that hold a plan. Each parameter's weight and optimizer states lie on at least one
     /// device, and its gradient too if the stack never frees gradients. No policy moves them to the host.
     #[must_use]

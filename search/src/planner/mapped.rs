@@ -38,7 +38,7 @@ pub enum MapRanks {
     Always,
 }
 
-/// Maps the ranks of every plan of an answer to the fabric's links, and sorts the plans by their mapped times. Returns
+/// Maps the ranks of every plan of an answer to the fabric's links, and sorts the documented plans by their mapped times. Returns
 /// the mappings in the new order; empty if ranks stay in the order of the devices. A switch and a matrix of equal links
 /// are treated alike.
 ///
@@ -69,7 +69,9 @@ pub fn map_plans(
     let pairs: Result<Vec<(RankedPlan, RankMapping)>, PlanMappingError> =
         answer.best.par_iter().map_init(|| times.clone(), |chip, ranked| map(chip, ranked)).collect();
     let mut pairs = pairs?;
-    pairs.sort_by(|a, b| a.1.after.0.total_cmp(&b.1.after.0));
+    // A discouraged plan stays last.
+    let documented = job.count_documented(&answer.best);
+    pairs[..documented].sort_by(|a, b| a.1.after.0.total_cmp(&b.1.after.0));
     let (best, mappings) = pairs.into_iter().unzip();
     answer.best = best;
     Ok(mappings)

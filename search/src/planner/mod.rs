@@ -16,6 +16,9 @@
 
 mod bounds;
 mod chips;
+#[cfg(test)]
+mod documented_tests;
+mod families;
 mod job;
 mod mapped;
 mod mixes;
@@ -28,16 +31,17 @@ mod splits;
 #[cfg(test)]
 mod tests;
 
-pub use crate::ask::{PlanSpace, Splits};
+pub use crate::ask::{PlanFamily, PlanSpace, Splits};
 pub use chips::fastest::FastestPlan;
 pub use chips::on_chip::{ChipKernels, GroupBounds};
 pub use chips::prepared::PreparedJob;
+pub use families::FamilyPlan;
 pub use job::Job;
 pub(crate) use job::PlanAttempt;
 pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
 pub use ranked::{ALIKE_MEMORY, ALIKE_TIME, MixStatistics, PlanAnswer, RankedPlan};
 pub use search::watch::{PlanPart, PlanProgress, PlanWatch};
-pub use search_plans::{search_plans, search_plans_watched};
+pub use search_plans::{add_discouraged, search_discouraged, search_documented, search_plans, search_plans_watched};
 pub use space::plan_space::SPLIT_TOLERANCE;
 pub use space::policies::default_policies;

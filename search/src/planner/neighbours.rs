@@ -16,6 +16,8 @@ pub struct Neighbour {
     pub change: String,
     /// The result.
     pub outcome: NeighbourOutcome,
+    /// Why the stack's framework discourages it; `None` if no reason is known.
+    pub discouraged: Option<String>,
 }
 
 /// The result of a neighbour.
@@ -41,6 +43,7 @@ pub enum NeighbourOutcome {
 
 /// The neighbours of a plan, those with the slowest difference last:
 /// - a factor of two moved between two axes;
+/// - expert parallelism doubled and halved, for models with experts;
 /// - the next smaller and larger micro-batch and number of chunks;
 /// - every other activation policy and ZeRO stage of the space;
 /// - sequence parallelism toggled;
@@ -54,7 +57,11 @@ pub fn neighbours(job: &Job<'_>, space: &PlanSpace, best: &RankedPlan) -> Result
     let mut chip = ChipTimes::new(job.chip, job.stack)?;
     let mut found: Vec<Neighbour> = changes(job, space, &best.plan)
         .into_iter()
-        .map(|(change, plan)| Neighbour { change, outcome: outcome(job, &mut chip, best, &plan) })
+        .map(|(change, plan)| Neighbour {
+            outcome: outcome(job, &mut chip, best, &plan),
+            discouraged: job.discouragement(&plan),
+            change,
+        })
         .collect();
     let rank = |n: &Neighbour| match &n.outcome {
         NeighbourOutcome::Runs { step, .. } => (0, step.0),
@@ -130,7 +137,8 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     // Other schedules have a fixed number of chunks.
     let chunks =
         if plan.schedule == PipelineSchedule::OneForwardOneBackward { chunks(job, layout) } else { Vec::new() };
-    let layouts = [methods(layout), chunks, other_splits(job, layout), sharding(layout)];
+    let experts = expert_degrees(job, layout);
+    let layouts = [experts, methods(layout), chunks, other_splits(job, layout), sharding(layout)];
     let scheduled = degrees.into_iter().map(|(change, other)| with_schedule(space, plan, change, other));
     let mut found: Vec<_> = scheduled.map(|(change, plan)| with_nearest_chunks(job, change, plan)).collect();
     found.extend(layouts.into_iter().flatten().map(of_layout));
@@ -208,6 +216,25 @@ fn degrees(layout: &Layout, space: &PlanSpace) -> Vec<(String, Layout)> {
         }
     }
     found
+}
+
+/// Twice and half the expert-parallel devices, where they divide the devices that experts spread over. The devices that
+/// share an expert stay as many.
+fn expert_degrees(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
+    if job.model.experts.is_none() {
+        return Vec::new();
+    }
+    let (e, width) = (layout.expert, layout.expert_tensor);
+    let ranks = width.map_or(layout.data, |width| {
+        layout.ranks_per_stage().checked_div(u64::from(width)).map_or(0, |ranks| ranks as u32)
+    });
+    let halved = (e % 2 == 0).then_some(e / 2);
+    let doubled = e.checked_mul(2).filter(|twice| ranks.is_multiple_of(*twice));
+    let with = |expert: u32| {
+        let order = if expert > 1 { RankOrder::DataFirst } else { layout.order };
+        (format!("e {e} -> {expert}"), Layout { expert, order, ..*layout })
+    };
+    halved.into_iter().chain(doubled).map(with).collect()
 }
 
 /// The other context-parallel method, sequence parallelism toggled, the other order of ranks.

@@ -91,7 +91,10 @@ pub(crate) fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
 pub struct PlanAnswer {
     /// The fastest plans that fit, fastest first, one of each set of similar plans ([`RankedPlan::alike`]). If the
     /// stack's framework cannot run the fastest ([`step::SoftwareStack::why_not_runnable`]), the fastest that it can run is
-    /// included too.
+    /// included too. If it discourages plans ([`step::SoftwareStack::why_discouraged`]), the list has the others, and
+    /// last the fastest discouraged plan if that is faster than the first ([`Job::count_documented`]).
+    ///
+    /// [`Job::count_documented`]: crate::planner::Job::count_documented
     pub best: Vec<RankedPlan>,
     /// Plans in the space.
     pub plans: usize,
@@ -127,6 +130,27 @@ pub struct PlanAnswer {
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
     /// Bytes of a device's memory with which that plan would fit; `None` if host memory or storage is short too.
     pub enough: Option<Bytes>,
+}
+
+impl PlanAnswer {
+    /// Adds what another search over other plans of the space decided.
+    pub(crate) fn add_counts(&mut self, other: &Self) {
+        self.plans += other.plans;
+        self.timed += other.timed;
+        self.simulated += other.simulated;
+        self.over_capacity += other.over_capacity;
+        self.rejected_by_bound += other.rejected_by_bound;
+        self.refused += other.refused;
+        self.not_reached += other.not_reached;
+        self.splits += other.splits;
+        self.splits_tried += other.splits_tried;
+        if self.refusal.is_none() {
+            self.refusal.clone_from(&other.refusal);
+        }
+        if let (Some(own), Some(other)) = (&mut self.mixed, other.mixed) {
+            *own = MixStatistics { tried: own.tried + other.tried, gap: own.gap.max(other.gap) };
+        }
+    }
 }
 
 /// How mixes were decided.

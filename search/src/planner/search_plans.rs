@@ -8,8 +8,9 @@ use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TO
 use sim::units::Seconds;
 use step::{MixKind, StepError};
 
-/// The `top` fastest plans of `space` for a job, fastest first. If the stack's framework cannot run the first, the
-/// fastest that it can run is among them or follows them.
+/// The `top` fastest plans of `space` for a job, fastest first, that the stack's framework documents
+/// ([`search_documented`]), and behind them the fastest that it discourages if that is faster than the first
+/// ([`add_discouraged`]).
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -23,6 +24,88 @@ pub fn search_plans(job: &Job<'_>, space: &PlanSpace, top: usize) -> Result<Plan
 /// # Errors
 /// As [`search_plans`].
 pub fn search_plans_watched(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    top: usize,
+    watch: PlanWatch<'_>,
+) -> Result<PlanAnswer, StepError> {
+    let mut answer = search_documented(job, space, top, watch)?;
+    add_discouraged(job, space, &mut answer, watch)?;
+    Ok(answer)
+}
+
+/// The `top` fastest plans of `space` for a job, fastest first, that the stack's framework documents. If it cannot run
+/// the first, the fastest that it can run is among them or follows them. If none fits, the list is that of all plans.
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn search_documented(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    top: usize,
+    watch: PlanWatch<'_>,
+) -> Result<PlanAnswer, StepError> {
+    let documented = space.documented(job);
+    let answer = search_with_runnable(job, documented.as_ref().unwrap_or(space), top, watch)?;
+    if answer.best.is_empty() && documented.is_some() {
+        return search_with_runnable(job, space, top, watch);
+    }
+    Ok(answer)
+}
+
+/// Adds the fastest of the plans that the framework discourages to an answer of [`search_documented`], if it is faster
+/// than the first, whose time bounds the search. The answer is then about all plans of the space.
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn add_discouraged(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    answer: &mut PlanAnswer,
+    watch: PlanWatch<'_>,
+) -> Result<(), StepError> {
+    // Without documented plans, or if none fits, the answer is about all plans already.
+    let first = answer.best.first().filter(|first| job.discouragement(&first.plan).is_none());
+    let discouraged = space.documented(job).and_then(|_| space.discouraged(job));
+    let (Some(first), Some(space)) = (first, discouraged) else { return Ok(()) };
+    let limit = first.time.total.0;
+    let other = search_below(job, &space, (1, limit), watch)?;
+    answer.add_counts(&other);
+    let fastest = other.best.into_iter().next().filter(|ranked| is_faster(ranked, limit));
+    if answer.stopped.is_some() || other.stopped.is_some() {
+        let known = fastest.as_ref().map_or(limit, |ranked| ranked.time.total.0);
+        let bounds = [answer.stopped, other.stopped].into_iter().flatten().map(|bound| bound.0);
+        answer.stopped = Some(Seconds(bounds.fold(known, f64::min)));
+    }
+    answer.best.extend(fastest);
+    Ok(())
+}
+
+/// The fastest plan of a space that the stack's framework discourages, if it takes less than `limit`. `None` too if the
+/// watch stops the search.
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn search_discouraged(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    limit: Seconds,
+    watch: PlanWatch<'_>,
+) -> Result<Option<RankedPlan>, StepError> {
+    let Some(space) = space.discouraged(job) else { return Ok(None) };
+    let answer = search_below(job, &space, (1, limit.0), watch)?;
+    let fastest = answer.best.into_iter().next().filter(|_| answer.stopped.is_none());
+    Ok(fastest.filter(|ranked| is_faster(ranked, limit.0)))
+}
+
+/// True if a plan takes less than `limit` seconds, and not only by rounding.
+fn is_faster(ranked: &RankedPlan, limit: f64) -> bool {
+    ranked.time.total.0 < limit * (1.0 - ROUNDING)
+}
+
+/// The fastest plans of a space. If the framework cannot run the first, the fastest that it can run is among them or
+/// follows them.
+fn search_with_runnable(
     job: &Job<'_>,
     space: &PlanSpace,
     top: usize,
@@ -93,10 +176,20 @@ pub(crate) fn search_once(
     top: usize,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
+    search_below(job, space, (top, f64::INFINITY), watch)
+}
+
+/// The fastest plans that take less than a limit in seconds, including similar ones. Slower ones may be among them.
+fn search_below(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    (top, most): (usize, f64),
+    watch: PlanWatch<'_>,
+) -> Result<PlanAnswer, StepError> {
     // The small space's policies are no upper bound on plans with blocks alone.
     let usual = usual_subspace(space).filter(|_| !space.has_only_blocks());
-    let usual = usual.map(|usual| InnerSpace::new(job, &usual, top, watch)).transpose()?;
-    let limit = usual.as_ref().map_or(f64::INFINITY, |within| within.limit);
+    let usual = usual.map(|usual| InnerSpace::new(job, &usual, (top, most), watch)).transpose()?;
+    let limit = usual.as_ref().map_or(most, |within| within.limit);
     let search = PlanSearch { limit, ..PlanSearch::new(job, space, top, watch)? };
     let (mut found, loads) = search.evaluate_all_groups();
     let simulated = search.settle_open_plans(&mut found);
@@ -136,11 +229,16 @@ struct InnerSpace<'a> {
 }
 
 impl<'a> InnerSpace<'a> {
-    fn new(job: &'a Job<'a>, space: &PlanSpace, top: usize, watch: PlanWatch<'a>) -> Result<Self, StepError> {
-        let search = PlanSearch::new(job, space, top, watch)?;
+    fn new(
+        job: &'a Job<'a>,
+        space: &PlanSpace,
+        (top, most): (usize, f64),
+        watch: PlanWatch<'a>,
+    ) -> Result<Self, StepError> {
+        let search = PlanSearch { limit: most, ..PlanSearch::new(job, space, top, watch)? };
         let (mut found, _) = search.evaluate_all_groups();
         search.settle_open_plans(&mut found);
-        let limit = found.cutoff_for_count(search.length) * (1.0 + ROUNDING);
+        let limit = most.min(found.cutoff_for_count(search.length) * (1.0 + ROUNDING));
         Ok(Self { search, found, limit })
     }
 

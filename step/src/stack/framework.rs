@@ -1,5 +1,6 @@
 //! Modelled plans that a stack's framework can run.
 
+use crate::stack::discouraged::DiscouragedKind;
 use serde::{Deserialize, Serialize};
 use sim::pipeline::PipelineSchedule;
 use std::fmt;
@@ -116,6 +117,9 @@ pub struct FrameworkOptions {
     /// The framework's name for how products in fp8 are scaled; its default where a file does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<String>,
+    /// Kinds of plans that it runs, but does not document or warns against. They rank behind the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discouraged: Vec<DiscouragedKind>,
 }
 
 /// The tensor-parallel degrees that a framework takes for a number of key/value heads.

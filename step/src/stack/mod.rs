@@ -2,6 +2,7 @@
 
 pub(crate) mod bridge_fields;
 pub mod calibrate;
+pub(crate) mod discouraged;
 pub(crate) mod framework;
 pub(crate) mod kept_formats;
 pub(crate) mod model_names;

@@ -109,11 +109,14 @@ impl PreparedGroup<'_> {
 }
 
 impl<'a> PreparedJob<'a> {
-    /// Prepares the plans of a space for a job; the job's chip does not matter.
+    /// Prepares the plans of a space for a job: those that the stack's framework documents, if there are any. Besides
+    /// the framework's warnings about its like, the job's chip does not matter.
     ///
     /// # Errors
     /// A chip that the cost model cannot use, or a model that cannot be lowered in any way of the space.
     pub fn new(job: Job<'a>, space: &PlanSpace) -> Result<Self, StepError> {
+        let documented = space.documented(&job);
+        let space = documented.as_ref().unwrap_or(space);
         let (families, policies) = (space.families(&job), space.policies_under_techniques(&job));
         let open = space.open_policies(&policies);
         let schedules =

@@ -52,7 +52,7 @@ impl PlanSearch<'_> {
         for &(division, _) in &here.lots[lot].pairs {
             for schedule in 0..here.divisions[division].schedules.len() {
                 let candidate = PlanCandidate { division: division as u32, schedule: schedule as u32, ..first };
-                let limit = found.cutoff_for_count(1);
+                let limit = self.limit.min(found.cutoff_for_count(1));
                 let ends: Vec<_> = match uneven {
                     false => vec![None],
                     true => self.ends_for_mixes(chip, &shape, &candidate, limit).into_iter().map(Some).collect(),
@@ -65,7 +65,7 @@ impl PlanSearch<'_> {
                         Err(error) => return found.keep_refusal(error.clone()),
                     };
                     for &count in blocks {
-                        let limit = found.cutoff_for_count(self.length - SPARE);
+                        let limit = self.limit.min(found.cutoff_for_count(self.length - SPARE));
                         let rerun = self.stages_of_plan(chip, known, (&candidate, limit), |stages| {
                             Some(stages.rerun_layers(count))
                         });

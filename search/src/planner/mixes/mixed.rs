@@ -57,7 +57,7 @@ impl PlanSearch<'_> {
         if self.mixes == MixKind::None {
             return mixed;
         }
-        let limit = found.cutoff_for_count(1);
+        let limit = self.limit.min(found.cutoff_for_count(1));
         let places: Vec<(usize, (usize, usize))> = self.group_places().into_iter().enumerate().collect();
         let keeping = |chip: &mut ChipTimes, &(lot, place): &(usize, (usize, usize))| {
             if self.standing.should_stop() {
@@ -73,7 +73,7 @@ impl PlanSearch<'_> {
         let mut at = 0;
         self.standing.begin_part(PlanPart::Mixes, open.len());
         while at < open.len() {
-            let limit = found.cutoff_for_count(1);
+            let limit = self.limit.min(found.cutoff_for_count(1));
             if self.standing.should_stop() {
                 self.standing.note_left_bound(open[at].time);
                 break;
@@ -88,7 +88,7 @@ impl PlanSearch<'_> {
                     self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok()
                 });
             }
-            let listed = found.cutoff_for_count(self.length - SPARE);
+            let listed = self.limit.min(found.cutoff_for_count(self.length - SPARE));
             let staged = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
                 self.plan_with_stage_policies(
                     chip,
@@ -111,7 +111,7 @@ impl PlanSearch<'_> {
             at += round.len();
             self.standing.add_done(round.len(), 0, found.cutoff_for_count(1));
         }
-        if found.best.is_empty() && !self.standing.was_stopped() {
+        if found.best.is_empty() && self.limit.is_infinite() && !self.standing.was_stopped() {
             self.note_least_shortfall(&open, &known, found);
         }
         mixed

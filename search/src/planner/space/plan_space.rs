@@ -193,9 +193,10 @@ impl PlanSpace {
         self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])
     }
 
-    /// A layout with what its data-parallel ranks may shard.
+    /// A layout with what its data-parallel ranks may shard, if it then counts.
     pub(super) fn shardings(&self, layout: Layout) -> Vec<Layout> {
         let with_zero = self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout });
+        let with_zero = with_zero.filter(|layout| self.layouts.admits_layout(layout));
         let shards: Vec<Option<u32>> = match &self.shards {
             Some(list) => list.iter().copied().map(Some).collect(),
             None => vec![None],

@@ -213,7 +213,8 @@ impl PlanSearch<'_> {
         reach: SplitReach,
         (place, gain): (usize, f64),
     ) -> SplitStatistics {
-        let sought = SplitGoal { reach, limit: SplitGoal::cutoff_seconds(found, place, gain), place, gain };
+        let limit = self.limit.min(SplitGoal::cutoff_seconds(found, place, gain));
+        let sought = SplitGoal { reach, limit, place, gain };
         let places = self.group_places();
         self.standing.begin_part(PlanPart::Splits, places.len());
         let listed = &found.best;

@@ -1,0 +1,48 @@
+//! The plans of a space that a stack's framework documents, and those that it discourages.
+
+use crate::ask::{LayoutFilter, PlanFamily, PlanSpace, Splits};
+use crate::planner::Job;
+use workloads::ZeroStage;
+
+impl PlanSpace {
+    /// The plans of the space that the framework of a job's stack documents. `None` if it discourages nothing, or all
+    /// of them: who asks for such plans alone gets them. Where ZeRO stages are asked for, plans that have nothing to
+    /// shard are no others.
+    #[must_use]
+    pub(crate) fn documented(&self, job: &Job<'_>) -> Option<Self> {
+        let kinds = job.stack.discouraged_kinds(job.chip);
+        if kinds.is_empty() {
+            return None;
+        }
+        let space = self.with_filter(&|filter| filter.without.clone_from(&kinds));
+        let asked = |zero: ZeroStage| self.zero.as_ref().is_none_or(|list| list.contains(&zero));
+        let families = space.families(job);
+        let mut divisions = families.iter().flat_map(|family| &family.divisions);
+        divisions.any(|division| asked(division.layout.zero)).then_some(space)
+    }
+
+    /// The plans of the space that the framework discourages; `None` if there are none.
+    pub(crate) fn discouraged(&self, job: &Job<'_>) -> Option<Self> {
+        let kinds = job.stack.discouraged_kinds(job.chip);
+        if kinds.is_empty() {
+            return None;
+        }
+        let space = self.with_filter(&|filter| filter.only.clone_from(&kinds));
+        (!space.families(job).is_empty()).then_some(space)
+    }
+
+    /// The plans of the space of a family.
+    pub(crate) fn of_family(&self, family: PlanFamily) -> Self {
+        self.with_filter(&|filter| filter.family = Some(family))
+    }
+
+    /// The space, and the small one within it, with another filter.
+    fn with_filter(&self, change: &impl Fn(&mut LayoutFilter)) -> Self {
+        let mut space = self.clone();
+        change(&mut space.layouts);
+        if let Some(Splits::NearOf(usual)) = &mut space.splits {
+            change(&mut usual.layouts);
+        }
+        space
+    }
+}
