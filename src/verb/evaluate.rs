@@ -16,7 +16,7 @@ use results::report;
 use results::report::KernelDetailLevel;
 use results::store::files;
 use search::ask::{ClusterSpec, Question};
-use search::planner::{Job, PlanAnswer, search_plans};
+use search::planner::{Job, PlanAnswer, PlanWatch, search_documented};
 use sim::files::carried::Files;
 use std::path::Path;
 use step::TrainingPlan;
@@ -78,7 +78,8 @@ fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result
     let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
         let (space, _) = plan::requested_spaces(None, false, job, &cluster, &asked);
-        progress::run_with_progress(call, "searching plans", || search_plans(job, &space, 1)).or_input()
+        progress::run_with_progress(call, "searching plans", || search_documented(job, &space, 1, PlanWatch::NONE))
+            .or_input()
     };
     let settled = loaded.settle_offload(question, searched)?;
     let job = loaded.planner_job(question);

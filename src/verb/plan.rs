@@ -1,5 +1,6 @@
 //! `coplace plan`: finds the best plan for existing hardware.
 
+mod families;
 mod fit;
 mod watched;
 mod write;
@@ -26,7 +27,7 @@ use search::ask::{AimSpec, Question};
 use search::bad_end::search_plans_by_bad_end;
 use search::planner::{
     Job, MapRanks, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, default_policies, map_plans, neighbours,
-    search_plans_watched,
+    search_documented,
 };
 use search::rank_mapping::RankMapping;
 use sim::files::carried::Files;
@@ -199,6 +200,9 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
     let (arguments, question, asked, limit) = (arguments, &question, &asked, &limit);
     let fits = FitSearch { call, arguments, question, asked, techniques, limit, progress: &progress };
     let (mut answer, refused) = fits.keep_margin(&mut loaded, answer)?;
+    if arguments.emit.is_none() {
+        fits.add_discouraged(&loaded, &mut answer)?;
+    }
     let (job, cluster) = (loaded.planner_job(question), &loaded.cluster);
     let (_, around) = requested_spaces(arguments.emit, arguments.everything, &job, cluster, asked);
     let stopped = StoppedSearch::from_answer(&answer, limit.stopped_by());
@@ -231,7 +235,7 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
             write_best_plan(call, question, framework, &job, &answer, &mappings)
         }
         (None, stopped) => {
-            let mut record = list_plans((arguments, question), &job, &around, &answer, stopped)?;
+            let mut record = list_plans((arguments, question, limit), &job, &around, &answer, stopped)?;
             drop(progress);
             record.why = refused.or(record.why);
             record.with_mappings(&mappings);
@@ -262,7 +266,7 @@ pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> 
     Err(failure::option_failure("--headroom-gib", question.software.headroom_gib, why, ""))
 }
 
-/// Searches the fastest plans of a space.
+/// Searches the fastest plans of a space that the framework documents.
 fn search_space(
     arguments: &PlanArguments,
     job: &Job<'_>,
@@ -275,7 +279,7 @@ fn search_space(
     let watch = PlanWatch { stop: &|| limit.is_reached(), told: &|now| teller.report_progress(now) };
     let found = match arguments.robust {
         true => search_plans_by_bad_end(job, space, top, watch),
-        false => search_plans_watched(job, space, top, watch),
+        false => search_documented(job, space, top, watch),
     };
     found.or_input()
 }
@@ -370,7 +374,7 @@ fn write_best_plan(
 
 /// The best plans, and the neighbours of the first unless the search was stopped. Writes the trace.
 fn list_plans(
-    (arguments, question): (&PlanArguments, &Question),
+    (arguments, question, limit): (&PlanArguments, &Question, &stop::StopLimit),
     job: &Job<'_>,
     asked: &PlanSpace,
     answer: &PlanAnswer,
@@ -384,6 +388,10 @@ fn list_plans(
     record.headroom_gib = asked_free;
     record.capacity_gib = record.capacity_gib.map(|capacity| capacity + margin - asked_free);
     record.robust = arguments.robust;
+    if first.is_some() && !arguments.robust {
+        let families = families::fastest_of_families(job, asked, &answer.best, question.software.fit, limit)?;
+        record.with_families(job, &families);
+    }
     record.whole_training = arguments.tokens.and_then(|tokens| {
         let first = record.plans.first()?;
         let step = TrainedStep {

@@ -1,8 +1,10 @@
 //! The answer of `coplace plan` as data: the best plans of a fixed chip. Described in `docs/json.md`.
 
+mod families;
 mod none;
 mod stopped;
 
+pub use families::FamilyRow;
 pub(crate) use none::reason_without_plan;
 pub use stopped::StoppedSearch;
 
@@ -81,8 +83,12 @@ pub struct PlannedAnswer {
     /// How the plans of the space were decided.
     pub counts: PlanCounts,
     /// The fastest plans that fit, fastest first; empty if none fits. If ranks are mapped: the plans that are fastest
-    /// in the order of the devices, sorted by their mapped steps.
+    /// in the order of the devices, sorted by their mapped steps. The last may be a plan that the software's framework
+    /// discourages ([`PlanRow::discouraged`]) and that is faster than the first.
     pub plans: Vec<PlanRow>,
+    /// The fastest plan of each family, listed or not, unless the search was stopped or ranks plans by bad ends.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<FamilyRow>,
     /// True if the plans are sorted by the bad ends of their intervals, best first.
     pub robust: bool,
     /// If the search was stopped early: the cause, and the proof so far. The plans are then the best so far.
@@ -177,6 +183,10 @@ pub struct PlanRow {
     pub alike: usize,
     /// The reason why the software's framework cannot run it; `None` if no reason is known.
     pub cannot_run: Option<String>,
+    /// Why the software's framework discourages it, as a verdict and its reason (`not documented: ...`, `warned
+    /// against: ...`); `None` if no reason is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discouraged: Option<String>,
     /// The parts of the step in seconds, by name; they sum to `step_s`.
     pub parts_s: BTreeMap<String, f64>,
     /// The evidence for step and peak.
@@ -272,6 +282,7 @@ impl PlannedAnswer {
             techniques: TechniqueRecord::of_techniques(job.techniques),
             counts: PlanCounts::from_answer(answer),
             plans: answer.best.iter().map(|ranked| plan_row_with_fit(job, ranked)).collect(),
+            families: Vec::new(),
             robust: false,
             stopped: None,
             stages: best.map_or_else(Vec::new, |best| stage_rows(job, best)),
@@ -360,6 +371,7 @@ pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> P
         fit_probability: None,
         alike: ranked.alike,
         cannot_run: job.framework_refusal(&ranked.plan),
+        discouraged: job.discouragement(&ranked.plan),
         parts_s: ranked.time.named_parts().into_iter().skip(1).map(|(name, time)| (name.to_owned(), time.0)).collect(),
     }
 }
@@ -421,7 +433,8 @@ pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> Neighbo
             let why = match (slower.abs() < 5e-5, grew.1.0 > 0.0) {
                 (true, _) => "as fast".to_owned(),
                 _ if slower < 0.0 => {
-                    format!("{:+.1} %: faster, but outside the space that was searched", slower * 100.0)
+                    let why = neighbour.discouraged.as_deref().unwrap_or("outside the space that was searched");
+                    format!("{:+.1} %: faster, but {why}", slower * 100.0)
                 }
                 (false, true) => {
                     format!("{:+.1} %: {part} takes {} more", slower * 100.0, crate::text::format_seconds(grew.1))

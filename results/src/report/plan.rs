@@ -45,6 +45,8 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
             }
             text.push_str(&plans_table(&answer.plans));
             text.push_str(&first_plan_line(best, answer.capacity_gib));
+            let everything = answer.asked.as_ref().is_some_and(|asked| asked.everything);
+            text.push_str(&super::plan_families::families_text(&answer.families, everything));
             text.push_str(&super::evidence::plans_evidence(&answer.plans));
             text.push_str(&format_heading("Where the first one's time goes"));
             text.push_str(&time_parts_text(best.step_s, &best.parts_s));
@@ -151,7 +153,7 @@ fn proof_text(answer: &PlannedAnswer) -> String {
     }
     if answer.robust {
         return "No interval ends below the predicted step. A plan that is not listed is predicted slower than the \
-            first one's bad end, or is not among the thousand fastest.\n"
+            first one's bad end, is not among the thousand fastest, or is discouraged by the software's framework.\n"
             .to_owned();
     }
     let runs = match place_of_runnable(&answer.plans) {
@@ -161,8 +163,8 @@ fn proof_text(answer: &PlannedAnswer) -> String {
         _ => String::new(),
     };
     let mut text = fold_line(&format!(
-        "Under this model no plan of the space is faster than the first{runs}. Bounds rule out the plans that were not \
-        timed."
+        "Under this model {}{runs}. Bounds rule out the plans that were not timed.",
+        first_place_text(&answer.plans)
     ));
     if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
         let near = if gap > 0.0 {
@@ -191,6 +193,18 @@ fn proof_text(answer: &PlannedAnswer) -> String {
     text
 }
 
+/// Which plans are not faster than the first.
+fn first_place_text(rows: &[PlanRow]) -> String {
+    let (Some(first), Some(faster)) = (rows.first(), faster_discouraged(rows)) else {
+        return "no plan of the space is faster than the first".to_owned();
+    };
+    let (last, less) = (rows.len(), format_percent(1.0 - faster.step_s / first.step_s));
+    format!(
+        "no documented plan of the space is faster than the first. No discouraged one is faster than {last}, which takes \
+        {less} less time than the first"
+    )
+}
+
 /// The letters of the table.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: \
     model chunks per stage.\n\
@@ -202,7 +216,7 @@ const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Uly
     fits: the chance that the peak fits the memory (--fit).\n";
 
 /// The columns of the table of plans.
-const PLAN_COLUMNS: [&str; 21] = [
+const PLAN_COLUMNS: [&str; 22] = [
     "#",
     "t",
     "p",
@@ -224,10 +238,11 @@ const PLAN_COLUMNS: [&str; 21] = [
     "fits",
     "alike",
     "cannot run",
+    "discouraged",
 ];
 
 /// Columns that a narrow screen keeps longest.
-const KEPT: [&str; 15] = [
+const KEPT: [&str; 16] = [
     "t",
     "p",
     "d",
@@ -243,6 +258,7 @@ const KEPT: [&str; 15] = [
     "GiB",
     "fits",
     "mapped s",
+    "discouraged",
 ];
 
 /// The place of the fastest listed plan that the software's framework can run.
@@ -267,9 +283,42 @@ fn fastest_runnable_text(rows: &[PlanRow]) -> String {
 
 /// The reasons why the software's framework cannot run some plans, each once.
 fn cannot_run_text(rows: &[PlanRow]) -> String {
+    let reasons = numbers_by_reason(rows, |row| row.cannot_run.as_deref());
+    let text = |(why, numbers): (&str, Vec<String>)| {
+        fold_line(&format!("The framework cannot run {}: {why}.", numbers.join(", ")))
+    };
+    reasons.into_iter().map(text).collect()
+}
+
+/// The reasons why the software's framework discourages some plans, each once.
+fn discouraged_text(rows: &[PlanRow]) -> String {
+    let reasons = numbers_by_reason(rows, |row| row.discouraged.as_deref());
+    let text = |(why, numbers): (&str, Vec<String>)| {
+        fold_line(&format!("The framework discourages {}: {why}.", numbers.join(", ")))
+    };
+    reasons.into_iter().map(text).collect()
+}
+
+/// The verdict that stands before a reason: `not documented`.
+fn verdict_of_reason(why: &str) -> &str {
+    why.split(':').next().unwrap_or(why)
+}
+
+/// The discouraged plan that follows a list of others because it is faster than the first.
+fn faster_discouraged(rows: &[PlanRow]) -> Option<&PlanRow> {
+    let (first, last) = (rows.first()?, rows.last()?);
+    let is_discouraged = |row: &PlanRow| row.discouraged.is_some();
+    Some(last).filter(|last| is_discouraged(last) && !is_discouraged(first) && last.step_s < first.step_s)
+}
+
+/// The numbers of plans by a reason, in the order of the list.
+fn numbers_by_reason<'a>(
+    rows: &'a [PlanRow],
+    reason: impl Fn(&'a PlanRow) -> Option<&'a str>,
+) -> Vec<(&'a str, Vec<String>)> {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
-        let Some(why) = row.cannot_run.as_deref() else { continue };
+        let Some(why) = reason(row) else { continue };
         let number = (i + 1).to_string();
         match reasons.iter_mut().find(|(known, _)| *known == why) {
             Some((_, numbers)) => numbers.push(number),
@@ -277,9 +326,6 @@ fn cannot_run_text(rows: &[PlanRow]) -> String {
         }
     }
     reasons
-        .into_iter()
-        .map(|(why, numbers)| fold_line(&format!("The framework cannot run {}: {why}.", numbers.join(", "))))
-        .collect()
 }
 
 fn plans_table(rows: &[PlanRow]) -> String {
@@ -287,7 +333,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
     let mut table = TextTable::new(PLAN_COLUMNS.into_iter().chain(mapped.then_some("mapped s")))
         .align_column(0, ColumnAlign::Right)
         .keep_columns(&KEPT);
-    for column in [7, 8, 9, 12, 13, 19, 20] {
+    for column in [7, 8, 9, 12, 13, 19, 20, 21] {
         table = table.align_column(column, ColumnAlign::Left);
     }
     for (i, row) in rows.iter().enumerate() {
@@ -318,11 +364,12 @@ fn plans_table(rows: &[PlanRow]) -> String {
             row.fit_probability.map_or_else(|| "-".to_owned(), super::evidence::format_chance),
             if row.alike > 0 { format!("and {} like it", row.alike) } else { "-".to_owned() },
             if row.cannot_run.is_some() { "see below" } else { "-" }.to_owned(),
+            row.discouraged.as_deref().map_or("-", verdict_of_reason).to_owned(),
         ];
         cells.extend(row.mapped_step_s.map(|step| format_significant(step, 4)));
         table.add_row(cells);
     }
-    let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20]);
+    let common = table.take_common_columns(&[4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 19, 20, 21]);
     let mut text = table.render();
     let common: Vec<String> =
         common.iter().filter(|(_, cell)| cell != "-").map(|(head, cell)| format!("{head} {cell}")).collect();
@@ -331,6 +378,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
     }
     text.push_str(&cannot_run_text(rows));
     text.push_str(&fastest_runnable_text(rows));
+    text.push_str(&discouraged_text(rows));
     text.push_str(LEGEND);
     if rows.iter().any(|row| row.plan.layout.expert_tensor.is_some()) {
         text.push_str("e 8x2: eight expert-parallel ranks, every expert over two devices.\n");
@@ -345,7 +393,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
 }
 
 /// Expert-parallel ranks, with the devices per expert if the layout states them.
-fn experts_cell(layout: &Layout) -> String {
+pub(super) fn experts_cell(layout: &Layout) -> String {
     let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
     format!("{}{width}", layout.expert)
 }
@@ -363,7 +411,7 @@ fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
 }
 
 /// The tensors that layers keep, in a few words.
-fn recompute_cell(policies: &StagePolicies) -> String {
+pub(super) fn recompute_cell(policies: &StagePolicies) -> String {
     match policies.uniform_policy() {
         Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),
         _ => policies.to_string(),

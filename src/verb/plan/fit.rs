@@ -1,8 +1,9 @@
 //! Plans whose peak fits the memory with a given chance.
 
+use super::watched::PlanSearchReporter;
 use super::{PlanArguments, requested_spaces, search_space, search_with_fractions};
 use crate::call::Call;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrInput};
 use crate::progress::ProgressDisplay;
 use crate::verb::job::LoadedJob;
 use crate::verb::stop::StopLimit;
@@ -10,14 +11,14 @@ use results::answer::evidence::{fit_probability, memory_margin, need_and_have};
 use results::answer::plan::one_line;
 use results::report::format_chance;
 use search::ask::Question;
-use search::planner::{Job, PlanAnswer, PlanSpace, RankedPlan};
+use search::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, add_discouraged, search_discouraged};
 use sim::units::Bytes;
 use workloads::Techniques;
 
 /// The chance that is asked for by default.
 pub(super) const USUAL_FIT: f64 = 0.9;
 /// At this chance or a smaller one, the predicted peak has to fit and no margin is kept.
-const NO_MARGIN: f64 = 0.5;
+pub(super) const NO_MARGIN: f64 = 0.5;
 
 /// A chance that can be asked for.
 pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
@@ -67,6 +68,31 @@ impl FitSearch<'_> {
             loaded.leave_free(margin, self.techniques.clone());
             answer = self.search(loaded)?;
         }
+    }
+
+    /// Adds the fastest discouraged plan that fits with the asked chance, if it is faster than the first. Its margin is
+    /// its own.
+    pub(super) fn add_discouraged(&self, loaded: &LoadedJob, answer: &mut PlanAnswer) -> Result<(), Failure> {
+        let Some(first) = answer.best.first().map(|first| first.time.total) else { return Ok(()) };
+        let (arguments, mut job) = (self.arguments, loaded.planner_job(self.question));
+        let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, &loaded.cluster, self.asked);
+        let teller = PlanSearchReporter::new(self.progress);
+        let watch = PlanWatch { stop: &|| self.limit.is_reached(), told: &|now| teller.report_progress(now) };
+        let listed = answer.best.len();
+        add_discouraged(&job, &space, answer, watch).or_input()?;
+        let mut found = answer.best.split_off(listed).into_iter().next();
+        let asked = self.question.software.fit.filter(|chance| *chance > NO_MARGIN);
+        while let (Some(ranked), Some(asked)) = (&found, asked) {
+            if fit_probability(&job, ranked).is_none_or(|chance| chance >= asked) {
+                break;
+            }
+            let margin = memory_margin(&job, ranked, asked).filter(|margin| *margin > job.headroom);
+            let Some(margin) = margin.filter(|_| answer.stopped.is_none()) else { return Ok(()) };
+            job.headroom = margin;
+            found = search_discouraged(&job, &space, first, watch).or_input()?;
+        }
+        answer.best.extend(found);
+        Ok(())
     }
 
     fn search(&self, loaded: &mut LoadedJob) -> Result<PlanAnswer, Failure> {
