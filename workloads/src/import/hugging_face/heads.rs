@@ -1,11 +1,11 @@
 //! The head that a file's class has, by the class that `architectures` names. A new kind of class is a row of
 //! [`HEADS`]; classes outside the table are refused.
 
+use super::labels::read_labels;
 use super::reader::ConfigReader;
 use super::{bert, is_of, modernbert, vit};
 use crate::error::WorkloadError;
 use crate::layer_list::EncoderDecoderSide;
-use crate::limits::MAX_VOCABULARY;
 use crate::model::Model;
 use crate::variations::{HeadTokens, TaskHead};
 use serde_json::Value;
@@ -61,6 +61,10 @@ const HEADS: &[(&str, ClassHead)] = &[
     ("DecoderModel", ClassHead::Other),
     ("Model", ClassHead::Absent),
 ];
+
+/// Ends of the names of classes in transformers that have an encoder, a decoder and logits for the vocabulary (plain
+/// `...Model` lacks the logits).
+const BOTH_SIDES: [&str; 2] = ["ForConditionalGeneration", "Model"];
 
 /// Heads on an encoder or a decoder of text, by the class's head: the tokens that it reads, its outputs, and its bias.
 struct HeadRow {
@@ -149,6 +153,20 @@ pub(super) fn add_class_head(reader: &ConfigReader<'_>, model: Model) -> Result<
     }
 }
 
+/// Returns an error if `architectures` names a class without both an encoder and a decoder.
+pub(super) fn require_both_sides(reader: &ConfigReader<'_>) -> Result<(), WorkloadError> {
+    let Some(value) = reader.get(KEY).filter(|_| !reader.is_ignored(KEY)) else { return Ok(()) };
+    let has_both = |class: &str| !class.ends_with("EncoderModel") && BOTH_SIDES.iter().any(|end| class.ends_with(end));
+    let names = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
+    if names.is_some_and(|names| names.into_iter().all(has_both)) {
+        return Ok(());
+    }
+    let limit = format!("a list of classes with an encoder and a decoder ({})", BOTH_SIDES.join(", "));
+    let cure = "one side alone and heads of other tasks are not covered in this family: give the whole model's \
+                configuration, or take the family's own head by --assume architectures=ignored";
+    Err(reader.value_error(KEY, value.clone(), &limit, cure))
+}
+
 /// Notes that a model with two sides is trained with the logits that the file's class lacks.
 fn note_both_sides(reader: &ConfigReader<'_>, class: &str, head: ClassHead, model: Model) -> Model {
     if head == ClassHead::Absent {
@@ -216,22 +234,4 @@ fn refuse_class(reader: &ConfigReader<'_>, class: &str, heads: impl Iterator<Ite
     let limit = format!("a class whose head is covered for this family: {}", ends.collect::<Vec<String>>().join(", "));
     let cure = "name the class that is trained, or take the family's own head by --assume architectures=ignored";
     reader.value_error(KEY, class, &limit, cure)
-}
-
-/// Reads the number of classes: a list of their names, or a count; transformers' default is 2.
-///
-/// # Errors
-/// A list that is not one of names by number; a count unlike it.
-pub(super) fn read_labels(reader: &ConfigReader<'_>) -> Result<u64, WorkloadError> {
-    let count = reader.read_optional_dimension("num_labels", MAX_VOCABULARY)?;
-    let Some(value) = reader.get("id2label") else { return Ok(count.unwrap_or(2)) };
-    let Some(listed) = value.as_object().map(|labels| labels.len() as u64).filter(|listed| *listed > 0) else {
-        let cure = "write for instance {\"0\": \"no\", \"1\": \"yes\"}, or num_labels alone";
-        return Err(reader.value_error("id2label", value.clone(), "an object with a name for each class", cure));
-    };
-    if let Some(count) = count.filter(|count| *count != listed) {
-        let limit = format!("the number of names in `id2label` ({listed})");
-        return Err(reader.value_error("num_labels", count, &limit, "correct one of the two"));
-    }
-    Ok(listed)
 }

@@ -20,6 +20,7 @@ mod gpt_neox;
 mod heads;
 mod hybrids;
 mod keys;
+mod labels;
 mod linear_attention;
 mod llama;
 mod llama_like;
@@ -310,7 +311,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
     if is_of(&[t5::FAMILY, bart::FAMILY, bart::WHISPER], &reader.model_type) {
         let cure = "one side alone is not covered in this family: give the whole model's configuration";
         reader.require_flag("is_encoder_decoder", true, cure)?;
-        reader.require_both_sides()?;
+        heads::require_both_sides(&reader)?;
     } else {
         let cure = "T5's and BART's relatives are the only covered encoder-decoders: give a decoder's or an encoder's \
                     configuration";

@@ -100,10 +100,6 @@ const CLASS_OF_DIFFUSERS: &str = "_class_name";
 /// The cure for a key that may change the work and that nothing reads.
 const UNREAD_CURE: &str = "it may change the work: correct it, or take it as without effect by --assume KEY=ignored";
 
-/// Ends of the names of classes in transformers that have an encoder, a decoder and logits for the vocabulary (plain
-/// `...Model` lacks the logits).
-const BOTH_SIDES: [&str; 2] = ["ForConditionalGeneration", "Model"];
-
 /// Access to the keys of one file for its family.
 pub(super) struct ConfigReader<'a> {
     /// The model's name.
@@ -423,22 +419,6 @@ impl<'a> ConfigReader<'a> {
             return Ok(());
         }
         Err(self.value_error(key, !only, &only.to_string(), cure))
-    }
-
-    /// Returns an error if `architectures` names a class without both an encoder and a decoder.
-    pub(super) fn require_both_sides(&self) -> Result<(), WorkloadError> {
-        let key = "architectures";
-        let Some(value) = self.get(key).filter(|_| !self.is_ignored(key)) else { return Ok(()) };
-        let has_both =
-            |class: &str| !class.ends_with("EncoderModel") && BOTH_SIDES.iter().any(|end| class.ends_with(end));
-        let names = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
-        if names.is_some_and(|names| names.into_iter().all(has_both)) {
-            return Ok(());
-        }
-        let limit = format!("a list of classes with an encoder and a decoder ({})", BOTH_SIDES.join(", "));
-        let cure = "one side alone and heads of other tasks are not covered in this family: give the whole model's \
-                    configuration, or take the family's own head by --assume architectures=ignored";
-        Err(self.value_error(key, value.clone(), &limit, cure))
     }
 
     /// Returns an error if the flag is set.

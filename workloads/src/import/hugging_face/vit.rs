@@ -2,7 +2,7 @@
 //! become patches after a learned token, and the head reads one token per sequence.
 
 use super::ModelFamily;
-use super::heads::read_labels;
+use super::labels::read_labels;
 use super::llama::llama_without_sizes;
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
