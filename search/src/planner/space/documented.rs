@@ -2,7 +2,7 @@
 
 use crate::ask::{LayoutFilter, PlanFamily, PlanSpace, Splits};
 use crate::planner::Job;
-use workloads::ZeroStage;
+use workloads::Layout;
 
 impl PlanSpace {
     /// The plans of the space that the framework of a job's stack documents. `None` if it discourages nothing, or all
@@ -15,10 +15,8 @@ impl PlanSpace {
             return None;
         }
         let space = self.with_filter(&|filter| filter.without.clone_from(&kinds));
-        let asked = |zero: ZeroStage| self.zero.as_ref().is_none_or(|list| list.contains(&zero));
-        let families = space.families(job);
-        let mut divisions = families.iter().flat_map(|family| &family.divisions);
-        divisions.any(|division| asked(division.layout.zero)).then_some(space)
+        let asked = |layout: &Layout| self.zero.as_ref().is_none_or(|list| list.contains(&layout.zero));
+        space.has_layout(job, &asked).then_some(space)
     }
 
     /// The plans of the space that the framework discourages; `None` if there are none.
@@ -28,12 +26,23 @@ impl PlanSpace {
             return None;
         }
         let space = self.with_filter(&|filter| filter.only.clone_from(&kinds));
-        (!space.families(job).is_empty()).then_some(space)
+        space.has_layout(job, &|_| true).then_some(space)
     }
 
     /// The plans of the space of a family.
     pub(crate) fn of_family(&self, family: PlanFamily) -> Self {
         self.with_filter(&|filter| filter.family = Some(family))
+    }
+
+    /// True if plans of the space have a layout that `counts`. The small space within a large one is asked first.
+    fn has_layout(&self, job: &Job<'_>, counts: &impl Fn(&Layout) -> bool) -> bool {
+        if let Some(Splits::NearOf(usual)) = &self.splits
+            && usual.has_layout(job, counts)
+        {
+            return true;
+        }
+        let families = self.families(job);
+        families.iter().flat_map(|family| &family.divisions).any(|division| counts(&division.layout))
     }
 
     /// The space, and the small one within it, with another filter.
