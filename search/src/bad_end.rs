@@ -71,8 +71,8 @@ fn mechanisms_of_space(prepared: &PreparedJob<'_>, chip: &Accelerator) -> BTreeS
     (1..1 << known.len()).map(choice).collect()
 }
 
-/// The `top` documented plans with the shortest steps at the bad end of their interval, best first. The best one that the stack's
-/// framework can run is among them, or follows them.
+/// The `top` documented plans with the shortest steps at the bad end of their interval, best first. The best one that
+/// the stack's framework can run is among them, or follows them.
 ///
 /// No interval ends below the predicted time, so a plan predicted to be slower than the best bad end cannot win. The
 /// search ranks more plans until only such plans are left, a thousand are ranked, or the watch stops it.

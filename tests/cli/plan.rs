@@ -78,8 +78,8 @@ fn the_text_has_the_list_the_time_the_memory_and_the_neighbours() {
 
 #[test]
 fn what_a_framework_discourages_is_marked_and_ranks_last() {
-    let call = "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 --sequence-length 32768 \
-        --micro-batch 1 --virtual-stages 1,2 --top 2";
+    let call = "plan llama3-8b --chip h100 --fabric eos_ndr400x8 --devices 16 --global-batch 64 \
+        --sequence-length 32768 --micro-batch 1 --virtual-stages 1,2 --top 2";
     let run = |more: &[&str]| run_coplace(&call.split_whitespace().chain(more.iter().copied()).collect::<Vec<_>>());
     let json = |more: &[&str]| run(&[more, &["--format", "json"]].concat()).expect_json();
     let answer = json(&[]);

@@ -175,7 +175,9 @@ fn a_faster_neighbour_is_discouraged_or_there_is_none() {
     let job = hardware.job(16, 32, 4096);
     let answer = search_plans(&job, &space(), 1).unwrap();
     let (best, around) = (&answer.best[0], neighbours(&job, &space(), &answer.best[0]).unwrap());
-    let is_faster = |outcome: &NeighbourOutcome| matches!(outcome, NeighbourOutcome::Runs { step, .. } if step.0 < best.time.total.0 * (1.0 - 1e-12));
+    let limit = best.time.total.0 * (1.0 - 1e-12);
+    let is_faster =
+        |outcome: &NeighbourOutcome| matches!(outcome, NeighbourOutcome::Runs { step, .. } if step.0 < limit);
     let inside = |change: &str| !change.starts_with("chunks") && !change.starts_with("layers");
     for n in around.iter().filter(|n| inside(&n.change) && n.discouraged.is_none()) {
         assert!(!is_faster(&n.outcome), "{}: {:?}", n.change, n.outcome);

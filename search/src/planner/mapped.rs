@@ -38,9 +38,9 @@ pub enum MapRanks {
     Always,
 }
 
-/// Maps the ranks of every plan of an answer to the fabric's links, and sorts the documented plans by their mapped times. Returns
-/// the mappings in the new order; empty if ranks stay in the order of the devices. A switch and a matrix of equal links
-/// are treated alike.
+/// Maps the ranks of every plan of an answer to the fabric's links, and sorts the documented plans by their mapped
+/// times. Returns the mappings in the new order; empty if ranks stay in the order of the devices. A switch and a matrix
+/// of equal links are treated alike.
 ///
 /// Only the plans of the answer's list are mapped. A plan that is slower than all of them in rank order is left out,
 /// even if it would win after mapping.

@@ -14,8 +14,8 @@ pub enum DiscouragedKind {
     FsdpInPipeline,
     /// ZeRO-2 or ZeRO-3 at all.
     Fsdp,
-    /// ZeRO-2 or ZeRO-3 beside tensor or context parallelism, on chips with one hardware queue for both: NVIDIA's before
-    /// Blackwell.
+    /// ZeRO-2 or ZeRO-3 beside tensor or context parallelism, on chips with one hardware queue for both: NVIDIA's
+    /// before Blackwell.
     FsdpBesideTensorOrContext,
 }
 
@@ -34,8 +34,8 @@ impl DiscouragedKind {
 
     /// Returns whether the framework says so about a chip.
     fn concerns_chip(self, chip: &Accelerator) -> bool {
-        // Megatron-LM asks for the architecture's number. A chip's file has none, but NVIDIA's chips multiply nvfp4 from
-        // Blackwell on.
+        // Megatron-LM asks for the architecture's number. A chip's file has none, but NVIDIA's chips multiply nvfp4
+        // from Blackwell on.
         self != Self::FsdpBesideTensorOrContext || chip.peak_flops(DataType::Nvfp4).is_none()
     }
 
