@@ -147,7 +147,9 @@ fn a_plan_takes_what_plan_says() {
                 (&result["stages"], &result["timeline"]),
                 "{arguments}"
             );
-            assert_eq!(listed["counts"]["plans"], evaluated["counts"]["plans"], "{arguments}");
+            // `plan` counts discouraged plans too, of which it shows the fastest.
+            let plans = |answer: &Value| answer["counts"]["plans"].as_u64().unwrap();
+            assert!(plans(&listed) >= plans(&evaluated) && plans(&evaluated) > 0, "{arguments}");
         }
     }
 }

@@ -112,7 +112,7 @@ fn what_a_framework_discourages_is_marked_and_ranks_last() {
     for plan in plans {
         assert!(plan["discouraged"].as_str().unwrap().starts_with("not documented: "), "{alone}");
     }
-    // What is written is documented.
+    // The written plan is documented.
     let flags = run(&["--emit", "megatron"]).expect_result();
     assert!(!flags.contains("fsdp") && !flags.contains("not among what Megatron-LM documents"), "{flags}");
 }

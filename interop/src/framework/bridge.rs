@@ -222,7 +222,8 @@ impl BridgeArguments {
                 }
                 None => {
                     let argument = argument_of_path(path);
-                    if let Some(row) = BRIDGE_FIELDS.iter().find(|row| row.argument == argument) {
+                    let known = BRIDGE_FIELDS.iter().find(|row| row.argument == argument);
+                    if let Some(row) = known.filter(|_| literal.to_string() != "None") {
                         return Err(fault(&format!("is not understood; did you mean {}?", row.path)));
                     }
                     self.set_by_name(place, literal);

@@ -550,13 +550,16 @@ fn a_recipe_is_read_as_megatrons_arguments() {
 /// A file of nanotron's with other lines.
 fn nanotron(replaced: (&str, &str)) -> String {
     let text = "general: {project: debug, run: tiny, seed: 42}\ncheckpoints: {checkpoint_interval: 10}\n\
-         data_stages:\n- name: training\n  start_training_step: 1\nmodel:\n  ddp_bucket_cap_mb: 25\n  dtype: bfloat16\n  \
+         data_stages:\n- name: training\n  start_training_step: 1\nmodel:\n  ddp_bucket_cap_mb: 25\n  \
+         dtype: bfloat16\n  \
          init_method: {std: 0.025}\n  make_vocab_size_divisible_by: 1\n  model_config:\n    is_llama_config: true\n    \
          hidden_act: silu\n    hidden_size: 2048\n    intermediate_size: 8192\n    max_position_embeddings: 2048\n    \
-         num_attention_heads: 32\n    num_hidden_layers: 16\n    num_key_value_heads: 8\n    rms_norm_eps: 1.0e-05\n    \
+         num_attention_heads: 32\n    num_hidden_layers: 16\n    num_key_value_heads: 8\n    \
+         rms_norm_eps: 1.0e-05\n    \
          rope_interleaved: false\n    rope_scaling: null\n    rope_theta: 10000.0\n    tie_word_embeddings: true\n    \
          vocab_size: 128256\noptimizer:\n  accumulate_grad_in_fp32: true\n  clip_grad: 1.0\n  optimizer_factory: \
-         {name: adamW, adam_eps: 1.0e-08}\n  zero_stage: 1\nparallelism:\n  dp: 2\n  pp: 2\n  tp: 2\n  pp_engine: 1f1b\n  \
+         {name: adamW, adam_eps: 1.0e-08}\n  zero_stage: 1\nparallelism:\n  dp: 2\n  pp: 2\n  tp: 2\n  \
+         pp_engine: 1f1b\n  \
          tp_mode: REDUCE_SCATTER\n  tp_linear_async_communication: true\n  expert_parallel_size: 1\ntokens:\n  \
          batch_accumulation_per_replica: 8\n  micro_batch_size: 2\n  sequence_length: 2048\n  train_steps: 15\n";
     assert!(text.contains(replaced.0), "{replaced:?}");

@@ -299,8 +299,9 @@ mod tests {
             found.iter().filter(|c| c.held_out == AloneHeldOut::Rows && c.rows >= 40).collect();
         assert!(large.len() >= 4, "{found:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Two sets have more coverage than stated: their errors are smaller than those of others on the same chips.
-        assert!(large.iter().filter(|c| c.covered > 0.955).count() <= 2, "{large:?}");
+        // Four of eleven sets have more coverage than stated: their errors are smaller than those of others on the same
+        // chips.
+        assert!(large.len() >= 11 && large.iter().filter(|c| c.covered > 0.955).count() <= 4, "{large:?}");
         assert!(large.iter().all(|c| c.width < 1.0), "{large:?}");
     }
 

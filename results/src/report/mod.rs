@@ -7,6 +7,7 @@ mod evidence;
 mod held_out;
 mod papers;
 mod plan;
+mod plan_cells;
 mod plan_families;
 mod rank_mapping;
 mod run;

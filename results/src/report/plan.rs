@@ -1,5 +1,6 @@
 //! The best plans of a fixed chip, as text.
 
+use super::plan_cells::{experts_cell, recompute_cell};
 use crate::answer::plan::{KeptTensorsRow, PlanRow, PlannedAnswer, StageRow, part_name, schedule_name};
 use crate::answer::techniques::years_per_pb;
 use crate::answer::timeline::TimelineRow;
@@ -12,7 +13,6 @@ use sim::units::Seconds;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use workloads::training::ContextMethod;
-use workloads::{ActivationPolicy, Layout, StagePolicies};
 
 /// The whole report.
 #[must_use]
@@ -392,12 +392,6 @@ fn plans_table(rows: &[PlanRow]) -> String {
     text
 }
 
-/// Expert-parallel ranks, with the devices per expert if the layout states them.
-pub(super) fn experts_cell(layout: &Layout) -> String {
-    let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
-    format!("{}{width}", layout.expert)
-}
-
 /// The first plan in one line.
 fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
     let of = capacity_gib.map_or_else(String::new, |gib| format!(" of {gib:.1}"));
@@ -408,14 +402,6 @@ fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
         format_percent(row.mfu),
         row.peak_gib
     ))
-}
-
-/// The tensors that layers keep, in a few words.
-pub(super) fn recompute_cell(policies: &StagePolicies) -> String {
-    match policies.uniform_policy() {
-        Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),
-        _ => policies.to_string(),
-    }
 }
 
 /// The layers of the chunks; equal neighbours are grouped (`8+9x2+6`). Empty if all are equal.

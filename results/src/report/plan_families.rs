@@ -1,6 +1,6 @@
 //! The fastest plan of each family, as text.
 
-use super::plan::{experts_cell, recompute_cell};
+use super::plan_cells::{experts_cell, recompute_cell};
 use crate::answer::plan::FamilyRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_heading, format_percent, format_significant};
 

@@ -61,6 +61,11 @@ impl FitSearch<'_> {
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
             };
             refused = refused.or_else(|| refusal(&job, &answer, asked));
+            if answer.stopped.is_some() && answer.best.iter().all(risky) {
+                // The column of chances says how risky they are; none at all would waste the search.
+                tracing::warn!("none of the plans found so far fits with a chance of {}", format_chance(asked));
+                return Ok((answer, None));
+            }
             if answer.stopped.is_some() || margin <= job.headroom {
                 answer.best.retain(|ranked| !risky(ranked));
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));

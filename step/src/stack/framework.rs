@@ -1,6 +1,6 @@
 //! Modelled plans that a stack's framework can run.
 
-use crate::stack::discouraged::DiscouragedKind;
+use crate::stack::discouraged_kind::DiscouragedKind;
 use serde::{Deserialize, Serialize};
 use sim::pipeline::PipelineSchedule;
 use std::fmt;

@@ -2,7 +2,8 @@
 
 pub(crate) mod bridge_fields;
 pub mod calibrate;
-pub(crate) mod discouraged;
+mod discouraged;
+pub(crate) mod discouraged_kind;
 pub(crate) mod framework;
 pub(crate) mod kept_formats;
 pub(crate) mod model_names;

@@ -6,7 +6,7 @@ use workloads::Layout;
 
 impl PlanSpace {
     /// The plans of the space that the framework of a job's stack documents. `None` if it discourages nothing, or all
-    /// of them: who asks for such plans alone gets them. Where ZeRO stages are asked for, plans that have nothing to
+    /// of them: who asks for such plans alone gets them. If ZeRO stages are asked for, plans that have nothing to
     /// shard are no others.
     #[must_use]
     pub(crate) fn documented(&self, job: &Job<'_>) -> Option<Self> {

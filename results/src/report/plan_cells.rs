@@ -1,0 +1,17 @@
+//! Cells that several tables of plans have.
+
+use workloads::{ActivationPolicy, Layout, StagePolicies};
+
+/// Expert-parallel ranks, with the devices per expert if the layout states them.
+pub(super) fn experts_cell(layout: &Layout) -> String {
+    let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
+    format!("{}{width}", layout.expert)
+}
+
+/// The tensors that layers keep, in a few words.
+pub(super) fn recompute_cell(policies: &StagePolicies) -> String {
+    match policies.uniform_policy() {
+        Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),
+        _ => policies.to_string(),
+    }
+}
