@@ -59,7 +59,7 @@ pub(super) fn read(
     let [data, pipeline, tensor] = ["dp", "pp", "tp"].map(|axis| keys.required_count(&format!("parallelism.{axis}")));
     let (data, pipeline, tensor) = (data?, pipeline?, tensor?);
     let contexts = keys.count("parallelism.context_parallel_size")?.unwrap_or(1);
-    let degrees = [("tensor", tensor), ("pipeline", pipeline), ("data", data), ("context", contexts), ("expert", 1)];
+    let degrees = [("tensor", tensor), ("pipeline", pipeline), ("context", contexts), ("expert", 1)];
     degrees.into_iter().for_each(|(option, degree)| options.push(option, degree));
     keys.expect("parallelism.expert_parallel_size", "1")?;
     let devices = [data, pipeline, tensor, contexts].into_iter().fold(1, u64::saturating_mul);

@@ -33,6 +33,7 @@ mod tests {
     use workloads::footprint::{Optimizer, Precision};
     use workloads::training::Attention;
     use workloads::{ActivationPolicy, Batch};
+    use workloads::{Layout, ZeroStage};
 
     fn plan_of_layout(layout: Layout) -> TrainingPlan {
         TrainingPlan {
