@@ -10,7 +10,7 @@ from typing import List, Tuple
 
 import pytest
 
-#: The command. CI gives the released program; else it is the wheel's own.
+#: The command: the wheel's own, or another build of it.
 PROGRAM = os.environ.get("COPLACE_PROGRAM", str(Path(sys.executable).with_name("coplace")))
 COLUMNS = "80"
 

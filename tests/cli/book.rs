@@ -2,7 +2,7 @@
 //! commands. Blocks marked `LANGUAGE,file=NAME` are files that they need. Blocks marked `console,long` run with the
 //! ignored tests, as do the README's indented commands and the examples in its table of verbs.
 
-use crate::support::{files_with_ending, repository_path};
+use crate::support::{chosen_program, files_with_ending, repository_path};
 use std::path::Path;
 use std::process::Command;
 
@@ -74,7 +74,7 @@ fn run(page: &str, long: bool) -> usize {
     for folder in ["docs", "interop", "measured", "results", "search", "sim", "step", "workloads"] {
         std::os::unix::fs::symlink(repository_path(folder), dir.path().join(folder)).unwrap();
     }
-    let binary = assert_cmd::cargo::cargo_bin!("coplace");
+    let binary = chosen_program();
     let path = std::env::join_paths(
         std::iter::once(binary.parent().unwrap().to_path_buf())
             .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),

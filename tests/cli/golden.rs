@@ -11,11 +11,11 @@ mod commands;
 mod compact;
 mod reduced;
 
-use crate::support::repository_path;
+use crate::support::{chosen_program, repository_path};
 use commands::{COMMANDS, Command, Form};
 use reduced::{different, reduced_json, reduced_text};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 
 #[test]
@@ -109,9 +109,7 @@ fn answer(command: &Command, directory: &Path) -> Value {
 }
 
 fn run(arguments: &[String]) -> Output {
-    let built = || assert_cmd::cargo::cargo_bin!("coplace").to_path_buf();
-    let program = std::env::var_os("COPLACE_PROGRAM").map_or_else(built, PathBuf::from);
-    let mut command = std::process::Command::new(program);
+    let mut command = std::process::Command::new(chosen_program());
     command.env("COPLACE_LOG", "warn").env("COLUMNS", "170").env("NO_COLOR", "1");
     command.current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output().unwrap()
 }

@@ -99,10 +99,16 @@ fn a_plan_that_takes_long_says_how_far_it_is_and_ends_with_the_best_so_far() {
     assert!(!text.contains("Its neighbours") && !text.contains("no plan of the space is faster"), "{text}");
 }
 
+/// The warning beside plans of which each is too likely to need more memory than there is.
+const RISKY: &str = " WARN none of the plans found so far fits with a chance of 90 %\n";
+
 #[test]
 fn a_plan_that_is_stopped_says_what_no_plan_is_below() {
     let call: Vec<&str> = LONG.split(' ').chain(["--time-limit", "1", "--format", "json"]).collect();
-    let answer = run_coplace(&call).expect_json();
+    let called = run_coplace(&call);
+    // How much is found in time depends on the machine; what is likely to fit may not be.
+    assert!(called.code == 0 && ["", RISKY].contains(&called.stderr.as_str()), "{}", called.stderr);
+    let answer: serde_json::Value = serde_json::from_str(&called.stdout).unwrap();
     let stopped = &answer["stopped"];
     assert_eq!(stopped["by"], "stopped by --time-limit 1");
     let (bound, first) = (stopped["bound_s"].as_f64().unwrap(), answer["plans"][0]["step_s"].as_f64().unwrap());

@@ -41,6 +41,12 @@ fn without_draws(arguments: &[&str]) -> &'static [&'static str] {
     if arguments.first() == Some(&"search") && !decided { &["--draws", "0"] } else { &[] }
 }
 
+/// The program of `COPLACE_PROGRAM`, such as an older or an optimised one, or the one that cargo built.
+pub fn chosen_program() -> PathBuf {
+    let built = || assert_cmd::cargo::cargo_bin!("coplace").to_path_buf();
+    std::env::var_os("COPLACE_PROGRAM").map_or_else(built, PathBuf::from)
+}
+
 /// Calls the command in a directory.
 pub fn run_coplace_in(directory: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("coplace");
