@@ -435,6 +435,7 @@ fn techniques_of(
         composed_layers: stack.kernels.composed_layers,
         separate_projections: stack.kernels.separate_projections,
         wide_adapters: stack.kernels.wide_adapters,
+        autocast: stack.kernels.autocast,
         loss: stack.kernels.loss,
         ..Lowering::new(model)
     };

@@ -5,6 +5,7 @@
 //! The usual path: [`model::Model::load`] reads a configuration, [`training::Lowering`] holds the settings of the run,
 //! and [`training::TrainingGraph::new`] makes the pipeline segments. Each segment gives its kernel graphs and bytes.
 
+mod autocast;
 mod compressed_attention;
 mod counts;
 mod document_lengths;

@@ -29,6 +29,20 @@ pub enum LossForm {
     Chunked,
 }
 
+/// Whether PyTorch's autocast chooses the operators' types over fp32 parameters. Products run in the operand type; the
+/// residual stream, norms and softmax are fp32, with 16-bit copies for the products (`autocast.rs`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Autocast {
+    /// No: all activations have the operand type.
+    #[default]
+    None,
+    /// As PyTorch 1.7: GELU in fp32 too, and softmax keeps its input.
+    Pytorch1,
+    /// As PyTorch 2.
+    Pytorch2,
+}
+
 /// How attention reaches the keys and values of other context-parallel devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -107,6 +121,9 @@ pub struct Lowering {
     /// `autocast_adapter_dtype`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wide_adapters: bool,
+    /// PyTorch's autocast. A device must hold whole layers: no tensor, context or expert parallelism.
+    #[serde(default, skip_serializing_if = "Autocast::is_none")]
+    pub autocast: Autocast,
     /// How head and loss are computed. By chunks, the loss is one kernel per chunk, whatever `fused_loss` says.
     #[serde(default, skip_serializing_if = "LossForm::is_whole")]
     pub loss: LossForm,
@@ -117,6 +134,14 @@ pub struct Lowering {
     /// `None` is training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<ServingPass>,
+}
+
+impl Autocast {
+    /// Returns whether all activations have the operand type.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 impl LossForm {
@@ -171,6 +196,7 @@ impl Lowering {
             weighted_experts: false,
             fused_loss: true,
             wide_adapters: false,
+            autocast: Autocast::None,
             loss: LossForm::Whole,
             vocabulary_multiple: 1,
             serving: None,

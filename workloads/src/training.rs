@@ -1,13 +1,14 @@
 //! The training graph: a model lowered for one device of a tensor-parallel group. Its pipeline segments give forward,
 //! backward and optimizer kernels and their bytes.
 
+use crate::autocast::refuse_split_autocast;
 use crate::error::WorkloadError;
 use crate::footprint::BytesPerParameter;
 use crate::graph::{OperatorGraph, OperatorNode, Parameters, RecomputeSet, TensorInfo};
 use crate::layer_list::EncoderDecoderSide;
 use crate::layer_names::layer_prefixes;
 use crate::lower::Lowerer;
-pub use crate::lowering::{Attention, ContextMethod, LossForm, Lowering};
+pub use crate::lowering::{Attention, Autocast, ContextMethod, LossForm, Lowering};
 use crate::memory::{BytesByPlace, SegmentStatics, TechniqueEffects};
 use crate::model::Model;
 use crate::op::segment_plan::SegmentPlan;
@@ -293,10 +294,14 @@ impl TrainingGraph {
     /// # Errors
     /// A micro-batch, sequence length or tensor-parallel degree that is out of range or does not fit the model.
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
+        refuse_split_autocast(model, lowering)?;
         let slice = DeviceSlice::new(model, lowering)?;
         let plan = SegmentPlan::new(model, lowering, slice);
-        let mut embedding = Segment::new(SegmentKind::Embedding, 1, plan.build_embedding(), lowering);
-        let mut layer = Segment::new(SegmentKind::Layer, model.layers, plan.build_layers(), lowering);
+        let embedded = plan.build_embedding().with_autocast(lowering.autocast, false);
+        let cast = |graph: OperatorGraph| graph.with_autocast(lowering.autocast, embedded.has_wide_output());
+        let (layers, head) = (cast(plan.build_layers()), cast(plan.build_head()));
+        let mut embedding = Segment::new(SegmentKind::Embedding, 1, embedded, lowering);
+        let mut layer = Segment::new(SegmentKind::Layer, model.layers, layers, lowering);
         if model.variations.side == EncoderDecoderSide::Decoder {
             // The encoder's result travels along to every stage.
             let encoded = plan.encoder_plan().residual_stream_bytes();
@@ -311,7 +316,7 @@ impl TrainingGraph {
                 segment.boundary_bytes += vector;
             }
         }
-        let mut head = Segment::new(SegmentKind::Head, 1, plan.build_head(), lowering);
+        let mut head = Segment::new(SegmentKind::Head, 1, head, lowering);
         if model.tied_head {
             let shared = slice.vocabulary.saturating_mul(model.embedding_width);
             head.tied_parameters = shared;

@@ -50,6 +50,8 @@ pub enum Mechanism {
     NarrowGradients(DataType),
     /// Head and loss by chunks of tokens.
     ChunkedLoss,
+    /// PyTorch's autocast over fp32 parameters.
+    Autocast,
     /// Everything is kept.
     KeepAll,
     /// Selective recomputation.
@@ -105,6 +107,7 @@ impl Mechanism {
             Self::NarrowGradients(DataType::Fp16) => "gradients-fp16",
             Self::NarrowGradients(_) => "gradients-bf16",
             Self::ChunkedLoss => "loss-chunked",
+            Self::Autocast => "autocast",
             Self::KeepAll => "recompute-none",
             Self::RecomputeSelective => "recompute-selective",
             Self::RecomputeFull => "recompute-full",
@@ -136,6 +139,7 @@ impl Mechanism {
             Self::Zero(ZeroStage::Parameters),
             Self::NoMaster,
             Self::ChunkedLoss,
+            Self::Autocast,
             Self::NarrowStates(DataType::Bf16),
             Self::NarrowStates(DataType::Fp16),
             Self::NarrowStates(DataType::Fp8),
@@ -200,6 +204,7 @@ pub fn mechanisms_of_plan(
     used.extend(own_schedule.filter(|_| pipelined));
     used.extend(mechanisms_of_formats(plan));
     used.extend((stack.kernels.loss == LossForm::Chunked).then_some(Mechanism::ChunkedLoss));
+    used.extend((!stack.kernels.autocast.is_none()).then_some(Mechanism::Autocast));
     used.extend(plan.activations.distinct_policies().into_iter().flat_map(mechanisms_of_policy));
     used.extend(plan.techniques.iter().map(|technique| Mechanism::Technique(technique.preset().name.clone())));
     used

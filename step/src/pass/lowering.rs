@@ -69,6 +69,7 @@ pub fn lowering_of_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStac
         loss: stack.kernels.loss,
         vocabulary_multiple: stack.kernels.vocabulary_multiple.into(),
         wide_adapters: stack.kernels.wide_adapters,
+        autocast: stack.kernels.autocast,
         ..Lowering::new(model)
     }
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use workloads::Release;
 use workloads::footprint::Precision;
 use workloads::recompute_policy::ReplayExtent;
-use workloads::training::LossForm;
+use workloads::training::{Autocast, LossForm};
 
 static STACKS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/stacks");
 
@@ -151,6 +151,10 @@ pub struct KernelOptions {
     /// True if adapters are in fp32 and read fp32 copies of their inputs (PEFT's `autocast_adapter_dtype`).
     #[serde(default)]
     pub wide_adapters: bool,
+    /// PyTorch's autocast over fp32 parameters: `none`, `pytorch1` (GELU in fp32 too) or `pytorch2` ([`Autocast`]). In 16
+    /// bits, weights are the cached casts, their master copy is the parameters; collectives of weights move the casts.
+    #[serde(default)]
+    pub autocast: Autocast,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
     /// True if gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see

@@ -40,6 +40,8 @@ pub enum TensorRole {
     /// An activation, a mask, or token ids.
     #[default]
     Activation,
+    /// An fp32 activation among narrower ones (autocast).
+    Wide,
     /// The fp32 copy of an activation.
     WideCopy,
     /// One factor per row, of a norm.
@@ -51,6 +53,11 @@ pub enum TensorRole {
 impl TensorRole {
     fn is_activation(&self) -> bool {
         *self == Self::Activation
+    }
+
+    /// Returns whether an activation is in fp32 among narrower ones.
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self, Self::Wide | Self::WideCopy)
     }
 
     /// Returns whether the tensor holds one factor per row of a norm.

@@ -320,8 +320,9 @@ impl<'a> TechniqueRewriter<'a> {
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
         let tensor = self.tensor_info(read);
-        // Only the copy that eager norms keep is fp32; every other tensor has the operand type.
-        let each = if tensor.gradient_bytes == Bytes::ZERO { 4 } else { self.operand_bytes() };
+        // The copy that eager norms keep and autocast's tensors are fp32; every other tensor has the operand type.
+        let wide = tensor.gradient_bytes == Bytes::ZERO || tensor.role.is_wide();
+        let each = if wide { 4 } else { self.operand_bytes() };
         let elements = tensor.bytes.0 / each.max(1);
         let convert = |direction, read, written| {
             Kernel::Elementwise(Elementwise {

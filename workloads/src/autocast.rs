@@ -1,0 +1,288 @@
+//! PyTorch's autocast as a change of a lowered segment: which operators run in fp32, and the casts between them.
+//!
+//! Parameters are fp32, so embeddings and norms make fp32, and the residual stream is fp32. Products cast their inputs
+//! to 16 bits and keep the copy; norms and softmax run in fp32; other operators take the wider type of their inputs.
+//! Source: `aten/src/ATen/autocast_mode.cpp` and `tools/autograd/derivatives.yaml` of PyTorch 1.7 and 2.
+
+use crate::error::WorkloadError;
+use crate::graph::{
+    BackwardChain, Gradient, KernelStep, OpId, OperatorGraph, OperatorNode, OperatorRole, Parameters, TensorId,
+    TensorInfo, TensorRole,
+};
+use crate::lowering::{Autocast, Lowering};
+use crate::model::Model;
+use sim::kernel::{DataType, Direction, Elementwise, ElementwiseFunction, Kernel, RowFunction};
+use sim::units::Bytes;
+
+/// Refuses autocast where devices share layers: its casts beside their collectives are not modelled.
+pub(crate) fn refuse_split_autocast(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
+    let degrees = [lowering.tensor_parallel, lowering.context_parallel, lowering.expert_parallel];
+    let split = degrees.iter().any(|degree| *degree > 1);
+    if lowering.autocast == Autocast::None || !split {
+        return Ok(());
+    }
+    Err(WorkloadError::BadLowering {
+        model: model.name.clone(),
+        setting: "the tensor-, context- or expert-parallel degree under autocast".to_owned(),
+        value: degrees.iter().max().map_or(1, |degree| *degree).to_string(),
+        limit: "1, because the casts beside their collectives are not modelled".to_owned(),
+        cure: "use data parallelism, or kernels.autocast=none".to_owned(),
+    })
+}
+
+/// The type in which an operator runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OperatorType {
+    /// 16 bits: products and fused attention.
+    Narrow,
+    /// fp32: norms.
+    Wide,
+    /// fp32 from 16-bit scores, in one kernel.
+    WideResult,
+    /// The wider type of its inputs and parameters.
+    Promoted,
+    /// A loss, whose kernels convert logits themselves.
+    Loss,
+}
+
+impl OperatorType {
+    fn of_operator(op: &OperatorNode, autocast: Autocast) -> Self {
+        let any = |is: fn(&Kernel) -> bool| op.forward.iter().any(|step| is(&step.kernel));
+        if op.role == OperatorRole::Loss {
+            Self::Loss
+        } else if any(|k| matches!(k, Kernel::Contraction(_) | Kernel::FusedAttention(_) | Kernel::Epilogue(_))) {
+            Self::Narrow
+        } else if op.role == OperatorRole::AttentionScores {
+            Self::WideResult
+        } else if any(is_norm) || autocast == Autocast::Pytorch1 && any(is_gelu) {
+            Self::Wide
+        } else {
+            Self::Promoted
+        }
+    }
+}
+
+fn is_norm(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Reduction(r) if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm))
+}
+
+fn is_gelu(kernel: &Kernel) -> bool {
+    matches!(kernel, Kernel::Elementwise(e) if e.function == ElementwiseFunction::Gelu)
+}
+
+impl OperatorGraph {
+    /// Returns the segment under autocast. `wide_inputs` says whether the residual stream enters it in fp32.
+    #[must_use]
+    pub(crate) fn with_autocast(self, autocast: Autocast, wide_inputs: bool) -> Self {
+        if autocast == Autocast::None || self.operand == DataType::Fp32 {
+            return self;
+        }
+        let OperatorGraph { operators, tensors, output, operand, settled } = self;
+        let mut cast = CastWriter { autocast, operand, tensors, operators: Vec::new() };
+        let entering = |t: &&mut TensorInfo| t.producer.is_none() && t.gradient_bytes > Bytes::ZERO;
+        if wide_inputs {
+            cast.tensors.iter_mut().filter(entering).for_each(|t| widen_tensor(t, operand));
+        }
+        operators.into_iter().for_each(|op| cast.add_operator(op));
+        let CastWriter { mut tensors, operators, .. } = cast;
+        tensors.iter_mut().for_each(|t| t.saved = false);
+        for read in operators.iter().flat_map(|op| &op.backward).flat_map(|chain| &chain.reads) {
+            tensors[read.index()].saved = true;
+        }
+        Self { operators, tensors, output, operand, settled }
+    }
+
+    /// Returns whether the segment's output is in fp32.
+    #[must_use]
+    pub(crate) fn has_wide_output(&self) -> bool {
+        self.tensors[self.output.index()].role.is_wide()
+    }
+}
+
+/// Gives an activation of the operand type fp32.
+fn widen_tensor(tensor: &mut TensorInfo, operand: DataType) {
+    if tensor.role == TensorRole::Activation && tensor.gradient_bytes > Bytes::ZERO {
+        let widened = |bytes: Bytes| Bytes(bytes.0 / operand.bytes().max(1)) * DataType::Fp32.bytes();
+        (tensor.bytes, tensor.gradient_bytes) = (widened(tensor.bytes), widened(tensor.gradient_bytes));
+        tensor.role = TensorRole::Wide;
+    }
+}
+
+/// Rewrites a segment's operators in their order.
+struct CastWriter {
+    autocast: Autocast,
+    operand: DataType,
+    /// All tensors; casts are added behind them.
+    tensors: Vec<TensorInfo>,
+    /// The operators so far.
+    operators: Vec<OperatorNode>,
+}
+
+impl CastWriter {
+    fn is_wide(&self, id: TensorId) -> bool {
+        self.tensors[id.index()].role.is_wide()
+    }
+
+    fn sum_bytes(&self, ids: &[TensorId]) -> Bytes {
+        ids.iter().map(|id| self.tensors[id.index()].bytes).sum()
+    }
+
+    fn add_operator(&mut self, mut op: OperatorNode) {
+        let runs = OperatorType::of_operator(&op, self.autocast);
+        // Kernels were sized for the operand type.
+        let narrow = |tensors: &[TensorInfo], ids: &[TensorId]| -> Bytes {
+            ids.iter().map(|id| narrow_bytes(&tensors[id.index()], self.operand)).sum()
+        };
+        let [read_before, written_before] = [&op.inputs, &op.outputs].map(|ids| narrow(&self.tensors, ids));
+        let asked = match runs {
+            OperatorType::Narrow => Some(false),
+            OperatorType::Wide => Some(true),
+            _ => None,
+        };
+        for input in op.inputs.clone() {
+            let differs = self.tensors[input.index()].gradient_bytes > Bytes::ZERO
+                && asked.is_some_and(|wide| wide != self.is_wide(input));
+            if differs {
+                let copy = self.add_cast(&op, input);
+                replace_tensor(&mut op, input, copy);
+            }
+        }
+        let wide = match runs {
+            OperatorType::Narrow | OperatorType::Loss => false,
+            OperatorType::Wide | OperatorType::WideResult => true,
+            OperatorType::Promoted => {
+                op.inputs.iter().any(|t| self.is_wide(*t)) || op.parameters.per_device_count() > 0
+            }
+        };
+        if wide {
+            op.outputs.iter().for_each(|t| widen_tensor(&mut self.tensors[t.index()], self.operand));
+        }
+        self.use_input_as_wide_copy(&mut op);
+        if runs == OperatorType::WideResult && self.autocast == Autocast::Pytorch1 {
+            let scores = op.inputs.first().copied();
+            op.backward.iter_mut().filter(|chain| !chain.reads.is_empty()).for_each(|c| c.reads.extend(scores));
+        }
+        if !matches!(runs, OperatorType::Narrow | OperatorType::Loss) {
+            let read = [self.sum_bytes(&op.inputs), read_before];
+            let written = [self.sum_bytes(&op.outputs), written_before];
+            scale_steps(op.forward.iter_mut(), [read, written]);
+            let chains = op.backward.iter_mut().flat_map(|chain| &mut chain.steps);
+            scale_steps(op.backward_prepare.iter_mut().chain(chains), [written, read]);
+        }
+        self.push_operator(op);
+    }
+
+    /// Adds the cast of an operator's input to the other type; returns the copy.
+    fn add_cast(&mut self, reader: &OperatorNode, input: TensorId) -> TensorId {
+        let source = &self.tensors[input.index()];
+        let (from, numbers) = (source.bytes, narrow_bytes(source, self.operand).0 / self.operand.bytes().max(1));
+        let to_wide = !source.role.is_wide();
+        let each = if to_wide { DataType::Fp32.bytes() } else { self.operand.bytes() };
+        let to = Bytes(each) * numbers;
+        let place = reader.inputs.iter().position(|t| *t == input).unwrap_or_default();
+        let name = format!("{}.cast{}", reader.name, if place == 0 { String::new() } else { place.to_string() });
+        let copy = TensorId(self.tensors.len() as u32);
+        self.tensors.push(TensorInfo {
+            id: copy,
+            name: format!("{name}.out"),
+            bytes: to,
+            gradient_bytes: to,
+            producer: None,
+            saved: false,
+            is_segment_input: false,
+            role: if to_wide { TensorRole::Wide } else { TensorRole::Activation },
+        });
+        let convert = |label: &str, direction, read, written| KernelStep {
+            label: label.to_owned(),
+            kernel: Kernel::Elementwise(Elementwise {
+                function: ElementwiseFunction::Convert,
+                direction,
+                elements: numbers,
+                read,
+                written,
+            }),
+            axis: None,
+        };
+        let core = matches!(reader.role, OperatorRole::AttentionCore | OperatorRole::AttentionScores);
+        self.push_operator(OperatorNode {
+            id: OpId(0),
+            name,
+            inputs: vec![input],
+            outputs: vec![copy],
+            forward: vec![convert("forward", Direction::Forward, from, to)],
+            backward_prepare: vec![],
+            backward: vec![BackwardChain {
+                gradient: Gradient::Inputs(vec![input]),
+                reads: vec![],
+                steps: vec![convert("backward_input", Direction::Backward, to, from)],
+            }],
+            parameters: Parameters::default(),
+            workspace: Bytes::ZERO,
+            shared_expert: reader.shared_expert,
+            layer: reader.layer.clone(),
+            // What is recomputed with attention's core takes its casts along.
+            role: if core { OperatorRole::AttentionCore } else { OperatorRole::Other },
+        });
+        copy
+    }
+
+    /// Lets an operator that keeps an fp32 copy of its input (eager RMS norms) keep an fp32 input itself.
+    fn use_input_as_wide_copy(&mut self, op: &mut OperatorNode) {
+        let Some(input) = op.inputs.first().copied().filter(|t| self.is_wide(*t)) else { return };
+        for copy in op.outputs.clone() {
+            let tensor = &mut self.tensors[copy.index()];
+            if tensor.role == TensorRole::WideCopy {
+                tensor.bytes = Bytes::ZERO;
+                op.backward.iter_mut().for_each(|chain| replace_all(&mut chain.reads, copy, input));
+            }
+        }
+    }
+
+    fn push_operator(&mut self, op: OperatorNode) {
+        let id = OpId(self.operators.len() as u32);
+        op.outputs.iter().for_each(|t| self.tensors[t.index()].producer = Some(id));
+        self.operators.push(OperatorNode { id, ..op });
+    }
+}
+
+/// Returns the bytes that a tensor has in the operand type.
+fn narrow_bytes(tensor: &TensorInfo, operand: DataType) -> Bytes {
+    match tensor.role {
+        TensorRole::Wide => Bytes(tensor.bytes.0 / DataType::Fp32.bytes()) * operand.bytes(),
+        _ => tensor.bytes,
+    }
+}
+
+/// Lets an operator read `new` wherever it reads `old`.
+fn replace_tensor(op: &mut OperatorNode, old: TensorId, new: TensorId) {
+    replace_all(&mut op.inputs, old, new);
+    for chain in &mut op.backward {
+        replace_all(&mut chain.reads, old, new);
+        if let Gradient::Inputs(inputs) = &mut chain.gradient {
+            replace_all(inputs, old, new);
+        }
+    }
+}
+
+fn replace_all(ids: &mut [TensorId], old: TensorId, new: TensorId) {
+    ids.iter_mut().filter(|id| **id == old).for_each(|id| *id = new);
+}
+
+/// Scales what vector kernels read and write by the bytes now over those before.
+fn scale_steps<'s>(steps: impl Iterator<Item = &'s mut KernelStep>, [read, written]: [[Bytes; 2]; 2]) {
+    let scaled = |bytes: Bytes, [now, before]: [Bytes; 2]| match before {
+        Bytes::ZERO => bytes,
+        _ => Bytes((u128::from(bytes.0) * u128::from(now.0) / u128::from(before.0)).try_into().unwrap_or(u64::MAX)),
+    };
+    for step in steps {
+        match &mut step.kernel {
+            Kernel::Elementwise(e) => (e.read, e.written) = (scaled(e.read, read), scaled(e.written, written)),
+            Kernel::Reduction(r) => (r.read, r.written) = (scaled(r.read, read), scaled(r.written, written)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "autocast_tests.rs"]
+mod tests;
