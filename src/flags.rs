@@ -128,6 +128,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("--runs", "elsewhere"),
     ("--script", "measure.py"),
     ("--schedule", "zb-h1"),
+    ("--evaluations", "64"),
     ("--seed", "7"),
     ("--sequence-length", "1024"),
     ("--sequence-parallel", "true"),
@@ -221,6 +222,7 @@ const BESIDE: &[(&str, &str)] = &[
     ("compare --stack", "--freedoms"),
     ("compare --sequence-length", "--freedoms"),
     ("compare --expert", "--freedoms"),
+    ("compare --evaluations", "--freedoms"),
     ("compare --seed", "--freedoms"),
     ("compare --out", "--freedoms"),
 ];

@@ -42,7 +42,7 @@ pub struct CompareArguments {
     #[arg(required = true, value_name = "DIR|FILE.json", value_parser = run_path())]
     directories: Vec<PathBuf>,
     /// For each model: the value of the chip alone, the plan alone and both, relative to the reference chip under an
-    /// expert's placement, beside Bayesian optimisation of the chip with as many evaluations
+    /// expert's placement, beside Bayesian optimisation of the chip
     #[arg(long)]
     freedoms: bool,
     /// Study whose space is searched [default: phaze]
@@ -58,6 +58,9 @@ pub struct CompareArguments {
     /// for the model]
     #[arg(long, value_name = "P,T,D", requires = "freedoms", value_delimiter = ',', action = clap::ArgAction::Set)]
     expert: Option<Vec<String>>,
+    /// Chips that Bayesian optimisation evaluates [default: as many as the joint search, at least 32]
+    #[arg(long, value_name = "N", requires = "freedoms", value_parser = whole_number_in(1..=100_000_u64))]
+    evaluations: Option<u64>,
     /// Seed of Bayesian optimisation
     #[arg(long, default_value_t = 0, requires = "freedoms", value_parser = whole_number_in(0..=u64::MAX))]
     seed: u64,
@@ -80,6 +83,7 @@ pub fn run_compare(arguments: &CompareArguments, call: &Call) -> Result<(), Fail
                 stack: arguments.stack.as_ref(),
                 sequence_length: arguments.sequence_length,
                 expert: arguments.expert.as_ref().map(|degrees| degrees.join(",")),
+                evaluations: arguments.evaluations,
                 seed: arguments.seed,
                 out: arguments.out.as_deref(),
                 format: arguments.format,

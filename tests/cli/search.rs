@@ -517,7 +517,8 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     assert_eq!(with(&["--format", "json"]).expect_json(), answer, "the same for a seed");
     let text = with(&[]).expect_result();
     assert!(text.contains("chip and plan together") && text.contains("evaluations"), "{text}");
-    let given = with(&["--expert", "4,2,128", "--format", "json"]).expect_json();
+    let given = with(&["--expert", "4,2,128", "--evaluations", "3", "--format", "json"]).expect_json();
+    assert_eq!(given["models"][0]["evaluations"]["bayesian"], 3);
     assert!(given["models"][0]["expert"].as_str().unwrap().starts_with("p 4, t 2, d 128"), "{given}");
     for (words, part) in [
         (vec!["--expert", "4,2"], "write it like 8,1,128"),
@@ -530,15 +531,17 @@ fn freedoms_are_compared_at_no_fewer_evaluations() {
     let unknown =
         run_coplace_in(dir.path(), &["compare", "--freedoms", "llama3-8b", "--study", "small.toml"]).expect_refusal();
     assert!(unknown.contains("--expert PIPELINE,TENSOR,DATA"), "{unknown}");
-    // A published placement that does not divide the study's batch leaves all other answers.
-    let unfit =
+    // 85 ranks do not divide the batch: PHAZE fills them up, and only the batch's own sequences count.
+    let filled =
         run_coplace_in(dir.path(), &["compare", "--freedoms", "opt-350m", "--study", "small.toml", "--format", "json"])
             .expect_json();
-    let model = &unfit["models"][0];
-    assert!(model["entries"][0]["note"].as_str().unwrap().contains("dp = 85"), "{model}");
-    assert!(
-        model["times_first"][0].is_null() && model["entries"][4]["throughput_sequences_per_s"].as_f64().unwrap() > 0.0
-    );
+    let model = &filled["models"][0];
+    assert!(model["expert"].as_str().unwrap().contains("69 of 4165 sequences fill up the 85 ranks"), "{model}");
+    let first = &model["entries"][0];
+    let number = |key: &str| first[key].as_f64().unwrap();
+    assert!((number("throughput_sequences_per_s") * number("step_time_s") / 4096.0 - 1.0).abs() < 1e-12, "{model}");
+    let [expert, .., both, _, _] = model["times_first"].as_array().unwrap().as_slice() else { panic!("{model}") };
+    assert!(expert.as_f64() == Some(1.0) && both.as_f64().unwrap() > 1.0, "{model}");
 }
 
 #[test]

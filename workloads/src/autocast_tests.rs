@@ -108,5 +108,8 @@ fn a_device_holds_whole_layers_under_autocast() {
     let model = Model::load("gpt2-xl").unwrap();
     let split = Lowering { tensor_parallel: 2, autocast: Autocast::Pytorch2, ..Lowering::new(&model) };
     let refusal = TrainingGraph::new(&model, &split).unwrap_err().to_string();
-    assert!(refusal.contains("under autocast is 2, but must be 1") && refusal.contains("data parallelism"), "{refusal}");
+    assert!(
+        refusal.contains("under autocast is 2, but must be 1") && refusal.contains("data parallelism"),
+        "{refusal}"
+    );
 }

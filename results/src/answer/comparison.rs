@@ -280,6 +280,16 @@ impl ComparisonEntry {
         Self { fabric: Some(fabric.name.clone()), port_gb_per_s, ..self }
     }
 
+    /// Counts only `wanted` of the `done` sequences of a step.
+    #[must_use]
+    pub fn counting_sequences(mut self, wanted: u64, done: u64) -> Self {
+        let share = wanted as f64 / done.max(1) as f64;
+        for figure in [&mut self.throughput_sequences_per_s, &mut self.throughput_tokens_per_s, &mut self.mfu] {
+            *figure = figure.map(|whole| whole * share);
+        }
+        self
+    }
+
     /// Adds the value of an objective on a cluster of so many devices. An entry whose chip lacks the figure says so.
     #[must_use]
     pub fn with_objective(self, aim: &Aim, devices: f64) -> Self {

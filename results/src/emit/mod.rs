@@ -236,7 +236,10 @@ impl PlanRecipe<'_> {
             "head and loss by chunks of tokens: Liger's kernel, which is no setting of the framework",
         );
         let autocast = !self.stack.kernels.autocast.is_none();
-        out.push_lack(autocast, "PyTorch's autocast over fp32 parameters, which no file of the framework is written for");
+        out.push_lack(
+            autocast,
+            "PyTorch's autocast over fp32 parameters, which no file of the framework is written for",
+        );
         out
     }
 }

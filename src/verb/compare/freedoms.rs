@@ -3,7 +3,7 @@
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::verb::search::baselines::search_expert_plan;
+use crate::verb::search::baselines::{ExpertPlan, search_expert_plan};
 use crate::verb::search::question::SearchQuestion;
 use crate::verb::search::{SearchRequest, prepare_job};
 use results::answer::comparison::ComparisonEntry;
@@ -14,7 +14,7 @@ use results::run::conversion;
 use search::bayes;
 use search::design::{DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, HardwareOnly, Workload, best_plan};
 use search::objective::{CostAxes, FrontAxis};
-use search::planner::{Job, PlanSpace, PreparedJob};
+use search::planner::{Job, PreparedJob};
 use search::runner::CandidateOutcome;
 use search::space::{DesignId, EfficiencyChoice};
 use sim::hardware::Accelerator;
@@ -35,6 +35,7 @@ pub struct FreedomsRequest<'a> {
     pub stack: Option<&'a String>,
     pub sequence_length: Option<u64>,
     pub expert: Option<String>,
+    pub evaluations: Option<u64>,
     pub seed: u64,
     pub out: Option<&'a Path>,
     pub format: Format,
@@ -103,25 +104,27 @@ fn freedoms_of_model(
         Some(_) => Err(failure::file_failure(model, format!("--expert: {words}: {why}"), "")),
         None => Ok(Err(why)),
     };
-    let expert = match search_expert_plan(&question, degrees) {
-        Ok((devices, ..)) if given.is_some() && devices != whole => refused(format!(
-            "is a placement on {devices} devices, the study {} has {whole}: their product must be {whole}",
-            question.name
+    let expert = match search_expert_plan(&question, degrees, given.is_none()) {
+        Ok(plan) if given.is_some() && plan.devices != whole => refused(format!(
+            "is a placement on {} devices, the study {} has {whole}: their product must be {whole}",
+            plan.devices, question.name
         ))?,
-        Ok((devices, ..)) if devices != whole && question.fabrics.len() > 1 => {
-            refused(format!("are {devices} devices; study {} varies the network between {whole}", question.name))?
-        }
-        Ok((devices, fabric, plans)) => {
+        Ok(plan) if plan.devices != whole && question.fabrics.len() > 1 => refused(format!(
+            "are {} devices; study {} varies the network between {whole}",
+            plan.devices, question.name
+        ))?,
+        Ok(plan) => {
             // With the study's own number of devices, the chips may have links of their own.
-            let fabrics = if devices == whole { question.fabrics.clone() } else { vec![fabric] };
-            Ok(ExpertSide { devices, fabrics, plans })
+            let own = plan.devices == whole;
+            let fabrics = if own { question.fabrics.clone() } else { vec![plan.fabric.clone()] };
+            Ok(ExpertSide { plan, fabrics })
         }
         Err(why) => refused(why)?,
     };
     let jobs: Vec<Job<'_>> = question.fabrics.iter().map(|fabric: &Fabric| question.reference_job(fabric)).collect();
     let ours: Vec<PreparedJob<'_>> = jobs.iter().map(|job| prepare_job(&question, job)).collect::<Result<_, _>>()?;
     let joint = search_chips(&question, &ours)?;
-    let evaluations = joint.counts.evaluated.max(LEAST_EVALUATIONS);
+    let evaluations = asked.evaluations.unwrap_or(joint.counts.evaluated.max(LEAST_EVALUATIONS));
 
     let own = question.reference_job(&question.fabric);
     let ours_on_own = prepare_job(&question, &own)?;
@@ -140,6 +143,8 @@ fn freedoms_of_model(
         SolveStatus::Gap { lower_bound, upper_bound } if lower_bound > 0.0 => upper_bound / lower_bound - 1.0,
         _ => 0.0,
     };
+    let differs = expert.as_ref().ok().map(|side| side.plan.note.as_str()).filter(|note| !note.is_empty());
+    let words = differs.map_or(words.clone(), |note| format!("{words} ({note})"));
     let (model, study, expert) = (question.called.clone(), question.name.clone(), format!("{words}: {source}"));
     let named = results::answer::freedoms::FreedomCase { model, study, expert, chips: chips_note(&question) };
     let counts = EvaluatedChips { joint: joint.counts.evaluated, bayesian: evaluations };
@@ -176,9 +181,8 @@ fn chips_note(question: &SearchQuestion) -> String {
 
 /// The expert's placement on the cluster.
 struct ExpertSide {
-    devices: u32,
+    plan: ExpertPlan,
     fabrics: Vec<Fabric>,
-    plans: PlanSpace,
 }
 
 impl ExpertSide {
@@ -190,10 +194,9 @@ impl ExpertSide {
         measured: &Accelerator,
         (evaluations, seed): (u64, u64),
     ) -> Result<[ComparisonEntry; 4], Failure> {
-        let on = |fabric| Job { devices: self.devices, ..question.reference_job(fabric) };
-        let jobs: Vec<Job<'_>> = self.fabrics.iter().map(on).collect();
+        let jobs: Vec<Job<'_>> = self.fabrics.iter().map(|fabric| self.plan.job(question, fabric)).collect();
         let prepared: Vec<PreparedJob<'_>> =
-            jobs.iter().map(|job| PreparedJob::new(*job, &self.plans).or_input()).collect::<Result<_, _>>()?;
+            jobs.iter().map(|job| PreparedJob::new(*job, &self.plan.plans).or_input()).collect::<Result<_, _>>()?;
         let standing = |at: usize, chip: &Accelerator| {
             conversion::best_plan_entry(FREEDOMS[at], &Job { chip, ..jobs[0] }, &best_plan(&prepared[0], chip))
                 .or_other()
@@ -215,12 +218,10 @@ impl ExpertSide {
             }
         };
         let chips = search_chips(question, &prepared)?;
-        Ok([
-            standing(0, &reference_chip(question))?,
-            bayesian,
-            best_design(FREEDOMS[3], question, &chips, &jobs)?,
-            standing(5, measured)?,
-        ])
+        let (wanted, done) = (question.study.cluster.global_batch_sequences.into(), self.plan.sequences);
+        let found = best_design(FREEDOMS[3], question, &chips, &jobs)?;
+        let entries = [standing(0, &reference_chip(question))?, bayesian, found, standing(5, measured)?];
+        Ok(entries.map(|entry| entry.counting_sequences(wanted, done)))
     }
 }
 

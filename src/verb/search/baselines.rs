@@ -5,7 +5,7 @@ use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
 use rayon::prelude::*;
 use results::answer::comparison::{BaselineChip, BaselineStanding, ChipEfficiency, Comparison, ComparisonEntry};
-use results::compare::baseline::{ExpertDegrees, expert_placement};
+use results::compare::baseline::{ExpertDegrees, UsedPlacement, expert_placement};
 use results::run::conversion;
 use search::design::best_plan;
 use search::planner::{Job, PlanSpace, PreparedJob, Splits};
@@ -171,15 +171,17 @@ fn expert_entry(question: &SearchQuestion) -> Result<Option<ComparisonEntry>, Fa
     let given = format!("p {}, t {}, d {}: {}", d.pipeline, d.tensor, d.data, expert.source);
     let label = format!("{}, expert's placement", reference.name);
     let efficiency = own_efficiency(reference);
-    let mut entry = match search_expert_plan(question, d) {
-        Ok((devices, fabric, space)) => {
-            let job = Job { devices, ..question.reference_job(&fabric) };
-            let prepared = PreparedJob::new(job, &space).or_input()?;
-            planned_entry(
-                question,
-                &Baseline { label, chip: reference, efficiency, standing: None },
-                (&prepared, &job),
-            )?
+    let mut entry = match search_expert_plan(question, d, true) {
+        Ok(plan) => {
+            let job = plan.job(question, &plan.fabric);
+            let prepared = PreparedJob::new(job, &plan.plans).or_input()?;
+            let of = Baseline { label, chip: reference, efficiency, standing: None };
+            let entry = planned_entry(question, &of, (&prepared, &job))?;
+            let counted =
+                entry.counting_sequences(question.study.cluster.global_batch_sequences.into(), plan.sequences);
+            let note = Some(plan.note).filter(|note| !note.is_empty());
+            ComparisonEntry { note: counted.note.clone().or(note), ..counted }
+                .with_objective(&question.aim, f64::from(job.devices))
         }
         Err(why) => ComparisonEntry { note: Some(why), ..ComparisonEntry::without_design(label) },
     };
@@ -211,24 +213,50 @@ fn is_near_expert_cluster(question: &SearchQuestion, degrees: ExpertDegrees) -> 
     matches!(question.study.space.chips, Chips::Phaze(_)) && devices <= cluster && devices * 2 > cluster
 }
 
-/// The devices, the fabric and the plans of an expert's degrees with an even layer split; or the reason why there are
-/// none.
+/// An expert's placement on a cluster.
+pub struct ExpertPlan {
+    pub devices: u32,
+    /// The cluster's fabric with these devices.
+    pub fabric: Fabric,
+    /// The plans with these degrees.
+    pub plans: PlanSpace,
+    /// Sequences of a step; more than the question's if ranks are filled up.
+    pub sequences: u64,
+    /// What differs from the published placement; empty if nothing does.
+    pub note: String,
+}
+
+impl ExpertPlan {
+    /// The question's job on the placement's devices.
+    pub fn job<'j>(&self, question: &'j SearchQuestion, fabric: &'j Fabric) -> Job<'j> {
+        Job { devices: self.devices, global_batch: self.sequences, ..question.reference_job(fabric) }
+    }
+}
+
+/// An expert's degrees with an even layer split; or the reason why the cluster has no such plan. A published placement
+/// runs by PHAZE's rule.
 pub fn search_expert_plan(
     question: &SearchQuestion,
     degrees: ExpertDegrees,
-) -> Result<(u32, Fabric, PlanSpace), String> {
+    published: bool,
+) -> Result<ExpertPlan, String> {
+    let sequences = u64::from(question.study.cluster.global_batch_sequences);
+    let used = match published {
+        true => degrees.as_phaze_runs(question.model.layers, sequences),
+        false => UsedPlacement { degrees, sequences, note: String::new() },
+    };
+    let degrees = used.degrees;
     let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
-    let space = PlanSpace {
+    let plans = PlanSpace {
         tensor: Some(vec![degrees.tensor]),
         pipeline: Some(vec![degrees.pipeline]),
         splits: Some(Splits::Listed(vec![None])),
         ..question.study.plan.choices.clone()
     };
-    let job = Job { devices, ..question.reference_job(&fabric) };
-    let emptiness = space.emptiness(&job, &question.cluster);
-    match emptiness {
+    let plan = ExpertPlan { devices, fabric, plans, sequences: used.sequences, note: used.note };
+    match plan.plans.emptiness(&plan.job(question, &plan.fabric), &question.cluster) {
         Some(fault) => Err(fault.to_string()),
-        None => Ok((devices, fabric, space)),
+        None => Ok(plan),
     }
 }
