@@ -497,6 +497,7 @@ class _CompareVerb:
         stack: _Path | Stack | None = None,
         sequence_length: int | None = None,
         expert: _Scalar | Sequence[_Scalar] | None = None,
+        evaluations: int | None = None,
         seed: int | None = None,
         out: _Path | None = None,
     ) -> Answer:
@@ -510,6 +511,7 @@ class _CompareVerb:
         stack: _Path | Stack | None = None,
         sequence_length: int | None = None,
         expert: _Scalar | Sequence[_Scalar] | None = None,
+        evaluations: int | None = None,
         seed: int | None = None,
         out: _Path | None = None,
     ) -> Question: ...
