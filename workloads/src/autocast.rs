@@ -220,7 +220,7 @@ impl CastWriter {
             workspace: Bytes::ZERO,
             shared_expert: reader.shared_expert,
             layer: reader.layer.clone(),
-            // What is recomputed with attention's core takes its casts along.
+            // A recomputation of attention's core includes its casts.
             role: if core { OperatorRole::AttentionCore } else { OperatorRole::Other },
         });
         copy

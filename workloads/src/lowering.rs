@@ -29,7 +29,7 @@ pub enum LossForm {
     Chunked,
 }
 
-/// Whether PyTorch's autocast chooses the operators' types over fp32 parameters. Products run in the operand type; the
+/// PyTorch's choice of the operators' types over fp32 parameters (autocast). Products run in the operand type; the
 /// residual stream, norms and softmax are fp32, with 16-bit copies for the products (`autocast.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

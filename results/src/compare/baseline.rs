@@ -46,7 +46,7 @@ pub struct UsedPlacement {
     pub degrees: ExpertDegrees,
     /// Sequences of a step, with those that fill up the ranks.
     pub sequences: u64,
-    /// What differs from the published placement; empty if nothing does.
+    /// The differences from the published placement; empty if there are none.
     pub note: String,
 }
 
@@ -80,6 +80,7 @@ pub fn expert_placement(model: &str) -> Option<ExpertPlacement> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

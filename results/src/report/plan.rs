@@ -205,8 +205,8 @@ fn first_place_text(rows: &[PlanRow], even: bool) -> String {
     };
     let (last, less) = (rows.len(), format_percent(1.0 - faster.step_s / first.step_s));
     format!(
-        "no documented plan of the space is faster than the first. No discouraged one{split} is faster than {last}, which \
-        takes {less} less time than the first"
+        "no documented plan of the space is faster than the first. No discouraged one{split} is faster than {last}, \
+        which takes {less} less time than the first"
     )
 }
 

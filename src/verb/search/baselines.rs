@@ -222,7 +222,7 @@ pub struct ExpertPlan {
     pub plans: PlanSpace,
     /// Sequences of a step; more than the question's if ranks are filled up.
     pub sequences: u64,
-    /// What differs from the published placement; empty if nothing does.
+    /// The differences from the published placement; empty if there are none.
     pub note: String,
 }
 

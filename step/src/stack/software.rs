@@ -151,8 +151,8 @@ pub struct KernelOptions {
     /// True if adapters are in fp32 and read fp32 copies of their inputs (PEFT's `autocast_adapter_dtype`).
     #[serde(default)]
     pub wide_adapters: bool,
-    /// PyTorch's autocast over fp32 parameters: `none`, `pytorch1` (GELU in fp32 too) or `pytorch2` ([`Autocast`]). In 16
-    /// bits, weights are the cached casts, their master copy is the parameters; collectives of weights move the casts.
+    /// PyTorch's autocast over fp32 parameters: `none`, `pytorch1` (GELU in fp32 too) or `pytorch2` ([`Autocast`]). The
+    /// 16-bit weights are the cached casts, their master copy is the parameters. Collectives of weights move the casts.
     #[serde(default)]
     pub autocast: Autocast,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).

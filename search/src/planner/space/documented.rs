@@ -34,8 +34,8 @@ impl PlanSpace {
         space.has_layout(job, &|_| true).then_some(space)
     }
 
-    /// True if [`Self::discouraged`] leaves out other splits than the even one, and policies by stage: where splits were
-    /// neither given nor asked to be the best.
+    /// True if [`Self::discouraged`] leaves out other splits than the even one, and policies by stage. It does where
+    /// splits were neither given nor asked to be the best.
     pub(crate) fn narrows_discouraged(&self) -> bool {
         !matches!(self.splits, Some(Splits::Best | Splits::Listed(_)))
     }
