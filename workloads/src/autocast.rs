@@ -16,17 +16,19 @@ use sim::units::Bytes;
 
 /// Refuses autocast where devices share layers: its casts beside their collectives are not modelled.
 pub(crate) fn refuse_split_autocast(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
-    let degrees = [lowering.tensor_parallel, lowering.context_parallel, lowering.expert_parallel];
-    let split = degrees.iter().any(|degree| *degree > 1);
-    if lowering.autocast == Autocast::None || !split {
-        return Ok(());
-    }
+    let degrees = [
+        ("tensor", lowering.tensor_parallel),
+        ("context", lowering.context_parallel),
+        ("expert", lowering.expert_parallel),
+    ];
+    let split = degrees.into_iter().find(|(_, degree)| *degree > 1);
+    let Some((name, degree)) = split.filter(|_| !lowering.autocast.is_none()) else { return Ok(()) };
     Err(WorkloadError::BadLowering {
         model: model.name.clone(),
-        setting: "the tensor-, context- or expert-parallel degree under autocast".to_owned(),
-        value: degrees.iter().max().map_or(1, |degree| *degree).to_string(),
-        limit: "1, because the casts beside their collectives are not modelled".to_owned(),
-        cure: "use data parallelism, or kernels.autocast=none".to_owned(),
+        setting: format!("the {name}-parallel degree under autocast"),
+        value: degree.to_string(),
+        limit: "1, because the casts beside its collectives are not modelled".to_owned(),
+        cure: "use --tensor 1, --context 1 and --expert 1, or kernels.autocast=none".to_owned(),
     })
 }
 
@@ -158,6 +160,9 @@ impl CastWriter {
             op.outputs.iter().for_each(|t| widen_tensor(&mut self.tensors[t.index()], self.operand));
         }
         self.use_input_as_wide_copy(&mut op);
+        if runs == OperatorType::Narrow {
+            self.cast_weights(&mut op);
+        }
         if runs == OperatorType::WideResult && self.autocast == Autocast::Pytorch1 {
             let scores = op.inputs.first().copied();
             op.backward.iter_mut().filter(|chain| !chain.reads.is_empty()).for_each(|c| c.reads.extend(scores));
@@ -192,29 +197,18 @@ impl CastWriter {
             is_segment_input: false,
             role: if to_wide { TensorRole::Wide } else { TensorRole::Activation },
         });
-        let convert = |label: &str, direction, read, written| KernelStep {
-            label: label.to_owned(),
-            kernel: Kernel::Elementwise(Elementwise {
-                function: ElementwiseFunction::Convert,
-                direction,
-                elements: numbers,
-                read,
-                written,
-            }),
-            axis: None,
-        };
         let core = matches!(reader.role, OperatorRole::AttentionCore | OperatorRole::AttentionScores);
         self.push_operator(OperatorNode {
             id: OpId(0),
             name,
             inputs: vec![input],
             outputs: vec![copy],
-            forward: vec![convert("forward", Direction::Forward, from, to)],
+            forward: vec![convert_step("forward", numbers, [from, to])],
             backward_prepare: vec![],
             backward: vec![BackwardChain {
                 gradient: Gradient::Inputs(vec![input]),
                 reads: vec![],
-                steps: vec![convert("backward_input", Direction::Backward, to, from)],
+                steps: vec![convert_step("backward_input", numbers, [to, from])],
             }],
             parameters: Parameters::default(),
             workspace: Bytes::ZERO,
@@ -224,6 +218,27 @@ impl CastWriter {
             role: if core { OperatorRole::AttentionCore } else { OperatorRole::Other },
         });
         copy
+    }
+
+    /// Adds the casts of a product's weights, which are cached for the backward pass, and of their gradients. The
+    /// product makes gradients in the operand type.
+    fn cast_weights(&self, op: &mut OperatorNode) {
+        let numbers = op.parameters.per_device_count();
+        if numbers == 0 {
+            return;
+        }
+        let [narrow, wide] = [self.operand, DataType::Fp32].map(|of| Bytes(of.bytes()) * numbers);
+        op.forward.insert(0, convert_step("forward.cast_weight", numbers, [wide, narrow]));
+        for chain in op.backward.iter_mut().filter(|chain| chain.gradient == Gradient::Weights) {
+            for step in &mut chain.steps {
+                if let Kernel::Contraction(product) = &mut step.kernel {
+                    product.result = self.operand;
+                }
+            }
+            let products = chain.steps.iter().position(|step| matches!(step.kernel, Kernel::Contraction(_)));
+            let after = products.map_or(chain.steps.len(), |place| place + 1);
+            chain.steps.insert(after, convert_step("backward_weight.cast", numbers, [narrow, wide]));
+        }
     }
 
     /// Lets an operator that keeps an fp32 copy of its input (eager RMS norms) keep an fp32 input itself.
@@ -243,6 +258,13 @@ impl CastWriter {
         op.outputs.iter().for_each(|t| self.tensors[t.index()].producer = Some(id));
         self.operators.push(OperatorNode { id, ..op });
     }
+}
+
+/// Returns the cast of so many `numbers`, which reads and writes these bytes. It takes as long in both directions.
+fn convert_step(label: &str, numbers: u64, [read, written]: [Bytes; 2]) -> KernelStep {
+    let (function, direction) = (ElementwiseFunction::Convert, Direction::Forward);
+    let kernel = Kernel::Elementwise(Elementwise { function, direction, elements: numbers, read, written });
+    KernelStep { label: label.to_owned(), kernel, axis: None }
 }
 
 /// Returns the bytes that a tensor has in the operand type.

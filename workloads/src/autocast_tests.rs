@@ -109,7 +109,7 @@ fn a_device_holds_whole_layers_under_autocast() {
     let split = Lowering { tensor_parallel: 2, autocast: Autocast::Pytorch2, ..Lowering::new(&model) };
     let refusal = TrainingGraph::new(&model, &split).unwrap_err().to_string();
     assert!(
-        refusal.contains("under autocast is 2, but must be 1") && refusal.contains("data parallelism"),
+        refusal.contains("the tensor-parallel degree under autocast is 2") && refusal.contains("--tensor 1"),
         "{refusal}"
     );
 }

@@ -1,6 +1,7 @@
 //! Published baselines, as data with their source.
 
 use serde::Deserialize;
+use workloads::LayerEnds;
 
 const EXPERT_PLACEMENTS: &str = include_str!("../../reference/expert_placements.json");
 
@@ -38,12 +39,15 @@ pub struct ExpertPlacement {
     pub source: String,
 }
 
-/// A placement as PHAZE runs it on a model's layers and a batch (its `solver`, the fixed baseline: ceil(L / p) layers a
-/// stage, ceil(B / d) sequences a rank).
+/// A placement as PHAZE runs it on a model's layers and a batch (`device_placement.cpp`, `fixedConfigTimePerBatch`):
+/// stages take ceil(L / p) layers until none is left, the last one has what follows the layers, and a rank has
+/// ceil(B / d) sequences. Empty stages between them, whose filling PHAZE counts, are left out here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedPlacement {
-    /// The degrees, without stages that get no layer. The devices of such stages idle.
+    /// The degrees, without empty stages. The devices of such stages idle.
     pub degrees: ExpertDegrees,
+    /// The split of the layers; `None` if it is even.
+    pub ends: Option<LayerEnds>,
     /// Sequences of a step, with those that fill up the ranks.
     pub sequences: u64,
     /// The differences from the published placement; empty if there are none.
@@ -51,21 +55,35 @@ pub struct UsedPlacement {
 }
 
 impl ExpertDegrees {
+    /// Returns the devices; `None` if no number holds them.
+    #[must_use]
+    pub fn devices(self) -> Option<u32> {
+        self.pipeline.checked_mul(self.tensor)?.checked_mul(self.data)
+    }
+
     /// Returns how PHAZE runs the placement for so many `layers` and `sequences`.
     #[must_use]
     pub fn as_phaze_runs(self, layers: u64, sequences: u64) -> UsedPlacement {
-        let each = layers.div_ceil(u64::from(self.pipeline)).max(1);
-        let stages = u32::try_from(layers.div_ceil(each)).unwrap_or(self.pipeline).min(self.pipeline);
-        let ranks = u64::from(self.data);
-        let padded = sequences.div_ceil(ranks.max(1)).saturating_mul(ranks);
-        let idle = (stages < self.pipeline).then(|| {
-            format!("{each} layers a stage leave {} of {} stages idle", self.pipeline - stages, self.pipeline)
-        });
+        let (stages, ranks) = (u64::from(self.pipeline.max(1)), u64::from(self.data.max(1)));
+        let each = layers.div_ceil(stages).max(1);
+        let held = (0..stages).map(|stage| layers.saturating_sub(stage.saturating_mul(each)).min(each));
+        let mut chunks: Vec<u64> = held.take_while(|layers| *layers > 0).collect();
+        let empty = stages - chunks.len() as u64;
+        // The last stage has the head alone if the layers do not reach it.
+        chunks.extend((empty > 0).then_some(0));
+        let even = chunks.iter().all(|layers| *layers == each);
+        let pipeline = u32::try_from(chunks.len()).unwrap_or(self.pipeline);
+        let padded = sequences.div_ceil(ranks).saturating_mul(ranks);
+        let idle = (empty > 1).then(|| format!("{each} layers a stage leave {} of {stages} stages empty", empty - 1));
         let filled = (padded > sequences).then(|| {
             format!("{} of {padded} sequences fill up the {ranks} ranks and count nothing", padded - sequences)
         });
-        let note = idle.into_iter().chain(filled).collect::<Vec<_>>().join("; ");
-        UsedPlacement { degrees: Self { pipeline: stages, ..self }, sequences: padded, note }
+        UsedPlacement {
+            degrees: Self { pipeline, ..self },
+            ends: if even { None } else { LayerEnds::of_chunks(&chunks) },
+            sequences: padded,
+            note: idle.into_iter().chain(filled).collect::<Vec<_>>().join("; "),
+        }
     }
 }
 
@@ -93,15 +111,21 @@ mod tests {
     #[test]
     fn stages_without_layers_idle_and_the_last_micro_batches_are_filled_up() {
         let used = |model: &str, layers| expert_placement(model).unwrap().degrees.as_phaze_runs(layers, 4096);
-        // 48 layers on 32 stages: two layers each, on 24 of them.
+        // 48 layers on 32 stages: two layers each, on 24 of them, and the head on the last.
         let gpt2 = used("gpt2-xl", 48);
-        assert_eq!((gpt2.degrees.pipeline, gpt2.degrees.data, gpt2.sequences), (24, 32, 4096));
-        assert_eq!(gpt2.note, "2 layers a stage leave 8 of 32 stages idle");
+        assert_eq!((gpt2.degrees.pipeline, gpt2.degrees.data, gpt2.sequences), (25, 32, 4096));
+        assert_eq!(gpt2.ends, Some(LayerEnds { first: 2, last: 0, shorter: 0 }));
+        assert_eq!(gpt2.note, "2 layers a stage leave 7 of 32 stages empty");
+        // 54 layers on 8 stages: seven times seven, and five.
+        let gpt2_54 = used("megatron-gpt2-54", 54);
+        assert_eq!((gpt2_54.degrees.pipeline, gpt2_54.note.as_str()), (8, ""));
+        assert_eq!(gpt2_54.ends, Some(LayerEnds { first: 7, last: 5, shorter: 0 }));
         // 4,096 sequences on 85 ranks: 49 each.
         let opt = used("opt-350m", 24);
         assert_eq!((opt.degrees.pipeline, opt.degrees.data, opt.sequences), (12, 85, 49 * 85));
         assert_eq!(opt.note, "69 of 4165 sequences fill up the 85 ranks and count nothing");
+        assert_eq!(ExpertDegrees { pipeline: 1 << 20, tensor: 1 << 20, data: 1 }.devices(), None);
         let llama = used("llama2-7b", 32);
-        assert_eq!((llama.degrees.pipeline, llama.sequences, llama.note.as_str()), (8, 4096, ""));
+        assert_eq!((llama.degrees.pipeline, llama.ends, llama.sequences, llama.note.as_str()), (8, None, 4096, ""));
     }
 }

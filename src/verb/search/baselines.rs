@@ -208,9 +208,9 @@ fn is_calibrated(chip: &Accelerator) -> bool {
 /// True if the expert's placement fits the cluster: it uses most of the devices, and the space has PHAZE's chips. On a
 /// much smaller or larger cluster it is no baseline.
 fn is_near_expert_cluster(question: &SearchQuestion, degrees: ExpertDegrees) -> bool {
-    let devices = degrees.pipeline * degrees.tensor * degrees.data;
     let cluster = question.study.cluster.devices;
-    matches!(question.study.space.chips, Chips::Phaze(_)) && devices <= cluster && devices * 2 > cluster
+    let near = degrees.devices().is_some_and(|devices| devices <= cluster && devices > cluster / 2);
+    matches!(question.study.space.chips, Chips::Phaze(_)) && near
 }
 
 /// An expert's placement on a cluster.
@@ -243,15 +243,15 @@ pub fn search_expert_plan(
     let sequences = u64::from(question.study.cluster.global_batch_sequences);
     let used = match published {
         true => degrees.as_phaze_runs(question.model.layers, sequences),
-        false => UsedPlacement { degrees, sequences, note: String::new() },
+        false => UsedPlacement { degrees, ends: None, sequences, note: String::new() },
     };
     let degrees = used.degrees;
-    let devices = degrees.pipeline * degrees.tensor * degrees.data;
+    let devices = degrees.devices().ok_or("are more devices than there are numbers for")?;
     let fabric = question.cluster.for_devices(devices).map_err(|e| e.to_string())?;
     let plans = PlanSpace {
         tensor: Some(vec![degrees.tensor]),
         pipeline: Some(vec![degrees.pipeline]),
-        splits: Some(Splits::Listed(vec![None])),
+        splits: Some(Splits::Listed(vec![used.ends])),
         ..question.study.plan.choices.clone()
     };
     let plan = ExpertPlan { devices, fabric, plans, sequences: used.sequences, note: used.note };

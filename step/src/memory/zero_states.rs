@@ -25,6 +25,8 @@ pub(crate) struct ZeroSharding {
     expert_ranks: u64,
     /// True if the stored weights are the master copy (FSDP, MaxText). Products then read a gathered, converted copy.
     stored_master: bool,
+    /// True if the master copy is the model's own parameters (autocast), which ZeRO-1 and ZeRO-2 leave whole.
+    whole_masters: bool,
     /// Bytes per parameter of a gradient during its reduction.
     reduced_bytes: f64,
     /// True if gradients in the weights' type stay beside the wider ones that they are added to.
@@ -67,6 +69,7 @@ impl ZeroSharding {
                 domain.map(|domain| ranks_inside(domain.saturating_mul(layout.data_stride()), experts.stride)),
             ),
             stored_master: stack.memory.stored_master,
+            whole_masters: !stack.kernels.autocast.is_none(),
             reduced_bytes: stack.memory.reduced_bytes_per_parameter,
             second_gradients: stack.memory.second_gradients,
         }
@@ -98,7 +101,7 @@ impl ZeroSharding {
         let [weights, gradients, states] = self.zero_sharded_classes();
         let copy = all.weights.device.per_device_count();
         let away = all.weights.host.per_device_count() + all.weights.nvme.per_device_count();
-        let masters = self.share_of_parameters(all.masters.device, states);
+        let masters = self.share_of_parameters(all.masters.device, self.shards_masters());
         let stored_master = stored_master && masters > 0;
         // If the stored weights are the master copy, frozen weights have none. They are stored as products read them.
         let held =
@@ -120,6 +123,12 @@ impl ZeroSharding {
             missing_weights: Bytes(missing + away),
             missing_gradients: Bytes(whole - held),
         }
+    }
+
+    /// Returns whether the master copy is sharded.
+    fn shards_masters(&self) -> bool {
+        let [weights, _, states] = self.zero_sharded_classes();
+        if self.whole_masters { weights } else { states }
     }
 
     /// Returns a device's share of dense and expert parameters, if sharded.
@@ -147,7 +156,7 @@ impl ZeroSharding {
             (per.master * count(states) + copied, Bytes::ZERO, if weights { copy } else { Bytes::ZERO })
         } else {
             let stored = per.weight * count(weights);
-            (stored, per.master * count(states), copy.saturating_sub(stored))
+            (stored, per.master * count(self.shards_masters()), copy.saturating_sub(stored))
         };
         let whole = self.whole.map_or(Bytes::ZERO, |chunks| Bytes((gradient * all).0.div_ceil(chunks.max(1))));
         let held = (gradient * count(gradients) + whole).min(gradient * all);

@@ -99,6 +99,11 @@ impl SoftwareStack {
             // Without a copy, gradients are accumulated in the weights' type.
             Some(MasterCopy::None) => Precision { master: None, gradient: asked.operand, ..asked },
         };
+        let autocast = !self.kernels.autocast.is_none();
+        if autocast && asked.master.is_none() {
+            let why = "under autocast the parameters are fp32, and 16-bit weights are copies".to_owned();
+            return error("master", "none".to_owned(), why, "leave it out, or use kernels.autocast=none".to_owned());
+        }
         let mut run = self.precision_of_run(asked);
         if let Some(states) = kept.states {
             let why = match optimizer {
@@ -118,6 +123,10 @@ impl SoftwareStack {
             if ![run.operand, DataType::Fp32].contains(&gradients) {
                 let why = format!("weights are in {}, so gradients are too, or in fp32", run.operand);
                 return error("gradients", value, why, format!("use {} or fp32", run.operand));
+            }
+            if autocast && gradients != DataType::Fp32 {
+                let why = "under autocast the parameters are fp32, and so are their gradients".to_owned();
+                return error("gradients", value, why, "use fp32, or kernels.autocast=none".to_owned());
             }
             if self.memory.stored_master && run.master.is_some_and(|master| master != gradients) {
                 let why = format!("stack {} stores fp32 weights, and their gradients have the same type", self.name);

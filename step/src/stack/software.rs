@@ -152,7 +152,8 @@ pub struct KernelOptions {
     #[serde(default)]
     pub wide_adapters: bool,
     /// PyTorch's autocast over fp32 parameters: `none`, `pytorch1` (GELU in fp32 too) or `pytorch2` ([`Autocast`]). The
-    /// 16-bit weights are the cached casts, their master copy is the parameters. Collectives of weights move the casts.
+    /// 16-bit weights are the cached casts, their master copy is the parameters, which ZeRO-1 and ZeRO-2 leave whole.
+    /// Collectives of weights move the casts.
     #[serde(default)]
     pub autocast: Autocast,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
@@ -435,10 +436,11 @@ impl SoftwareStack {
     }
 
     /// Returns the number formats of a run under this stack: the requested ones, but gradients of bf16 weights with a
-    /// master copy have the stack's accumulation type.
+    /// master copy have the stack's accumulation type. Under autocast gradients are fp32, as the parameters are.
     #[must_use]
     pub fn precision_of_run(&self, asked: Precision) -> Precision {
-        let widened = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 && asked.master.is_some();
+        let wide = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 || !self.kernels.autocast.is_none();
+        let widened = wide && asked.master.is_some();
         Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
     }
 

@@ -51,6 +51,11 @@ pub(crate) fn change_segment(
         if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
             continue;
         }
+        if rule.frozen && !segment.lowering.autocast.is_none() {
+            let why =
+                "frozen weights are fp32 under autocast, and cast again for every product: not modelled".to_owned();
+            return Err(TechniqueError::refuse(name, why, "leave kernels.autocast out"));
+        }
         let mut rewriting = TechniqueRewriter::new(&mut segment.graph, name, model.heads);
         rewriting.wide_adapters = segment.lowering.wide_adapters;
         let something = |any: bool, else_: RuleMatch| if any { RuleMatch::Something } else { else_ };
