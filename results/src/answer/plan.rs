@@ -145,9 +145,6 @@ pub struct PlanCounts {
     pub splits_tried: u64,
     /// Upper bound on the relative speedup of another layer split over the first plan; `None` if the splits were given.
     pub split_tolerance: Option<f64>,
-    /// True if the plans that the framework discourages were searched with evenly split layers and one policy alone.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub discouraged_even: bool,
     /// Layouts, splits and schedules whose policies were chosen per stage. All others are slower than the first plan
     /// even if they keep everything. `None` if all layers of a plan share one policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -335,7 +332,6 @@ impl PlanCounts {
             splits: answer.splits,
             splits_tried: answer.splits_tried,
             split_tolerance: answer.split_tolerance,
-            discouraged_even: answer.discouraged_even,
             mixed: answer.mixed.map(|mixed| mixed.tried),
             mix_gap: answer.mixed.map(|mixed| mixed.gap),
         }

@@ -164,7 +164,7 @@ fn proof_text(answer: &PlannedAnswer) -> String {
     };
     let mut text = fold_line(&format!(
         "Under this model {}{runs}. Bounds rule out the plans that were not timed.",
-        first_place_text(&answer.plans, answer.counts.discouraged_even)
+        first_place_text(&answer.plans)
     ));
     if let (Some(mixed), Some(gap)) = (answer.counts.mixed, answer.counts.mix_gap) {
         let near = if gap > 0.0 {
@@ -193,20 +193,15 @@ fn proof_text(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// Which plans are not faster than the first. `even` says whether discouraged plans were searched with evenly split
-/// layers and one policy alone.
-fn first_place_text(rows: &[PlanRow], even: bool) -> String {
-    let split = if even { " with evenly split layers and one policy" } else { "" };
+/// Which plans are not faster than the first.
+fn first_place_text(rows: &[PlanRow]) -> String {
     let (Some(first), Some(faster)) = (rows.first(), faster_discouraged(rows)) else {
-        return match even {
-            true => format!("no documented plan of the space is faster than the first, nor a discouraged one{split}"),
-            false => "no plan of the space is faster than the first".to_owned(),
-        };
+        return "no plan of the space is faster than the first".to_owned();
     };
     let (last, less) = (rows.len(), format_percent(1.0 - faster.step_s / first.step_s));
     format!(
-        "no documented plan of the space is faster than the first. No discouraged one{split} is faster than {last}, \
-        which takes {less} less time than the first"
+        "no documented plan of the space is faster than the first. No discouraged one is faster than {last}, which \
+        takes {less} less time than the first"
     )
 }
 

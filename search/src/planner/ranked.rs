@@ -124,9 +124,6 @@ pub struct PlanAnswer {
     /// How much faster than the first plan another split can be at most, as a fraction, for plans that have other
     /// splits; `None` if the splits were given.
     pub split_tolerance: Option<f64>,
-    /// True if the plans that the framework discourages were searched with evenly split layers and one policy for all
-    /// of them alone.
-    pub discouraged_even: bool,
     /// How plans with policies by stage were decided; `None` if all layers of a plan follow one policy.
     pub mixed: Option<MixStatistics>,
     /// The plan with the smallest shortfall, among those that do not fit.

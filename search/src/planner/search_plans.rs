@@ -67,11 +67,10 @@ pub fn add_discouraged(
     // Without documented plans, or if none fits, the answer is about all plans already.
     let first = answer.best.first().filter(|first| job.discouragement(&first.plan).is_none());
     let discouraged = space.documented(job).and_then(|_| space.discouraged(job));
-    let (Some(first), Some(narrow)) = (first, discouraged) else { return Ok(()) };
+    let (Some(first), Some(space)) = (first, discouraged) else { return Ok(()) };
     let limit = first.time.total.0;
-    let other = search_below(job, &narrow, (1, limit), watch)?;
+    let other = search_below(job, &space, (1, limit), watch)?;
     answer.add_counts(&other);
-    answer.discouraged_even = space.narrows_discouraged();
     let fastest = other.best.into_iter().next().filter(|ranked| is_faster(ranked, limit));
     if answer.stopped.is_some() || other.stopped.is_some() {
         let known = fastest.as_ref().map_or(limit, |ranked| ranked.time.total.0);

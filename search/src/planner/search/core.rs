@@ -323,7 +323,6 @@ impl<'a> PlanSearch<'a> {
             splits: tried.splits,
             splits_tried: tried.tried,
             split_tolerance: None,
-            discouraged_even: false,
             mixed: None,
         };
         for candidate in found.best {

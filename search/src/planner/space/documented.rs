@@ -19,25 +19,14 @@ impl PlanSpace {
         space.has_layout(job, &asked).then_some(space)
     }
 
-    /// The plans of the space that the framework discourages; `None` if there are none. See
-    /// [`Self::narrows_discouraged`].
+    /// The plans of the space that the framework discourages; `None` if there are none.
     pub(crate) fn discouraged(&self, job: &Job<'_>) -> Option<Self> {
         let kinds = job.stack.discouraged_kinds(job.chip);
         if kinds.is_empty() {
             return None;
         }
-        let mut space = self.with_filter(&|filter| filter.only.clone_from(&kinds));
-        // They are a hint: other splits and policies by stage would take as long as the documented plans.
-        if self.narrows_discouraged() {
-            (space.splits, space.mixes) = (Some(Splits::Listed(vec![None])), None);
-        }
+        let space = self.with_filter(&|filter| filter.only.clone_from(&kinds));
         space.has_layout(job, &|_| true).then_some(space)
-    }
-
-    /// True if [`Self::discouraged`] leaves out other splits than the even one, and policies by stage. It does where
-    /// splits were neither given nor asked to be the best.
-    pub(crate) fn narrows_discouraged(&self) -> bool {
-        !matches!(self.splits, Some(Splits::Best | Splits::Listed(_)))
     }
 
     /// The plans of the space of a family.
