@@ -529,6 +529,16 @@ impl LoadedJob {
         self.techniques = techniques;
     }
 
+    /// The bytes of every device's memory that plans leave free.
+    pub fn headroom(&self) -> Bytes {
+        self.headroom
+    }
+
+    /// Leaves `free` bytes of every device's memory free, whatever was left free before.
+    pub fn set_headroom(&mut self, free: Bytes) {
+        self.headroom = free;
+    }
+
     /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the
     /// fastest plan, of ones alike the largest, with what that search found. Nothing is searched where nothing is open;
     /// where no part has a plan that fits, all of it goes away.

@@ -195,11 +195,15 @@ pub fn run_plan(arguments: &PlanArguments, call: &Call) -> Result<(), Failure> {
         return write_piper_instance(arguments, &question, &job, call);
     }
     let progress = ProgressDisplay::begin_phase(call, "searching plans");
-    let answer = settled.map_or_else(|| search_space(arguments, &job, &space, &limit, &progress), Ok)?;
-    unmet_budget(&question, &job, &answer)?;
+    if let Some(settled) = &settled {
+        unmet_budget(&question, &job, settled)?;
+    }
     let (arguments, question, asked, limit) = (arguments, &question, &asked, &limit);
     let fits = FitSearch { call, arguments, question, asked, techniques, limit, progress: &progress };
-    let (mut answer, refused) = fits.keep_margin(&mut loaded, answer)?;
+    let (mut answer, refused) = match settled {
+        Some(settled) => fits.keep_margin(&mut loaded, settled, None)?,
+        None => fits.search_with_margin(&mut loaded, &space)?,
+    };
     if arguments.emit.is_none() {
         fits.add_discouraged(&loaded, &mut answer)?;
     }

@@ -59,7 +59,9 @@ pub use whole::assembly::Assembly;
 pub use whole::energy::{StepEnergy, step_energy_of};
 pub use whole::evaluate::PlanOnNetwork;
 pub use whole::evaluate::{step_time, step_time_of};
-pub use whole::evaluator::{DegreeCosts, Evaluator, LayerCost, LoweredModel, PlanShape, RecentChunks, StepEvaluation};
+pub use whole::evaluator::{
+    DegreeCosts, EndChunk, Evaluator, LayerCost, LoweredModel, PlanShape, RecentChunks, StepEvaluation,
+};
 pub use whole::explain;
 pub use whole::lower_bounds::{DeviceHolding, ExposedGatherTimes, LayerGathers};
 pub use whole::outlined::{OutlinedShape, UntimedShape};

@@ -42,6 +42,8 @@ pub use mapped::{MapRanks, PlanMappingError, map_plans};
 pub use neighbours::{Neighbour, NeighbourOutcome, neighbours};
 pub use ranked::{ALIKE_MEMORY, ALIKE_TIME, MixStatistics, PlanAnswer, RankedPlan};
 pub use search::watch::{PlanPart, PlanProgress, PlanWatch};
-pub use search_plans::{add_discouraged, search_discouraged, search_documented, search_plans, search_plans_watched};
+pub use search_plans::{
+    add_discouraged, scout_plans, search_discouraged, search_documented, search_plans, search_plans_watched,
+};
 pub use space::plan_space::SPLIT_TOLERANCE;
 pub use space::policies::default_policies;

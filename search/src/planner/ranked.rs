@@ -157,7 +157,7 @@ impl PlanAnswer {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MixStatistics {
     /// Layouts, splits and schedules whose stages were mixed. All others are slower than the fastest plan even if they
-    /// keep everything.
+    /// keep everything, or do not fit even if they rerun everything.
     pub tried: usize,
     /// The largest possible gain of a better mix of the same policies, as a fraction of a stage's passes; 0 if all are
     /// proven.

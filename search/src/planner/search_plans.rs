@@ -53,6 +53,26 @@ pub fn search_documented(
     Ok(answer)
 }
 
+/// The `top` fastest documented plans of `space` whose layers are split evenly and follow one policy, in a fraction of
+/// the time of the whole search. Empty if none fits, or if the space asks for other splits.
+///
+/// # Errors
+/// As [`search_plans`].
+pub fn scout_plans(
+    job: &Job<'_>,
+    space: &PlanSpace,
+    top: usize,
+    watch: PlanWatch<'_>,
+) -> Result<Vec<RankedPlan>, StepError> {
+    if !matches!(space.splits, None | Some(Splits::Near)) {
+        return Ok(Vec::new());
+    }
+    let even = PlanSpace { splits: Some(Splits::Listed(vec![None])), mixes: Some(MixKind::None), ..space.clone() };
+    let documented = even.documented(job);
+    let answer = search_once(job, documented.as_ref().unwrap_or(&even), top, watch)?;
+    Ok(if answer.stopped.is_none() { answer.best } else { Vec::new() })
+}
+
 /// Adds the fastest of the plans that the framework discourages to an answer of [`search_documented`], if it is faster
 /// than the first, whose time bounds the search. The answer is then about all plans of the space.
 ///
@@ -148,7 +168,8 @@ fn search_one_of_alike(
     top: usize,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
-    let (mut length, mut shorter) = (top, None);
+    // Most lists of several plans need the longer search, which takes little more time than the shorter.
+    let (mut length, mut shorter) = (if top > 1 { top * LONGER } else { top }, None);
     loop {
         let mut answer = search_once(job, space, length, watch)?;
         let all = answer.best.len() < length;

@@ -1,7 +1,7 @@
 //! Plans whose peak fits the memory with a given chance.
 
 use super::watched::PlanSearchReporter;
-use super::{PlanArguments, requested_spaces, search_space, search_with_fractions};
+use super::{PlanArguments, requested_spaces, search_space, search_with_fractions, unmet_budget};
 use crate::call::Call;
 use crate::failure::{Failure, OrInput};
 use crate::progress::ProgressDisplay;
@@ -11,7 +11,9 @@ use results::answer::evidence::{fit_probability, memory_margin, need_and_have};
 use results::answer::plan::one_line;
 use results::report::format_chance;
 use search::ask::Question;
-use search::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, add_discouraged, search_discouraged};
+use search::planner::{
+    Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, add_discouraged, scout_plans, search_discouraged,
+};
 use sim::units::Bytes;
 use workloads::Techniques;
 
@@ -39,14 +41,53 @@ pub(super) struct FitSearch<'a> {
     pub(super) progress: &'a ProgressDisplay,
 }
 
+/// Plans of the scout whose margin the search starts with.
+const SCOUTED: usize = 10;
+
 impl FitSearch<'_> {
+    /// Searches the fastest plans that fit with the asked chance: with the margin of the fastest plans of a simple kind
+    /// at once, because that of the plans found without one costs a search more.
+    pub(super) fn search_with_margin(
+        &self,
+        loaded: &mut LoadedJob,
+        space: &PlanSpace,
+    ) -> Result<(PlanAnswer, Option<String>), Failure> {
+        let free = loaded.headroom();
+        let mut empty = None;
+        if let Some(margin) = self.scouted_margin(loaded, space)? {
+            loaded.leave_free(margin, self.techniques.clone());
+            let answer = self.search(loaded)?;
+            if !answer.best.is_empty() {
+                return self.keep_margin(loaded, answer, None);
+            }
+            loaded.set_headroom(free);
+            empty = answer.stopped.is_none().then_some((margin, answer));
+        }
+        let job = loaded.planner_job(self.question);
+        let answer = search_space(self.arguments, &job, space, self.limit, self.progress)?;
+        unmet_budget(self.question, &job, &answer)?;
+        self.keep_margin(loaded, answer, empty)
+    }
+
+    /// The margin that the fastest plans of a simple kind need to fit with the asked chance, if they need one. A search
+    /// with a time limit is for plans, not for margins.
+    fn scouted_margin(&self, loaded: &LoadedJob, space: &PlanSpace) -> Result<Option<Bytes>, Failure> {
+        let asked = self.question.software.fit.filter(|chance| *chance > NO_MARGIN);
+        let Some(asked) = asked.filter(|_| self.arguments.time_limit.is_none()) else { return Ok(None) };
+        let job = loaded.planner_job(self.question);
+        let watch = PlanWatch { stop: &|| self.limit.is_reached(), told: &|_| {} };
+        let scouted = scout_plans(&job, space, SCOUTED, watch).or_input()?;
+        Ok(widest_margin(&job, &scouted, asked).filter(|margin| *margin > job.headroom))
+    }
+
     /// Searches again, with a larger margin each time, until all listed plans fit with the asked chance. The margin is
-    /// that of the listed plan with the widest errors, so that it may exclude a plan with narrower ones. Returns the
-    /// reason too if no plan is left.
+    /// that of the listed plan with the widest errors, so that it may exclude a plan with narrower ones. `empty` is a
+    /// margin that no plan leaves free, with its answer. Returns the reason too if no plan is left.
     pub(super) fn keep_margin(
         &self,
         loaded: &mut LoadedJob,
         mut answer: PlanAnswer,
+        empty: Option<(Bytes, PlanAnswer)>,
     ) -> Result<(PlanAnswer, Option<String>), Failure> {
         let Some(asked) = self.question.software.fit.filter(|chance| *chance > NO_MARGIN) else {
             return Ok((answer, None));
@@ -55,9 +96,7 @@ impl FitSearch<'_> {
         loop {
             let job = loaded.planner_job(self.question);
             let risky = |ranked: &RankedPlan| fit_probability(&job, ranked).is_some_and(|chance| chance < asked);
-            let margins = answer.best.iter().filter(|ranked| risky(ranked));
-            let margin = margins.filter_map(|ranked| memory_margin(&job, ranked, asked)).max();
-            let Some(margin) = margin else {
+            let Some(margin) = widest_margin(&job, &answer.best, asked) else {
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
             };
             refused = refused.or_else(|| refusal(&job, &answer, asked));
@@ -69,6 +108,10 @@ impl FitSearch<'_> {
             if answer.stopped.is_some() || margin <= job.headroom {
                 answer.best.retain(|ranked| !risky(ranked));
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
+            }
+            if let Some((least, empty)) = empty.as_ref().filter(|(least, _)| margin >= *least) {
+                loaded.leave_free(*least, self.techniques.clone());
+                return Ok((empty.clone(), refused));
             }
             loaded.leave_free(margin, self.techniques.clone());
             answer = self.search(loaded)?;
@@ -107,6 +150,12 @@ impl FitSearch<'_> {
         let (space, _) = requested_spaces(arguments.emit, arguments.everything, &job, &loaded.cluster, asked);
         settled.map_or_else(|| search_space(arguments, &job, &space, limit, progress), Ok)
     }
+}
+
+/// The largest of the margins of plans that fit with less than the asked chance; `None` if all of them fit.
+fn widest_margin(job: &Job<'_>, plans: &[RankedPlan], asked: f64) -> Option<Bytes> {
+    let risky = plans.iter().filter(|ranked| fit_probability(job, ranked).is_some_and(|chance| chance < asked));
+    risky.filter_map(|ranked| memory_margin(job, ranked, asked)).max()
 }
 
 /// The reason if the listed plans are refused: the likeliest of them to fit, and the cure.

@@ -423,8 +423,8 @@ impl<'a> MemoryAccount<'a> {
     }
 
     /// Sufficient test: never rejects a plan that fits, catches most that do not. It checks one moment of each stage's
-    /// passes.
-    pub(crate) fn surely_exceeds(&self, capacity: Bytes) -> bool {
+    /// passes, for the stages of the groups that `counts` admits.
+    pub(crate) fn surely_exceeds(&self, capacity: Bytes, counts: impl Fn(&DeviceGroup) -> bool) -> bool {
         let exceeds = |stage: u32| {
             let held = self.stage_holding(stage);
             let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
@@ -438,7 +438,7 @@ impl<'a> MemoryAccount<'a> {
             };
             self.bytes_needed_at(stage, &held, self.bytes_in_layers(stage, &held, kept + head)) > capacity
         };
-        self.arrangement.device_groups().any(|alike| exceeds(alike.from))
+        self.arrangement.device_groups().filter(counts).any(|alike| exceeds(alike.from))
     }
 
     /// Returns the holdings of each kind of device.

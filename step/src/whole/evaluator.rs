@@ -18,7 +18,7 @@ use crate::memory::account::{MemoryAccount, MemoryProfile, StageHolding, StageRo
 use crate::memory::need::MemoryNeed;
 use crate::memory::step_memory::{DeviceMemory, usable_hbm, with_fullest_experts};
 use crate::pass::profile::LayerProfile;
-use crate::pipeline::arrangement::{Arrangement, DEVICE_KINDS};
+use crate::pipeline::arrangement::{Arrangement, DEVICE_KINDS, DeviceGroup};
 use crate::pipeline::chunk::busy_times;
 use crate::whole::assembly::{Assembly, StepExchanges};
 use crate::whole::evaluate::{PlanOnNetwork, time_passes};
@@ -29,6 +29,15 @@ use sim::pipeline::{PassesTime, PipelineSchedule};
 use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
 use workloads::{ActivationPolicy, ChunkSplit, Model, StagePolicies, TrainingGraph};
+
+/// An end of a pipeline's chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndChunk {
+    /// The chunk with the embedding.
+    First,
+    /// The chunk with the head.
+    Last,
+}
 
 /// A model lowered, profiled and sized, for all plans with the same lowering.
 #[derive(Debug, Clone, PartialEq)]
@@ -276,7 +285,26 @@ impl<'a> Evaluator<'a> {
         domain: Option<u32>,
     ) -> bool {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
-        MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain).surely_exceeds(self.capacity.device)
+        MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain)
+            .surely_exceeds(self.capacity.device, |_| true)
+    }
+
+    /// [`Self::exceeds_capacity`] of the devices that do not hold one of the end chunks, the first or the last. They do
+    /// not depend on its layers.
+    #[must_use]
+    pub fn exceeds_capacity_without(
+        &self,
+        shape: &PlanShape,
+        plan: &TrainingPlan,
+        (split, end): (ChunkSplit, EndChunk),
+        domain: Option<u32>,
+    ) -> bool {
+        let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
+        let counts = |group: &DeviceGroup| match end {
+            EndChunk::First => group.counts[0] == 0,
+            EndChunk::Last => group.counts[2] == 0,
+        };
+        MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain).surely_exceeds(self.capacity.device, counts)
     }
 
     /// Prepares a plan's degrees from the shape of any plan with the same tensor, context and expert degrees. `domain`

@@ -130,6 +130,12 @@ impl DeviceHolding {
         Self { layers, ends: [false; 2] }
     }
 
+    /// A number that no other holding has, less than four times the layers plus four.
+    #[must_use]
+    pub fn index(self) -> usize {
+        4 * self.layers as usize + 2 * usize::from(self.ends[0]) + usize::from(self.ends[1])
+    }
+
     fn sum_pieces(self, profile: &StepProfile) -> PieceProfile {
         let ends = [&profile.embedding, &profile.head].into_iter().zip(self.ends).filter(|(_, held)| *held);
         ends.fold(profile.layer.times(self.layers), |all, (end, _)| all.plus(*end))

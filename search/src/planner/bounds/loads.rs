@@ -6,7 +6,7 @@ use sim::units::Seconds;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
-use step::{Arrangement, DeviceGroup, DeviceHolding, PieceLoad, PlanShape, SoftwareStack, TrainingPlan};
+use step::{Arrangement, DeviceGroup, DeviceHolding, EndChunk, PieceLoad, PlanShape, SoftwareStack, TrainingPlan};
 use workloads::{ChunkSplit, Layout};
 
 /// Seconds of one micro-batch's passes on one device, forward and backward, with exposed communication.
@@ -221,6 +221,11 @@ impl PassLoads {
             if least >= limit {
                 continue;
             }
+            // The other devices hold least if this end holds most.
+            let [few, many] = [*firsts.start(), *firsts.end()].map(|first| between.with_ends(first, ends - first));
+            if !rest.may_fit_without(few, EndChunk::Last) || !rest.may_fit_without(many, EndChunk::First) {
+                continue;
+            }
             for first in firsts {
                 let split = between.with_ends(first, ends - first);
                 splits.extend(self.bound_coarsely(split, plan, limit, rest));
@@ -353,6 +358,23 @@ pub(crate) trait SplitCosts {
 
     /// True if a split may fit.
     fn may_fit(&self, split: ChunkSplit) -> bool;
+
+    /// True if the devices that do not hold this end chunk may fit.
+    fn may_fit_without(&self, split: ChunkSplit, end: EndChunk) -> bool;
+}
+
+/// Seconds by what a device holds, each computed once.
+#[derive(Debug, Default)]
+pub(crate) struct SecondsByHolding(Vec<Option<f64>>);
+
+impl SecondsByHolding {
+    pub fn get_or_insert_with(&mut self, held: DeviceHolding, compute: impl FnOnce() -> f64) -> f64 {
+        let at = held.index();
+        if self.0.len() <= at {
+            self.0.resize(at + 1, None);
+        }
+        *self.0[at].get_or_insert_with(compute)
+    }
 }
 
 /// Lower bound on the passes of any split, as a fraction of all devices' work for one micro-batch.

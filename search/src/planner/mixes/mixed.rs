@@ -23,7 +23,7 @@ use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use step::{ChipTimes, DegreeCosts, LoweredModel, MixKind, PlanShape, RecentChunks, StepError, TrainingPlan};
-use workloads::{ActivationPolicy, Segment, SegmentKind, StagePolicies};
+use workloads::{ActivationPolicy, LayerEnds, Layout, Segment, SegmentKind, StagePolicies};
 
 /// Plans mixed between two updates of the fastest.
 const ROUND: usize = 16;
@@ -38,6 +38,14 @@ pub(crate) struct Looked {
     pub proven: bool,
     /// The largest possible gain of a better mix of policies, as a fraction.
     pub gap: f64,
+}
+
+/// Shapes of a group's plans under one policy.
+struct ExtremeShapes {
+    /// Everything is kept.
+    keeping: PlanShape,
+    /// Everything is rerun. `None` if mixes may have less memory than that.
+    rerunning: Option<PlanShape>,
 }
 
 /// By group, its layer under every policy; `None` if it cannot be lowered.
@@ -177,8 +185,6 @@ impl PlanSearch<'_> {
     }
 
     /// The plans of a group that, keeping everything, do not fit but would be faster than `limit`, with that time.
-    /// Their splits are those of the space, those in the list, and the few near the even one that are fastest if
-    /// everything is kept.
     fn plans_keeping_everything(
         &self,
         chip: &mut ChipTimes,
@@ -187,32 +193,71 @@ impl PlanSearch<'_> {
         limit: f64,
     ) -> Vec<PlanCandidate> {
         let first = self.any_plan_of_group(family as u32, lot as u32);
-        let plan = self.plan_of(first);
-        let none = TrainingPlan { activations: StagePolicies::default(), ..plan };
-        let Ok(shape) = PlanShape::new(chip, self.job.model, self.job.fabric, &none) else { return Vec::new() };
+        let Ok(shapes) = self.extreme_shapes(chip, self.plan_of(first), found) else { return Vec::new() };
         let mut open: Vec<PlanCandidate> = Vec::new();
         let here = &self.families[family];
         for &(division, _) in &here.lots[lot].pairs {
             for schedule in 0..here.divisions[division].schedules.len() {
                 let candidate = PlanCandidate { division: division as u32, schedule: schedule as u32, ..first };
-                let listed = found.best.iter().filter(|other| {
-                    let places = |c: &PlanCandidate| (c.family, c.lot, c.division, c.schedule);
-                    places(other) == places(&candidate) && other.ends.is_some()
-                });
-                let near = self.ends_for_mixes(chip, &shape, &candidate, limit);
-                let mut ends: Vec<_> =
-                    listed.map(|other| other.ends).chain([None]).chain(near.into_iter().map(Some)).collect();
-                ends.sort();
-                ends.dedup();
-                open.extend(ends.into_iter().filter_map(|ends| {
+                let splits = self.splits_for_mixes(chip, &shapes, &candidate, (found, limit));
+                open.extend(splits.into_iter().filter_map(|ends| {
                     let candidate = PlanCandidate { ends, ..candidate };
-                    let time =
-                        self.lower_bound_keeping_everything(chip, &shape, &candidate).filter(|time| *time < limit)?;
-                    Some(PlanCandidate { time, ..candidate })
+                    let time = self.lower_bound_keeping_everything(chip, &shapes.keeping, &candidate)?;
+                    (time < limit).then_some(PlanCandidate { time, ..candidate })
                 }));
             }
         }
         open
+    }
+
+    /// The shapes of a group's plans that keep and that rerun everything.
+    fn extreme_shapes(
+        &self,
+        chip: &mut ChipTimes,
+        plan: TrainingPlan,
+        found: &FoundPlans,
+    ) -> Result<ExtremeShapes, StepError> {
+        let with = |policy: ActivationPolicy| TrainingPlan { activations: policy.into(), ..plan.clone() };
+        let keeping = with(ActivationPolicy::None);
+        let mut lowered = LoweredModel::new(self.job.model, &keeping, self.job.stack)?;
+        let mut shape = |plan: &TrainingPlan| lowered.plan_shape(chip, self.job.fabric, plan);
+        let keeping = shape(&keeping)?;
+        // If no plan was found, the report needs the smallest shortfall of all.
+        let rerunning = (self.mixes == MixKind::Block && !found.best.is_empty())
+            .then(|| shape(&with(ActivationPolicy::Full)))
+            .transpose()?;
+        Ok(ExtremeShapes { keeping, rerunning })
+    }
+
+    /// The splits of a plan's layers that mixes may use: that of the space, those in the list, and the few near the even
+    /// one that are fastest if everything is kept. Those are left out that do not fit even if everything is rerun.
+    fn splits_for_mixes(
+        &self,
+        chip: &mut ChipTimes,
+        shapes: &ExtremeShapes,
+        candidate: &PlanCandidate,
+        (found, limit): (&FoundPlans, f64),
+    ) -> Vec<Option<LayerEnds>> {
+        let plan = self.plan_of(*candidate);
+        let domain = self.job.sharding_domain(&plan);
+        let rerunning = shapes.rerunning.as_ref();
+        if rerunning.is_some_and(|shape| !self.evaluator.may_fit(shape, &plan, domain)) {
+            return Vec::new();
+        }
+        let exceeds = |ends: Option<LayerEnds>| {
+            let layout = Layout { ends: ends.or(plan.layout.ends), ..plan.layout };
+            let split = layout.chunk_split(self.job.model.layers).ok();
+            rerunning
+                .zip(split)
+                .is_some_and(|(shape, split)| self.evaluator.exceeds_capacity(shape, &plan, split, domain))
+        };
+        let listed = found.best.iter().filter(|other| other.is_split_of(candidate) && other.ends.is_some());
+        let near = self.ends_for_mixes(chip, &shapes.keeping, candidate, limit);
+        let mut ends: Vec<_> = listed.map(|other| other.ends).chain([None]).chain(near.into_iter().map(Some)).collect();
+        ends.sort();
+        ends.dedup();
+        ends.retain(|ends| !exceeds(*ends));
+        ends
     }
 
     /// Lower bound in seconds on a plan that keeps everything; `None` if the plan fits.

@@ -23,6 +23,12 @@ pub(crate) struct PlanCandidate {
 }
 
 impl PlanCandidate {
+    /// True if both are one plan, except for its policy and the split of its layers.
+    pub fn is_split_of(&self, other: &Self) -> bool {
+        let places = |c: &Self| (c.family, c.lot, c.division, c.schedule);
+        places(self) == places(other)
+    }
+
     /// True if both are one plan, except for the split of its layers.
     pub fn is_same_plan(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);

@@ -1,11 +1,10 @@
 //! Splits of the layers for plans with policies by stage: a few near the even split that are fastest if everything is
 //! kept. They do not depend on the memory, so adding memory never removes a plan.
 
-use crate::planner::bounds::loads::{PassLoads, SplitCosts};
+use crate::planner::bounds::loads::{PassLoads, SecondsByHolding, SplitCosts};
 use crate::planner::search::core::PlanSearch;
 use crate::planner::search::found::PlanCandidate;
-use std::collections::BTreeMap;
-use step::{ChipTimes, DeviceHolding, PlanShape, TrainingPlan};
+use step::{ChipTimes, DeviceHolding, EndChunk, PlanShape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
 /// [`SplitCosts`] of a plan that keeps everything, whatever the memory.
@@ -15,22 +14,26 @@ struct KeepAllSplitCosts<'r, 's> {
     shape: &'r PlanShape,
     plan: &'r TrainingPlan,
     /// Exchange and update, each by what a device holds.
-    known: [BTreeMap<DeviceHolding, f64>; 2],
+    known: [SecondsByHolding; 2],
 }
 
 impl SplitCosts for KeepAllSplitCosts<'_, '_> {
     fn late_exchange_seconds(&mut self, held: DeviceHolding) -> f64 {
         let Self { search, chip, shape, plan, known: [late, _] } = self;
-        *late.entry(held).or_insert_with(|| search.evaluator.least_exposed_exchange(chip, shape, plan, held).0)
+        late.get_or_insert_with(held, || search.evaluator.least_exposed_exchange(chip, shape, plan, held).0)
     }
 
     fn update_seconds(&mut self, held: DeviceHolding) -> f64 {
         let Self { search, chip, shape, plan, known: [_, update] } = self;
-        *update.entry(held).or_insert_with(|| search.evaluator.time_of_least_update(chip, shape, plan, held).0)
+        update.get_or_insert_with(held, || search.evaluator.time_of_least_update(chip, shape, plan, held).0)
     }
 
     fn may_fit(&self, split: ChunkSplit) -> bool {
         self.search.job.may_hold_split(&split)
+    }
+
+    fn may_fit_without(&self, _: ChunkSplit, _: EndChunk) -> bool {
+        true
     }
 }
 

@@ -25,6 +25,10 @@ impl SplitCosts for Passes {
     fn may_fit(&self, _split: ChunkSplit) -> bool {
         true
     }
+
+    fn may_fit_without(&self, _split: ChunkSplit, _end: EndChunk) -> bool {
+        true
+    }
 }
 
 /// All lists of `p` numbers with the sum `n`.

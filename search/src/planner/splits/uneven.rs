@@ -25,7 +25,7 @@
 //! by two layers, or separate longer ones.
 
 use crate::planner::PlanPart;
-use crate::planner::bounds::loads::{PassLoads, SplitCosts, least_share_of_work};
+use crate::planner::bounds::loads::{PassLoads, SecondsByHolding, SplitCosts, least_share_of_work};
 use crate::planner::search::core::{PlanSearch, SPARE};
 use crate::planner::search::found::{FoundPlans, PlanCandidate, ROUNDING, SplitStatistics};
 use crate::planner::search::settle::TimingMethod;
@@ -34,7 +34,9 @@ use rayon::prelude::*;
 use sim::pipeline::PassesTime;
 use sim::units::{Bytes, Seconds};
 use std::collections::BTreeMap;
-use step::{ChipTimes, DegreeCosts, DeviceHolding, LoweredModel, PipelineSends, PlanShape, RecentChunks, TrainingPlan};
+use step::{
+    ChipTimes, DegreeCosts, DeviceHolding, EndChunk, LoweredModel, PipelineSends, PlanShape, RecentChunks, TrainingPlan,
+};
 use workloads::{ChunkSplit, LayerEnds};
 
 /// [`SplitCosts`] of a plan of a search.
@@ -49,20 +51,28 @@ struct PlanSplitCosts<'r, 's, 'c> {
 
 impl SplitCosts for PlanSplitCosts<'_, '_, '_> {
     fn late_exchange_seconds(&mut self, held: DeviceHolding) -> f64 {
-        let GroupDegrees { chip, known: [late, _], .. } = &mut *self.shared;
-        let known = late.entry((self.division, held));
-        *known.or_insert_with(|| self.search.evaluator.least_exposed_exchange(chip, self.shape, self.plan, held).0)
+        let GroupDegrees { chip, known, .. } = &mut *self.shared;
+        let [late, _] = known.entry(self.division).or_default();
+        late.get_or_insert_with(held, || {
+            self.search.evaluator.least_exposed_exchange(chip, self.shape, self.plan, held).0
+        })
     }
 
     fn update_seconds(&mut self, held: DeviceHolding) -> f64 {
-        let GroupDegrees { chip, known: [_, update], .. } = &mut *self.shared;
-        let known = update.entry((self.division, held));
-        *known.or_insert_with(|| self.search.evaluator.time_of_least_update(chip, self.shape, self.plan, held).0)
+        let GroupDegrees { chip, known, .. } = &mut *self.shared;
+        let [_, update] = known.entry(self.division).or_default();
+        update.get_or_insert_with(held, || {
+            self.search.evaluator.time_of_least_update(chip, self.shape, self.plan, held).0
+        })
     }
 
     fn may_fit(&self, split: ChunkSplit) -> bool {
         self.search.job.may_hold_split(&split)
             && !self.search.evaluator.exceeds_capacity(self.shape, self.plan, split, self.domain)
+    }
+
+    fn may_fit_without(&self, split: ChunkSplit, end: EndChunk) -> bool {
+        !self.search.evaluator.exceeds_capacity_without(self.shape, self.plan, (split, end), self.domain)
     }
 }
 
@@ -99,8 +109,8 @@ struct GroupDegrees<'c> {
     chip: &'c mut ChipTimes,
     /// By division and split; `None` if the split is impossible.
     degrees: BTreeMap<(u32, Option<LayerEnds>), Option<DegreeCosts>>,
-    /// Least exchange of a device after its last pass, and its update, by division and what the device holds.
-    known: [BTreeMap<(u32, DeviceHolding), f64>; 2],
+    /// By division, a device's least exchange after its last pass, and its update.
+    known: BTreeMap<u32, [SecondsByHolding; 2]>,
 }
 
 impl GroupDegrees<'_> {
