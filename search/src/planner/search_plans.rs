@@ -168,8 +168,10 @@ fn search_one_of_alike(
     top: usize,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
-    // Most lists of several plans need the longer search, which takes little more time than the shorter.
-    let (mut length, mut shorter) = (if top > 1 { top * LONGER } else { top }, None);
+    // Most lists of several plans need the longer search, which takes little more time than the shorter unless every
+    // plan of the list gets its best split.
+    let is_quick = top > 1 && !matches!(space.splits, Some(Splits::Best));
+    let (mut length, mut shorter) = (if is_quick { top.saturating_mul(LONGER) } else { top }, None);
     loop {
         let mut answer = search_once(job, space, length, watch)?;
         let all = answer.best.len() < length;

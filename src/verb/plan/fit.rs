@@ -69,15 +69,15 @@ impl FitSearch<'_> {
         self.keep_margin(loaded, answer, empty)
     }
 
-    /// The margin that the fastest plans of a simple kind need to fit with the asked chance, if they need one. A search
-    /// with a time limit is for plans, not for margins.
+    /// The margin that the fastest plans of a simple kind need at least to fit with the asked chance, if they need one. A
+    /// search with a time limit is for plans, not for margins.
     fn scouted_margin(&self, loaded: &LoadedJob, space: &PlanSpace) -> Result<Option<Bytes>, Failure> {
         let asked = self.question.software.fit.filter(|chance| *chance > NO_MARGIN);
         let Some(asked) = asked.filter(|_| self.arguments.time_limit.is_none()) else { return Ok(None) };
         let job = loaded.planner_job(self.question);
         let watch = PlanWatch { stop: &|| self.limit.is_reached(), told: &|_| {} };
         let scouted = scout_plans(&job, space, SCOUTED, watch).or_input()?;
-        Ok(widest_margin(&job, &scouted, asked).filter(|margin| *margin > job.headroom))
+        Ok(risky_margins(&job, &scouted, asked).min().filter(|margin| *margin > job.headroom))
     }
 
     /// Searches again, with a larger margin each time, until all listed plans fit with the asked chance. The margin is
@@ -96,7 +96,7 @@ impl FitSearch<'_> {
         loop {
             let job = loaded.planner_job(self.question);
             let risky = |ranked: &RankedPlan| fit_probability(&job, ranked).is_some_and(|chance| chance < asked);
-            let Some(margin) = widest_margin(&job, &answer.best, asked) else {
+            let Some(margin) = risky_margins(&job, &answer.best, asked).max() else {
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
             };
             refused = refused.or_else(|| refusal(&job, &answer, asked));
@@ -152,10 +152,10 @@ impl FitSearch<'_> {
     }
 }
 
-/// The largest of the margins of plans that fit with less than the asked chance; `None` if all of them fit.
-fn widest_margin(job: &Job<'_>, plans: &[RankedPlan], asked: f64) -> Option<Bytes> {
-    let risky = plans.iter().filter(|ranked| fit_probability(job, ranked).is_some_and(|chance| chance < asked));
-    risky.filter_map(|ranked| memory_margin(job, ranked, asked)).max()
+/// The margins of the plans that fit with less than the asked chance.
+fn risky_margins(job: &Job<'_>, plans: &[RankedPlan], asked: f64) -> impl Iterator<Item = Bytes> {
+    let risky = move |ranked: &&RankedPlan| fit_probability(job, ranked).is_some_and(|chance| chance < asked);
+    plans.iter().filter(risky).filter_map(move |ranked| memory_margin(job, ranked, asked))
 }
 
 /// The reason if the listed plans are refused: the likeliest of them to fit, and the cure.
