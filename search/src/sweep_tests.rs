@@ -97,6 +97,7 @@ fn a_sweep_has_every_combination_and_the_search_s_best() {
             continue;
         };
         let design = space.design_of_combination(*number).unwrap();
+        assert_eq!(space.combination_of_design(design), *number);
         assert_eq!(space.chip_of_design(design).unwrap(), built.chip);
         assert_eq!(space.figures[design.point], built.figures);
         assert_eq!(Some(space.fabric_of_design(design)), built.fabric);
@@ -137,6 +138,7 @@ fn phaze_s_combinations_are_its_space_s() {
         match (space.combination_at(number).unwrap(), space.design_of_combination(number)) {
             (Combination::Chip(built), Some(design)) => {
                 assert_eq!(space.chip_of_design(design).unwrap(), built.chip);
+                assert_eq!(space.combination_of_design(design), number);
                 inside += 1;
             }
             (Combination::Outside(..), None) => {}

@@ -164,10 +164,12 @@ impl<'a> SearchedModelSet<'a> {
     /// # Errors
     /// A design that is no chip. The enumeration has already refused such designs.
     pub fn design_rows(&self, answer: &DesignAnswer) -> Result<Vec<DesignRow>, String> {
-        answer.designs.iter().enumerate().map(|(index, design)| self.design_row(index, design)).collect()
+        let number = |at: usize| answer.designs.get(at).map(|design| self.space.combination_of_design(design.id));
+        answer.designs.iter().map(|design| self.design_row(design, &number)).collect()
     }
 
-    fn design_row(&self, index: usize, d: &DesignOutcome) -> Result<DesignRow, String> {
+    /// The row of a design. `number` gives the combination of a design of the answer by its place there.
+    fn design_row(&self, d: &DesignOutcome, number: &dyn Fn(usize) -> Option<u64>) -> Result<DesignRow, String> {
         let chip = self.space.chip_of_design(d.id)?;
         let figures = self.space.figures_of_design(d.id, &chip);
         let job = self.job_on_design(0, d.id, &chip);
@@ -175,7 +177,8 @@ impl<'a> SearchedModelSet<'a> {
         let throughput = is_step_speed(self.aim.objective) && !self.is_over_models() && !self.robust;
         let sequences_per_s =
             |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
-        let mut row = DesignRow::new_undecided(index as i64, design_dimensions(&chip, &figures));
+        let index = self.space.combination_of_design(d.id) as i64;
+        let mut row = DesignRow::new_undecided(index, design_dimensions(&chip, &figures));
         row.node = chip.process_node().map(|node| node.to_string());
         let words = |varied: Vec<(String, FieldValue)>| {
             varied.into_iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
@@ -205,6 +208,7 @@ impl<'a> SearchedModelSet<'a> {
                 row.outcome = DesignStatus::Pruned;
                 row.bound_sequences_per_s = sequences_per_s(*bound);
                 let axes: Vec<FrontAxis> = self.aim.axes.named_axes().collect();
+                let by = number(*by).map_or_else(|| "of another part".to_owned(), |number| number.to_string());
                 row.reason = Some(match (&axes[..], throughput) {
                     ([FrontAxis::Area], true) => {
                         format!("design {by} is no larger and no slower than this one's bound")

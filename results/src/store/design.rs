@@ -216,7 +216,7 @@ macro_rules! design_row {
 }
 
 design_row! {
-    /// Position of the design in the order of the study, from 0.
+    /// Number of the design's combination of values in the order of the study, from 0: the same in a search and a sweep.
     index: i64,
     /// Tensor cores per chip.
     tensor_cores: i64,

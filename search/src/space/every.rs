@@ -156,6 +156,28 @@ impl Space {
         }
     }
 
+    /// The number of a design's combination: the inverse of [`Self::design_of_combination`].
+    #[must_use]
+    pub fn combination_of_design(&self, id: DesignId) -> u64 {
+        match &self.kind {
+            SpaceKind::Grid(_) if self.boxes.is_some() => id.point as u64,
+            SpaceKind::Grid(grid) => grid.points[id.point].combination_number(),
+            SpaceKind::Phaze(space, _) => {
+                let config = phaze_config_of(space, id);
+                let mib = (config.global_buffer.0 >> 20) as f64;
+                let [tensor, vector, width, depth] =
+                    [config.num_tc, config.num_vc, config.width, config.depth].map(f64::from);
+                let values = [tensor, vector, width, depth, mib, config.hbm.gib()];
+                let dials = self.listed_dimensions();
+                let place = |(dial, value): (&ListedDimension, f64)| {
+                    dial.values.iter().position(|listed| listed.number() == Some(value)).unwrap_or_default()
+                };
+                let places: Vec<usize> = dials.iter().zip(values).map(place).collect();
+                combination_of_places(&dials, &places)
+            }
+        }
+    }
+
     /// A combination as PHAZE's dimensions.
     fn phaze_config_at(&self, number: u64) -> PhazeConfig {
         let dials = self.listed_dimensions();
