@@ -224,3 +224,28 @@ fn attention_runs_by_the_library_that_the_stack_names() {
     let refused = ChipTimes::new(&tpu, &stack("flash_attention_2", false)).unwrap_err().to_string();
     assert!(refused.contains("tpu_v4 has no attention library \"flash_attention_2\"; known are: none"), "{refused}");
 }
+
+/// Owners of whole tensors broadcast one after the other: the time beyond that of the bytes grows with the owners and
+/// with the ranks that every broadcast passes. There are no more owners than parameter tensors.
+#[test]
+fn owners_of_whole_tensors_broadcast_one_after_the_other() {
+    let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
+    let chip = Accelerator::built_in("h100_80gb_sxm").unwrap();
+    let exchange = |layers, data, zero, whole| {
+        let model = Model { layers, ..Model::load("llama2-7b").unwrap() };
+        let mut stack = SoftwareStack::load("megatron").unwrap();
+        (stack.kernels.whole_tensor_shards, stack.kernels.fp32_gradients) = (whole, false);
+        let plan = plan(Layout { data, zero, ..Layout::default() });
+        step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data.0
+    };
+    let states = ZeroStage::OptimizerStates;
+    let more = |layers, data| exchange(layers, data, states, true) - exchange(layers, data, states, false);
+    assert!(more(2, 8) > 0.0 && more(2, 16) > more(2, 8), "more owners, and more ranks for each");
+    // Two layers of seven matrices, or fewer, and two norms; embedding, head and the last norm: at most 21 tensors.
+    let [wide, wider] = [64, 128].map(|data| more(2, data));
+    assert!(wider > 1.6 * wide && wider < 2.4 * wide, "the owners are all tensors, each passes twice the ranks");
+    assert!(more(4, 128) > 1.5 * more(2, 128), "twice the layers have almost twice the owners");
+    for zero in [ZeroStage::None, ZeroStage::Gradients, ZeroStage::Parameters] {
+        assert_eq!(exchange(2, 16, zero, true), exchange(2, 16, zero, false), "{zero:?}");
+    }
+}

@@ -276,14 +276,8 @@ impl CollectivePricer<'_> {
             CollectiveKind::SendRecv => levels.last().map(|l| self.price_point_to_point(l, size)),
             CollectiveKind::AllToAll => Some(self.price_direct_exchange(levels, size, None)),
             CollectiveKind::Dispatch(choice) => Some(self.price_direct_exchange(levels, size, Some(choice))),
-            CollectiveKind::Broadcast => {
-                let ring = self.price_pipeline_through(Algorithm::Ring, levels, size, 1.0, 0.0);
-                Some(if flat {
-                    ring.faster_of(self.price_pipeline_through(Algorithm::Tree, levels, size, 1.0, 0.0))
-                } else {
-                    ring
-                })
-            }
+            // NCCL has no other algorithm for it (src/graph/tuning.cc).
+            CollectiveKind::Broadcast => Some(self.price_pipeline_through(Algorithm::Ring, levels, size, 1.0, 0.0)),
             CollectiveKind::AllGather | CollectiveKind::ReduceScatter => {
                 if flat && levels.len() > 1 && self.longest_ring_step(levels) > 0.0 {
                     return Some(self.price_flat_ring(levels, size, 1.0));

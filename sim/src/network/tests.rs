@@ -450,3 +450,18 @@ fn every_figure_has_both_limits() {
         "{error}"
     );
 }
+
+/// NCCL broadcasts by the ring only: a small broadcast takes a step per rank.
+#[test]
+fn a_broadcast_passes_every_rank() {
+    let fabric = Fabric::built_in("selene_hdr200x8").unwrap();
+    let startup = |ranks| {
+        let collective =
+            Collective { kind: CollectiveKind::Broadcast, bytes: Bytes(1024), group: RankGroup { ranks, stride: 1 } };
+        let cost = fabric.cost_of_collective(&collective);
+        assert_eq!(cost.algorithm, Algorithm::Ring);
+        cost.startup.0
+    };
+    let [few, more, most] = [64, 128, 256].map(startup);
+    assert!(((most - more) / (more - few) - 2.0).abs() < 0.01, "{few} {more} {most}");
+}

@@ -126,6 +126,8 @@ pub struct PieceProfile {
     pub parameters: u64,
     /// Expert parameters on one device.
     pub expert_parameters: u64,
+    /// Operators of the piece that have parameters; each counts as one tensor.
+    pub tensors: u64,
     /// Further parameters with no gradient, or a smaller one; ZeRO-3 gathers them too.
     pub frozen: u64,
     /// True if its passes are bounded. Weight gradients may then be shorter than stated by as much as input gradients
@@ -185,6 +187,7 @@ impl PieceProfile {
             backward: self.backward.plus(other.backward),
             parameters: self.parameters.saturating_add(other.parameters),
             expert_parameters: self.expert_parameters.saturating_add(other.expert_parameters),
+            tensors: self.tensors.saturating_add(other.tensors),
             frozen: self.frozen.saturating_add(other.frozen),
             bounded: self.bounded || other.bounded,
         }
@@ -209,6 +212,7 @@ impl PieceProfile {
             backward: self.backward.times(count),
             parameters: self.parameters.saturating_mul(count),
             expert_parameters: self.expert_parameters.saturating_mul(count),
+            tensors: self.tensors.saturating_mul(count),
             frozen: self.frozen.saturating_mul(count),
             bounded: self.bounded,
         }

@@ -74,6 +74,7 @@ pub(crate) struct PieceWork {
     copy: [Seconds; 2],
     parameters: u64,
     expert_parameters: u64,
+    tensors: u64,
     frozen: u64,
     /// How much of the recomputation runs, and how often the backward pass runs.
     repeats: [f64; 2],
@@ -89,11 +90,18 @@ impl PieceWork {
             PassesWork::Streamed(passes) => passes.each_ref().map(|pass| pass.price_pass(chip, network)),
             PassesWork::Scheduled(passes) => passes.price_passes(chip, network)?,
         };
-        let (parameters, expert_parameters, frozen) = (self.parameters, self.expert_parameters, self.frozen);
         let [recompute, backward] =
             [(recompute, self.repeats[0]), (backward, self.repeats[1])].map(|(pass, n)| pass.repeated(n));
-        let mut piece =
-            PieceProfile { forward, recompute, backward, parameters, expert_parameters, frozen, bounded: false };
+        let mut piece = PieceProfile {
+            forward,
+            recompute,
+            backward,
+            parameters: self.parameters,
+            expert_parameters: self.expert_parameters,
+            tensors: self.tensors,
+            frozen: self.frozen,
+            bounded: false,
+        };
         piece.forward.copies = LinkTimes::out_of_device(self.copy);
         piece.backward.copies = LinkTimes::into_device(self.copy);
         piece.add_exposed_copies(chip.stack());
@@ -440,6 +448,7 @@ impl ChipTimes {
             copy: self.copy_times(copied),
             parameters: exchanged.sharded.saturating_add(exchanged.replicated),
             expert_parameters: exchanged.expert,
+            tensors: segment.graph.operators.iter().filter(|op| op.parameters.per_device_count() > 0).count() as u64,
             frozen: segment.parameters.per_device_count().saturating_sub(exchanged.per_device_count()),
             repeats: [self.recomputed_fraction(segment, treatment), if twice { 2.0 } else { 1.0 }],
         }

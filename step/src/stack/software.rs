@@ -158,6 +158,11 @@ pub struct KernelOptions {
     pub autocast: Autocast,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
+    /// True if ZeRO-1 gives every rank whole parameter tensors: all ranks sum all gradients, and each owner broadcasts
+    /// its updated tensors, one owner after the other (InternEvo's `HybridZeroOptimizer`, PyTorch's
+    /// `ZeroRedundancyOptimizer`). Otherwise ranks have equal shards: one reduce-scatter and one all-gather.
+    #[serde(default)]
+    pub whole_tensor_shards: bool,
     /// True if gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
     /// [`SoftwareStack::precision_of_run`]).
     pub fp32_gradients: bool,
@@ -239,7 +244,8 @@ pub struct SustainedOptions {
     /// issue several operations per cycle.
     pub attention_fraction: f64,
     /// Rate of the stack's 8-bit and 4-bit products relative to a library's with one scale per tensor, at the clock
-    /// that bf16 products sustain. Below 1 with a scale per row, above 1 if narrow products hold a higher clock under
+    /// that bf16 products sustain. Below 1 with a scale per row (not applied where the chip's own rates hold it,
+    /// `FormatKernels::row_scaled`), above 1 if narrow products hold a higher clock under
     /// the power limit.
     pub narrow_fraction: f64,
     /// Rate of ZeRO-1's and -2's collectives once per step, relative to the fabric's rate for the same bytes at once.

@@ -104,10 +104,16 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         };
         for DeviceGroup { kind, counts, .. } in arrangement.device_groups() {
             let sum = |of: fn(&PieceProfile) -> u64| pieces.iter().zip(counts).map(|(piece, n)| of(piece) * n).sum();
-            let (parameters, experts) = (sum(|p| p.parameters), sum(|p| p.expert_parameters));
+            let held = PieceProfile {
+                parameters: sum(|p| p.parameters),
+                expert_parameters: sum(|p| p.expert_parameters),
+                tensors: sum(|p| p.tensors),
+                ..PieceProfile::default()
+            };
+            let updated = self.updated_parameters(chip, held.parameters, held.expert_parameters);
             exchanges.devices[kind] = ParameterExchange {
-                update: chip.time_of_update(self.profile, self.updated_parameters(chip, parameters, experts)),
-                ..self.exchange_of_parameters(chip, parameters, experts)
+                update: chip.time_of_update(self.profile, updated),
+                ..self.exchange_of_parameters(chip, &held)
             };
         }
         for ((unit, piece), n) in exchanges.units.iter_mut().zip(&pieces).zip(units) {
@@ -192,27 +198,42 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
 
     /// Returns the exposed exchange once per step of all of a device's pieces.
     pub fn exposed_synchronisation(&self, chip: &ChipTimes, all: &PieceProfile) -> Seconds {
-        let exchange = self.exchange_of_parameters(chip, all.parameters, all.expert_parameters);
+        let exchange = self.exchange_of_parameters(chip, all);
         exposed_exchange(chip.stack(), &exchange, pass_windows(chip.stack(), all))
     }
 
-    /// Returns the exchange of gradients (and updated weights) once per step.
-    pub fn exchange_of_parameters(&self, chip: &ChipTimes, parameters: u64, experts: u64) -> ParameterExchange {
+    /// Returns the exchange of gradients (and updated weights) once per step, of all that a device holds.
+    pub fn exchange_of_parameters(&self, chip: &ChipTimes, held: &PieceProfile) -> ParameterExchange {
         let mut exchange = ParameterExchange::default();
         let slower = match self.plan.layout.zero {
             ZeroStage::OptimizerStates | ZeroStage::Gradients => 1.0 / chip.stack().sustained.exchange_fraction,
             ZeroStage::None | ZeroStage::Parameters => 1.0,
         };
-        for (count, group) in self.holders_of_parameters(parameters, experts) {
+        for (count, group) in self.holders_of_parameters(held.parameters, held.expert_parameters) {
             let [first, second, weights] = self.reduce_and_gather(chip, count, group);
             for Collective { kind, bytes, group } in [first, second] {
                 exchange.reduce = exchange.reduce + self.collective_cost(chip, kind, bytes, group);
             }
-            exchange.gather = exchange.gather + self.collective_cost(chip, weights.kind, weights.bytes, weights.group);
+            exchange.gather = exchange.gather + self.gather_updated_weights(chip, weights, held.tensors);
         }
         exchange.reduce = exchange.reduce * slower;
         exchange.gather = exchange.gather * slower;
         exchange
+    }
+
+    /// Returns the cost of `gather`. If ranks own whole tensors, each owner of any of the `tensors` broadcasts an equal
+    /// share instead, once the broadcast before has reached all ranks.
+    fn gather_updated_weights(&self, chip: &ChipTimes, gather: Collective, tensors: u64) -> Communication {
+        let Collective { bytes, group, .. } = gather;
+        if !self.shares_whole_tensors(chip) {
+            return self.collective_cost(chip, gather.kind, bytes, group);
+        }
+        let owners = u64::from(group.ranks).min(tensors).max(1);
+        self.collective_cost(chip, CollectiveKind::Broadcast, Bytes(bytes.0.div_ceil(owners)), group) * owners as f64
+    }
+
+    fn shares_whole_tensors(&self, chip: &ChipTimes) -> bool {
+        self.plan.layout.zero == ZeroStage::OptimizerStates && chip.stack().kernels.whole_tensor_shards
     }
 
     /// Returns the collectives of `group` once per step, for the `count` parameters that it holds. These are two
@@ -225,6 +246,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         let nothing = Bytes::ZERO;
         let (all, scattered, shared, gathered) = match self.plan.layout.zero {
             ZeroStage::None => (gradients, nothing, nothing, nothing),
+            ZeroStage::OptimizerStates if self.shares_whole_tensors(chip) => (gradients, nothing, nothing, weights),
             ZeroStage::Gradients if self.plan.layout.reduces_every_micro_batch() => (nothing, nothing, shard, weights),
             ZeroStage::OptimizerStates | ZeroStage::Gradients => (nothing, gradients, shard, weights),
             ZeroStage::Parameters => (nothing, nothing, shard, nothing),

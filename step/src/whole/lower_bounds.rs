@@ -86,8 +86,7 @@ impl Evaluator<'_> {
     ) -> Seconds {
         let (step, profile) = (PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }, &shape.profile);
         let all = held.sum_pieces(profile);
-        let (exchange, overlap) =
-            (step.exchange_of_parameters(chip, all.parameters, all.expert_parameters), &self.stack.overlap);
+        let (exchange, overlap) = (step.exchange_of_parameters(chip, &all), &self.stack.overlap);
         let late = exchange.reduce.time * (1.0 - overlap.data_reduction)
             + exchange.gather.time * (1.0 - overlap.parameter_prefetch);
         if held.ends == [false; 2] { late } else { late + step.tied_gradient_sum(chip) }
