@@ -249,3 +249,24 @@ fn owners_of_whole_tensors_broadcast_one_after_the_other() {
         assert_eq!(exchange(2, 16, zero, true), exchange(2, 16, zero, false), "{zero:?}");
     }
 }
+
+/// A chip whose rates come from row-scaled products has the cost of a scale per row in them; only a faster stack
+/// changes them.
+#[test]
+fn rates_of_row_scaled_products_hold_the_scales_already() {
+    let fabric = Fabric::built_in("mi300x_400g").unwrap();
+    let time = |row_scaled: bool, narrow: f64| {
+        let mut chip = Accelerator::built_in("mi300x").unwrap();
+        chip.library.as_mut().unwrap().formats.fp8.as_mut().unwrap().row_scaled = row_scaled;
+        let mut stack = SoftwareStack::load("torchtitan").unwrap();
+        stack.sustained.narrow_fraction = narrow;
+        let precision = Precision { operand: DataType::Fp8, ..Precision::MIXED_BF16 };
+        let plan =
+            TrainingPlan { precision, ..plan(Layout { data: 8, zero: ZeroStage::Parameters, ..Layout::default() }) };
+        let model = Model { layers: 2, ..Model::load("llama2-7b").unwrap() };
+        step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().total
+    };
+    assert!(Accelerator::built_in("mi300x").unwrap().library.unwrap().formats.fp8.unwrap().row_scaled);
+    assert_eq!(time(true, 0.4), time(true, 1.0));
+    assert!(time(false, 0.4) > time(false, 1.0) && time(true, 1.2) < time(true, 1.0));
+}

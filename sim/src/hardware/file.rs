@@ -525,9 +525,7 @@ impl FittedTables<'_> {
                 (None, _) => self.faults.push(unknown_format(&path, value)),
                 (_, None) => self.faults.push(FileFault::new(path, value, "a table of scalars", "write it as a table")),
                 (Some(format), Some(scalars)) => {
-                    let scalars = scalars.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-                    *library.formats.value_mut(format) =
-                        Some(self.read_scalars(&path, &scalars, &FormatKernels::PARAMETERS));
+                    *library.formats.value_mut(format) = Some(self.read_format(&path, scalars));
                 }
             }
         }
@@ -545,6 +543,19 @@ impl FittedTables<'_> {
         library.unaligned = scalars(&unaligned)
             .map(|own| self.read_scalars(&format!("library.{UNALIGNED}"), &own, &UnalignedKernels::PARAMETERS));
         library
+    }
+
+    /// The kernels of a number format.
+    fn read_format(&mut self, path: &str, table: &toml::Table) -> FormatKernels {
+        let key = FormatKernels::ROW_SCALED;
+        let mut scalars: BTreeMap<_, _> = table.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let row_scaled = scalars.remove(key).map(|value| (value.as_bool(), value));
+        if let Some((None, value)) = &row_scaled {
+            let cure = "write true if the products have a scale per row or block";
+            self.faults.push(FileFault::new(format!("{path}.{key}"), value, "true or false", cure));
+        }
+        let row_scaled = matches!(row_scaled, Some((Some(true), _)));
+        FormatKernels { row_scaled, ..self.read_scalars(path, &scalars, &FormatKernels::PARAMETERS) }
     }
 
     /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).

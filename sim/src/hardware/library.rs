@@ -94,17 +94,24 @@ pub struct FormatKernels {
     pub step: Seconds,
     /// Most parts that the contracted dimension is split into.
     pub most_splits: f64,
+    /// True if the products that the rates come from have a scale per row or block. Row-wise recipes run them as they
+    /// are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub row_scaled: bool,
 }
 
 impl Default for FormatKernels {
     fn default() -> Self {
-        Self { convert: Seconds::ZERO, step: Seconds::ZERO, most_splits: Self::MOST_SPLITS }
+        Self { convert: Seconds::ZERO, step: Seconds::ZERO, most_splits: Self::MOST_SPLITS, row_scaled: false }
     }
 }
 
 impl FormatKernels {
     /// Splits of kernels without a limit of their own.
     pub const MOST_SPLITS: f64 = 32.0;
+
+    /// The optional key of [`Self::row_scaled`].
+    pub const ROW_SCALED: &str = "row_scaled";
 
     /// All scalars. A table of a format gives all of them.
     pub const PARAMETERS: [FittedScalar<Self>; 3] = [

@@ -145,6 +145,9 @@ fn figures_of_unknown_formats_are_refused_with_the_known_ones() {
     assert!(text.contains("attention.mine.softmax_fraction = nothing: a number; write the fitted value"), "{text}");
     let library =
         include_str!("../../templates/chips/b200.toml").split("[library]").nth(1).unwrap().split("[streams]").next();
+    let own = library.unwrap().replace("[library.formats.fp8]", "[library.formats.fp8]\nrow_scaled = 1");
+    let text = with(&format!("[library]{own}"));
+    assert!(text.contains("my_chip.toml: library.formats.fp8.row_scaled = 1: true or false; write true if "), "{text}");
     let library = library.unwrap().replace("[library.formats.nvfp4]", "[library.formats.fp4]");
     let text = with(&format!("[library]{library}"));
     assert!(text.contains("my_chip.toml: library.formats.fp4 = ") && text.contains(known), "{text}");

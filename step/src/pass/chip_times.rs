@@ -8,7 +8,7 @@ use crate::{ExecutionMode, SoftwareStack, StepError};
 use sim::cost::{AttentionCall, AttentionSoftware, CostModel, KernelCost, Routine, Span};
 use sim::costed::{self, CostsBySpan};
 use sim::hardware::{Accelerator, KernelLibrary};
-use sim::kernel::{Collective, Kernel, RankGroup};
+use sim::kernel::{Collective, DataType, Kernel, RankGroup};
 use sim::network::Fabric;
 use sim::schedule::{Cores, Memo, OperatorLeastTimes, SolveLimits};
 use sim::units::{Bytes, Joules, Seconds};
@@ -192,10 +192,18 @@ impl ChipTimes {
         }
         let slower = match kernel {
             Kernel::FusedAttention(_) => self.stack.sustained.attention_fraction,
-            Kernel::Contraction(c) if c.operand.bytes() == 1 => self.stack.sustained.narrow_fraction,
+            Kernel::Contraction(c) if c.operand.bytes() == 1 => self.narrow_fraction(c.operand),
             _ => 1.0,
         };
         modelled.max(self.model.time_at_cell_rate_limit(kernel)) / slower + gap
+    }
+
+    /// Returns the stack's rate of narrow products. A chip's rates of row-scaled products hold what a scale per row
+    /// costs.
+    fn narrow_fraction(&self, format: DataType) -> f64 {
+        let fraction = self.stack.sustained.narrow_fraction;
+        let kernels = self.chip().library.and_then(|library| library.formats.get(format));
+        if kernels.is_some_and(|kernels| kernels.row_scaled) { fraction.max(1.0) } else { fraction }
     }
 
     /// Returns a lower bound on a kernel's time over all mappings, at `fidelity`; for a collective, its latency.
