@@ -377,9 +377,9 @@ fn under(model: &Model, plan: &TrainingPlan, stack: &str, change: impl Fn(&mut c
 
 #[test]
 fn a_host_that_runs_ahead_holds_whole_hidden_states() {
-    let held = |tensor, pipeline| {
+    let held_by = |tensor, pipeline, batch| {
         let layout = Layout { tensor, pipeline, sequence_parallel: tensor > 1, ..Layout::default() };
-        let plan = plan(layout, 2, 16);
+        let plan = plan(layout, 2, batch);
         let [with, without] = [50.0, 0.0].map(|n| under(&model(), &plan, "nanotron", |memory| memory.states_ahead = n));
         let more = |reading| with.stages[0].reading_of(reading).saturating_sub(without.stages[0].reading_of(reading));
         let [reserved, live] = [more(MemoryReading::Reserved), more(MemoryReading::Allocated)];
@@ -391,12 +391,18 @@ fn a_host_that_runs_ahead_holds_whole_hidden_states() {
         assert_eq!(live, Bytes::ZERO, "nobody reads it any more");
         reserved
     };
+    let held = |tensor, pipeline| held_by(tensor, pipeline, 16);
     let state = 2 * 1024 * 4096 * 2;
     assert_eq!(held(1, 1), Bytes::ZERO, "nothing is gathered");
     // The same for every share of the states on a device.
     assert_eq!([held(2, 1), held(8, 1)], [Bytes(50 * state); 2]);
     // The first of 2, 4 and 8 stages has as many micro-batches in flight; all but two are launched ahead.
     assert_eq!([held(2, 2), held(2, 4), held(2, 8)], [Bytes::ZERO, Bytes(25 * state), Bytes(75 * state / 2)]);
+    // A forward pass leaves a state per layer, at most as many as the queue.
+    let layers = model().layers;
+    let passed = |layers: u64| Bytes(layers.min(50) * state);
+    assert_eq!([1, 2].map(|pipeline| held_by(2, pipeline, 2)), [passed(layers), passed(layers / 2)]);
+    assert_eq!(held_by(2, 1, 4), passed(2 * layers));
 }
 
 #[test]

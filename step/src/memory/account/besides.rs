@@ -7,19 +7,22 @@ use workloads::{Layout, TrainingGraph};
 
 impl MemoryAccount<'_> {
     /// Returns the bytes of blocks that asynchronous tensor-parallel collectives have used. The allocator reclaims them
-    /// only after the device passes them, while the host runs ahead. The launch queue limits the run-ahead, not the
-    /// number of layers. In a pipeline the host waits for its neighbours except in the first passes: of `d`
-    /// micro-batches in flight, all but two are launched ahead.
+    /// only after the device passes them, while the host runs ahead. The launch queue limits the run-ahead. A step
+    /// begins with the host and the device together, and every forward pass leaves at most one state per layer. In a
+    /// pipeline the host waits for its neighbours except in the first passes: of `d` micro-batches in flight, all but
+    /// two are launched ahead.
     pub(super) fn bytes_ahead_of_device(&self, stage: u32) -> Bytes {
         let (layout, states) = (&self.arrangement.layout, self.stack.memory.states_ahead);
         if layout.tensor < 2 || states == 0.0 {
             return Bytes::ZERO;
         }
-        let part = match layout.pipeline {
-            1 => 1.0,
-            _ => (1.0 - 2.0 / self.passes_in_flight(stage).max(2) as f64).max(0.0),
+        let micro_batches = self.arrangement.micro_batches;
+        let held = if layout.pipeline == 1 || micro_batches == 1 {
+            states.min(self.arrangement.layers_on_device(stage) as f64 * micro_batches as f64)
+        } else {
+            states * (1.0 - 2.0 / self.passes_in_flight(stage).max(2) as f64).max(0.0)
         };
-        Bytes((self.profile.hidden.as_f64() * states * part) as u64)
+        Bytes((self.profile.hidden.as_f64() * held) as u64)
     }
 
     /// Returns the bytes of empty gradients in the weights' type, which stand for gradients that products add to the
