@@ -238,13 +238,17 @@ fn owners_of_whole_tensors_broadcast_one_after_the_other() {
         let plan = plan(Layout { data, zero, ..Layout::default() });
         step_time(&mut ChipTimes::new(&chip, &stack).unwrap(), &model, &fabric, &plan).unwrap().data.0
     };
-    let states = ZeroStage::OptimizerStates;
-    let more = |layers, data| exchange(layers, data, states, true) - exchange(layers, data, states, false);
-    assert!(more(2, 8) > 0.0 && more(2, 16) > more(2, 8), "more owners, and more ranks for each");
-    // Two layers of seven matrices, or fewer, and two norms; embedding, head and the last norm: at most 21 tensors.
-    let [wide, wider] = [64, 128].map(|data| more(2, data));
-    assert!(wider > 1.6 * wide && wider < 2.4 * wide, "the owners are all tensors, each passes twice the ranks");
-    assert!(more(4, 128) > 1.5 * more(2, 128), "twice the layers have almost twice the owners");
+    // Without ZeRO all ranks sum all gradients too, and nobody broadcasts.
+    let broadcasts = |layers, data| {
+        exchange(layers, data, ZeroStage::OptimizerStates, true) - exchange(layers, data, ZeroStage::None, true)
+    };
+    let [few, more, many, most] = [8, 64, 128, 256].map(|data| broadcasts(2, data));
+    assert!(few > 0.0 && more > few, "more owners, and more ranks for each");
+    // Two layers and the ends have some 15 tensors, which are the owners; four layers some 27.
+    let ratio = (most - many) / (many - more);
+    assert!((1.6..2.4).contains(&ratio), "every broadcast passes all ranks: {ratio}");
+    let ratio = (broadcasts(4, 256) - broadcasts(4, 128)) / (most - many);
+    assert!((1.4..2.0).contains(&ratio), "twice the layers have almost twice the owners: {ratio}");
     for zero in [ZeroStage::None, ZeroStage::Gradients, ZeroStage::Parameters] {
         assert_eq!(exchange(2, 16, zero, true), exchange(2, 16, zero, false), "{zero:?}");
     }
@@ -269,4 +273,24 @@ fn rates_of_row_scaled_products_hold_the_scales_already() {
     assert!(Accelerator::built_in("mi300x").unwrap().library.unwrap().formats.fp8.unwrap().row_scaled);
     assert_eq!(time(true, 0.4), time(true, 1.0));
     assert!(time(false, 0.4) > time(false, 1.0) && time(true, 1.2) < time(true, 1.0));
+}
+
+/// Gradients that are reduced in fp32 move twice the bytes of bf16 ones; fp32 gradients move no more than before.
+#[test]
+fn gradients_are_reduced_in_the_stack_s_type() {
+    let fabric = Fabric::built_in("eos_ndr400x8").unwrap();
+    let data = |fp32_gradients, fp32_reduction, zero| {
+        let mut stack = SoftwareStack::load("megatron").unwrap();
+        stack.kernels.fp32_reduction = fp32_reduction;
+        let mut chip = ChipTimes::new(&Accelerator::built_in("h100_80gb_sxm").unwrap(), &stack).unwrap();
+        let precision = if fp32_gradients { Precision::MIXED_BF16_FP32_GRADIENTS } else { Precision::MIXED_BF16 };
+        let plan = TrainingPlan { precision, ..plan(Layout { data: 8, zero, ..Layout::default() }) };
+        step_time(&mut chip, &Model::load("llama2-7b").unwrap(), &fabric, &plan).unwrap().data.0
+    };
+    for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Parameters] {
+        assert!(data(false, true, zero) > data(false, false, zero), "{zero:?}");
+        assert_eq!(data(true, true, zero), data(true, false, zero), "{zero:?}");
+    }
+    let ratio = data(false, true, ZeroStage::None) / data(false, false, ZeroStage::None);
+    assert!((1.8..2.0).contains(&ratio), "{ratio}");
 }

@@ -151,7 +151,7 @@ fn every_built_in_stack_is_sound_and_errors_name_the_cure() {
     let unknown = SoftwareStack::load("jax").unwrap_err().to_string();
     assert!(
         unknown.starts_with("unknown software stack `jax`: built in are ")
-            && unknown.contains("ideal, litgpt, maxtext, megatron, "),
+            && unknown.contains("ideal, internevo, litgpt, maxtext, megatron, "),
         "{unknown}"
     );
     let text = include_str!("../stacks/megatron.toml");

@@ -377,9 +377,9 @@ fn under(model: &Model, plan: &TrainingPlan, stack: &str, change: impl Fn(&mut c
 
 #[test]
 fn a_host_that_runs_ahead_holds_whole_hidden_states() {
-    let held_by = |tensor, pipeline, batch| {
+    let held_by = |tensor, pipeline, micro_batches| {
         let layout = Layout { tensor, pipeline, sequence_parallel: tensor > 1, ..Layout::default() };
-        let plan = plan(layout, 2, batch);
+        let plan = plan(layout, 2, micro_batches);
         let [with, without] = [50.0, 0.0].map(|n| under(&model(), &plan, "nanotron", |memory| memory.states_ahead = n));
         let more = |reading| with.stages[0].reading_of(reading).saturating_sub(without.stages[0].reading_of(reading));
         let [reserved, live] = [more(MemoryReading::Reserved), more(MemoryReading::Allocated)];
@@ -401,8 +401,8 @@ fn a_host_that_runs_ahead_holds_whole_hidden_states() {
     // A forward pass leaves a state per layer, at most as many as the queue.
     let layers = model().layers;
     let passed = |layers: u64| Bytes(layers.min(50) * state);
-    assert_eq!([1, 2].map(|pipeline| held_by(2, pipeline, 2)), [passed(layers), passed(layers / 2)]);
-    assert_eq!(held_by(2, 1, 4), passed(2 * layers));
+    assert_eq!([1, 2].map(|pipeline| held_by(2, pipeline, 1)), [passed(layers), passed(layers / 2)]);
+    assert_eq!(held_by(2, 1, 2), passed(2 * layers));
 }
 
 #[test]

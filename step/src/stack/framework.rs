@@ -32,6 +32,9 @@ pub enum Framework {
     /// The Trainer of Hugging Face's transformers.
     #[serde(rename = "huggingface")]
     HuggingFace,
+    /// InternEvo.
+    #[serde(rename = "internevo")]
+    InternEvo,
     /// Software without costs of its own.
     Ideal,
     /// A framework that is none of these; also that of a stack's file which does not say.
@@ -41,7 +44,7 @@ pub enum Framework {
 
 impl Framework {
     /// Every framework with its name in files and tables, and with its stack where nothing more is known.
-    const NAMED: [(Self, &str, Option<&str>); 11] = [
+    const NAMED: [(Self, &str, Option<&str>); 12] = [
         (Self::MegatronLm, "megatron_lm", Some("megatron")),
         (Self::MegatronBridge, "megatron_bridge", Some("megatron_bridge")),
         (Self::MegatronDeepSpeed, "megatron_deepspeed", Some("megatron_deepspeed")),
@@ -51,6 +54,7 @@ impl Framework {
         (Self::TorchTitan, "torchtitan", Some("torchtitan")),
         (Self::PytorchFsdp, "pytorch_fsdp", Some("pytorch_fsdp")),
         (Self::HuggingFace, "huggingface", Some("huggingface")),
+        (Self::InternEvo, "internevo", Some("internevo")),
         (Self::Ideal, "ideal", Some("ideal")),
         (Self::Other, "other", None),
     ];

@@ -166,6 +166,9 @@ pub struct KernelOptions {
     /// True if gradients of bf16 weights with an fp32 master copy are accumulated, kept and reduced in fp32 (see
     /// [`SoftwareStack::precision_of_run`]).
     pub fp32_gradients: bool,
+    /// True if gradients are converted to fp32 for their reduction only (FSDP2's `reduce_dtype`).
+    #[serde(default)]
+    pub fp32_reduction: bool,
     /// True if a fully recomputed layer repeats its whole forward pass, as a checkpointed function does. Otherwise the
     /// part that the backward pass does not read is skipped (a compiler's dead code elimination, PyTorch's early stop).
     pub recompute_whole_layer: bool,

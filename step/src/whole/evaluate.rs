@@ -12,7 +12,7 @@ use crate::pipeline::arrangement::{Arrangement, DeviceGroup};
 use crate::pipeline::chunk::{Chunk, exposed_gathers, pass_windows};
 use crate::whole::assembly::{Assembly, ParameterExchange, PassEndLeads, StepExchanges, exposed_exchange};
 use crate::{SoftwareStack, StepError, StepTime, TrainingPlan};
-use sim::kernel::{Collective, CollectiveKind, RankGroup};
+use sim::kernel::{Collective, CollectiveKind, DataType, RankGroup};
 use sim::network::Fabric;
 use sim::pipeline::{
     GradientReduction, Pipeline, PipelineSchedule, PipelineStage, StageWork, interleaved_exact_time,
@@ -152,7 +152,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
             if zero == ZeroStage::Parameters {
                 gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes, parameters + still);
             }
-            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.profile.gradient_bytes, parameters);
+            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.reduced_bytes(chip), parameters);
             still = 0;
         }
         (gather, scatter)
@@ -232,6 +232,12 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         self.collective_cost(chip, CollectiveKind::Broadcast, Bytes(bytes.0.div_ceil(owners)), group) * owners as f64
     }
 
+    /// Returns the bytes of a weight's gradient in its reduction.
+    fn reduced_bytes(&self, chip: &ChipTimes) -> Bytes {
+        let own = self.profile.gradient_bytes;
+        if chip.stack().kernels.fp32_reduction { own.max(Bytes(DataType::Fp32.bytes())) } else { own }
+    }
+
     fn shares_whole_tensors(&self, chip: &ChipTimes) -> bool {
         self.plan.layout.zero == ZeroStage::OptimizerStates && chip.stack().kernels.whole_tensor_shards
     }
@@ -240,7 +246,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     /// reductions of gradients (the second among copies under hybrid sharding) and a gathering of weights. A collective
     /// that the ZeRO stage does not need has no bytes.
     pub fn reduce_and_gather(&self, chip: &ChipTimes, count: u64, group: RankGroup) -> [Collective; 3] {
-        let (gradients, weights) = (self.profile.gradient_bytes * count, self.profile.weight_bytes * count);
+        let (gradients, weights) = (self.reduced_bytes(chip) * count, self.profile.weight_bytes * count);
         let (shards, copies) = self.sharding_groups(chip, group);
         let shard = Bytes(gradients.0 / u64::from(shards.ranks.max(1)));
         let nothing = Bytes::ZERO;
