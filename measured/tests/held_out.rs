@@ -57,6 +57,16 @@ fn the_carried_errors_are_those_of_the_model() {
     }
 }
 
+/// Rows whose software is a stack with options of their own are held out with the others of that stack.
+#[test]
+fn a_row_with_options_is_one_of_its_stack() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = part(directory.path(), "training_runs.csv", |_, line| line.contains("titan_"));
+    let residuals = run_residuals(&file, &ValidateOptions::default()).unwrap();
+    let stack_of = |id: &str| residuals.iter().find(|one| one.id == id).unwrap().facts.stack.name.clone();
+    assert_eq!(stack_of("titan_30"), "torchtitan");
+}
+
 /// Runs of one model of nanotron's on one number of nodes.
 fn few(directory: &Path, rows: usize) -> PathBuf {
     let runs = std::cell::Cell::new(0);

@@ -216,7 +216,7 @@ macro_rules! design_row {
 }
 
 design_row! {
-    /// Number of the design's combination of values in the order of the study, from 0: the same in a search and a sweep.
+    /// Number of the design's combination of values in the order of the study, from 0, in searches and sweeps.
     index: i64,
     /// Tensor cores per chip.
     tensor_cores: i64,

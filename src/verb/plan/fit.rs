@@ -69,8 +69,8 @@ impl FitSearch<'_> {
         self.keep_margin(loaded, answer, empty)
     }
 
-    /// The margin that the fastest plans of a simple kind need at least to fit with the asked chance, if they need one. A
-    /// search with a time limit is for plans, not for margins.
+    /// The margin that the fastest plans of a simple kind need at least to fit with the asked chance, if they need one.
+    /// A search with a time limit is for plans, not for margins.
     fn scouted_margin(&self, loaded: &LoadedJob, space: &PlanSpace) -> Result<Option<Bytes>, Failure> {
         let asked = self.question.software.fit.filter(|chance| *chance > NO_MARGIN);
         let Some(asked) = asked.filter(|_| self.arguments.time_limit.is_none()) else { return Ok(None) };

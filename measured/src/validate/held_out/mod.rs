@@ -150,7 +150,8 @@ fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut 
         row.check_width()?;
         let value = row.measured_value(target)?.filter(|_| row.cell("fits") != Some("0")).ok_or_else(none)?;
         predict(prepared, &row)?;
-        let facts = prepared.take_run_facts().ok_or_else(none)?;
+        let mut facts = prepared.take_run_facts().ok_or_else(none)?;
+        facts.stack.name = prepared.base_of_stack(&facts.stack.name).to_owned();
         Ok(MeasuredStep { at, facts, dataset: row.cell("dataset").unwrap_or("?").to_owned(), value })
     };
     (0..rows.records.len()).map(one).filter_map(Result::ok).collect()

@@ -193,6 +193,11 @@ impl PreparedInputs {
         Ok(name)
     }
 
+    /// The stack without a row's own options: that whose scalars were fitted.
+    pub(super) fn base_of_stack<'a>(&'a self, name: &'a str) -> &'a str {
+        self.with_options.get(name).map_or(name, |(base, _)| base)
+    }
+
     /// The stack that the chip's file names as usual.
     fn usual_stack_of_chip(&mut self, row: &MeasuredRow<'_>, chip: &str) -> Result<SoftwareStack, RowFailure> {
         if !self.usual.contains_key(chip) {

@@ -229,8 +229,8 @@ impl PlanSearch<'_> {
         Ok(ExtremeShapes { keeping, rerunning })
     }
 
-    /// The splits of a plan's layers that mixes may use: that of the space, those in the list, and the few near the even
-    /// one that are fastest if everything is kept. Those are left out that do not fit even if everything is rerun.
+    /// The splits of a plan's layers that mixes may use: that of the space, those in the list, and the few near the
+    /// even one that are fastest if everything is kept. Those that do not fit even if everything is rerun are left out.
     fn splits_for_mixes(
         &self,
         chip: &mut ChipTimes,
