@@ -28,7 +28,7 @@ pub const FORMAT: u32 = 5;
 pub struct FrontRecord {
     /// The quantities, by the names of objectives and axes; the objective first.
     pub quantities: Vec<String>,
-    /// Positions of the designs in `designs.parquet`.
+    /// Indices of the designs in `designs.parquet`.
     pub designs: Vec<i64>,
     /// Hypervolume of the front, as a fraction of a box. The box spans from the best of each quantity to a reference
     /// point, which lies a tenth of the range beyond the worst.

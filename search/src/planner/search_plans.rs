@@ -70,7 +70,7 @@ pub fn scout_plans(
     let even = PlanSpace { splits: Some(Splits::Listed(vec![None])), mixes: Some(MixKind::None), ..space.clone() };
     let documented = even.documented(job);
     let answer = search_once(job, documented.as_ref().unwrap_or(&even), top, watch)?;
-    Ok(if answer.stopped.is_none() { answer.best } else { Vec::new() })
+    Ok(answer.best)
 }
 
 /// Adds the fastest of the plans that the framework discourages to an answer of [`search_documented`], if it is faster

@@ -54,7 +54,9 @@ impl FitSearch<'_> {
     ) -> Result<(PlanAnswer, Option<String>), Failure> {
         let free = loaded.headroom();
         let mut empty = None;
-        if let Some(margin) = self.scouted_margin(loaded, space)? {
+        let scouted = self.scout(loaded, space)?;
+        let stopped = self.limit.is_reached();
+        if let Some(margin) = self.scouted_margin(loaded, &scouted).filter(|_| !stopped) {
             loaded.leave_free(margin, self.techniques.clone());
             let answer = self.search(loaded)?;
             if !answer.best.is_empty() {
@@ -64,20 +66,29 @@ impl FitSearch<'_> {
             empty = answer.stopped.is_none().then_some((margin, answer));
         }
         let job = loaded.planner_job(self.question);
-        let answer = search_space(self.arguments, &job, space, self.limit, self.progress)?;
+        let mut answer = search_space(self.arguments, &job, space, self.limit, self.progress)?;
+        if stopped && answer.best.is_empty() {
+            answer.best = scouted;
+        }
         unmet_budget(self.question, &job, &answer)?;
         self.keep_margin(loaded, answer, empty)
     }
 
-    /// The margin that the fastest plans of a simple kind need at least to fit with the asked chance, if they need one.
-    /// A search with a time limit is for plans, not for margins.
-    fn scouted_margin(&self, loaded: &LoadedJob, space: &PlanSpace) -> Result<Option<Bytes>, Failure> {
+    /// The fastest plans of a simple kind, if the margin that they need is asked for. A search with a time limit is for
+    /// plans, not for margins.
+    fn scout(&self, loaded: &LoadedJob, space: &PlanSpace) -> Result<Vec<RankedPlan>, Failure> {
         let asked = self.question.software.fit.filter(|chance| *chance > NO_MARGIN);
-        let Some(asked) = asked.filter(|_| self.arguments.time_limit.is_none()) else { return Ok(None) };
-        let job = loaded.planner_job(self.question);
+        if asked.is_none() || self.arguments.time_limit.is_some() {
+            return Ok(Vec::new());
+        }
         let watch = PlanWatch { stop: &|| self.limit.is_reached(), told: &|_| {} };
-        let scouted = scout_plans(&job, space, SCOUTED, watch).or_input()?;
-        Ok(risky_margins(&job, &scouted, asked).min().filter(|margin| *margin > job.headroom))
+        scout_plans(&loaded.planner_job(self.question), space, SCOUTED, watch).or_input()
+    }
+
+    /// The margin that scouted plans need at least to fit with the asked chance, if they need one.
+    fn scouted_margin(&self, loaded: &LoadedJob, scouted: &[RankedPlan]) -> Option<Bytes> {
+        let (asked, job) = (self.question.software.fit?, loaded.planner_job(self.question));
+        risky_margins(&job, scouted, asked).min().filter(|margin| *margin > job.headroom)
     }
 
     /// Searches again, with a larger margin each time, until all listed plans fit with the asked chance. The margin is
@@ -109,12 +120,25 @@ impl FitSearch<'_> {
                 answer.best.retain(|ranked| !risky(ranked));
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
             }
+            // A margin that leaves no plan is none for the plans of the list that need a smaller one.
+            let safe = PlanAnswer {
+                best: answer.best.iter().filter(|ranked| !risky(ranked)).cloned().collect(),
+                ..answer.clone()
+            };
             if let Some((least, empty)) = empty.as_ref().filter(|(least, _)| margin >= *least) {
+                if !safe.best.is_empty() {
+                    return Ok((safe, None));
+                }
                 loaded.leave_free(*least, self.techniques.clone());
                 return Ok((empty.clone(), refused));
             }
+            let free = job.headroom;
             loaded.leave_free(margin, self.techniques.clone());
             answer = self.search(loaded)?;
+            if answer.best.is_empty() && !safe.best.is_empty() {
+                loaded.set_headroom(free);
+                return Ok((safe, None));
+            }
         }
     }
 
