@@ -126,7 +126,7 @@ fn phaze_s_combinations_are_its_space_s() {
         array_widths: vec![64, 128],
         array_depths: vec![128],
         global_buffer_mib: vec![8, 128],
-        hbm_gib: vec![64.0, 32.0],
+        hbm_gib: vec![64.0, 32.7],
         min_area_fraction: 0.3,
     };
     let reference = Accelerator::built_in("phaze_tpuv4").unwrap();

@@ -164,15 +164,22 @@ impl Space {
             SpaceKind::Grid(grid) => grid.points[id.point].combination_number(),
             SpaceKind::Phaze(space, _) => {
                 let config = phaze_config_of(space, id);
-                let mib = (config.global_buffer.0 >> 20) as f64;
-                let [tensor, vector, width, depth] =
-                    [config.num_tc, config.num_vc, config.width, config.depth].map(f64::from);
-                let values = [tensor, vector, width, depth, mib, config.hbm.gib()];
                 let dials = self.listed_dimensions();
-                let place = |(dial, value): (&ListedDimension, f64)| {
-                    dial.values.iter().position(|listed| listed.number() == Some(value)).unwrap_or_default()
+                // As in `phaze_config_at`: GiB are rounded to bytes, so the bytes are compared.
+                let agrees = |dial: usize, listed: f64| match dial {
+                    0 => listed == f64::from(config.num_tc),
+                    1 => listed == f64::from(config.num_vc),
+                    2 => listed == f64::from(config.width),
+                    3 => listed == f64::from(config.depth),
+                    4 => Bytes((listed as u64) << 20) == config.global_buffer,
+                    _ => Bytes::from_gib(listed) == config.hbm,
                 };
-                let places: Vec<usize> = dials.iter().zip(values).map(place).collect();
+                let place = |(at, dial): (usize, &ListedDimension)| {
+                    let found = dial.values.iter().position(|listed| listed.number().is_some_and(|n| agrees(at, n)));
+                    debug_assert!(found.is_some(), "{}: no listed value is that of {config:?}", dial.key);
+                    found.unwrap_or_default()
+                };
+                let places: Vec<usize> = dials.iter().enumerate().map(place).collect();
                 combination_of_places(&dials, &places)
             }
         }
