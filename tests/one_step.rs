@@ -77,7 +77,7 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// Number of compared jobs with a plan.
-const JOBS: usize = 200;
+const JOBS: usize = 100;
 
 #[test]
 fn a_plan_takes_the_same_listed_given_alone_and_explained() {

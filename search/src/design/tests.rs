@@ -394,7 +394,7 @@ fn chips_one_by_one_are_bounded_until_the_search_is_stopped() {
 
 /// Small spaces of random dimensions, objectives, axes and limits: few here, a hundred with COPLACE_SPACES=100.
 fn cases() -> u32 {
-    std::env::var("COPLACE_SPACES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+    std::env::var("COPLACE_SPACES").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
 }
 
 proptest! {

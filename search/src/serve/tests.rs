@@ -273,17 +273,24 @@ fn check_case(case: u32) -> Seen {
     seen
 }
 
+/// Random small spaces: few here, or as many as COPLACE_SPACES says.
+fn cases() -> u32 {
+    std::env::var("COPLACE_SPACES").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
+}
+
 #[test]
-fn sixty_small_spaces_are_answered_as_by_brute_force() {
-    let seen = (0..60_u32).into_par_iter().with_max_len(1).map(check_case).reduce(Seen::default, |a, b| Seen {
+fn small_spaces_are_answered_as_by_brute_force() {
+    let cases = cases();
+    let seen = (0..cases).into_par_iter().with_max_len(1).map(check_case).reduce(Seen::default, |a, b| Seen {
         served: a.served + b.served,
         pairs: a.pairs + b.pairs,
         two_kinds: a.two_kinds + b.two_kinds,
         trained: a.trained + b.trained,
         split_costs: a.split_costs + b.split_costs,
     });
-    assert!(seen.served > 15 && seen.pairs > 15 && seen.trained > 7, "{seen:?}");
-    assert!(seen.two_kinds > 5 && seen.split_costs > 5, "{seen:?}");
+    let at_least = |found: usize, of_sixty: u32| found as u32 * 60 > of_sixty * cases;
+    assert!(at_least(seen.served, 15) && at_least(seen.pairs, 15) && at_least(seen.trained, 7), "{seen:?}");
+    assert!(at_least(seen.two_kinds, 5) && at_least(seen.split_costs, 5), "{seen:?}");
 }
 
 #[test]
