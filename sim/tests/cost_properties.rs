@@ -346,6 +346,23 @@ proptest! {
     }
 
     #[test]
+    fn more_cores_are_never_slower(
+        accelerator in accelerators(), kernel in kernels(), tensor in 0_u32..3, vector in 0_u32..3, double in any::<bool>()
+    ) {
+        let mut larger = accelerator.clone();
+        if double {
+            (larger.tensor.cores, larger.vector.cores) = (2 * accelerator.tensor.cores, 2 * accelerator.vector.cores);
+        } else {
+            larger.tensor.cores += tensor;
+            larger.vector.cores += vector;
+        }
+        let (few, many) = (latency(&accelerator, &kernel, Span::AllCores), latency(&larger, &kernel, Span::AllCores));
+        // Few of all numbers of cores that may work are tried.
+        let rounding = if matches!(kernel, Kernel::FusedAttention(_)) { 1e-3 } else { 1e-6 };
+        prop_assert!(many <= few * (1.0 + rounding), "{many} with more, {few} with fewer, {kernel:?}");
+    }
+
+    #[test]
     fn no_port_moves_its_traffic_faster_than_its_rate(accelerator in accelerators(), kernel in kernels()) {
         let model = CostModel::new(accelerator.clone()).unwrap();
         let cost = model.cost_of_kernel(&kernel, Span::AllCores);

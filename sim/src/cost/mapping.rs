@@ -48,6 +48,9 @@ pub(super) struct MappingCost {
 /// fastest one's; traffic and energy are those of the chosen one.
 const THRIFT: f64 = 1.01;
 
+/// Most waves that are tried beyond those of all workers.
+const MOST_WAVES: f64 = 256.0;
+
 /// The best mapping so far.
 pub(super) struct BestMapping {
     pub(super) fastest: f64,
@@ -241,7 +244,7 @@ fn try_parks(
     best: &mut BestMapping,
 ) {
     let partials = if tile.split > 1.0 { p.batch * p.m * p.n * tile.split * ACCUMULATOR } else { 0.0 };
-    let mut compute = None;
+    let mut compute: Option<ArrayTime> = None;
     for (park, level) in view.shared.iter().enumerate() {
         if park > 0 && !(partials > 0.0 && level.capacity >= partials) {
             continue;
@@ -254,12 +257,12 @@ fn try_parks(
                 continue;
             }
             // The arrays hide neither the first fill nor the last drain.
-            let bounded = |least| least + time_at_the_ends(machine, view, p, tile) >= best.seconds_to_beat();
+            let bounded = |least| tile.least_time(machine, view, p, least) >= best.seconds_to_beat();
             if best.least_compute.is_some_and(bounded) {
                 break;
             }
-            let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile));
-            if compute >= best.seconds_to_beat() {
+            let compute = *compute.get_or_insert_with(|| compute_time(machine, view, p, tile, f64::INFINITY));
+            if compute.seconds >= best.seconds_to_beat() {
                 break;
             }
             let candidate = cost_from_times(machine, view, p, tile, compute, &ports, shared);
@@ -276,34 +279,62 @@ fn try_parks(
 }
 
 impl UnitTile {
-    /// Units of work, and units in progress at a time.
+    /// The cores or arrays that can have a unit of their own.
+    #[inline]
+    fn worker_count(&self, machine: &Machine, view: &SpanResources) -> f64 {
+        if self.independent { view.cores * machine.arrays.count } else { view.cores }
+    }
+
+    /// Units of work, and most units in progress at a time.
     #[inline]
     fn unit_counts(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem) -> (f64, f64) {
-        let workers = if self.independent { view.cores * machine.arrays.count } else { view.cores };
         let units = p.batch * self.tm * self.tn * self.split;
-        (units, units.min(workers))
+        (units, units.min(self.worker_count(machine, view)))
+    }
+
+    /// A lower bound on the arrays' time with both ends, given one on the time of all arrays over all cuts. In k waves of
+    /// U units fewer than U / (k - 1) workers compute, and U / k units are filled and drained at a time.
+    #[inline]
+    fn least_time(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem, least_compute: f64) -> f64 {
+        let (units, _) = self.unit_counts(machine, view, p);
+        let workers = self.worker_count(machine, view);
+        let wave = least_compute * workers / units;
+        let all_ends = units * time_at_the_ends(view, p, self, machine.arrays.rows, 1.0);
+        // From here on more waves take longer than the bound of all arrays.
+        let waves = 1.0 + units / workers;
+        let fastest = (all_ends / wave).sqrt();
+        if fastest <= waves { least_compute + all_ends / waves } else { 2.0 * (wave * all_ends).sqrt() - wave }
     }
 }
 
 /// Seconds to read the first operands and write the last results of the units in progress; nothing is computed
 /// meanwhile.
 #[inline]
-fn time_at_the_ends(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile) -> f64 {
+fn time_at_the_ends(view: &SpanResources, p: &MappingProblem, tile: &UnitTile, rows: f64, active: f64) -> f64 {
     let Some(level) = view.shared.first() else { return 0.0 };
-    let (_, active) = tile.unit_counts(machine, view, p);
     let k = ceil_div(p.k, tile.split);
-    let first = active * (tile.um + tile.un) * k.min(machine.arrays.rows) * p.operand;
+    let first = active * (tile.um + tile.un) * k.min(rows) * p.operand;
     level.busy_seconds(first, 0.0) + level.busy_seconds(0.0, active * tile.um * tile.un * p.result)
 }
 
-/// Seconds of the arrays.
-fn compute_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile) -> f64 {
+/// The time of the arrays.
+#[derive(Debug, Clone, Copy)]
+struct ArrayTime {
+    seconds: f64,
+    /// The sum over all units.
+    of_units: f64,
+}
+
+/// The time of the arrays, on at most so many workers.
+fn compute_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile, most: f64) -> ArrayTime {
     let a = &machine.arrays;
-    let (workers, per_unit) = if tile.independent { (view.cores * a.count, 1.0) } else { (view.cores, a.count) };
+    let per_unit = if tile.independent { 1.0 } else { a.count };
+    let workers = tile.worker_count(machine, view).min(most);
     let k = ceil_div(p.k, tile.split);
-    let cycles = count_waves(p, tile, tile.tm, tile.tn, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
+    let (cycles, of_units) = count_waves(p, tile, workers, |m, n| a.tile_cycles(m, n, k, per_unit));
     // Filling and draining run at the clock, whatever fraction of their peak the streaming arrays achieve.
-    cycles / p.rate + a.fill_cycles(tile.um.min(p.m), tile.un.min(p.n), k) / machine.clock
+    let fill = a.fill_cycles(tile.um.min(p.m), tile.un.min(p.n), k) / machine.clock;
+    ArrayTime { seconds: cycles / p.rate + fill, of_units: of_units / p.rate }
 }
 
 /// A mapping's time and traffic from its arrays' and its ports' times.
@@ -312,25 +343,51 @@ fn cost_from_times(
     view: &SpanResources,
     p: &MappingProblem,
     tile: &UnitTile,
-    compute: f64,
+    compute: ArrayTime,
     ports: &SharedPortTimes,
     shared: SharedTraffic,
 ) -> MappingCost {
     let results = p.batch * p.m * p.n;
     let (units, active) = tile.unit_counts(machine, view, p);
     let own = time_of_unit(machine, view, p, &tile.core_unit(machine, p));
-    let local_time = own.seconds * ceil_nonnegative(units / active.min(view.cores));
-    let memory = time_at_the_ends(machine, view, p, tile);
     // Partial results are reread for their sum after the last one is written.
     let partials = shared.partials;
     let reread = view.shared.get(shared.park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
-    let work = compute.max(p.epilogue_time).max(local_time);
     let moving = ports.slowest;
-    let time = (work + memory).max(moving)
-        + view.exposed * (ports.in_turn + work - moving.max(work))
-        + reduce
-        + shared.route.extra_latency;
+    // The time on so many workers with so many units in progress; the work; the time of the busiest core's own ports.
+    let on_workers = |workers: f64, in_progress: f64, compute: f64| {
+        let local_time = own.seconds * ceil_nonnegative(units / workers.min(view.cores));
+        let work = compute.max(p.epilogue_time).max(local_time);
+        let total = work + time_at_the_ends(view, p, tile, machine.arrays.rows, in_progress);
+        let time = total.max(moving)
+            + view.exposed * (ports.in_turn + work - moving.max(work))
+            + reduce
+            + shared.route.extra_latency;
+        (time, total, work, local_time)
+    };
+    let waves = ceil_div(units, active);
+    let (mut time, mut total, mut work, mut local_time) = on_workers(active, ceil_div(units, waves), compute.seconds);
+    // More waves of fewer units take longer to compute, and shorter to fill and drain: workers may idle.
+    let of_one = time_at_the_ends(view, p, tile, machine.arrays.rows, 1.0);
+    let mut more = waves;
+    while total > moving && more < units.min(waves + MOST_WAVES) {
+        more += 1.0;
+        // The most workers that take so many waves.
+        let workers = ceil_div(units, more - 1.0) - 1.0;
+        let in_progress = ceil_div(units, more);
+        let least = (compute.of_units / workers).max(work.min(p.epilogue_time));
+        if least + of_one >= total {
+            break;
+        }
+        if workers < in_progress || least + of_one * in_progress >= total {
+            continue;
+        }
+        let idle = on_workers(workers, in_progress, compute_time(machine, view, p, tile, workers).seconds);
+        if idle.0 < time {
+            (time, total, work, local_time) = idle;
+        }
+    }
     MappingCost {
         time,
         compute: work,
@@ -355,17 +412,11 @@ impl UnitTile {
     }
 }
 
-/// Cycles of waves of units over the workers. Units of one size are dealt before the next smaller size; a wave takes as
+/// Cycles of waves of units over the workers, and cycles of all units. Units of one size are dealt before the next smaller size; a wave takes as
 /// long as its largest unit.
 #[inline]
-fn count_waves(
-    p: &MappingProblem,
-    tile: &UnitTile,
-    tm: f64,
-    tn: f64,
-    workers: f64,
-    cycles: impl Fn(f64, f64) -> f64,
-) -> f64 {
+fn count_waves(p: &MappingProblem, tile: &UnitTile, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> (f64, f64) {
+    let (tm, tn) = (tile.tm, tile.tn);
     let (edge_m, edge_n) = (p.m - (tm - 1.0) * tile.um, p.n - (tn - 1.0) * tile.un);
     let parts = p.batch * tile.split;
     let (whole_m, whole_n) = if edge_m == tile.um { (tm, 0.0) } else { (tm - 1.0, 1.0) };
@@ -384,14 +435,15 @@ fn count_waves(
     if classes[2].3 > classes[1].3 {
         classes.swap(1, 2);
     }
-    let (mut dealt, mut waves, mut total) = (0.0, 0.0, 0.0);
+    let (mut dealt, mut waves, mut total, mut of_units) = (0.0, 0.0, 0.0, 0.0);
     for (count, _, _, time) in classes {
         dealt += count;
         let reached = ceil_div(dealt, workers);
         total += (reached - waves) * time;
+        of_units += count * time;
         waves = reached;
     }
-    total
+    (total, of_units)
 }
 
 #[cfg(test)]
