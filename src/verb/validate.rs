@@ -10,7 +10,7 @@ use crate::input::read_measured_rows;
 use crate::progress;
 use crate::written_path::WrittenPath;
 use interop::log::LogContext;
-use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set};
+use measured::evidence::{AloneResiduals, ResidualTable, coverage_by_data_set, coverage_of_ratios};
 use measured::validate::{self, FileReport};
 use results::store::files;
 use results::{figure, report};
@@ -201,7 +201,10 @@ fn validate_held_out(
 
 /// Prints the coverage of intervals.
 fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> {
-    let runs = |table: &ResidualTable| report::coverage_report(&coverage_by_data_set(table));
+    let runs = |table: &ResidualTable| {
+        let ratios = report::ratio_coverage_report(&coverage_of_ratios(table));
+        format!("{}\n{ratios}", report::coverage_report(&coverage_by_data_set(table)))
+    };
     let alone = |table: &AloneResiduals| report::coverage_of_alone(&table.coverage_by_data_set());
     let Some(path) = table else {
         return answer::write_text(

@@ -1,8 +1,9 @@
 //! The coverage of intervals on held-out rows, and the regret of choosing by their bad end.
 
-use super::HoldOutScheme;
 use super::interval::PredictionInterval;
+use super::ratio::{PairedRuns, paired_runs};
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
+use super::{HoldOutScheme, PairKind};
 use std::collections::BTreeMap;
 
 /// Fewest rows of a data set that allow a statement about coverage.
@@ -118,4 +119,126 @@ fn mean_regrets(plans: &[&JudgedRow<'_>]) -> [f64; 2] {
         least.map_or(0.0, |j| j.row.measured / best - 1.0)
     };
     [chosen(&|j| predicted(j)), chosen(&|j| predicted(j) * j.interval.high)]
+}
+
+/// Most pairs of one job on two clusters that count: jobs with hundreds of plans must not outweigh the others.
+const PAIRS_OF_A_JOB: usize = 10;
+
+/// The coverage of intervals of ratios of measured steps, with something held out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RatioCoverage {
+    /// What the two runs of a pair differ in.
+    pub kind: PairKind,
+    /// What is held out, both of the scalars and of the pairs that make intervals.
+    pub scheme: HoldOutScheme,
+    /// Jobs, on two clusters each.
+    pub jobs: usize,
+    /// Pairs, at most ten of a job.
+    pub pairs: usize,
+    /// Fraction of the pairs whose measured ratio lies in the interval.
+    pub covered: f64,
+    /// Median width of the interval relative to the predicted ratio.
+    pub width: f64,
+    /// The same if the errors of the two steps shared nothing.
+    pub width_apart: f64,
+    /// Fraction of the pairs whose interval does not hold 1: the faster one is called.
+    pub called: f64,
+    /// Fraction of the called pairs whose faster one is the measured one; `None` if none is called.
+    pub right: Option<f64>,
+}
+
+/// A pair with its interval, both held out.
+struct JudgedPair {
+    /// ln of the measured over the predicted ratio.
+    error: f64,
+    /// ln of the predicted ratio.
+    predicted: f64,
+    interval: PredictionInterval,
+    apart: PredictionInterval,
+}
+
+/// The coverage of ratios of measured steps by what the pairs differ in. Models, chips and software are held out: of
+/// plans models and software, of chips the two chips too.
+#[must_use]
+pub fn coverage_of_ratios(table: &ResidualTable) -> Vec<RatioCoverage> {
+    let quantity = PredictedQuantity::StepTime;
+    let mut groups: BTreeMap<PairKind, Vec<PairedRuns<'_>>> = BTreeMap::new();
+    for pair in paired_runs(table.rows_of(quantity)) {
+        groups.entry(pair.kind).or_default().push(pair);
+    }
+    let mut found = Vec::new();
+    for (kind, groups) in groups {
+        let schemes = [HoldOutScheme::Model, HoldOutScheme::Chip, HoldOutScheme::Stack];
+        for scheme in schemes.into_iter().filter(|scheme| *scheme != HoldOutScheme::Chip || kind == PairKind::Chips) {
+            let judged: Vec<Vec<JudgedPair>> =
+                groups.iter().map(|group| judge_pairs(table, scheme, group)).filter(|of| !of.is_empty()).collect();
+            let jobs = judged.len();
+            let judged: Vec<JudgedPair> = judged.into_iter().flatten().collect();
+            if !judged.is_empty() {
+                found.push(summarize_ratios(kind, scheme, jobs, &judged));
+            }
+        }
+    }
+    found
+}
+
+fn judge_pairs(table: &ResidualTable, scheme: HoldOutScheme, group: &PairedRuns<'_>) -> Vec<JudgedPair> {
+    let [one, other] = &group.sides;
+    let all = one.iter().enumerate().flat_map(|(at, a)| {
+        let from = if group.kind == PairKind::Plans { at + 1 } else { 0 };
+        other[from..].iter().map(move |b| [*a, *b])
+    });
+    let pairs: Vec<[&ResidualRow; 2]> = all.collect();
+    let every = pairs.len().div_ceil(PAIRS_OF_A_JOB).max(1);
+    pairs.into_iter().step_by(every).filter_map(|pair| judge_pair(table, scheme, pair)).collect()
+}
+
+/// The interval of a pair from the rows that were not held out with either run.
+fn judge_pair(table: &ResidualTable, scheme: HoldOutScheme, pair: [&ResidualRow; 2]) -> Option<JudgedPair> {
+    let at = scheme as usize;
+    let [Some(first), Some(second)] = pair.map(|row| row.held_out[at]) else { return None };
+    let held_out = |row: &ResidualRow, other: &ResidualRow| match scheme {
+        HoldOutScheme::Chip => other.facts.chip.name == row.facts.chip.name,
+        HoldOutScheme::Stack => other.facts.stack.name == row.facts.stack.name,
+        _ => other.facts.stack.name == row.facts.stack.name && other.fold[at] == row.fold[at],
+    };
+    let known = |other: &ResidualRow| !pair.iter().any(|row| held_out(row, other));
+    let facts = pair.map(|row| &row.facts);
+    let quantity = PredictedQuantity::StepTime;
+    let error = first - second;
+    Some(JudgedPair {
+        error,
+        predicted: (pair[0].measured / pair[1].measured).ln() - error,
+        interval: table.ratio_interval_under(scheme, quantity, facts, known),
+        apart: table.ratio_interval_apart(scheme, quantity, facts, known),
+    })
+}
+
+fn summarize_ratios(kind: PairKind, scheme: HoldOutScheme, jobs: usize, judged: &[JudgedPair]) -> RatioCoverage {
+    let share = |count: usize, of: usize| count as f64 / of as f64;
+    let median = |interval: fn(&JudgedPair) -> PredictionInterval| {
+        let mut widths: Vec<f64> = judged.iter().map(|j| interval(j).high - interval(j).low).collect();
+        widths.sort_by(f64::total_cmp);
+        widths[widths.len() / 2]
+    };
+    let is_called = |j: &&JudgedPair| {
+        let [low, high] = j.interval.around_prediction(j.predicted.exp());
+        low > 1.0 || high < 1.0
+    };
+    let called: Vec<&JudgedPair> = judged.iter().filter(is_called).collect();
+    let is_right = |j: &&&JudgedPair| (j.predicted > 0.0) == (j.predicted + j.error > 0.0);
+    RatioCoverage {
+        kind,
+        scheme,
+        jobs,
+        pairs: judged.len(),
+        covered: share(
+            judged.iter().filter(|j| (j.interval.low..=j.interval.high).contains(&j.error.exp())).count(),
+            judged.len(),
+        ),
+        width: median(|j| j.interval),
+        width_apart: median(|j| j.apart),
+        called: share(called.len(), judged.len()),
+        right: (!called.is_empty()).then(|| share(called.iter().filter(is_right).count(), called.len())),
+    }
 }

@@ -1,6 +1,7 @@
 //! The grounds of a prediction: chip, fabric, software, the mechanisms of the plan, the number of chips.
 
 use super::mechanism::{Mechanism, mechanisms_of_plan};
+use serde::{Deserialize, Serialize};
 use sim::hardware::Accelerator;
 use sim::network::{Fabric, Topology};
 use std::collections::BTreeSet;
@@ -8,7 +9,8 @@ use step::{ExecutionMode, SoftwareStack, TrainingPlan};
 use workloads::Model;
 
 /// A name with its kind. Things of one kind are related.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NamedKind {
     /// Its name.
     pub name: String,
@@ -17,7 +19,8 @@ pub struct NamedKind {
 }
 
 /// The facts on which a predicted step or peak rests.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PredictionFacts {
     /// The chip. Chips of one kind run products alike: by tiles of a library, or on systolic arrays.
     pub chip: NamedKind,

@@ -15,10 +15,10 @@ pub const CONFIDENCE: f64 = 0.9;
 /// those of vtrain_multi cover 70 %. For software that was never measured, every stack contributes this many rows.
 /// Taken among all rows, they belonged to two or to six stacks depending on ZeRO-1 or ZeRO-3, and the interval was six
 /// times as wide.
-const NEIGHBOURS: usize = 200;
+pub(super) const NEIGHBOURS: usize = 200;
 /// The distance at which a row counts a factor e less than the nearest. With 2, the intervals of three of nine data
 /// sets cover less than 85 %; with 6, those of BigScience's runs cover all.
-const LIKENESS: f64 = 3.5;
+pub(super) const LIKENESS: f64 = 3.5;
 /// Distances, in this order: another stack, an addition for another kind of stack, another chip, an addition for
 /// another kind of chip, another kind of fabric, a mechanism that only one has, a doubling of the chips. Assumed:
 /// software moves errors most, a mechanism or a doubling least.
@@ -39,7 +39,7 @@ const ALIKE: f64 = 0.22;
 /// without.
 const TAIL: f64 = (1.0 - CONFIDENCE) / 4.0;
 /// Fewest degrees of freedom. Below, Student's distribution has neither mean nor spread.
-const LEAST_FREEDOM: f64 = 1.5;
+pub(super) const LEAST_FREEDOM: f64 = 1.5;
 
 /// An interval of measured over predicted, with [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -61,14 +61,14 @@ impl PredictionInterval {
     }
 
     /// The interval of the next error, widened to contain the prediction.
-    fn from_next_error(next: &Option<NextError>) -> Self {
+    pub(super) fn from_next_error(next: &Option<NextError>) -> Self {
         let Some(next) = next else { return Self::UNKNOWN };
         let half = next.deviation * student_quantile(f64::midpoint(1.0, CONFIDENCE), next.freedom);
         Self { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
     }
 
     /// The smallest interval that contains both.
-    fn join_with(self, other: Self) -> Self {
+    pub(super) fn join_with(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 }
@@ -86,7 +86,7 @@ fn distance_of_stacks(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
 }
 
 /// The distance between the grounds of two predictions.
-fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
+pub(super) fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
     let doublings = (f64::from(a.chips) / f64::from(b.chips)).log2().abs();
     distance_of_stacks(a, b)
         + name_distance(&a.chip, &b.chip, CHIP, CHIP_KIND)
@@ -203,7 +203,7 @@ impl ResidualTable {
     }
 
     /// The distribution of the next error with a given held-out scheme; `None` without rows.
-    fn next_error_under(
+    pub(super) fn next_error_under(
         &self,
         scheme: HoldOutScheme,
         quantity: PredictedQuantity,
@@ -231,21 +231,20 @@ impl ResidualTable {
         stacks.into_values().flat_map(nearest_rows).collect()
     }
 
-    /// The factor by which another prediction must be longer to be slower with [`CONFIDENCE`], if both rest on the same
-    /// software. Shared errors cancel; therefore it is at most the factor between predictions without shared errors. It
-    /// is 1 if nothing is known.
+    /// The factor by which the prediction of another design or job must be longer to be slower with [`CONFIDENCE`], if
+    /// both rest on the same software. Shared errors cancel; therefore it is at most the factor between predictions
+    /// without shared errors. It is 1 if nothing is known.
     #[must_use]
-    pub fn lead_over(&self, quantity: PredictedQuantity, facts: &PredictionFacts, rivals: RivalPredictions) -> f64 {
+    pub fn lead_over_design(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> f64 {
         let scheme = self.hold_out_scheme(quantity, facts);
         let weights = weights_by_distance(scheme, &self.near_rows(scheme, quantity, facts, |_| true));
         let Some(next) = NextError::from_weighted_rows(scheme, &weights) else { return 1.0 };
         // The error of either prediction may go in either direction.
         let lead =
             |deviation: f64, freedom: f64| (2.0_f64.sqrt() * deviation * student_quantile(CONFIDENCE, freedom)).exp();
-        let mut groups: BTreeMap<(&str, &str), Vec<(f64, &ResidualRow)>> = BTreeMap::new();
+        let mut groups: BTreeMap<&str, Vec<(f64, &ResidualRow)>> = BTreeMap::new();
         for (weight, row) in weights {
-            let group = if rivals == RivalPredictions::Plans { row.ranking.as_str() } else { "" };
-            groups.entry((&row.facts.stack.name, group)).or_default().push((weight, row));
+            groups.entry(&row.facts.stack.name).or_default().push((weight, row));
         }
         let (mut sum, mut squares, mut kept) = (0.0, 0.0, Vec::new());
         for rows in groups.into_values().filter(|rows| rows.len() > 1) {
@@ -269,20 +268,11 @@ impl ResidualTable {
     }
 }
 
-/// The predictions that compete with one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RivalPredictions {
-    /// Other plans of the same job: the same model on the same number of the same chips.
-    Plans,
-    /// Other designs and jobs under the same software.
-    Designs,
-}
-
 /// The predicted next error: its mean and standard deviation, with the degrees of freedom.
-struct NextError {
-    mean: f64,
-    deviation: f64,
-    freedom: f64,
+pub(super) struct NextError {
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
+    pub(super) freedom: f64,
 }
 
 impl NextError {
@@ -314,13 +304,13 @@ impl NextError {
 
 /// Mean and standard deviation of weighted errors. At either end, the fraction `tail` of the weight is replaced by the
 /// next error (Winsor's; Tukey and McLaughlin, 1963).
-struct ErrorSpread {
-    mean: f64,
-    deviation: f64,
+pub(super) struct ErrorSpread {
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
 }
 
 impl ErrorSpread {
-    fn from_weighted_errors(errors: impl Iterator<Item = (f64, f64)>, tail: f64) -> Option<Self> {
+    pub(super) fn from_weighted_errors(errors: impl Iterator<Item = (f64, f64)>, tail: f64) -> Option<Self> {
         let mut errors: Vec<(f64, f64)> = errors.collect();
         errors.sort_by(|a, b| a.1.total_cmp(&b.1));
         let sum: f64 = errors.iter().map(|(weight, _)| weight).sum();
@@ -344,7 +334,7 @@ fn first_above_weight<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f6
 }
 
 /// The fraction of the weight that is replaced at either end.
-fn tail_fraction(scheme: HoldOutScheme) -> f64 {
+pub(super) fn tail_fraction(scheme: HoldOutScheme) -> f64 {
     if scheme == HoldOutScheme::Stack { 0.0 } else { TAIL }
 }
 
@@ -395,7 +385,13 @@ fn effective_count(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> f6
         *families.entry((&row.facts.stack.name, fold)).or_default() += weight;
         (sum, squares) = (sum + weight, squares + weight * weight);
     }
-    let of_families: f64 = families.values().map(|weight| weight * weight).sum();
+    independent_count(sum, squares, families.into_values())
+}
+
+/// The effective number of independent errors: of weights with this sum and this sum of squares, in families of these
+/// weights whose errors are correlated.
+pub(super) fn independent_count(sum: f64, squares: f64, families: impl Iterator<Item = f64>) -> f64 {
+    let of_families: f64 = families.map(|weight| weight * weight).sum();
     sum * sum / ((1.0 - ALIKE) * squares + ALIKE * of_families)
 }
 

@@ -1,5 +1,6 @@
 //! The mechanisms of a plan, as typed values. Tables and answers have their names.
 
+use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::pipeline::PipelineSchedule;
 use std::cmp::Ordering;
@@ -10,7 +11,8 @@ use workloads::training::LossForm;
 use workloads::{ActivationPolicy, Model, ZeroStage};
 
 /// A part of a plan that may be measured or not, beyond what every plan has. The order is that of the names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub enum Mechanism {
     /// Tensor parallelism.
     Tensor,
@@ -149,6 +151,18 @@ impl Mechanism {
         let narrow = [DataType::Fp8, DataType::Int8, DataType::Mxfp8, DataType::Nvfp4].map(Self::NarrowProducts);
         let mut known = plain.into_iter().chain(narrow).chain(Self::OF_POLICIES);
         known.find(|mechanism| mechanism.name() == name).unwrap_or_else(|| Self::Technique(name.to_owned()))
+    }
+}
+
+impl From<String> for Mechanism {
+    fn from(name: String) -> Self {
+        Self::from_name(&name)
+    }
+}
+
+impl From<Mechanism> for String {
+    fn from(mechanism: Mechanism) -> Self {
+        mechanism.name().to_owned()
     }
 }
 

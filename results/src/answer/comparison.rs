@@ -1,9 +1,9 @@
 //! Designs and runs side by side, as data and as a table.
 
-use crate::answer::evidence::EvidenceRecord;
+use crate::answer::evidence::{EvidenceRecord, ratio_interval};
 use crate::store::design::DesignRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_area, format_fields, format_rate, format_significant};
-use measured::evidence::Grade;
+use measured::evidence::{Grade, PredictionFacts};
 use search::design::Aim;
 use search::objective::{Objective, ValueScale};
 use search::space::EfficiencyChoice;
@@ -126,6 +126,13 @@ pub struct ComparisonEntry {
     /// figure.
     #[serde(default)]
     pub objective_value: Option<f64>,
+    /// The grounds of the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<PredictionFacts>,
+    /// The 90 % interval of how many times as good the entry that it is compared with is: from the errors of measured
+    /// pairs. `null` where nothing is known of either step.
+    #[serde(default)]
+    pub lead_interval: Option<[f64; 2]>,
     /// Factor by which another step under the same software must be longer to be slower with 90 % confidence.
     #[serde(default)]
     pub step_lead: Option<f64>,
@@ -210,6 +217,8 @@ impl ComparisonEntry {
             baseline: None,
             compared_with: None,
             objective_value: None,
+            facts: None,
+            lead_interval: None,
             step_lead: None,
             mfu: row.mfu,
             energy_per_step_j: row.energy_per_step_j,
@@ -227,6 +236,7 @@ impl ComparisonEntry {
             grade: evidence.map(|e| e.grade),
             evidence: evidence.map(EvidenceRecord::step_reasons),
             stack: Some(stack.to_owned()),
+            facts: evidence.and_then(|e| e.facts.clone()),
             step_lead: evidence.map(|e| e.design_lead),
             ..self
         }
@@ -257,6 +267,8 @@ impl ComparisonEntry {
             baseline: None,
             compared_with: None,
             objective_value: None,
+            facts: None,
+            lead_interval: None,
             step_lead: None,
             mfu: None,
             energy_per_step_j: None,
@@ -334,6 +346,22 @@ impl Comparison {
     #[must_use]
     pub fn of_entries(entries: Vec<ComparisonEntry>) -> Self {
         Self { entries, ..Self::default() }
+    }
+
+    /// Adds the intervals of the leads. No measured pair says how sure a ratio of energies is.
+    #[must_use]
+    pub fn with_lead_intervals(mut self) -> Self {
+        let interval = |entry: &ComparisonEntry| {
+            let (first, lead) = (self.base_of(entry)?, self.lead_over(entry)?);
+            let of_steps = self.objective != Objective::EnergyPerToken && !std::ptr::eq(first, entry);
+            let [low, high] = ratio_interval(first.facts.as_ref().filter(|_| of_steps)?, entry.facts.as_ref()?)?;
+            Some([lead * low, lead * high])
+        };
+        let found: Vec<Option<[f64; 2]>> = self.entries.iter().map(interval).collect();
+        for (entry, interval) in self.entries.iter_mut().zip(found) {
+            entry.lead_interval = interval;
+        }
+        self
     }
 
     /// The entry that another one is compared with.
@@ -423,6 +451,17 @@ impl Comparison {
         if !intervals.is_empty() {
             text.push_str(&fold_line(&format!("Step s with 90 % confidence: {}.", intervals.join("; "))));
         }
+        let leads = |e: &ComparisonEntry| {
+            let [low, high] = e.lead_interval?;
+            Some(format!("{} {low:.2} to {high:.2}", e.label))
+        };
+        let leads: Vec<String> = self.entries.iter().filter_map(leads).collect();
+        if !leads.is_empty() {
+            text.push_str(&fold_line(&format!(
+                "The first is so many times as good, with 90 % confidence by the errors of measured pairs: {}.",
+                leads.join("; ")
+            )));
+        }
         let within = self.too_close_to_call();
         if !within.is_empty() {
             text.push_str(&fold_line(&format!(
@@ -444,6 +483,9 @@ impl Comparison {
     /// an interval.
     #[must_use]
     pub fn is_too_close(&self, other: &ComparisonEntry) -> Option<bool> {
+        if let Some([low, high]) = other.lead_interval {
+            return Some((low..=high).contains(&1.0));
+        }
         let (first, lead) = (self.base_of(other)?, self.lead_over(other)?);
         let leader = if lead >= 1.0 { first } else { other };
         let apart = leader.step_interval_s.zip(leader.step_time_s).map(|([_, high], step)| high / step);

@@ -2,7 +2,6 @@
 
 use measured::evidence::{
     Evidence, EvidenceGround, Grade, PredictedQuantity, PredictionFacts, PredictionInterval, ResidualTable,
-    RivalPredictions,
 };
 use search::planner::{Job, RankedPlan};
 use serde::{Deserialize, Serialize};
@@ -19,11 +18,15 @@ pub struct EvidenceRecord {
     pub grounds: Vec<GroundRecord>,
     /// The 90 % interval of the step, in seconds. The predicted step lies within it.
     pub step_interval_s: [f64; 2],
-    /// The factor by which the step of another plan of the same job must be longer to be slower with 90 % confidence.
-    /// Errors that both share cancel.
+    /// The grounds of step and peak. `null` in older records.
+    #[serde(default)]
+    pub facts: Option<PredictionFacts>,
+    /// The upper end of the 90 % interval of the ratio of two plans of the same job, measured over predicted: the step
+    /// of another plan that is longer by this factor is the slower one with 95 % confidence. Errors that both share
+    /// cancel.
     #[serde(default = "alike")]
     pub plan_lead: f64,
-    /// The same for another design, or another job, under the same software.
+    /// The same for another design, or another job, under the same software, with 90 % confidence.
     #[serde(default = "alike")]
     pub design_lead: f64,
     /// The worst grade among the grounds of the peak.
@@ -92,8 +95,9 @@ impl EvidenceRecord {
             grade: step.worst_grade(),
             grounds: unmeasured(&step),
             step_interval_s: step.interval.around_prediction(step_s),
-            plan_lead: table.lead_over(PredictedQuantity::StepTime, facts, RivalPredictions::Plans),
-            design_lead: table.lead_over(PredictedQuantity::StepTime, facts, RivalPredictions::Designs),
+            facts: Some(facts.clone()),
+            plan_lead: table.ratio_interval(PredictedQuantity::StepTime, [facts, facts]).high,
+            design_lead: table.lead_over_design(PredictedQuantity::StepTime, facts),
             peak_grade: peak.worst_grade(),
             peak_grounds: unmeasured(&peak),
             peak_interval_gib: peak.interval.around_prediction(peak_gib),
@@ -113,6 +117,12 @@ impl EvidenceRecord {
         Some(record)
     }
 
+    /// The 90 % interval of the ratio of two steps, measured over predicted. `None` if a record is older than facts.
+    #[must_use]
+    pub fn ratio_interval(&self, other: &Self) -> Option<[f64; 2]> {
+        ratio_interval(self.facts.as_ref()?, other.facts.as_ref()?)
+    }
+
     /// The grounds of the step that were not measured in training runs, worst first.
     #[must_use]
     pub fn step_reasons(&self) -> String {
@@ -124,6 +134,13 @@ impl EvidenceRecord {
     pub fn peak_reasons(&self) -> String {
         list_reasons(&self.peak_grounds)
     }
+}
+
+/// The 90 % interval of the ratio of two steps on these grounds, measured over predicted. `None` if nothing is known.
+#[must_use]
+pub fn ratio_interval(one: &PredictionFacts, other: &PredictionFacts) -> Option<[f64; 2]> {
+    let interval = ResidualTable::read_carried().ratio_interval(PredictedQuantity::StepTime, [one, other]);
+    (interval != PredictionInterval::UNKNOWN).then_some([interval.low, interval.high])
 }
 
 /// The memory that a plan needs and the memory that a device has for programs.

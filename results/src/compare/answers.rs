@@ -31,6 +31,7 @@ pub fn compare_answers(answers: &[KeptAnswer]) -> Comparison {
         entries: answers.iter().map(answer_entry).collect(),
         ..Comparison::default()
     }
+    .with_lead_intervals()
 }
 
 fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {

@@ -174,7 +174,7 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
     let differences = runs.iter().filter_map(difference).collect();
     let alone = |run: &SearchRun| run.record.comparison.as_ref().and_then(|comparison| comparison.gain.clone());
     let gain = first.filter(|_| runs.len() == 1).and_then(alone);
-    Comparison { objective: of_first.objective, differences, entries, gain }
+    Comparison { objective: of_first.objective, differences, entries, gain }.with_lead_intervals()
 }
 
 /// The note on a best design that is not proven the best.

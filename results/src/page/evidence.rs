@@ -213,6 +213,7 @@ mod tests {
                 ground("mechanism", "zero-3", Grade::Related),
             ],
             step_interval_s: [9.0, 12.5],
+            facts: None,
             plan_lead: 1.05,
             design_lead: 1.7,
             peak_grade: Grade::Related,

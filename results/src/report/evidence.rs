@@ -42,7 +42,8 @@ pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     let Some(evidence) = &first.evidence else { return String::new() };
     let mut text = format!("{}{}", format_heading("Confidence in the first"), format_fields(&plan_evidence(first)));
     let lead = evidence.plan_lead;
-    let within = others.iter().filter(|row| row.step_s <= first.step_s * lead).count();
+    let is_close = |row: &&PlanRow| row.step_s <= first.step_s * ratio_high(evidence, row.evidence.as_ref());
+    let within = others.iter().filter(is_close).count();
     if within > 0 {
         let others = others.len();
         text.push_str(&fold_line(&format!(
@@ -52,4 +53,9 @@ pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
         )));
     }
     text
+}
+
+/// The upper end of the interval of the ratio of two plans' steps, measured over predicted.
+fn ratio_high(first: &EvidenceRecord, other: Option<&EvidenceRecord>) -> f64 {
+    other.and_then(|other| first.ratio_interval(other)).map_or(first.plan_lead, |[_, high]| high)
 }

@@ -20,7 +20,7 @@ mod techniques;
 mod validation;
 
 pub use claims::claims_report;
-pub use coverage::coverage_report;
+pub use coverage::{coverage_report, ratio_coverage_report};
 pub use evaluation::{KernelDetailLevel, evaluation_report};
 pub use evidence::format_chance;
 pub use held_out::{alone_report, coverage_of_alone, few_runs_report, held_out_models_report, held_out_report};

@@ -75,7 +75,8 @@ pub fn compare_with_baselines(
     let as_sold = |chip: &Accelerator| as_sold_entry(question, chip);
     entries.extend(chips.par_iter().with_max_len(1).map(as_sold).collect::<Result<Vec<_>, _>>()?);
     compare_like_with_like(&mut entries);
-    Ok(Comparison { objective: question.aim.objective, differences: Vec::new(), entries, gain: None })
+    let comparison = Comparison { objective: question.aim.objective, differences: Vec::new(), entries, gain: None };
+    Ok(comparison.with_lead_intervals())
 }
 
 /// Compares ideal chips with the found design in its ideal form, and all others with its other form.
