@@ -5,6 +5,7 @@ mod asked;
 pub mod baselines;
 mod gain;
 pub mod models;
+mod notes;
 pub mod parts;
 pub mod question;
 mod within;
@@ -39,7 +40,6 @@ use search::planner::{Job, PreparedJob, RankedPlan};
 use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use search::space::{DesignId, EfficiencyChoice};
 use sim::files::carried::Files;
-use sim::units::SquareMillimeters;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,9 +49,6 @@ use std::time::Instant;
 const DRAWS: u32 = 256;
 /// Most draws.
 const MOST_DRAWS: u32 = 65_536;
-
-/// Below this used fraction, an area counts as unused.
-const USED: f64 = 0.95;
 
 /// Search for the accelerator on which a model trains fastest, and for its plan
 #[derive(clap::Args, Clone)]
@@ -590,7 +587,12 @@ fn best_design(
     if question.others.is_empty() {
         plans.clear();
     }
-    let notes = notes_on_best(question, found.id, (&rows[index], answer.is_complete()));
+    let mut notes = notes::notes_on_best(question, found.id, (&rows[index], answer.is_complete()));
+    if let [one] = &evaluation[..]
+        && let Ok(ranked) = &one.outcome
+    {
+        notes.extend(notes::note_on_slower_clock(question, &searched.job_on_design(0, found.id, &chip), ranked));
+    }
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
 
@@ -602,66 +604,9 @@ pub fn describe_design(
     (design, id): (DesignRow, DesignId),
 ) -> Result<BestDesign, Failure> {
     let (step, evaluate_with) = models::step_record(question, id, job, ranked)?;
-    let notes = notes_on_best(question, id, (&design, true));
+    let mut notes = notes::notes_on_best(question, id, (&design, true));
+    notes.extend(notes::note_on_slower_clock(question, job, ranked));
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
-}
-
-/// Notes on the best design. `complete` is true if all other designs are decided.
-fn notes_on_best(question: &SearchQuestion, id: DesignId, (row, complete): (&DesignRow, bool)) -> Vec<String> {
-    let (space, mut notes) = (&question.space, Vec::new());
-    if let Some(most) = space.max_area.filter(|most| row.area_mm2 < USED * most.0) {
-        let left = most.0 - row.area_mm2;
-        let why = match complete {
-            true => "no larger chip of this grid is better by more than the gap; a finer grid might be",
-            false => "the search stopped before it had decided all larger chips",
-        };
-        notes.push(format!("{left:.1} of {:.1} mm² ({:.0} %) are unused: {why}.", most.0, 100.0 * left / most.0));
-    }
-    let chip = space.chip_of_design(id).ok();
-    let lowered = chip.as_ref().and_then(|chip| Some((chip.clock, chip.lowered?)));
-    let limit =
-        chip.as_ref().and_then(|chip| space.limits().power_limit(&chip.constants, SquareMillimeters(row.area_mm2)));
-    if let (Some((clock, lowered)), Some((most, cooled))) = (lowered, limit) {
-        let cooled = if cooled { ", which is what its dies can be cooled at" } else { "" };
-        notes.push(format!(
-            "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the design value: at a higher \
-            clock the heaviest load takes more than {} W{cooled}.",
-            lowered.from.0 / 1e6,
-            clock.0 / 1e6,
-            lowered.voltage_fraction,
-            if most.0.fract() == 0.0 { format!("{:.0}", most.0) } else { format!("{:.1}", most.0) }
-        ));
-    }
-    if let (Some(mean), Some(peak)) = (row.mean_power_w, row.peak_power_w)
-        && mean > peak
-    {
-        notes.push(format!(
-            "A step's mean power, {mean:.0} W, is above the peak power, {peak:.0} W: the step runs matrix products and \
-            streams through HBM at the same time, and peak power is that of the heavier one alone."
-        ));
-    }
-    let ends: Vec<String> = space
-        .at_the_end(id)
-        .into_iter()
-        // If power sets the clock, the clock's list does not.
-        .filter(|(key, ..)| lowered.is_none() || key != "clock_mhz")
-        .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
-        .collect();
-    if !ends.is_empty() && complete {
-        notes.push(format!(
-            "At the edge of the search range: {}. A wider range may have a better chip.",
-            ends.join(", ")
-        ));
-    }
-    let free = space.dimensions_without_area(id);
-    if !free.is_empty() {
-        notes.push(format!(
-            "No area follows from {}: the study's chips have more or less of it on the same area, which may decide \
-            the choice. Give the space an area.* dimension that refers to it (coplace list dimensions).",
-            free.join(", ")
-        ));
-    }
-    notes
 }
 
 /// The files of the best chip and its fabric.

@@ -1,0 +1,122 @@
+//! What a reader of the best design should know beside its figures.
+
+use super::question::SearchQuestion;
+use results::store::design::DesignRow;
+
+use search::objective::Objective;
+use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
+use search::space::DesignId;
+use sim::hardware::{lower_clock, lowest_clock, sustained_power};
+use sim::units::{Hertz, SquareMillimeters};
+
+/// Below this used fraction, an area counts as unused.
+const USED: f64 = 0.95;
+
+/// Notes on the best design. `complete` is true if all other designs are decided.
+pub(super) fn notes_on_best(
+    question: &SearchQuestion,
+    id: DesignId,
+    (row, complete): (&DesignRow, bool),
+) -> Vec<String> {
+    let notes = [
+        note_on_unused_area(question, row, complete),
+        note_on_lowered_clock(question, id, row),
+        note_on_mean_power(row),
+        note_on_ends(question, id).filter(|_| complete),
+        note_on_free_silicon(question, id),
+    ];
+    notes.into_iter().flatten().collect()
+}
+
+fn note_on_unused_area(question: &SearchQuestion, row: &DesignRow, complete: bool) -> Option<String> {
+    let most = question.space.max_area.filter(|most| row.area_mm2 < USED * most.0)?;
+    let left = most.0 - row.area_mm2;
+    let why = match complete {
+        true => "no larger chip of this grid is better by more than the gap; a finer grid might be",
+        false => "the search stopped before it had decided all larger chips",
+    };
+    Some(format!("{left:.1} of {:.1} mm² ({:.0} %) are unused: {why}.", most.0, 100.0 * left / most.0))
+}
+
+fn note_on_lowered_clock(question: &SearchQuestion, id: DesignId, row: &DesignRow) -> Option<String> {
+    let chip = question.space.chip_of_design(id).ok()?;
+    let lowered = chip.lowered?;
+    let limits = question.space.limits();
+    let (most, cooled) = limits.power_limit(&chip.constants, SquareMillimeters(row.area_mm2))?;
+    let cooled = if cooled { ", which is what its dies can be cooled at" } else { "" };
+    Some(format!(
+        "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the design value: at a higher clock \
+        the heaviest load takes more than {} W{cooled}.",
+        lowered.from.0 / 1e6,
+        chip.clock.0 / 1e6,
+        lowered.voltage_fraction,
+        if most.0.fract() == 0.0 { format!("{:.0}", most.0) } else { format!("{:.1}", most.0) }
+    ))
+}
+
+fn note_on_mean_power(row: &DesignRow) -> Option<String> {
+    let (mean, peak) = row.mean_power_w.zip(row.peak_power_w).filter(|(mean, peak)| mean > peak)?;
+    Some(format!(
+        "A step's mean power, {mean:.0} W, is above the peak power, {peak:.0} W: the step runs matrix products and \
+        streams through HBM at the same time, and peak power is that of the heavier one alone."
+    ))
+}
+
+fn note_on_ends(question: &SearchQuestion, id: DesignId) -> Option<String> {
+    let lowered = question.space.chip_of_design(id).is_ok_and(|chip| chip.lowered.is_some());
+    let ends: Vec<String> = question
+        .space
+        .at_the_end(id)
+        .into_iter()
+        // If power sets the clock, the clock's list does not.
+        .filter(|(key, ..)| !lowered || key != "clock_mhz")
+        .map(|(key, value, largest)| format!("{key} = {value} ({})", if largest { "largest" } else { "smallest" }))
+        .collect();
+    (!ends.is_empty())
+        .then(|| format!("At the edge of the search range: {}. A wider range may have a better chip.", ends.join(", ")))
+}
+
+fn note_on_free_silicon(question: &SearchQuestion, id: DesignId) -> Option<String> {
+    let free = question.space.dimensions_without_area(id);
+    (!free.is_empty()).then(|| {
+        format!(
+            "No area follows from {}: the study's chips have more or less of it on the same area, which may decide the \
+            choice. Give the space an area.* dimension that refers to it (coplace list dimensions).",
+            free.join(", ")
+        )
+    })
+}
+
+/// Says at which lower clock the found chip takes less energy, or is faster per watt, under its own plan. The search
+/// tries each chip at the highest clock that the limits allow, and its proof is of these clocks.
+pub(super) fn note_on_slower_clock(question: &SearchQuestion, job: &Job<'_>, ranked: &RankedPlan) -> Option<String> {
+    /// Clocks from the lowest to the chip's own.
+    const STEPS: u32 = 20;
+    /// Gains below this part are not worth a word.
+    const LEAST_GAIN: f64 = 0.002;
+    let (gains, cost): (&str, fn(f64, f64, f64) -> f64) = match question.aim.objective {
+        Objective::EnergyPerToken => ("takes", |_, joules, _| joules),
+        Objective::PerWatt => ("takes", |seconds, _, watts| seconds * watts),
+        _ => return None,
+    };
+    let plan = PlanSpace::of_plan(&ranked.plan);
+    let cost_at = |clock: Hertz| {
+        let chip = lower_clock(job.chip, clock);
+        let answer = search_plans(&Job { chip: &chip, ..*job }, &plan, 1).ok()?;
+        let found = answer.best.first()?;
+        Some(cost(found.time.total.0, found.energy.0, sustained_power(&chip).peak_power().0))
+    };
+    let (own, lowest) = (job.chip.clock, lowest_clock(job.chip));
+    let at = |step: u32| Hertz(lowest.0 + (own.0 - lowest.0) * f64::from(step) / f64::from(STEPS));
+    let known = cost_at(own)?;
+    let slower = (0..STEPS).filter_map(|step| Some((at(step), cost_at(at(step))?)));
+    let (clock, least) =
+        slower.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, cost)| *cost < known * (1.0 - LEAST_GAIN))?;
+    let unit = if question.aim.objective == Objective::PerWatt { "watts per token and second" } else { "energy" };
+    Some(format!(
+        "At {:.0} MHz this chip {gains} {:.1} % less {unit} under the same plan: every chip is tried at the highest \
+        clock that its limits allow, and the proof is of these clocks. Lower clock_mhz or --max-power to go on.",
+        clock.0 / 1e6,
+        100.0 * (1.0 - least / known)
+    ))
+}
