@@ -347,7 +347,8 @@ proptest! {
 
     #[test]
     fn more_cores_are_never_slower(
-        accelerator in accelerators(), kernel in kernels(), tensor in 0_u32..3, vector in 0_u32..3, double in any::<bool>()
+        accelerator in accelerators(), kernel in kernels(),
+        tensor in 0_u32..3, vector in 0_u32..3, double in any::<bool>()
     ) {
         let mut larger = accelerator.clone();
         if double {

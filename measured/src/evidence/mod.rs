@@ -338,14 +338,14 @@ mod tests {
             found.iter().filter(|c| c.scheme == HoldOutScheme::Model && c.rows >= 40).collect();
         assert!(large.len() >= 7, "{large:?}");
         assert!(large.iter().all(|c| c.covered >= 0.85), "{large:?}");
-        // Intervals are useful only if they cover neither all rows nor everything. Forty-six runs of a few models cannot
-        // tell 96 from 100 %: BigScience's are all covered.
+        // Intervals are useful only if they cover neither all rows nor everything. Forty-six runs of a few models, as
+        // BigScience's, cannot tell 96 from 100 %.
         assert!(large.iter().all(|c| c.width < 1.4), "{large:?}");
         assert!(large.iter().filter(|c| c.rows >= 100).all(|c| c.covered < 0.96), "{large:?}");
     }
 
-    /// With models or chips held out, of plans and of chips. Those of two stacks rest on few pairs, and those of software
-    /// that was held out cover less: `validate --intervals` prints them all.
+    /// With models or chips held out, of plans and of chips. Those of two stacks rest on few pairs, and those of
+    /// software that was held out cover less: `validate --intervals` prints them all.
     #[test]
     fn nine_of_ten_held_out_ratios_lie_within_and_called_ones_are_right() {
         let found = coverage_of_ratios(ResidualTable::read_carried());

@@ -292,8 +292,8 @@ impl UnitTile {
         (units, units.min(self.worker_count(machine, view)))
     }
 
-    /// A lower bound on the arrays' time with both ends, given one on the time of all arrays over all cuts. In k waves of
-    /// U units fewer than U / (k - 1) workers compute, and U / k units are filled and drained at a time.
+    /// A lower bound on the arrays' time with both ends, given one on the time of all arrays over all cuts. In k waves
+    /// of U units fewer than U / (k - 1) workers compute, and U / k units are filled and drained at a time.
     #[inline]
     fn least_time(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem, least_compute: f64) -> f64 {
         let (units, _) = self.unit_counts(machine, view, p);
@@ -412,8 +412,8 @@ impl UnitTile {
     }
 }
 
-/// Cycles of waves of units over the workers, and cycles of all units. Units of one size are dealt before the next smaller size; a wave takes as
-/// long as its largest unit.
+/// Cycles of waves of units over the workers, and cycles of all units. Units of one size are dealt before the next
+/// smaller size; a wave takes as long as its largest unit.
 #[inline]
 fn count_waves(p: &MappingProblem, tile: &UnitTile, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> (f64, f64) {
     let (tm, tn) = (tile.tm, tile.tn);
