@@ -576,6 +576,7 @@ pub fn gain_text(gain: &GainSplit) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use measured::evidence::NamedKind;
 
     fn entry(label: &str, throughput: Option<f64>) -> ComparisonEntry {
         ComparisonEntry {
@@ -664,6 +665,35 @@ mod tests {
         };
         // The lead is 1.25.
         assert_eq!((settled(1.3), settled(1.2)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn a_ratio_s_interval_decides_and_is_the_inverse_where_two_entries_are_swapped() {
+        let named = |name: &str, kind: &str| NamedKind { name: name.into(), kind: kind.into() };
+        let on = |chip: &str, rate: f64| ComparisonEntry {
+            facts: Some(PredictionFacts {
+                chip: named(chip, "library"),
+                fabric: named("eos_ndr400x8", "switch/switch"),
+                stack: named("megatron_bridge", "stream 95/24/700 us"),
+                mechanisms: std::collections::BTreeSet::new(),
+                chips: 64,
+            }),
+            ..entry(chip, Some(rate))
+        };
+        let compared = |a: (&str, f64), b: (&str, f64)| {
+            let comparison = Comparison::of_entries(vec![on(a.0, a.1), on(b.0, b.1)]).with_lead_intervals();
+            assert_eq!(comparison.entries[0].lead_interval, None);
+            let interval = comparison.entries[1].lead_interval.unwrap();
+            (interval, comparison.is_too_close(&comparison.entries[1]).unwrap(), comparison.to_text())
+        };
+        let ([low, high], close, text) = compared(("gb200", 50.0), ("h100_80gb_sxm", 40.0));
+        assert!(low < 1.25 && 1.25 < high && close, "{low} {high}");
+        let said = format!("90 % confidence by the errors of measured\n  pairs: h100_80gb_sxm {low:.2} to {high:.2}.");
+        assert!(text.contains(&said) && text.contains("Too close to call: h100_80gb_sxm"), "{text}");
+        let (inverse, close, _) = compared(("h100_80gb_sxm", 40.0), ("gb200", 50.0));
+        assert!((low * inverse[1] - 1.0).abs() < 1e-9 && (high * inverse[0] - 1.0).abs() < 1e-9 && close);
+        let far = compared(("gb200", 500.0), ("h100_80gb_sxm", 40.0));
+        assert!(!far.1 && far.0[0] > 1.0, "{far:?}");
     }
 
     #[test]

@@ -30,10 +30,11 @@ pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// A chance in whole percent, rounded down: `89 %` is less than 90 %.
+/// A chance in whole percent, from 99 % on in hundredths, rounded down: `89 %` is less than 90 %.
 #[must_use]
 pub fn format_chance(chance: f64) -> String {
-    format!("{:.0} %", (chance * 100.0 + 1e-6).floor())
+    let down = |parts: f64| (chance * 100.0 * parts + 1e-6).floor() / parts;
+    if chance < 0.99 { format!("{:.0} %", down(1.0)) } else { format!("{} %", down(100.0)) }
 }
 
 /// The confidence in the first plan, and the plans that are too close to call.
@@ -48,7 +49,7 @@ pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
         let others = others.len();
         text.push_str(&fold_line(&format!(
             "Too close to call: its lead over {within} of the {others} other listed plans is smaller than the model \
-            error between plans of one job ({:.0} % with 90 % confidence).",
+            error between plans of one job (the 90 % interval of a ratio reaches {:.0} %).",
             (lead - 1.0) * 100.0
         )));
     }

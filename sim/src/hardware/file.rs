@@ -548,19 +548,30 @@ impl FittedTables<'_> {
     /// The kernels of a number format.
     fn read_format(&mut self, path: &str, table: &toml::Table) -> FormatKernels {
         let key = FormatKernels::ROW_SCALED;
-        let mut scalars: BTreeMap<_, _> = table.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let row_scaled = scalars.remove(key).map(|value| (value.as_bool(), value));
-        if let Some((None, value)) = &row_scaled {
+        let scalars: BTreeMap<_, _> = table.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let row_scaled = scalars.get(key).map(|value| (value.as_bool(), value));
+        if let Some((None, value)) = row_scaled {
             let cure = "write true if the products have a scale per row or block";
             self.faults.push(FileFault::new(format!("{path}.{key}"), value, "true or false", cure));
         }
         let row_scaled = matches!(row_scaled, Some((Some(true), _)));
-        FormatKernels { row_scaled, ..self.read_scalars(path, &scalars, &FormatKernels::PARAMETERS) }
+        FormatKernels { row_scaled, ..self.read_scalars_beside(&[key], path, &scalars, &FormatKernels::PARAMETERS) }
     }
 
     /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
     fn read_scalars<T: Default>(
         &mut self,
+        name: &str,
+        table: &BTreeMap<String, toml::Value>,
+        known: &[FittedScalar<T>],
+    ) -> T {
+        self.read_scalars_beside(&[], name, table, known)
+    }
+
+    /// The same in a table that has other keys too, which are read elsewhere.
+    fn read_scalars_beside<T: Default>(
+        &mut self,
+        others: &[&str],
         name: &str,
         table: &BTreeMap<String, toml::Value>,
         known: &[FittedScalar<T>],
@@ -591,14 +602,14 @@ impl FittedTables<'_> {
                 }
             }
         }
-        let is_known = |key: &str| key == "fitted_on" || known.iter().any(|scalar| scalar.key == key);
+        let keys: Vec<&str> = known.iter().map(|scalar| scalar.key).chain(others.iter().copied()).collect();
+        let is_known = |key: &str| key == "fitted_on" || keys.contains(&key);
         for (key, value) in table.iter().filter(|(key, _)| !is_known(key)) {
-            let keys = known.iter().map(|scalar| scalar.key).collect::<Vec<_>>().join(", ");
             self.faults.push(FileFault::new(
                 format!("{name}.{key}"),
                 value,
                 "no such scalar",
-                format!("use one of {keys}"),
+                format!("use one of {}", keys.join(", ")),
             ));
         }
         scalars

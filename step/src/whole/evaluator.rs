@@ -377,6 +377,23 @@ impl<'a> Evaluator<'a> {
         self.memory_need_of_profile(&shape.memory, degrees, schedule, micro_batches)
     }
 
+    /// Returns how much device memory some stage lacks under every policy of its layers. `shape` may be of any uniform
+    /// policy.
+    #[must_use]
+    pub fn least_shortfall(
+        &self,
+        shape: &PlanShape,
+        degrees: &DegreeCosts,
+        schedule: PipelineSchedule,
+        micro_batches: u64,
+    ) -> Bytes {
+        let arrangement = degrees.arrangement_with(schedule, micro_batches);
+        let account = MemoryAccount::new(&shape.memory, &arrangement, self.stack, degrees.domain);
+        let least = |device| account.least_bytes(device, &degrees.holdings[arrangement.device_kind(device)]);
+        let most = (0..arrangement.layout.pipeline).map(least).max().unwrap_or(Bytes::ZERO);
+        most.saturating_sub(self.capacity.device)
+    }
+
     /// Returns each stage's room for its layers' activations; `None` if some stage has too little for any policy.
     /// `shape` may be of any uniform policy.
     #[must_use]

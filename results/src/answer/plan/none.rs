@@ -18,6 +18,7 @@ pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<
             )
         }
         (None, Some(error)) => error.to_string(),
+        (None, None) if answer.stopped.is_some() => "the search was stopped before it found a plan".to_owned(),
         (None, None) => "the space holds no plan".to_owned(),
     })
 }

@@ -10,6 +10,7 @@
   // Okabe and Ito's palette, which the colour-blind can tell apart, and three of Paul Tol's muted scheme: there are twelve classes of memory.
   const PALETTE = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#8a8f98', '#b8a800', '#7f5fc7', '#882255', '#117733', '#999933'];
   const NARROW = 640;
+  const LONG = 40;
 
   // ---- words ----
   const significant = (value, digits = 4) => {
@@ -50,8 +51,10 @@
   };
   const table = (head, rows) => {
     const numeric = head.map((_, i) => rows.length > 0 && rows.every((row) => /^[-+]?[\d.,]*(\s?\S{0,9})?$/.test(String(row[i])) && /\d|^-$/.test(String(row[i]))));
-    const cell = (name, text, i) => element(name, { text, class: numeric[i] ? 'number' : 'text' });
-    const made = element('table', {}, [
+    const cell = (name, text, i) => element(name, { text, class: numeric[i] ? 'number' : 'text', 'data-head': name === 'td' ? head[i] : undefined });
+    // On a narrow screen a row with sentences stands as a list.
+    const long = rows.some((row) => row.some((text) => String(text).length > LONG));
+    const made = element('table', { class: long ? 'sentences' : undefined }, [
       element('thead', {}, [element('tr', {}, head.map((text, i) => cell('th', text, i)))]),
       element('tbody', {}, rows.map((row) => element('tr', {}, row.map((text, i) => cell('td', text, i))))),
     ]);
@@ -125,15 +128,19 @@
       made.append(element('p', { text: 'Of what the best plan rests on, this was not measured itself in training runs; the rest was.' }));
       made.append(table(['what', 'name', 'how it is known', 'measured nearest to it'], rests.map((row) => [row.on, row.name, row.grade, row.measured])));
     }
-    leads.forEach((lead) => made.append(element('p', { class: 'faint', text: `Of ${lead.name} it is settled with 90 % confidence that it is slower where its step is predicted at least ${lead.value}.` })));
+    leads.forEach((lead) => made.append(element('p', { class: 'faint', text: `Of ${lead.name} it is settled with 95 % confidence that it is slower where its step is predicted at least ${lead.value}.` })));
   };
   const dies = () => {
     if (!page.dies.length) return;
-    const made = section('dies', 'The chip, to scale', 'Each square has the area of its compute dies, each rectangle in it the area of that part; where a part lies is not modelled.',
+    const made = section('dies', 'The chip, to scale', 'Each square has the area of its compute dies, each rectangle in it the area of that part; where a part lies is not modelled. Areas here are the model\'s; the tables have a built chip\'s published die where there is one.',
       page.dies.some((die) => die.node !== page.dies[0].node) ? 'The chips are of different processes: a mm² of one is not a mm² of another.' : '');
     const side = (die) => Math.sqrt(die.area_mm2);
-    const part = (p) => ({ name: p.name, value: p.area_mm2, children: p.parts && p.parts.length ? p.parts.map(part) : undefined });
-    const all = [...new Set(page.dies.flatMap((die) => die.parts.map((p) => p.name)))];
+    // A part has one colour in all chips, whether it stands in a core or beside the others.
+    const kind = (p) => p.name.replace(/s$/, '');
+    const leaves = (p) => (p.parts && p.parts.length ? p.parts.flatMap(leaves) : [kind(p)]);
+    const all = [...new Set(page.dies.flatMap((die) => die.parts.flatMap(leaves)))];
+    const colour = [...PALETTE, '#7a4a2b', '#005f73', '#b3446c', '#6f7d2c'];
+    const part = (p) => ({ name: p.name, value: p.area_mm2, children: p.parts && p.parts.length ? p.parts.map(part) : undefined, itemStyle: { color: colour[Math.max(all.indexOf(kind(p)), 0) % colour.length] } });
     chart(made, 'dies', 'areas of compute dies by part, mm²', (width, theme) => {
       const row = width >= NARROW;
       const sum = page.dies.reduce((total, die) => total + side(die), 0);
@@ -146,10 +153,12 @@
         const size = side(die) * scale;
         series.push({
           type: 'treemap', name: die.name, left, top, width: size, height: size, roam: false, nodeClick: false, breadcrumb: { show: false }, leafDepth: undefined,
-          label: { show: true, overflow: 'truncate', fontSize: 11, color: '#fff' }, upperLabel: { show: false },
+          label: { show: true, overflow: 'none', fontSize: 11, color: '#fff' }, upperLabel: { show: false },
+          // A name that does not fit is left to the tooltip and the table.
+          labelLayout: (at) => (at.labelRect.width + 4 > at.rect.width || at.labelRect.height + 2 > at.rect.height ? { x: -999, y: -999 } : {}),
           itemStyle: { borderColor: theme.paper, borderWidth: 0, gapWidth: 1 },
           levels: [{ itemStyle: { gapWidth: 2, borderWidth: 0 } }, { itemStyle: { gapWidth: 1 } }],
-          data: die.parts.map((p) => ({ ...part(p), itemStyle: { color: PALETTE[all.indexOf(p.name) % PALETTE.length] } })),
+          data: die.parts.map(part),
           tooltip: { formatter: (at) => lines([['', die.name], [at.name, `${significant(at.value)} mm²`], ['of the dies', percent(at.value / die.area_mm2)]]) },
         });
         titles.push({ text: die.name, subtext: `${significant(die.area_mm2)} mm², ${die.node}`, left: left - 5, top: top - title, itemGap: 6,

@@ -40,6 +40,13 @@ pub(crate) struct Looked {
     pub gap: f64,
 }
 
+/// A plan that does not fit if everything is kept, with a lower bound on its time under any policies.
+struct OpenPlan {
+    candidate: PlanCandidate,
+    /// Device memory that some stage lacks under every policy.
+    lacks: Bytes,
+}
+
 /// Shapes of a group's plans under one policy.
 struct ExtremeShapes {
     /// Everything is kept.
@@ -74,8 +81,10 @@ impl PlanSearch<'_> {
             }
             self.plans_keeping_everything(chip, place, found, limit)
         };
-        let bounds: Vec<Vec<PlanCandidate>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
-        let mut open: Vec<PlanCandidate> = bounds.into_iter().flatten().collect();
+        let bounds: Vec<Vec<OpenPlan>> = places.par_iter().map_init(|| self.chip.clone(), keeping).collect();
+        let bounds: Vec<OpenPlan> = bounds.into_iter().flatten().collect();
+        let mut open: Vec<PlanCandidate> =
+            bounds.iter().filter(|plan| plan.lacks == Bytes::ZERO).map(|plan| plan.candidate).collect();
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         let mut known = LayersByGroup::default();
         let mut at = 0;
@@ -120,23 +129,39 @@ impl PlanSearch<'_> {
             self.standing.add_done(round.len(), 0, found.cutoff_for_count(1));
         }
         if found.best.is_empty() && self.limit.is_infinite() && !self.standing.was_stopped() {
-            self.note_least_shortfall(&open, &known, found);
+            self.note_least_shortfall(bounds, known, found);
         }
         mixed
     }
 
-    /// If no plan fits, notes the smallest shortfall over all policies of the stages.
-    fn note_least_shortfall(&self, open: &[PlanCandidate], known: &LayersByGroup, found: &mut FoundPlans) {
-        let lacking = |chip: &mut ChipTimes, candidate: &PlanCandidate| {
-            let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
-            let least =
-                self.stages_of_plan(chip, layers, (candidate, f64::INFINITY), |stages| stages.least_memory_policies())?;
-            Some((least.0, *candidate, least.1))
-        };
-        let all = open.par_iter().map_init(|| self.chip.clone(), lacking).flatten();
-        if let Some((lack, candidate, policies)) = all.min_by_key(|(lack, candidate, _)| {
-            (*lack, candidate.family, candidate.lot, candidate.division, candidate.schedule)
-        }) {
+    /// If no plan fits, notes the smallest shortfall over all policies of the stages. Plans that lack more under every
+    /// policy are left out.
+    fn note_least_shortfall(&self, mut open: Vec<OpenPlan>, mut known: LayersByGroup, found: &mut FoundPlans) {
+        let place = |of: &PlanCandidate| (of.family, of.lot, of.division, of.schedule);
+        open.sort_by_key(|plan| (plan.lacks, place(&plan.candidate)));
+        let mut least: Option<(Bytes, PlanCandidate, StagePolicies)> = None;
+        for round in open.chunks(ROUND) {
+            let beaten = |plan: &OpenPlan| least.as_ref().is_some_and(|(lack, ..)| plan.lacks > *lack);
+            let round = &round[..round.iter().position(beaten).unwrap_or(round.len())];
+            if round.is_empty() {
+                break;
+            }
+            for OpenPlan { candidate, .. } in round {
+                known.entry((candidate.family, candidate.lot)).or_insert_with(|| {
+                    self.layers_of_group(&mut self.chip.clone(), candidate, TimingThreads::All).ok()
+                });
+            }
+            let lacking = |chip: &mut ChipTimes, OpenPlan { candidate, .. }: &OpenPlan| {
+                let layers = known.get(&(candidate.family, candidate.lot))?.as_ref()?;
+                let question = (candidate, f64::INFINITY);
+                let (lack, policies) =
+                    self.stages_of_plan(chip, layers, question, |stages| stages.least_memory_policies())?;
+                Some((lack, *candidate, policies))
+            };
+            let found: Vec<_> = round.par_iter().map_init(|| self.chip.clone(), lacking).flatten().collect();
+            least = least.into_iter().chain(found).min_by_key(|(lack, candidate, _)| (*lack, place(candidate)));
+        }
+        if let Some((lack, candidate, policies)) = least {
             let policy = self.remember_policies(policies);
             found.note_shortfall(lack, PlanCandidate { policy, ..candidate });
         }
@@ -154,7 +179,9 @@ impl PlanSearch<'_> {
         if self.mixes == MixKind::None {
             return Looked { proven: true, gap };
         }
-        let mut open = self.plans_keeping_everything(chip, place, found, limit.min(found.cutoff_for_count(1)));
+        let open = self.plans_keeping_everything(chip, place, found, limit.min(found.cutoff_for_count(1)));
+        let mut open: Vec<PlanCandidate> =
+            open.into_iter().filter(|plan| plan.lacks == Bytes::ZERO).map(|plan| plan.candidate).collect();
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
         // Made when a plan first needs it: most groups have no plan that could be faster.
         let mut layers = None;
@@ -191,10 +218,10 @@ impl PlanSearch<'_> {
         (family, lot): (usize, usize),
         found: &FoundPlans,
         limit: f64,
-    ) -> Vec<PlanCandidate> {
+    ) -> Vec<OpenPlan> {
         let first = self.any_plan_of_group(family as u32, lot as u32);
         let Ok(shapes) = self.extreme_shapes(chip, self.plan_of(first), found) else { return Vec::new() };
-        let mut open: Vec<PlanCandidate> = Vec::new();
+        let mut open: Vec<OpenPlan> = Vec::new();
         let here = &self.families[family];
         for &(division, _) in &here.lots[lot].pairs {
             for schedule in 0..here.divisions[division].schedules.len() {
@@ -202,8 +229,8 @@ impl PlanSearch<'_> {
                 let splits = self.splits_for_mixes(chip, &shapes, &candidate, (found, limit));
                 open.extend(splits.into_iter().filter_map(|ends| {
                     let candidate = PlanCandidate { ends, ..candidate };
-                    let time = self.lower_bound_keeping_everything(chip, &shapes.keeping, &candidate)?;
-                    (time < limit).then_some(PlanCandidate { time, ..candidate })
+                    let plan = self.plan_keeping_everything(chip, &shapes.keeping, candidate)?;
+                    (plan.candidate.time < limit).then_some(plan)
                 }));
             }
         }
@@ -260,21 +287,23 @@ impl PlanSearch<'_> {
         ends
     }
 
-    /// Lower bound in seconds on a plan that keeps everything; `None` if the plan fits.
-    fn lower_bound_keeping_everything(
+    /// A plan that keeps everything, with a lower bound on its time; `None` if it fits.
+    fn plan_keeping_everything(
         &self,
         chip: &mut ChipTimes,
         shape: &PlanShape,
-        candidate: &PlanCandidate,
-    ) -> Option<f64> {
-        let plan = self.plan_of(*candidate);
+        candidate: PlanCandidate,
+    ) -> Option<OpenPlan> {
+        let plan = self.plan_of(candidate);
         let (kind, m) = (plan.schedule, plan.micro_batches());
-        let degrees = self.degrees_of_plan(chip, shape, candidate, &plan)?;
+        let degrees = self.degrees_of_plan(chip, shape, &candidate, &plan)?;
         if self.evaluator.total_shortfall(self.evaluator.memory_need(shape, &degrees, kind, m)) == Bytes::ZERO {
             return None;
         }
+        let lacks = self.evaluator.least_shortfall(shape, &degrees, kind, m);
         let sends = self.evaluator.pipeline_sends(chip, shape, &plan);
-        Some(self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, &degrees, &sends, kind, m).seconds().0)
+        let passes = self.evaluator.time_of_passes(&mut RecentChunks::default(), shape, &degrees, &sends, kind, m);
+        Some(OpenPlan { candidate: PlanCandidate { time: passes.seconds().0, ..candidate }, lacks })
     }
 
     fn degrees_of_plan(

@@ -75,11 +75,15 @@ impl PlanSpace {
         let schedules: Vec<PipelineSchedule> = schedules.into_iter().filter(runs).collect();
         let pipeline = if schedules.is_empty() { Some(vec![1]) } else { self.pipeline.clone() };
         let possible = pipeline == self.pipeline || self.pipeline.as_ref().is_none_or(|list| list.contains(&1));
+        let interleaves = schedules.iter().any(|schedule| stack.runs_schedule(*schedule, 2));
+        let chunks = self.virtual_stages.clone().filter(|_| interleaves).or((!interleaves).then(|| vec![1]));
+        let possible = possible && (interleaves || self.virtual_stages.as_ref().is_none_or(|list| list.contains(&1)));
         let runs_blocks = stack.framework.mixes >= MixKind::Block;
         let possible = possible && (runs_blocks || !self.has_only_blocks());
         (possible && !activations.is_empty() && !tensor.is_empty()).then(|| Self {
             tensor: Some(tensor),
             pipeline,
+            virtual_stages: chunks,
             activations: (!self.has_only_blocks()).then_some(activations),
             blocks: if runs_blocks { self.blocks.clone() } else { Vec::new() },
             mixes: Some(self.mix_kind().min(stack.framework.mixes)),

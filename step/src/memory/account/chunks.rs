@@ -107,11 +107,8 @@ impl MemoryAccount<'_> {
     /// Returns a stage's room for its layers' activations in a device's `capacity`; `None` if it has too little even
     /// without any.
     pub(crate) fn room_for_activations(&self, stage: u32, held: &StageHolding, capacity: Bytes) -> Option<StageRoom> {
-        let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
-        let ends = self.kept_by_stage(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head;
-        let [framework, collectives, workspace] = self.fixed;
-        let free =
-            capacity.0.checked_sub((framework + collectives + workspace + self.bytes_ahead_of_device(stage)).0)?;
+        let ends = self.bytes_of_ends(stage, held);
+        let free = capacity.0.checked_sub(self.bytes_apart(stage).0)?;
         // The part of the live bytes that fragmentation wastes; rounding is compensated.
         let live =
             Bytes((free as f64 / (1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack))) as u64);
@@ -126,6 +123,30 @@ impl MemoryAccount<'_> {
         let depth = self.kept_by_stage(stage, held, Bytes(MARK), Bytes::ZERO, false).as_f64()
             / (MARK * held.layers.max(1)) as f64;
         Some(StageRoom { layers, loss, depth })
+    }
+
+    /// Returns what a stage needs without its layers' activations: less than under any policy.
+    pub(crate) fn least_bytes(&self, stage: u32, held: &StageHolding) -> Bytes {
+        let ends = self.bytes_of_ends(stage, held);
+        let ResidentBytes { weights, masters, states, gradients, .. } = held.resident;
+        let sum = |moment: [Bytes; 5]| moment.into_iter().sum::<Bytes>();
+        let loss = if held.head { sum(self.bytes_in_loss(stage, held, ends)) } else { Bytes::ZERO };
+        let moments = sum(self.bytes_in_update(held)).max(held.open + ends + gradients).max(loss);
+        let wasted = 1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack);
+        let live = (weights + masters + states + moments).as_f64() * wasted;
+        self.bytes_apart(stage) + Bytes(live as u64)
+    }
+
+    /// Returns what a stage keeps of the embedding and the head.
+    fn bytes_of_ends(&self, stage: u32, held: &StageHolding) -> Bytes {
+        let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
+        self.kept_by_stage(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head
+    }
+
+    /// Returns what lies outside the allocator's live bytes.
+    fn bytes_apart(&self, stage: u32) -> Bytes {
+        let [framework, collectives, workspace] = self.fixed;
+        framework + collectives + workspace + self.bytes_ahead_of_device(stage)
     }
 }
 
