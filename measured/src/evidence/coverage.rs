@@ -127,9 +127,9 @@ const PAIRS_OF_A_JOB: usize = 10;
 /// The coverage of intervals of ratios of measured steps, with something held out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RatioCoverage {
-    /// What the two runs of a pair differ in.
+    /// The difference between the two runs of a pair.
     pub kind: PairKind,
-    /// What is held out, both of the scalars and of the pairs that make intervals.
+    /// The held-out rows, both of the scalars and of the pairs that make intervals.
     pub scheme: HoldOutScheme,
     /// Jobs, on two clusters each.
     pub jobs: usize,

@@ -11,7 +11,7 @@ use super::{HoldOutScheme, PredictionFacts};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What two predictions of one job differ in, the weightiest difference.
+/// The weightiest difference between two predictions of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PairKind {
     /// Plans on one cluster under one stack.
@@ -36,7 +36,7 @@ impl fmt::Display for PairKind {
 }
 
 impl PairKind {
-    /// What two predictions differ in.
+    /// The kind of a pair of predictions.
     #[must_use]
     pub fn of_facts(a: &PredictionFacts, b: &PredictionFacts) -> Self {
         if a.stack.name != b.stack.name {
@@ -99,7 +99,7 @@ impl PairedRuns<'_> {
         Some(if self.kind == PairKind::Plans { square * count / (count - 1.0) } else { square })
     }
 
-    /// What they say about the ratio of two predictions.
+    /// Their evidence about the ratio of two predictions.
     fn near_to(&self, facts: [&PredictionFacts; 2], scheme: HoldOutScheme) -> Option<NearPair<'_>> {
         let [one, other] = &self.sides;
         let worth = if self.kind == PairKind::Plans { 1.0 - 1.0 / one.len() as f64 } else { 1.0 };
@@ -126,7 +126,7 @@ impl PairedRuns<'_> {
     }
 }
 
-/// What a job's runs on two clusters say about the ratio of two predictions.
+/// The evidence of a job's runs on two clusters about the ratio of two predictions.
 struct NearPair<'t> {
     distance: f64,
     /// The stacks of both sides, and the fold of their models.

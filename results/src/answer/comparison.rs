@@ -688,7 +688,7 @@ mod tests {
         };
         let ([low, high], close, text) = compared(("gb200", 50.0), ("h100_80gb_sxm", 40.0));
         assert!(low < 1.25 && 1.25 < high && close, "{low} {high}");
-        let said = format!("90 % confidence by the errors of measured\n  pairs: h100_80gb_sxm {low:.2} to {high:.2}.");
+        let said = format!("90 % confidence by the errors of measured pairs: h100_80gb_sxm {low:.2} to {high:.2}.");
         assert!(text.contains(&said) && text.contains("Too close to call: h100_80gb_sxm"), "{text}");
         let (inverse, close, _) = compared(("h100_80gb_sxm", 40.0), ("gb200", 50.0));
         assert!((low * inverse[1] - 1.0).abs() < 1e-9 && (high * inverse[0] - 1.0).abs() < 1e-9 && close);

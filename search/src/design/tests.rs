@@ -27,6 +27,21 @@ struct Case {
     limits: ChipLimits,
 }
 
+/// The dimensions of a space: cores, arrays per core, sides of arrays, HBM stacks, clocks, links, shapes of the torus.
+fn dimensions_text([cores, arrays, side, stacks, clock, links]: [&[u32]; 6], shapes: &str) -> String {
+    let dimensions = format!(
+        "\"tensor.cores\" = {cores:?}\n\"area.cores\" = \"tensor.cores\"\n\"vector.cores\" = \"tensor.cores\"\n\
+         \"tensor.arrays_per_core\" = {arrays:?}\nside = {side:?}\n\"tensor.rows\" = \"side\"\n\
+         \"tensor.columns\" = \"side\"\nhbm_stacks = {stacks:?}\n\"area.hbm_stacks\" = \"hbm_stacks\"\n\
+         \"memory.hbm.capacity_gib\" = \"2 * hbm_stacks\"\n\"memory.hbm.read_gb_per_s\" = \"300 * hbm_stacks\"\n\
+         \"memory.hbm.write_gb_per_s\" = \"300 * hbm_stacks\"\nclock_mhz = {clock:?}\nlinks = {links:?}\n\
+         \"area.links\" = \"links\"\n\"fabric.tier.ici.bandwidth_gb_per_s\" = \"45 * links\"\n\
+         \"energy.static_w\" = \"0.15 * area_mm2\"\n"
+    );
+    let shapes = if shapes.is_empty() { String::new() } else { format!("\"fabric.tier.ici.dims\" = {shapes}\n") };
+    dimensions + &shapes
+}
+
 fn case() -> impl Strategy<Value = Case> {
     let subset = |all: &'static [u32]| prop::sample::subsequence(all, 1..=all.len().min(2));
     let lists = (
@@ -52,33 +67,34 @@ fn case() -> impl Strategy<Value = Case> {
         prop::sample::select(vec![0.0, 0.5, 30.0]),
     );
     let all = (lists, objectives, axes, limits, stacks);
-    all.prop_map(|((cores, arrays, side, stacks, clock, links), objective, axes, limits, (stack, both, mean, shapes, years))| {
-        let dimensions = format!(
-            "\"tensor.cores\" = {cores:?}\n\"area.cores\" = \"tensor.cores\"\n\"vector.cores\" = \"tensor.cores\"\n\
-             \"tensor.arrays_per_core\" = {arrays:?}\nside = {side:?}\n\"tensor.rows\" = \"side\"\n\"tensor.columns\" = \"side\"\n\
-             hbm_stacks = {stacks:?}\n\"area.hbm_stacks\" = \"hbm_stacks\"\n\"memory.hbm.capacity_gib\" = \"2 * hbm_stacks\"\n\
-             \"memory.hbm.read_gb_per_s\" = \"300 * hbm_stacks\"\n\"memory.hbm.write_gb_per_s\" = \"300 * hbm_stacks\"\n\
-             clock_mhz = {clock:?}\nlinks = {links:?}\n\"area.links\" = \"links\"\n\
-             \"fabric.tier.ici.bandwidth_gb_per_s\" = \"45 * links\"\n\"energy.static_w\" = \"0.15 * area_mm2\"\n"
-        );
-        let shapes = if shapes.is_empty() { String::new() } else { format!("\"fabric.tier.ici.dims\" = {shapes}\n") };
-        let dimensions = dimensions + &shapes;
-        let over = if mean { MeasureMean::Mean } else { MeasureMean::Geomean };
-        let operation = OperatingCost { years, ..OperatingCost::default() };
-        let aim = Aim { objective, over, operation, axes, max_step: limits.2.map(Seconds), evaluations: usize::MAX, gap: 0.0 };
-        let (min_hbm_gib, max_hbm_gib) = limits.3;
-        let rate = min_hbm_gib.filter(|gib| *gib < 3.0).map(|gib| 300.0 * gib);
-        let (max_area_mm2, max_power_w) = (limits.0, limits.1);
-        let limits = ChipLimits {
-            max_area_mm2,
-            max_power_w,
-            min_hbm_gib,
-            max_hbm_gib,
-            min_hbm_gb_per_s: rate,
-            ..ChipLimits::default()
-        };
-        Case { dimensions, stack, both, aim, limits }
-    })
+    all.prop_map(
+        |((cores, arrays, side, stacks, clock, links), objective, axes, limits, (stack, both, mean, shapes, years))| {
+            let dimensions = dimensions_text([&cores, &arrays, &side, &stacks, &clock, &links], shapes);
+            let over = if mean { MeasureMean::Mean } else { MeasureMean::Geomean };
+            let operation = OperatingCost { years, ..OperatingCost::default() };
+            let aim = Aim {
+                objective,
+                over,
+                operation,
+                axes,
+                max_step: limits.2.map(Seconds),
+                evaluations: usize::MAX,
+                gap: 0.0,
+            };
+            let (min_hbm_gib, max_hbm_gib) = limits.3;
+            let rate = min_hbm_gib.filter(|gib| *gib < 3.0).map(|gib| 300.0 * gib);
+            let (max_area_mm2, max_power_w) = (limits.0, limits.1);
+            let limits = ChipLimits {
+                max_area_mm2,
+                max_power_w,
+                min_hbm_gib,
+                max_hbm_gib,
+                min_hbm_gb_per_s: rate,
+                ..ChipLimits::default()
+            };
+            Case { dimensions, stack, both, aim, limits }
+        },
+    )
 }
 
 /// Axes of a front: none, one, or two.
@@ -402,5 +418,37 @@ proptest! {
     #[test]
     fn the_search_finds_what_brute_force_finds_whatever_the_threads(case in case()) {
         check(&case)?;
+    }
+}
+
+/// Cases that failed once.
+#[test]
+fn what_failed_once_is_found_as_by_brute_force() {
+    let of = |lists: [&[u32]; 6], shapes: &str, axes: CostAxes, limits: ChipLimits| Case {
+        dimensions: dimensions_text(lists, shapes),
+        stack: "ideal",
+        both: false,
+        aim: Aim { axes, evaluations: usize::MAX, gap: 0.0, ..Aim::default() },
+        limits,
+    };
+    let none = ChipLimits::default();
+    let area = || CostAxes::parse_list("area").unwrap();
+    let cases = [
+        of([&[1], &[4], &[128], &[2], &[1050], &[6]], "", area(), ChipLimits { max_power_w: Some(60.0), ..none }),
+        of(
+            [&[1], &[2], &[64], &[2], &[1050], &[2, 6]],
+            "[\"8x1x1\", [2, 2, 2]]",
+            area(),
+            ChipLimits { max_area_mm2: Some(300.241_712_134_365_57), ..none },
+        ),
+        of(
+            [&[4], &[4], &[32], &[1, 4], &[500, 1050], &[2]],
+            "",
+            CostAxes::parse_list("energy").unwrap(),
+            ChipLimits { max_hbm_gib: Some(3.0), ..none },
+        ),
+    ];
+    for case in &cases {
+        check(case).unwrap();
     }
 }

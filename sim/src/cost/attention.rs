@@ -25,8 +25,6 @@ const BACKWARD_CYCLES: f64 = 15.0;
 /// The time and traffic of one tile size on one route.
 #[derive(Debug, Clone, Copy, Default)]
 struct AttentionTiling {
-    /// Tensor cores that work.
-    workers: f64,
     time: f64,
     work: f64,
     moving: f64,
@@ -97,11 +95,9 @@ fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) ->
         for k in tile_sizes(a.keys) {
             let smallest = q <= 16.0 && k <= 16.0;
             if smallest || footprint_of_tile(a, q, k) <= capacity {
-                for workers in worker_counts(view, a, q, k) {
-                    let plan = plan_tiling(model, view, a, (q, k), workers);
-                    if best.as_ref().is_none_or(|b| plan.total_seconds() < b.total_seconds()) {
-                        best = Some(plan);
-                    }
+                let plan = plan_tiling(model, view, a, q, k);
+                if best.as_ref().is_none_or(|b| plan.total_seconds() < b.total_seconds()) {
+                    best = Some(plan);
                 }
             }
         }
@@ -199,47 +195,7 @@ fn tile_sizes(dimension: u64) -> impl Iterator<Item = f64> {
         .chain((dimension < 16).then_some(dimension as f64))
 }
 
-/// Tiles of queries, or of keys in the backward pass, that a worker keeps for a head.
-fn kept_tiles(a: &FusedAttention, q: f64, k: f64) -> f64 {
-    match a.direction {
-        Direction::Forward => ceil_div(a.queries as f64, q),
-        Direction::Backward => ceil_div(a.keys as f64, k),
-    }
-}
-
-/// Bytes of the streamed operands and results of a head.
-fn bytes_of_head(a: &FusedAttention) -> f64 {
-    (a.keys as f64 * a.key_value_tensors() as f64 + a.queries as f64 * 2.0)
-        * a.head_dim as f64
-        * a.operand.bytes() as f64
-}
-
-/// Numbers of tensor cores that may work, each with its part of all lanes, while the others idle: all of them; as many
-/// as have heads that a shared memory can hold; the least and the most that take so many waves.
-fn worker_counts(view: &SpanResources, a: &FusedAttention, q: f64, k: f64) -> impl Iterator<Item = f64> {
-    /// Waves that are tried beyond those of all cores.
-    const MORE_WAVES: u32 = 8;
-    /// Units per core from which on the first fill and an uneven last wave count little.
-    const MANY: f64 = 4.0;
-    let most = view.cores.min(view.vector_cores);
-    let kept = kept_tiles(a, q, k);
-    let units = a.batch as f64 * a.heads as f64 * kept;
-    let of_head = bytes_of_head(a);
-    let held = view.shared.iter().skip(1).map(move |level| (level.capacity / of_head).floor() * kept);
-    let waves = ceil_div(units, most).max(1.0);
-    let scanned = if units < MANY * most { MORE_WAVES } else { 0 };
-    let in_waves = (0..=scanned).map(move |more| waves + f64::from(more));
-    let in_waves = in_waves.flat_map(move |waves| [ceil_div(units, waves), ceil_div(units, waves - 1.0) - 1.0]);
-    std::iter::once(most).chain(held.chain(in_waves).filter(move |fewer| (1.0..most).contains(fewer)))
-}
-
-fn plan_tiling(
-    model: &CostModel,
-    view: &SpanResources,
-    a: &FusedAttention,
-    (q, k): (f64, f64),
-    workers: f64,
-) -> AttentionTiling {
+fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f64, k: f64) -> AttentionTiling {
     let machine = &model.machine;
     let (queries, keys, d, bytes) = (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.bytes() as f64);
     let heads = a.batch as f64 * a.heads as f64;
@@ -252,14 +208,18 @@ fn plan_tiling(
         Direction::Backward => 2.0 * products(q, k, d) + 2.0 * products(k, d, q) + products(q, d, k),
     };
     let tensor = cycles / machine.mac_rate(a.operand);
-    // If vector cores outnumber the tensor cores that work, several serve one: all lanes work.
+    // If vector cores outnumber tensor cores, several serve one: all lanes work.
+    let workers = view.cores.min(view.vector_cores);
     let lanes = machine.lane_rate(view) / workers;
     let rescale = match a.direction {
         Direction::Forward => q * d,
         Direction::Backward => 0.0,
     };
     let vector = (q * k * vector_cycles(a) + rescale) / lanes;
-    let kept = kept_tiles(a, q, k);
+    let kept = match a.direction {
+        Direction::Forward => tq,
+        Direction::Backward => tk,
+    };
     let units = heads * kept;
     let step = tensor.max(vector);
     let steps = pairs / kept;
@@ -275,10 +235,10 @@ fn plan_tiling(
     let first = view.shared.first().map_or(0.0, |l| l.busy_seconds(units.min(workers) * (q + k) * d * bytes, 0.0));
     let into_arrays = heads * pairs * (q + k) * d * bytes * 2.0;
     let on_core = exchange_of_pair(machine, a, q, k).times(heads * pairs);
-    let base = AttentionTiling { workers, work, streamed, into_arrays, on_core, ..AttentionTiling::default() };
+    let base = AttentionTiling { work, streamed, into_arrays, on_core, ..AttentionTiling::default() };
     let (local, local_level) = base.slowest_local_port(model, view, a);
     let on = |route: &Route| {
-        let device = device_bytes(view, (*route, workers), a, streamed, kept);
+        let device = device_bytes(view, *route, a, streamed, kept);
         let plan = AttentionTiling { device, route: *route, ..base };
         let (shared, level) = plan.slowest_shared_port(view, a);
         let (moving, level) = if local > shared { (local, local_level) } else { (shared, level) };
@@ -372,7 +332,7 @@ impl AttentionTiling {
     /// The slowest of a core's own ports. Arrays with their sums in registers wait for the innermost memory's stream
     /// alone, as the scalars of GPUs were fitted.
     fn slowest_local_port(&self, model: &CostModel, view: &SpanResources, a: &FusedAttention) -> (f64, usize) {
-        let workers = self.workers;
+        let workers = view.cores.min(view.vector_cores);
         let sums = model.machine.arrays.sums;
         if matches!(sums, SumPlace::Free) {
             let on = |level: &LevelRates| (level.busy_seconds(self.into_arrays, self.streamed) / workers, level.index);
@@ -394,15 +354,12 @@ impl AttentionTiling {
 /// where an on-chip shared level holds the streamed operands of the heads in flight. Otherwise the cores that work on
 /// one head stream the same tiles in step (`kept` tiles of it, one core each). The shared level passes each tile to all
 /// of them.
-fn device_bytes(
-    view: &SpanResources,
-    (route, workers): (Route, f64),
-    a: &FusedAttention,
-    streamed: f64,
-    kept: f64,
-) -> f64 {
+fn device_bytes(view: &SpanResources, route: Route, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
+    let workers = view.cores.min(view.vector_cores);
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);
-    let per_head = bytes_of_head(a);
+    let per_head = (a.keys as f64 * a.key_value_tensors() as f64 + a.queries as f64 * 2.0)
+        * a.head_dim as f64
+        * a.operand.bytes() as f64;
     let compulsory = a.compulsory_bytes().as_f64();
     let held = route.levels_crossed(&view.shared).skip(1).any(|(_, level)| level.capacity >= in_flight * per_head);
     let sharing = if route.next_level(0).is_some() { kept.min(workers).max(1.0) } else { 1.0 };

@@ -1,4 +1,4 @@
-//! What a reader of the best design should know beside its figures.
+//! Notes for a reader of the best design, beside its figures.
 
 use super::question::SearchQuestion;
 use results::store::design::DesignRow;
