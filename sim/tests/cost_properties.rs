@@ -345,7 +345,7 @@ proptest! {
         }
     }
 
-    /// Of fused attention this does not hold: its tiles have a worker each, and no core idles.
+    /// Fused attention is left out: each of its tiles has a worker, and no core idles.
     #[test]
     fn more_cores_are_never_slower(
         accelerator in accelerators(), kernel in kernels(),
