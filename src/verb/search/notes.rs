@@ -94,9 +94,9 @@ pub(super) fn note_on_slower_clock(question: &SearchQuestion, job: &Job<'_>, ran
     const STEPS: u32 = 20;
     /// Gains below this part are not worth a word.
     const LEAST_GAIN: f64 = 0.002;
-    let (gains, cost): (&str, fn(f64, f64, f64) -> f64) = match question.aim.objective {
-        Objective::EnergyPerToken => ("takes", |_, joules, _| joules),
-        Objective::PerWatt => ("takes", |seconds, _, watts| seconds * watts),
+    let by_energy = match question.aim.objective {
+        Objective::EnergyPerToken => true,
+        Objective::PerWatt => false,
         _ => return None,
     };
     let plan = PlanSpace::of_plan(&ranked.plan);
@@ -104,7 +104,8 @@ pub(super) fn note_on_slower_clock(question: &SearchQuestion, job: &Job<'_>, ran
         let chip = lower_clock(job.chip, clock);
         let answer = search_plans(&Job { chip: &chip, ..*job }, &plan, 1).ok()?;
         let found = answer.best.first()?;
-        Some(cost(found.time.total.0, found.energy.0, sustained_power(&chip).peak_power().0))
+        let per_watt = || found.time.total.0 * sustained_power(&chip).peak_power().0;
+        Some(if by_energy { found.energy.0 } else { per_watt() })
     };
     let (own, lowest) = (job.chip.clock, lowest_clock(job.chip));
     let at = |step: u32| Hertz(lowest.0 + (own.0 - lowest.0) * f64::from(step) / f64::from(STEPS));
@@ -112,9 +113,9 @@ pub(super) fn note_on_slower_clock(question: &SearchQuestion, job: &Job<'_>, ran
     let slower = (0..STEPS).filter_map(|step| Some((at(step), cost_at(at(step))?)));
     let (clock, least) =
         slower.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, cost)| *cost < known * (1.0 - LEAST_GAIN))?;
-    let unit = if question.aim.objective == Objective::PerWatt { "watts per token and second" } else { "energy" };
+    let unit = if by_energy { "energy" } else { "watts per token and second" };
     Some(format!(
-        "At {:.0} MHz this chip {gains} {:.1} % less {unit} under the same plan: every chip is tried at the highest \
+        "At {:.0} MHz this chip takes {:.1} % less {unit} under the same plan: every chip is tried at the highest \
         clock that its limits allow, and the proof is of these clocks. Lower clock_mhz or --max-power to go on.",
         clock.0 / 1e6,
         100.0 * (1.0 - least / known)
