@@ -48,7 +48,8 @@ pub(super) struct MappingCost {
 /// fastest one's; traffic and energy are those of the chosen one.
 const THRIFT: f64 = 1.01;
 
-/// Most waves that are tried beyond those of all workers.
+/// Most waves that are tried beyond those of all workers. A limit on effort, chosen: random chips obey the law of cores
+/// to 1e-4 with it.
 const MOST_WAVES: f64 = 256.0;
 
 /// The best mapping so far.
