@@ -96,7 +96,8 @@ def timed(make, bytes_per_copy, graphed):
     """Median microseconds of one call, and its spread in percent; `make()` returns a call on operands of its own.
 
     Calls that autograd makes cannot be captured: `graphed` is then false, and launches follow each other in a loop."""
-    calls = [make() for _ in range(max(1, min(16, math.ceil(4 * LAST_CACHE / max(bytes_per_copy, 1)))))]
+    most = 16 if GPU else 2
+    calls = [make() for _ in range(max(1, min(most, math.ceil(4 * LAST_CACHE / max(bytes_per_copy, 1)))))]
     sync()  # the operands are made on another stream than the one that reads them first
     with torch.cuda.stream(torch.cuda.Stream()) if GPU else contextlib.nullcontext():
         for call in calls[:3] * 2:
@@ -353,7 +354,8 @@ def kinds_of_kernels():
         [product(n, k, m, layout="NT") for m, n, k in layers],
         [product(tokens, v, hidden) for v in vocabularies],
         [product(tokens, hidden, v, layout="NN") for v in vocabularies],
-        [product_fp8(*size) for size in layers],
+        # A CPU takes half a second for the smallest.
+        [product_fp8(*size) for size in (layers if GPU else layers[:1])],
         [product(*size, dtype="fp16") for size in layers],
         [product(*size, dtype="fp32") for size in layers[:3]],
         [products(*shape) for shape in batches],
@@ -559,7 +561,7 @@ class Llama(torch.nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), labels)
 
 
-def attention_library(heads, kv, d, s):
+def library_of_causal_attention(heads, kv, d, s):
     """The library that PyTorch takes for causal attention, by its name in chips' files."""
     choose = getattr(torch, "_fused_sdp_choice", None) if GPU else None
     if choose is None:
@@ -609,7 +611,7 @@ def steps(until):
         # no copies; a logit is there as log-probability (4 bytes), its gradient behind and before the softmax (8).
         options = "sustained.throttled=false sustained.tensor_fraction=1 launch.per_step_ms=0 "
         options += "memory.update_state_copies=0 memory.bytes_per_logit=12 "
-        options += f"kernels.attention_library={attention_library(heads, kv, h // heads, s)}"
+        options += f"kernels.attention_library={library_of_causal_attention(heads, kv, h // heads, s)}"
         if chunked:
             options = options.replace("memory.bytes_per_logit=12", "kernels.loss=chunked")
         kind = "full" if recompute else "none"
