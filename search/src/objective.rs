@@ -115,6 +115,18 @@ impl Objective {
         }
     }
 
+    /// What the throughput is divided by; `None` for speed alone.
+    #[must_use]
+    pub fn divisor(self) -> Option<&'static str> {
+        match self {
+            Self::Throughput | Self::StepTime => None,
+            Self::PerArea => Some("area"),
+            Self::PerWatt => Some("power"),
+            Self::PerDollar => Some("price"),
+            Self::EnergyPerToken => Some("energy of a second"),
+        }
+    }
+
     /// A minimised value as people read it, with its unit.
     #[must_use]
     pub fn display_value(self, value: f64, scale: ValueScale) -> (f64, &'static str) {

@@ -307,7 +307,7 @@ impl ComparisonEntry {
     pub fn with_objective(self, aim: &Aim, devices: f64) -> Self {
         let objective_value = self.value_of_objective(aim, devices);
         let lacking = (self.step_time_s.is_some() && objective_value.is_none()).then(|| {
-            let lacks = if aim.objective == Objective::PerArea { "area" } else { "price" };
+            let lacks = aim.objective.divisor().unwrap_or("figure");
             format!("has no {}: no {lacks} is known of its die", unit_of_objective(aim.objective))
         });
         let note = match (self.note.clone(), lacking) {

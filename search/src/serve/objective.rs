@@ -1,6 +1,6 @@
 //! The objectives that rank deployments.
 
-use crate::objective::Objective;
+use crate::objective::{Objective, ValueScale};
 use crate::space::ChipFigures;
 use serde::{Deserialize, Serialize};
 use serving::best::{Deployment, DeviceBounds, ReplicaPool};
@@ -81,11 +81,9 @@ impl ServedObjective {
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self.0 {
-            Objective::Throughput | Objective::StepTime => "tokens/s",
-            Objective::PerArea => "tokens/s per mm²",
-            Objective::PerWatt => "tokens/s per W",
-            Objective::PerDollar => "tokens/s per USD",
+            Objective::StepTime => "tokens/s",
             Objective::EnergyPerToken => "tokens per J",
+            other => other.display_value(1.0, ValueScale::Alone { devices: 1.0, tokens: 1.0 }).1,
         }
     }
 

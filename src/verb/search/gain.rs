@@ -54,14 +54,7 @@ pub fn split_gain(
         }
     }
     let whole = lead(question.aim.objective, first, other);
-    let per = match question.aim.objective {
-        Objective::Throughput | Objective::StepTime => None,
-        Objective::PerArea => Some("area"),
-        Objective::PerWatt => Some("power"),
-        Objective::PerDollar => Some("price"),
-        Objective::EnergyPerToken => Some("energy of a second"),
-    };
-    if let (Some(per), Some(whole)) = (per, whole) {
+    if let (Some(per), Some(whole)) = (question.aim.objective.divisor(), whole) {
         causes.push(GainCause { cause: per.to_owned(), factor: whole / (found / sold) });
     }
     Ok(Some(GainSplit { over: other.label.clone(), causes }))
