@@ -22,6 +22,8 @@ pub enum ServedProduct {
     Mxfp8,
     /// Both in NVFP4.
     Nvfp4,
+    /// Both in MXFP4.
+    Mxfp4,
     /// Weights stored in fp8 and converted to bf16 on their way to the arrays.
     Fp8Weights,
     /// The same from MXFP4: 4 bits, and 8 bits of scale per 32 numbers (OCP Microscaling Formats 1.0, table 1).
@@ -34,12 +36,13 @@ pub enum ServedProduct {
 
 impl ServedProduct {
     /// All formats.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Bf16,
         Self::Fp8,
         Self::Int8,
         Self::Mxfp8,
         Self::Nvfp4,
+        Self::Mxfp4,
         Self::Fp8Weights,
         Self::Mxfp4Weights,
         Self::Nvfp4Weights,
@@ -55,6 +58,7 @@ impl ServedProduct {
             Self::Int8 => "int8",
             Self::Mxfp8 => "mxfp8",
             Self::Nvfp4 => "nvfp4",
+            Self::Mxfp4 => "mxfp4",
             Self::Fp8Weights => "fp8-weights",
             Self::Mxfp4Weights => "mxfp4-weights",
             Self::Nvfp4Weights => "nvfp4-weights",
@@ -76,6 +80,7 @@ impl ServedProduct {
             Self::Int8 => DataType::Int8,
             Self::Mxfp8 => DataType::Mxfp8,
             Self::Nvfp4 => DataType::Nvfp4,
+            Self::Mxfp4 => DataType::Mxfp4,
             Self::Bf16 | Self::Fp8Weights | Self::Mxfp4Weights | Self::Nvfp4Weights | Self::Int4Weights => {
                 DataType::Bf16
             }
@@ -88,6 +93,7 @@ impl ServedProduct {
         match self {
             Self::Fp8 | Self::Mxfp8 => Self::Fp8Weights,
             Self::Nvfp4 => Self::Nvfp4Weights,
+            Self::Mxfp4 => Self::Mxfp4Weights,
             Self::Int8 => Self::Bf16,
             stored => stored,
         }

@@ -29,11 +29,15 @@ pub enum DataType {
     Mxfp8,
     /// 4-bit floating point (E2M1) in blocks of 16 with a scale of 8 bits (NVFP4: NVIDIA Blackwell).
     Nvfp4,
+    /// The same numbers in blocks of 32 with a scale of 8 bits (MXFP4: OCP Microscaling Formats specification 1.0,
+    /// table 1).
+    Mxfp4,
 }
 
 impl DataType {
     /// All types.
-    pub const ALL: [Self; 7] = [Self::Fp32, Self::Bf16, Self::Fp16, Self::Fp8, Self::Int8, Self::Mxfp8, Self::Nvfp4];
+    pub const ALL: [Self; 8] =
+        [Self::Fp32, Self::Bf16, Self::Fp16, Self::Fp8, Self::Int8, Self::Mxfp8, Self::Nvfp4, Self::Mxfp4];
 
     /// Its name in files, tables and answers.
     #[must_use]
@@ -46,6 +50,7 @@ impl DataType {
             Self::Int8 => "int8",
             Self::Mxfp8 => "mxfp8",
             Self::Nvfp4 => "nvfp4",
+            Self::Mxfp4 => "mxfp4",
         }
     }
 
@@ -55,7 +60,7 @@ impl DataType {
         match self {
             Self::Fp32 => 4,
             Self::Bf16 | Self::Fp16 => 2,
-            Self::Fp8 | Self::Int8 | Self::Mxfp8 | Self::Nvfp4 => 1,
+            Self::Fp8 | Self::Int8 | Self::Mxfp8 | Self::Nvfp4 | Self::Mxfp4 => 1,
         }
     }
 
@@ -65,6 +70,7 @@ impl DataType {
         match self {
             Self::Mxfp8 => Bytes(numbers.saturating_add(numbers / 32)),
             Self::Nvfp4 => Bytes((numbers / 2).saturating_add(numbers / 16)),
+            Self::Mxfp4 => Bytes((numbers / 2).saturating_add(numbers / 32)),
             _ => Bytes(self.bytes()) * numbers,
         }
     }
@@ -75,6 +81,7 @@ impl DataType {
         match self {
             Self::Mxfp8 => 1.0 + 1.0 / 32.0,
             Self::Nvfp4 => 0.5 + 1.0 / 16.0,
+            Self::Mxfp4 => 0.5 + 1.0 / 32.0,
             _ => self.bytes() as f64,
         }
     }

@@ -131,7 +131,7 @@ pub struct ServeArguments {
     /// Devices of prompts and of decoding [default: the study's, or together]
     #[arg(long, value_enum)]
     pools: Option<PoolChoice>,
-    /// Format of the layers' products: bf16, fp8, int8, mxfp8, nvfp4, or stored weights multiplied in bf16:
+    /// Format of the layers' products: bf16, fp8, int8, mxfp8, nvfp4, mxfp4, or stored weights multiplied in bf16:
     /// fp8-weights, mxfp4-weights, nvfp4-weights, int4-weights [default: the study's, or bf16]
     #[arg(long, value_name = "FORMAT", value_parser = product_format)]
     products: Option<ServedProduct>,

@@ -148,7 +148,8 @@ impl Mechanism {
             Self::NarrowGradients(DataType::Bf16),
             Self::NarrowGradients(DataType::Fp16),
         ];
-        let narrow = [DataType::Fp8, DataType::Int8, DataType::Mxfp8, DataType::Nvfp4].map(Self::NarrowProducts);
+        let narrow = [DataType::Fp8, DataType::Int8, DataType::Mxfp8, DataType::Nvfp4, DataType::Mxfp4]
+            .map(Self::NarrowProducts);
         let mut known = plain.into_iter().chain(narrow).chain(Self::OF_POLICIES);
         known.find(|mechanism| mechanism.name() == name).unwrap_or_else(|| Self::Technique(name.to_owned()))
     }

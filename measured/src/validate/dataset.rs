@@ -430,7 +430,7 @@ impl Dataset {
                     _ => "",
                 };
                 let narrow = match cell("dtype") {
-                    "fp8" | "int8" | "nvfp4" => format!(" {}", cell("dtype")),
+                    "fp8" | "int8" | "nvfp4" | "mxfp4" => format!(" {}", cell("dtype")),
                     _ => String::new(),
                 };
                 let host = if cell("timing") == "host" { " (host)" } else { "" };

@@ -39,7 +39,7 @@ pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
             "serve.products",
             name.clone(),
             "is no format of products",
-            "give one of bf16, fp8, int8, mxfp8, nvfp4, fp8-weights, mxfp4-weights, nvfp4-weights, int4-weights",
+            "give one of bf16, fp8, int8, mxfp8, nvfp4, mxfp4, fp8-weights, mxfp4-weights, nvfp4-weights, int4-weights",
         ),
         None => Ok(()),
     }

@@ -90,7 +90,9 @@ fn rate_with_fallback(accelerator: &Accelerator, data_type: DataType) -> Option<
     let fallback = match data_type {
         DataType::Fp32 => sixteen().map(|r| r / FP32_PASSES),
         DataType::Bf16 | DataType::Fp16 => sixteen().or_else(|| get(DataType::Fp32)),
-        DataType::Mxfp8 | DataType::Nvfp4 => get(DataType::Fp8).or_else(sixteen).or_else(|| get(DataType::Fp32)),
+        DataType::Mxfp8 | DataType::Nvfp4 | DataType::Mxfp4 => {
+            get(DataType::Fp8).or_else(sixteen).or_else(|| get(DataType::Fp32))
+        }
         DataType::Fp8 | DataType::Int8 => sixteen().or_else(|| get(DataType::Fp32)),
     };
     get(data_type).or(fallback).or_else(|| accelerator.tensor.macs_per_unit_per_cycle.iter().next().map(|(_, r)| r))

@@ -16,7 +16,7 @@ pub enum NameError {
     },
     /// An unknown data type.
     #[error(
-        "unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8, mxfp8, nvfp4"
+        "unknown data type {name:?}; known are: fp32 (float32), bf16 (bfloat16), fp16 (float16), fp8, int8, mxfp8, nvfp4, mxfp4"
     )]
     UnknownType {
         /// The name given.
@@ -91,6 +91,7 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
         "int8" | "s8" | "i8" => Ok(DataType::Int8),
         "mxfp8" => Ok(DataType::Mxfp8),
         "nvfp4" => Ok(DataType::Nvfp4),
+        "mxfp4" => Ok(DataType::Mxfp4),
         _ => Err(NameError::UnknownType { name: name.to_owned() }),
     }
 }

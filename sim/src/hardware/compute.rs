@@ -40,9 +40,12 @@ pub struct PerDataType<T> {
     /// 8-bit floating point in scaled blocks.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     pub mxfp8: Option<T>,
-    /// 4-bit floating point in scaled blocks.
+    /// 4-bit floating point in blocks of 16.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     pub nvfp4: Option<T>,
+    /// 4-bit floating point in blocks of 32.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub mxfp4: Option<T>,
 }
 
 fn none<T>() -> Option<T> {
@@ -51,7 +54,7 @@ fn none<T>() -> Option<T> {
 
 impl<T> Default for PerDataType<T> {
     fn default() -> Self {
-        Self { fp32: None, bf16: None, fp16: None, fp8: None, int8: None, mxfp8: None, nvfp4: None }
+        Self { fp32: None, bf16: None, fp16: None, fp8: None, int8: None, mxfp8: None, nvfp4: None, mxfp4: None }
     }
 }
 
@@ -67,6 +70,7 @@ impl<T: Copy> PerDataType<T> {
             DataType::Int8 => self.int8,
             DataType::Mxfp8 => self.mxfp8,
             DataType::Nvfp4 => self.nvfp4,
+            DataType::Mxfp4 => self.mxfp4,
         }
     }
 
@@ -91,6 +95,7 @@ impl<T: Copy> PerDataType<T> {
             DataType::Int8 => &mut self.int8,
             DataType::Mxfp8 => &mut self.mxfp8,
             DataType::Nvfp4 => &mut self.nvfp4,
+            DataType::Mxfp4 => &mut self.mxfp4,
         }
     }
 
@@ -105,6 +110,7 @@ impl<T: Copy> PerDataType<T> {
             int8: self.int8.or(other.int8),
             mxfp8: self.mxfp8.or(other.mxfp8),
             nvfp4: self.nvfp4.or(other.nvfp4),
+            mxfp4: self.mxfp4.or(other.mxfp4),
         }
     }
 
@@ -119,6 +125,7 @@ impl<T: Copy> PerDataType<T> {
             int8: self.int8.map(&mut f),
             mxfp8: self.mxfp8.map(&mut f),
             nvfp4: self.nvfp4.map(&mut f),
+            mxfp4: self.mxfp4.map(&mut f),
         }
     }
 }

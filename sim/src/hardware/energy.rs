@@ -126,6 +126,7 @@ pub fn default_energy_model(point: EnergyPoint<'_>) -> EnergyModel {
             // No measured figure for narrower products; this is an upper bound.
             mxfp8: mac(energy.int8_product, energy.fp32_addition),
             nvfp4: mac(energy.int8_product, energy.fp32_addition),
+            mxfp4: mac(energy.int8_product, energy.fp32_addition),
         },
         per_vector_operation: point.drawn_energy(vector),
         per_core_cycle: Joules::ZERO,

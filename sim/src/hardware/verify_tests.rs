@@ -130,7 +130,7 @@ fn calibration_scalars_say_what_they_were_fitted_on() {
 #[test]
 fn figures_of_unknown_formats_are_refused_with_the_known_ones() {
     let with = |lines: &str| faults_of(&[("[sources]", &format!("{lines}\n[sources]"))]);
-    let known = "use one of fp32, bf16, fp16, fp8, int8, mxfp8, nvfp4";
+    let known = "use one of fp32, bf16, fp16, fp8, int8, mxfp8, nvfp4, mxfp4";
     let text =
         with("[calibration]\nachieved_by_format = { fp7 = 0.5 }\nfitted_on = { achieved_by_format = \"products\" }");
     assert_eq!(text, format!("my_chip.toml: calibration.achieved_by_format.fp7 = 0.5: no such number format; {known}"));

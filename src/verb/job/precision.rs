@@ -21,6 +21,8 @@ pub enum ProductFormat {
     Mxfp8,
     /// Matrix products in NVFP4 (4 bits, blocks of 16 with a scale), the rest in bf16
     Nvfp4,
+    /// Matrix products in MXFP4 (4 bits, blocks of 32 with a scale), the rest in bf16
+    Mxfp4,
 }
 
 /// The requested format, or the default of the chip.
@@ -39,6 +41,7 @@ pub fn training_precision(products: Option<ProductFormat>, chip: &Accelerator) -
         ProductFormat::Int8 => Precision::MIXED_BF16.with_product_type(DataType::Int8),
         ProductFormat::Mxfp8 => Precision::MIXED_BF16.with_product_type(DataType::Mxfp8),
         ProductFormat::Nvfp4 => Precision::MIXED_BF16.with_product_type(DataType::Nvfp4),
+        ProductFormat::Mxfp4 => Precision::MIXED_BF16.with_product_type(DataType::Mxfp4),
     };
     if chip.peak_flops(precision.product.unwrap_or(precision.operand)).is_some() {
         return Ok(precision);

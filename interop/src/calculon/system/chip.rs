@@ -132,6 +132,7 @@ fn set_field(rates: &mut PerDataType<f64>, data_type: DataType, rate: f64) {
         DataType::Int8 => &mut rates.int8,
         DataType::Mxfp8 => &mut rates.mxfp8,
         DataType::Nvfp4 => &mut rates.nvfp4,
+        DataType::Mxfp4 => &mut rates.mxfp4,
     };
     *slot = Some(rate);
 }

@@ -284,11 +284,12 @@ fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precis
         Some("int8") => Ok(mixed.with_product_type(DataType::Int8)),
         Some("mxfp8") => Ok(mixed.with_product_type(DataType::Mxfp8)),
         Some("nvfp4") => Ok(mixed.with_product_type(DataType::Nvfp4)),
+        Some("mxfp4") => Ok(mixed.with_product_type(DataType::Mxfp4)),
         Some("fp16") => Ok(Precision { operand: DataType::Fp16, gradient: DataType::Fp16, ..Precision::MIXED_BF16 }),
         Some("fp32") => Ok(Precision::FP32),
         Some(_) => Err(row.row_fault(
             "precision",
-            "must be fp32, bf16, fp16, fp8, int8, mxfp8 or nvfp4",
+            "must be fp32, bf16, fp16, fp8, int8, mxfp8, nvfp4 or mxfp4",
             "an empty cell means bf16",
         )),
     }

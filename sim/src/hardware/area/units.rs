@@ -40,7 +40,7 @@ fn significand_bits(data_type: DataType) -> f64 {
         DataType::Fp16 => 11.0,
         DataType::Bf16 | DataType::Int8 => 8.0,
         DataType::Fp8 | DataType::Mxfp8 => 4.0,
-        DataType::Nvfp4 => 2.0,
+        DataType::Nvfp4 | DataType::Mxfp4 => 2.0,
     }
 }
 
