@@ -514,3 +514,18 @@ impl Kernel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::DataType;
+
+    #[test]
+    fn blocks_carry_their_scales() {
+        // Two MXFP8 or MXFP4 blocks of 32 numbers, four of NVFP4.
+        let bytes = [(DataType::Mxfp8, 66), (DataType::Mxfp4, 34), (DataType::Nvfp4, 36)];
+        for (data_type, expected) in bytes {
+            assert_eq!(data_type.packed_bytes_of(64).0, expected, "{data_type}");
+            assert_eq!(data_type.packed_bytes_per_number() * 64.0, expected as f64, "{data_type}");
+        }
+    }
+}
