@@ -352,8 +352,8 @@ fn asked_question(verb: &str, words: &[String]) -> Option<Question> {
     Some(question.unwrap_or_else(|why| unreachable!("{verb} {words:?}: {why:?}")))
 }
 
-/// Every flag of a question changes the question and its digest; read back from JSON, both are equal. The other flags
-/// change neither.
+/// Every flag that is part of a question changes the question's canonical text, and a round trip through JSON changes
+/// neither the question nor that text. The flags of [`NOT_ASKED`] leave the question as it is.
 #[test]
 fn a_question_read_back_from_json_is_equal_with_every_flag() {
     let (mut asked_flags, mut others) = (0, BTreeSet::new());

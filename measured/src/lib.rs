@@ -1,5 +1,5 @@
-//! How far off predictions are: measured data, every row predicted, scalars fitted to rows, and the intervals that the
-//! errors make. It never searches and never prints.
+//! Compares predictions with measurements. This crate reads measured rows, predicts each of them, fits scalars to rows,
+//! and derives intervals from the errors. It never searches and never prints.
 
 pub mod evidence;
 pub mod validate;

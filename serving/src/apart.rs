@@ -159,9 +159,10 @@ impl PromptQueue {
     }
 }
 
-/// Returns the deployments with a pool for prompts on `prompts` and one for decoding on `decoding`. For every pair of
-/// plans the devices are split so that the deployment serves most. Among a pool's plans with equal numbers of devices,
-/// only the one that serves most is paired.
+/// Returns deployments with a pool for prompts on `prompts` and one for decoding on `decoding`, most tokens per second
+/// first, and the refusals. Only the best `MOST_PAIRS` pairs of plans are deployed. Among a pool's plans with equal
+/// numbers of devices, only the one with the highest rate is paired. For every pair, the devices are split so that the
+/// deployment serves most.
 #[must_use]
 pub fn apart(
     question: &ServingQuestion<'_>,

@@ -34,10 +34,10 @@ const MOST_TENSOR: u32 = 128;
 /// The key of the degree in errors.
 pub(crate) const KEY: &str = "dcp";
 
-/// Returns how many of `tensor` devices hold the same keys: the degree is a divisor of it.
+/// Returns how many of `tensor` devices hold the same keys. A degree of context parallelism must divide this number.
 ///
 /// # Errors
-/// The kind of layers whose cache is not split by tokens, in words.
+/// In words: the first kind of layer whose cache cannot be split by tokens, or that the model has no attention.
 pub fn copies_of_keys(model: &Model, tensor: u32) -> Result<u32, String> {
     let mut attends = false;
     for (kind, _) in model.layer_kinds() {

@@ -284,8 +284,8 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
         progress.next_phase("bounding chips and planning for the first");
         let mut grown = ProgressTable::new(aim.objective, searched.objective_scale(), searched.space)
             .with_bad_ends(searched.robust);
-        // Chips are decided in the order of their bounds, so that the gap predicts the time to the proof. The front
-        // comes after that.
+        // The search decides chips in the order of their bounds, so the gap predicts the time to the proof. After the
+        // proof it completes the front; the share of undecided chips predicts the time for that.
         let (mut proving, mut deciding) = (RemainingTime::towards(aim.gap), None);
         let mut told = |now: RunnerProgress, moment: SearchMoment| {
             grown.add_moment(searching.elapsed().as_secs_f64(), &moment);

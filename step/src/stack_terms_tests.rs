@@ -70,8 +70,9 @@ fn experts_of_width_one_trade_sums_for_weights() {
     assert!(narrow.expert < wide.expert * 0.5, "{narrow:?} {wide:?}");
 }
 
-/// DeepSeek-V3 over eight nodes: tokens sent once to every node take less time than copies, and a router limited to
-/// four nodes takes less again. With copies the limit changes nothing.
+/// DeepSeek-V3 on eight nodes. Sending a token once to each node with chosen experts takes less time than sending it
+/// once per expert. It takes less again if the router is limited to four nodes. With one copy per expert that limit
+/// changes nothing.
 #[test]
 fn tokens_sent_once_to_every_node_take_less() {
     let model = Model::load("deepseek-v3").unwrap();

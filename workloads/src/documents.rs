@@ -72,8 +72,8 @@ impl Model {
         group_pieces(self.documents_in_sequence(sequence), sequence)
     }
 
-    /// Returns the pieces that documents and chunks cut a sequence into, in a model of alike layers; `None` if a token
-    /// may see all of it.
+    /// Returns the pieces that documents and chunked attention cut a sequence into, in a model whose layers all have
+    /// the same window; `None` if nothing cuts it.
     pub(crate) fn pieces_of_attention(&self, sequence: u64) -> Option<SequencePieces> {
         let Some(chunk) = self.variations.window.and_then(KeyWindow::chunk) else {
             return self.pieces_of_sequence(sequence);

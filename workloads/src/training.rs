@@ -289,10 +289,11 @@ pub struct TrainingGraph {
 }
 
 impl TrainingGraph {
-    /// Lowers a model.
+    /// Lowers a model to the operators of its segments on one device.
     ///
     /// # Errors
-    /// A micro-batch, sequence length or tensor-parallel degree that is out of range or does not fit the model.
+    /// A micro-batch, sequence length or parallel degree that is out of range or does not fit the model. Under
+    /// autocast, a tensor-, context- or expert-parallel degree above 1.
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
         refuse_split_autocast(model, lowering)?;
         let slice = DeviceSlice::new(model, lowering)?;

@@ -129,8 +129,8 @@ fn tokens_travel_four_times_and_only_between_expert_ranks() {
     assert!(found.len() == 4 && found.iter().all(|c| c.bytes == Bytes(4096 * 4096 * 2) && c.group.stride == 2));
 }
 
-/// Experts with another width than the tensor-parallel group: the same operations and token choices per device, but
-/// other weights. Only devices that share an expert gather and sum.
+/// Expert-tensor degrees below the tensor-parallel degree. Each device does the same operations and sends the same
+/// number of token choices, but holds other weights. Only devices that share an expert gather and sum.
 #[test]
 fn an_expert_s_width_moves_weights_and_sums_but_no_work() {
     let model = mixtral();

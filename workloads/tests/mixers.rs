@@ -66,8 +66,8 @@ fn lowering(model: &Model, sequence_length: u64) -> Lowering {
     Lowering { sequence_length, micro_batch: 2, ..Lowering::new(model) }
 }
 
-/// Every operator's parameters are those of the closed form, whole and split, and unfused kernels do the operations of
-/// the closed form.
+/// The graph's parameters are those of the closed form. Unfused kernels do the operations of the closed form, except in
+/// models with an indexer.
 #[test]
 fn graphs_have_the_parameters_and_operations_of_the_closed_form() {
     for name in MIXED {

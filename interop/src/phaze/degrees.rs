@@ -45,8 +45,9 @@ impl DataParallelDegrees {
         self.degree.partition_point(|&degree| degree <= most)
     }
 
-    /// The largest bottleneck of `stages` stages that beats `time` at some degree of `range` (indices), if the first
-    /// stage holds at least `parameters` bytes of parameters; `-inf` if none does.
+    /// Upper bound on the bottleneck of a plan that beats `time`. The plan has `stages` stages, a degree of `range`
+    /// (indices), and at least `parameters` bytes of parameters in its first stage. The bound is at most 0 if
+    /// synchronisation alone takes `time` at every degree, and `-inf` for an empty range.
     pub fn bottleneck_limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut limit = f64::NEG_INFINITY;

@@ -72,8 +72,9 @@ fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
     fabric.tiers.iter().map(|t| tier(&t.topology)).collect::<Vec<_>>().join("/")
 }
 
-/// Stacks with different launch costs on the host were measured separately; others were derived from each other. A
-/// stack that a user calibrated has the kind of its base stack.
+/// The kind of a stack: `scheduled`, `ideal`, or `stream` with its launch costs on the host. Built-in stacks with equal
+/// launch costs were derived from each other; the others were measured separately. A stack that a user calibrated has
+/// the kind of its base stack.
 fn stack_kind(stack: &SoftwareStack) -> String {
     if let Some(base) = stack.calibrated_from.as_deref().and_then(|from| SoftwareStack::load(from).ok()) {
         return stack_kind(&base);

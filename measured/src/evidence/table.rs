@@ -92,10 +92,11 @@ impl ResidualTable {
         TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 
-    /// Reads a table.
+    /// Reads a table of residuals from CSV.
     ///
     /// # Errors
-    /// Other columns; a cell that is no number.
+    /// The first faulty line: a header with other columns, another number of cells, an unknown quantity, or a cell that
+    /// is no number.
     pub fn parse_csv(text: &str) -> Result<Self, ResidualTableError> {
         let mut lines = text.lines().enumerate();
         if lines.next().is_none_or(|(_, head)| head.split(',').ne(COLUMNS)) {

@@ -31,8 +31,8 @@ pub struct EvidenceRecord {
     pub design_lead: f64,
     /// The worst grade among the grounds of the peak.
     pub peak_grade: Grade,
-    /// The grounds of the peak that were not measured in training runs, or only through related ones. Empty in older
-    /// records.
+    /// The grounds of the peak with a grade other than [`Grade::Measured`]: training runs have only related ones, or
+    /// none. Empty in older records.
     #[serde(default)]
     pub peak_grounds: Vec<GroundRecord>,
     /// The 90 % interval of the peak, in GiB.

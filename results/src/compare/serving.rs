@@ -61,10 +61,11 @@ pub struct ComparedDeployment {
     pub note: Option<String>,
 }
 
-/// Compares runs. The first one comes first, and its objective is the measure.
+/// Compares runs by the objective of the first one, which is the base of every ratio.
 ///
 /// # Errors
-/// Runs of several combinations of lengths and limits that have none in common, in words with the cure.
+/// No run; a first run by step time; a run that shares no combination of lengths and limits with the first, unless both
+/// have just one.
 pub fn compare_serving_runs(runs: &[ServingRun]) -> Result<ServingComparison, String> {
     let Some(first) = runs.first() else { return Err("there is no run; give one".to_owned()) };
     let objective = ServedObjective::try_from(first.record.asked.objective)?;

@@ -34,8 +34,8 @@ pub struct WorkloadSpec {
     /// Tokens per sequence: the model's longest where it is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<u64>,
-    /// Documents that sequences are packed from: tokens of a document and the number of such documents, relative to
-    /// others. Attention stays within a document. None: attention covers whole sequences.
+    /// The documents that sequences are packed from, as pairs: the tokens of a document, and the number of such
+    /// documents relative to the other pairs. Attention stays within a document. If empty, it covers whole sequences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub documents: Vec<[u64; 2]>,
 }
@@ -66,7 +66,7 @@ impl WorkloadSpec {
 pub struct LimitSpec {
     /// Designs evaluated exactly.
     pub evaluations: usize,
-    /// The search need not find designs that are better than the best by at most this many percent: 0 where it is left out.
+    /// The search may miss designs that are better than its best by at most this many percent. Default: 0.
     #[serde(default)]
     pub within_percent: f64,
 }

@@ -16,7 +16,7 @@ use workloads::{Model, model};
 
 /// A question as a value. Records, parts and answers store it as JSON; it can be asked again from there alone.
 ///
-/// The values are those that hold: where an option of the command line replaces a value of a study, the option's value stands here.
+/// The values are those that hold: an option of the command line replaces the study's value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {

@@ -404,9 +404,9 @@ fn is_update(function: ElementwiseFunction) -> bool {
     matches!(function, Adafactor | Adam | Adam8bit | Momentum)
 }
 
-/// Time of a library's kernel at the device's memory when it runs alone, relative to the chip's long stream. `streams`
-/// is false for kernels that are held to [`BROKEN_STREAM`]. A plain stream is no slower than the library's products
-/// read their operands. In a step all of them run at the chip's `hbm_achieved_fraction`.
+/// Factor on the device memory's busy time, which assumes the chip's `hbm_achieved_fraction`. It is 1 in a step and on
+/// chips without a library. A plain stream (`streams`) that runs alone reaches at least the library's `read_fraction`,
+/// so its factor is at most 1. Other kernels that run alone reach at most [`BROKEN_STREAM`], so theirs is at least 1.
 fn slowdown_alone(model: &CostModel, view: &SpanResources, streams: bool) -> f64 {
     let achieved = model.machine.calibration.hbm_achieved_fraction;
     match view.library.filter(|library| library.alone) {

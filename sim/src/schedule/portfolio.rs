@@ -1,6 +1,7 @@
 //! Solves one piece: bounds and list schedules first, then search waves. They widen until one proves the answer or the
-//! work limit is spent. The integer program follows with the time that is left. sim/README.md reports other attempts on
-//! passes of models, and the effect of leaving parts out.
+//! work limit is spent. With a time limit, the integer program uses the time that is left; [`ExactMethod::Ilp`] skips
+//! the waves. Pieces of more than [`SEARCHABLE`] operators keep their list schedule. sim/README.md reports the effect
+//! of leaving methods out.
 
 use super::bounds::{OperatorBitset, PrecedenceSets, find_only_across, set_members};
 use super::cores::pair_by_index;

@@ -43,8 +43,8 @@ impl PlanSearch<'_> {
         all[place]
     }
 
-    /// Lower bound on all plans of a stopped search: those found, those that the stop has left, and those that the
-    /// tolerances of splits and mixes leave.
+    /// Lower bound on the steps of all plans of a stopped search. It covers the plans found, the plans that the search
+    /// did not reach, and the splits and mixes that its tolerances allowed it to skip.
     pub(crate) fn lower_bound_when_stopped(
         &self,
         found: &FoundPlans,

@@ -1,5 +1,5 @@
-//! The one enumeration of a space's plans, decision by decision. It notes the rule that each discarded choice breaks, so that it also says why
-//! a space has no plans.
+//! Enumerates a space's plans, decision by decision. It notes the rule that each discarded choice breaks, so it also
+//! says why a space has no plans. Nothing else enumerates plans.
 
 use crate::ask::{PlanSpace, Splits, schedule_name};
 use crate::planner::Job;

@@ -1,5 +1,5 @@
-//! Why there is no plan to choose from: the rule that the plans nearest to obeying all rules break, and the nearest values with which there
-//! are plans.
+//! Explains why there is no plan to choose from. The explanation has the rule that the nearest plans break, and the
+//! nearest values with which there are plans.
 
 use crate::ask::{DECISIONS, Degree, PlanSpace, SCHEDULES, Splits, schedule_name};
 use crate::planner::Job;
@@ -27,9 +27,10 @@ fn degrees() -> impl Iterator<Item = (&'static str, Degree)> {
 }
 
 impl PlanSpace {
-    /// Why a value asked for can be in no plan of the job, or all of them together in none of `space`, which is searched for them (this one, or a
-    /// larger one with the same values): the rule broken with its number, and the nearest values with which there are plans. `None` where every value
-    /// is in a plan and there are plans of the space. `cluster` is the job's fabric with all devices that it can join.
+    /// Explains why a requested value is in no plan of the job, or why `space` has no plan with all of them. `space` is
+    /// this space, or a larger one with the same values. The error has the broken rule with its number, and the nearest
+    /// values with which there are plans. `None` if every value is in a plan and the space has plans. `cluster` is the
+    /// job's fabric with all devices that it can join.
     #[must_use]
     pub fn fault(&self, space: &Self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         if let Some(rule) = self.broken_without_layout(job) {

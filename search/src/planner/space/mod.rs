@@ -1,4 +1,5 @@
-//! Which plans there are: the choices that a space leaves open, its families of plans, its policies, and why none is left.
+//! Lists the plans of a space: the choices that it leaves open, its families of plans and its policies. It also
+//! explains why no plan is left.
 
 mod documented;
 pub(crate) mod enumerate;
