@@ -118,12 +118,16 @@ impl ChipDocument {
         document::field_value(&self.table, key)
     }
 
-    /// Sets a field in a table that the file has. It replaces alternatives: `read_bytes_per_cycle` replaces
-    /// `read_gb_per_s`.
+    /// Sets a field in a table that the file has, or in `[tensor.accumulators]`, which any chip can have. It replaces
+    /// alternatives: `read_bytes_per_cycle` replaces `read_gb_per_s`.
     ///
     /// # Errors
     /// No such table, or a field that is a table itself. [`Self::build_accelerator`] refuses unknown fields.
     pub fn set_field(&mut self, key: &str, value: &FieldValue) -> Result<(), FileFault> {
+        let tensor = self.table.get_mut("tensor").and_then(toml::Value::as_table_mut);
+        if let Some(tensor) = tensor.filter(|_| key.starts_with("tensor.accumulators.")) {
+            tensor.entry("accumulators").or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        }
         document::set_field(&mut self.table, key, value, &self.file)
     }
 
@@ -210,7 +214,7 @@ pub(super) fn is_measured(key: &str) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::super::energy::default_static_power;
-    use super::super::{phaze, template_names, templates};
+    use super::super::{chip_area, phaze, template_names, templates};
     use super::*;
     use crate::units::Bytes;
     use proptest::prelude::*;
@@ -283,6 +287,24 @@ mod tests {
         document.set_field("tensor.colums", &FieldValue::Number(1.0)).unwrap();
         let unknown = document.build_accelerator().unwrap_err().to_string();
         assert!(unknown.contains("unknown field `colums`, expected one of `cores`"), "{unknown}");
+    }
+
+    #[test]
+    fn any_chip_can_be_given_accumulators_which_take_area() {
+        let with = |kib: f64| {
+            let mut document = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+            let ports = ["read_bytes_per_cycle", "write_bytes_per_cycle"].map(|key| (key, 2048.0));
+            for (key, value) in [("capacity_kib", kib)].into_iter().chain(ports) {
+                document.set_field(&format!("tensor.accumulators.{key}"), &FieldValue::Number(value)).unwrap();
+            }
+            document.build_accelerator().unwrap()
+        };
+        let plain = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true).build_accelerator().unwrap();
+        let area = |chip: &Accelerator| chip_area(chip).unwrap().total_area().0;
+        assert_eq!(with(0.0), plain);
+        let larger = with(4096.0);
+        assert_eq!(larger.tensor.accumulation.memory().unwrap().capacity, Bytes(4096 << 10));
+        assert!(area(&larger) > area(&with(2048.0)) && area(&with(2048.0)) > area(&plain));
     }
 
     proptest! {

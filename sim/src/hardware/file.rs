@@ -340,7 +340,9 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         area_model: match &raw.area {
             None => AreaModel::Undisclosed,
             Some(AreaTable::Phaze22nm) => AreaModel::Phaze22nm,
-            Some(AreaTable::UnitAreas(floorplan)) => AreaModel::UnitAreas(floorplan.clone()),
+            Some(AreaTable::UnitAreas(floorplan)) => {
+                AreaModel::UnitAreas(Box::new(Floorplan::clone(floorplan).with_accumulators(accumulation.memory())))
+            }
         },
         energy,
         calibration,

@@ -1,6 +1,6 @@
 //! The contents of a die, as a chip's file lists them. `units.rs` has the areas.
 
-use super::super::{Accelerator, DieLink, HbmGeneration, MemoryLevel, MemoryScope, ProcessNode};
+use super::super::{Accelerator, AccumulatorMemory, DieLink, HbmGeneration, MemoryLevel, MemoryScope, ProcessNode};
 use crate::files::FileFault;
 use crate::limits;
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,12 @@ impl SramArray {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
     }
 
+    /// A core's accumulators, which are read and written in the same cycle.
+    fn of_accumulators(memory: &AccumulatorMemory) -> Self {
+        let capacity_kib = memory.capacity.as_f64() / 1024.0;
+        Self { name: "accumulators".into(), capacity_kib, count: 1, kind: SramKind::Scratchpad, ports: 2 }
+    }
+
     /// Names of memories in the area breakdown.
     pub const PART: [&'static str; 4] = ["register_file", "local_buffer", "instruction_cache", "global_buffer"];
 }
@@ -157,15 +163,7 @@ impl Floorplan {
         // Vector cores are spread over the tensor cores; a fraction of one is rounded up.
         let lanes = (vector.cores * vector.lanes).div_ceil(tensor);
         let mut core_memory = on_chip(MemoryScope::Core, "local_buffer");
-        if let Some(memory) = accelerator.tensor.accumulation.memory() {
-            core_memory.push(SramArray {
-                name: "accumulators".into(),
-                capacity_kib: memory.capacity.as_f64() / 1024.0,
-                count: 1,
-                kind: SramKind::Scratchpad,
-                ports: 2,
-            });
-        }
+        core_memory.extend(accelerator.tensor.accumulation.memory().map(SramArray::of_accumulators));
         if let Some(buffer) = vector.buffer {
             let count = vector.cores.div_ceil(tensor);
             let capacity_kib = buffer.as_f64() / 1024.0;
@@ -206,6 +204,13 @@ impl Floorplan {
             die_to_die_tb_per_s: 0.0,
             base: None,
         }
+    }
+
+    /// This floorplan with the arrays' accumulators, unless it lists them.
+    pub(in super::super) fn with_accumulators(mut self, memory: Option<&AccumulatorMemory>) -> Self {
+        let missing = memory.map(SramArray::of_accumulators);
+        self.core_memory.extend(missing.filter(|own| self.core_memory.iter().all(|listed| listed.name != own.name)));
+        self
     }
 
     /// The core of a GPU whose die is not disclosed: one fp32 unit per lane, and the integer and control lanes of the
