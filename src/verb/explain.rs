@@ -6,8 +6,8 @@ use crate::failure::{self, Failure, OrInput, OrOther};
 use crate::progress;
 use crate::verb::job::count_up_to;
 use crate::verb::job::run::run_path;
-use crate::verb::search::models;
 use crate::verb::search::question::SearchQuestion;
+use crate::verb::search::{SearchRequest, models};
 use crate::verb::serve::explain::{NamedAlternatives, explain_serving};
 use results::answer::step::StepRecord;
 use results::report;
@@ -98,7 +98,8 @@ pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Fail
         .best
         .as_ref()
         .ok_or_else(|| refused("found no design that runs the model; there is nothing to explain"))?;
-    let question = SearchQuestion::load_again(record.asked.clone())?;
+    let question = SearchQuestion::load_again(record.asked.clone())?
+        .with_clocks_lowered_to(record.lowered_to_w, &SearchRequest::default())?;
     if question.digest_of_question(record.seed) != record.question {
         let cure = "built-in files that it names have changed; run it again";
         return Err(refused(&format!("answers a question that means something else by now: {cure}")));

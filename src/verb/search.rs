@@ -34,12 +34,16 @@ use results::run::search_run::{self, FoundFiles, SearchRun};
 use results::store::design::DesignRow;
 use results::text::{format_count, format_heading, format_percent, format_rate};
 use search::bad_end::bad_end_factor;
-use search::design::{DecisionEffort, DesignAnswer, DesignSearch, DesignWatch, RobustSearch, decide_under_draws};
+use search::design::{
+    DecisionEffort, DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, RobustSearch, decide_under_draws,
+};
 use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
 use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use search::space::{DesignId, EfficiencyChoice};
 use sim::files::carried::Files;
+use sim::hardware::Accelerator;
+use sim::units::Watts;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -273,15 +277,77 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
     }
     let start = Instant::now();
     let limit = stop::StopLimit::new(call, arguments.posed.asked.time_limit)?;
-    let progress = progress::ProgressDisplay::begin_phase(call, "reading the question and preparing plans");
-    let question = SearchQuestion::read_question(&arguments.posed)?;
+    let mut question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
-    prepare_and_search(&question, |searched, search| {
-        let out =
-            claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
-        let mut times = BTreeMap::from([("prepare".to_owned(), start.elapsed().as_secs_f64())]);
+    let out = claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
+    let round = SearchRound { arguments, call, limit: &limit, out: &out, digest: &digest, start };
+    for lowered in 0.. {
+        match round.search_and_answer(&question, lowered < MOST_LOWERED)? {
+            Some(power) => question = question.with_clocks_lowered_to(Some(power.0), &arguments.posed)?,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// A search of a call. It starts again, with its chips at lower clocks, where the best chip is better at one.
+struct SearchRound<'a> {
+    arguments: &'a SearchArguments,
+    call: &'a Call,
+    limit: &'a stop::StopLimit,
+    out: &'a DirectoryClaim,
+    digest: &'a str,
+    /// Start of the first round.
+    start: Instant,
+}
+
+impl SearchRound<'_> {
+    /// Searches, and writes and prints the answer; or, if chips `may_be_lowered`, returns the power at whose clocks the
+    /// search is to start again.
+    fn search_and_answer(&self, question: &SearchQuestion, may_be_lowered: bool) -> Result<Option<Watts>, Failure> {
+        prepare_and_search(question, |searched, search| {
+            let mut times = BTreeMap::from([("prepare".to_owned(), self.start.elapsed().as_secs_f64())]);
+            let searching = Instant::now();
+            let progress =
+                progress::ProgressDisplay::begin_phase(self.call, "bounding chips and planning for the first");
+            let (answer, grown) = self.search_designs(question, (searched, search), &progress)?;
+            times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
+            let stopped = self.limit.stopped_by();
+            if may_be_lowered
+                && stopped.is_none()
+                && let Some(power) = power_of_slower_clock(question, searched, &answer)
+            {
+                return Ok(Some(power));
+            }
+            let (deciding, seed) = (Instant::now(), self.arguments.seed);
+            progress.next_phase("asking how sure the choice is");
+            let effort = DecisionEffort { draws: self.arguments.draws as usize, seed, ..DecisionEffort::default() };
+            let decision = decide_answer(search, &answer, effort, &|| self.limit.is_reached());
+            times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
+            progress.next_phase("explaining the best chip and comparing it");
+            let (digest, progress_table) = (self.digest.to_owned(), Some(grown.to_csv()));
+            let about =
+                RecordContext { digest, seed, stopped, decision, grown: progress_table, start: self.start, times };
+            let found = conclude_search(question, searched, &answer, about, self.call)?;
+            drop(progress);
+            write_and_print(self.call, self.out, self.arguments.format, found, |record| {
+                match self.arguments.details {
+                    true => report_with_progress(record, &grown),
+                    false => report::run_summary(record, &self.out.path().display().to_string()),
+                }
+            })?;
+            Ok(None)
+        })
+    }
+
+    /// The answer of the search, and how its bounds grew together.
+    fn search_designs(
+        &self,
+        question: &SearchQuestion,
+        (searched, search): (&SearchedModelSet<'_>, &DesignSearch<'_>),
+        progress: &progress::ProgressDisplay,
+    ) -> Result<(DesignAnswer, ProgressTable), Failure> {
         let (searching, aim) = (Instant::now(), question.aim);
-        progress.next_phase("bounding chips and planning for the first");
         let mut grown = ProgressTable::new(aim.objective, searched.objective_scale(), searched.space)
             .with_bad_ends(searched.robust);
         // The search decides chips in the order of their bounds, so the gap predicts the time to the proof. After the
@@ -303,7 +369,7 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
             };
             progress.say_progress(search_line(now, gap, aim.objective, searched.objective_scale()), left);
         };
-        let watch = DesignWatch { stop: &|| limit.is_reached(), told: &mut told };
+        let watch = DesignWatch { stop: &|| self.limit.is_reached(), told: &mut told };
         let answer = search.run_design_search(watch).map_err(|why| failure::file_failure(&question.name, why, ""))?;
         let outside = &answer.outside;
         // For boxes this is known only now.
@@ -312,25 +378,46 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
             && outside.refused < outside.total()
         {
             progress.next_phase("searching the limits that would leave a chip");
-            return Err(within::nothing_within_limits(&question.name, &arguments.posed.asked, searched.space));
+            return Err(within::nothing_within_limits(&question.name, &self.arguments.posed.asked, searched.space));
         }
         grown.finish_with(&answer);
-        times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
-        let stopped = limit.stopped_by();
-        let (deciding, seed) = (Instant::now(), arguments.seed);
-        progress.next_phase("asking how sure the choice is");
-        let effort = DecisionEffort { draws: arguments.draws as usize, seed, ..DecisionEffort::default() };
-        let decision = decide_answer(search, &answer, effort, &|| limit.is_reached());
-        times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
-        progress.next_phase("explaining the best chip and comparing it");
-        let about = RecordContext { digest, seed, stopped, decision, grown: Some(grown.to_csv()), start, times };
-        let found = conclude_search(&question, searched, &answer, about, call)?;
-        drop(progress);
-        write_and_print(call, &out, arguments.format, found, |record| match arguments.details {
-            true => report_with_progress(record, &grown),
-            false => report::run_summary(record, &out.path().display().to_string()),
-        })
-    })
+        Ok((answer, grown))
+    }
+}
+
+/// Times that a search starts again with its chips at lower clocks.
+const MOST_LOWERED: u32 = 6;
+/// The least gain at lower clocks for which a search starts again: below, one clock is about as good as the other.
+const LEAST_LOWERED: f64 = 0.005;
+
+/// The power of the best chip at a lower clock at which it is better by more than the gap of the search. At the clocks
+/// that this power allows, the search finds a chip that is no worse.
+fn power_of_slower_clock(
+    question: &SearchQuestion,
+    searched: &SearchedModelSet<'_>,
+    answer: &DesignAnswer,
+) -> Option<Watts> {
+    let found = &answer.designs[answer.best?];
+    let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { return None };
+    let chip = searched.space.chip_of_design(found.id).ok()?;
+    let models = models_of_design(question, searched, (found.id, &chip), evaluation)?;
+    let slower = notes::find_slower_clock(question.aim.objective, &models)?;
+    (slower.gain > question.aim.gap.max(LEAST_LOWERED)).then_some(slower.power)
+}
+
+/// The models of a question on a design, each with its plan and its share; `None` if a model has no plan.
+fn models_of_design<'a>(
+    question: &SearchQuestion,
+    searched: &'a SearchedModelSet<'_>,
+    (id, chip): (DesignId, &'a Accelerator),
+    evaluation: &'a [DesignEvaluation],
+) -> Option<Vec<(Job<'a>, &'a RankedPlan, f64)>> {
+    let models = question.all_models().zip(evaluation).enumerate();
+    let on_design = models.map(|(model, (of, one))| {
+        let ranked: &RankedPlan = one.outcome.as_ref().ok()?;
+        Some((searched.job_on_design(model, id, chip), ranked, question.share_of_model(of)))
+    });
+    on_design.collect()
 }
 
 /// How sure an answer is under draws of what is not known. A search by bad ends has its own rule of doubt.
@@ -431,6 +518,7 @@ pub fn conclude_search(
         comparison,
         decision,
         front,
+        lowered_to_w: question.study.space.limits.lower_to_w,
         asked,
         times,
     };
@@ -588,10 +676,8 @@ fn best_design(
         plans.clear();
     }
     let mut notes = notes::notes_on_best(question, found.id, (&rows[index], answer.is_complete()));
-    if let [one] = &evaluation[..]
-        && let Ok(ranked) = &one.outcome
-    {
-        notes.extend(notes::note_on_slower_clock(question, &searched.job_on_design(0, found.id, &chip), ranked));
+    if let Some(models) = models_of_design(question, searched, (found.id, &chip), evaluation) {
+        notes.extend(notes::notes_on_slower_clocks(question, &models));
     }
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
@@ -605,7 +691,7 @@ pub fn describe_design(
 ) -> Result<BestDesign, Failure> {
     let (step, evaluate_with) = models::step_record(question, id, job, ranked)?;
     let mut notes = notes::notes_on_best(question, id, (&design, true));
-    notes.extend(notes::note_on_slower_clock(question, job, ranked));
+    notes.extend(notes::notes_on_slower_clocks(question, &[(*job, ranked, 1.0)]));
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 

@@ -333,6 +333,7 @@ impl<'a> PreparedSweep<'a> {
             best,
             comparison: None,
             decision: None,
+            lowered_to_w: None,
             front: None,
             asked: facts.asked.clone(),
             times: BTreeMap::from([

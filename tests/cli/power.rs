@@ -61,3 +61,37 @@ fn a_limit_of_power_lowers_the_clock_of_the_chip_that_every_verb_takes() {
     );
     assert!(!dir.path().join("none").exists());
 }
+
+/// The clock is a choice where energy counts: what a limit of power finds, a larger one finds too.
+#[test]
+fn a_larger_limit_of_power_is_never_worse() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("relatives.toml"), RELATIVES).unwrap();
+    let search = |objective: &str, watts: &str| {
+        let out = format!("{objective}-{watts}");
+        let asked = ["search", "opt-350m", "--study", "relatives.toml", "--sequence-length", "1024", "--draws", "0"];
+        let limited = ["--objective", objective, "--max-power", watts, "--front", "none", "--out", &out];
+        run_coplace_in(dir.path(), &[&asked[..], &limited].concat()).expect_result();
+        read_record(&dir.path().join(out))
+    };
+    for (objective, more_is_better) in [("energy-per-token", false), ("per-watt", true)] {
+        let values = ["140", "200", "1000"].map(|watts| {
+            let record = search(objective, watts);
+            assert_eq!(record["certificate"]["open"], 0);
+            record["certificate"]["best"].as_f64().unwrap()
+        });
+        let worse = |a: f64, b: f64| if more_is_better { a / b } else { b / a };
+        let found = values.windows(2).all(|pair| worse(pair[0], pair[1]) < 1.005);
+        assert!(found, "{objective}: {values:?}");
+    }
+    let record = search("energy-per-token", "900");
+    let (limit, design) = (record["lowered_to_w"].as_f64().unwrap(), &record["best"]["design"]);
+    assert!(design["peak_power_w"].as_f64().unwrap() <= limit && limit < 900.0, "{design}");
+    // The run is asked again at these clocks, and its directory is that of the same question.
+    let explained = run_coplace_in(dir.path(), &["explain", "energy-per-token-900"]).expect_result();
+    let clock = design["lowered_clock_mhz"].as_f64().unwrap();
+    assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz")), "{explained}");
+    assert_eq!(search("energy-per-token", "900")["best"], record["best"]);
+    // Where speed counts, the highest clock is best.
+    assert!(search("throughput", "900")["lowered_to_w"].is_null());
+}

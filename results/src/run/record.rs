@@ -129,6 +129,10 @@ pub struct SearchRecord {
     /// The front, if one was searched for. `None` in older records and in sweeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<FrontRecord>,
+    /// The power in W down to whose clocks the search lowered its chips, below what was asked, because they take less
+    /// energy there; absent where the highest clocks are best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lowered_to_w: Option<f64>,
     /// The question as a value, with the texts of the files that it names.
     pub asked: Question,
     /// Wall-clock times in seconds, by phase. The only part that differs between two runs with one seed.

@@ -85,6 +85,7 @@ pub(crate) fn record() -> SearchRecord {
         }),
         comparison: None,
         decision: None,
+        lowered_to_w: None,
         front: None,
         asked: question(),
         times: BTreeMap::from([("search".into(), 1.25)]),

@@ -232,7 +232,7 @@ impl Grid {
             peak_power: Watts(least_sustained_power(&small, &fast).0 * (1.0 - ROUNDING)),
             cost_usd: least_chip_cost(&small).map_err(|why| why.to_string())?.map(|cost| cost * (1.0 - ROUNDING)),
         };
-        let unlimited = ChipLimits { max_power_w: None, ..*limits };
+        let unlimited = ChipLimits { max_power_w: None, lower_to_w: None, ..*limits };
         if let Some(why) = unlimited.first_exceeded(&least) {
             return Ok(Enclosed::Outside(why));
         }

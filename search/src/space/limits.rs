@@ -17,6 +17,9 @@ pub struct ChipLimits {
     pub max_area_mm2: Option<f64>,
     /// Power under the heaviest sustained load, in W. The clock is lowered to meet it, as far as possible.
     pub max_power_w: Option<f64>,
+    /// A lower limit of power that the search chose, in W: the clocks that it allows take less energy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lower_to_w: Option<f64>,
     /// Manufacturing cost, in USD.
     pub max_cost_usd: Option<f64>,
     /// Least memory capacity, in GiB.
@@ -148,10 +151,14 @@ pub enum OutsideReason {
 }
 
 impl ChipLimits {
+    fn most_power(&self) -> Option<Watts> {
+        [self.max_power_w, self.lower_to_w].into_iter().flatten().map(Watts).reduce(Watts::min)
+    }
+
     /// The most power that a chip with this area may take, and whether the limit is that of cooling.
     #[must_use]
     pub fn power_limit(&self, constants: &Constants, area: SquareMillimeters) -> Option<(Watts, bool)> {
-        let given = self.max_power_w.map(Watts);
+        let given = self.most_power();
         if self.lift_build_limits {
             return given.map(|most| (most, false));
         }
@@ -257,7 +264,7 @@ impl ChipLimits {
         let dear = |most: f64| figures.cost_usd.is_none_or(|cost| cost > most);
         let all = [
             (OutsideReason::Area, self.max_area_mm2.is_some_and(|most| figures.area.0 > most)),
-            (OutsideReason::Power, self.max_power_w.is_some_and(|most| figures.peak_power.0 > most)),
+            (OutsideReason::Power, self.most_power().is_some_and(|most| figures.peak_power > most)),
             (OutsideReason::Cost, self.max_cost_usd.is_some_and(dear)),
         ];
         all.into_iter().filter(|(_, exceeds)| *exceeds).map(|(why, _)| why)

@@ -168,6 +168,8 @@ impl From<SpaceSpec> for SpaceFile {
             max_hbm_gib,
             min_hbm_gb_per_s,
             lift_build_limits,
+            // A choice of the search, not of the study.
+            lower_to_w: _,
         } = spec.limits;
         let reference_chip = Some(spec.reference_chip);
         let file = Self {
@@ -210,6 +212,7 @@ impl TryFrom<SpaceFile> for SpaceSpec {
         let limits = ChipLimits {
             max_area_mm2: file.max_area_mm2,
             max_power_w: file.max_power_w,
+            lower_to_w: None,
             max_cost_usd: file.max_cost_usd,
             min_hbm_gib: file.min_hbm_gib,
             max_hbm_gib: file.max_hbm_gib,

@@ -7,7 +7,7 @@ use search::objective::Objective;
 use search::planner::{Job, PlanSpace, RankedPlan, search_plans};
 use search::space::DesignId;
 use sim::hardware::{lower_clock, lowest_clock, sustained_power};
-use sim::units::{Hertz, SquareMillimeters};
+use sim::units::{Hertz, SquareMillimeters, Watts};
 
 /// Below this used fraction, an area counts as unused.
 const USED: f64 = 0.95;
@@ -43,14 +43,19 @@ fn note_on_lowered_clock(question: &SearchQuestion, id: DesignId, row: &DesignRo
     let lowered = chip.lowered?;
     let limits = question.space.limits();
     let (most, cooled) = limits.power_limit(&chip.constants, SquareMillimeters(row.area_mm2))?;
-    let cooled = if cooled { ", which is what its dies can be cooled at" } else { "" };
+    let watts = if most.0.fract() == 0.0 { format!("{:.0}", most.0) } else { format!("{:.1}", most.0) };
+    let why = match (limits.lower_to_w == Some(most.0), cooled) {
+        (true, _) => "where it is best".to_owned(),
+        (false, true) => format!(
+            "at a higher clock the heaviest load takes more than {watts} W, which is what its dies can be cooled at"
+        ),
+        (false, false) => format!("at a higher clock the heaviest load takes more than {watts} W"),
+    };
     Some(format!(
-        "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the design value: at a higher clock \
-        the heaviest load takes more than {} W{cooled}.",
+        "The clock is lowered from {:.0} to {:.0} MHz, and the voltage to {:.2} of the design value: {why}.",
         lowered.from.0 / 1e6,
         chip.clock.0 / 1e6,
         lowered.voltage_fraction,
-        if most.0.fract() == 0.0 { format!("{:.0}", most.0) } else { format!("{:.1}", most.0) }
     ))
 }
 
@@ -87,37 +92,73 @@ fn note_on_free_silicon(question: &SearchQuestion, id: DesignId) -> Option<Strin
     })
 }
 
-/// Says at which lower clock the found chip takes less energy, or is faster per watt, under its own plan. The search
-/// tries each chip at the highest clock that the limits allow, and its proof is of these clocks.
-pub(super) fn note_on_slower_clock(question: &SearchQuestion, job: &Job<'_>, ranked: &RankedPlan) -> Option<String> {
+/// Gains by a slower clock below this part are not worth a word.
+const LEAST_GAIN: f64 = 0.002;
+
+/// A lower clock of a chip at which its plans cost less.
+pub(super) struct SlowerClock {
+    clock: Hertz,
+    /// Power under the heaviest sustained load at that clock.
+    pub power: Watts,
+    /// The part of the cost that is saved.
+    pub gain: f64,
+}
+
+/// The lower clock at which a chip takes least energy, or is fastest per watt, under the plans of its models, each with
+/// its share among them.
+pub(super) fn find_slower_clock(objective: Objective, models: &[(Job<'_>, &RankedPlan, f64)]) -> Option<SlowerClock> {
     /// Clocks from the lowest to the chip's own.
     const STEPS: u32 = 20;
-    /// Gains below this part are not worth a word.
-    const LEAST_GAIN: f64 = 0.002;
-    let by_energy = match question.aim.objective {
-        Objective::EnergyPerToken => true,
-        Objective::PerWatt => false,
-        _ => return None,
-    };
-    let plan = PlanSpace::of_plan(&ranked.plan);
-    let cost_at = |clock: Hertz| {
+    let (own, ..) = models.first()?;
+    let power_at = |clock: Hertz| sustained_power(&lower_clock(own.chip, clock)).peak_power();
+    let cost_of = |job: &Job<'_>, plan: &PlanSpace, clock: Hertz| {
         let chip = lower_clock(job.chip, clock);
-        let answer = search_plans(&Job { chip: &chip, ..*job }, &plan, 1).ok()?;
+        let answer = search_plans(&Job { chip: &chip, ..*job }, plan, 1).ok()?;
         let found = answer.best.first()?;
-        let per_watt = || found.time.total.0 * sustained_power(&chip).peak_power().0;
-        Some(if by_energy { found.energy.0 } else { per_watt() })
+        match objective {
+            Objective::EnergyPerToken => Some(found.energy.0),
+            Objective::PerWatt => Some(found.time.total.0 * power_at(clock).0),
+            _ => None,
+        }
     };
-    let (own, lowest) = (job.chip.clock, lowest_clock(job.chip));
+    let cost_at = |clock: Hertz| {
+        let costs = models
+            .iter()
+            .map(|(job, ranked, share)| Some(cost_of(job, &PlanSpace::of_plan(&ranked.plan), clock)?.powf(*share)));
+        costs.product::<Option<f64>>()
+    };
+    let (own, lowest) = (own.chip.clock, lowest_clock(own.chip));
     let at = |step: u32| Hertz(lowest.0 + (own.0 - lowest.0) * f64::from(step) / f64::from(STEPS));
     let known = cost_at(own)?;
     let slower = (0..STEPS).filter_map(|step| Some((at(step), cost_at(at(step))?)));
-    let (clock, least) =
-        slower.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, cost)| *cost < known * (1.0 - LEAST_GAIN))?;
-    let unit = if by_energy { "energy" } else { "watts per token and second" };
-    Some(format!(
-        "At {:.0} MHz this chip takes {:.1} % less {unit} under the same plan: every chip is tried at the highest \
-        clock that its limits allow, and the proof is of these clocks. Lower clock_mhz or --max-power to go on.",
-        clock.0 / 1e6,
-        100.0 * (1.0 - least / known)
-    ))
+    let (clock, least) = slower.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let gain = 1.0 - least / known;
+    (gain > LEAST_GAIN).then(|| SlowerClock { clock, power: power_at(clock), gain })
+}
+
+/// Says at which clocks chips were searched, and whether the found one takes less energy, or is faster per watt, at a
+/// lower one still.
+pub(super) fn notes_on_slower_clocks(
+    question: &SearchQuestion,
+    models: &[(Job<'_>, &RankedPlan, f64)],
+) -> impl Iterator<Item = String> {
+    let unit = match question.aim.objective {
+        Objective::EnergyPerToken => "energy",
+        _ => "watts per token and second",
+    };
+    let lowered = question.space.limits().lower_to_w.map(|watts| {
+        format!(
+            "Every chip runs at the highest clock that its limits and {watts:.0} W allow, and the proof is of these \
+            clocks: at the clocks of higher limits, the best chips take more {unit}."
+        )
+    });
+    let slower = find_slower_clock(question.aim.objective, models).map(|slower| {
+        format!(
+            "At {:.0} MHz this chip takes {:.1} % less {unit} under the same plan: every chip is tried at the highest \
+            clock that its limits allow, and the proof is of these clocks. Lower clock_mhz or --max-power to go on.",
+            slower.clock.0 / 1e6,
+            100.0 * slower.gain
+        )
+    });
+    [lowered, slower].into_iter().flatten()
 }

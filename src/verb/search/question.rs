@@ -66,22 +66,31 @@ pub struct SearchQuestion {
 impl SearchQuestion {
     /// Reads a request and loads its question.
     pub fn read_question(request: &SearchRequest) -> Result<Self, Failure> {
-        Self::load(request.question()?, request)
+        Self::load(request.question()?, request, None)
     }
 
     /// Loads a recorded question again.
     pub fn load_again(asked: Question) -> Result<Self, Failure> {
-        Self::load(asked, &SearchRequest::default())
+        Self::load(asked, &SearchRequest::default(), None)
+    }
+
+    /// The same question of chips at the clocks that a lower limit of power allows, if there is one.
+    pub fn with_clocks_lowered_to(self, watts: Option<f64>, request: &SearchRequest) -> Result<Self, Failure> {
+        match watts {
+            Some(_) => Self::load(self.asked, request, watts),
+            None => Ok(self),
+        }
     }
 
     /// Loads what a question names; errors name the options of the request that it came from.
-    fn load(asked: Question, request: &SearchRequest) -> Result<Self, Failure> {
+    fn load(asked: Question, request: &SearchRequest, lower_to_w: Option<f64>) -> Result<Self, Failure> {
         let name = asked.study.clone().unwrap_or_else(|| "the question".to_owned());
         let Some(study) = Study::of_question(&asked) else {
             return Err(failure::file_failure(&name, "asks about one chip", "search and sweep take a space of chips"));
         };
         let mut questions = study.workloads.iter().map(|work| {
             let mut study = study.clone();
+            study.space.limits.lower_to_w = lower_to_w;
             let cluster = &mut study.cluster;
             cluster.devices = work.devices.unwrap_or(cluster.devices);
             cluster.global_batch_sequences = work.global_batch_sequences.unwrap_or(cluster.global_batch_sequences);
