@@ -276,7 +276,12 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
         rates_are_measured: false,
         sustained_clock_fraction: 1.0,
         tensor,
-        vector: VectorCores { cores, lanes: lanes_per_core(r, tensor.arrays_per_core), buffer: None },
+        vector: VectorCores {
+            cores,
+            lanes: lanes_per_core(r, tensor.arrays_per_core),
+            buffer: None,
+            transcendentals_per_cycle: 0.0,
+        },
         on_chip: build_on_chip_memories(r, clock, node, fed),
         hbm: build_device_memory(r, clock, node),
         host: None,

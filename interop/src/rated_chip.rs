@@ -89,7 +89,7 @@ impl RatedChip<'_> {
                 accumulation: Accumulation::default(),
                 macs_per_unit_per_cycle: self.rates,
             },
-            vector: VectorCores { cores: 1, lanes: self.lanes, buffer: None },
+            vector: VectorCores { cores: 1, lanes: self.lanes, buffer: None, transcendentals_per_cycle: 0.0 },
             on_chip: vec![level("operands", MemoryScope::Core, NEVER_LIMITS, 2)],
             hbm: level(self.memory_name, MemoryScope::Chip, self.bandwidth, 1),
             host: self.host,

@@ -56,7 +56,7 @@ fn gpu_like() -> Accelerator {
         name: "gpu-like".to_owned(),
         clock: Hertz(1.41e9),
         tensor,
-        vector: VectorCores { cores: 108, lanes: 64, buffer: None },
+        vector: VectorCores { cores: 108, lanes: 64, buffer: None, transcendentals_per_cycle: 0.0 },
         on_chip: vec![
             level("registers", MemoryScope::Core, 256 << 10, 2.1e12),
             level("shared memory", MemoryScope::Core, 192 << 10, 1.8e11),

@@ -14,7 +14,7 @@ use coplace_sim::kernel::{
 use coplace_sim::units::{Bytes, BytesPerSecond, Hertz, Seconds};
 use proptest::prelude::*;
 
-const TYPES: [DataType; 7] = DataType::ALL;
+const TYPES: [DataType; 8] = DataType::ALL;
 const FLOWS: [Dataflow; 3] = [Dataflow::OutputStationary, Dataflow::WeightStationary, Dataflow::InputStationary];
 
 fn level(name: String, scope: MemoryScope) -> impl Strategy<Value = MemoryLevel> {
@@ -89,7 +89,7 @@ fn accelerators() -> impl Strategy<Value = Accelerator> {
             let mut accelerator = Accelerator {
                 clock: Hertz(clock),
                 tensor,
-                vector: VectorCores { cores, lanes, buffer: None },
+                vector: VectorCores { cores, lanes, buffer: None, transcendentals_per_cycle: 0.0 },
                 on_chip,
                 hbm,
                 ..template()
@@ -363,6 +363,19 @@ proptest! {
         }
         let (few, many) = (latency(&accelerator, &kernel, Span::AllCores), latency(&larger, &kernel, Span::AllCores));
         prop_assert!(many <= few * (1.0 + 1e-4), "{many} with more, {few} with fewer, {kernel:?}");
+    }
+
+    #[test]
+    fn units_for_transcendental_functions_are_never_slower(
+        accelerator in accelerators(), kernel in kernels(), units in 1e-3_f64..4.0, more in 1.0_f64..8.0
+    ) {
+        let with = |per_lane: f64| {
+            let mut chip = accelerator.clone();
+            chip.vector.transcendentals_per_cycle = per_lane * f64::from(chip.vector.lanes);
+            latency(&chip, &kernel, Span::AllCores)
+        };
+        let (none, few, many) = (with(0.0), with(units), with(units * more));
+        prop_assert!(few <= none * ROUNDING && many <= few * ROUNDING, "{none}, {few}, {many}: {kernel:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::level_rates::LevelRates;
 use super::machine::{Machine, SpanResources};
 use super::route::Route;
 use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
+use super::vector_core::Transcendentals;
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::hardware::Dataflow;
 use crate::kernel::{Direction, FusedAttention};
@@ -137,7 +138,7 @@ pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, 
     let machine = &model.machine;
     let arrays = &machine.arrays;
     let workers = view.cores.min(view.vector_cores);
-    let vector = score_count(a) * vector_cycles(a) / machine.lane_rate(view);
+    let vector = score_count(a) * lane_cycles(machine, a) / machine.lane_rate(view);
     // For weight-stationary arrays and head dimension d: q x k products over d take ceil(d / rows) k / columns folds of
     // q. Products over k take k / rows ceil(d / columns) folds, and those over q the same with q and k exchanged.
     let (rows, columns) = (ceil_div(a.head_dim as f64, arrays.rows), ceil_div(a.head_dim as f64, arrays.columns));
@@ -151,6 +152,12 @@ pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, 
     machine.calibration.launch_overhead.0 + vector.max(tensor)
 }
 
+/// Cycles of the lanes per score, beside the units for exponentials.
+fn lane_cycles(machine: &Machine, a: &FusedAttention) -> f64 {
+    Transcendentals::EXPONENTIAL.least_lane_cycles(vector_cycles(a), machine.transcendentals_per_lane)
+}
+
+/// Operations per score.
 fn vector_cycles(a: &FusedAttention) -> f64 {
     match a.direction {
         Direction::Forward => FORWARD_CYCLES,
@@ -215,7 +222,7 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
         Direction::Forward => q * d,
         Direction::Backward => 0.0,
     };
-    let vector = (q * k * vector_cycles(a) + rescale) / lanes;
+    let vector = (q * k * lane_cycles(machine, a) + rescale) / lanes;
     let kept = match a.direction {
         Direction::Forward => tq,
         Direction::Backward => tk,

@@ -23,7 +23,7 @@ impl MappingProblem {
     ) -> Self {
         let (lane_time, extra_read, extra_written) = epilogue.map_or((0.0, 0.0, 0.0), |e| {
             let function = &e.elementwise;
-            (lane_cycles(e) / machine.lane_rate(view), function.read.as_f64(), function.written.as_f64())
+            (lane_cycles(e, machine) / machine.lane_rate(view), function.read.as_f64(), function.written.as_f64())
         });
         let summed = epilogue.map_or(1, |e| e.summed.max(1));
         Self {
@@ -50,8 +50,15 @@ impl MappingProblem {
     }
 }
 
-/// Lane-cycles of elementwise work; one more per result where results are summed.
-fn lane_cycles(e: &Epilogue) -> f64 {
+/// Cycles of the lanes for elementwise work, one more per result where results are summed.
+fn lane_cycles(e: &Epilogue, machine: &Machine) -> f64 {
+    let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
+    let cycles = vector_core::lane_cycles_of_element(machine, function.function, function.direction);
+    function.elements as f64 * (cycles + sum)
+}
+
+/// Operations of elementwise work; one more per result where results are summed.
+fn operations_of_epilogue(e: &Epilogue) -> f64 {
     let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
     function.elements as f64 * (vector_core::elementwise_cycles(function.function, function.direction) + sum)
 }
@@ -103,7 +110,7 @@ pub(super) fn cost_of_contraction(
     epilogue: Option<&Epilogue>,
 ) -> KernelCost {
     let machine = &model.machine;
-    let operations = epilogue.map_or(0.0, lane_cycles);
+    let operations = epilogue.map_or(0.0, operations_of_epilogue);
     let p = MappingProblem::of_contraction(machine, view, c, epilogue);
     if let Some(stream) = p.as_stream(model, view, operations) {
         return stream;

@@ -57,6 +57,8 @@ impl SpanResources {
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) clock: f64,
+    /// Functions per lane and cycle that units beside the lanes compute.
+    pub(super) transcendentals_per_lane: f64,
     pub(super) arrays: CoreArrays,
     /// Multiply-accumulates per unit and cycle by type, achieved fraction included; fallbacks resolved.
     rates: [f64; DataType::ALL.len()],
@@ -143,6 +145,8 @@ impl Machine {
         };
         Ok(Self {
             clock: accelerator.clock.0,
+            transcendentals_per_lane: accelerator.vector.transcendentals_per_cycle
+                / f64::from(accelerator.vector.lanes),
             arrays: CoreArrays {
                 dataflow: accelerator.tensor.dataflow,
                 preload: accelerator.tensor.preload,

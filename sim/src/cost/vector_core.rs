@@ -5,8 +5,11 @@
 //! addition, multiplication and ReLU 1; division 10; square root and erf 15; sigmoid and SiLU 12; sine and cosine 13;
 //! dropout 2; the exponential inside softmax 10. Functions that it does not list are composed of those operations. So
 //! is tanh: its listed 27 is above the cost through its own sigmoid.
+//!
+//! Units beside the lanes (`vector.transcendentals_per_cycle`) take a part of the transcendental functions, so that
+//! both end at once; their energy is counted as the lanes'.
 
-use super::machine::SpanResources;
+use super::machine::{Machine, SpanResources};
 use super::route::Route;
 use super::tensor_core::ceil_nonnegative;
 use super::{Bottleneck, CostModel, KernelCost, Traffic};
@@ -44,6 +47,71 @@ const ROWS_IN_FLIGHT_ALONE: f64 = 16.0;
 /// normalisation and GELU on A100 (LLMCompass, 42 kernels) as the chip's stream. 53 rows of softmax on V100 and A100
 /// PCIe (NeuSight) reach 0.43 to 0.9, in the mean 0.68; AdamW in fp32 reaches 0.75 on H100 and 0.73 on H200.
 const BROKEN_STREAM: f64 = 0.766;
+
+/// Transcendental functions of one element that units beside the lanes can compute, and their cycles on the lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Transcendentals {
+    count: f64,
+    lane_cycles: f64,
+}
+
+impl Transcendentals {
+    const NONE: Self = Self { count: 0.0, lane_cycles: 0.0 };
+    pub(super) const EXPONENTIAL: Self = Self { count: 1.0, lane_cycles: EXP };
+    const TANH: Self = Self { count: 1.0, lane_cycles: TANH };
+    /// An exponential and a reciprocal.
+    const SIGMOID: Self = Self { count: 2.0, lane_cycles: SIGMOID };
+    /// A root and a reciprocal.
+    const ROOT_AND_DIVISION: Self = Self { count: 2.0, lane_cycles: SQUARE_ROOT + DIVISION };
+
+    fn times(self, factor: f64) -> Self {
+        Self { count: self.count * factor, lane_cycles: self.lane_cycles * factor }
+    }
+
+    fn plus(self, more: Self) -> Self {
+        Self { count: self.count + more.count, lane_cycles: self.lane_cycles + more.lane_cycles }
+    }
+
+    /// Cycles of the lanes per element, of `cycles` in all, if software gives the units the part that ends both sides
+    /// first. `units_per_lane`: functions per cycle that the units of a lane compute.
+    pub(super) fn least_lane_cycles(self, cycles: f64, units_per_lane: f64) -> f64 {
+        if units_per_lane <= 0.0 || self.count <= 0.0 {
+            return cycles;
+        }
+        let (rest, on_units) = (cycles - self.lane_cycles, self.count / units_per_lane);
+        // With a part f on the units the lanes take `cycles - f lane_cycles`, and the units f `on_units`.
+        if rest >= on_units { rest } else { cycles * on_units / (self.lane_cycles + on_units) }
+    }
+}
+
+/// The transcendental functions of an elementwise function. Erf is a polynomial on the lanes.
+fn elementwise_transcendentals(function: ElementwiseFunction, direction: Direction) -> Transcendentals {
+    use ElementwiseFunction::{Adafactor, Adam, Adam8bit, Elu, Exp, Gelu, Selu, Sigmoid, Silu, SwiGlu, Tanh};
+    match (function, direction) {
+        (Elu | Selu | Exp, Direction::Forward) | (Gelu, Direction::Backward) => Transcendentals::EXPONENTIAL,
+        (Silu | SwiGlu, _) | (Sigmoid, Direction::Forward) => Transcendentals::SIGMOID,
+        (Tanh, Direction::Forward) => Transcendentals::TANH,
+        (Adam | Adafactor, _) => Transcendentals::ROOT_AND_DIVISION,
+        (Adam8bit, _) => {
+            Transcendentals::ROOT_AND_DIVISION.plus(Transcendentals { count: 2.0, lane_cycles: 2.0 * DIVISION })
+        }
+        _ => Transcendentals::NONE,
+    }
+}
+
+fn row_transcendentals(function: RowFunction, direction: Direction) -> Transcendentals {
+    match (function, direction) {
+        (RowFunction::Softmax, Direction::Forward) => Transcendentals::EXPONENTIAL.times(2.0),
+        (RowFunction::CrossEntropy, _) => Transcendentals::EXPONENTIAL,
+        _ => Transcendentals::NONE,
+    }
+}
+
+/// Cycles of the lanes per result of an elementwise function, beside the units for transcendental functions.
+pub(super) fn lane_cycles_of_element(machine: &Machine, function: ElementwiseFunction, direction: Direction) -> f64 {
+    let cycles = elementwise_cycles(function, direction);
+    elementwise_transcendentals(function, direction).least_lane_cycles(cycles, machine.transcendentals_per_lane)
+}
 
 /// Lane-cycles per result of an elementwise function.
 #[must_use]
@@ -323,7 +391,8 @@ fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) ->
     let cycles = elementwise_cycles(e.function, e.direction);
     let operations = e.elements as f64 * cycles;
     // The lanes work in step, so a partly filled last vector takes as long as a full one.
-    let steps = ceil_nonnegative(e.elements as f64 / view.lanes) * cycles;
+    let on_lanes = lane_cycles_of_element(&model.machine, e.function, e.direction);
+    let steps = ceil_nonnegative(e.elements as f64 / view.lanes) * on_lanes;
     let busy = steps / (model.machine.clock * model.machine.calibration.vector_achieved_fraction);
     let (read, written) = (e.read.as_f64(), e.written.as_f64());
     let slower = slowdown_alone(model, view, !is_update(e.function));
@@ -366,7 +435,9 @@ fn reduction_pass(model: &CostModel, view: &SpanResources, r: &Reduction, route:
         }
     };
     let row_work = ceil_nonnegative(rows_per_core / lanes) * per_row;
-    let busy = (vectors * cycles + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
+    let on_lanes =
+        row_transcendentals(r.function, r.direction).least_lane_cycles(cycles, machine.transcendentals_per_lane);
+    let busy = (vectors * on_lanes + row_work) / (machine.clock * machine.calibration.vector_achieved_fraction);
     // Intermediates of unfused passes are half reads and half writes.
     StreamPass {
         read: read * reads + extra * 0.5,

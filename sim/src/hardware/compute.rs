@@ -171,4 +171,7 @@ pub struct VectorCores {
     pub lanes: u32,
     /// A vector core's own buffer; `None` where it shares the tensor core's local buffer.
     pub buffer: Option<Bytes>,
+    /// Transcendental functions (exponential, reciprocal, root, hyperbolic tangent) per core and cycle that units beside
+    /// the lanes compute. 0: the lanes compute them.
+    pub transcendentals_per_cycle: f64,
 }

@@ -216,6 +216,8 @@ mod tests {
     use super::super::energy::default_static_power;
     use super::super::{chip_area, phaze, template_names, templates};
     use super::*;
+    use crate::cost::{CostModel, Span};
+    use crate::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel};
     use crate::units::Bytes;
     use proptest::prelude::*;
 
@@ -305,6 +307,38 @@ mod tests {
         let larger = with(4096.0);
         assert_eq!(larger.tensor.accumulation.memory().unwrap().capacity, Bytes(4096 << 10));
         assert!(area(&larger) > area(&with(2048.0)) && area(&with(2048.0)) > area(&plain));
+    }
+
+    #[test]
+    fn units_for_transcendental_functions_take_area_and_time_off_the_lanes() {
+        let with = |units: f64| {
+            let mut document = ChipDocument::of_built_in_chip("tpu_v4").unwrap().strip_measured(true);
+            document.set_field("vector.transcendentals_per_cycle", &FieldValue::Number(units)).unwrap();
+            document.build_accelerator().unwrap()
+        };
+        let area = |units: f64| chip_area(&with(units)).unwrap().total_area().0;
+        assert!(area(256.0) > area(128.0) && area(128.0) > area(0.0));
+        let seconds = |units: f64| {
+            let mut chip = with(units);
+            // Memory is no limit.
+            let levels = chip.on_chip.iter_mut().chain([&mut chip.hbm]);
+            levels.for_each(|level| (level.read_bandwidth.0, level.write_bandwidth.0) = (1e18, 1e18));
+            let exponential = Elementwise {
+                function: ElementwiseFunction::Exp,
+                direction: Direction::Forward,
+                elements: 1 << 26,
+                read: Bytes(1 << 27),
+                written: Bytes(1 << 27),
+            };
+            CostModel::new(chip).unwrap().cost_of_kernel(&Kernel::Elementwise(exponential), Span::AllCores).latency.0
+        };
+        // Ten cycles of 2,048 lanes; a unit for every tenth lane takes half of it; one for every lane takes ten in eleven.
+        let lanes = f64::from(with(0.0).vector.lanes);
+        assert!((seconds(lanes / 10.0) / seconds(0.0) - 0.5).abs() < 1e-3);
+        assert!((seconds(lanes) / seconds(0.0) - 1.0 / 11.0).abs() < 1e-3);
+        let mut refused = ChipDocument::of_built_in_chip("tpu_v4").unwrap();
+        refused.set_field("vector.transcendentals_per_cycle", &FieldValue::Number(-1.0)).unwrap();
+        assert!(refused.build_accelerator().unwrap_err().to_string().contains("must be from 0 to 1e6"));
     }
 
     proptest! {

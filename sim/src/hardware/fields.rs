@@ -44,7 +44,7 @@ const fn describe_field(
 }
 
 /// The fields of a chip's file that a design may vary.
-pub const CHIP: [ChipField; 79] = [
+pub const CHIP: [ChipField; 80] = [
     describe_field(
         "clock_mhz",
         "MHz",
@@ -89,6 +89,12 @@ pub const CHIP: [ChipField; 79] = [
     describe_field("vector.cores", "", COUNT, "vector cores"),
     describe_field("vector.lanes", "", COUNT, "results of an addition per vector core and cycle"),
     describe_field("vector.buffer_kib", "KiB", range_from_to(1.0, MEMORY, 1024.0), "a vector core's own buffer"),
+    describe_field(
+        "vector.transcendentals_per_cycle",
+        "",
+        Some((0.0, 1e6)),
+        "exponentials, reciprocals, roots and tangents per vector core and cycle of units beside the lanes",
+    ),
     describe_field("memory.*.scope", "", None, "core: one per tensor core; chip: shared"),
     describe_field("memory.*.kind", "", None, "scratchpad: software fills it; cache: it sees all traffic"),
     describe_field("memory.*.bypass", "", None, "true: data can move past a shared scratchpad; its default"),
@@ -354,7 +360,7 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
         | "area.dies"
         | "area.pcie_generation"
         | "energy.stated.clock_mhz" => UNKNOWN,
-        "clock_mhz" => known(FieldEffect::Faster, true, true),
+        "clock_mhz" | "vector.transcendentals_per_cycle" => known(FieldEffect::Faster, true, true),
         key if ["memory.*.", "tensor.accumulators."].iter().any(|table| key.starts_with(table))
             && key.ends_with("pj_per_byte") =>
         {

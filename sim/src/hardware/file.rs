@@ -106,6 +106,7 @@ struct VectorTable {
     cores: u32,
     lanes: u32,
     buffer_kib: Option<f64>,
+    transcendentals_per_cycle: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -325,6 +326,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
             cores: raw.vector.cores,
             lanes: raw.vector.lanes,
             buffer: raw.vector.buffer_kib.map(|kib| to_bytes(kib, 1024.0)),
+            transcendentals_per_cycle: raw.vector.transcendentals_per_cycle.unwrap_or(0.0),
         },
         on_chip: levels,
         hbm,

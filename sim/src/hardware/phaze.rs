@@ -201,6 +201,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
             cores: config.num_vc,
             lanes: config.width_vc,
             buffer: Some(config.vector_local_buffer()),
+            transcendentals_per_cycle: 0.0,
         },
         on_chip: vec![
             level(

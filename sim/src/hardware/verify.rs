@@ -132,6 +132,11 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
     if vector.buffer.is_some_and(|buffer| buffer.0 > limits::LARGEST_MEMORY) {
         faults.0.push(FileFault::new("vector.buffer_kib", "more", "must be at most 1 PiB", "correct it"));
     }
+    if !(0.0..=1e6).contains(&vector.transcendentals_per_cycle) {
+        let key = "vector.transcendentals_per_cycle";
+        let cure = "give functions per vector core and cycle; 0 where the lanes compute them";
+        faults.0.push(FileFault::new(key, vector.transcendentals_per_cycle, "must be from 0 to 1e6", cure));
+    }
     check_accumulators(tensor.accumulation.memory(), faults);
     let rates = &tensor.macs_per_unit_per_cycle;
     if rates.iter().next().is_none() {

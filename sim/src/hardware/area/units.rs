@@ -166,7 +166,13 @@ impl Floorplan {
                 name: "tensor_arrays",
                 area: self.logic_area(constants, array_transistors(constants, accelerator)),
             },
-            AreaPart { name: "vector_units", area: self.logic_area(constants, vector_transistors(constants, self)) },
+            AreaPart {
+                name: "vector_units",
+                area: self.logic_area(
+                    constants,
+                    vector_transistors(constants, self) + self.transcendental_transistors(accelerator),
+                ),
+            },
             AreaPart {
                 name: "control",
                 area: self.logic_area(constants, f64::from(self.control_lanes) * area.control_lane),
@@ -186,6 +192,13 @@ impl Floorplan {
             }
         }
         parts
+    }
+
+    /// Transistors of a core's share of the units for transcendental functions.
+    fn transcendental_transistors(&self, accelerator: &Accelerator) -> f64 {
+        let (constants, vector) = (&accelerator.constants, &accelerator.vector);
+        let units = vector.transcendentals_per_cycle * f64::from(vector.cores) / f64::from(self.cores.max(1));
+        units * constants.area.transcendental_unit * fused_multiply_add_transistors(constants, 24.0, 32.0)
     }
 
     /// Area of placed and routed logic.

@@ -79,6 +79,8 @@ pub struct AreaConstants {
     pub scalar_unit: f64,
     /// mm^2 at 7 nm of what surrounds a TPU core's units.
     pub sequencer: f64,
+    /// Area of one transcendental function per cycle, in fp32 fused multiply-adds.
+    pub transcendental_unit: f64,
     /// um^2 at 7 nm of a bit of one port in a large array.
     pub sram_bit: f64,
     /// Periphery over bits, times the square root of the capacity in KiB.
