@@ -129,7 +129,7 @@ pub fn run_explain(arguments: &ExplainArguments, call: &Call) -> Result<(), Fail
     })
 }
 
-/// The number of the combination with a design's values.
+/// Returns the number of the combination with a design's values; `None` if the space has none.
 fn find_combination(question: &SearchQuestion, design: &DesignRow) -> Option<u64> {
     let dials = question.space.listed_dimensions();
     let phaze = [
@@ -209,6 +209,7 @@ impl BestDesignContext<'_> {
             more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
         };
         Ok(DesignExplanation {
+            lowered_to_w: self.question.study.space.limits.lower_to_w,
             run,
             best: self.best.design.clone(),
             limits: self.limit_uses(&built),
@@ -224,7 +225,7 @@ impl BestDesignContext<'_> {
         let limits = &self.question.study.space.limits;
         let all = [
             ("area", Some(figures.area.0), space.max_area.map(|most| most.0), "mm²"),
-            ("power", Some(figures.peak_power.0), limits.max_power_w, "W"),
+            ("power", Some(figures.peak_power.0), limits.most_power().map(|most| most.0), "W"),
             ("cost", figures.cost_usd, limits.max_cost_usd, "USD"),
             ("memory", self.best.design.peak_memory_gib, Some(self.best.step.capacity_gib), "GiB"),
         ];

@@ -8,13 +8,13 @@ pub mod models;
 mod notes;
 pub mod parts;
 pub mod question;
+mod round;
 mod within;
 
 use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
 use crate::numbers::{real_number, whole_number_in};
-use crate::progress::{self, RemainingTime, TimeLeft};
 use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
 use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
@@ -33,23 +33,21 @@ use results::run::record::{self, BestDesign, FrontRecord, SearchRecord, Versions
 use results::run::search_run::{self, FoundFiles, SearchRun};
 use results::store::design::DesignRow;
 use results::text::{format_count, format_heading, format_percent, format_rate};
+use round::SearchRound;
 use search::bad_end::bad_end_factor;
-use search::design::{
-    DecisionEffort, DesignAnswer, DesignEvaluation, DesignSearch, DesignWatch, RobustSearch, decide_under_draws,
-};
+use search::design::{DecisionEffort, DesignAnswer, DesignEvaluation, DesignSearch, RobustSearch, decide_under_draws};
 use search::objective::{CostAxes, MeasureMean, Objective, ValueScale};
 use search::planner::{Job, PreparedJob, RankedPlan};
-use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
+use search::runner::{CandidateOutcome, RunnerProgress};
 use search::space::{DesignId, EfficiencyChoice};
 use sim::files::carried::Files;
 use sim::hardware::Accelerator;
-use sim::units::Watts;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Draws of what is not known.
+/// Default number of draws of uncertain constants.
 const DRAWS: u32 = 256;
 /// Most draws.
 const MOST_DRAWS: u32 = 65_536;
@@ -236,11 +234,11 @@ impl SearchArguments {
     }
 }
 
-/// A search of a named study, for the verb that answers its table `[serve]`.
+/// A search of a named study. If the study has a table `[serve]`, the code of `coplace serve` answers it.
 pub struct StudySearch {
     pub study: String,
     pub models: Vec<String>,
-    /// True if nothing else is asked than the study says.
+    /// True if the request does not differ from the study and is not split into parts.
     pub is_plain: bool,
     pub files: Files,
     pub out: Option<PathBuf>,
@@ -248,7 +246,7 @@ pub struct StudySearch {
 }
 
 impl SearchArguments {
-    /// The search of a study that is named; `None` without one.
+    /// Returns the search of the named study; `None` if no study is named, or if the question is a recorded one.
     pub fn study_search(&self) -> Result<Option<StudySearch>, Failure> {
         let posed = self.posed.settle_study()?;
         let in_parts = self.in_parts.shard.is_some() || self.in_parts.slurm.is_some();
@@ -258,7 +256,7 @@ impl SearchArguments {
         Ok(named.map(|study| StudySearch { study, models: posed.models, is_plain, files: posed.files, out, format }))
     }
 
-    /// The same, with texts that stand in for files of the same names.
+    /// Returns the same arguments, with texts that replace files of the same names.
     pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
         self.posed.files.clone_from(files);
         self
@@ -277,135 +275,14 @@ pub fn run_search(arguments: &SearchArguments, call: &Call) -> Result<(), Failur
     }
     let start = Instant::now();
     let limit = stop::StopLimit::new(call, arguments.posed.asked.time_limit)?;
-    let mut question = SearchQuestion::read_question(&arguments.posed)?;
+    let question = SearchQuestion::read_question(&arguments.posed)?;
     let digest = question.digest_of_question(arguments.seed);
     let out = claim_run_directory(arguments.out.as_deref(), (&arguments.posed, arguments.seed), (&question, &digest))?;
-    let round = SearchRound { arguments, call, limit: &limit, out: &out, digest: &digest, start };
-    for lowered in 0.. {
-        match round.search_and_answer(&question, lowered < MOST_LOWERED)? {
-            Some(power) => question = question.with_clocks_lowered_to(Some(power.0), &arguments.posed)?,
-            None => break,
-        }
-    }
-    Ok(())
+    SearchRound { arguments, call, limit: &limit, out: &out, digest: &digest, start }.run(question)
 }
 
-/// A search of a call. It starts again, with its chips at lower clocks, where the best chip is better at one.
-struct SearchRound<'a> {
-    arguments: &'a SearchArguments,
-    call: &'a Call,
-    limit: &'a stop::StopLimit,
-    out: &'a DirectoryClaim,
-    digest: &'a str,
-    /// Start of the first round.
-    start: Instant,
-}
-
-impl SearchRound<'_> {
-    /// Searches, and writes and prints the answer; or, if chips `may_be_lowered`, returns the power at whose clocks the
-    /// search is to start again.
-    fn search_and_answer(&self, question: &SearchQuestion, may_be_lowered: bool) -> Result<Option<Watts>, Failure> {
-        prepare_and_search(question, |searched, search| {
-            let mut times = BTreeMap::from([("prepare".to_owned(), self.start.elapsed().as_secs_f64())]);
-            let searching = Instant::now();
-            let progress =
-                progress::ProgressDisplay::begin_phase(self.call, "bounding chips and planning for the first");
-            let (answer, grown) = self.search_designs(question, (searched, search), &progress)?;
-            times.insert("search".to_owned(), searching.elapsed().as_secs_f64());
-            let stopped = self.limit.stopped_by();
-            if may_be_lowered
-                && stopped.is_none()
-                && let Some(power) = power_of_slower_clock(question, searched, &answer)
-            {
-                return Ok(Some(power));
-            }
-            let (deciding, seed) = (Instant::now(), self.arguments.seed);
-            progress.next_phase("asking how sure the choice is");
-            let effort = DecisionEffort { draws: self.arguments.draws as usize, seed, ..DecisionEffort::default() };
-            let decision = decide_answer(search, &answer, effort, &|| self.limit.is_reached());
-            times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
-            progress.next_phase("explaining the best chip and comparing it");
-            let (digest, progress_table) = (self.digest.to_owned(), Some(grown.to_csv()));
-            let about =
-                RecordContext { digest, seed, stopped, decision, grown: progress_table, start: self.start, times };
-            let found = conclude_search(question, searched, &answer, about, self.call)?;
-            drop(progress);
-            write_and_print(self.call, self.out, self.arguments.format, found, |record| {
-                match self.arguments.details {
-                    true => report_with_progress(record, &grown),
-                    false => report::run_summary(record, &self.out.path().display().to_string()),
-                }
-            })?;
-            Ok(None)
-        })
-    }
-
-    /// The answer of the search, and how its bounds grew together.
-    fn search_designs(
-        &self,
-        question: &SearchQuestion,
-        (searched, search): (&SearchedModelSet<'_>, &DesignSearch<'_>),
-        progress: &progress::ProgressDisplay,
-    ) -> Result<(DesignAnswer, ProgressTable), Failure> {
-        let (searching, aim) = (Instant::now(), question.aim);
-        let mut grown = ProgressTable::new(aim.objective, searched.objective_scale(), searched.space)
-            .with_bad_ends(searched.robust);
-        // The search decides chips in the order of their bounds, so the gap predicts the time to the proof. After the
-        // proof it completes the front; the share of undecided chips predicts the time for that.
-        let (mut proving, mut deciding) = (RemainingTime::towards(aim.gap), None);
-        let mut told = |now: RunnerProgress, moment: SearchMoment| {
-            grown.add_moment(searching.elapsed().as_secs_f64(), &moment);
-            progress.next_phase("searching");
-            let gap = now.best.map(|best| 1.0 - now.bound / best);
-            let left = match gap {
-                Some(gap) if gap <= aim.gap => {
-                    let open = 1.0 - now.decided as f64 / now.total as f64;
-                    deciding
-                        .get_or_insert_with(|| RemainingTime::towards(0.0))
-                        .left_at_value(open)
-                        .map(|left| TimeLeft::about_seconds(left, "left"))
-                }
-                gap => gap.and_then(|gap| proving.left_at_slowing_value(gap, "to the proof")),
-            };
-            progress.say_progress(search_line(now, gap, aim.objective, searched.objective_scale()), left);
-        };
-        let watch = DesignWatch { stop: &|| self.limit.is_reached(), told: &mut told };
-        let answer = search.run_design_search(watch).map_err(|why| failure::file_failure(&question.name, why, ""))?;
-        let outside = &answer.outside;
-        // For boxes this is known only now.
-        if search.space.whole_region().is_some()
-            && outside.total() == search.space.chip_count()
-            && outside.refused < outside.total()
-        {
-            progress.next_phase("searching the limits that would leave a chip");
-            return Err(within::nothing_within_limits(&question.name, &self.arguments.posed.asked, searched.space));
-        }
-        grown.finish_with(&answer);
-        Ok((answer, grown))
-    }
-}
-
-/// Times that a search starts again with its chips at lower clocks.
-const MOST_LOWERED: u32 = 6;
-/// The least gain at lower clocks for which a search starts again: below, one clock is about as good as the other.
-const LEAST_LOWERED: f64 = 0.005;
-
-/// The power of the best chip at a lower clock at which it is better by more than the gap of the search. At the clocks
-/// that this power allows, the search finds a chip that is no worse.
-fn power_of_slower_clock(
-    question: &SearchQuestion,
-    searched: &SearchedModelSet<'_>,
-    answer: &DesignAnswer,
-) -> Option<Watts> {
-    let found = &answer.designs[answer.best?];
-    let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { return None };
-    let chip = searched.space.chip_of_design(found.id).ok()?;
-    let models = models_of_design(question, searched, (found.id, &chip), evaluation)?;
-    let slower = notes::find_slower_clock(question.aim.objective, &models)?;
-    (slower.gain > question.aim.gap.max(LEAST_LOWERED)).then_some(slower.power)
-}
-
-/// The models of a question on a design, each with its plan and its share; `None` if a model has no plan.
+/// Returns the models of a question on a design, each with its job, its plan and its share; `None` if a model has no
+/// plan.
 fn models_of_design<'a>(
     question: &SearchQuestion,
     searched: &'a SearchedModelSet<'_>,
@@ -420,7 +297,8 @@ fn models_of_design<'a>(
     on_design.collect()
 }
 
-/// How sure an answer is under draws of what is not known. A search by bad ends has its own rule of doubt.
+/// Returns how often an answer stays the best under draws of uncertain constants; `None` without draws, after a stop,
+/// or for a search by bad ends, which has its own rule of doubt. A failure gives a warning and `None`.
 pub fn decide_answer(
     search: &DesignSearch<'_>,
     answer: &DesignAnswer,
@@ -430,7 +308,7 @@ pub fn decide_answer(
     if effort.draws == 0 || search.robust.is_some() || stop() {
         return None;
     }
-    // The answer of the search is worth more than how sure it is.
+    // The answer of the search matters more than its confidence, so a failure here is only a warning.
     let decision = decide_under_draws(search, answer, effort, stop).unwrap_or_else(|why| {
         tracing::warn!(
             "how sure the choice is, is not known: {why}; allow more power, or fix constants (space.constants)"
@@ -440,7 +318,7 @@ pub fn decide_answer(
     decision.map(|decision| conversion::decision_record(search.space, &decision))
 }
 
-/// Prepares the plans of a question's models, and calls `with` with the search.
+/// Prepares the plans of a question's models, and calls `with` on the prepared search.
 pub fn prepare_and_search<T>(
     question: &SearchQuestion,
     with: impl FnOnce(&SearchedModelSet<'_>, &DesignSearch<'_>) -> Result<T, Failure>,
@@ -463,16 +341,16 @@ pub struct RecordContext {
     pub seed: u64,
     /// The reason why the search stopped early, if it did.
     pub stopped: Option<String>,
-    /// How sure the choice is.
+    /// The confidence in the choice; `None` if it was not computed.
     pub decision: Option<DecisionRecord>,
-    /// The gap over time.
+    /// The gap over time, as CSV.
     pub grown: Option<String>,
     /// Start of the whole search.
     pub start: Instant,
     pub times: BTreeMap<String, f64>,
 }
 
-/// The record of an answer, its designs, and the found files.
+/// Returns the record of an answer, its designs, and the files of the found chip and fabric.
 pub fn conclude_search(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
@@ -495,6 +373,13 @@ pub fn conclude_search(
     };
     let mut certificate = conversion::certificate_of(searched, answer);
     certificate.why = certificate.why.or_else(|| stopped.filter(|_| certificate.open > 0));
+    let mut best = best;
+    if let Some(above) = notes::note_on_wide_gap(question, &certificate)
+        && let Some(best) = &mut best
+    {
+        certificate.why = certificate.why.or_else(|| Some(above.clone()));
+        best.notes.push(above);
+    }
     let found = FoundFiles { progress: grown, ..found_files(question, answer, &digest)? };
     times.insert("compare".to_owned(), explaining.elapsed().as_secs_f64());
     times.insert("total".to_owned(), start.elapsed().as_secs_f64());
@@ -525,7 +410,8 @@ pub fn conclude_search(
     Ok((record, rows, found))
 }
 
-/// Writes the run directory and prints the report.
+/// Writes the run directory and prints the report. If an older run in the directory has a reason to stay, only prints
+/// the report and that reason.
 pub fn write_and_print(
     call: &Call,
     out: &DirectoryClaim,
@@ -543,7 +429,7 @@ pub fn write_and_print(
     }
     let name = out.path().file_name().unwrap_or(out.path().as_os_str()).to_string_lossy().into_owned();
     let run = SearchRun { name, record, designs };
-    // The answer of a search matters more than its files: it is printed first if they cannot be written.
+    // The answer of a search matters more than its files. It is printed even if they cannot be written.
     let written = run.write_run(out.path(), &found);
     call.note_directory(out.path());
     answer::write_answer(call, format, &run.record, |record| match &written {
@@ -556,7 +442,7 @@ pub fn write_and_print(
     written.or_unwritable().map(drop)
 }
 
-/// The report, with the progress of the proof.
+/// Returns the report with the progress of the proof.
 fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String {
     let shown = grown.rows().last().and_then(|row| row.gap);
     let besides = match (record.certificate.gap, shown) {
@@ -570,10 +456,10 @@ fn report_with_progress(record: &SearchRecord, grown: &ProgressTable) -> String 
     format!("{}{}{}{besides}", report::run_report(record), format_heading("The gap over time"), grown.to_text())
 }
 
-/// Prepares a job and the study's plans for chips.
+/// Prepares a job with the study's plans for evaluations on many chips. Fails if the space of plans is empty.
 pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<PreparedJob<'a>, Failure> {
     let space = question.study.plan.choices.clone();
-    // A study's own values are mended in the study.
+    // A fault in the study's own values is to be corrected in the study.
     let fault = match question.cluster_by_flags {
         true => space.unfit_cluster(job, &question.cluster),
         false => space.emptiness(job, &question.cluster),
@@ -584,7 +470,7 @@ pub fn prepare_job<'a>(question: &SearchQuestion, job: &Job<'a>) -> Result<Prepa
     Ok(PreparedJob::new(*job, &space).or_input()?.with_split_tolerance(question.study.tolerances().splits))
 }
 
-/// The type of the list of a front's axes, which is parsed whole.
+/// The type of the option for a front's axes, whose list is parsed as one word.
 pub fn axes_type() -> TypeId {
     TypeId::of::<NamedChoice<CostAxes>>()
 }
@@ -599,7 +485,8 @@ pub fn claim_run_directory(
     DirectoryClaim::for_run(&out).map_err(|error| failure::option_failure("--out", out.display(), error, ""))
 }
 
-/// The path of the run directory: one without the answer to another question.
+/// Returns the path of the run directory. Fails if the given directory holds the answer to another question; a default
+/// directory gets the digest in its name instead.
 fn run_path(
     given: Option<&Path>,
     (posed, seed): (&SearchRequest, u64),
@@ -641,7 +528,7 @@ fn search_line(now: RunnerProgress, gap: Option<f64>, objective: Objective, scal
     format!("best {best}{gap}; {} evaluated, {decided} of {total} chips decided", now.evaluated)
 }
 
-/// Adds the bound of the step to the rows of the front.
+/// Adds the bound of the step to the rows of the front, if the search is for one model.
 fn name_bounds(searched: &SearchedModelSet<'_>, answer: &DesignAnswer, rows: &mut [DesignRow]) -> Result<(), Failure> {
     if searched.models.len() > 1 {
         return Ok(());
@@ -658,7 +545,7 @@ fn name_bounds(searched: &SearchedModelSet<'_>, answer: &DesignAnswer, rows: &mu
     Ok(())
 }
 
-/// The best design with the figures of its step.
+/// Returns the best design with the figures of its step; `None` if there is none.
 fn best_design(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
@@ -682,7 +569,7 @@ fn best_design(
     Ok(Some(BestDesign { design: rows[index].clone(), step, models: plans, notes, evaluate_with }))
 }
 
-/// A design of a question about one model, with the figures of its step.
+/// Returns a design of a question about one model, with the figures of its step.
 pub fn describe_design(
     question: &SearchQuestion,
     job: &Job<'_>,
@@ -695,7 +582,7 @@ pub fn describe_design(
     Ok(BestDesign { design, step, models: Vec::new(), notes, evaluate_with })
 }
 
-/// The files of the best chip and its fabric.
+/// Returns the files of the best chip and its fabric; none without a best design.
 fn found_files(question: &SearchQuestion, answer: &DesignAnswer, digest: &str) -> Result<FoundFiles, Failure> {
     let Some(index) = answer.best else { return Ok(FoundFiles::default()) };
     let source =
@@ -703,7 +590,7 @@ fn found_files(question: &SearchQuestion, answer: &DesignAnswer, digest: &str) -
     files_of_design(question, answer.designs[index].id, &source)
 }
 
-/// The files of a design's chip and its fabric.
+/// Returns the files of a design's chip and its fabric.
 pub fn files_of_design(question: &SearchQuestion, id: DesignId, source: &str) -> Result<FoundFiles, Failure> {
     let (document, keys) = question.space.document_of_design(id).map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     let (chip, fabric) = (document.to_text(&keys, source).or_other()?, question.file_of_fabric(id, source)?);

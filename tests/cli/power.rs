@@ -92,6 +92,6 @@ fn a_larger_limit_of_power_is_never_worse() {
     let clock = design["lowered_clock_mhz"].as_f64().unwrap();
     assert!(explained.contains(&format!("clock    lowered to {clock:.0} MHz")), "{explained}");
     assert_eq!(search("energy-per-token", "900")["best"], record["best"]);
-    // Where speed counts, the highest clock is best.
+    // The highest clock is best where speed counts.
     assert!(search("throughput", "900")["lowered_to_w"].is_null());
 }

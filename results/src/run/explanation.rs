@@ -1,4 +1,5 @@
-//! Explains why a design is the best of its run, and what its neighbours and slightly more of each resource would give.
+//! Explains why a design is the best of its run: its limits and bottleneck, its neighbours, and the worth of more
+//! resources.
 
 use crate::answer::step::{NamedShare, StepRecord};
 use crate::run::conversion::lowered_clock_mhz;
@@ -12,7 +13,7 @@ use search::space::{ChipFigures, OutsideReason};
 use search::sweep::SweptOutcome;
 use serde::Serialize;
 
-/// Number of kernels in the list.
+/// The number of kernels, and of parts of the step, in lists.
 const KERNELS: usize = 8;
 const OVER_AREA: &str = "over_area";
 const OVER_POWER: &str = "over_power";
@@ -24,16 +25,19 @@ pub struct DesignExplanation {
     pub run: String,
     /// The design.
     pub best: DesignRow,
-    /// The use of each limit.
+    /// The limits, and how much of each the design uses.
     pub limits: Vec<LimitUse>,
-    /// The bottleneck of the model. `None` for several models; each has its own.
+    /// The power limit in W that the search chose itself and lowered the clocks to; `None` if it chose none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lowered_to_w: Option<f64>,
+    /// The bottleneck of the model. `None` for several models, because each has its own in `models`.
     #[serde(flatten)]
     pub binds: Option<StepBottleneck>,
-    /// One step along each dimension; for several models over all of them.
+    /// One step along each dimension. For several models, the effect is that on their mean.
     pub steps: Vec<DimensionStepRow>,
-    /// The value of slightly more of each resource; for several models over all of them.
+    /// The value of slightly more of each resource. For several models, the effect is that on their mean.
     pub worth: Vec<ResourceValue>,
-    /// Each of several models.
+    /// The explanation for each model; empty for a single model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelExplanation>,
 }
@@ -45,20 +49,20 @@ pub struct StepBottleneck {
     pub time_shares: Vec<NamedShare>,
     /// The stage whose devices are busy longest, counted from 0.
     pub slowest_stage: u32,
-    /// The kernels that take most of that stage's time.
+    /// The kernels that take most time in the passes of that stage.
     pub kernels: Vec<SlowKernel>,
 }
 
-/// One of several models on the design.
+/// The explanation for one of several models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelExplanation {
     /// The model.
     pub model: String,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// Its share among the models.
+    /// Its weight in the mean over models.
     pub share: f64,
-    /// Its bottleneck.
+    /// The bottleneck of this model.
     #[serde(flatten)]
     pub binds: StepBottleneck,
     /// One step along each dimension, with its effect on this model.
@@ -67,10 +71,10 @@ pub struct ModelExplanation {
     pub worth: Vec<ResourceValue>,
 }
 
-/// A limit, and its use by the design.
+/// A limit, and how much of it the design uses.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LimitUse {
-    /// `area`, `power`, `cost`, `memory`.
+    /// `area`, `power`, `cost` or `memory`.
     pub name: &'static str,
     /// The value of the design, in `unit`.
     pub uses: f64,
@@ -80,20 +84,20 @@ pub struct LimitUse {
     pub unit: &'static str,
 }
 
-/// A kernel that slows the slowest stage down.
+/// A kernel that takes much of the slowest stage's time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SlowKernel {
-    /// The segment and the pass.
+    /// The names of the segment and the pass.
     pub pass: String,
     /// The kernel.
     pub kernel: String,
     /// Its share of the time of all kernels in the stage.
     pub share: f64,
-    /// The bound: the part that takes most of its time.
+    /// The bound: the resource that takes most of the kernel's time.
     pub bound: String,
 }
 
-/// A step along a dimension, with its effect.
+/// One step along a dimension, with its effect.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DimensionStepRow {
     /// The dimension.
@@ -102,19 +106,20 @@ pub struct DimensionStepRow {
     pub from: String,
     /// The value after the step.
     pub to: String,
-    /// `within` the limits, `over_area`, `over_power`, `over_cost`, `outside_hbm`, `unbuildable` or `no_chip`.
+    /// The first limit that the new chip exceeds: `over_area`, `over_power`, `over_cost`, `outside_hbm`, `unbuildable`
+    /// or `no_chip`; otherwise `within`.
     pub limits: &'static str,
-    /// All exceeded limits, by the same names. A chip over the power limit exceeds it even at its lowest clock; its
-    /// figures are those at the full clock.
+    /// All exceeded limits, by the same names. A chip over the power limit exceeds it even at its lowest clock. The
+    /// figures of such a chip are those at the full clock.
     pub exceeds: Vec<&'static str>,
-    /// The reason why it is no chip, or has no plan.
+    /// The reason why the values make no chip, or why the chip has no plan.
     pub reason: Option<String>,
     /// Throughput of the best plan, in tokens per second over the whole cluster; only for one model.
     pub tokens_per_s: Option<f64>,
     /// For several models: the mean of their throughputs relative to the reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times_reference: Option<f64>,
-    /// Relative change of the throughput.
+    /// Relative change of the throughput, as a fraction.
     pub change: Option<f64>,
     /// Change of the area, in mm².
     pub area_mm2: Option<f64>,
@@ -124,7 +129,8 @@ pub struct DimensionStepRow {
     pub lowered_clock_mhz: Option<f64>,
     /// Change of the cost per chip, in USD.
     pub cost_usd: Option<f64>,
-    /// Change of a device's tokens per second, per mm² of additional die area.
+    /// Change of a device's tokens per second, per mm² of additional die area. `None` for several models, and if the
+    /// area does not grow.
     pub tokens_per_s_per_mm2: Option<f64>,
 }
 
@@ -133,11 +139,11 @@ pub struct DimensionStepRow {
 pub struct ResourceValue {
     /// The resource.
     pub resource: String,
-    /// The amount per device, in `unit`.
+    /// The amount that a device has, in `unit`.
     pub has: f64,
     /// The unit.
     pub unit: &'static str,
-    /// Relative change of the throughput for a tenth more of the resource.
+    /// Relative change of the throughput for a tenth more of the resource, as a fraction.
     pub change: f64,
     /// Change of a device's tokens per second per additional unit of the resource; only for one model.
     pub tokens_per_s_per_unit: Option<f64>,
@@ -163,7 +169,7 @@ pub struct ModelOnDesign {
     pub devices: f64,
     /// The fastest step in seconds.
     pub step_s: f64,
-    /// The share and the reference of the model among several.
+    /// The weight and the reference of the model in the mean over models.
     pub term: Term,
 }
 
@@ -176,13 +182,14 @@ impl ModelOnDesign {
 }
 
 impl ExplainedDesign {
-    /// The same design with one of its models.
+    /// Returns the same design with only one of its models.
     #[must_use]
     pub fn alone_with_model(&self, model: usize) -> Self {
         Self { models: vec![self.models[model]], ..self.clone() }
     }
 
-    /// Tokens per second of one model. For several models: the mean of their rates relative to the reference.
+    /// Returns the rate for these step times, one per model: tokens per second of a single model, or the mean of
+    /// several rates relative to the reference.
     fn rate_at_step(&self, seconds: &[f64]) -> f64 {
         match &self.models[..] {
             [alone] => alone.tokens / seconds[0],
@@ -190,14 +197,14 @@ impl ExplainedDesign {
         }
     }
 
-    /// The rate of one evaluation per model. `None` if a model has no plan.
+    /// Returns the rate of one evaluation per model. `None` if a model has no plan.
     fn rate_of_evaluations(&self, evaluations: &[&DesignEvaluation]) -> Option<f64> {
         let seconds = |of: &&DesignEvaluation| of.outcome.as_ref().ok().map(|plan| plan.time.total.0);
         let seconds = evaluations.iter().map(seconds).collect::<Option<Vec<f64>>>()?;
         (seconds.len() == self.models.len()).then(|| self.rate_at_step(&seconds))
     }
 
-    /// The share of one device in the rate of one model.
+    /// Returns the rate of one device, for a single model.
     fn rate_per_device(&self, rate: f64) -> f64 {
         rate / self.models[0].devices
     }
@@ -206,7 +213,7 @@ impl ExplainedDesign {
         self.rate_at_step(&self.models.iter().map(|of| of.step_s).collect::<Vec<_>>())
     }
 
-    /// A step along a dimension, in figures. `of_models` has the same step for each model.
+    /// Returns a step along a dimension as a row. `of_models` has the same step for each model; `None` if it is empty.
     #[must_use]
     pub fn step_row(&self, of_models: &[&DimensionStep]) -> Option<DimensionStepRow> {
         let step = of_models.first()?;
@@ -244,8 +251,8 @@ impl ExplainedDesign {
         })
     }
 
-    /// The value of a tenth more of a resource. `of_models` has the same resource for each model. `None` if no plan is
-    /// left.
+    /// Returns the value of a tenth more of a resource. `of_models` has the same resource for each model. `None` if a
+    /// model has no plan or `of_models` is empty.
     #[must_use]
     pub fn value_of_resource(&self, of_models: &[&Marginal]) -> Option<ResourceValue> {
         let marginal = of_models.first()?;
@@ -271,7 +278,7 @@ impl ExplainedDesign {
     }
 }
 
-/// The name of an exceeded limit.
+/// Returns the name of an exceeded limit.
 fn limit_name(why: OutsideReason) -> &'static str {
     match why {
         OutsideReason::Area => OVER_AREA,
@@ -282,7 +289,7 @@ fn limit_name(why: OutsideReason) -> &'static str {
     }
 }
 
-/// The kernels that take most of the slowest stage's time.
+/// Returns the kernels that take most of the slowest stage's time.
 #[must_use]
 pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     let passes = &step.passes;
@@ -307,7 +314,7 @@ pub fn slowest_kernels(step: &StepRecord) -> Vec<SlowKernel> {
     held
 }
 
-/// The explanation as text.
+/// Returns the explanation as text.
 #[must_use]
 pub fn explanation_text(explained: &DesignExplanation) -> String {
     let mut text = format_heading("What binds");
@@ -317,7 +324,9 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
         text.push_str(&format!("  {:8} {uses} of {allowed} {} ({share:.0} %)\n", limit.name, limit.unit));
     }
     if let Some(mhz) = explained.best.lowered_clock_mhz {
-        text.push_str(&format!("  clock    lowered to {mhz:.0} MHz by the power limit\n"));
+        let why =
+            if explained.lowered_to_w.is_some() { ", where the objective is best" } else { " by the power limit" };
+        text.push_str(&format!("  clock    lowered to {mhz:.0} MHz{why}\n"));
     }
     if let Some(own) = &explained.binds {
         text.push_str(&bottleneck_text(own));
@@ -339,7 +348,7 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
     text
 }
 
-/// The parts of a model's time, and the kernels of its slowest stage.
+/// Returns the parts of a model's time, and the slowest kernels of its slowest stage, as text.
 fn bottleneck_text(binds: &StepBottleneck) -> String {
     let mut text = String::new();
     for share in binds.time_shares.iter().take(KERNELS) {
@@ -365,7 +374,7 @@ fn signed_rate(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{:+.digits$}", if rounded(value) { 0.0 } else { value }))
 }
 
-/// One column per model: the name, with the tokens if two models share it.
+/// Returns the heads of the models' columns: the name, with the tokens if two models share the name.
 fn model_columns(explained: &DesignExplanation) -> Vec<String> {
     let twice = |name: &str| explained.models.iter().filter(|of| of.model == name).count() > 1;
     let of = |of: &ModelExplanation| match twice(&of.model) {
@@ -375,7 +384,7 @@ fn model_columns(explained: &DesignExplanation) -> Vec<String> {
     explained.models.iter().map(of).collect()
 }
 
-/// The steps for one model; for several models over all and for each.
+/// Returns the table of steps: for one model, or for the mean over several and each of them.
 fn steps_table(explained: &DesignExplanation) -> String {
     let several = !explained.models.is_empty();
     let rate = if several { "x reference" } else { "tokens/s" };
@@ -423,7 +432,7 @@ fn steps_table(explained: &DesignExplanation) -> String {
     text
 }
 
-/// The value of a tenth more of each resource, for one model; for several models over all and for each.
+/// Returns the table of a tenth more of each resource: for one model, or for the mean over several and each of them.
 fn resources_table(explained: &DesignExplanation) -> String {
     let several = !explained.models.is_empty();
     let mut header: Vec<String> = ["in every device", "has", "a tenth more gives %"].map(str::to_owned).to_vec();
@@ -447,8 +456,8 @@ fn resources_table(explained: &DesignExplanation) -> String {
     table.render()
 }
 
-/// The value of a square millimetre at its best use. Only the area limit may exclude the larger chip, not another
-/// limit.
+/// Returns the value of one more square millimetre at its best use. Only steps that stay within all limits except the
+/// area count.
 fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     let allowed = |step: &&DimensionStepRow| step.exceeds.iter().all(|limit| *limit == OVER_AREA);
     let worth = |step: &&DimensionStepRow| step.tokens_per_s_per_mm2.unwrap_or(f64::NEG_INFINITY);
@@ -468,7 +477,7 @@ fn area_value_text(explained: &DesignExplanation) -> Option<String> {
     )))
 }
 
-/// The first part of a reason.
+/// Returns the first part of a reason, up to a comma or semicolon.
 fn short_reason(reason: &str) -> &str {
     reason.split([';', ',']).next().unwrap_or(reason)
 }

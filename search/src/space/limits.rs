@@ -1,4 +1,4 @@
-//! Limits on the chips of a space: area, power, dollars and memory.
+//! Limits on the chips of a space: area, power, cost, memory, and feasibility of the package.
 
 use super::efficiency::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 pub struct ChipLimits {
     /// Area of all compute dies in mm^2.
     pub max_area_mm2: Option<f64>,
-    /// Power under the heaviest sustained load, in W. The clock is lowered to meet it, as far as possible.
+    /// Power under the heaviest sustained load, in W. A chip's clock is lowered to meet it, as far as possible.
     pub max_power_w: Option<f64>,
-    /// A lower limit of power that the search chose, in W: the clocks that it allows take less energy.
+    /// A lower power limit that the search sets, in W. Chips that keep to it run at lower clocks and take less energy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower_to_w: Option<f64>,
     /// Manufacturing cost, in USD.
@@ -28,12 +28,12 @@ pub struct ChipLimits {
     pub max_hbm_gib: Option<f64>,
     /// Least read bandwidth of the memory, in GB/s.
     pub min_hbm_gb_per_s: Option<f64>,
-    /// True if chips need not obey the limits of what can be built (`sim/constants/package.toml`).
+    /// True if chips may break the limits of feasibility (`sim/constants/package.toml`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lift_build_limits: bool,
 }
 
-/// A limit of a space's chips.
+/// One of the limits on a space's chips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChipLimit {
     /// [`ChipLimits::max_area_mm2`].
@@ -50,12 +50,12 @@ pub enum ChipLimit {
     HbmRate,
 }
 
-/// Figures of a chip that do not depend on the work.
+/// Figures of a chip that do not depend on its workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChipFigures {
-    /// Area of its compute dies.
+    /// Area of its compute dies in mm².
     pub area: SquareMillimeters,
-    /// Power under its heaviest sustained load.
+    /// Power under its heaviest sustained load, in W.
     pub peak_power: Watts,
     /// Manufacturing cost in USD; `None` if the node has no wafer price or the die fits on no wafer.
     pub cost_usd: Option<f64>,
@@ -89,13 +89,13 @@ impl ChipLimit {
         }
     }
 
-    /// Its value, if it is given.
+    /// The limit's value in `limits`; `None` if it is not given.
     #[must_use]
     pub fn value_in(self, limits: &ChipLimits) -> Option<f64> {
         *self.field_of(&mut limits.clone())
     }
 
-    /// Sets its value.
+    /// Sets the limit's value in `limits`.
     pub fn set_in(self, limits: &mut ChipLimits, value: f64) {
         *self.field_of(limits) = Some(value);
     }
@@ -118,7 +118,8 @@ impl ChipLimit {
         }
     }
 
-    /// A chip's value of the limited figure, with power at the lowest clock. `None` if the chip has no price.
+    /// A chip's value of the limited figure. Power is that at the lowest clock. `None` if the chip has no area model,
+    /// or has no price and the limit is on cost.
     pub(super) fn value_of_chip(self, chip: &Accelerator) -> Option<f64> {
         Some(match self {
             Self::Area => ChipFigures::of_chip(chip).ok()?.area.0,
@@ -129,7 +130,7 @@ impl ChipLimit {
         })
     }
 
-    /// Orders values so that smaller is nearer to the limit.
+    /// A key that orders values: the smaller the key, the easier the limit is to meet.
     pub(super) fn distance_from_limit(self, value: f64) -> f64 {
         if self.is_lower_limit() { -value } else { value }
     }
@@ -151,11 +152,14 @@ pub enum OutsideReason {
 }
 
 impl ChipLimits {
-    fn most_power(&self) -> Option<Watts> {
+    /// The most power of a chip: the limit that was asked for, or the lower one that the search chose.
+    #[must_use]
+    pub fn most_power(&self) -> Option<Watts> {
         [self.max_power_w, self.lower_to_w].into_iter().flatten().map(Watts).reduce(Watts::min)
     }
 
-    /// The most power that a chip with this area may take, and whether the limit is that of cooling.
+    /// The largest power that a chip of this area may take. True if cooling sets it, false if a given limit does.
+    /// `None` without any limit.
     #[must_use]
     pub fn power_limit(&self, constants: &Constants, area: SquareMillimeters) -> Option<(Watts, bool)> {
         let given = self.most_power();
@@ -166,8 +170,8 @@ impl ChipLimits {
         Some(given.filter(|most| *most <= cooled).map_or((cooled, true), |most| (most, false)))
     }
 
-    /// Lowers a chip's clock to meet the power limit and what can be cooled. A chip over the limit even at its lowest
-    /// clock is not changed.
+    /// Lowers a chip's clock to meet the power limit and the limit of cooling. A chip that exceeds the limit even at
+    /// its lowest clock is not changed.
     pub fn lower_clock(&self, chip: &mut Accelerator) {
         let area = chip_area(chip).map(|parts| parts.total_area());
         let limit = area.ok().and_then(|area| self.power_limit(&chip.constants, area));
@@ -176,8 +180,8 @@ impl ChipLimits {
         }
     }
 
-    /// A built chip in the ideal form: every peak is reached, by kernels that have no library's limits, and the clock is
-    /// lowered until the sustained power is within the chip's published limit and [`Self::max_power_w`].
+    /// A built chip in ideal form: every peak is reached, and kernels have no library limits. The clock is lowered
+    /// until the sustained power is within the chip's published limit and [`Self::max_power_w`], if that is possible.
     #[must_use]
     pub fn ideal_form(&self, chip: &Accelerator) -> Accelerator {
         let ideal = chip.clone().without_measured_limits();
@@ -185,7 +189,8 @@ impl ChipLimits {
         limit.and_then(|limit| lower_clock_to_power(&ideal, limit)).unwrap_or(ideal)
     }
 
-    /// A built chip with the efficiency of a space's chips, and its clock lowered as theirs.
+    /// A built chip with the efficiency of a space's chips. For `Ideal` and `Family` its clock is lowered as in
+    /// [`Self::ideal_form`]; for `Base` the chip is unchanged.
     #[must_use]
     pub fn chip_with_efficiency(&self, chip: &Accelerator, efficiency: EfficiencyChoice) -> Accelerator {
         match efficiency {
@@ -195,8 +200,8 @@ impl ChipLimits {
         }
     }
 
-    /// Lowers a chip's clock ([`Self::lower_clock`]). Returns its figures then, and the first limit that it still
-    /// exceeds.
+    /// Lowers a chip's clock ([`Self::lower_clock`]). Returns its figures at the lowered clock, and the first limit
+    /// that it still exceeds.
     ///
     /// # Errors
     /// A chip without an area model.
@@ -216,7 +221,7 @@ impl ChipLimits {
         Ok((figures, broken))
     }
 
-    /// The first rule of what can be built that a chip breaks.
+    /// The first rule of feasibility that a chip breaks. `None` if it breaks none, or if the rules are lifted.
     ///
     /// # Errors
     /// A chip without an area model.
@@ -233,7 +238,7 @@ impl ChipLimits {
         Ok(find_unbuildable(chip)?.or_else(|| (hot.need > hot.have).then_some(hot)))
     }
 
-    /// Describes limits that contradict each other. `called` writes a limit before its value.
+    /// Describes limits that contradict each other; `None` if none do. `called` gives a limit's name before its value.
     #[must_use]
     pub fn find_contradiction(&self, called: impl Fn(ChipLimit) -> String) -> Option<String> {
         let (least, most) = (self.min_hbm_gib?, self.max_hbm_gib?);
@@ -242,8 +247,8 @@ impl ChipLimits {
             .then(|| format!("{below}{least}: is more than {above}{most}; correct one of the two, or leave it out"))
     }
 
-    /// True if the limits allow some memory between two chips: no larger and no faster than that of `most`, no smaller
-    /// than that of `least`. Both have a relative allowance of `rounding`.
+    /// True if the limits allow a memory between those of two chips: at most as large and as fast as that of `most`,
+    /// and at least as large as that of `least`. Comparisons have a relative allowance of `rounding`.
     #[must_use]
     pub fn allows_memory(&self, most: &Accelerator, least: &Accelerator, rounding: f64) -> bool {
         let (more, less) = (1.0 + rounding, 1.0 - rounding);
@@ -253,13 +258,13 @@ impl ChipLimits {
         !small && !self.max_hbm_gib.is_some_and(|limit| least.memory_capacity().gib() * less > limit)
     }
 
-    /// The first limit that a chip exceeds.
+    /// The first of the limits on area, power and cost that a chip exceeds.
     #[must_use]
     pub fn first_exceeded(&self, figures: &ChipFigures) -> Option<OutsideReason> {
         self.all_exceeded(figures).next()
     }
 
-    /// All limits of area, power and cost that a chip exceeds.
+    /// All of the limits on area, power and cost that a chip exceeds.
     pub fn all_exceeded(&self, figures: &ChipFigures) -> impl Iterator<Item = OutsideReason> {
         let dear = |most: f64| figures.cost_usd.is_none_or(|cost| cost > most);
         let all = [
@@ -271,7 +276,7 @@ impl ChipLimits {
     }
 }
 
-/// Counts of combinations outside the space, by reason.
+/// Counts of combinations that are excluded from a space, by reason.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutsideCounts {
     /// Outside the area limits.
@@ -282,16 +287,16 @@ pub struct OutsideCounts {
     pub cost: usize,
     /// Outside the memory limits.
     pub hbm: usize,
-    /// Those that cannot be built, by rule.
+    /// Infeasible chips, by rule.
     pub unbuildable: BTreeMap<BuildRule, usize>,
-    /// No chips: values that do not go together.
+    /// No chips: their values do not go together.
     pub refused: usize,
     /// The reason of the first refusal.
     pub refusal: Option<String>,
 }
 
 impl OutsideCounts {
-    /// Counts combinations that exceed a limit.
+    /// Adds combinations that exceed a limit.
     pub fn count_reason(&mut self, why: OutsideReason, combinations: usize) {
         match why {
             OutsideReason::Area => self.area += combinations,
@@ -302,13 +307,13 @@ impl OutsideCounts {
         }
     }
 
-    /// Counts a combination that is no chip.
+    /// Adds a combination that is no chip.
     pub fn count_failure(&mut self, why: String) {
         self.refused += 1;
         self.refusal.get_or_insert(why);
     }
 
-    /// Describes the excluded combinations of a space without chips.
+    /// Describes the excluded combinations, for a space without chips.
     #[must_use]
     pub fn describe_reasons(&self) -> String {
         let kinds = [
@@ -339,14 +344,15 @@ impl OutsideCounts {
         self.area + self.power + self.cost + self.hbm + self.unbuildable_count() + self.refused
     }
 
-    /// The number that cannot be built.
+    /// The number of infeasible chips.
     #[must_use]
     pub fn unbuildable_count(&self) -> usize {
         self.unbuildable.values().sum()
     }
 }
 
-/// True if a value is the largest (`true`) or smallest (`false`) of several different numbers; `None` if neither.
+/// True if a value is the largest of several different numbers, false if it is the smallest. `None` if it is neither,
+/// or if all are equal.
 #[must_use]
 pub fn is_end_of(numbers: &[f64], value: f64) -> Option<bool> {
     let largest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);

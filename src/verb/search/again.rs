@@ -1,9 +1,9 @@
-//! The options under which `evaluate` finds the best plan of a search again.
+//! Builds the options with which `evaluate` finds the best plan of a search again.
 
 use search::ask::PlanSpace;
 use search::planner::{Job, RankedPlan};
 
-/// The options of a plan and its job. The model and the chip are named beside them.
+/// Returns the options of a plan and its job, without the model and the chip.
 pub fn plan_options(job: &Job<'_>, ranked: &RankedPlan, fabric: &str, stack: &str) -> Vec<String> {
     let word = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
     let further = job.model.variations.further_tokens;

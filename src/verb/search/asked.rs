@@ -17,7 +17,8 @@ impl StudyOverrides {
         Self { time_limit: None, ..self.clone() } == Self::default()
     }
 
-    /// The first given flag that has no meaning for a sweep, which evaluates all designs of one model, and the cure.
+    /// Returns the first given flag that has no meaning for a sweep, with the cure. A sweep evaluates all designs of
+    /// one model.
     pub fn flag_of_search_alone(&self) -> Option<(String, &'static str)> {
         let every = "a sweep evaluates every design; leave it out, or use search";
         let flags = [
@@ -40,7 +41,7 @@ impl StudyOverrides {
         flags.into_iter().find_map(|(flag, why)| Some((flag?, why)))
     }
 
-    /// Puts the objective that is asked for in the place of the study's.
+    /// Replaces those values of the study's aim that flags give.
     pub(super) fn apply_to_aim(&self, aim: &mut AimSpec) {
         aim.objective = self.objective.map_or(aim.objective, |name| name.0);
         aim.over = self.over.map_or(aim.over, |name| name.0);
@@ -89,7 +90,7 @@ impl StudyOverrides {
         self.fix_dimensions(name, study)
     }
 
-    /// The flag of a limit, and its value.
+    /// Returns the flag of a limit, and its value if it is given.
     fn flag_of_limit(&self, limit: ChipLimit) -> (&'static str, Option<f64>) {
         match limit {
             ChipLimit::Area => ("--max-area", self.max_area),
@@ -101,7 +102,8 @@ impl StudyOverrides {
         }
     }
 
-    /// The prefix of a limit's value in messages: its flag, or its key in the study with the line.
+    /// Returns the text before a limit's value in messages: the flag if it is given, otherwise the study's key with its
+    /// line.
     pub(super) fn name_of_limit(&self, name: &str, limit: ChipLimit) -> String {
         let key = format!("space.{}", limit.key());
         match self.flag_of_limit(limit) {
@@ -162,7 +164,7 @@ impl StudyOverrides {
         Ok(())
     }
 
-    /// The fault of a dimension, after the flag that sets it. `None` if no flag sets it.
+    /// Returns the fault of a dimension under the name of the flag that sets it; `None` if no flag sets it.
     pub(super) fn name_dimension_fault(&self, why: &str) -> Option<String> {
         let of = why.strip_prefix("space.dimensions.")?;
         let key = of.split([' ', ':']).next()?;
@@ -175,7 +177,7 @@ impl StudyOverrides {
         Some(format!("{flag}: {of}"))
     }
 
-    /// Fixes dimensions.
+    /// Fixes the dimensions that flags set.
     fn fix_dimensions(&self, name: &str, study: &mut Study) -> Result<(), Failure> {
         let mut fixed: Vec<(String, String, FieldValue)> = Vec::new();
         for text in &self.set {
@@ -226,7 +228,7 @@ impl StudyOverrides {
             let dimension = Dimension { key: key.clone(), values: Values::Listed(vec![value]) };
             match own {
                 Some(at) => spec.dimensions[at] = dimension,
-                // A field of the chip's file that the study does not vary.
+                // The key is a field of the chip's file that the study does not vary.
                 None if key.contains('.') || key == "clock_mhz" => spec.dimensions.push(dimension),
                 None => {
                     let known: Vec<&str> = spec.dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
@@ -245,7 +247,7 @@ impl StudyOverrides {
     }
 }
 
-/// Bad ends are of steps: objectives of energy have none, and no front is found of them.
+/// Refuses a search by bad ends with a front, or with an objective of energy: only steps have bad ends.
 pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Failure> {
     if !robust {
         return Ok(());
@@ -272,10 +274,10 @@ pub(super) fn check_robust_objective(robust: bool, aim: &Aim) -> Result<(), Fail
     ))
 }
 
-/// The aim of the search over chips; `study` holds the limits.
+/// Returns the aim of the search over chips. `study` holds its limits.
 pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
     let AimSpec { objective, over, operation, front, max_step_s, robust } = question.aim;
-    // The best by its bad end has no front.
+    // A search by bad ends has no front.
     let usual = if robust { CostAxes::single(FrontAxis::None) } else { objective.usual_axes() };
     Aim {
         objective,
@@ -288,7 +290,7 @@ pub(super) fn aim_of(question: &Question, study: &Study) -> Aim {
     }
 }
 
-/// Refuses a value of a dimension for which a look-up of another has nothing.
+/// Refuses a value of a dimension if another dimension is looked up by it and has no entry for the value.
 fn check_looked_up(
     dimensions: &[Dimension],
     study: &str,
@@ -325,7 +327,7 @@ fn parse_positive(flag: &str, value: f64) -> Result<(), Failure> {
     Err(failure::option_failure(flag, value, "must be positive and finite", "give a limit, or leave it out"))
 }
 
-/// A choice given by name.
+/// A choice that an option gives by name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NamedChoice<T>(pub T);
 

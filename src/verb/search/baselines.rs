@@ -1,5 +1,5 @@
-//! The baselines of the best design: built chips on its fabric and as they are sold, and PHAZE's reference under an
-//! expert's placement.
+//! Compares the best design with baselines: built chips on its fabric and as they are sold, and PHAZE's reference under
+//! an expert's placement.
 
 use super::question::SearchQuestion;
 use crate::failure::{Failure, OrInput, OrOther};
@@ -15,10 +15,10 @@ use sim::network::Fabric;
 use step::SoftwareStack;
 use workloads::footprint::Precision;
 
-/// Built chips that are compared with every answer. Chips with undisclosed dies have no area.
+/// Built chips that are compared with every answer. Chips whose dies are undisclosed have no area.
 const BUILT: [&str; 7] = ["tpu_v4", "tpu_v5p", "tpu_v6e", "tpu_v7", "a100_80gb_sxm", "h100_80gb_sxm", "b200"];
 
-/// The design that is compared: its chip and the network of its own.
+/// The design that is compared: its chip and its network.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundDesign<'a> {
     pub chip: &'a Accelerator,
@@ -34,8 +34,9 @@ pub(super) struct Baseline<'a> {
     pub standing: Option<BaselineStanding>,
 }
 
-/// The entries of a search beside its baselines. Every built chip stands on the fabric of the found design, under the
-/// study's stack and plans, fitted and ideal; and as it is sold: on its own fabric, under its own stack.
+/// Returns the entries of a search beside its baselines. Every built chip appears on the fabric of the found design,
+/// under the study's stack and plans, both fitted and ideal; and as it is sold, on its own fabric and under its own
+/// stack.
 pub fn compare_with_baselines(
     question: &SearchQuestion,
     design: FoundDesign<'_>,
@@ -58,7 +59,7 @@ pub fn compare_with_baselines(
         standing: None,
     }];
     let chips = built_chips(question)?;
-    // The question's limit of power is for chips that are still to be built.
+    // The question's limit on power is for chips that are still to be built.
     let ideal: Vec<Accelerator> = chips.iter().map(|chip| ChipLimits::default().ideal_form(chip)).collect();
     for (chip, ideal) in chips.iter().zip(&ideal) {
         let (label, standing) = (chip.name.clone(), Some(BaselineStanding::SameFabric));
@@ -68,7 +69,7 @@ pub fn compare_with_baselines(
             beside.push(Baseline { label, chip: ideal, efficiency: ChipEfficiency::Ideal, standing });
         }
     }
-    // Sequentially, because each is a search for a plan.
+    // In parallel with one entry per task, because each entry is a search for a plan.
     let on_same_fabric = |of: &Baseline<'_>| planned_entry(question, of, (&prepared, &job));
     entries.extend(beside.par_iter().with_max_len(1).map(on_same_fabric).collect::<Result<Vec<_>, _>>()?);
     entries.extend(expert_entry(question)?);
@@ -90,7 +91,7 @@ fn compare_like_with_like(entries: &mut [ComparisonEntry]) {
     }
 }
 
-/// The chips that are compared, the reference first.
+/// Returns the compared chips, each once, the reference first.
 fn built_chips(question: &SearchQuestion) -> Result<Vec<Accelerator>, Failure> {
     let mut chips = vec![question.reference.clone()];
     if let Chips::Grid(spec) = &question.study.space.chips {
@@ -104,7 +105,8 @@ fn built_chips(question: &SearchQuestion) -> Result<Vec<Accelerator>, Failure> {
     Ok(chips)
 }
 
-/// The found chip with the efficiency that the search does not have: ideal, or its family's.
+/// Returns the found chip in its other form: with its family's efficiency if the search has ideal chips, otherwise
+/// ideal.
 fn other_form_of(chip: &Accelerator, own: EfficiencyChoice) -> (Accelerator, ChipEfficiency) {
     match own {
         EfficiencyChoice::Ideal => (chip.clone().with_family_efficiency(), ChipEfficiency::Family),
@@ -114,7 +116,7 @@ fn other_form_of(chip: &Accelerator, own: EfficiencyChoice) -> (Accelerator, Chi
     }
 }
 
-/// A chip under its fastest plan of a prepared job.
+/// Returns the entry of a chip under its fastest plan of a prepared job.
 pub(super) fn planned_entry(
     question: &SearchQuestion,
     of: &Baseline<'_>,
@@ -127,7 +129,8 @@ pub(super) fn planned_entry(
     Ok(entry.on_fabric(job.fabric).with_objective(&question.aim, f64::from(job.devices)))
 }
 
-/// The fabric and the stack that a chip is sold with, for the devices of a question; or why it has none.
+/// Returns the fabric, cut to the question's devices, and the stack that a chip is sold with; or the reason why it has
+/// none.
 pub(super) fn sold_with(question: &SearchQuestion, chip: &Accelerator) -> Result<(Fabric, SoftwareStack), String> {
     let lacks = |what: &str| format!("no {what} is usual for {} (usual_{what} in its file)", chip.name);
     let fabric = chip.origin.usual_fabric.as_deref().ok_or_else(|| lacks("fabric"))?;
@@ -138,7 +141,7 @@ pub(super) fn sold_with(question: &SearchQuestion, chip: &Accelerator) -> Result
     Ok((fabric, SoftwareStack::load(stack).map_err(|why| why.to_string())?))
 }
 
-/// A built chip as it is sold: on its own fabric, under its own stack, by its fitted scalars.
+/// Returns the entry of a built chip as it is sold: on its own fabric, under its own stack, with its fitted scalars.
 fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<ComparisonEntry, Failure> {
     let label = format!("{}, as sold", chip.name);
     let efficiency = own_efficiency(chip);
@@ -161,7 +164,7 @@ fn as_sold_entry(question: &SearchQuestion, chip: &Accelerator) -> Result<Compar
     planned_entry(question, &of, (&prepared, &job))
 }
 
-/// PHAZE's reference under an expert's placement, where the question has one.
+/// Returns the entry of PHAZE's reference under an expert's placement; `None` if the question has no such placement.
 fn expert_entry(question: &SearchQuestion) -> Result<Option<ComparisonEntry>, Failure> {
     let Some(expert) =
         expert_placement(&question.model.name).filter(|expert| is_near_expert_cluster(question, expert.degrees))
@@ -196,7 +199,7 @@ fn ideal_label(chip: &Accelerator) -> String {
     format!("{}, ideal{clock}", chip.name)
 }
 
-/// How far a built chip gets by its file.
+/// The efficiency of a built chip by its file: fitted if it is calibrated, otherwise ideal.
 pub(super) fn own_efficiency(chip: &Accelerator) -> ChipEfficiency {
     if is_calibrated(chip) { ChipEfficiency::Fitted } else { ChipEfficiency::Ideal }
 }
@@ -234,8 +237,8 @@ impl ExpertPlan {
     }
 }
 
-/// An expert's degrees with an even layer split; or the reason why the cluster has no such plan. A published placement
-/// runs by PHAZE's rule.
+/// Returns an expert's degrees with an even layer split, or the reason why the cluster has no such plan. A published
+/// placement follows PHAZE's rule.
 pub fn search_expert_plan(
     question: &SearchQuestion,
     degrees: ExpertDegrees,

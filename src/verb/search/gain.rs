@@ -1,4 +1,4 @@
-//! The causes of the lead of the best design over the reference chip as it is sold: one change after the other, each
+//! Splits the lead of the best design over the reference chip as it is sold into causes: one change after another, each
 //! under its best plan.
 
 use super::baselines::{Baseline, FoundDesign, own_efficiency, planned_entry, sold_with};
@@ -10,8 +10,8 @@ use search::objective::Objective;
 use search::space::ChipLimits;
 use sim::hardware::Accelerator;
 
-/// Splits the gain of the first entry over the reference as it is sold. `None` where the reference is not sold, or has
-/// no plan.
+/// Splits the gain of the first entry over the reference as it is sold; `None` if the reference is not sold, or if one
+/// of the two has no plan.
 pub fn split_gain(
     question: &SearchQuestion,
     design: FoundDesign<'_>,
@@ -47,7 +47,7 @@ pub fn split_gain(
     let (mut causes, mut before, mut joined) = (Vec::new(), sold, Vec::new());
     for (cause, rate) in rates {
         joined.push(cause);
-        // A change after which no plan fits is counted with the next one.
+        // If no plan fits after a change, the change is counted together with the next one.
         if let Some(rate) = rate {
             causes.push(GainCause { cause: std::mem::take(&mut joined).join(" and "), factor: rate / before });
             before = rate;
@@ -64,7 +64,7 @@ fn best_rate(entries: &[ComparisonEntry]) -> Option<f64> {
     entries.first()?.throughput_tokens_per_s
 }
 
-/// How many times as good the first entry is by the objective.
+/// Returns the factor by which the first entry is better by the objective; `None` if an entry has no value.
 fn lead(objective: Objective, first: &ComparisonEntry, other: &ComparisonEntry) -> Option<f64> {
     let (first, other) = (first.objective_value?, other.objective_value?);
     Some(match objective {

@@ -21,12 +21,12 @@ use sim::hardware::Accelerator;
 /// A design is nearly as good as the best if its value is worse by at most this fraction.
 const NEARLY: f64 = 0.01;
 
-/// The job of every model on each fabric of the space.
+/// Returns the job of every model on each fabric of the space.
 pub fn jobs_of_models(question: &SearchQuestion) -> Vec<Vec<Job<'_>>> {
     question.all_models().map(|of| of.fabrics.iter().map(|fabric| of.reference_job(fabric)).collect()).collect()
 }
 
-/// The same jobs, prepared for chips.
+/// Prepares the jobs for chips.
 pub fn prepare_models<'a>(
     question: &SearchQuestion,
     jobs: &[Vec<Job<'a>>],
@@ -35,8 +35,8 @@ pub fn prepare_models<'a>(
     question.all_models().zip(jobs).map(of).collect()
 }
 
-/// The reference step of each model: the reference chip with the efficiency of the chips of the space, under its best
-/// plan. One model alone needs none.
+/// Returns the reference step of each model: that of the reference chip with the efficiency of the space's chips, under
+/// its best plan. A single model gets a placeholder, because it needs no reference.
 pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, Failure> {
     if question.others.is_empty() {
         return Ok(vec![Workload::of_one_model(&[]).reference]);
@@ -62,7 +62,7 @@ pub fn reference_steps(question: &SearchQuestion) -> Result<Vec<ReferenceStep>, 
     question.all_models().map(of).collect()
 }
 
-/// The models of a search.
+/// Returns the models of a search as workloads.
 pub fn search_workloads<'a>(
     question: &SearchQuestion,
     prepared: &'a [Vec<PreparedJob<'a>>],
@@ -73,7 +73,7 @@ pub fn search_workloads<'a>(
         .collect()
 }
 
-/// The models for converting the answer.
+/// Returns the models in the form that converts the answer.
 pub fn searched_models<'a>(
     question: &'a SearchQuestion,
     jobs: &'a [Vec<Job<'a>>],
@@ -89,8 +89,8 @@ pub fn searched_models<'a>(
     .collect()
 }
 
-/// Per model, a lower bound of the factor from a predicted step to the bad end of its interval. It covers all plans on
-/// the chips of the space. These chips are of one family, and none was measured.
+/// Returns for each model a lower bound on the factor from a predicted step to the bad end of its interval. It holds
+/// for all plans on the space's chips, because these chips are of one family, and none was measured.
 pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJob<'_>>]) -> Result<Vec<f64>, Failure> {
     let space = &question.space;
     let chip = (0..space.chip_count()).find_map(|point| space.chip_of_design(space.with_largest_memory(point)).ok());
@@ -102,7 +102,7 @@ pub fn least_interval_ends(question: &SearchQuestion, prepared: &[Vec<PreparedJo
     Ok(prepared.iter().map(|on| least(on) * (1.0 - 1e-12)).collect())
 }
 
-/// A step's time and the command that evaluates it.
+/// Returns the record of a step, and the options with which `evaluate` finds it again.
 pub fn step_record(
     of: &SearchQuestion,
     id: DesignId,
@@ -110,14 +110,14 @@ pub fn step_record(
     ranked: &RankedPlan,
 ) -> Result<(StepRecord, Vec<String>), Failure> {
     let step = StepRecord::from_plan(job, ranked).or_other()?;
-    // A fabric with a file of its own is named by it: the study's name means another network.
+    // A fabric with a file of its own is named by that file, because the study's name means another network.
     let fabric = if of.has_fabric_file(id) { search_run::FABRIC } else { &of.study.cluster.fabric };
     let mut options = again::plan_options(job, ranked, fabric, &of.study.plan.stack);
     options.extend(of.assume_ignored.iter().flat_map(|key| ["--assume".to_owned(), format!("{key}=ignored")]));
     Ok((step, options))
 }
 
-/// The plan of each model on a design.
+/// Returns the plan of each model on a design. A model without a plan is left out.
 pub fn model_plans(
     question: &SearchQuestion,
     searched: &SearchedModelSet<'_>,
@@ -155,7 +155,7 @@ pub fn model_plans(
     Ok(plans)
 }
 
-/// A design beside its baselines, with the causes of its lead.
+/// Compares a design with its baselines, and adds the causes of its lead.
 fn compare_design(
     question: &SearchQuestion,
     design: FoundDesign<'_>,
@@ -166,8 +166,8 @@ fn compare_design(
     Ok(Comparison { gain, ..comparison })
 }
 
-/// The comparison of a search for one model: the best design, the smallest one that is nearly as good, and the
-/// baselines.
+/// Returns the comparison of a search for one model: the best design, the smallest design that is nearly as good, and
+/// the baselines.
 pub fn compare_best_designs(
     question: &SearchQuestion,
     answer: &DesignAnswer,

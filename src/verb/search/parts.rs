@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The shared directory of best designs, beside the parts of a job array.
+/// Name of the directory in which the parts of a job array share their best designs.
 const BEST: &str = "best";
 
 /// The answer for a part of a search.
@@ -32,9 +32,9 @@ struct SearchPartAnswer {
     part: String,
     /// The digest of the question.
     question: String,
-    /// Evaluated designs.
+    /// Number of evaluated designs.
     evaluated: u64,
-    /// Elapsed time.
+    /// Elapsed time in seconds.
     seconds: f64,
     /// True if the directory already held the part; nothing was searched then.
     was_complete: bool,
@@ -64,7 +64,7 @@ pub fn run_part(arguments: &SearchArguments, call: &Call) -> Result<(), Failure>
     }
 }
 
-/// The whole that a part belongs to.
+/// The facts of a part: its question, seed and number.
 fn part_facts(question: &SearchQuestion, digest: &str, seed: u64, shard: Shard) -> PartFacts {
     PartFacts::for_part(digest.to_owned(), question.asked.clone(), seed, shard)
 }
@@ -105,12 +105,12 @@ fn state_of_part(directory: &Path, asked: &PartFacts) -> Result<PartState, Failu
     }
     match DirectoryClaim::for_part(directory) {
         Err(DirectoryClaimError::Busy) => Ok(PartState::Running),
-        // Other faults are reported by the task.
+        // The task that runs the part reports other faults.
         _ => Ok(PartState::Lacking),
     }
 }
 
-/// The part in a directory; `None` if there is none. Fails if it is another part than the requested one.
+/// Reads the part in a directory; `None` if there is none. Fails if it is another part than the requested one.
 fn read_held_part(directory: &Path, asked: &PartFacts) -> Result<Option<PartFacts>, Failure> {
     if !parts::is_part(directory) {
         return Ok(None);

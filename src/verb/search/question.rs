@@ -1,4 +1,4 @@
-//! The question of a search: a study with its overrides.
+//! Loads the question of a search: a study with its overrides.
 
 use super::asked::{aim_of, check_robust_objective};
 use super::within::nothing_within_limits;
@@ -39,7 +39,7 @@ pub struct SearchQuestion {
     pub stack: SoftwareStack,
     /// The chip that the space's chips are compared with.
     pub reference: Accelerator,
-    /// The reference in the form of the space's chips. Bounds are prepared with it, so that they stay admissible: no
+    /// The reference in the form of the space's chips. Bounds are prepared with it. They stay admissible, because no
     /// chip has a smaller launch time.
     pub ideal: Accelerator,
     pub space: Space,
@@ -51,15 +51,15 @@ pub struct SearchQuestion {
     /// The fabrics in the order of the space's own, cut to the study's devices.
     pub fabrics: Vec<Fabric>,
     pub sequence_length: u64,
-    /// Keys of the model's file that are taken to change nothing.
+    /// Keys of the model's file that the request declares to be without effect.
     pub assume_ignored: Vec<String>,
-    /// The memory that plans leave free.
+    /// The memory per device that plans leave free.
     pub headroom: Bytes,
     /// True if flags set the devices or the batch.
     pub cluster_by_flags: bool,
     /// True if designs are ranked by the bad end of the step's interval.
     pub robust: bool,
-    /// The question as a value, of all models.
+    /// The question of all models as a value.
     pub asked: Question,
 }
 
@@ -74,7 +74,8 @@ impl SearchQuestion {
         Self::load(asked, &SearchRequest::default(), None)
     }
 
-    /// The same question of chips at the clocks that a lower limit of power allows, if there is one.
+    /// Loads the same question for chips at the clocks that a lower limit on power allows. Without `watts`, returns the
+    /// question unchanged.
     pub fn with_clocks_lowered_to(self, watts: Option<f64>, request: &SearchRequest) -> Result<Self, Failure> {
         match watts {
             Some(_) => Self::load(self.asked, request, watts),
@@ -82,7 +83,7 @@ impl SearchQuestion {
         }
     }
 
-    /// Loads what a question names; errors name the options of the request that it came from.
+    /// Loads the parts that a question names. Errors name the options of the request that asked it.
     fn load(asked: Question, request: &SearchRequest, lower_to_w: Option<f64>) -> Result<Self, Failure> {
         let name = asked.study.clone().unwrap_or_else(|| "the question".to_owned());
         let Some(study) = Study::of_question(&asked) else {
@@ -105,7 +106,7 @@ impl SearchQuestion {
         Self::read_question(arguments)?.of_one_model(arguments.models.is_empty())
     }
 
-    /// The question, if it is about a single model.
+    /// Returns the question; fails if it is about several models. `by_study` is true if the study named them.
     pub fn of_one_model(self, by_study: bool) -> Result<Self, Failure> {
         let question = self;
         if question.others.is_empty() {
@@ -119,7 +120,7 @@ impl SearchQuestion {
         }))
     }
 
-    /// A model alone.
+    /// Loads the question of one model.
     fn read_model(
         (question, request): (&Question, &SearchRequest),
         name: String,
@@ -162,7 +163,7 @@ impl SearchQuestion {
         }
         let fabrics = space_fabrics((&name, files), &study, &space, base, &fabric)?;
         let sequence_length = work.sequence_length.unwrap_or(model.max_sequence);
-        // A length that the model cannot be trained at is no fault of the plans.
+        // The length is checked here, because a length at which the model cannot be trained is no fault of the plans.
         TrainingGraph::new(&model, &Lowering { sequence_length, ..Lowering::new(&model) }).or_input()?;
         let headroom = parse_headroom(question.software.headroom_gib, &reference, &stack)?;
         let (called, weight, others) = (work.model.clone(), work.weight, Vec::new());
@@ -205,7 +206,7 @@ impl SearchQuestion {
         self.all_models().map(|one| one.called.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The job on the ideal reference chip.
+    /// The job on the reference chip in the form of the space's chips.
     pub fn reference_job<'a>(&'a self, fabric: &'a Fabric) -> Job<'a> {
         Job {
             model: &self.model,
@@ -223,7 +224,7 @@ impl SearchQuestion {
         }
     }
 
-    /// The name of a run directory: the model's and the study's.
+    /// The name of a run directory: the models' names and the study's.
     pub fn directory_name(&self, arguments: &SearchRequest) -> String {
         let called = |model: &String| if Path::new(model).exists() { file_stem(model) } else { model.clone() };
         let named = match &arguments.question {
@@ -292,12 +293,12 @@ impl SearchQuestion {
         }
     }
 
-    /// A digest of the question and of the built-in files that it names. However paths are spelled, it is the same.
+    /// A digest of the question and of the built-in files that it names. It does not depend on the spelling of paths.
     pub fn digest_of_question(&self, seed: u64) -> String {
         self.digest_of_asked(&self.asked, seed)
     }
 
-    /// True if a record answers this question, by whatever limits at which its search stopped.
+    /// True if a record answers this question, whatever the limits of its search were.
     pub fn is_answered_by(&self, record: &SearchRecord, seed: u64) -> bool {
         let asked = Question { limits: record.asked.limits.clone(), ..self.asked.clone() };
         record.question == self.digest_of_asked(&asked, seed)
@@ -313,13 +314,13 @@ impl SearchQuestion {
 }
 
 impl SearchRequest {
-    /// The question of a study for one model.
+    /// Makes the request of a study for one model.
     pub fn of_model(model: &str, study: Option<&String>, stack: Option<&String>, sequence_length: Option<u64>) -> Self {
         let (study, stack) = (study.cloned(), stack.cloned());
         Self { models: vec![model.to_owned()], study, stack, sequence_length, ..Self::default() }
     }
 
-    /// Moves a study file among the models to the study.
+    /// Moves a study file among the models to `study`. Fails if two studies are named.
     pub fn settle_study(&self) -> Result<Self, Failure> {
         let is_study = |name: &&String| Path::new(name.as_str()).extension().is_some_and(|ending| ending == "toml");
         let (studies, models): (Vec<&String>, Vec<&String>) = self.models.iter().partition(|name| is_study(name));
@@ -340,13 +341,13 @@ impl SearchRequest {
         Ok(Self { models: models.into_iter().cloned().collect(), study, ..self.clone() })
     }
 
-    /// The question: a recorded one, or a study with the values of the options in the place of its own.
+    /// Returns the question: a recorded one, or a study in which the values of options replace its own.
     pub fn question(&self) -> Result<Question, Failure> {
         if let Some(file) = &self.question {
             return self.recorded_question(file);
         }
         let asked = &self.asked;
-        // PHAZE's chips have neither.
+        // PHAZE's chips have neither a node nor HBM stacks as dimensions.
         let usual = if asked.node.is_some() || asked.hbm_stacks.is_some() { "tpu" } else { "phaze" };
         let name = self.study.clone().unwrap_or_else(|| usual.to_owned());
         let limited = asked.max_area.is_some() || asked.max_power.is_some() || asked.max_cost.is_some();
@@ -373,12 +374,12 @@ impl SearchRequest {
         question.software.headroom_gib = self.headroom_gib;
         question.mtp_layers = self.mtp_layers;
         question.assume_ignored.clone_from(&self.assume);
-        // Now, because the files may change during a long search.
+        // The files are read now, because they may change during a long search.
         question.carry_files();
         Ok(question)
     }
 
-    /// The question of a file: a question's JSON, or a run's record.
+    /// Reads the question of a file: a question as JSON, or a run's record.
     fn recorded_question(&self, file: &Path) -> Result<Question, Failure> {
         if !self.models.is_empty() || self.study.is_some() || self.changes_other_than_question() {
             let cure = "leave models, study and their options out, or ask without it";
@@ -388,7 +389,7 @@ impl SearchRequest {
         Question::parse(&file.display().to_string(), &text).map_err(failure::input_failure)
     }
 
-    /// True if anything is asked otherwise than the study says.
+    /// True if the request differs from the study, or is a recorded question.
     pub fn changes_study(&self) -> bool {
         self.question.is_some() || self.changes_other_than_question()
     }
@@ -403,14 +404,15 @@ impl SearchRequest {
     }
 }
 
-/// A name or the name of a file without its ending; of a model's `config.json` that of its folder.
+/// Returns a name without folders and ending; for a `config.json`, the name of its folder.
 fn file_stem(name: &str) -> String {
     let path = Path::new(name);
     let path = if path.file_name().is_some_and(|f| f == "config.json") { path.parent().unwrap_or(path) } else { path };
     path.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned())
 }
 
-/// The models of the search: those named, each with the study's entry for it, or all of the study's.
+/// Returns the models of the search: the named ones, each with the study's entry for it if there is one, or all of the
+/// study's. Fails if there is none, or if a model is named twice.
 fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<WorkloadSpec>, Failure> {
     if named.is_empty() && study.workloads.is_empty() {
         let cure = "name one or several (coplace list models), or use a study that has some (--study tpu)";
@@ -442,12 +444,12 @@ fn chosen_models(name: &str, study: &Study, named: &[String]) -> Result<Vec<Work
     Ok(if chosen.is_empty() { study.workloads.clone() } else { chosen })
 }
 
-/// A fault of a study with the study's name and the line of the key. `why` begins with the key.
+/// Puts the study's name and the line of the key before a fault. `why` begins with the key.
 fn place_in_study(name: &str, why: &str) -> String {
     format!("{}: {why}", Study::place(name, why))
 }
 
-/// The key of the reference chip. If it is left out, the base chip is the reference.
+/// The study's key that names the reference chip. If the reference is the base chip, the key is that of the base chip.
 fn reference_key(study: &Study) -> &'static str {
     match &study.space.chips {
         Chips::Grid(spec) if spec.base_chip == study.space.reference_chip => "space.base_chip",
@@ -455,8 +457,8 @@ fn reference_key(study: &Study) -> &'static str {
     }
 }
 
-/// Fails if cost matters for PHAZE's chips with several HBM capacities: these change only the price, and are searched
-/// as one.
+/// Fails if cost matters and PHAZE's chips have several HBM capacities. The capacities change only the price, and are
+/// searched as one.
 fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure> {
     let Chips::Phaze(grid) = &study.space.chips else { return Ok(()) };
     let dollars = aim.objective == Objective::PerDollar
@@ -476,8 +478,8 @@ fn check_hbm_prices(name: &str, study: &Study, aim: &Aim) -> Result<(), Failure>
     )))
 }
 
-/// The chip whose figures a fabric for several chips has: the named base chip, else the reference chip, by its own
-/// name if the fabric has figures for it.
+/// Returns the name of the chip that selects the figures of a fabric: a built-in base chip, else the reference chip, by
+/// its own name if the fabric has figures for that name.
 fn name_for_fabric<'a>(study: &'a Study, reference: &'a Accelerator, files: &Files) -> &'a str {
     match &study.space.chips {
         Chips::Grid(SpaceDimensions { base_chip, .. }) if !base_chip.ends_with(".toml") => base_chip,
@@ -522,7 +524,7 @@ fn design_space(
     Space::from_relatives(Grid::new(document, &spec.dimensions, &field).map_err(fault)?, limits).map_err(fault)
 }
 
-/// The chip that the space's chips are compared with, under the study's constants.
+/// Reads the chip that the space's chips are compared with, under the study's constants.
 fn reference_chip(study: &Study, files: &Files) -> Result<Accelerator, Failure> {
     let SpaceSpec { reference_chip, constants, .. } = &study.space;
     if constants.is_empty() {
@@ -533,7 +535,7 @@ fn reference_chip(study: &Study, files: &Files) -> Result<Accelerator, Failure> 
     document.build_accelerator().or_input()
 }
 
-/// A chip's file by name or path, taken apart.
+/// Reads a chip's file by name or path as a document of fields.
 pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, Failure> {
     let directory = search_run::directory_of_run(Path::new(name_or_path));
     if directory.is_dir() {
@@ -548,7 +550,7 @@ pub fn chip_document(name_or_path: &str, files: &Files) -> Result<ChipDocument, 
     ChipDocument::of_built_in_chip(name_or_path).or_input()
 }
 
-/// The space's fabrics, cut to the study's devices.
+/// Builds the space's fabrics, cut to the study's devices.
 fn space_fabrics(
     (name, files): (&str, &Files),
     study: &Study,
@@ -573,7 +575,7 @@ fn space_fabrics(
     space.fabric_settings().into_iter().map(build).collect::<Result<_, _>>().map_err(failure::input_failure)
 }
 
-/// A fabric's file with fields set.
+/// Reads a fabric's file and sets fields.
 fn set_fabric(
     (fabric, files): (&str, &Files),
     base: &str,
@@ -593,12 +595,12 @@ impl SearchQuestion {
         self.file_of_fabric(id, "").is_ok_and(|file| file.is_some())
     }
 
-    /// The file of a design's fabric, where it is not one that is known by name to every chip.
+    /// Returns the file of a design's fabric; `None` if other verbs can load the fabric by name or path.
     pub fn file_of_fabric(&self, id: search::space::DesignId, source: &str) -> Result<Option<String>, Failure> {
         let Chips::Grid(_) = &self.study.space.chips else { return Ok(None) };
         let settings = self.space.fabric_settings().swap_remove(self.space.fabric_of_design(id));
         let base = name_for_fabric(&self.study, &self.reference, &self.asked.files);
-        // Fabrics of other programs' files are given by their path again.
+        // Fabrics from other programs' files are given by their path again.
         let Ok(mut document) = set_fabric((&self.study.cluster.fabric, &self.asked.files), base, &settings) else {
             return Ok(None);
         };

@@ -1,14 +1,14 @@
-//! Explains a space without a chip within its limits: the limits to change, and their new values.
+//! Explains why no chip of a space is within its limits: the limits to change, and their new values.
 
 use super::StudyOverrides;
 use crate::failure::{self, Failure};
 use search::space::{ChipLimit, ChipLimits, Space};
 use search::study::Study;
 
-/// Digits of a suggested limit, which is rounded to a value that still leaves a chip.
+/// Digits of a suggested limit. It is rounded to the side that still leaves a chip.
 const DIGITS: i32 = 4;
 
-/// The failure of a search whose limits leave no chip. `name` is the study's.
+/// Returns the failure of a search whose limits leave no chip. `name` is the study's name.
 pub fn nothing_within_limits(name: &str, asked: &StudyOverrides, space: &Space) -> Failure {
     let unlimited = ChipLimits { lift_build_limits: space.limits().lift_build_limits, ..ChipLimits::default() };
     let said = cures_of_limits(space, space.limits()).and_then(|alone| match alone.is_empty() {
@@ -53,7 +53,8 @@ fn given_limits(limits: &ChipLimits) -> impl Iterator<Item = (ChipLimit, f64)> +
     ChipLimit::ALL.into_iter().filter_map(|limit| Some((limit, limit.value_in(limits)?)))
 }
 
-/// The limits whose change alone leaves a chip within `others`, with the value needed.
+/// Returns the limits that leave a chip if they alone are changed, each with the value needed. The other limits are
+/// `others`.
 fn cures_of_limits(space: &Space, others: &ChipLimits) -> Result<Vec<(ChipLimit, f64)>, String> {
     let mut cures = Vec::new();
     for (limit, value) in given_limits(space.limits()) {
@@ -64,14 +65,14 @@ fn cures_of_limits(space: &Space, others: &ChipLimits) -> Result<Vec<(ChipLimit,
     Ok(cures)
 }
 
-/// The suggested limit in words.
+/// Describes a suggested limit in words.
 fn cure_text(limit: ChipLimit, nearest: f64) -> String {
     let (end, value) =
         (if limit.is_lower_limit() { "most" } else { "least" }, round_outwards(nearest, !limit.is_lower_limit()));
     format!("{} {value}{} at {end}", quantity_of_limit(limit), unit_of_limit(limit))
 }
 
-/// The quantity of a limit.
+/// Returns the quantity of a limit, in words.
 fn quantity_of_limit(limit: ChipLimit) -> &'static str {
     match limit {
         ChipLimit::Area => "an area of",
@@ -98,7 +99,7 @@ fn round_outwards(value: f64, up: bool) -> f64 {
     let scale = 10_f64.powi(DIGITS - 1 - value.abs().log10().floor() as i32);
     let scaled = value * scale;
     let whole = if up { scaled.ceil() } else { scaled.floor() };
-    // Rounding must not remove digits of large values.
+    // Division by a scale below 1 would add rounding to large values, so its inverse is rounded to a whole number.
     if scale < 1.0 { whole * (1.0 / scale).round() } else { whole / scale }
 }
 

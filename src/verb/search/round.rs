@@ -1,0 +1,220 @@
+//! The searches of one call. The clock is a choice where energy counts: the space is searched again under lower limits
+//! of power, which lower the clocks of its chips, and the best answer is the call's.
+
+use super::question::SearchQuestion;
+use super::{
+    RecordContext, SearchArguments, conclude_search, decide_answer, models_of_design, notes, prepare_and_search,
+    report_with_progress, search_line, within, write_and_print,
+};
+use crate::call::Call;
+use crate::failure::{self, Failure};
+use crate::progress::{self, RemainingTime, TimeLeft};
+use crate::verb::stop;
+use results::report;
+use results::run::claim::DirectoryClaim;
+use results::run::conversion::SearchedModelSet;
+use results::run::progress::ProgressTable;
+use search::design::{DecisionEffort, DesignAnswer, DesignSearch, DesignWatch};
+use search::objective::Objective;
+use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// The ratio of one limit of power to the next lower one. Between two, a chip's energy changes by about a percent.
+const RUNG: f64 = 1.15;
+/// Limits in a row that are no better, after which lower ones are not tried.
+const MOST_MISSES: u32 = 2;
+/// Times that the best limit is moved to the best clock of its own best chip.
+const MOST_MOVES: u32 = 3;
+
+/// The searches of one call.
+pub(super) struct SearchRound<'a> {
+    pub(super) arguments: &'a SearchArguments,
+    pub(super) call: &'a Call,
+    pub(super) limit: &'a stop::StopLimit,
+    pub(super) out: &'a DirectoryClaim,
+    /// The digest of the question as it was asked.
+    pub(super) digest: &'a str,
+    pub(super) start: Instant,
+}
+
+/// An answer and its question, whose chips may run at lower clocks than the call asked for.
+struct AnsweredQuestion {
+    question: SearchQuestion,
+    answer: DesignAnswer,
+    /// How the bounds grew together.
+    grown: ProgressTable,
+    /// The value of the best design, minimised; infinite without one.
+    value: f64,
+    /// Power of the best design in W.
+    power: Option<f64>,
+    /// Power of the best design in W at the clock at which its own plans cost least, if that is a lower one.
+    slower: Option<f64>,
+}
+
+impl AnsweredQuestion {
+    fn new(
+        question: SearchQuestion,
+        (answer, grown): (DesignAnswer, ProgressTable),
+        figures: Option<(f64, Option<f64>)>,
+    ) -> Self {
+        let value = answer.best.map_or(f64::INFINITY, |best| answer.value_of_design(best));
+        let (power, slower) = figures.unzip();
+        Self { question, answer, grown, value, power, slower: slower.flatten() }
+    }
+}
+
+/// True if energy counts, and one design is asked for. A front is of chips of all sizes, each at its own highest clock.
+fn chooses_clock(question: &SearchQuestion) -> bool {
+    let aim = question.aim;
+    let counts_energy = matches!(aim.objective, Objective::EnergyPerToken | Objective::PerWatt) || aim.pays_energy();
+    counts_energy && aim.axes.named_axes().count() == 0
+}
+
+impl SearchRound<'_> {
+    /// Searches a question's space, and again at lower clocks where the objective counts energy. Writes the run
+    /// directory of the best answer and prints its report.
+    ///
+    /// # Errors
+    /// Those of the first search, and of the files. A lower limit that leaves no chip ends the descent.
+    pub(super) fn run(&self, question: SearchQuestion) -> Result<(), Failure> {
+        let chooses = chooses_clock(&question);
+        let first = prepare_and_search(&question, |searched, search| {
+            let prepared = self.start.elapsed().as_secs_f64();
+            let (answer, grown) = self.search_designs(&question, (searched, search))?;
+            if chooses {
+                return Ok(Some((figures_of_best(&question, searched, &answer), answer, grown, prepared)));
+            }
+            self.write_answer((&question, searched, search), (&answer, &grown), prepared)?;
+            Ok(None)
+        })?;
+        let Some((figures, answer, grown, prepared)) = first else { return Ok(()) };
+        let best = self.descend(AnsweredQuestion::new(question, (answer, grown), figures));
+        prepare_and_search(&best.question, |searched, search| {
+            self.write_answer((&best.question, searched, search), (&best.answer, &best.grown), prepared)
+        })
+    }
+
+    /// The best answer of those under ever lower limits of power.
+    fn descend(&self, first: AnsweredQuestion) -> AnsweredQuestion {
+        let asked = first.question.asked.clone();
+        let search_within = |watts: f64| {
+            let lowered = SearchQuestion::load_again(asked.clone()).ok()?;
+            // Rounding must not leave the chip outside that takes just so much.
+            let question = lowered.with_clocks_lowered_to(Some(watts * (1.0 + 1e-9)), &self.arguments.posed).ok()?;
+            let (figures, answer, grown) = prepare_and_search(&question, |searched, search| {
+                let (answer, grown) = self.search_designs(&question, (searched, search))?;
+                Ok((figures_of_best(&question, searched, &answer), answer, grown))
+            })
+            .ok()?;
+            Some(AnsweredQuestion::new(question, (answer, grown), figures))
+        };
+        let (mut rung, mut misses, mut best) = (first.power, 0, first);
+        while let Some(power) = rung.filter(|_| misses < MOST_MISSES && !self.limit.is_reached()) {
+            let Some(found) = search_within(power / RUNG) else { break };
+            rung = found.power.map(|own| own.min(power / RUNG));
+            if found.value < best.value {
+                (best, misses) = (found, 0);
+            } else {
+                misses += 1;
+            }
+        }
+        // Half a rung to either side: another chip may be the best there.
+        for side in [1.0 / RUNG.sqrt(), RUNG.sqrt()] {
+            let Some(power) = best.power.filter(|_| !self.limit.is_reached()) else { break };
+            best = search_within(power * side).filter(|found| found.value < best.value).unwrap_or(best);
+        }
+        for _ in 0..MOST_MOVES {
+            let Some(power) = best.slower.filter(|_| !self.limit.is_reached()) else { break };
+            let Some(found) = search_within(power).filter(|found| found.value < best.value) else { break };
+            best = found;
+        }
+        best
+    }
+
+    /// Asks how sure an answer is, writes the run directory and prints the report.
+    fn write_answer(
+        &self,
+        (question, searched, search): (&SearchQuestion, &SearchedModelSet<'_>, &DesignSearch<'_>),
+        (answer, grown): (&DesignAnswer, &ProgressTable),
+        prepared: f64,
+    ) -> Result<(), Failure> {
+        let Self { arguments, call, limit, start, .. } = self;
+        let searched_for = start.elapsed().as_secs_f64() - prepared;
+        let mut times = BTreeMap::from([("prepare".to_owned(), prepared), ("search".to_owned(), searched_for)]);
+        let stopped = limit.stopped_by();
+        let (deciding, seed) = (Instant::now(), arguments.seed);
+        let progress = progress::ProgressDisplay::begin_phase(call, "asking how sure the choice is");
+        let effort = DecisionEffort { draws: arguments.draws as usize, seed, ..DecisionEffort::default() };
+        let decision = decide_answer(search, answer, effort, &|| limit.is_reached());
+        times.insert("decide".to_owned(), deciding.elapsed().as_secs_f64());
+        progress.next_phase("explaining the best chip and comparing it");
+        let (digest, start) = (self.digest.to_owned(), *start);
+        let about = RecordContext { digest, seed, stopped, decision, grown: Some(grown.to_csv()), start, times };
+        let found = conclude_search(question, searched, answer, about, call)?;
+        drop(progress);
+        write_and_print(call, self.out, arguments.format, found, |record| match arguments.details {
+            true => report_with_progress(record, grown),
+            false => report::run_summary(record, &self.out.path().display().to_string()),
+        })
+    }
+
+    /// The answer of the search, and how its bounds grew together.
+    fn search_designs(
+        &self,
+        question: &SearchQuestion,
+        (searched, search): (&SearchedModelSet<'_>, &DesignSearch<'_>),
+    ) -> Result<(DesignAnswer, ProgressTable), Failure> {
+        let progress = progress::ProgressDisplay::begin_phase(self.call, "bounding chips and planning for the first");
+        let (searching, aim) = (Instant::now(), question.aim);
+        let mut grown = ProgressTable::new(aim.objective, searched.objective_scale(), searched.space)
+            .with_bad_ends(searched.robust);
+        // The search decides chips in the order of their bounds, so the gap predicts the time to the proof. After the
+        // proof it completes the front; the share of undecided chips predicts the time for that.
+        let (mut proving, mut deciding) = (RemainingTime::towards(aim.gap), None);
+        let mut told = |now: RunnerProgress, moment: SearchMoment| {
+            grown.add_moment(searching.elapsed().as_secs_f64(), &moment);
+            progress.next_phase("searching");
+            let gap = now.best.map(|best| 1.0 - now.bound / best);
+            let left = match gap {
+                Some(gap) if gap <= aim.gap => {
+                    let open = 1.0 - now.decided as f64 / now.total as f64;
+                    deciding
+                        .get_or_insert_with(|| RemainingTime::towards(0.0))
+                        .left_at_value(open)
+                        .map(|left| TimeLeft::about_seconds(left, "left"))
+                }
+                gap => gap.and_then(|gap| proving.left_at_slowing_value(gap, "to the proof")),
+            };
+            progress.say_progress(search_line(now, gap, aim.objective, searched.objective_scale()), left);
+        };
+        let watch = DesignWatch { stop: &|| self.limit.is_reached(), told: &mut told };
+        let answer = search.run_design_search(watch).map_err(|why| failure::file_failure(&question.name, why, ""))?;
+        let outside = &answer.outside;
+        // For boxes this is known only now.
+        if search.space.whole_region().is_some()
+            && outside.total() == search.space.chip_count()
+            && outside.refused < outside.total()
+        {
+            progress.next_phase("searching the limits that would leave a chip");
+            return Err(within::nothing_within_limits(&question.name, &self.arguments.posed.asked, searched.space));
+        }
+        grown.finish_with(&answer);
+        Ok((answer, grown))
+    }
+}
+
+/// Power of the best design in W, and at the lower clock at which its own plans cost least, if there is one.
+fn figures_of_best(
+    question: &SearchQuestion,
+    searched: &SearchedModelSet<'_>,
+    answer: &DesignAnswer,
+) -> Option<(f64, Option<f64>)> {
+    let found = &answer.designs[answer.best?];
+    let CandidateOutcome::Evaluated { evaluation, .. } = &found.outcome else { return None };
+    let chip = searched.space.chip_of_design(found.id).ok()?;
+    let power = sim::hardware::sustained_power(&chip).peak_power().0;
+    let models = models_of_design(question, searched, (found.id, &chip), evaluation)?;
+    let slower = notes::find_slower_clock(question.aim.objective, &models);
+    Some((power, slower.map(|slower| slower.power.0)))
+}
