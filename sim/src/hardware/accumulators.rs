@@ -12,14 +12,14 @@ pub enum Accumulation {
     /// The core's innermost memory: the sums take time at its ports.
     #[default]
     LocalBuffer,
-    /// Ports of the local buffer that serve sums alone and keep up with the arrays: the sums take no time.
+    /// Ports of the local buffer that serve only the sums and keep up with the arrays. The sums take no time.
     DedicatedPorts,
     /// A memory of their own in each core. Sums that do not fit go to the local buffer.
     Memory(AccumulatorMemory),
 }
 
 impl Accumulation {
-    /// The memory of the sums, if they have one.
+    /// The memory of the sums, if they have one of their own.
     #[must_use]
     pub fn memory(&self) -> Option<&AccumulatorMemory> {
         match self {

@@ -14,7 +14,7 @@ use crate::kernel::DataType;
 use crate::units::{Bytes, Hertz, Joules, Seconds, Watts};
 use serde::{Deserialize, Serialize};
 
-/// How the cores receive instructions.
+/// The way in which the cores receive instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlStyle {
@@ -42,7 +42,7 @@ pub struct EnergyModel {
 }
 
 impl EnergyModel {
-    /// The energy of `count` multiply-accumulates; fp32's where the type has no figure of its own.
+    /// The energy of `count` multiply-accumulates; fp32's if the type has no figure of its own.
     #[must_use]
     pub fn macs_energy(&self, data_type: DataType, count: u128) -> Joules {
         let each = self.per_mac.get(data_type).or(self.per_mac.fp32).unwrap_or_default();
@@ -62,7 +62,7 @@ impl EnergyModel {
     }
 }
 
-/// The name of register files. Their energy per byte is that of their banks, whatever the capacity.
+/// The name of register files. Their energy per byte is that of their banks, and does not depend on the capacity.
 const REGISTER_FILE: &str = "register_file";
 
 /// Picojoules to read and to write a byte of a register file.
@@ -73,7 +73,7 @@ fn register_file_picojoules(constants: &Constants, node: ProcessNode) -> (f64, f
     (energy.register_read * shrunk, energy.register_write * shrunk)
 }
 
-/// Constants, process and clock: what default energies depend on.
+/// The constants, process and clock on which default energies depend.
 #[derive(Debug, Clone, Copy)]
 pub struct EnergyPoint<'a> {
     /// The constants.
@@ -85,7 +85,7 @@ pub struct EnergyPoint<'a> {
 }
 
 impl EnergyPoint<'_> {
-    /// Energy drawn by the chip's voltage regulators for this energy at the chip.
+    /// Returns the energy that the chip's voltage regulators draw for this energy at the chip.
     #[must_use]
     pub fn drawn_energy(&self, picojoules: f64) -> Joules {
         Joules(picojoules * 1e-12 / self.constants.energy.regulator_efficiency)
@@ -96,7 +96,7 @@ impl EnergyPoint<'_> {
         self.constants.energy_at_clock(self.node, self.clock) * self.constants.energy_at_node(pair, self.node)
     }
 
-    /// Energy of an on-chip memory at this point over its energy at another.
+    /// Returns the energy of an on-chip memory at this point, relative to its energy at another point.
     #[must_use]
     pub fn memory_energy_over(&self, other: &Self) -> f64 {
         let pair = self.constants.energy.sram_1_mib;
@@ -104,8 +104,8 @@ impl EnergyPoint<'_> {
     }
 }
 
-/// Energy per operation of a chip at a node and a clock. The static power, and the energy of a core's cycle, are zero:
-/// see [`default_static_power`] and [`default_core_cycle`].
+/// Returns the energy per operation of a chip at a node and a clock. The static power and the energy of a core's cycle
+/// are zero; [`default_static_power`] and [`default_core_cycle`] give them.
 #[must_use]
 pub fn default_energy_model(point: EnergyPoint<'_>) -> EnergyModel {
     let EnergyPoint { constants, node, clock } = point;
@@ -134,8 +134,8 @@ pub fn default_energy_model(point: EnergyPoint<'_>) -> EnergyModel {
     }
 }
 
-/// Energy of a cycle of one core with this control: it grows with the core's lanes and control, so large cores are not
-/// free; arrays take energy per multiply-accumulate.
+/// Returns the energy of a cycle of one core with this control. It grows with the core's lanes and control, so that
+/// large cores are not free. Arrays take energy per multiply-accumulate instead.
 #[must_use]
 pub fn default_core_cycle(point: EnergyPoint<'_>, accelerator: &Accelerator, control: ControlStyle) -> Joules {
     let constants = point.constants;
@@ -149,8 +149,8 @@ pub fn default_core_cycle(point: EnergyPoint<'_>, accelerator: &Accelerator, con
     point.drawn_energy(megatransistors * point.operation_picojoules(constants.energy.simt_core_cycle))
 }
 
-/// Static power of a chip without a measurement: leakage of its dies, HBM without traffic, links. `None` without an
-/// area.
+/// Returns the static power of a chip without a measurement: leakage of its dies, HBM without traffic, links. `None` if
+/// the chip has no area model.
 #[must_use]
 pub fn default_static_power(accelerator: &Accelerator) -> Option<Watts> {
     let constants = &accelerator.constants;
@@ -167,8 +167,9 @@ pub fn default_static_power(accelerator: &Accelerator) -> Option<Watts> {
     Some(Watts(leakage + base + (stacks + links + die_to_die) / constants.energy.regulator_efficiency))
 }
 
-/// Energy to read and to write one byte of a memory of this name and capacity. SRAM interpolates between the published
-/// sizes on logarithmic scales; a `register_file` takes its banks' energy; above 1 GiB it is HBM's.
+/// Returns the energy to read and to write one byte of a memory of this name and capacity. SRAM interpolates between
+/// the published sizes on logarithmic scales. A `register_file` takes its banks' energy. Above 1 GiB the energy is
+/// HBM's.
 #[must_use]
 pub fn default_energy_per_byte(
     point: EnergyPoint<'_>,
@@ -218,8 +219,8 @@ pub struct SustainedPower {
     /// A stream through the device's memory at its peak bandwidth, half reads, half writes, with one vector operation
     /// per 4 bytes.
     pub stream: Watts,
-    /// The contraction while all lanes and the device's memory also work at their peaks. No single kernel does that,
-    /// but kernels in parallel do. A design without a clock-lowering power limit must carry it.
+    /// The contraction while all lanes and the device's memory also work at their peaks. No single kernel draws this
+    /// power, but kernels in parallel do. A design without a power limit that lowers the clock must carry it.
     pub together: Watts,
 }
 
@@ -235,12 +236,11 @@ impl SustainedPower {
 const CONTRACTION: f64 = 8192.0;
 
 /// Bytes that an array's edges read and write per multiply-accumulate, with 16-bit operands and fp32 sums. With a
-/// stationary operand the other enters by the rows, read once for all arrays of a core, which work on neighbouring
-/// columns as the mapper has it. Sums leave by the columns, once per fold of K
-/// ([`count_result_passes`](crate::cost::count_result_passes)). In a large product each comes back for the next fold,
-/// from the local buffer or from the accumulators; dedicated ports add it on the way.
-/// Output-stationary arrays read both operands. Their accumulators live in the local memory and are read and written
-/// once per `rows` of depth.
+/// stationary operand, the other operand enters by the rows. It is read once for all arrays of a core, which work on
+/// neighbouring columns as in the mapper. Sums leave by the columns, once per fold of K
+/// ([`count_result_passes`](crate::cost::count_result_passes)). In a large product each sum comes back for the next
+/// fold, from the local buffer or from the accumulators; dedicated ports add it on the way. Output-stationary arrays
+/// read both operands. Their accumulators live in the local memory and are read and written once per `rows` of depth.
 fn edge_bytes_per_mac(tensor: &TensorCores) -> (f64, f64) {
     let (rows, columns) = (f64::from(tensor.rows), f64::from(tensor.columns));
     let (streamed, sums) = (2.0 * rows / f64::from(tensor.arrays_per_core), 4.0 * columns);
@@ -262,14 +262,14 @@ pub fn sustained_power(accelerator: &Accelerator) -> SustainedPower {
     SustainedPower { contraction: products.total_power(), stream: stream_power(accelerator), together }
 }
 
-/// A lower bound on the sustained power of all accelerators between two. `small` has the least of each figure, `large`
-/// the most. Both have the same dataflow, and `large` has the memories of `small` by name.
+/// Returns a lower bound on the sustained power of all accelerators between two. `small` has the least of each figure,
+/// `large` the most. Both have the same dataflow, and `large` has the memories of `small` by name.
 #[must_use]
 pub fn least_sustained_power(small: &Accelerator, large: &Accelerator) -> Watts {
     least_power_at_cell_rate(small, large, full_cell_rate(small))
 }
 
-/// [`least_sustained_power`] of those accelerators whose number of cells times their clock is `cells`.
+/// Returns [`least_sustained_power`] of only those accelerators whose number of cells times their clock is `cells`.
 #[must_use]
 pub fn least_power_at_cell_rate(small: &Accelerator, large: &Accelerator, cells: Hertz) -> Watts {
     // If rates differ, the fastest type may differ too.
@@ -298,8 +298,8 @@ impl ContractionPower {
     }
 }
 
-/// A large contraction on `cells` cells times clock, at the rates of `small`. Traffic per multiply-accumulate falls
-/// with larger arrays and memories, so it is `large`'s.
+/// Returns the power of a large contraction on `cells` cells times clock, at the rates of `small`. Traffic per
+/// multiply-accumulate falls with larger arrays and memories, so it is taken from `large`.
 fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> ContractionPower {
     let rates = &small.tensor.macs_per_unit_per_cycle;
     let data_type = if rates.bf16 >= rates.fp16 { DataType::Bf16 } else { DataType::Fp16 };
@@ -328,7 +328,8 @@ fn contraction_power(small: &Accelerator, large: &Accelerator, cells: Hertz) -> 
     ContractionPower { on_chip, device_memory: last }
 }
 
-/// Power of the accumulators in a large product: a sum is written and read once per fold of the widest array.
+/// Power of the accumulators in a large product. A sum is written and read once per fold of the array with the most
+/// rows.
 fn accumulator_power(small: &Accelerator, large: &Accelerator, macs: f64) -> Watts {
     let Some(memory) = small.tensor.accumulation.memory() else { return Watts::ZERO };
     let bytes = macs * 4.0 / f64::from(large.tensor.rows);

@@ -9,7 +9,7 @@ use crate::units::{Bytes, BytesPerSecond, Joules, Seconds};
 use serde::Deserialize;
 use std::ops::RangeInclusive;
 
-/// The origin of the energies of memories.
+/// The basis of the energies of a file's memories: the constants, process and clock, and the HBM generation.
 pub(super) struct MemoryEnergyBasis<'a> {
     pub(super) point: EnergyPoint<'a>,
     /// Factor on stated energies of on-chip memories.
@@ -18,7 +18,8 @@ pub(super) struct MemoryEnergyBasis<'a> {
 }
 
 impl MemoryEnergyBasis<'_> {
-    /// Joules of a byte read and written: as stated in pJ, else the constants' value for a memory of this name and size.
+    /// Returns the joules of a byte read and of a byte written: as stated in pJ, else the constants' value for a memory
+    /// of this name and size.
     fn energies_per_byte(&self, name: &str, capacity: Bytes, stated: [Option<f64>; 2]) -> [Joules; 2] {
         let (read, write) = default_energy_per_byte(self.point, name, capacity, self.generation);
         let factor = if is_dram(capacity) { 1.0 } else { self.stated_factor };
@@ -75,15 +76,15 @@ enum KindKey {
 }
 
 impl MemoryTable {
-    /// True if the file removes the level: a capacity of zero. Its other figures then do not matter. Only a level with
-    /// a path around it can be removed; without it no kernel is slower than with it.
+    /// True if the file removes the level by a capacity of zero. Its other figures then do not matter. Only a level
+    /// with a path around it can be removed: no kernel is slower with such a level than without it.
     fn is_absent(&self, kind: MemoryKind) -> bool {
         let capacities = [self.capacity_kib, self.capacity_mib, self.capacity_gib, self.capacity_gb];
         kind.has_bypass() && capacities.contains(&Some(0.0))
     }
 
-    /// A shared memory without a kind sees all traffic, as a cache does. A path around a scratchpad exists unless the
-    /// file denies it.
+    /// Returns the kind of a memory. A shared memory without a stated kind sees all traffic, as a cache does. A path
+    /// around a scratchpad exists unless the file denies it.
     fn memory_kind(&self, device_memory: bool, faults: &mut Vec<FileFault>) -> MemoryKind {
         let shared = self.scope == MemoryScope::Chip && !device_memory;
         let kind = match (self.kind, shared) {
@@ -100,8 +101,8 @@ impl MemoryTable {
     }
 }
 
-/// The levels of a chip's file, innermost first, without those that it removes. False: at least one cannot be read; the
-/// faults give the reason.
+/// Returns the levels of a chip's file, innermost first, without those that it removes. The Boolean is false if at
+/// least one level cannot be read; the faults give the reason.
 pub(super) fn build_levels(
     tables: &[MemoryTable],
     basis: &MemoryEnergyBasis<'_>,
@@ -119,7 +120,7 @@ pub(super) fn build_levels(
     (levels, complete)
 }
 
-/// Accumulators of capacity zero are none.
+/// Returns the place of partial sums. Accumulators of capacity zero count as absent.
 pub(super) fn build_accumulation(
     place: Option<AccumulationKey>,
     accumulators: Option<&AccumulatorTable>,
@@ -194,7 +195,8 @@ fn build_level(
     })
 }
 
-/// The value of the one key given, in base units. `range` is in base units too.
+/// Returns the value of the one key given, in base units; `range` is in base units too. After a fault it is the range's
+/// end for a value above it, else `None`.
 fn read_one_of(
     key: &str,
     given: &[(&str, Option<f64>, f64)],
