@@ -16,7 +16,8 @@ pub enum Format {
     Json,
 }
 
-/// Writes text to standard output, without control characters. A closed pipe is not an error.
+/// Writes text to standard output with control characters escaped, or keeps it for a call from another program. A
+/// closed pipe gives [`Failure::ClosedPipe`], whose exit code is 0.
 pub fn write_text(call: &Call, text: &str) -> Result<(), Failure> {
     let text = results::text::escape_controls(text);
     if call.keep(|kept| kept.text.push_str(&text)) {
@@ -42,12 +43,12 @@ pub struct Versioned<'a, T> {
 }
 
 impl<'a, T> Versioned<'a, T> {
-    /// An answer whose keys are those of the first version.
+    /// Marks an answer with version 1, whose keys are those of the first version.
     pub fn with_schema_one(answer: &'a T) -> Self {
         Self { format: 1, answer }
     }
 
-    /// An answer whose keys changed after the first version.
+    /// Marks an answer with version 2, whose keys changed after the first version.
     pub fn with_schema_two(answer: &'a T) -> Self {
         Self { format: 2, answer }
     }

@@ -1,5 +1,5 @@
-//! Arguments by name as words of a command line, by the command's own table of options: how Python and agents call the
-//! verbs.
+//! Turns named arguments into the words of a command line, with the command's own table of options. Python and agents
+//! call the verbs this way.
 
 use crate::failure::CallFault;
 use crate::written_path::WrittenPath;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// The value of an argument.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ArgumentValue {
-    /// As if the argument were not given.
+    /// No value: the call is as if the argument were not given.
     Absent,
     /// A truth value.
     Flag(bool),
@@ -26,7 +26,7 @@ pub enum ArgumentValue {
 }
 
 impl ArgumentValue {
-    /// A value of JSON.
+    /// Converts a JSON value. An object becomes [`Self::Other`], because no argument takes one.
     #[must_use]
     pub fn from_json(value: &Value) -> Self {
         match value {
@@ -43,7 +43,7 @@ impl ArgumentValue {
         }
     }
 
-    /// The word of a number, a truth value, a text or a path.
+    /// Returns the word of a number, a truth value, a text or a path; `None` for anything else.
     fn word(&self) -> Option<String> {
         match self {
             Self::Flag(flag) => Some(flag.to_string()),
@@ -63,7 +63,7 @@ pub struct GivenArgument {
 }
 
 impl GivenArgument {
-    /// A value of JSON.
+    /// Converts a JSON value, which messages show as JSON.
     #[must_use]
     pub fn from_json(value: &Value) -> Self {
         Self { value: ArgumentValue::from_json(value), shown: value.to_string() }
@@ -73,7 +73,7 @@ impl GivenArgument {
 /// The words of a call, or the fault of an argument.
 pub type CallWords = Result<Vec<String>, Box<CallFault>>;
 
-/// The verbs that run until they are stopped. They belong to the program alone.
+/// The verbs that run until they are stopped. Only the program runs them; other programs cannot call them.
 pub const SERVING_VERBS: [&str; 2] = ["mcp", "page"];
 
 /// The command's table.
@@ -89,7 +89,8 @@ pub fn callable_verbs() -> impl Iterator<Item = &'static Command> {
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help" && !SERVING_VERBS.contains(&verb.get_name()))
 }
 
-/// The arguments of a verb that other programs give: no help, and no format, because an answer has both.
+/// The arguments of a verb that other programs can give: all except help, version and format. Every answer has both
+/// formats.
 pub fn arguments_of(verb: &'static Command) -> impl Iterator<Item = &'static Arg> {
     verb.get_arguments().filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version" | "format"))
 }
@@ -101,7 +102,7 @@ fn positional_arguments(verb: &'static Command) -> Vec<&'static Arg> {
     found
 }
 
-/// The name of an argument: the option with `_` for `-`.
+/// The name of an argument: the option with `_` for `-`. A keyword of Python gets a trailing `_`.
 #[must_use]
 pub fn name_of_argument(argument: &Arg) -> String {
     let name = argument.get_long().unwrap_or(argument.get_id().as_str()).replace('-', "_");
@@ -138,14 +139,15 @@ pub fn is_written(argument: &Arg) -> bool {
     argument.get_value_parser().type_id() == TypeId::of::<WrittenPath>()
 }
 
-/// The words that an argument takes, if it takes no others.
+/// The allowed words of an argument; empty if it takes any word.
 #[must_use]
 pub fn choices_of(argument: &Arg) -> Vec<String> {
     let shown = |value: &clap::builder::PossibleValue| value.get_name().to_owned();
     argument.get_possible_values().iter().map(shown).collect()
 }
 
-/// The type of an argument's values: `flag`, `int`, `float`, `path`, `text`, or `scalar` where a text may be a number.
+/// The type of an argument's values: `flag`, `int`, `float`, `path`, `text`, or `scalar` for a list whose entries may
+/// be numbers or texts.
 #[must_use]
 pub fn kind_of_argument(argument: &Arg) -> &'static str {
     let of = argument.get_value_parser().type_id();
@@ -165,7 +167,7 @@ pub fn kind_of_argument(argument: &Arg) -> &'static str {
     }
 }
 
-/// The verbs with their options, as JSON.
+/// The verbs that other programs can call, with their options, as JSON.
 #[must_use]
 pub fn options_as_json() -> Value {
     let option = |argument: &'static Arg| {
@@ -193,17 +195,17 @@ pub fn options_as_json() -> Value {
     Value::from(callable_verbs().map(verb).collect::<Vec<_>>())
 }
 
-/// The fault of an argument: `KEY = VALUE: LIMIT; CURE`.
+/// A fault of an argument, with exit code 2 and the message `KEY = VALUE: LIMIT; CURE`.
 #[must_use]
 pub fn argument_fault(key: &str, value: &str, limit: &str, cure: &str) -> Box<CallFault> {
     let message = format!("{key} = {value}: {limit}; {cure}");
     Box::new(CallFault::of_parts(2, message, FaultParts::of_key(key, value, limit, cure)))
 }
 
-/// The verb of a name.
+/// Returns the callable verb with this name.
 ///
 /// # Errors
-/// A name that is no verb.
+/// The name of no callable verb.
 pub fn find_verb(name: &str) -> Result<&'static Command, Box<CallFault>> {
     callable_verbs().find(|known| known.get_name() == name).ok_or_else(|| {
         let known: Vec<&str> = callable_verbs().map(Command::get_name).collect();
@@ -211,7 +213,7 @@ pub fn find_verb(name: &str) -> Result<&'static Command, Box<CallFault>> {
     })
 }
 
-/// The words of a call of a verb, with arguments by position and by name.
+/// Returns the words of a command line that calls `verb`, with `given` by position and `named` by name.
 ///
 /// # Errors
 /// An unknown verb or argument, or a value of another form than the argument has.
@@ -253,7 +255,7 @@ pub fn words_of_call(verb: &str, given: &[GivenArgument], named: &[(String, Give
     Ok(front)
 }
 
-/// The argument of a name: its own, or an alias of the option.
+/// Returns the argument with this name or alias; `None` if the verb has none.
 #[must_use]
 pub fn find_argument(verb: &'static Command, name: &str) -> Option<&'static Arg> {
     let flag = name.replace('_', "-");
@@ -271,12 +273,12 @@ fn unknown_argument(verb: &'static Command, name: &str, value: &GivenArgument) -
     argument_fault(name, &value.shown, &limit, &sim::names::hint(name, &known.join(", "), "it has"))
 }
 
-/// The words of an option with its value.
+/// Returns the words that give an option its value; none for a flag that is off.
 fn words_of_option(argument: &Arg, given: &GivenArgument) -> CallWords {
     let flag = format!("--{}", argument.get_long().unwrap_or_default());
     let fault = |limit: &str, cure: &str| argument_fault(&name_of_argument(argument), &given.shown, limit, cure);
     match given.value {
-        // An option whose value may be left out takes true.
+        // True gives the option without a value; false leaves it out.
         ArgumentValue::Flag(on) if is_switch(argument) || may_be_alone(argument) => {
             return Ok(if on { vec![flag] } else { Vec::new() });
         }
@@ -296,7 +298,7 @@ fn words_of_option(argument: &Arg, given: &GivenArgument) -> CallWords {
     Ok(std::iter::once(flag).chain(words).collect())
 }
 
-/// The words of a value: of a number, a text or a path one, of a list one per entry.
+/// Returns the words of a value: one for a number, a truth value, a text or a path, and one per entry for a list.
 fn words_of_value(argument: &Arg, given: &GivenArgument) -> CallWords {
     let fault = |limit: &str, cure: &str| argument_fault(&name_of_argument(argument), &given.shown, limit, cure);
     match &given.value {

@@ -41,16 +41,16 @@ impl CallControl {
     }
 }
 
-/// The output of a call, exactly as the program writes it to standard output.
+/// The output of a call. `json` and `text` are exactly what the program writes to standard output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallOutput {
     /// The answer under `--format json`; empty where the verb has text alone.
     pub json: String,
     /// The answer under `--format text`.
     pub text: String,
-    /// The run directory that was written.
+    /// The run directory that was written; `None` if none was.
     pub directory: Option<PathBuf>,
-    /// Warnings, one each.
+    /// The warnings, one line each.
     pub warnings: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ pub struct CallOutput {
 pub(crate) struct WarningLog(Arc<Mutex<Vec<u8>>>);
 
 impl WarningLog {
-    /// A subscriber that logs here.
+    /// Returns a subscriber of `tracing` that writes warnings into this log.
     pub fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + 'static {
         let log = self.clone();
         tracing_subscriber::fmt()
@@ -110,12 +110,12 @@ impl Call {
         Self { files, control, kept: Some(Mutex::default()) }
     }
 
-    /// True in the program itself.
+    /// True if the program itself runs the call; false for a call from another program.
     pub fn is_of_program(&self) -> bool {
         self.kept.is_none()
     }
 
-    /// Lets `add` add to what is kept. Returns false in the program itself, which keeps nothing.
+    /// Lets `add` add to the kept output. Returns false in the program itself, which keeps no output.
     pub fn keep(&self, add: impl FnOnce(&mut CallOutput)) -> bool {
         let Some(kept) = &self.kept else { return false };
         add(&mut kept.lock().unwrap_or_else(PoisonError::into_inner));
@@ -127,7 +127,7 @@ impl Call {
         self.keep(|kept| kept.directory = Some(directory.to_owned()));
     }
 
-    /// The kept output.
+    /// Returns the kept output; empty in the program itself.
     pub fn into_output(self) -> CallOutput {
         self.kept.map_or_else(CallOutput::default, |kept| kept.into_inner().unwrap_or_else(PoisonError::into_inner))
     }

@@ -39,7 +39,7 @@ impl Failure {
         }
     }
 
-    /// The error, with its parts.
+    /// Returns the error. A closed pipe becomes an error with a message of its own.
     pub fn into_error(self) -> anyhow::Error {
         match self {
             Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => e,
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// The message.
+    /// The message, with the causes of the error after colons.
     pub fn message(&self) -> String {
         match self {
             Self::Input(e) | Self::Incomplete(e) | Self::Other(e) => format!("{e:#}"),
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The exit code.
+    /// The exit code: 2, 3 or 1, or 0 for a closed pipe.
     fn exit_code(&self) -> u8 {
         match self {
             Self::Input(_) => 2,
@@ -65,7 +65,7 @@ impl Failure {
         }
     }
 
-    /// Prints the message to standard error and returns the exit code.
+    /// Prints the message to standard error and returns the exit code. A closed pipe prints nothing.
     pub fn report_to_stderr(&self) -> u8 {
         if !matches!(self, Self::ClosedPipe) {
             write_to_stderr(&format!("error: {}", self.message()));
@@ -74,7 +74,7 @@ impl Failure {
     }
 }
 
-/// Wrong input with its parts. The message is made from the parts, or stands beside them.
+/// Wrong input with its parts. The message is made from the parts or has a text of its own.
 #[derive(Debug)]
 pub struct InputFault {
     message: String,
@@ -95,7 +95,7 @@ impl StructuredError for InputFault {
     }
 }
 
-/// A failure with a message of its own.
+/// Wrong input with a message of its own beside its parts.
 pub fn structured_failure(message: impl Display, parts: FaultParts) -> Failure {
     Failure::Input(InputFault { message: message.to_string(), parts }.into())
 }
@@ -106,14 +106,14 @@ pub fn missing_option(option: &str, cure: impl Display) -> Failure {
     structured_failure(format!("{option} is missing: {cure}"), FaultParts::of_key(option, "", "is missing", cure))
 }
 
-/// Wrong input in several places, an error each: `Ok` if there is none. The parts are those of the first.
+/// Returns `Ok` if `faults` is empty. Otherwise returns one failure with all messages and the parts of the first fault.
 pub fn all_faults(faults: Vec<anyhow::Error>) -> Result<(), Failure> {
     let Some(first) = faults.first() else { return Ok(()) };
     let message = faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ");
     Err(structured_failure(message, parts_of_chain(first)))
 }
 
-/// `LIMIT; CURE`, or the one that there is.
+/// `LIMIT; CURE`, or the one that is not empty.
 fn rule_text(limit: &str, cure: &str) -> String {
     [limit, cure].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
@@ -133,8 +133,8 @@ pub fn file_failure(file: impl Display, limit: impl Display, cure: impl Display)
     structured_failure(message, FaultParts::of_file(file, limit, cure))
 }
 
-/// A failure of an option, `OPTION: MESSAGE`, whose parts are those of the error behind it. A value under an inner key
-/// stays with that key: `overlap.tensor=2`. `option` may have its value: `--fabric mine.toml`.
+/// A failure of an option with the message `OPTION: MESSAGE` and the parts of `error`. A value under an inner key keeps
+/// that key: `overlap.tensor=2`. `option` may include its value: `--fabric mine.toml`.
 pub fn option_failure_from<E: StructuredError>(option: &str, error: &E) -> Failure {
     let (flag, given) = option.split_once(' ').map_or((option, None), |(flag, value)| (flag, Some(value)));
     let inner = error.fault_parts();
@@ -152,22 +152,23 @@ pub fn option_failure_from<E: StructuredError>(option: &str, error: &E) -> Failu
     structured_failure(format!("{option}: {error}"), parts)
 }
 
-/// A failure of an option by a rule of a plan's layout: the option's value is the rule's.
+/// A failure of a rule of a plan's layout, named by the option that the rule restricts. The value is the rule's.
+/// Without an option, the failure is the rule's own.
 pub fn option_failure_of_rule(option: Option<String>, rule: LayoutError) -> Failure {
     let Some(option) = option else { return Failure::Input(rule.into()) };
     let parts = FaultParts { key: Some(option.clone()), ..rule.fault_parts() };
     structured_failure(format!("{option}: {rule}"), parts)
 }
 
-/// The parts of an error of one type.
+/// The parts of an error if it has type `E`.
 fn parts_if<E: StructuredError>(error: &(dyn std::error::Error + 'static)) -> Option<FaultParts> {
     error.downcast_ref::<E>().map(StructuredError::fault_parts)
 }
 
-/// The parts of an error, if its type has some.
+/// Reads the parts of an error; `None` if it has another type than the reader's.
 type PartsReader = fn(&(dyn std::error::Error + 'static)) -> Option<FaultParts>;
 
-/// The types of errors that have parts.
+/// One reader for each type of error that has parts.
 const STRUCTURED: [PartsReader; 17] = [
     parts_if::<InputFault>,
     parts_if::<FileError>,
@@ -188,7 +189,7 @@ const STRUCTURED: [PartsReader; 17] = [
     parts_if::<WriteError>,
 ];
 
-/// The parts of the first error of a chain that has some.
+/// The parts of the first error of a chain that has some; empty if none has.
 fn parts_of_chain(error: &anyhow::Error) -> FaultParts {
     let parts = |cause| STRUCTURED.iter().find_map(|read| read(cause));
     error.chain().find_map(parts).unwrap_or_default()
@@ -203,7 +204,7 @@ pub struct CallFault {
     pub message: String,
     /// The file at fault.
     pub file: Option<String>,
-    /// The option or key at fault, or the kind of thing that has no such name (`chip`).
+    /// The option or key at fault, or the kind of thing whose name is unknown (`chip`).
     pub key: Option<String>,
     /// Its value.
     pub value: Option<String>,
@@ -238,7 +239,7 @@ impl CallFault {
         };
         let text_of_error = error.to_string();
         let message = text_of_error.strip_prefix("error: ").unwrap_or(&text_of_error);
-        // Usage and a hint at `--help` follow.
+        // After an empty line, clap adds the usage and a hint at `--help`.
         let message = message.split("\n\n").next().unwrap_or(message).trim_end();
         let name = |key: String| key.split([' ', '=']).next().unwrap_or_default().to_owned();
         let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand];
@@ -258,7 +259,7 @@ impl CallFault {
     }
 }
 
-/// Ignores errors: standard error may be closed too.
+/// Writes a line to standard error. Errors are ignored, because standard error may be closed too.
 fn write_to_stderr(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{}", results::text::escape_controls(message));
@@ -276,7 +277,7 @@ impl<T, E: Into<anyhow::Error>> OrInput<T> for Result<T, E> {
     }
 }
 
-/// Marks an error as one of the program or the machine.
+/// Marks an error as a fault of the program or of the machine.
 pub trait OrOther<T> {
     /// Returns the value, or a failure with exit code 1.
     fn or_other(self) -> Result<T, Failure>;
@@ -303,7 +304,7 @@ impl<T, E: Unwritable + Into<anyhow::Error>> OrUnwritable<T> for Result<T, E> {
     }
 }
 
-/// A failure of a write, with its message.
+/// The failure of a write with its message: exit code 1 if the machine is at fault, otherwise 2.
 pub fn write_failure(why: &io::Error, message: impl std::fmt::Display) -> Failure {
     let error = anyhow::anyhow!("{message}");
     if is_machine_fault(why) { Failure::Other(error) } else { Failure::Input(error) }

@@ -227,8 +227,8 @@ const BESIDE: &[(&str, &str)] = &[
     ("compare --out", "--freedoms"),
 ];
 
-/// Flags that are no part of a question: output, form, limits of time, parts, where a question comes from, the price
-/// and length of a whole training, which follow from the answer.
+/// Flags that are not part of a question: output, format, time limits, parts, the source of a question, and the price
+/// and length of a whole training, which are computed from the answer.
 const NOT_ASKED: [&str; 25] = [
     "--chakra",
     "--details",

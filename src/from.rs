@@ -1,5 +1,5 @@
-//! `--from FILE`: the options that a framework's file states, put among the words of a command line before they are
-//! parsed. An option that the call gives itself takes precedence.
+//! `--from FILE`: adds the options that a framework's file states to the words of a command line, before the words are
+//! parsed. Options that the call gives itself take precedence.
 
 use crate::failure::{Failure, OrInput, option_failure};
 use clap::builder::StyledStr;
@@ -10,10 +10,10 @@ use sim::files::carried::Files;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The option.
+/// The name of the option.
 const FROM: &str = "from";
 
-/// The words of a call: which options they give with which value, and whether a value stands alone.
+/// The options in the words of a call with their values, and the first positional value.
 #[derive(Default)]
 struct GivenWords {
     options: Vec<(String, String)>,
@@ -21,7 +21,7 @@ struct GivenWords {
 }
 
 impl GivenWords {
-    /// Sorts the words behind a verb. An option that the verb does not have is left to the parser.
+    /// Sorts the words after a verb. Options that the verb does not have are left to the parser.
     fn of_words(words: &[String], verb: &Command) -> Self {
         let mut given = Self::default();
         let mut rest = words.iter();
@@ -86,8 +86,9 @@ impl MergedWords {
     }
 }
 
-/// Adds the options that the file of `--from` states and that are not given, and its model if none is named. A model
-/// that the file describes is put among `files` under the file's name. Words without `--from` stay as they are.
+/// Adds the options that the file of `--from` states and the call does not give, and the file's model if the call names
+/// none. A model that the file describes is put into `files` under the file's name. Words without `--from` are returned
+/// unchanged.
 ///
 /// # Errors
 /// A file that cannot be read, or that is not understood.
@@ -115,7 +116,7 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
         .collect();
     let context = FrameworkContext {
         devices: given.value_of("devices").and_then(|value| value.parse().ok()),
-        // Another program cannot leave the model out: it names the file itself.
+        // A call from another program must name a model. It gives the file's own name if the file has the model.
         model_is_named: given.positional.as_deref().is_some_and(|named| named != file),
         documents_are_given: given.value_of("documents").is_some(),
         assumed: &assumed,
@@ -126,7 +127,7 @@ pub fn with_file_options(words: Vec<OsString>, command: &Command, files: &mut Fi
     Ok(MergedWords { words, run: Some((file.to_owned(), run)) })
 }
 
-/// The words with the file's options behind the verb.
+/// Returns the words with the file's options after the verb.
 fn merged_words(
     words: Vec<OsString>,
     given: &GivenWords,
@@ -134,7 +135,7 @@ fn merged_words(
     file: &str,
     files: &mut Files,
 ) -> Vec<OsString> {
-    // Options that may be given several times stand before the user's own, of which the last counts.
+    // Options that may be given several times go before the user's own, because the last one counts.
     let stated = run
         .options
         .iter()
@@ -148,7 +149,7 @@ fn merged_words(
             added.extend(given.positional.is_none().then(|| OsString::from(file)));
         }
     }
-    // These assumptions are about the file, not about a model.
+    // These assumptions are about keys of the file, so the verb must not apply them to a model.
     let is_of_file =
         |value: &str| value.strip_suffix("=ignored").is_some_and(|key| run.assumed.iter().any(|k| k == key));
     let mut kept: Vec<OsString> = Vec::with_capacity(words.len() + added.len());
@@ -159,7 +160,7 @@ fn merged_words(
         if last_is("--assume") && is_of_file(text) {
             kept.pop();
         } else if by_name && text == file && !last_is("--from") {
-            // The file stood in the model's place.
+            // The file's name stands in the model's place.
         } else if !text.strip_prefix("--assume=").is_some_and(is_of_file) {
             kept.push(word);
         }

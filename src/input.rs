@@ -15,16 +15,16 @@ use step::SoftwareStack;
 use workloads::memory::Preset;
 use workloads::{Technique, TechniqueError};
 
-/// The rows of a file of measured data, as CSV: the file itself, or what a log of nccl-tests or a trace of PyTorch's
-/// profiler says.
+/// Returns the rows of a file of measured data as CSV: the file's own text, or the rows of a log of nccl-tests or a
+/// trace of PyTorch's profiler.
 pub fn read_measured_rows(path: &Path, context: LogContext<'_>) -> Result<Vec<u8>, Failure> {
     let text = read_measured_file(path).or_input()?;
     Ok(interop::log::rows_of_log(path, &text, context).or_input()?.unwrap_or(text))
 }
 
-/// A built-in chip by name, or a chip by path: a chip file (`.toml`), an LLMCompass device description or a Calculon
-/// system (`.json`), a system of AIConfigurator (`.yaml`), or the directory of a run that found one, or what `evaluate`
-/// or `plan` printed of one as JSON.
+/// Reads a built-in chip by name, or a chip by path. The path is a chip file (`.toml`), an LLMCompass device
+/// description or a Calculon system (`.json`), a system of AIConfigurator (`.yaml`), the directory of a run that found
+/// a chip, or an answer that `evaluate` or `plan` printed as JSON.
 pub fn read_chip(name_or_path: &str, files: &Files) -> Result<ChipTemplate, Failure> {
     let directory = search_run::directory_of_run(Path::new(name_or_path));
     if directory.is_dir() {
@@ -56,14 +56,14 @@ fn chip_from_text(text: &str, file: &str) -> Result<ChipTemplate, Failure> {
     ChipTemplate::from_toml_str(text, file).or_input()
 }
 
-/// An answer of `evaluate` or `plan`, as far as its chip is concerned. A search's record is none: its chip is in its
-/// directory.
+/// The part of an answer of `evaluate` or `plan` that names its chip. A search's record has no such part: its chip is a
+/// file of the run directory.
 #[derive(Deserialize)]
 struct ChipOfAnswer {
     asked: Question,
 }
 
-/// The chip that an answer was about; `None` where a text is no answer.
+/// Reads the chip of an answer of `evaluate` or `plan`; `None` if the text is no such answer.
 fn chip_of_answer(text: &str) -> Option<Result<ChipTemplate, Failure>> {
     let ChipOfAnswer { asked } = serde_json::from_str(text).ok()?;
     let ChipChoice::One { chip, .. } = &asked.chips else { return None };
@@ -71,8 +71,8 @@ fn chip_of_answer(text: &str) -> Option<Result<ChipTemplate, Failure>> {
 }
 
 /// Reads a fabric with its figures for `chip`. The fabric is built in, or a path to a fabric file (`.toml`), an
-/// LLMCompass device description or a Calculon system (`.json`), or a system of AIConfigurator (`.yaml`). Fast domains
-/// have `domain` devices, if given.
+/// LLMCompass device description or a Calculon system (`.json`), or a system of AIConfigurator (`.yaml`). If `domain`
+/// is given, fast domains have that many devices. Fails if the fabric's own fast domains are smaller.
 pub fn read_fabric(
     name_or_path: &str,
     chip: &Accelerator,
@@ -107,7 +107,8 @@ pub struct LinksFile<'a> {
     pub between_devices: bool,
 }
 
-/// The software stack that is asked for, else the chip's usual one, with options set. `file` is the chip as given.
+/// Reads the requested software stack, else the chip's usual one, and sets its options. `file` is the chip's name or
+/// path as given.
 pub fn read_stack_of_chip(
     asked: Option<&str>,
     (chip, file): (&Accelerator, &str),
@@ -120,7 +121,7 @@ pub fn read_stack_of_chip(
     }
 }
 
-/// A software stack, built in or from a file, with options set.
+/// Reads a software stack, built in or from a file, and sets its options. Fails if an option is given twice.
 pub fn read_stack(name_or_path: &str, options: &[String], files: &Files) -> Result<SoftwareStack, Failure> {
     set_options(SoftwareStack::load_from(name_or_path, files).or_input()?, options)
 }
@@ -141,7 +142,8 @@ fn set_options(mut stack: SoftwareStack, options: &[String]) -> Result<SoftwareS
     Ok(stack)
 }
 
-/// A fabric with measured links between its nodes or devices. Fails if they do not join the devices of the cluster.
+/// Puts measured links between the nodes or devices of a fabric. Fails if the links do not join the devices of the
+/// cluster.
 pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> Result<Fabric, Failure> {
     let file = links.path.display().to_string();
     let text = read_text(links.path, "a table of links (.csv)")?;
@@ -167,14 +169,14 @@ pub fn fabric_with_links(whole: Fabric, devices: u32, links: LinksFile<'_>) -> R
     whole.with_links(&matrix, unit, &file).or_input()
 }
 
-/// The work that a technique is for.
+/// The kind of work that a technique serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TechniqueUse {
     Training,
     Serving,
 }
 
-/// Parses a technique. An unknown name is refused with the names of those that are for the same work.
+/// Parses a technique. An unknown name is refused with the names of the techniques for the same work.
 pub fn parse_technique(text: &str, work: TechniqueUse) -> Result<Technique, TechniqueError> {
     text.parse().map_err(|error| match error {
         TechniqueError::Unknown { name, .. } => {
@@ -193,7 +195,7 @@ pub fn read_text(path: &Path, what: &str) -> Result<String, Failure> {
     read_text_from(path, what, &Files::default())
 }
 
-/// The same, with the texts of `files` in the place of files on the disk.
+/// Reads the text of a file as [`read_text`] does. Texts in `files` replace files on the disk.
 pub fn read_text_from(path: &Path, what: &str, files: &Files) -> Result<String, Failure> {
     files.read(path).map_err(|e| {
         failure::file_failure(path.display(), format!("cannot be read: {e}"), format!("give the path of {what}"))

@@ -1,8 +1,8 @@
 //! The coplace command as a library. A call parses arguments, runs one verb, and turns its result into text, JSON, an
 //! exit code or a fault.
 //!
-//! [`run_program`] is the program. [`answer_call`] answers a call of another program in the same process: it neither
-//! prints nor handles signals, and calls in parallel are independent of each other.
+//! [`run_program`] runs the command-line program. [`answer_call`] answers a call from another program in the same
+//! process. It neither prints nor handles signals, and parallel calls are independent.
 
 mod answer;
 pub mod arguments;
@@ -69,8 +69,8 @@ enum Verb {
     Man(verb::shell::ManArguments),
 }
 
-/// Prints the parser's message: the help, the version, or the error of the arguments. A failure to print the help is a
-/// failure.
+/// Prints the parser's message and returns the exit code. Help and version go to standard output; the exit code is then
+/// 0, or that of a failed write. An error of the arguments goes to standard error and ends the process.
 fn print_parser_message(error: &clap::Error) -> u8 {
     if error.use_stderr() {
         error.exit();
@@ -84,14 +84,15 @@ fn print_parser_message(error: &clap::Error) -> u8 {
 /// Line width for files and pipes, in characters.
 const COLUMNS: usize = 80;
 
-/// The line width in characters: COLUMNS, or the width of the terminal, or [`COLUMNS`].
+/// Returns the line width in characters: the environment variable `COLUMNS`, else the terminal's width, else
+/// [`COLUMNS`]. A width of 0 counts as [`COLUMNS`].
 fn screen_columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let screen = said.or_else(|| console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)));
     screen.filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
-/// Sets the line width of the text of all answers to that of the screen.
+/// Sets the line width of all text answers to the width of the screen.
 pub fn fit_text_to_screen() {
     results::text::set_screen_width(screen_columns());
 }
@@ -102,9 +103,10 @@ pub fn command() -> clap::Command {
     numbers::with_negative_values(CommandLine::command())
 }
 
-/// The verb and its arguments from the words of a command line, without the program's name.
+/// Parses the words of a command line, without the program's name, into a verb with its arguments. An error about a
+/// value that `--from FILE` supplied names the file's key.
 fn parse_words(merged: &from::MergedWords) -> Result<Verb, clap::Error> {
-    // Lists of limits and lengths are a sweep of `serve`: `sweep serve` is the same.
+    // `sweep serve` means the same as `serve`, whose lists of limits and lengths already form a sweep.
     let of_serve = merged.words.iter().take(2).eq(["sweep", "serve"]);
     let own = merged.words.iter().skip(usize::from(of_serve)).cloned();
     let words = std::iter::once(OsString::from("coplace")).chain(own);
@@ -149,9 +151,9 @@ pub fn run_program(words: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Answers a call of another program. `words` are those of the command line, without the program's name. `files` are
-/// texts that stand in for files of the same names, in the verbs of [`VERBS_WITH_FILES`]. The output is what the
-/// program writes in both formats; it may have a part of the answer beside a fault.
+/// Answers a call from another program. `words` are the words of the command line, without the program's name. `files`
+/// holds texts that replace files of the same names, in the verbs of [`VERBS_WITH_FILES`]. Returns the output in both
+/// formats, and the fault if there is one. Beside a fault, the output may hold a part of the answer.
 pub fn answer_call(
     words: &[String],
     mut files: Files,
@@ -172,7 +174,7 @@ pub fn answer_call(
     (CallOutput { warnings: warnings.into_lines(), ..output }, result)
 }
 
-/// The verbs that read texts in the place of files.
+/// The verbs that can read texts instead of files.
 pub const VERBS_WITH_FILES: [&str; 8] =
     ["search", "sweep", "evaluate", "plan", "techniques", "serve", "calibrate", "list"];
 

@@ -35,24 +35,24 @@ pub enum InputKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedInput {
     kind: InputKind,
-    /// The word that stands for it on a command line.
+    /// The name or path that stands for the input on a command line.
     word: String,
-    /// Its text, if no file has it.
+    /// The text of an input that no file has; `None` for a built-in input or a file on the disk.
     own_text: Option<String>,
 }
 
 impl NamedInput {
-    /// A built-in input by name, or a file by path, as the options of the verbs take them.
+    /// Loads a built-in input by name, or a file by path, as the options of the verbs do.
     ///
     /// # Errors
-    /// An unknown name, a file that cannot be read or used.
+    /// An unknown name, or a file that cannot be read or used.
     pub fn load(kind: InputKind, name_or_path: &str) -> Result<Self, Box<CallFault>> {
         let input = Self { kind, word: name_or_path.to_owned(), own_text: None };
         input.check().map_err(|failure| Box::new(CallFault::of_failure(&failure)))?;
         Ok(input)
     }
 
-    /// An input from the text of its file. Its name is the file's stem.
+    /// Makes an input from the text of a file. `name` is the stem of the file's name.
     ///
     /// # Errors
     /// A text that cannot be used.
@@ -69,7 +69,7 @@ impl NamedInput {
         self.kind
     }
 
-    /// The word that stands for it on a command line.
+    /// The name or path that stands for the input on a command line.
     #[must_use]
     pub fn word(&self) -> &str {
         &self.word
@@ -91,7 +91,7 @@ impl NamedInput {
         stem.map_or_else(|| self.word.clone(), |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// The text of its file.
+    /// The text of the input's file.
     ///
     /// # Errors
     /// A file that cannot be read, or of another tool's format.
@@ -99,7 +99,7 @@ impl NamedInput {
         self.read_text().map_err(|failure| Box::new(CallFault::of_failure(&failure)))
     }
 
-    /// Its facts, with the unit in each key: the columns of `coplace list`, and the keys of its file.
+    /// The input's facts, with the unit in each key: the columns of `coplace list`, and the keys of its file.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -107,10 +107,10 @@ impl NamedInput {
         self.read_facts().map_err(|failure| Box::new(CallFault::of_failure(&failure)))
     }
 
-    /// The same with one key of its file changed. A chip's, fabric's or study's key may be the end of its full key, if
-    /// no other key ends so: `hbm_stacks` or `area.hbm_stacks`. Keys that follow from the changed one in another way
-    /// stay as they are. A chip that no longer is as it was published loses its published figures. A fabric has its
-    /// figures for `chip`.
+    /// Returns a copy of the input with one key of its file changed. A chip's, fabric's or study's key may be the end
+    /// of its full key, if no other key ends so: `hbm_stacks` or `area.hbm_stacks`. Keys that follow from the changed
+    /// one in another way keep their values. A changed chip whose published figures no longer hold loses them. `chip`
+    /// selects the figures that a fabric has for one chip.
     ///
     /// # Errors
     /// An unknown key, or a value that the file's reader refuses.
@@ -143,7 +143,7 @@ impl NamedInput {
         files
     }
 
-    /// Reads it as a verb does.
+    /// Checks that a verb can read the input.
     fn check(&self) -> Result<(), Failure> {
         let (word, files) = (self.word.as_str(), self.files());
         match self.kind {
@@ -237,7 +237,7 @@ impl NamedInput {
                     Ok::<_, Failure>(document)
                 };
                 let mut document = changed(as_published.clone())?;
-                // Another clock or number of cores does not reach the peaks that were published for the built chip.
+                // With another clock or number of cores, a chip does not reach the peaks that were published for it.
                 if document.build_accelerator().is_err() {
                     let unbuilt = changed(as_published.strip_measured(false))?;
                     document = if unbuilt.build_accelerator().is_ok() { unbuilt } else { document };
@@ -279,7 +279,7 @@ fn table_of_text(file: &str, text: &str) -> Result<toml::Table, Failure> {
     toml::from_str(text).map_err(|why| file_failure(file, why, ""))
 }
 
-/// Replaces the value of a whole key, whose parts may have dots themselves; false if there is none.
+/// Replaces the value of a full key, whose parts may contain dots themselves. Returns false if there is no such key.
 fn replace_entry(table: &mut toml::Table, key: &str, value: &toml::Value) -> bool {
     if let Some(entry) = table.get_mut(key) {
         *entry = value.clone();
@@ -300,7 +300,8 @@ fn field_value(value: &Value) -> Result<FieldValue, String> {
     }
 }
 
-/// The key that `key` names among fields: itself, or the only one that ends with it. `_` may stand for a dot.
+/// Returns the full key that `key` names among fields: `key` itself, or the only field whose key ends with it. `_` may
+/// stand for a dot. A `key` with a dot is returned unchanged.
 fn full_key(key: &str, fields: Vec<(String, FieldValue)>) -> Result<String, Failure> {
     let keys: Vec<String> = fields.into_iter().map(|(key, _)| key).collect();
     if keys.iter().any(|known| known == key) || key.contains('.') {

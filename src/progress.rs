@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Shorter work shows no progress. The log has its next line when a phase has taken twice as long.
+/// Work shorter than this shows no progress. A log gets the first line of a phase after this time, and a further line
+/// each time the phase has taken twice as long.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Time between two updates.
@@ -16,7 +17,7 @@ const TICK: Duration = Duration::from_millis(200);
 /// Target of these log lines. `COPLACE_LOG=warn` hides them.
 pub const TARGET: &str = "coplace::progress";
 
-/// Runs `work` and shows its progress from the third second on. `what` is its name.
+/// Runs `work` and shows its progress after the first two seconds. `what` is the name of the work.
 pub fn run_with_progress<T>(call: &Call, what: &'static str, work: impl FnOnce() -> T) -> T {
     let progress = ProgressDisplay::begin_phase(call, what);
     let result = work();
@@ -30,7 +31,7 @@ pub struct ProgressDisplay {
     /// Dropping the sender ends the display's thread.
     end: Option<mpsc::Sender<()>>,
     teller: Option<JoinHandle<()>>,
-    /// The caller that reads the line, instead of a display.
+    /// The control through which another program reads the progress; `None` in the program itself, which displays it.
     control: Option<CallControl>,
 }
 
@@ -42,7 +43,7 @@ struct DisplayState {
     said: String,
     /// Time left, if known.
     left: Option<TimeLeft>,
-    /// Time of the next log line.
+    /// Time since the start of the phase at which the next log line is due.
     next: Duration,
 }
 
@@ -134,7 +135,7 @@ impl ProgressDisplay {
         self.tell_caller(&state);
     }
 
-    /// Sets the progress of the phase, and the time left if it is known (`left`, `to the proof`).
+    /// Sets the progress of the phase in words, and the time left if it is known.
     pub fn say_progress(&self, said: String, left: Option<TimeLeft>) {
         let mut state = self.lock_state();
         (state.said, state.left) = (said, left);
@@ -192,34 +193,35 @@ fn write_to_log(state: &Mutex<DisplayState>, waiting: &mpsc::Receiver<()>) {
     }
 }
 
-/// The pace at which a value falls to its end, such as the gap of a search.
+/// Estimates when a falling value, such as the gap of a search, reaches its end.
 pub struct RemainingTime {
     start: Instant,
-    /// Pairs of a second and the value.
+    /// Pairs of the elapsed time in seconds and the value.
     seen: Vec<(f64, f64)>,
     end: f64,
 }
 
-/// The estimate is reported if the estimates from the last half and the last quarter of the time differ by at most this
-/// factor.
+/// An estimate is reported only if the estimates from the last half and from the last quarter of the elapsed time
+/// differ by at most this factor.
 const ALIKE: f64 = 2.0;
 
 /// A value that halves repeatedly counts as zero below this limit. The last chips are then decided one by one.
 const CLOSED: f64 = 1e-3;
 
 impl RemainingTime {
-    /// The pace towards `end`.
+    /// Starts to estimate when the value reaches `end`.
     pub fn towards(end: f64) -> Self {
         Self { start: Instant::now(), seen: Vec::new(), end }
     }
 
-    /// Adds the current value. Returns the estimated time to the end, if it is known.
+    /// Adds the current value. Returns the longer estimate of the time to the end; `None` if it is not known yet.
     pub fn left_at_value(&mut self, value: f64) -> Option<Duration> {
         self.left_at_pace(self.start.elapsed().as_secs_f64(), value).map(|(_, most)| most)
     }
 
-    /// The same for a value that falls ever more slowly, such as the gap of a search. The lower estimate is the current
-    /// pace; the upper one assumes that every halving takes as long as the last. `None` before the first halving.
+    /// As [`Self::left_at_value`], for a value that falls ever more slowly, such as the gap of a search. The lower
+    /// estimate assumes the current pace; the upper one assumes that every halving takes as long as the last. `None`
+    /// before the first halving.
     pub fn left_at_slowing_value(&mut self, value: f64, to: &'static str) -> Option<TimeLeft> {
         self.slowing_left(self.start.elapsed().as_secs_f64(), value, to)
     }
@@ -233,7 +235,9 @@ impl RemainingTime {
         Some(TimeLeft { least, most: Some(most.max(pace)), to })
     }
 
-    /// Estimates from the last half and from the last quarter of the time, the shorter one first.
+    /// Adds the value, and estimates the time to the end from the last half and from the last quarter of the elapsed
+    /// time. Returns the shorter estimate first; `None` in the first two seconds, if the value does not fall, or if the
+    /// two estimates differ by more than [`ALIKE`].
     fn left_at_pace(&mut self, now: f64, value: f64) -> Option<(Duration, Duration)> {
         self.seen.push((now, value));
         let over = |part: f64| {

@@ -1,4 +1,5 @@
-//! Paths that a verb writes to. Their type tells them from paths that are read: a caller may refuse them.
+//! Paths that a verb writes to. Their type distinguishes them from paths that are read, so that a caller can refuse
+//! them.
 
 use clap::builder::{MapValueParser, PathBufValueParser, TypedValueParser, ValueParserFactory};
 use std::ops::Deref;

@@ -18,7 +18,7 @@ const BANNED: [&str; 5] = ["Of", "What", "Whether", "That", "Where"];
 
 /// The rules and their ceilings.
 const CEILINGS: [(&str, usize); 5] = [
-    ("lines of Rust wider than 120 columns", 359),
+    ("lines of Rust wider than 120 columns", 322),
     ("lines of Markdown wider than 120 columns, tables apart", 40),
     ("rows of Markdown tables wider than 120 columns", 205),
     ("types that are not private and share their name", 0),

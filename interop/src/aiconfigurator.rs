@@ -1,10 +1,10 @@
-//! AIConfigurator (NVIDIA, `ai-dynamo/aiconfigurator`): the YAML description of a system
-//! (`src/aiconfigurator/systems/*.yaml`), with its GPU read as a chip and its node and racks as a fabric.
+//! AIConfigurator (NVIDIA, `ai-dynamo/aiconfigurator`): reads the YAML description of a system
+//! (`src/aiconfigurator/systems/*.yaml`). Its GPU becomes a chip, and its nodes and racks become a fabric.
 //!
 //! AIConfigurator prices products, attention and collectives from measured tables beside the file, and by the peaks of
-//! the file where a table is silent. The tables are not read: products reach their peak, memory operations the file's
-//! fraction of the bandwidth after its constant latency (`PerfDatabase.query_mem_op`), and a message takes the file's
-//! latency once (`query_p2p`). Energy and the host's capacity are not stated.
+//! the file where a table has no entry. coplace does not read the tables. Products reach their peak. Memory operations
+//! reach the file's fraction of the bandwidth after its constant latency (`PerfDatabase.query_mem_op`), and a message
+//! takes the file's latency once (`query_p2p`). The file states neither energy nor the host's capacity.
 
 use crate::rated_chip::RatedChip;
 use serde::Deserialize;
@@ -14,9 +14,9 @@ use sim::network::{Fabric, Tier, Topology};
 use sim::units::{Bytes, BytesPerSecond, Hertz, Seconds, Watts};
 use std::collections::BTreeMap;
 
-/// A clock at which rates per cycle are stated; only their product matters.
+/// The clock that rates per cycle refer to; only the product of clock and rate matters.
 const CLOCK: Hertz = Hertz(1e9);
-/// Lanes of a vector engine that never limits: AIConfigurator prices vector work by its bytes. 131 TFLOP/s.
+/// Lanes of a vector engine that never limits, at 131 TFLOP/s: AIConfigurator prices vector work by its bytes.
 const LANES: u32 = 1 << 17;
 /// The usual software stack of NVIDIA's GPUs in training.
 const USUAL_STACK: &str = "megatron_core";
@@ -25,18 +25,19 @@ const USUAL_STACK: &str = "megatron_core";
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AiConfiguratorSystem {
-    /// Folder of its measured tables; names the system.
+    /// Folder of the measured tables; its last part names the system.
     data_dir: String,
     gpu: Gpu,
     node: Node,
-    /// Memory of collective libraries and the runtime, which engines have as values of their own.
+    /// Memory of collective libraries and of the runtime. Neither the chip nor the fabric uses it, because engines and
+    /// stacks state their own values.
     #[serde(default)]
     misc: Option<Misc>,
     #[serde(skip)]
     file: String,
 }
 
-/// Bytes, bytes per second, operations per second, seconds and watts.
+/// Figures of the GPU in bytes, bytes per second, operations per second, seconds and watts.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Gpu {
@@ -58,7 +59,7 @@ struct Gpu {
     _sm_version: Option<u32>,
 }
 
-/// Bytes per second and seconds.
+/// Figures of the node and its networks in devices, bytes per second and seconds.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Node {
@@ -138,10 +139,10 @@ impl AiConfiguratorSystem {
         self.data_dir.rsplit('/').next().unwrap_or(&self.data_dir)
     }
 
-    /// Returns the GPU as a chip, whose usual fabric is the system's.
+    /// Returns the GPU as a chip. The system's fabric is its usual fabric.
     ///
     /// # Errors
-    /// No rate in 16 bits; figures that are impossible for a chip.
+    /// The file has no rate of products in 16 bits, or figures that are impossible for a chip.
     pub fn to_chip(&self) -> Result<ChipTemplate, FileError> {
         let gpu = &self.gpu;
         let faulty = |faults| FileError { file: self.file.clone(), faults };
@@ -185,7 +186,8 @@ impl AiConfiguratorSystem {
         chip.to_template()
     }
 
-    /// Returns the system's fabric: switches inside a node, inside a rack if racks are larger, and beyond.
+    /// Returns the system's fabric: tiers of switches inside a node, inside a rack if racks hold several nodes, and
+    /// beyond.
     #[must_use]
     pub fn to_fabric(&self) -> Fabric {
         let node = &self.node;
@@ -222,7 +224,7 @@ impl AiConfiguratorSystem {
         }
     }
 
-    /// Returns the parts of the file that chip and fabric do not have, one line each.
+    /// Returns the parts of the file that neither the chip nor the fabric models, one line each.
     #[must_use]
     pub fn list_unmodelled(&self) -> Vec<String> {
         let mut lines =
@@ -241,7 +243,7 @@ impl AiConfiguratorSystem {
     }
 }
 
-/// Returns the fault of a figure out of its range.
+/// Returns the fault of a figure out of its range; `None` if it is in range.
 fn check_range((key, value, min, max): (&'static str, f64, f64, f64)) -> Option<FileFault> {
     let limit = format!("must be from {min:e} to {max:e}, in bytes, operations, seconds or watts");
     (!(min..=max).contains(&value)).then(|| FileFault::new(key, value.to_string(), limit, "correct it"))

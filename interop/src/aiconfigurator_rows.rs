@@ -1,4 +1,4 @@
-//! AIConfigurator (NVIDIA, `ai-dynamo/aiconfigurator`): the rows of `best_config_topn.csv` and `pareto.csv` that
+//! AIConfigurator (NVIDIA, `ai-dynamo/aiconfigurator`): reads the rows of `best_config_topn.csv` and `pareto.csv` that
 //! `aiconfigurator cli ... --save-dir DIR` writes (columns of `aiconfigurator.sdk.common`, `ColumnsAgg` and
 //! `ColumnsDisagg`, as of 0.12.0). Columns are found by their header. Each row is a prediction of AIConfigurator.
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use sim::files::{FileError, FileFault};
 use std::collections::BTreeMap;
 
-/// Systems of AIConfigurator (`systems/*.yaml`) and the built-in chips that they have.
+/// Systems of AIConfigurator (`systems/*.yaml`), each with its built-in chip.
 const SYSTEMS: [(&str, &str); 6] = [
     ("a100_sxm", "a100_80gb_sxm"),
     ("h100_sxm", "h100_80gb_sxm"),
@@ -16,10 +16,10 @@ const SYSTEMS: [(&str, &str); 6] = [
     ("gb300", "gb300"),
 ];
 
-/// The cure of a file of another kind.
+/// The cure for a file of another kind.
 const CURE: &str = "give best_config_topn.csv or pareto.csv as AIConfigurator writes them";
 
-/// Columns that say nothing of the work: identities, sums of others, and figures that no row is compared by.
+/// Columns that do not affect the work: identities, sums of other columns, and figures that are not compared.
 const TOLD: [&str; 22] = [
     "request_rate",
     "request_latency",
@@ -57,7 +57,7 @@ pub struct PredictedPool {
     pub backend: String,
     /// Replicas.
     pub workers: u32,
-    /// Sequences of a replica's group with attention of its own.
+    /// Batch size: sequences in flight in each group of a replica that has attention of its own.
     pub batch: u64,
     /// Devices that split every layer.
     pub tensor: u32,
@@ -84,9 +84,9 @@ pub struct PredictedDeployment {
     pub line: u64,
     /// The model, by its name on Hugging Face or a path.
     pub model: String,
-    /// Tokens of a prompt, of them held, and of an answer.
+    /// Tokens of a prompt, the held ones included.
     pub input: u64,
-    /// Tokens of the prompt whose keys and values are held.
+    /// Tokens of the prompt whose keys and values are held already.
     pub held: u64,
     /// Tokens of an answer.
     pub output: u64,
@@ -94,7 +94,7 @@ pub struct PredictedDeployment {
     pub concurrency: u64,
     /// The pool that decodes; it also prefills unless [`Self::prefill`] is a pool of its own.
     pub decode: PredictedPool,
-    /// The pool for prompts, if they are apart.
+    /// The pool for prompts; `None` if the pool that decodes also prefills.
     pub prefill: Option<PredictedPool>,
     /// Devices of the row.
     pub devices: u32,
@@ -115,7 +115,7 @@ pub struct PredictedDeployment {
 pub struct PredictedFile {
     /// The rows, in order.
     pub rows: Vec<PredictedDeployment>,
-    /// Columns that are not known, and so not read.
+    /// Columns that are neither read nor known to have no effect.
     pub unknown: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ pub fn engine_of_backend(backend: &str) -> &str {
     if backend == "trtllm" { "tensorrt_llm" } else { backend }
 }
 
-/// A row by its header.
+/// A row with its cells by the names in the header.
 struct HeadedRow<'a> {
     file: &'a str,
     line: u64,
@@ -177,7 +177,7 @@ impl HeadedRow<'_> {
             .ok_or_else(|| self.fault(column, "must be from 1 to 65536"))
     }
 
-    /// The pool whose columns have a prefix.
+    /// Reads the pool whose columns have this prefix. Without a prefix the row is one replica.
     fn pool(&self, prefix: &str) -> Result<PredictedPool, FileError> {
         let of = |column: &str| format!("{prefix}{column}");
         let workers = if prefix.is_empty() { 1 } else { self.degree(&of("workers"))? };
@@ -203,7 +203,7 @@ impl HeadedRow<'_> {
         let refused = self.cells.iter().filter_map(|(column, value)| {
             let of_pool = ["(p)", "(d)"].iter().find_map(|prefix| column.strip_prefix(prefix));
             let name = of_pool.or(column.strip_prefix("(e)")).unwrap_or(column);
-            // Workers of pools for prompts and decoding are read.
+            // The column `workers` is read for pools apart, so it must be neutral only without a prefix.
             let neutral =
                 NEUTRAL.iter().find(|(known, _)| *known == name && !(*known == "workers" && of_pool.is_some()))?;
             let is_neutral = value.is_empty() || value.parse::<f64>() == Ok(neutral.1);
@@ -228,8 +228,8 @@ impl HeadedRow<'_> {
     }
 }
 
-/// The lines of a text, counted up to a record. The reader's own count takes `\r` for the end of a line and puts `\n`
-/// into the next one.
+/// Counts the lines of a text up to a record. The CSV reader's own count is off in files with `\r\n`: it ends a line at
+/// `\r` and puts `\n` into the next one.
 struct LineCount<'a> {
     text: &'a [u8],
     at: usize,
@@ -237,7 +237,8 @@ struct LineCount<'a> {
 }
 
 impl LineCount<'_> {
-    /// The line of the record that begins at or after a byte, behind ends of lines. Bytes must not fall.
+    /// Returns the line of the record that begins at `byte` or behind the ends of lines there. Calls must not go
+    /// backwards in the text.
     fn line_of_record(&mut self, byte: u64) -> u64 {
         let from = usize::try_from(byte).unwrap_or(usize::MAX).clamp(self.at, self.text.len());
         let blank = self.text[from..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();

@@ -111,9 +111,9 @@ pub fn write_execution_trace(title: &str, why: &Explanation) -> Vec<u8> {
     file
 }
 
-/// The groups of ranks that a trace's collectives name, as ASTRA-sim's `--comm-group-configuration` reads them: the
-/// devices of each group of the first device, by the group's name. Source: `astra-sim/workload/Workload.cc` of
-/// astra-sim/astra-sim at commit 0383c203.
+/// Writes the groups of ranks that a trace's collectives name, as JSON for ASTRA-sim's `--comm-group-configuration`:
+/// under the name of each group, the devices of the group that holds device 0. Source: `astra-sim/workload/Workload.cc`
+/// of astra-sim/astra-sim at commit 0383c203.
 #[must_use]
 pub fn write_rank_groups(why: &Explanation) -> String {
     let members = |group: &RankGroup| (0..group.ranks).map(|rank| u64::from(rank) * u64::from(group.stride)).collect();
@@ -122,7 +122,7 @@ pub fn write_rank_groups(why: &Explanation) -> String {
     serde_json::json!(groups).to_string()
 }
 
-/// The groups of all collectives, each once.
+/// The distinct groups of all collectives, sorted.
 fn groups_of(why: &Explanation) -> Vec<RankGroup> {
     let kernels = why.passes.iter().flat_map(|pass| &pass.kernels);
     let found: BTreeSet<RankGroup> = kernels
@@ -134,7 +134,7 @@ fn groups_of(why: &Explanation) -> Vec<RankGroup> {
     found.into_iter().collect()
 }
 
-/// The name of a group at a place; ASTRA-sim takes numbers, and 0 for all ranks.
+/// The name of the group at place `at`, counted from 1. ASTRA-sim's names are numbers, and 0 means all ranks.
 fn name_of_group(at: usize) -> String {
     (at + 1).to_string()
 }
@@ -152,7 +152,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The nodes of the `time`-th run of a pass.
+    /// Returns the nodes of the `time`-th run of a pass, and moves on to the next pass.
     fn write_pass(&mut self, pass: &PassDetail, time: u64) -> Vec<Node> {
         let kernels: Vec<&KernelDetail> = pass.kernels.iter().filter(|kernel| kernel.latency > Seconds::ZERO).collect();
         let first = self.next;
@@ -182,15 +182,15 @@ impl Writer {
     }
 }
 
-/// The kernels that ended by `moment` and after the start of every other kernel that ended. All other kernels precede
-/// them.
+/// The places of the kernels that a kernel starting at `moment` depends on: those that ended by `moment`, but not
+/// before the last of the ended kernels started. The other ended kernels precede that last one.
 fn latest_ended(kernels: &[&KernelDetail], moment: f64) -> Vec<usize> {
     let ended = || kernels.iter().enumerate().filter(|(_, kernel)| kernel.end_time().0 <= moment + MOMENT);
     let last = ended().map(|(_, kernel)| kernel.start.0).fold(f64::NEG_INFINITY, f64::max);
     ended().filter(|(_, kernel)| kernel.end_time().0 > last + MOMENT).map(|(at, _)| at).collect()
 }
 
-/// The schema's type of a kernel, with the attributes that Chakra's feeder reads.
+/// Returns the schema's type of a kernel, and the attributes that Chakra's feeder reads.
 fn node_attributes(kernel: &KernelDetail, pass: &PassDetail, groups: &[RankGroup]) -> (NodeType, Vec<Attribute>) {
     let integer = |name: &str, value: u64| Attribute {
         name: name.into(),
@@ -249,7 +249,8 @@ fn text_attribute(name: &str, value: &str) -> Attribute {
     Attribute { name: name.into(), value: Some(Value::Text(value.into())) }
 }
 
-/// A moment in whole microseconds. Starts and ends are rounded, not lengths, so that a long trace does not drift.
+/// Rounds a moment to whole microseconds. Starts and ends are rounded, and durations are their differences, so that a
+/// long trace does not drift.
 fn to_microseconds(moment: Seconds) -> u64 {
     (moment.0 * 1e6).round() as u64
 }

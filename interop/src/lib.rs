@@ -1,5 +1,6 @@
-//! Other tools' formats: AIConfigurator, Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and SCALE-Sim; logs of
-//! nccl-tests and traces of PyTorch's profiler. Nothing of the main path needs this crate.
+//! Reads and writes the formats of other tools: AIConfigurator, Calculon, Chakra, LLMCompass, NEST, PHAZE, Piper and
+//! SCALE-Sim, logs of nccl-tests, traces of PyTorch's profiler, and training configurations of frameworks. The main
+//! path does not need this crate.
 
 pub mod aiconfigurator;
 pub mod aiconfigurator_rows;
@@ -26,11 +27,11 @@ use sim::network::{Fabric, NetworkError};
 pub struct ImportedChip {
     /// The chip.
     pub template: ChipTemplate,
-    /// Figures of the file that the chip has in another size, one line each.
+    /// Figures of the file that the chip does not have or has in another size, one line each.
     pub notes: Vec<String>,
 }
 
-/// Returns whether a name or path is that of another simulator's file.
+/// True if a name or path ends like another simulator's file: `.json`, `.yaml` or `.yml`.
 #[must_use]
 pub fn is_imported(name_or_path: &str) -> bool {
     name_or_path.ends_with(".json") || is_yaml(name_or_path)
@@ -41,11 +42,11 @@ fn is_yaml(name_or_path: &str) -> bool {
     name_or_path.ends_with(".yaml") || name_or_path.ends_with(".yml")
 }
 
-/// A chip from another simulator's file: LLMCompass's device or Calculon's system (`.json`), or AIConfigurator's
-/// (`.yaml`).
+/// Reads a chip from the text of another simulator's file: LLMCompass's device or Calculon's system (`.json`), or
+/// AIConfigurator's system (`.yaml`). `file` names it in errors, and its ending selects the format.
 ///
 /// # Errors
-/// A file of none of these, or a faulty one.
+/// A file of none of these formats, or a faulty one.
 pub fn import_chip(text: &str, file: &str) -> Result<ImportedChip, FileError> {
     if is_yaml(file) {
         let system = AiConfiguratorSystem::from_yaml_str(text, file)?;
@@ -58,7 +59,8 @@ pub fn import_chip(text: &str, file: &str) -> Result<ImportedChip, FileError> {
     Ok(ImportedChip { template: llm_compass::read_chip(text, file)?, notes: Vec::new() })
 }
 
-/// A fabric from another simulator's file: LLMCompass's interconnect, Calculon's networks, AIConfigurator's nodes.
+/// Reads a fabric from the text of another simulator's file: LLMCompass's interconnect, Calculon's networks, or
+/// AIConfigurator's nodes and racks.
 ///
 /// # Errors
 /// As [`import_chip`].
@@ -72,8 +74,9 @@ pub fn import_fabric(text: &str, file: &str) -> Result<Fabric, FileError> {
     llm_compass::read_fabric(text, file)
 }
 
-/// A fabric by name or by path, as in [`Fabric::load_for_chip`]. A `.json` path names an LLMCompass or Calculon system,
-/// a `.yaml` path one of AIConfigurator; its networks belong to one chip.
+/// Loads a fabric by name or by path, as [`Fabric::load_for_chip`] does. A `.json` path names a file of LLMCompass or
+/// Calculon, a `.yaml` path one of AIConfigurator. The networks of such a file belong to its own chip, so `chip` does
+/// not change them.
 ///
 /// # Errors
 /// Those of [`Fabric::load_for_chip`], and a faulty file of another simulator.
@@ -84,7 +87,8 @@ pub fn load_fabric(name_or_path: &str, chip: &Accelerator, files: &Files) -> Res
     Fabric::load_for_accelerator(name_or_path, chip, files)
 }
 
-/// The same with the figures for a built-in chip's name, or for the name of a fabric's own table.
+/// As [`load_fabric`], with the figures for `chip`, which is the name of a built-in chip or of a table of the fabric's
+/// file.
 ///
 /// # Errors
 /// Those of [`load_fabric`].

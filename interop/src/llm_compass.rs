@@ -1,5 +1,5 @@
-//! LLMCompass (Zhang et al., ISCA 2024): the JSON description of a system (`configs/*.json`), with its device read as a
-//! chip and its interconnect as a fabric.
+//! LLMCompass (Zhang et al., ISCA 2024): reads the JSON description of a system (`configs/*.json`). Its device becomes
+//! a chip, and its interconnect becomes a fabric.
 //!
 //! Missing properties follow LLMCompass's own model (`hardware_model/`, `software_model/matmul.py`): output-stationary
 //! arrays that stay busy on long products, core memories that never limit, one port on the global buffer and on the
@@ -29,7 +29,7 @@ const GIB: f64 = 1_073_741_824.0;
 /// The usual software stack: LLMCompass shards its models as Megatron-LM does (Zhang et al., ISCA 2024, section III).
 const USUAL_STACK: &str = "megatron";
 
-/// Reads a device; `file` names it in errors.
+/// Reads the device of a system as a chip; `file` names it in errors.
 ///
 /// # Errors
 /// Malformed JSON, missing keys, or impossible figures; all of them are listed by their path in the file.
@@ -131,7 +131,7 @@ struct CompassReader<'a> {
 }
 
 impl<'a> CompassReader<'a> {
-    /// Returns the faults so far as an error.
+    /// Returns the faults so far as an error, if there are any, and clears them.
     fn check_sound(&mut self, file: &str) -> Result<(), FileError> {
         let faults = std::mem::take(&mut self.faults);
         if faults.is_empty() { Ok(()) } else { Err(FileError { file: file.to_owned(), faults }) }
@@ -150,7 +150,7 @@ impl<'a> CompassReader<'a> {
         found
     }
 
-    /// A positive number within `range`.
+    /// Reads a positive number within `range`; returns 1 after a fault.
     fn positive_number(&mut self, path: &str, range: RangeInclusive<f64>) -> f64 {
         let Some(value) = self.required_value(path) else { return 1.0 };
         match value.as_f64() {
@@ -167,7 +167,7 @@ impl<'a> CompassReader<'a> {
         }
     }
 
-    /// A positive whole number.
+    /// Reads a positive whole number of at most [`LARGEST_COUNT`]; returns 1 after a fault.
     fn positive_count(&mut self, path: &str) -> u32 {
         let number = self.positive_number(path, f64::MIN_POSITIVE..=f64::from(LARGEST_COUNT));
         if number.fract() == 0.0 {
@@ -182,7 +182,8 @@ impl<'a> CompassReader<'a> {
         1
     }
 
-    /// Checks a product of figures against its range; `unit` is the product's.
+    /// Checks a product of figures against its range, unless there are faults already. `unit` describes the product in
+    /// the message.
     fn capped_product(&mut self, paths: &[&str], product: f64, range: RangeInclusive<f64>, unit: &str) {
         if self.faults.is_empty() && !range.contains(&product) {
             let limit = format!("their product {unit} {}", limits::describe_range(*range.start(), *range.end()));
@@ -203,7 +204,7 @@ impl<'a> CompassReader<'a> {
         })
     }
 
-    /// The value that `known` gives for the text at `path`.
+    /// Returns the value that `known` has for the text at `path`; `None` after a fault.
     fn choice_at<T: Copy>(&mut self, path: &str, known: &[(&str, T)]) -> Option<T> {
         let before = self.faults.len();
         let text = self.text_at(path);
@@ -240,7 +241,7 @@ fn capacity_limits(unit: f64) -> RangeInclusive<f64> {
     1.0 / unit..=limits::LARGEST_MEMORY as f64 / unit
 }
 
-/// Bytes of the data types of its arrays and lanes.
+/// Data types of arrays and lanes, with their bytes.
 const TYPES: [(&str, f64); 5] = [("fp32", 4.0), ("bf16", 2.0), ("fp16", 2.0), ("fp8", 1.0), ("int8", 1.0)];
 
 fn rates_of_types(data_type: &str, rate: f64) -> PerDataType<f64> {
@@ -301,7 +302,7 @@ fn build_accelerator(r: &mut CompassReader<'_>) -> Accelerator {
     }
 }
 
-/// The arrays, and the bytes per cycle that keep one core's arrays busy.
+/// Reads the arrays. Returns them with the bytes per cycle that keep the arrays of one core busy.
 fn build_tensor_cores(r: &mut CompassReader<'_>, cores: u32) -> (TensorCores, f64) {
     let array = |key: &str| format!("device.compute_chiplet.core.systolic_array.{key}");
     let arrays_per_core = r.positive_count("device.compute_chiplet.core.sublane_count");
@@ -325,7 +326,7 @@ fn build_tensor_cores(r: &mut CompassReader<'_>, cores: u32) -> (TensorCores, f6
     (tensor, f64::from(arrays_per_core) * edges * rate.max(1.0) * bytes)
 }
 
-/// Results per core and cycle: `flop_per_cycle` counts a multiply-accumulate as two.
+/// Reads the lanes of a core: its results per cycle. `flop_per_cycle` counts a multiply-accumulate as two operations.
 fn lanes_per_core(r: &mut CompassReader<'_>, sublanes: u32) -> u32 {
     let unit = |key: &str| format!("device.compute_chiplet.core.vector_unit.{key}");
     let width = f64::from(r.positive_count(&unit("vector_width")));

@@ -1,4 +1,4 @@
-//! A chip that another tool describes by its rates: peaks by type, one memory, and a fraction that is achieved of each.
+//! A chip that another tool describes by its rates: peaks by data type, one memory, and the achieved fraction of each.
 
 use sim::files::FileError;
 use sim::hardware::{
@@ -38,7 +38,7 @@ pub(crate) struct RatedChip<'a> {
 }
 
 impl RatedChip<'_> {
-    /// Returns the chip: one core of one array, whose operands are read once from the memory.
+    /// Returns the chip: one core with one array that reads each operand from memory once.
     ///
     /// # Errors
     /// Figures that are impossible for a chip.

@@ -5,8 +5,8 @@
 //! ```
 //! - `type` is `TC`, `VC`, `TCandVC` or `Nop`.
 //! - `latency` is the latency on one core, `intra_latency` the one across all cores; both are whole numbers of one
-//!   unit. `intra_latency` is absent or null where the operator runs on one core only. Some files write 0 and 1 as
-//!   `false` and `true`.
+//!   unit. `intra_latency` is absent or null if the operator runs on one core only. Some files write 0 and 1 as `false`
+//!   and `true`.
 //! - An edge `[a, b]` requires that `a` ends before `b` starts.
 //! - `exclusivity` gives the cores that an operator across all cores blocks: `"all_cores"` (of both kinds, the default)
 //!   or `"own_kind"` (of the kinds that it uses).
@@ -45,7 +45,8 @@ pub struct StoredAnswer {
     pub proved: bool,
 }
 
-/// Why an instance cannot be read. Every message names the file, the key, the value and the cure.
+/// The reason why an instance cannot be read. A message names the file and the fault, with the key, the value and the
+/// cure where they exist.
 #[derive(Debug, Error)]
 pub enum InstanceError {
     /// The file cannot be read.
@@ -150,7 +151,7 @@ const WHOLE: &str = "a whole number, 0 or more";
 /// Reads an instance file.
 ///
 /// # Errors
-/// An [`InstanceError`] that names what is wrong and where.
+/// An [`InstanceError`] that names the fault and its place.
 pub fn read_instance(path: &Path) -> Result<ScheduleInstance, InstanceError> {
     let text =
         sim::files::text::read_text(path).map_err(|source| InstanceError::Unreadable { path: path.into(), source })?;
@@ -160,7 +161,7 @@ pub fn read_instance(path: &Path) -> Result<ScheduleInstance, InstanceError> {
 /// Reads an instance from text; `path` is for messages only.
 ///
 /// # Errors
-/// An [`InstanceError`] that names what is wrong and where.
+/// An [`InstanceError`] that names the fault and its place.
 pub fn parse_instance(path: &Path, text: &str) -> Result<ScheduleInstance, InstanceError> {
     let root = strict::parse_strict(text).map_err(|source| InstanceError::NotJson { path: path.into(), source })?;
     let reader = InstanceReader { path };
@@ -237,7 +238,7 @@ impl InstanceReader<'_> {
         value.as_u64().and_then(|v| u32::try_from(v).ok()).ok_or_else(|| self.wrong_value(key, value, EXPECTED))
     }
 
-    /// The cores that an operator across all cores blocks; every core where the key is absent.
+    /// Reads which cores an operator across all cores blocks: cores of both kinds if the key is absent or null.
     fn read_exclusivity(&self, root: &Map<String, Value>) -> Result<Exclusivity, InstanceError> {
         match root.get("exclusivity").filter(|value| !value.is_null()) {
             None => Ok(Exclusivity::default()),
@@ -249,7 +250,7 @@ impl InstanceReader<'_> {
         }
     }
 
-    /// A number of ticks. Python writes 0 and 1 as booleans where they came from comparisons.
+    /// Reads a number of ticks. Python writes 0 and 1 as booleans if they came from comparisons.
     fn read_ticks(&self, map: &Map<String, Value>, place: &str, key: &str) -> Result<u64, InstanceError> {
         let value = self.value_of_key(map, place, key, WHOLE)?;
         match value {
@@ -258,7 +259,7 @@ impl InstanceReader<'_> {
         }
     }
 
-    /// The operators in file order, and the index of each id.
+    /// Reads the operators in the order of the file, and returns the index of each id too.
     fn read_operators(&self, root: &Map<String, Value>) -> Result<(Vec<Operator>, BTreeMap<u64, u32>), InstanceError> {
         let value = self.value_of_key(root, "", "ops", "a list of operators")?;
         let list = value.as_array().ok_or_else(|| self.wrong_value("ops", value, "a list of operators"))?;

@@ -1,16 +1,16 @@
-//! Stores and shows results. This crate makes no decisions; `search` decides what is best.
+//! Stores and shows results. The crate `search` decides which design or plan is best; this crate makes no decisions.
 //!
-//! Each room needs only rooms of the rows above it:
+//! A module depends only on modules in the rows above it:
 //!
-//! | room | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`text`] | numbers with units, aligned tables |
 //! | [`store`] | files on disk: designs, digests, atomic writes |
 //! | [`answer`] | answers of verbs, as data |
 //! | [`figure`], [`emit`], [`papers`] | SVG; configurations for frameworks and traces; studies of papers |
 //! | [`run`] | run directories: record, front, sweeps, parts |
-//! | [`page`] | a run or an answer as an HTML page |
-//! | [`compare`], [`report`] | runs and answers side by side; answers as text |
+//! | [`page`] | runs and answers as HTML pages |
+//! | [`compare`], [`report`] | comparisons of runs and answers; answers as text |
 
 pub mod answer;
 pub mod compare;

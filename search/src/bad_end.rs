@@ -1,7 +1,8 @@
-//! Plans and designs ranked by the bad end of their interval.
+//! Ranks plans and designs by the bad end of their step-time interval.
 //!
-//! A search over many plans tends to find the one that the model flatters most. A plan whose like was measured to run
-//! as predicted may be the better choice, so a robust search counts a step as long as it may take with 90 % confidence.
+//! A search over many plans tends to find the plan that the model flatters most. Another plan may be the better choice,
+//! if measurements of similar plans agree with the predictions. So a robust search counts a step at the upper end of
+//! its 90 % interval.
 
 use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, PreparedJob, RankedPlan, search_documented};
 use measured::evidence::{
@@ -11,13 +12,13 @@ use sim::hardware::Accelerator;
 use std::collections::BTreeSet;
 use step::StepError;
 
-/// The most plans that are ranked by their bad ends.
+/// Limit on the plans that are ranked by their bad ends.
 const MOST: usize = 1000;
-/// How many times as many plans as are listed are ranked first, and the growth of that number where the order stays
-/// open.
+/// Factor from the listed plans to the plans that are ranked first. The number grows by the same factor while the order
+/// is open.
 const MORE: usize = 4;
 
-/// The seconds of a step at the bad end of its interval, over the predicted seconds: 1 or more.
+/// The seconds of a step at the bad end of its interval, divided by the predicted seconds: 1 or more.
 #[must_use]
 pub fn bad_end_factor(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
     let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
@@ -30,10 +31,11 @@ pub fn step_at_bad_end(job: &Job<'_>, ranked: &RankedPlan) -> f64 {
     bad_end_factor(job, ranked) * ranked.time.total.0
 }
 
-/// A lower bound on [`bad_end_factor`] over all plans of a job's space, on any chip of the same family that is measured
-/// as little.
+/// A lower bound on [`bad_end_factor`] over all plans of a job's space, on any chip of the same family with as few
+/// measurements. 1 if the space has no plan.
 ///
-/// It combines every layout and schedule with every policy, and with all sets of policies that stages may mix.
+/// It combines the mechanisms of every layout and schedule with those of every policy. If stages may mix policies, it
+/// takes every set of policy mechanisms.
 #[must_use]
 pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f64 {
     let (job, mut kinds, mut any) = (prepared.job(chip), BTreeSet::new(), None);
@@ -55,8 +57,8 @@ pub fn least_bad_end_factor(prepared: &PreparedJob<'_>, chip: &Accelerator) -> f
     all.map(end).fold(f64::INFINITY, f64::min)
 }
 
-/// The sets of mechanisms by which plans of a space keep tensors or compute them again. They are all subsets of the known
-/// mechanisms if stages have policies of their own.
+/// The sets of mechanisms by which plans of a space keep or recompute tensors. If stages have their own policies, these
+/// are all non-empty subsets of the known mechanisms.
 fn mechanisms_of_space(prepared: &PreparedJob<'_>, chip: &Accelerator) -> BTreeSet<BTreeSet<Mechanism>> {
     if !prepared.mixes_policies() {
         return prepared.policies().iter().map(|policy| mechanisms_of_policy(policy).collect()).collect();
@@ -71,10 +73,10 @@ fn mechanisms_of_space(prepared: &PreparedJob<'_>, chip: &Accelerator) -> BTreeS
     (1..1 << known.len()).map(choice).collect()
 }
 
-/// The `top` documented plans with the shortest steps at the bad end of their interval, best first. The best one that
-/// the stack's framework can run is among them, or follows them.
+/// The `top` documented plans with the shortest steps at the bad end of their interval, best first. If none of them can
+/// run on the stack's framework, the best that can follows them.
 ///
-/// No interval ends below the predicted time, so a plan predicted to be slower than the best bad end cannot win. The
+/// No interval ends below the predicted time, so a plan that is predicted slower than the best bad end cannot win. The
 /// search ranks more plans until only such plans are left, a thousand are ranked, or the watch stops it.
 ///
 /// # Errors
@@ -92,7 +94,7 @@ pub fn search_plans_by_bad_end(
             .into_iter()
             .map(|ranked| (step_at_bad_end(job, &ranked), ranked))
             .collect();
-        // The best runnable plan may follow the wanted ones; plans between them are unknown.
+        // The best runnable plan may follow the wanted ones in the list. Plans between them are unknown.
         let slowest = ends.get(wanted.saturating_sub(1)).map_or(f64::INFINITY, |(_, last)| last.time.total.0);
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         let settled = answer.stopped.is_some() || ends.first().is_none_or(|(end, _)| slowest >= *end) || wanted == MOST;

@@ -1,13 +1,13 @@
-//! Bayesian optimisation of the hardware alone, as a baseline.
+//! Bayesian optimisation over hardware alone, as a baseline.
 //!
-//! A Gaussian process models the value over a space's dimensions, and the design with the largest expected improvement
-//! is evaluated next (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998). Hardware searches like
+//! A Gaussian process models the value over a space's dimensions. The design with the largest expected improvement is
+//! evaluated next (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998). Hardware searches such as
 //! Spotlight's work this way.
 //!
-//! The process has a Matern 5/2 kernel over the logarithms of the dimensions, each scaled to 0 to 1. Its length and its
-//! noise maximise the marginal likelihood among a few candidates (Rasmussen and Williams 2006, section 5.4.1). It
-//! models the logarithm of the value. A design without a value counts as the worst value seen, and as an evaluation,
-//! because it takes as long.
+//! The process has a Matern 5/2 kernel over the logarithms of the dimensions, each scaled to 0 to 1. Its length scale
+//! and its noise maximise the marginal likelihood among a few candidates (Rasmussen and Williams 2006, section 5.4.1).
+//! It models the logarithm of the value. A design without a value counts as the worst value seen. It also counts as an
+//! evaluation, because evaluating it takes as long.
 
 use crate::random::SeededRandom;
 use std::collections::BTreeSet;
@@ -15,38 +15,40 @@ use std::collections::BTreeSet;
 /// Designs drawn at random before the process is fitted.
 const START: usize = 8;
 
-/// Limit on the designs whose expected improvement is computed for the next choice: random ones, and neighbours of the
-/// best.
+/// Limit on the designs whose expected improvement is computed for each choice: random ones, and neighbours of the best
+/// in the space's order.
 const CANDIDATES: usize = 2_000;
 
-/// Kernel lengths tried, in units of a dimension's range.
+/// Kernel length scales tried, as fractions of a dimension's range.
 const LENGTHS: [f64; 5] = [0.1, 0.2, 0.4, 0.8, 1.6];
 
 /// Noise variances tried, in units of the values' variance.
 const NOISES: [f64; 3] = [1e-6, 1e-3, 1e-1];
 
-/// Limit on the designs that the process is fitted to: the best half of them and the last.
+/// Limit on the designs that the process is fitted to. Above it, half of them are the best designs and the rest the
+/// latest.
 const FITTED: usize = 200;
 
 /// A space of designs with a value to minimise.
 pub trait BayesProblem {
-    /// How many designs there are.
+    /// The number of designs.
     fn count(&self) -> usize;
-    /// A design's dimensions as numbers, equally many for each design. `None` if it is no design; this check is cheap.
+    /// A design's dimensions as numbers, equally many for each design. `None` if the index is no design. The call is
+    /// cheap.
     fn dimensions_of(&self, design: usize) -> Option<Vec<f64>>;
     /// The value to minimise, above zero; `None` if the design has none.
     fn value_of(&self, design: usize) -> Option<f64>;
 }
 
-/// The designs tried, in order.
+/// The designs tried, in the order of their evaluation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TriedDesigns {
-    /// Designs with their values.
+    /// Designs with their values; `None` if a design has no value.
     pub designs: Vec<(usize, Option<f64>)>,
 }
 
 impl TriedDesigns {
-    /// The best design and its value.
+    /// The design with the least value, with that value; `None` if no design has one.
     #[must_use]
     pub fn best(&self) -> Option<(usize, f64)> {
         let valued = self.designs.iter().filter_map(|(design, value)| Some((*design, (*value)?)));
@@ -54,8 +56,8 @@ impl TriedDesigns {
     }
 }
 
-/// Evaluates up to `evaluations` designs, each once. The result is the same for a seed. It ends early without more
-/// designs, or after a hundred draws in a row that are no designs.
+/// Evaluates up to `evaluations` designs, each once. The same seed gives the same result. The search ends early if no
+/// design is left, or after a hundred draws in a row without a new design.
 #[must_use]
 pub fn minimise_value(designs: &impl BayesProblem, evaluations: usize, seed: u64) -> TriedDesigns {
     let mut search = BayesSearch {
@@ -88,7 +90,8 @@ struct BayesSearch<'a, D> {
 }
 
 impl<D: BayesProblem> BayesSearch<'_, D> {
-    /// Draws a design that has not been tried.
+    /// Draws a design that has not been tried, with the logarithms of its dimensions. `None` after a hundred failed
+    /// draws.
     fn draw_untried(&mut self) -> Option<(usize, Vec<f64>)> {
         let count = self.designs.count();
         for _ in 0..100 {
@@ -119,7 +122,8 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
         logs
     }
 
-    /// The design with the largest expected improvement among some that have not been tried.
+    /// The design with the largest expected improvement among some that have not been tried, with the logarithms of its
+    /// dimensions.
     fn most_promising(&mut self) -> Option<(usize, Vec<f64>)> {
         let mut drawn: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut among = BTreeSet::new();
@@ -156,7 +160,7 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
             .collect()
     }
 
-    /// Fits the process to the designs tried.
+    /// Fits the process to the logarithms of the tried designs' values.
     fn fit_process(&self) -> Option<GaussianProcess> {
         let worst = self.tried.designs.iter().filter_map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
         let values: Vec<f64> = self.tried.designs.iter().map(|(_, value)| value.unwrap_or(worst).ln()).collect();
@@ -178,7 +182,7 @@ impl<D: BayesProblem> BayesSearch<'_, D> {
 struct GaussianProcess {
     points: Vec<Vec<f64>>,
     length: f64,
-    /// The lower factor of the covariance, row by row.
+    /// The lower Cholesky factor of the covariance, row by row.
     factor: Vec<Vec<f64>>,
     /// The covariance's inverse times the values.
     weights: Vec<f64>,
@@ -186,7 +190,7 @@ struct GaussianProcess {
 }
 
 impl GaussianProcess {
-    /// The process with the largest marginal likelihood.
+    /// The process with the largest marginal likelihood; `None` if no covariance can be factored.
     fn fit_by_likelihood(points: Vec<Vec<f64>>, values: &[f64]) -> Option<Self> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -218,7 +222,7 @@ impl GaussianProcess {
         (mean, (1.0 - half.iter().map(|v| v * v).sum::<f64>()).max(0.0))
     }
 
-    /// Expected improvement on the least value. Larger values count as zero.
+    /// Expected improvement on the least value: the mean of the improvement, where larger values count as none.
     fn expected_improvement(&self, point: &[f64]) -> f64 {
         let (mean, variance) = self.mean_and_variance_at(point);
         let deviation = variance.sqrt();
@@ -231,7 +235,7 @@ impl GaussianProcess {
     }
 }
 
-/// Matern 5/2.
+/// The Matern 5/2 kernel.
 fn matern_kernel(a: &[f64], b: &[f64], length: f64) -> f64 {
     let squared: f64 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
     let r = (5.0 * squared).sqrt() / length;
@@ -254,7 +258,7 @@ fn cholesky_factor(points: &[Vec<f64>], length: f64, noise: f64) -> Option<Vec<V
     Some(factor)
 }
 
-/// Solves the lower triangular system.
+/// Solves the lower triangular system `factor` x = `right`.
 fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solved: Vec<f64> = Vec::with_capacity(right.len());
     for (row, value) in factor.iter().zip(right) {
@@ -264,7 +268,7 @@ fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     solved
 }
 
-/// Solves the transposed system.
+/// Solves the system with the transposed factor.
 fn solve_transposed(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solved = right.to_vec();
     for i in (0..solved.len()).rev() {

@@ -1,7 +1,7 @@
 //! Hindcasts: the best chip under the constraints of one that was built.
 //!
 //! Process, number of dies, area, power, HBM, links, cluster and model are those of the real chip. The space of its
-//! family (`search/studies/hindcast/`) leaves open the choices of its designers inside the die.
+//! family (`search/studies/hindcast/`) leaves open the choices that its designers had inside the die.
 
 use crate::ask::{ClusterSpec, Question, WorkloadSpec};
 use crate::space::{ChipLimits, Chips, Dimension, Values};
@@ -62,9 +62,9 @@ struct CasesFile {
 pub struct Hindcast {
     /// The question: the family's space under the real chip's constraints.
     pub question: Question,
-    /// The limits of area and power.
+    /// The limits on area and power.
     pub limits: ChipLimits,
-    /// The real chip in the form of the space's chips: ideal, modelled energies, within its limit of power.
+    /// The real chip in the form of the space's chips: ideal, with modelled energies, and within its power limit.
     pub real: Accelerator,
 }
 
@@ -78,8 +78,8 @@ impl HindcastCase {
         toml::from_str::<CasesFile>(text).map(|file| file.case).map_err(|why| format!("hindcast/cases.toml: {why}"))
     }
 
-    /// The case as a question. The limit of area is the modelled area of the real chip, as areas of the space are
-    /// modelled. The limit of power is the published one, or else the power that the model gives the real chip.
+    /// Turns the case into a question. The area limit is the modelled area of the real chip, because areas in the space
+    /// are modelled too. The power limit is the published one, or else the modelled power of the real chip.
     ///
     /// # Errors
     /// A chip, a family or a field that does not exist.

@@ -1,7 +1,8 @@
 //! The objective of a search over chips, and the axes of its front.
 //!
-//! Every objective is a step's time, or its energy, times a figure of the chip that does not depend on the work. So a
-//! bound on the time is a bound on the objective.
+//! Every objective is a step's time or energy, times a figure of the chip that does not depend on the work. An
+//! objective in dollars may add the cost of the step's energy. All grow with the step's time, so a lower bound on the
+//! time gives a lower bound on the objective.
 
 use crate::pareto::FrontCosts;
 use crate::space::ChipFigures;
@@ -18,28 +19,29 @@ pub enum Objective {
     Throughput,
     /// The time of a step: the same designs in the same order as throughput.
     StepTime,
-    /// Tokens per second and mm^2 of die.
+    /// Tokens per second per mm² of die.
     #[serde(rename = "per-mm2")]
     PerArea,
-    /// Tokens per second and W of supply and cooling: the power under the heaviest sustained load.
+    /// Tokens per second per W of supply and cooling: the power under the heaviest sustained load.
     PerWatt,
-    /// Tokens per second and USD of the chips and, over years of [`OperatingCost`], of their energy.
+    /// Tokens per second per USD. The dollars pay for the chips and, over the years of [`OperatingCost`], for their
+    /// energy.
     PerDollar,
-    /// Energy per token.
+    /// Energy per token, in J; less is better.
     EnergyPerToken,
 }
 
 /// An axis of a front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FrontAxis {
-    /// Die area.
+    /// Die area in mm².
     #[default]
     Area,
-    /// Power under the heaviest sustained load.
+    /// Power under the heaviest sustained load, in W.
     Power,
-    /// The chip's manufacturing cost.
+    /// The chip's manufacturing cost in USD.
     Cost,
-    /// Energy of a step.
+    /// Energy of a step in J, or relative to the reference for several models.
     Energy,
     /// No axis: the search looks for the best design only.
     None,
@@ -69,7 +71,7 @@ impl Default for OperatingCost {
 }
 
 impl OperatingCost {
-    /// USD over all years for every W of a chip's average draw in a step.
+    /// USD over all years for each W of a chip's average draw during steps. 0 if `years` is 0.
     #[must_use]
     pub fn usd_per_watt(&self) -> f64 {
         /// Hours of a year of 365.25 days, in thousands.
@@ -115,7 +117,7 @@ impl Objective {
         }
     }
 
-    /// What the throughput is divided by; `None` for speed alone.
+    /// The name of the quantity that divides throughput; `None` for speed alone.
     #[must_use]
     pub fn divisor(self) -> Option<&'static str> {
         match self {
@@ -127,7 +129,7 @@ impl Objective {
         }
     }
 
-    /// A minimised value as people read it, with its unit.
+    /// A minimised value in the unit that reports show, with the name of that unit.
     #[must_use]
     pub fn display_value(self, value: f64, scale: ValueScale) -> (f64, &'static str) {
         let ValueScale::Alone { devices, tokens } = scale else {
@@ -162,7 +164,7 @@ impl Objective {
     }
 }
 
-/// The reference of a value.
+/// The scale of a reported value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueScale {
     /// One model alone.
@@ -172,7 +174,7 @@ pub enum ValueScale {
         /// Tokens of a step.
         tokens: f64,
     },
-    /// Several models, each relative to the reference.
+    /// Several models: rates relative to the reference.
     Reference,
 }
 
@@ -224,8 +226,8 @@ impl MeasureMean {
         }
     }
 
-    /// The least measure of model `of` at which the value is at least `value`, if the others have at least these
-    /// measures. Infinite if no measure reaches it.
+    /// The least measure of model `of` at which the combined value reaches `value`. The other models have at least the
+    /// given measures. Infinite if no measure reaches it.
     #[must_use]
     pub fn measure_reaching(self, terms: &[Term], measures: &[f64], of: usize, value: f64) -> f64 {
         let others = || terms.iter().zip(measures).enumerate().filter(|(at, _)| *at != of).map(|(_, pair)| pair);
@@ -261,8 +263,8 @@ impl FrontAxis {
         ("none", Self::None),
     ];
 
-    /// A chip's cost along the axis. `None` for energy, which depends on the plan, and for no axis. Infinite if the
-    /// chip has no price.
+    /// A chip's cost along the axis, in mm², W or USD. A chip without a price has an infinite cost in USD. `None` for
+    /// energy, which depends on the plan, and for [`FrontAxis::None`].
     #[must_use]
     pub fn cost_along(self, figures: &ChipFigures) -> Option<f64> {
         match self {
@@ -274,7 +276,7 @@ impl FrontAxis {
     }
 }
 
-/// Against what a front is found: one axis, two different ones, or none.
+/// The cost axes of a front: one, two different ones, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct CostAxes(FrontAxis, Option<FrontAxis>);
@@ -332,7 +334,7 @@ impl CostAxes {
         self.named_axes().any(|one| one == axis)
     }
 
-    /// The costs along the axes, in their order.
+    /// The costs along the axes, in their order. Missing axes have cost 0.
     #[must_use]
     pub fn costs_along(self, mut along: impl FnMut(FrontAxis) -> f64) -> FrontCosts {
         let mut costs = [0.0; 2];

@@ -1,12 +1,12 @@
-//! Pareto fronts of a value against one or two costs, with hypervolume and knee. All axes are minimised; negate what is
-//! to be maximised.
+//! Pareto fronts of a value against one or two costs, with hypervolume and knee. All axes are minimised; negate values
+//! that are to be maximised.
 
 use serde::{Deserialize, Serialize};
 
-/// Costs along the axes of a front. A missing axis is zero for all points.
+/// Costs along the axes of a front. A missing axis has cost 0 for all points.
 pub type FrontCosts = [f64; 2];
 
-/// A front that points are inserted into: ascending in the first cost, then in the second.
+/// A front, kept in ascending order of the first cost, then of the second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Front {
     points: Vec<FrontPoint>,
@@ -43,21 +43,22 @@ impl Front {
         &self.points
     }
 
-    /// The point with the best value. The smallest first cost breaks ties.
+    /// The point with the least value; on ties, the one with the smallest first cost. `None` if the front is empty.
     #[must_use]
     pub fn best_point(&self) -> Option<FrontPoint> {
         first_of_least_value(&self.points)
     }
 
-    /// The point with the best value among those that cost at most `costs`. The smallest first cost breaks ties.
+    /// The point with the least value among those that cost at most `costs`; on ties, the one with the smallest first
+    /// cost.
     #[must_use]
     pub fn best_point_within(&self, costs: &FrontCosts) -> Option<FrontPoint> {
         let after = self.points.partition_point(|p| p.costs[0] <= costs[0]);
         first_of_least_value(self.points[..after].iter().filter(|p| p.costs[1] <= costs[1]))
     }
 
-    /// Inserts a point unless another one is no worse in everything; the earlier of two equal points stays. Removes the
-    /// points that it dominates. Refuses points with a NaN. Returns whether the point is now on the front.
+    /// Inserts a point, unless another point is no worse along every axis; of two equal points the earlier stays.
+    /// Removes the points that it dominates. Refuses points with a NaN. Returns true if the point is now on the front.
     pub fn insert(&mut self, point: FrontPoint) -> bool {
         let is_nan = point.value.is_nan() || point.costs.iter().any(|cost| cost.is_nan());
         if is_nan || self.best_point_within(&point.costs).is_some_and(|best| best.value <= point.value) {
@@ -69,7 +70,7 @@ impl Front {
         true
     }
 
-    /// As [`Self::insert`], but the smaller id breaks ties, in any order of insertion.
+    /// As [`Self::insert`], but of two equal points the one with the smaller id stays, in any order of insertion.
     pub fn insert_by_id(&mut self, point: FrontPoint) -> bool {
         if let Some(equal) = self.points.iter_mut().find(|p| p.yields_to(&point)) {
             *equal = point;
@@ -84,12 +85,13 @@ fn first_of_least_value<'a>(points: impl IntoIterator<Item = &'a FrontPoint>) ->
     points.into_iter().copied().reduce(|best, p| if p.value < best.value { p } else { best })
 }
 
-/// Distance of the reference point of [`FrontScales::hypervolume`] beyond the worst of each axis, as a fraction of the
-/// axis' range, so that the ends of a front count too. A tenth is the usual choice (Ishibuchi et al., How to Specify a
-/// Reference Point in Hypervolume Calculation, Evolutionary Computation 26(3), 2018).
+/// Distance of the reference point of [`FrontScales::hypervolume`] beyond the worst value of each axis, as a fraction
+/// of the axis' range. It makes the ends of a front count too. A tenth is the usual choice (Ishibuchi et al., How to
+/// Specify a Reference Point in Hypervolume Calculation, Evolutionary Computation 26(3), 2018).
 const BEYOND: f64 = 0.1;
 
-/// The best and worst value of each of two or three minimised axes over some fronts. Points are scaled by them.
+/// The best and worst value of each axis over some fronts, for two or three minimised axes. They scale points to 0 to
+/// 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FrontScales {
     best: Vec<f64>,
@@ -97,8 +99,8 @@ pub struct FrontScales {
 }
 
 impl FrontScales {
-    /// Scales over the points of one front, or of several that are compared. `None` without points. Axes along which no
-    /// point differs are ignored.
+    /// The scales over the points of one front, or of several that are compared. Points that are not finite are
+    /// ignored, and so are axes along which no point differs. `None` without points.
     #[must_use]
     pub fn of_fronts<'a>(points: impl IntoIterator<Item = &'a Vec<f64>>) -> Option<Self> {
         let mut points = points.into_iter().filter(|point| point.iter().all(|value| value.is_finite()));
@@ -132,7 +134,8 @@ impl FrontScales {
         dominated_volume(points, axes) / (1.0 + BEYOND).powi(axes as i32)
     }
 
-    /// The position of a front's knee: the point with the least sum of the scaled axes. The first of equal points wins.
+    /// The index of a front's knee: the point with the least sum of the scaled axes; on ties, the first. `None` for an
+    /// empty front.
     ///
     /// With two axes it is the point farthest from the line through the front's ends (Das, On characterizing the knee
     /// of the Pareto curve, Structural Optimization 18, 1999). With more axes it is the point at the least Manhattan
@@ -145,7 +148,7 @@ impl FrontScales {
     }
 }
 
-/// The volume that points dominate below the reference point, over their first `axes` axes.
+/// The volume, in scaled units, that points dominate below the reference point over their first `axes` axes.
 fn dominated_volume(mut points: Vec<Vec<f64>>, axes: usize) -> f64 {
     let Some(last) = axes.checked_sub(1) else { return if points.is_empty() { 0.0 } else { 1.0 } };
     let end = 1.0 + BEYOND;

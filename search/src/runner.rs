@@ -1,16 +1,17 @@
 //! Best-first branch and bound over sets of candidates.
 //!
-//! It splits sets until a bound discards them whole, evaluates exactly only the candidates that no bound decides, and
-//! reports how far it got.
+//! The search splits sets until a bound prunes them whole. It evaluates exactly only the candidates that no bound
+//! decides.
 //!
-//! Every candidate has costs that are known at once (its area) or bounded from below (its energy), and an expensive
-//! value to minimise (its step time) with lower bounds. A set has the least of each. A set is pruned when an evaluated
-//! candidate costs no more along any axis and its value is no larger than the set's bound. The remaining candidates are
-//! the Pareto front of value against costs, with the best value among them. The smallest number breaks ties, as if
-//! candidates had been evaluated in their order.
+//! Every candidate has costs and a value to minimise. A cost is known at once (die area) or bounded from below
+//! (energy). The value (step time) is expensive and has lower bounds. A set has the least of each over its candidates.
 //!
-//! Sets are taken in rounds of a fixed size, and the front changes only between rounds. So the answer is the same for
-//! any number of threads.
+//! A set is pruned when an evaluated candidate costs no more along any axis and its value is no larger than the set's
+//! bound. The remaining candidates are the Pareto front of value against costs, with the best value among them. On ties
+//! the smallest candidate number wins, as if candidates had been evaluated in their order.
+//!
+//! Sets are processed in rounds of a fixed size, and the front changes only between rounds. So the answer is the same
+//! for any number of threads.
 
 mod among;
 mod standing;
@@ -28,9 +29,9 @@ use std::fmt::Debug;
 
 /// Candidates evaluated per round: enough to keep some cores busy, few enough that a better front prunes soon.
 const ROUND: usize = 16;
-/// Bounds improved per round: they are cheap beside evaluations.
+/// Limit on the weight of refinements per round. Refinements are cheap beside evaluations.
 const LOOKS: usize = 256;
-/// Weight of splitting a set among these: its parts are bounded several times.
+/// Weight of splitting a set; refining a single candidate weighs 1. A split computes several bounds.
 const SPLITTING: usize = 4;
 
 /// A set of candidates with common bounds.
@@ -42,7 +43,7 @@ pub struct SearchNode<S> {
     pub costs: FrontCosts,
     /// Lower bound on their values.
     pub bound: f64,
-    /// The smallest number of its candidates.
+    /// The smallest candidate number in the set.
     pub first: usize,
     /// The source of the bound on values.
     pub shown: BoundSource,
@@ -51,7 +52,7 @@ pub struct SearchNode<S> {
 /// The source of a bound on candidates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum BoundSource {
-    /// Kernel peaks, and the part of them that arrays and buffers allow.
+    /// Kernels at their peak rates, or at the part of the peaks that arrays and buffers allow.
     Peaks,
     /// Mapped kernels, and plans timed with them.
     Mapped,
@@ -62,9 +63,9 @@ pub enum BoundSource {
 /// The result of refining a set.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeRefinement<S> {
-    /// A better bound on the same candidates, and the set with what else was found.
+    /// A better bound on the same candidates, and their set with cached data of the refinement.
     Bound(f64, S),
-    /// Parts of the set, and excluded candidates.
+    /// The parts of the set, and the sets of excluded candidates.
     Parts(Vec<SearchNode<S>>, Vec<(S, Exclusion)>),
 }
 
@@ -73,7 +74,7 @@ pub enum NodeRefinement<S> {
 pub enum Exclusion {
     /// They exceed a limit.
     Limit(OutsideReason),
-    /// They are no chips.
+    /// They are no chips, for the given reason.
     NoChip(String),
 }
 
@@ -96,7 +97,8 @@ pub trait SearchProblem: Sync {
     fn set_contains(&self, _set: &Self::Set, _candidate: usize) -> bool {
         false
     }
-    /// Costs and value of a candidate of another shard, as a first rival. `None` if it has no value.
+    /// Costs and value of a candidate that another shard owns, to prune by it from the start. `None` if it has no
+    /// value.
     ///
     /// # Errors
     /// Errors that end the search.
@@ -117,8 +119,8 @@ pub trait SearchProblem: Sync {
     /// # Errors
     /// Errors that end the search.
     fn refine_set(&self, node: &SearchNode<Self::Set>, cutoff: f64) -> Result<NodeRefinement<Self::Set>, String>;
-    /// The exact value of a candidate. It may stop once the value is proven to be at least `cutoff` (infinite: any
-    /// value counts).
+    /// Evaluates a candidate exactly. It may stop once the value is proven to be at least `cutoff`; an infinite cutoff
+    /// always asks for the value.
     fn evaluate_candidate(&self, candidate: usize, cutoff: f64) -> Verdict<Self::Evaluation>;
 }
 
@@ -134,13 +136,14 @@ pub enum Verdict<E> {
         /// The details.
         evaluation: E,
     },
-    /// No value exists, and why.
+    /// No value exists. Holds the reason.
     Infeasible(E),
-    /// Lower bound on the value, at or above the cutoff.
+    /// Beaten by the cutoff. Holds a lower bound on the value, which may be below the cutoff by the evaluation's own
+    /// tolerance.
     Beaten(f64),
 }
 
-/// How candidates were decided.
+/// The outcome of the decision about candidates.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CandidateOutcome<E> {
     /// Evaluated: feasible with this value.
@@ -164,37 +167,38 @@ pub enum CandidateOutcome<E> {
         /// The source of the bound.
         shown: BoundSource,
     },
-    /// Open: the search was stopped first.
+    /// Open: the search ended before it decided them.
     Open {
         /// Lower bound on the values.
         bound: f64,
     },
-    /// Excluded: these are no candidates.
+    /// Excluded: they exceed a limit or are no chips.
     Excluded(Exclusion),
 }
 
 /// Limits on the search, and the allowed gap.
 pub struct RunnerLimits<'a> {
-    /// Limit on exact evaluations.
+    /// Limit on exact evaluations. The first candidate is evaluated in any case.
     pub evaluations: usize,
     /// Candidates that are better by at most this fraction need not be found.
     pub gap: f64,
-    /// True to stop now. It is called before every refinement and every evaluation.
+    /// True to stop now. It is called before every round, refinement and evaluation. The descent to the first candidate
+    /// ignores it.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// The answer of a search.
 #[derive(Debug, Clone)]
 pub struct RunnerAnswer<S, E> {
-    /// How sets of candidates were decided, in that order.
+    /// Sets of candidates with their outcomes, in the order of the decisions.
     pub outcomes: Vec<(S, CandidateOutcome<E>)>,
-    /// The front of value against costs over all evaluated candidates.
+    /// The front of value against costs, over evaluated candidates and those received from other shards.
     pub front: Front,
-    /// Lower bound on the value of any candidate. `None`: nothing is feasible and nothing is open.
+    /// Lower bound on the value of any candidate. `None` if no candidate is feasible and none is open.
     pub lower_bound: Option<f64>,
     /// Counts of decisions.
     pub counts: DecisionCounts,
-    /// Candidates of other shards that took part in pruning.
+    /// Received candidates of other shards that took part in pruning.
     pub heard: Vec<FrontPoint>,
 }
 
@@ -214,7 +218,8 @@ impl<S> PartialOrd for QueuedNode<S> {
 }
 impl<S> Ord for QueuedNode<S> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // BinaryHeap pops the largest first. Sets come before their parts, which may have the same first candidate.
+        // BinaryHeap pops the largest first, so the order is reversed. Ties go to the smaller first candidate, then to
+        // the more detailed bound.
         other
             .0
             .bound
@@ -237,14 +242,16 @@ struct RunnerState<'a, P: SearchProblem> {
     counts: DecisionCounts,
     total: u64,
     decided: u64,
-    /// Least bound of pruned sets that may still be better within the gap.
+    /// Least bound of the sets pruned so far; within the gap, their candidates may be better than the best.
     left: f64,
 }
 
-/// Searches all candidates of `problem`. Calls `told` after every round, so the calls do not depend on the clock.
+/// Searches all candidates of `problem`. Calls `told` after the first evaluation and after every round, so the calls do
+/// not depend on the clock.
 ///
 /// # Errors
-/// As [`SearchProblem::refine_set`].
+/// An error of [`SearchProblem::first_candidate`], [`SearchProblem::evaluate_elsewhere`] or
+/// [`SearchProblem::refine_set`].
 pub fn run_search<P: SearchProblem>(
     problem: &P,
     limits: &RunnerLimits<'_>,
@@ -303,21 +310,22 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         told(progress, SearchMoment { best, bound, counts: self.counts });
     }
 
-    /// Lower bound on the value of any candidate.
+    /// Lower bound on the value of any candidate; `None` if none is feasible or open.
     fn lower_bound(&self) -> Option<f64> {
         let best = self.front.best_point().map(|point| point.value);
         let open = self.queue.peek().map(|waiting| waiting.0.bound).into_iter().chain(best);
         open.reduce(f64::min).map(|bound| bound.min(self.left))
     }
 
-    /// The candidate that prunes a node: it costs no more, and it is no worse except within the allowed gap.
+    /// The candidate that prunes a node: it costs no more along any axis, and its value is at most the node's bound, up
+    /// to the allowed gap. `None` if there is none.
     fn find_rival(&self, node: &SearchNode<P::Set>) -> Option<usize> {
         let rival = self.front.best_point_within(&node.costs)?;
         let own = FrontPoint { costs: node.costs, value: node.bound, id: node.first };
         (rival.value <= node.bound * (1.0 + self.gap) && !rival.yields_to(&own)).then_some(rival.id)
     }
 
-    /// The value at and above which a node can be pruned.
+    /// The value from which on the node can be pruned; infinite without a rival.
     fn cutoff_of_node(&self, node: &SearchNode<P::Set>) -> f64 {
         let Some(rival) = self.front.best_point_within(&node.costs) else { return f64::INFINITY };
         let value = if self.gap > 0.0 { rival.value / (1.0 + self.gap) } else { rival.value };
@@ -350,7 +358,8 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         node.shown >= BoundSource::Mapped && self.problem.is_single(&node.set)
     }
 
-    /// Follows the best part of each set (or the part with the goal candidate) down to one candidate and evaluates it.
+    /// Goes down from a set to one candidate and evaluates it. At each split it follows the part with the goal
+    /// candidate, or the best part.
     fn dive_to_best(&mut self, among: &mut OtherShards<'_, P>) -> Result<(), String> {
         let goal = self.goal_candidate(among)?;
         let there = |node: &SearchNode<P::Set>| goal.is_some_and(|goal| self.problem.set_contains(&node.set, goal));
@@ -388,7 +397,8 @@ impl<P: SearchProblem> RunnerState<'_, P> {
     fn take_round(&mut self, room: usize) -> (Nodes<P>, Nodes<P>) {
         let (mut looks, mut singles, mut weight) = (Vec::new(), Vec::new(), 0);
         while weight < LOOKS && singles.len() < ROUND.min(room) {
-            // The refined bounds may move ahead of this candidate, so no candidate joins a round with refinements.
+            // Refined nodes may come before this candidate in the queue. So a round with refinements stops at the first
+            // candidate that is ready.
             if !looks.is_empty() && self.queue.peek().is_some_and(|waiting| self.is_ready(&waiting.0)) {
                 break;
             }
@@ -473,7 +483,7 @@ impl<P: SearchProblem> RunnerState<'_, P> {
                     self.left = self.left.min(bound);
                     CandidateOutcome::Pruned { bound, by: rival.id, shown: BoundSource::Plans }
                 }
-                // Without a rival nothing can be pruned. An evaluation that gives up all the same has only proven its
+                // Without a rival, nothing can be pruned. An evaluation that stops early anyway has only proven its
                 // bound.
                 (Verdict::Beaten(bound), None) => {
                     self.left = self.left.min(bound.max(node.bound));

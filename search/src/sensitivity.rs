@@ -1,5 +1,5 @@
-//! Sensitivities of a design: one step along each dimension, and a tenth more of each resource. Each variant has its
-//! own best plan.
+//! Sensitivities of a design to one step along each dimension, and to a tenth more of each resource. Each variant has
+//! its own best plan.
 
 use crate::design::{DesignEvaluation, best_plan};
 use crate::planner::{PlanSpace, PreparedJob};
@@ -20,17 +20,17 @@ pub struct DimensionStep {
     pub from: FieldValue,
     /// The adjacent value in the study's list.
     pub to: FieldValue,
-    /// The outcome of the combination. A chip outside the limits has its plan in [`DimensionStep::beyond`].
+    /// The outcome of the changed combination. The plan of a chip outside the limits is in [`DimensionStep::beyond`].
     pub fate: SweptOutcome,
-    /// The fastest plan of a chip that is outside the limits.
+    /// The fastest plan of a chip outside the limits, if a chip within them is on the same fabric.
     pub beyond: Option<DesignEvaluation>,
-    /// All limits that it exceeds, that of [`SweptOutcome::Outside`] first. A chip over the power limit exceeds it even
-    /// at its lowest clock. Its plan and its figures are at its design clock.
+    /// All limits that the chip exceeds; that of [`SweptOutcome::Outside`] comes first. A chip over the power limit
+    /// exceeds it even at its lowest clock, so its plan and its figures are at its design clock.
     pub exceeds: Vec<OutsideReason>,
 }
 
 impl DimensionStep {
-    /// The chip, if the combination is one.
+    /// The chip; `None` if the combination is no chip.
     #[must_use]
     pub fn built_chip(&self) -> Option<&CombinationChip> {
         match &self.fate {
@@ -39,7 +39,7 @@ impl DimensionStep {
         }
     }
 
-    /// The evaluation of the chip, within the limits or not.
+    /// The evaluation of the chip, within the limits or not; `None` if it has none.
     #[must_use]
     pub fn evaluation_of_step(&self) -> Option<&DesignEvaluation> {
         match &self.fate {
@@ -95,11 +95,11 @@ pub enum Resource {
     BufferCapacity(String),
     /// Bandwidth of a device's port into the fabric's tier with this name.
     LinkBandwidth(String),
-    /// The clock of cores and of memories on the die, with their bandwidth.
+    /// The clock of the cores and of the memories on the die, whose bandwidth follows it.
     Clock,
 }
 
-/// Factor on a resource to measure its worth: a tenth more.
+/// Factor on a resource to measure its marginal value: a tenth more.
 pub const MORE: f64 = 1.1;
 
 /// The effect of a tenth more of one resource, with everything else unchanged.
@@ -113,7 +113,8 @@ pub struct Marginal {
     pub evaluation: DesignEvaluation,
 }
 
-/// The effect of a tenth more of each resource on a design. `plans` is the plan space for its chip and fabric.
+/// The effect of a tenth more of each resource on a design. `plans` is the plan space of the job on the design's
+/// fabric.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.

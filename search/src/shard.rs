@@ -26,7 +26,7 @@ impl Shard {
         number / RUN % u64::from(self.of) == u64::from(self.part - 1)
     }
 
-    /// How many of the combinations below `total` belong to the shard.
+    /// The number of combinations below `total` that belong to the shard.
     #[must_use]
     pub fn size_of(self, total: u64) -> u64 {
         let (round, own) = (RUN * u64::from(self.of), RUN * u64::from(self.part - 1));

@@ -1,5 +1,5 @@
-//! Studies: what is searched, on which cluster, under which rules. One TOML file each; the built-in ones lie in
-//! `search/studies/` and adding one is adding a file there.
+//! Studies: what is searched, on which cluster, and under which rules. Each study is one TOML file. The built-in ones
+//! lie in `search/studies/`; a new file there is a new built-in study.
 
 mod check;
 mod grid;
@@ -61,10 +61,10 @@ pub enum StudyError {
         /// The dimension, its values, the limit and the cure.
         why: String,
     },
-    /// A value is outside what makes sense.
+    /// A value is outside its limits.
     #[error("{file}: {key} = {value}: {limit}; {cure}")]
     Value {
-        /// The file, and the line where it has the key.
+        /// The file, and the line of the key if the file has it.
         file: String,
         /// The key, with its table.
         key: &'static str,
@@ -96,7 +96,7 @@ impl StructuredError for StudyError {
 }
 
 impl StudyError {
-    /// The same with the line of its key, where the file's text has it.
+    /// Adds the line of the error's key, if the file's text has it.
     fn placed(self, text: &str) -> Self {
         match self {
             Self::Value { file, key, value, limit, cure } => {
@@ -170,7 +170,7 @@ impl Study {
         }
     }
 
-    /// The study of a question about a space of chips; `None` where it is about one chip.
+    /// The study of a question about a space of chips. `None` if the question is about one chip or has no limits.
     #[must_use]
     pub fn of_question(question: &Question) -> Option<Self> {
         let (space, limits, software) = (question.space()?.clone(), question.limits.clone()?, &question.software);
@@ -194,7 +194,8 @@ impl Study {
         })
     }
 
-    /// Checks the constants and gives them to the space.
+    /// Checks the constants and moves them into the space. Errors describe unknown or invalid constants, or constants
+    /// for PHAZE's chips.
     fn take_constants(&mut self) -> Result<(), String> {
         let told = |faults: Vec<FileFault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         let changes = read_changes(&self.constants).map_err(told)?;
@@ -220,7 +221,7 @@ impl Study {
         study_files::names()
     }
 
-    /// The text of a built-in study's file.
+    /// The text of a built-in study's file; `None` if there is no such study.
     #[must_use]
     pub fn text(name: &str) -> Option<&'static str> {
         study_files::find(name).map(|(_, text)| text)
@@ -231,7 +232,7 @@ impl Study {
         study_files::hindcast_text(stem)
     }
 
-    /// A built-in study by name, or a study file by path (anything that ends in `.toml`).
+    /// Loads a built-in study by name, or a study file by path (any name that ends in `.toml`).
     ///
     /// # Errors
     /// An unknown name, an unreadable or malformed file, a value outside its limits.
@@ -239,10 +240,10 @@ impl Study {
         Self::load_from(name_or_path, &Files::default())
     }
 
-    /// The same, with the texts of `files` in the place of files on the disk.
+    /// [`Self::load`] that reads `files` in place of files on disk.
     ///
     /// # Errors
-    /// Those of [`Self::load`].
+    /// As [`Self::load`].
     pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, StudyError> {
         if let Some((name, text)) = study_files::find(name_or_path) {
             return Self::parse(&name, text);
@@ -262,7 +263,7 @@ impl Study {
     /// Malformed TOML, a missing or unknown key, a value outside its limits.
     pub fn parse(file: &str, text: &str) -> Result<Self, StudyError> {
         let mut study: Self = toml::from_str(text).map_err(|e| {
-            // The parser reports a fault of a dimension as one of its table.
+            // The parser reports a wrong dimension at its table, so the line is found from the message.
             if e.message().starts_with("space.dimensions") {
                 return StudyError::Dimension { place: place::place(file, text, e.message()), why: e.message().into() };
             }

@@ -4,7 +4,7 @@ use include_dir::{Dir, include_dir};
 
 static STUDIES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/studies");
 
-/// The names, sorted.
+/// The built-in studies' names, sorted.
 pub(crate) fn names() -> Vec<String> {
     let stem = |f: &include_dir::File<'_>| f.path().file_stem().map(|s| s.to_string_lossy().into_owned());
     let mut names: Vec<String> = STUDIES.files().filter_map(stem).collect();
@@ -12,7 +12,7 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
-/// The own name and the text of the study that has this name.
+/// The canonical name and the text of a built-in study. Names are compared as everywhere in coplace (`are_same_name`).
 pub(crate) fn find(name: &str) -> Option<(String, &'static str)> {
     let own = names().into_iter().find(|own| sim::names::are_same_name(own, name))?;
     let text = STUDIES.get_file(format!("{own}.toml"))?.contents_utf8()?;

@@ -1,6 +1,6 @@
-//! Sweeps: evaluates every combination of a study's values exactly, for maps and sensitivities. No bound prunes any.
+//! A sweep evaluates every combination of a study's values exactly, for maps and sensitivities. No bound prunes any.
 //!
-//! A result depends on the combination's number alone, not on threads or on the order of evaluation.
+//! A result depends on the combination's number alone, not on the number of threads or the order of evaluation.
 
 use crate::design::{DesignEvaluation, Rejection, best_plan_with_kernels, infeasible_evaluation};
 use crate::planner::{ChipKernels, PreparedJob};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time between two saves: less than a second is lost when the process ends.
+/// Longest time between two saves. If the process ends, less than a second of work is lost.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Limit on results that wait to be saved; it bounds the memory when saving is slow.
@@ -20,9 +20,9 @@ const WAITING: usize = 1024;
 /// The outcome of a combination.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SweptOutcome {
-    /// No chip, because its values do not go together; with the reason.
+    /// No chip: the values do not go together. Holds the reason.
     NoChip(String),
-    /// Outside the limits.
+    /// A chip outside the limits.
     Outside(OutsideReason, Box<CombinationChip>),
     /// A chip with its fastest plan, or with the reason why it has none.
     Evaluated(Box<CombinationChip>, Box<DesignEvaluation>),
@@ -49,7 +49,7 @@ impl Sweep<'_> {
         alone.into_iter().next().ok_or_else(|| format!("design {number} has no result"))
     }
 
-    /// [`Self::evaluate_combination`] for several. A chip that runs like the one before reuses its kernels
+    /// The outcomes of several combinations, in their order. A chip that runs like the one before reuses its kernels
     /// ([`Space::combinations_by_fabric`]).
     ///
     /// # Errors
@@ -78,13 +78,15 @@ impl Sweep<'_> {
         fates.collect()
     }
 
-    /// Evaluates a chip under its fastest plan.
+    /// Evaluates a chip under its fastest plan. The result is a rejection if no plan fits, or if the step exceeds
+    /// [`Self::max_step`].
     #[must_use]
     pub fn evaluate_chip(&self, built: &CombinationChip) -> DesignEvaluation {
         self.evaluate_chip_after(&mut None, built)
     }
 
-    /// Evaluates a chip under its fastest plan. `kernels` holds those of the previous chip, and then its own.
+    /// Evaluates a chip under its fastest plan. `kernels` holds the kernel times of the previous chip, and afterwards
+    /// those of this chip.
     fn evaluate_chip_after<'b>(
         &self,
         kernels: &mut Option<ChipKernels<'b>>,
@@ -110,13 +112,13 @@ impl Sweep<'_> {
     }
 }
 
-/// The results for some combinations, in their order.
+/// A function from the numbers of some combinations to their results, in the same order.
 pub type CombinationResults<'a, T, E> = dyn Fn(&[u64]) -> Result<Vec<T>, E> + Sync + 'a;
 
 /// Calls `some` for each group of numbers on all of rayon's threads, and `keep` with batches of the results on the
 /// calling thread. Stops at the first error of either; results that were kept stay kept.
 ///
-/// A calling thread of rayon's own pool calls `some` too: the pool may have no other.
+/// If the calling thread belongs to rayon's pool, it calls `some` too, because the pool may have no other thread.
 ///
 /// # Errors
 /// The first error of `some` or `keep`.
@@ -136,7 +138,7 @@ pub fn run_in_groups<T: Send, E: Send>(
         for _ in usize::from(own.is_some())..rayon::current_num_threads() {
             let sender = sender.clone();
             scope.spawn(move |_| {
-                // The calling thread may come here while it waits inside `some`. It would wait for itself.
+                // The calling thread may run this task while it waits inside `some`. It would then wait for itself.
                 let is_receiver = own.is_some() && rayon::current_thread_index() == own;
                 while !is_receiver
                     && !stop.load(Ordering::Relaxed)

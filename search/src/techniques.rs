@@ -11,15 +11,15 @@ use step::{
 use workloads::memory::TrainingQuantities;
 use workloads::{Model, SegmentKind, Techniques};
 
-/// Limits on the sequence and on the micro-batch.
+/// Limits on the sequence length, in tokens, and on the micro-batch.
 const LONGEST: u64 = 1 << 24;
 const LARGEST: u64 = 1 << 16;
 /// Resolution of sequence lengths, in tokens.
 const TOKENS: u64 = 256;
-/// Steps within this ratio tie.
+/// Step times within this ratio tie.
 const EQUAL: f64 = 1.001;
 
-/// The model, the hardware and the plan, without techniques.
+/// A model, hardware and a plan, to which techniques are applied.
 #[derive(Debug, Clone, Copy)]
 pub struct TechniqueSetting<'a> {
     /// The model.
@@ -45,9 +45,9 @@ pub struct TechniqueTrial {
     pub time: StepTime,
     /// The shortfall; `None` if the plan fits.
     pub lacks: Option<OverCapacity>,
-    /// Activation bytes of one layer, of one micro-batch on one device: kept on the device, and offloaded.
+    /// Activation bytes of one layer, for one micro-batch on one device: those kept on the device, and those offloaded.
     pub layer: [Bytes; 2],
-    /// Notes about requests that change nothing.
+    /// Notes about requested techniques that change nothing.
     pub notes: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl TechniqueSetting<'_> {
     /// The plan under these techniques, exactly as given.
     ///
     /// # Errors
-    /// Techniques that cannot be used here, or a plan that the model does not allow.
+    /// Techniques that cannot be used here, no host or storage to offload to, or a plan that the model does not allow.
     pub fn try_techniques(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
         let plan = self.with_techniques(techniques, |_| {});
         let graph = lower_plan(self.model, &plan, self.stack)?;
@@ -104,19 +104,19 @@ impl TechniqueSetting<'_> {
 
     /// As [`Self::try_techniques`], but chooses an offload fraction that the user left open.
     ///
-    /// Tries every eighth. The shortest step that fits wins; if none fits, the smallest shortfall. Steps within a
-    /// thousandth tie, and the largest fraction wins the tie.
+    /// Tries every eighth from 1 down to 0. The shortest step that fits wins; if none fits, the smallest shortfall
+    /// wins. Steps within a thousandth tie, and on a tie the largest fraction wins.
     ///
     /// # Errors
     /// As [`Self::try_techniques`].
     pub fn try_best_fractions(&self, techniques: &Techniques) -> Result<TechniqueTrial, StepError> {
         let mut tried = techniques.offload_choices().into_iter().map(|choice| self.try_techniques(&choice));
         let mut best = tried.next().unwrap_or_else(|| self.try_techniques(techniques));
-        // Without a place to offload to, smaller fractions are no answer.
+        // If there is nothing to offload to, smaller fractions are no answer.
         if let Err(StepError::Hardware(_)) = best {
             return best;
         }
-        // Another fraction may succeed where one is refused.
+        // A smaller fraction may succeed if a larger one is refused.
         for other in tried.flatten() {
             let lacking = |trial: &TechniqueTrial| {
                 trial.lacks.as_ref().map_or(0, |lack| lack.need.0 - lack.have.0.min(lack.need.0))
@@ -135,8 +135,9 @@ impl TechniqueSetting<'_> {
         best
     }
 
-    /// The longest sequence that fits with these techniques, in steps of 256 tokens. `None`: not even one step fits.
-    /// Learned positions of the model bound it.
+    /// The longest sequence in tokens that fits with these techniques. Lengths are multiples of 256 tokens, or of the
+    /// context-parallel times the tensor-parallel degree if that is larger. `None` if not even one such multiple fits.
+    /// Learned positions of the model limit it.
     #[must_use]
     pub fn longest_sequence(&self, techniques: &Techniques) -> Option<u64> {
         let parts = u64::from(self.plan.layout.context.max(1)) * u64::from(self.plan.layout.tensor.max(1));
@@ -145,7 +146,8 @@ impl TechniqueSetting<'_> {
             .map(|count| count * step)
     }
 
-    /// The largest micro-batch that fits with these techniques, with the same number of micro-batches per step.
+    /// The largest micro-batch, in sequences, that fits with these techniques and the same number of micro-batches per
+    /// step. `None` if not even one sequence fits.
     #[must_use]
     pub fn largest_micro_batch(&self, techniques: &Techniques) -> Option<u64> {
         let each = self.plan.batch.global_batch / self.plan.batch.micro_batch.max(1);
@@ -155,9 +157,10 @@ impl TechniqueSetting<'_> {
         })
     }
 
-    /// The largest count up to `limit` under which the plan fits. More never needs less memory.
+    /// The largest count up to `limit` with which the plan fits; `None` if 1 does not fit. A larger count never needs
+    /// less memory.
     fn largest_count(&self, techniques: &Techniques, limit: u64, set: impl Fn(&mut TrainingPlan, u64)) -> Option<u64> {
-        // A larger count may need another fraction.
+        // A larger count may need another offload fraction.
         let choices = techniques.offload_choices();
         let fits = |count: u64| {
             choices.iter().any(|choice| {
@@ -180,16 +183,16 @@ impl TechniqueSetting<'_> {
         Some(low)
     }
 
-    /// Resident bytes of the fullest stage at its peak.
+    /// Allocated bytes of the fullest stage at its peak.
     #[must_use]
     pub fn peak_live_bytes(&self, trial: &TechniqueTrial) -> Bytes {
         trial.memory.peak_reading(MemoryReading::Allocated)
     }
 
-    /// Quantities of the model that parameters of techniques may name.
+    /// Quantities of the model that the parameters of techniques may refer to.
     ///
     /// # Errors
-    /// A plan that the model cannot be lowered for.
+    /// Never fails at present.
     pub fn model_facts(&self) -> Result<TrainingQuantities, StepError> {
         Ok(TrainingQuantities::new(self.model, &step::lowering_of_plan(self.model, self.plan, self.stack)))
     }

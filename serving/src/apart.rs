@@ -1,13 +1,13 @@
-//! Prompts and decoding in pools apart, which may have different chips.
+//! Prompts and decoding in separate pools, which may have different chips.
 //!
-//! The cache's way from pool to pool delays an answer's second token and no later one; the limits hold for the first
-//! token and for the mean time between tokens, so it changes no rate. So the rate of a pool depends on its own chip and
-//! plan alone.
+//! The transfer of the cache from pool to pool delays an answer's second token and no later one. The limits hold for
+//! the first token and for the mean time between tokens, so the transfer changes no rate. So the rate of a pool depends
+//! on its own chip and plan alone.
 //!
 //! **Bound of a split.** Let a replica of the best plan for prompts serve at most `a` requests per second and device,
 //! and one for decoding `b`. A deployment at rate r has at least r / a devices for prompts and r / b for decoding. With
-//! N devices, r (1 / a + 1 / b) <= N, so r <= N a b / (a + b). Many devices come as near to it as one likes
-//! ([`rate_of_many_devices`]); a finite cluster has whole replicas, and [`best_split`] tries every number of them.
+//! N devices, r (1 / a + 1 / b) <= N, so r <= N a b / (a + b). Large clusters come arbitrarily close to this bound
+//! ([`rate_of_many_devices`]). A finite cluster has whole replicas, and [`best_split`] finds the best numbers of them.
 
 use crate::ServingEngine;
 use crate::costs::PromptPool;
@@ -23,7 +23,7 @@ use sim::hardware::Accelerator;
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
 use sim::units::Seconds;
 
-/// Replicas of a size and the highest rate of one.
+/// The size of a replica, and the highest rate of one replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SizedRate {
     /// Devices of a replica.
@@ -33,29 +33,29 @@ pub struct SizedRate {
 }
 
 impl SizedRate {
-    /// Returns requests per second and device.
+    /// Returns the rate in requests per second and device.
     #[must_use]
     pub fn per_device(&self) -> f64 {
         self.rate / f64::from(self.devices.max(1))
     }
 }
 
-/// The rates of a chip in each pool: for every size of a replica, the plan that serves most.
+/// The rates of a chip in each pool: for every size of a replica, the rate of the plan that serves most.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PoolRates {
-    /// In a pool for prompts.
+    /// Rates in a pool for prompts.
     pub prompts: Vec<SizedRate>,
-    /// In a pool for decoding.
+    /// Rates in a pool for decoding.
     pub decoding: Vec<SizedRate>,
 }
 
-/// Returns the highest rates of pools on a chip. A pool without a plan that serves is empty.
+/// Returns the highest rates of both pools on a chip. A pool has no entries if no plan serves.
 #[must_use]
 pub fn pool_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> PoolRates {
     PoolRates { prompts: prompt_rates(question, hardware), decoding: decode_rates(question, hardware) }
 }
 
-/// Returns the highest rates of a pool for prompts, by size.
+/// Returns the highest rate of a pool for prompts, for every size of a replica.
 #[must_use]
 pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
     let (plans, settings) = (enumerate_plans(question, hardware.engine), hardware.engine.settings());
@@ -65,7 +65,7 @@ pub fn prompt_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_
     sized_rates(&best_by_size(rates.collect()))
 }
 
-/// Returns the highest rates of a pool for decoding, by size.
+/// Returns the highest rate of a pool for decoding, for every size of a replica.
 #[must_use]
 pub fn decode_rates(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Vec<SizedRate> {
     let (plans, settings) = (enumerate_plans(question, hardware.engine), hardware.engine.settings());
@@ -79,14 +79,15 @@ fn sized_rates(rates: &[PoolRate<'_>]) -> Vec<SizedRate> {
     rates.iter().map(|own| SizedRate { devices: own.loaded.times.plan().devices(), rate: own.rate }).collect()
 }
 
-/// Returns the highest rate per device of any of the sizes; zero without one.
+/// Returns the highest rate per device over all sizes, in requests per second; zero if there are none.
 #[must_use]
 pub fn highest_per_device(rates: &[SizedRate]) -> f64 {
     rates.iter().map(SizedRate::per_device).fold(0.0, f64::max)
 }
 
-/// Returns the requests per second and device of a cluster so large that it divides as it should, with `prompts` and
-/// `decoding` requests per second and device of the pools: an upper bound on every finite cluster.
+/// Returns an upper bound on the requests per second and device of every finite cluster: the rate of a cluster so large
+/// that devices divide between the pools in the best proportion. `prompts` and `decoding` are the requests per second
+/// and device of the pools. Zero if either is zero.
 #[must_use]
 pub fn rate_of_many_devices(prompts: f64, decoding: f64) -> f64 {
     if prompts > 0.0 && decoding > 0.0 { 1.0 / (1.0 / prompts + 1.0 / decoding) } else { 0.0 }
@@ -95,7 +96,7 @@ pub fn rate_of_many_devices(prompts: f64, decoding: f64) -> f64 {
 /// A division of devices between two pools.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolSplit {
-    /// Requests per second of both.
+    /// Requests per second of both pools together.
     pub rate: f64,
     /// Replicas for prompts.
     pub prompts: u32,
@@ -103,8 +104,8 @@ pub struct PoolSplit {
     pub decoding: u32,
 }
 
-/// Returns the division of at most `devices` devices between replicas of two sizes that serves most; `None` if one of
-/// each is too many. The fewest replicas for prompts decide ties.
+/// Returns the division of at most `devices` devices between replicas of two sizes that serves most; `None` if one
+/// replica of each needs more. Among equal divisions, it returns the one with the fewest replicas for prompts.
 #[must_use]
 pub fn best_split(devices: u32, prompts: SizedRate, decoding: SizedRate) -> Option<PoolSplit> {
     let (x, y) = (prompts.devices.max(1), decoding.devices.max(1));
@@ -124,15 +125,15 @@ pub fn best_split(devices: u32, prompts: SizedRate, decoding: SizedRate) -> Opti
     near.fold(None, |best: Option<PoolSplit>, own| Some(best.filter(|best| best.rate >= own.rate).unwrap_or(own)))
 }
 
-/// Returns the requests per second of the best division of `devices` devices between any sizes of two pools; zero if
-/// none fits.
+/// Returns the requests per second of the best division of `devices` devices between two pools, over all sizes of their
+/// replicas; zero if none fits.
 #[must_use]
 pub fn best_rate_of_pools(devices: u32, prompts: &[SizedRate], decoding: &[SizedRate]) -> f64 {
     let pairs = prompts.iter().flat_map(|a| decoding.iter().map(move |b| (*a, *b)));
     pairs.filter_map(|(a, b)| best_split(devices, a, b)).map(|split| split.rate).fold(0.0, f64::max)
 }
 
-/// A plan of a pool with its highest rate per replica and the times there.
+/// A plan of a pool, with the highest rate of a replica and the times at that rate.
 struct PoolRate<'a> {
     loaded: LoadedPlan<'a>,
     rate: f64,
@@ -146,9 +147,9 @@ struct PoolRate<'a> {
 /// The queue of a replica that only prefills: one server and fixed service times (Pollaczek and Khinchine).
 #[derive(Clone, Copy, Default)]
 struct PromptQueue {
-    /// Seconds from the start of a prompt to its first token, and outside of passes.
+    /// Seconds from the start of a prompt to its first token, with the request's time outside of passes.
     alone: f64,
-    /// Mean seconds of the replica per prompt, and their mean square.
+    /// Mean seconds of the replica per prompt. `squares` is the mean square.
     service: f64,
     squares: f64,
 }
@@ -161,8 +162,8 @@ impl PromptQueue {
 
 /// Returns deployments with a pool for prompts on `prompts` and one for decoding on `decoding`, most tokens per second
 /// first, and the refusals. Only the best `MOST_PAIRS` pairs of plans are deployed. Among a pool's plans with equal
-/// numbers of devices, only the one with the highest rate is paired. For every pair, the devices are split so that the
-/// deployment serves most.
+/// numbers of devices, only the one with the highest rate is paired. Every pair has the split of the devices that
+/// serves most.
 #[must_use]
 pub fn apart(
     question: &ServingQuestion<'_>,
@@ -205,7 +206,7 @@ pub fn apart(
     answer
 }
 
-/// Pairs of plans that an answer lists.
+/// Largest number of pairs of plans that an answer lists.
 const MOST_PAIRS: usize = 32;
 
 /// Keeps, for every number of devices, the plan with the highest rate.
@@ -241,7 +242,8 @@ fn rate_of_settings<'a>(
 }
 
 /// Returns the rate that a search up to `most` found, or the refusal of the plan. `work` gives a replica's work at a
-/// rate, with its state if it decodes; `alone` are the times of a request alone, which miss the level of a slow plan.
+/// rate, with its state if it decodes. `alone` are the times to the first token and per output token of a request
+/// alone, for the refusal of a plan that misses the service level.
 fn rate_of_search<'a>(
     loaded: LoadedPlan<'a>,
     (found, most): (HighestRate, f64),
@@ -339,7 +341,7 @@ fn deploy_apart(
         Ok((iteration, prompt_time(&mut a.loaded.times, input)?))
     };
     let (iteration, prompt) = finish(a, b).map_err(PlanRefusal::Fault)?;
-    // The first token comes from the prefilling pool; its successor waits for the cache.
+    // The first token comes from the prefilling pool. The second token waits for the cache.
     let of_prompts = rate / f64::from(n);
     let load = state.load.max(of_prompts * a.queue.service);
     let state = SteadyState { time_to_first_token: a.queue.time_to_first_token(of_prompts), load, ..state };
@@ -363,7 +365,7 @@ fn deploy_apart(
     }))
 }
 
-/// Returns the time that a prompt's cache takes from one pool to the other: every device of the smaller side sends or
+/// Returns the time to transfer a prompt's cache from one pool to the other. Every device of the smaller side sends or
 /// receives its share over the slower of the two fabrics, beyond the fast domain if the pools fill one.
 fn time_of_transfer(a: &PoolRate<'_>, b: &PoolRate<'_>, input: u64) -> Seconds {
     let of = |rate: &PoolRate<'_>| {

@@ -1,4 +1,5 @@
-//! A technique of inference beside the plain way: what a prompt takes, and what storage holds and gives.
+//! Figures of an inference technique, compared with plain serving: the prompt's time and memory, and the reads and
+//! bytes of storage.
 
 use crate::ServingError;
 use crate::best::ServingHardware;
@@ -11,27 +12,27 @@ use crate::technique::ContextTechnique;
 use sim::units::{Bytes, Seconds};
 use workloads::Model;
 
-/// A prompt with a technique and without, on one device.
+/// Figures of a prompt with a technique and without one, on one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TechniqueFigures {
-    /// Keys and values of the prompt at their peak.
+    /// Bytes of the prompt's keys and values at their peak.
     pub peak: Bytes,
-    /// The same in the plain way.
+    /// The same bytes without the technique.
     pub plain_peak: Bytes,
     /// Weights.
     pub weights: Bytes,
     /// Time of the prompt alone.
     pub prompt: Seconds,
-    /// The same in the plain way.
+    /// The same time without the technique.
     pub plain_prompt: Seconds,
-    /// Bytes that a token of a sequence reads from storage, in the mean.
+    /// Mean bytes read from storage per token of a sequence.
     pub read_per_token: f64,
     /// Bytes of all stored memories.
     pub stored: f64,
 }
 
 impl TechniqueFigures {
-    /// Computes the figures of a prompt of `input` tokens.
+    /// Returns the figures of a prompt of `input` tokens.
     ///
     /// # Errors
     /// A plan or a technique that the hardware does not allow.
@@ -44,7 +45,7 @@ impl TechniqueFigures {
         let times = || PassTimes::new(model, hardware.chip, hardware.fabric, hardware.engine, plan);
         let method = ServingMethod { technique: Some(technique), ..ServingMethod::default() };
         let (mut plain, mut own) = (times()?, times()?.with_method(method)?);
-        // An answer of two tokens, the shortest, has no part in the figures.
+        // The figures do not depend on the answer, so it has the shortest length, two tokens.
         let memory = plain.memory(&RequestLengths::uniform(input, 2).map_err(|error| ServingError::Plan {
             key: error.key,
             value: error.value,

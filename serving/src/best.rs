@@ -1,7 +1,7 @@
-//! The deployments that serve most within a service level, with prompts and decoding on the same devices. Pools apart
-//! are in [`crate::apart`].
+//! The deployments that serve most within a service level, with prompts and decoding on the same devices. Separate
+//! pools are in [`crate::apart`].
 //!
-//! Every plan of the degrees is priced; none is left out by a bound. Within a plan, the time to the first token and the
+//! Every plan of the degrees is priced, without pruning by bounds. Within a plan, the time to the first token and the
 //! time per output token rise with the rate of requests, so bisection finds the highest rate.
 
 pub use crate::bounds::{DeviceBounds, bound_of_chip};
@@ -19,7 +19,8 @@ use crate::steady::{SteadyState, under_arrivals};
 use sim::hardware::Accelerator;
 use sim::units::Seconds;
 
-/// Returns the deployments with prompts and decoding on the same devices.
+/// Returns the deployments with prompts and decoding on the same devices, most tokens per second first, and the
+/// refusals.
 #[must_use]
 pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> ServingAnswer {
     let mut answer = ServingAnswer::default();

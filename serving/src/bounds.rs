@@ -1,4 +1,4 @@
-//! Upper bounds on what a chip serves in any deployment, for searches over chips.
+//! Upper bounds on the rate that a chip serves in any deployment, for searches over chips.
 
 use crate::ServingEngine;
 use crate::lengths::LengthClass;
@@ -9,22 +9,22 @@ use sim::kernel::DataType;
 use sim::units::{Joules, Watts};
 use workloads::serving::CacheSize;
 
-/// Upper bounds on what a device of a chip does in any deployment of a question, whatever its plan and clock.
+/// Upper bounds on the rates of one device in any deployment of a question, whatever its plan and clock.
 ///
-/// - Products: a request has at least 2 operations per active weight of the layers and token.
+/// - Products: a request has at least 2 operations per token and active weight of the layers.
 /// - Memory: an iteration of n sequences per device reads at least the active weights, divided by all devices, and n
-///   caches; each sequence gains its accepted drafts besides a token. More sequences read fewer bytes per token; the
-///   memory and the limit on the time per output token bound n.
+///   caches. Each sequence gains its accepted drafts besides one token. With more sequences, a token reads fewer bytes.
+///   The memory and the limit on the time per output token bound n.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeviceBounds {
-    /// Tokens per second whose products the arrays multiply.
+    /// Highest number of tokens per second for which the arrays can multiply the products.
     tokens: f64,
-    /// Tokens per second that decoding iterations make.
+    /// Highest number of tokens per second that decoding iterations can make.
     decoded: f64,
-    /// Static power, and the least energy of a token's products.
+    /// Static power. `token` is the least energy of a token's products.
     standing: Watts,
     token: Joules,
-    /// Mean computed tokens of a prompt, and tokens of an answer.
+    /// Mean computed tokens of a prompt. `output` is the mean tokens of an answer.
     input: f64,
     output: f64,
 }
@@ -41,7 +41,7 @@ impl DeviceBounds {
             / f64::from(question.devices);
         let operands = [formats.products, formats.experts].map(ServedProduct::operand);
         let peaks = operands.into_iter().filter_map(|operand| chip.peak_flops(operand)).map(|peak| peak.0);
-        // An engine's kernels may be stated to be faster than the library's.
+        // An engine's file may state that its kernels are faster than the library's.
         let kernels = &engine.kernels;
         let peak = peaks.fold(0.0, f64::max) * kernels.product_fraction.max(1.0);
         let macs = operands.map(|operand| lowest_mac_energy(chip, operand).0);
@@ -67,33 +67,33 @@ impl DeviceBounds {
         }
     }
 
-    /// Returns requests per second of a device that prefills and decodes.
+    /// Returns an upper bound on the requests per second of a device that prefills and decodes.
     #[must_use]
     pub fn requests(&self) -> f64 {
         (self.tokens / (self.input + self.output)).min(self.decoded / self.steps())
     }
 
-    /// Returns requests per second of a device of a pool for prompts.
+    /// Returns an upper bound on the requests per second of a device in a pool for prompts.
     #[must_use]
     pub fn prompts(&self) -> f64 {
         self.tokens / self.input
     }
 
-    /// Returns requests per second of a device of a pool for decoding.
+    /// Returns an upper bound on the requests per second of a device in a pool for decoding.
     #[must_use]
     pub fn decoding(&self) -> f64 {
         self.tokens.min(self.decoded) / self.steps()
     }
 
-    /// Returns output tokens per joule of a device that prefills and decodes: static power at the highest rate, and
-    /// the products.
+    /// Returns an upper bound on the output tokens per joule of a device that prefills and decodes. A request takes at
+    /// least the static power at the highest rate, and the energy of its products.
     #[must_use]
     pub fn tokens_per_joule(&self) -> f64 {
         let request = self.standing.0 / self.requests() + self.token.0 * (self.input + self.steps());
         self.output / request
     }
 
-    /// Tokens that decoding makes of an answer: the prompt makes the first.
+    /// Returns the mean tokens of an answer that decoding makes. The prompt makes the first one.
     fn steps(&self) -> f64 {
         self.output - 1.0
     }
@@ -104,8 +104,7 @@ fn lowest_mac_energy(chip: &Accelerator, operand: DataType) -> Joules {
     lower_clock(chip, lowest_clock(chip)).energy.macs_energy(operand, 1)
 }
 
-/// Returns a rate of output tokens per second that no deployment of the question on `chip` under `engine` exceeds,
-/// whatever its plan.
+/// Returns an upper bound on the output tokens per second of every deployment of the question on `chip` under `engine`.
 #[must_use]
 pub fn bound_of_chip(question: &ServingQuestion<'_>, chip: &Accelerator, engine: &ServingEngine) -> f64 {
     let bounds = DeviceBounds::of_chip(question, chip, engine);

@@ -1,18 +1,20 @@
 //! Context parallelism while decoding: devices of a tensor-parallel group that would hold copies of the same keys share
 //! the tokens of every sequence instead.
 //!
-//! The definition is that of vLLM's `--decode-context-parallel-size` (`docs/serving/context_parallel_deployment.md`): a
-//! divisor of the copies, inside the tensor-parallel group, so that devices and weights stay as they are. Helix
-//! (arXiv:2507.07120; TensorRT-LLM's `cp_type: HELIX`) splits the cache alike and counts the degree beside its tensor
-//! parallelism of attention: its `tp x cp` is the tensor-parallel degree here. It multiplies the queries' weights on
-//! every device in place of gathering queries, and exchanges outputs all to all.
+//! The definition is that of vLLM's `--decode-context-parallel-size` (`docs/serving/context_parallel_deployment.md`).
+//! The degree divides the number of copies inside the tensor-parallel group, so the number of devices and the weights
+//! stay the same. Helix (arXiv:2507.07120; TensorRT-LLM's `cp_type: HELIX`) splits the cache in the same way, and
+//! counts the degree beside its tensor parallelism of attention: its `tp x cp` is the tensor-parallel degree here. It
+//! multiplies the queries' weights on every device in place of gathering queries, and exchanges outputs all to all.
 //!
-//! A decoding layer gathers the queries of the devices' heads, attends to the device's own tokens, gathers the
-//! log-sum-exps, weighs the outputs by them, and sums and scatters these (vLLM, `cp_lse_ag_out_rs`). A chunk of a
-//! prompt attends to earlier tokens in the same way; with latent attention it gathers their narrow vectors instead
-//! (vLLM, `mla_attention.py`). Tokens of the same chunk attend to each other on every device as without it.
+//! A decoding layer gathers the queries of all devices' heads, attends to the device's own tokens, gathers the
+//! log-sum-exps, weighs the outputs by them, and sums and scatters the outputs (vLLM, `cp_lse_ag_out_rs`). A chunk of a
+//! prompt attends to earlier tokens in the same way. With latent attention, it gathers the narrow vectors of keys and
+//! values instead (vLLM, `mla_attention.py`). Tokens of the same chunk attend to each other on every device, as without
+//! context parallelism.
 //!
-//! Windows, chosen keys and recurrent states are refused, as in vLLM: their cache does not grow with all tokens.
+//! Models with windows, chosen keys or recurrent states are refused, as in vLLM: their cache does not grow with all
+//! tokens.
 
 use crate::engine::SharedTokens;
 use crate::{ServingEngine, ServingError};
@@ -27,17 +29,17 @@ use workloads::parallel::tensor_parallel_degrees;
 /// Bytes of a log-sum-exp: fp32.
 const LOG_SUM_EXP: Bytes = Bytes(4);
 
-/// Most tensor-parallel devices that a cure names. The largest fast domain of the built-in fabrics has 72 devices;
+/// Largest tensor-parallel degree that a cure suggests. The largest fast domain of the built-in fabrics has 72 devices;
 /// range 16 to 1024.
 const MOST_TENSOR: u32 = 128;
 
 /// The key of the degree in errors.
 pub(crate) const KEY: &str = "dcp";
 
-/// Returns how many of `tensor` devices hold the same keys. A degree of context parallelism must divide this number.
+/// Returns the number of devices, of `tensor`, that hold the same keys. A degree of context parallelism must divide it.
 ///
 /// # Errors
-/// In words: the first kind of layer whose cache cannot be split by tokens, or that the model has no attention.
+/// A text: the first kind of layer whose cache cannot be split by tokens, or that the model has no attention.
 pub fn copies_of_keys(model: &Model, tensor: u32) -> Result<u32, String> {
     let mut attends = false;
     for (kind, _) in model.layer_kinds() {
@@ -60,7 +62,8 @@ pub fn copies_of_keys(model: &Model, tensor: u32) -> Result<u32, String> {
     Ok(copies.reduce(num_integer::gcd).unwrap_or(1))
 }
 
-/// Keeps the tensor-parallel degrees that allow a given degree; the largest one if none does, whose refusal says why.
+/// Keeps the tensor-parallel degrees in `tensors` that allow the degree `context`. If none does, keeps the last one, so
+/// that its refusal states the reason.
 pub(crate) fn keep_allowing(tensors: &mut Vec<u32>, model: &Model, context: u32) {
     let allows =
         |tensor: &u32| context == 1 || copies_of_keys(model, *tensor).is_ok_and(|all| all.is_multiple_of(context));
@@ -71,7 +74,8 @@ pub(crate) fn keep_allowing(tensors: &mut Vec<u32>, model: &Model, context: u32)
     }
 }
 
-/// Returns the degrees that a plan of `tensor` devices may have under an engine: powers of two, 1 first.
+/// Returns the degrees of context parallelism that a plan of `tensor` devices may have under an engine: powers of two,
+/// 1 first.
 #[must_use]
 pub(crate) fn context_degrees(model: &Model, engine: &ServingEngine, tensor: u32) -> Vec<u32> {
     let copies = copies_of_keys(model, tensor).unwrap_or(1);
@@ -80,7 +84,7 @@ pub(crate) fn context_degrees(model: &Model, engine: &ServingEngine, tensor: u32
     doubled.take_while(|degree| *degree <= most).filter(|degree| copies.is_multiple_of(*degree)).collect()
 }
 
-/// Checks a degree against the model and the tensor-parallel degree.
+/// Checks a degree of context parallelism against the model and the tensor-parallel degree.
 pub(crate) fn check_degree(model: &Model, tensor: u32, degree: u32) -> Result<(), ServingError> {
     let fault =
         |limit: String, cure: String| Err(ServingError::Plan { key: KEY, value: degree.to_string(), limit, cure });
@@ -112,7 +116,7 @@ pub(crate) fn check_degree(model: &Model, tensor: u32, degree: u32) -> Result<()
     }
 }
 
-/// Refuses a degree above 1 under an engine that does not run it for the model.
+/// Returns an error for a degree above 1 if the engine does not run it for the model.
 pub(crate) fn check_engine(engine: &ServingEngine, model: &Model, degree: u32) -> Result<(), ServingError> {
     if degree == 1 || shares_tokens(engine, model) {
         return Ok(());
@@ -136,18 +140,18 @@ fn shares_tokens(engine: &ServingEngine, model: &Model) -> bool {
 /// The cache of a plan whose devices share the tokens of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedCache {
-    /// Devices that share them.
+    /// Devices that share the tokens.
     ranks: u32,
-    /// Numbers of a query and of an output, and of a token in the cache, in latent attention.
+    /// Widths of a query (and of a token in the cache) and of an output, in latent attention.
     latent: Option<(u64, u64)>,
     /// Keys and values in the cache.
     format: DataType,
 }
 
-/// Attention to a shared cache on one device, with what it exchanges.
+/// Attention to a shared cache on one device, with its exchanges.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedAttention {
-    /// Attention to the device's own tokens, or to all gathered ones.
+    /// Attention to the device's own tokens, or to the gathered tokens of all devices.
     pub attention: FusedAttention,
     /// The exchanges, in order.
     pub exchanges: Vec<Collective>,
@@ -156,14 +160,14 @@ pub struct SharedAttention {
 }
 
 impl SharedCache {
-    /// Returns the cache in a format that `ranks` devices share; `None` if no tokens are shared out.
+    /// Returns the cache that `ranks` devices share, in `format`; `None` for one device.
     pub(crate) fn of_ranks(model: &Model, ranks: u32, format: DataType) -> Option<Self> {
         let latent = model.variations.latent.map(|latent| (latent.kv_rank + latent.rope_dim, latent.kv_rank));
         (ranks > 1).then_some(Self { ranks, latent, format })
     }
 
-    /// Returns attention to cached tokens where the devices share them. `whole` is a device's attention to all of them
-    /// for its own heads; `decodes` tells single tokens and drafts from a chunk of a prompt.
+    /// Returns the attention to cached tokens on devices that share them. `whole` is the attention of one device's
+    /// heads to all tokens. `decodes` is true for single tokens and drafts, and false for a chunk of a prompt.
     #[must_use]
     pub fn share(&self, whole: &FusedAttention, decodes: bool) -> SharedAttention {
         let group = RankGroup { ranks: self.ranks, stride: 1 };
@@ -179,7 +183,7 @@ impl SharedCache {
         let (queries, outputs) = (wide * rows.saturating_mul(query), wide * rows.saturating_mul(output));
         let sums = LOG_SUM_EXP * rows.saturating_mul(ranks);
         let of = |kind, bytes| Collective { kind, bytes, group };
-        // Decoding has the query heads that share a key among its queries.
+        // While decoding, the query heads that share a key count as queries.
         let heads = if decodes { whole.heads } else { whole.heads.saturating_mul(ranks) };
         let joined = if decodes { whole.queries.saturating_mul(ranks) } else { whole.queries };
         SharedAttention {
@@ -199,14 +203,14 @@ impl SharedCache {
         }
     }
 
-    /// Returns the kernels of [`Self::share`].
+    /// Returns the number of kernels of [`Self::share`].
     #[must_use]
     pub(crate) fn kernel_count(&self, decodes: bool) -> u64 {
         if self.latent.is_some() && !decodes { 2 } else { 5 }
     }
 
-    /// Returns the most bytes of gathered queries and of outputs at once: those of `sequences` that decode, or of a
-    /// chunk of `tokens`, with `heads` query heads of a device.
+    /// Returns the peak bytes of gathered queries and outputs: those of `sequences` sequences that decode, or of a
+    /// chunk of `tokens` tokens. `heads` is the number of query heads per device.
     pub(crate) fn working_bytes(&self, (sequences, tokens): (u64, u64), heads: u64, head_dim: u64) -> Bytes {
         let rows = heads.saturating_mul(u64::from(self.ranks));
         let wide = Bytes(DataType::Bf16.bytes());
@@ -217,7 +221,7 @@ impl SharedCache {
     }
 }
 
-/// Returns the rows of a device's queries over all its heads.
+/// Returns the number of query rows of a device over all its heads.
 fn rows_of(a: &FusedAttention) -> u64 {
     a.batch.saturating_mul(a.heads).saturating_mul(a.queries)
 }

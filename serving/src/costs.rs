@@ -7,12 +7,12 @@ use crate::passes::PassTimes;
 use crate::{PassTime, ServingError};
 use sim::units::{Bytes, Joules};
 
-/// Times of a replica's iterations: all that the steady state depends on.
+/// The times of a replica's iterations, and all other inputs of the steady state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IterationCosts {
-    /// Seconds of a decoding iteration by sequences, rising in both; linear in between.
+    /// Points (sequences, seconds) of the decoding iteration's time. Both rise, and the time is linear in between.
     pub decode: Vec<(u64, f64)>,
-    /// Most sequences that decode at once.
+    /// Largest number of sequences that decode at once.
     pub most_sequences: u64,
     /// Classes of requests.
     pub requests: Vec<RequestCost>,
@@ -25,22 +25,22 @@ pub struct IterationCosts {
 pub struct RequestCost {
     /// Share of the requests.
     pub share: f64,
-    /// Seconds that its prompt takes from decoding.
+    /// Seconds by which its prompt delays decoding.
     pub prompt: f64,
     /// Seconds of its prompt from start to first token, without decoding.
     pub alone: f64,
     /// Tokens that it decodes: one less than its answer.
     pub steps: u64,
-    /// Iterations that this takes in the mean: as many without drafts.
+    /// Mean iterations for these tokens; equal to `steps` without drafts.
     pub iterations: f64,
-    /// Mixed iterations that its prompt takes: 1 and more, if it has more tokens than an iteration holds.
+    /// Mixed iterations that its prompt takes; more than 1 if the prompt has more tokens than an iteration holds.
     pub prompt_iterations: f64,
-    /// Mixed iterations that prompts as long fill: a part of one that holds several.
+    /// Mixed iterations that a prompt of this length fills. It is below 1 if an iteration holds several such prompts.
     pub filled_iterations: f64,
 }
 
 impl IterationCosts {
-    /// Returns the seconds of a decoding iteration of `n` sequences.
+    /// Returns the time of a decoding iteration of `n` sequences, in seconds.
     #[must_use]
     pub fn decode_time(&self, n: f64) -> f64 {
         interpolated(&self.decode, n)
@@ -50,45 +50,47 @@ impl IterationCosts {
         self.requests.iter().map(|request| request.share * of(request)).sum()
     }
 
-    /// Returns the requests per second beyond which the queue grows without end.
+    /// Returns the rate in requests per second beyond which the queue grows without end.
     #[must_use]
     pub fn saturation(&self) -> f64 {
         1.0 / (self.mean(|r| r.prompt) + self.time_per_place())
     }
 
-    /// Returns the mean iterations that a request decodes.
+    /// Returns the mean number of decoding iterations of a request.
     #[must_use]
     pub fn mean_iterations(&self) -> f64 {
         self.mean(|r| r.iterations)
     }
 
-    /// Iterations per token: 1 without drafts.
+    /// Returns the mean iterations per decoded token; 1 without drafts.
     pub(crate) fn iterations_per_token(&self) -> f64 {
         self.mean_iterations() / self.mean(|r| r.steps as f64)
     }
 
-    /// Iterations for which a sequence has its place: those that decode, and mixed ones with its prompt.
+    /// Returns the mean iterations for which a sequence holds its place: its decoding ones, and the mixed ones with its
+    /// prompt.
     pub(crate) fn held_iterations(&self) -> f64 {
         self.mean(|r| r.iterations + if self.mixed { r.prompt_iterations } else { 0.0 })
     }
 
-    /// Places that sequences can take at once.
+    /// Returns the number of places that sequences can take at once.
     ///
     /// A mixed iteration holds a fixed number of tokens. If prompts fill c iterations each, one more sequence decodes
-    /// after every c, so that answers of L iterations keep L / c places busy, and a prompt another one.
+    /// after every c iterations. So answers of L iterations keep L / c places busy, and a prompt keeps another one
+    /// busy.
     pub(crate) fn places(&self) -> f64 {
         let most = self.most_sequences.max(1) as f64;
         let filled = self.mean(|r| r.filled_iterations);
         if self.mixed && filled > 0.0 { most.min(1.0 + self.mean_iterations() / filled) } else { most }
     }
 
-    /// True if prompts, and not places, bound the sequences that decode.
+    /// Returns whether prompts, and not places, bound the number of sequences that decode.
     pub(crate) fn is_bound_by_prompts(&self) -> bool {
         self.places() < self.most_sequences as f64
     }
 
-    /// Returns the costs of a replica that does prompts first, with the same places, work and saturation: iterations in
-    /// which a mixed one has a prompt count as some of its answer.
+    /// Returns the costs of a replica that prefills prompts first, with the same places, work and saturation. Mixed
+    /// iterations with a prompt count as iterations of its answer.
     pub(crate) fn with_prompts_first(&self) -> Self {
         let longer = |r: &RequestCost| RequestCost {
             steps: r.steps + r.prompt_iterations.round() as u64,
@@ -99,20 +101,21 @@ impl IterationCosts {
         Self { requests, mixed: false, ..self.clone() }
     }
 
-    /// Returns the costs of a replica to which other ones bring the cache of prompts.
+    /// Returns the costs of a replica that receives the cache of prompts from other replicas.
     pub(crate) fn without_prompts(&self) -> Self {
         let decode = |r: &RequestCost| RequestCost { prompt: 0.0, alone: 0.0, ..*r };
         Self { requests: self.requests.iter().map(decode).collect(), mixed: false, ..self.clone() }
     }
 
-    /// Decoding time between two sequences that leave, with all places taken.
+    /// Returns the seconds of decoding between two sequences that leave, with all places taken.
     pub(crate) fn time_per_place(&self) -> f64 {
         let places = self.places();
         self.held_iterations() * self.decode_time(places) / places
     }
 }
 
-/// Returns what `points` of rising numbers of sequences say of `n` sequences: linear in between.
+/// Returns the value at `n` sequences by linear interpolation between `points`, which must be sorted by sequences.
+/// Outside the points, the nearest value holds.
 pub(crate) fn interpolated(points: &[(u64, f64)], n: f64) -> f64 {
     let at = points.partition_point(|(sequences, _)| (*sequences as f64) < n);
     let point = |i: usize| points.get(i).map(|(sequences, value)| (*sequences as f64, *value));
@@ -128,15 +131,15 @@ pub(crate) fn interpolated(points: &[(u64, f64)], n: f64) -> f64 {
 pub struct PromptPool {
     /// Workers, each a replica.
     pub workers: u32,
-    /// Seconds of a worker per prompt, with others in the same pass.
+    /// Seconds of a worker per prompt, if other prompts share its pass.
     pub prompt: f64,
     /// Seconds from the start of a prompt to its first token.
     pub alone: f64,
 }
 
 impl PromptPool {
-    /// Returns `workers` replicas that prefill prompts of `input` tokens, up to `batch` in one pass of a group with
-    /// attention of its own.
+    /// Returns a pool of `workers` replicas that prefill prompts of `input` tokens. Every group with attention of its
+    /// own takes up to `batch` prompts in one pass.
     ///
     /// # Errors
     /// A length that the model does not allow.
@@ -150,9 +153,9 @@ impl PromptPool {
     }
 }
 
-/// Returns the time of a whole prompt of `input` tokens, chunk after chunk, with `prompts` alike at once. Groups with
-/// attention of their own take prompts side by side, each with the engine's most tokens. Tokens that are held take no
-/// time.
+/// Returns the time of whole prompts of `input` tokens, chunk after chunk, with `prompts` of equal length at once.
+/// Groups with attention of their own take prompts side by side, each with the engine's most tokens. Tokens of held
+/// prefixes take no time.
 pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u64) -> Result<PassTime, ServingError> {
     if let Some(merged) = times.method().merged() {
         return times.merged_prefill(prompts, input, merged);
@@ -161,8 +164,8 @@ pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u6
     time_of_tokens(times, prompts, (held, input))
 }
 
-/// Returns the energy of a prompt of `input` tokens on a device of its group, without static power: its share of those
-/// that an iteration holds, which read the weights once for all of them.
+/// Returns the energy of a prompt of `input` tokens on a device of its group, without static power. It is the prompt's
+/// share of the energy of an iteration full of such prompts, which reads the weights once for all of them.
 ///
 /// # Errors
 /// A length that the model does not allow.
@@ -174,7 +177,7 @@ pub(crate) fn energy_of_prompt(times: &mut PassTimes<'_>, input: u64) -> Result<
     Ok(Joules(shared.0.min(alone.0)))
 }
 
-/// Returns the time of a prompt's tokens from place `done` to place `end`.
+/// Returns the time of the tokens from place `done` to place `end` of `prompts` prompts.
 fn time_of_tokens(
     times: &mut PassTimes<'_>,
     prompts: u64,
@@ -191,7 +194,8 @@ fn time_of_tokens(
     Ok(sum)
 }
 
-/// Returns the prompts of `input` tokens that an iteration holds. Groups with attention of their own hold so many each.
+/// Returns the number of prompts of `input` tokens that an iteration holds, at least one per group with attention of
+/// its own.
 #[must_use]
 pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
     if times.method().merged().is_some() {
@@ -203,7 +207,7 @@ pub fn prompts_together(times: &PassTimes<'_>, input: u64) -> u64 {
 
 /// Returns the costs of a replica's iterations under requests of given lengths.
 ///
-/// `typical` sequences decode beside a prompt in a mixed iteration.
+/// A prompt's cost in a mixed iteration assumes that `typical` sequences decode beside it.
 ///
 /// # Errors
 /// A plan or a length that the model does not allow; a plan whose weights and one sequence do not fit.
@@ -215,7 +219,8 @@ pub fn iteration_costs(
 ) -> Result<IterationCosts, ServingError> {
     let most = most_sequences(times, memory, lengths)?;
     let context = times.method().mean_context(lengths) as u64;
-    // Powers of two and their middles, past the most sequences, so that times do not depend on how many fit.
+    // Powers of two and the middles between them, up to the first one that is at least `most`. So times do not depend
+    // on how many sequences fit.
     let mut decode = Vec::new();
     let mut n = 1;
     loop {
@@ -225,7 +230,7 @@ pub fn iteration_costs(
         }
         n = if n.is_power_of_two() { (n + n / 2).max(n + 1) } else { n.next_power_of_two() };
     }
-    // The nodes of a merged prompt are passes of their own.
+    // The nodes of a merged prompt run in passes of their own.
     let mixed = times.batching() == Batching::Mixed && times.method().merged().is_none();
     let mut requests = Vec::new();
     let room = room_for_prompts(times, lengths, most);
@@ -250,8 +255,8 @@ pub fn iteration_costs(
     Ok(IterationCosts { decode, most_sequences: most, requests, mixed })
 }
 
-/// Returns the tokens of a mixed iteration, of those that a group of devices with attention of its own holds, that
-/// prompts may take while `most` sequences decode, or as many as prompts keep busy.
+/// Returns the tokens of a mixed iteration that prompts may take, in one group with attention of its own. The decoding
+/// sequences take the other tokens: `most` sequences, or as many as the prompts keep busy if these are fewer.
 fn room_for_prompts(times: &PassTimes<'_>, lengths: &RequestLengths, most: u64) -> f64 {
     let method = times.method();
     let tokens = times.engine().batching.most_tokens as f64;
@@ -262,7 +267,7 @@ fn room_for_prompts(times: &PassTimes<'_>, lengths: &RequestLengths, most: u64) 
     (tokens - placed.min(tokens * decoded / (prompt + decoded).max(1.0))).max(1.0)
 }
 
-/// Returns the most sequences that decode at once: those that fit and that the engine runs.
+/// Returns the largest number of sequences that decode at once: as many as fit and as the engine runs.
 fn most_sequences(
     times: &PassTimes<'_>,
     memory: &ServingMemory,
@@ -270,7 +275,7 @@ fn most_sequences(
 ) -> Result<u64, ServingError> {
     let method = times.method();
     let parts = u64::from(times.plan().attention_data);
-    // A sequence holds the tokens that no held prefix has, and its drafts.
+    // A sequence holds the tokens outside held prefixes, and its drafts.
     let elsewhere = |input: u64| input - method.own_tokens(input);
     let own = lengths.mean_context_after(elsewhere).ceil() as u64;
     let longest = lengths.longest_after(elsewhere);
@@ -308,17 +313,18 @@ fn most_sequences(
     Ok(fit.min(placed.saturating_mul(parts)))
 }
 
-/// Returns the seconds that a prompt takes from decoding, and those to its first token, in iterations of its own.
+/// Returns the seconds by which a prompt in iterations of its own delays decoding, and the seconds to its first token.
 fn cost_of_prompt(times: &mut PassTimes<'_>, input: u64) -> Result<(f64, f64), ServingError> {
     let together = prompts_together(times, input);
     let batch = time_of_prompts(times, together, input)?.total().0 / together as f64;
     Ok((batch / times.passes_in_flight(), time_of_prompts(times, 1, input)?.total().0))
 }
 
-/// Returns the same in iterations in which `decoding` sequences of `context` tokens also decode.
+/// Returns the same two times as [`cost_of_prompt`] in mixed iterations, in which `decoding` sequences of `context`
+/// tokens also decode.
 ///
-/// In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of c + b tokens; b
-/// of these would pass the weights anyway. Groups take a prompt each.
+/// In an iteration with c tokens of prompts and b decoding sequences, all work but attention is that of c + b tokens.
+/// The b tokens would pass the weights anyway. Each group takes a prompt.
 fn cost_of_mixed_prompt(
     times: &mut PassTimes<'_>,
     input: u64,
@@ -334,14 +340,15 @@ fn cost_of_mixed_prompt(
     let wider = input.saturating_add(chunks * decoding.div_ceil(parts) * times.method().verified_tokens());
     let joint = time_of_tokens(times, parts, (held, wider))?.total().0;
     let own = (joint - saved).max(marginal_time(times, parts, input, whole)?);
-    // One sequence at least decodes beside it later.
+    // Later, at least one sequence decodes beside the prompt.
     let one = times.decode(1, context)?;
     let single = whole - (one.total() - one.drafts - one.fetches).0;
     Ok((own / times.passes_in_flight() / parts as f64, single.max(0.0)))
 }
 
-/// Returns what one more prompt for each of `parts` groups adds to an iteration that holds others: the difference
-/// between as many as it holds and one, or a share of the `whole` time of one if it holds no more.
+/// Returns the seconds that one more prompt in each of `parts` groups adds to an iteration with other prompts. If an
+/// iteration holds several prompts, it is the mean difference per prompt between a full iteration and one with one
+/// prompt. Otherwise it is a fixed share of `whole`, the time of one prompt.
 fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) -> Result<f64, ServingError> {
     let together = prompts_together(times, input) / parts.max(1);
     if together < 2 {
@@ -351,6 +358,6 @@ fn marginal_time(times: &mut PassTimes<'_>, parts: u64, input: u64, whole: f64) 
     Ok(((all - whole) / (together - 1) as f64).max(0.0))
 }
 
-/// The least share of a prompt's time alone that it adds to an iteration, if the prompt fills it: its products take
+/// Share of a prompt's time alone that it adds to an iteration, if the prompt fills the iteration. Its products take
 /// time beside weights that are read anyway.
 const LEAST_PROMPT_SHARE: f64 = 0.1;

@@ -23,7 +23,7 @@ pub enum ServingBound {
 }
 
 impl ServingBound {
-    /// Returns the limit in words.
+    /// Returns the limit as a text.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -42,17 +42,17 @@ pub struct ReplicaPool {
     pub chip: String,
     /// The plan of a replica.
     pub plan: ServingPlan,
-    /// Replicas.
+    /// Number of replicas.
     pub replicas: u32,
     /// Memory of one device.
     pub memory: ServingMemory,
-    /// Mean power of one device: static, and of its kernels.
+    /// Mean power of one device: static power and the power of its kernels.
     pub power: Watts,
     /// The limit on it.
     pub power_limit: Option<Watts>,
-    /// Most tokens of an iteration: the engine's, or of its settings the one that serves most.
+    /// Most tokens of an iteration: the engine's value, or the one of its settings that serves most.
     pub most_tokens: u64,
-    /// The clock at which most is served with the power within the limit.
+    /// The clock at which the pool serves most within the limit on power.
     pub clock: Hertz,
     /// The clock without that limit.
     pub full_clock: Hertz,
@@ -63,30 +63,30 @@ pub struct ReplicaPool {
 pub struct Deployment {
     /// The pool that decodes; it also prefills unless [`Self::prefill`] is a pool of its own.
     pub decode: ReplicaPool,
-    /// The pool for prompts, if they are apart.
+    /// The separate pool for prompts; `None` if the decoding pool also prefills.
     pub prefill: Option<ReplicaPool>,
     /// The state of one decoding replica. The time to the first token is the deployment's.
     pub state: SteadyState,
-    /// One decoding iteration at the mean number of sequences.
+    /// Time of one decoding iteration at the mean number of sequences.
     pub iteration: PassTime,
-    /// A prompt of the mean length alone.
+    /// Time of a prompt of the mean length alone.
     pub prompt: Seconds,
-    /// The cache's way from one pool to the other.
+    /// Time to transfer a prompt's cache from one pool to the other; zero without separate pools.
     pub transfer: Seconds,
     /// Requests per second of the whole deployment.
     pub requests_per_second: f64,
     /// Output tokens per second of the whole deployment.
     pub tokens_per_second: f64,
-    /// The same per device in use.
+    /// Output tokens per second and device in use.
     pub tokens_per_second_per_device: f64,
-    /// Output tokens per joule.
+    /// Output tokens per joule; 0 if the chip's power is unknown.
     pub tokens_per_joule: f64,
-    /// The reason why it does not serve more.
+    /// The reason why the deployment does not serve more.
     pub bound: ServingBound,
 }
 
 impl Deployment {
-    /// Returns the devices in use.
+    /// Returns the number of devices in use.
     #[must_use]
     pub fn devices(&self) -> u32 {
         let of = |pool: &ReplicaPool| pool.replicas.saturating_mul(pool.plan.devices());
@@ -94,21 +94,21 @@ impl Deployment {
     }
 }
 
-/// A plan that does not serve, and why.
+/// A plan that does not serve, and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PlanRefusal {
-    /// It cannot run.
+    /// The plan cannot run.
     Fault(ServingError),
-    /// It misses the service level even with a single request at a time.
+    /// The plan misses the service level even with a single request at a time.
     TooSlow {
         /// The plan.
         plan: ServingPlan,
-        /// Its time to the first token then.
+        /// Its time to the first token with a single request at a time.
         time_to_first_token: Seconds,
-        /// Its time per output token then.
+        /// Its time per output token with a single request at a time.
         time_per_output_token: Seconds,
     },
-    /// It takes too much power at every rate and clock at which it meets the service level.
+    /// The plan takes too much power at every rate and clock at which it meets the service level.
     TooHot {
         /// The plan.
         plan: ServingPlan,
@@ -122,11 +122,11 @@ pub enum PlanRefusal {
 /// All deployments of a question, best first, and the plans that do not serve.
 #[derive(Debug, Clone, Default)]
 pub struct ServingAnswer {
-    /// By output tokens per second of the whole deployment.
+    /// The deployments, sorted by output tokens per second of the whole deployment.
     pub deployments: Vec<Deployment>,
-    /// Plans refused.
+    /// The refused plans.
     pub refused: Vec<PlanRefusal>,
-    /// Plans priced: of replicas, or of both pools.
+    /// Number of plans priced: of replicas, or of both pools together.
     pub priced: u64,
 }
 
@@ -145,7 +145,7 @@ pub(crate) struct DeploymentParts {
 pub(crate) fn deployment_of(parts: DeploymentParts) -> Deployment {
     let tokens = parts.requests * parts.output;
     let power = |pool: &ReplicaPool| pool.power.0 * f64::from(pool.replicas.saturating_mul(pool.plan.devices()));
-    // The power of a chip whose file states no energy is not known, and neither is the sum.
+    // If a chip's file states no energy, its power is unknown, and so is the sum.
     let powers = [Some(&parts.decode), parts.prefill.as_ref()].map(|pool| pool.map(power));
     let known = powers.iter().flatten().all(|watts| *watts > 0.0);
     let watts: f64 = powers.iter().flatten().sum();

@@ -1,4 +1,4 @@
-//! Serving engines: how they launch, batch and use memory. Files are in `serving/engines`.
+//! Serving engines: their launches, batching, kernels and use of memory. Files are in `serving/engines`.
 
 use serde::{Deserialize, Serialize};
 use sim::files::carried::Files;
@@ -8,13 +8,13 @@ use thiserror::Error;
 
 static ENGINES: include_dir::Dir<'_> = include_dir::include_dir!("$CARGO_MANIFEST_DIR/engines");
 
-/// How an engine joins prompts and decoding in its iterations.
+/// The way in which an engine joins prompts and decoding in its iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Batching {
-    /// An iteration has all decoding sequences and, in the tokens that are left, chunks of waiting prompts.
+    /// An iteration has all decoding sequences. Chunks of waiting prompts take the remaining tokens.
     Mixed,
-    /// Waiting prompts are prefilled first, in iterations of their own; decoding waits meanwhile.
+    /// Waiting prompts are prefilled first, in iterations of their own. Decoding waits meanwhile.
     PromptsFirst,
 }
 
@@ -24,26 +24,26 @@ pub enum Batching {
 pub struct EngineLaunch {
     /// Microseconds on the device between two kernels of a captured graph.
     pub gap_us: f64,
-    /// Microseconds between two iterations that no kernel hides: scheduling, inputs, sampling, answers.
+    /// Microseconds of host time between two iterations that no kernel hides: scheduling, inputs, sampling, answers.
     pub iteration_us: f64,
-    /// The same per sequence of the iteration.
+    /// Further microseconds of this kind per sequence of the iteration.
     pub sequence_us: f64,
-    /// Microseconds of host time per kernel of an iteration with prompts, which is not captured. The iteration takes at
-    /// least their sum.
+    /// Microseconds of host time per kernel of an iteration with prompts, which is not captured as a graph. The
+    /// iteration takes at least the sum over its kernels.
     pub prompt_kernel_us: f64,
     /// Milliseconds that a request waits outside the engine's iterations: tokenizer, queues between processes.
     pub request_ms: f64,
 }
 
-/// How an engine forms iterations.
+/// An engine's rules for iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineBatching {
-    /// How prompts and decoding share iterations.
+    /// The way in which prompts and decoding share iterations.
     pub form: Batching,
-    /// Most tokens of an iteration.
+    /// Largest number of tokens of an iteration.
     pub most_tokens: u64,
-    /// Most sequences that decode at once.
+    /// Largest number of sequences that decode at once.
     pub most_sequences: u64,
 }
 
@@ -54,35 +54,35 @@ pub struct EngineKernels {
     /// Rate of matrix products, as a fraction of the library's.
     pub product_fraction: f64,
     /// Rate of products whose stored weights are converted on their way to the arrays, as a fraction of the arrays'
-    /// rate. It does not slow the reading of weights.
+    /// rate. The conversion does not slow the reading of weights.
     pub stored_fraction: f64,
     /// Rate of attention while decoding, as a fraction of the library's.
     pub decode_fraction: f64,
-    /// The longest message in KiB that the engine sums by kernels of its own, in which every device reads all others'
-    /// buffers; longer ones take the collective library.
+    /// The longest message in KiB that the engine sums by its own kernels. In these, every device reads all others'
+    /// buffers. The collective library sums longer messages.
     pub own_sum_kib: f64,
-    /// Microseconds of such a kernel besides its bytes.
+    /// Microseconds of such a kernel besides the time of its bytes.
     pub own_sum_us: f64,
-    /// The library that runs attention of prompts, by a name of the chip's file; `None` is the serving library
+    /// The library that runs attention of prompts, by a name of the chip's file. `None` is the serving library
     /// (TensorRT-LLM), whose calls also rotate and write the cache. Decoding has the rates of the chip's decode kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention_library: Option<String>,
 }
 
-/// Models whose cache an engine shares out by tokens among devices that would hold copies of it.
+/// Models whose cache an engine divides by tokens among devices that would hold copies of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SharedTokens {
-    /// No model, or none that its documentation names.
+    /// No model, or none that the engine's documentation names.
     #[default]
     None,
-    /// Those with latent attention.
+    /// Models with latent attention.
     Latent,
-    /// Those whose layers all attend to all tokens.
+    /// Models whose layers all attend to all tokens.
     All,
 }
 
-/// How an engine uses memory.
+/// An engine's use of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineMemory {
@@ -90,9 +90,9 @@ pub struct EngineMemory {
     pub used_fraction: f64,
     /// GiB of context, libraries and graphs on every device.
     pub context_gib: f64,
-    /// Tokens of a page of the cache; a sequence's last page is half empty on average.
+    /// Tokens of a page of the cache. A sequence's last page is half empty on average.
     pub page_tokens: u64,
-    /// Models whose cache it shares out by tokens.
+    /// Models whose cache the engine divides by tokens.
     #[serde(default)]
     pub shared_tokens: SharedTokens,
 }
@@ -103,9 +103,10 @@ pub struct EngineMemory {
 pub struct ServingEngine {
     /// Its name; a built-in engine's file is `NAME.toml`.
     pub name: String,
-    /// One line for lists.
+    /// A description of one line, for lists.
     pub description: String,
-    /// Other values of `batching.most_tokens` that a plan may take: each plan takes the one that serves most.
+    /// Other values of `batching.most_tokens` that a plan may take. Each plan takes the value with which it serves
+    /// most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_most_tokens: Vec<u64>,
     /// Costs of launches.
@@ -120,7 +121,7 @@ pub struct ServingEngine {
     pub sources: BTreeMap<String, String>,
 }
 
-/// Why an engine cannot be used.
+/// The reason why an engine cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EngineError {
     /// No built-in engine has the name.
@@ -193,8 +194,8 @@ impl ServingEngine {
         names
     }
 
-    /// Loads a built-in engine by name, or an engine's file by path (any name that ends in `.toml`), whose text may be
-    /// in `files`.
+    /// Loads a built-in engine by name, or an engine's file by path (any name that ends in `.toml`). `files` may hold
+    /// the file's text in place of the disk.
     ///
     /// # Errors
     /// An unknown name, an unreadable file, or invalid values.
@@ -257,7 +258,7 @@ impl ServingEngine {
         Ok(engine)
     }
 
-    /// Returns the engine in each of its settings: every number of most tokens.
+    /// Returns the engine in each of its settings: one for `batching.most_tokens` and for each of the other values.
     #[must_use]
     pub fn settings(&self) -> Vec<Self> {
         let mut settings = vec![Self { other_most_tokens: Vec::new(), ..self.clone() }];

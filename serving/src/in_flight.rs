@@ -1,17 +1,17 @@
-//! The steady state while a load generator keeps a number of requests in flight: the mean cycle of a request is solved
-//! for.
+//! The steady state while a load generator keeps a fixed number of requests in flight. An iteration solves for the mean
+//! cycle of a request.
 
 use crate::costs::{IterationCosts, PromptPool};
 use crate::steady::SteadyState;
 use sim::units::Seconds;
 
-/// Rounds of the iteration that solves for a cycle's time; it converges by a factor of two and more per round.
+/// Rounds of the iteration that solves for a cycle's time. Each round reduces the error by a factor of two or more.
 const ROUNDS: u32 = 60;
 
-/// Returns the steady state while `concurrency` requests are in flight, each followed by the next.
+/// Returns the steady state while `concurrency` requests are in flight. Each finished request is followed by a new one.
 ///
-/// An engine that prefills waiting prompts first decodes all sequences in step: with lengths alike they end together,
-/// and their successors' prompts follow each other, `together` at a time. In mixed iterations requests spread out, and
+/// An engine that prefills waiting prompts first decodes all sequences in step. Sequences of equal length end together,
+/// and their successors' prompts follow each other, `together` at a time. In mixed iterations, requests spread out, and
 /// a prompt waits only for those that happen to coincide.
 #[must_use]
 pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> SteadyState {
@@ -27,7 +27,7 @@ pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> S
             let others = ((count - 1.0) * own / cycle).min(0.99);
             let iteration = costs.decode_time(mean_decoding);
             let queue = (others * own / 2.0 + (1.0 - others) * iteration / 2.0) / (1.0 - others);
-            // All work of a cycle: the tokens of all sequences, and the others' prompts.
+            // All work of a cycle: the decoding of all sequences, and all prompts.
             let whole = steps * iteration + count * own;
             let first = queue + alone + iteration;
             (first, ((whole - first.min(own + iteration)) / steps).max(iteration))
@@ -54,8 +54,8 @@ pub fn closed_loop(costs: &IterationCosts, concurrency: u64, together: u64) -> S
     }
 }
 
-/// Returns the mean time to the first token of `concurrency` requests that arrive at once at an idle replica, as a load
-/// generator's first ones do: `together` prompts at a time, without decoding beside them.
+/// Returns the mean time to the first token of `concurrency` requests that arrive at once at an idle replica, like a
+/// load generator's first ones. Prompts are prefilled `together` at a time, without decoding beside them.
 #[must_use]
 pub fn first_burst(costs: &IterationCosts, concurrency: u64, together: u64) -> Seconds {
     let running = concurrency.min(costs.most_sequences).max(1);
@@ -63,12 +63,12 @@ pub fn first_burst(costs: &IterationCosts, concurrency: u64, together: u64) -> S
     Seconds(costs.mean(|r| r.prompt) * (running + together) as f64 / 2.0)
 }
 
-/// Returns the steady state while `concurrency` requests are in flight over pools apart: `prompts`, and `decoders`
-/// replicas that decode at `costs`. The cache's way from pool to pool takes no time.
+/// Returns the steady state while `concurrency` requests are in flight over separate pools: `prompts`, and `decoders`
+/// replicas that decode at `costs`. The transfer of the cache takes no time.
 ///
-/// A request that arrives at a prefilling worker finds what the others leave there, and half of the prompt in progress
-/// (mean value analysis, Reiser and Lavenberg 1980, with Schweitzer's approximation). A sequence without a place in a
-/// decoding replica waits for one after its first token.
+/// A request that arrives at a prefilling worker finds the prompts that the other requests have left there, and half of
+/// the prompt in progress (mean value analysis, Reiser and Lavenberg 1980, with Schweitzer's approximation). A sequence
+/// without a place in a decoding replica waits for one after its first token.
 #[must_use]
 pub fn closed_loop_apart(prompts: &PromptPool, costs: &IterationCosts, decoders: u32, concurrency: u64) -> SteadyState {
     let (workers, decoders) = (f64::from(prompts.workers.max(1)), f64::from(decoders.max(1)));

@@ -19,14 +19,14 @@ use workloads::serving::WeightsOf;
 /// DeepSeek 2025: 660 of H800's 989 TFLOP/s). Range 0.5 to 0.8 by its versions.
 const LATENT_DECODE_ISSUE: f64 = 0.67;
 
-/// Most queries that share the keys they read in one tile of decoding attention on a chip with a kernel library
+/// Largest number of queries that share the keys of one tile of decoding attention, on a chip with a kernel library
 /// (`sim/src/cost/library_attention.rs`, fitted on groups of query heads).
 const PACKED_QUERIES: u64 = 32;
 
-/// Most parts that keys are split into where few sequences decode on many cores.
+/// Largest number of parts into which keys are split if few sequences decode on many cores.
 const MOST_KEY_PARTS: u64 = 64;
 
-/// Times of kernels on a chip and a fabric, in an engine's launches and formats.
+/// Times of kernels on a chip and a fabric, under an engine's launches and formats.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelTimes<'a> {
     pub(crate) chip: CostModel,
@@ -45,10 +45,10 @@ impl KernelTimes<'_> {
         self.chip.accelerator()
     }
 
-    /// Returns the time of a pass's kernel by its part. `drafts` is the number of new tokens of a decoding sequence, 0
-    /// for prompts.
+    /// Returns the time of a pass's kernel, under the part of the pass that it belongs to. `drafts` is the number of
+    /// new tokens of a decoding sequence, 0 for prompts.
     pub(crate) fn time_of_node(&self, segment: &Segment, node: &KernelNode, drafts: u64) -> PassTime {
-        // A chip whose scalars hold the launch of a kernel has no gap besides.
+        // If a chip's scalars include the launch of a kernel, there is no further gap.
         let own_launch = self.chip().calibration.launch_overhead > Seconds::ZERO;
         let gap = if own_launch { Seconds::ZERO } else { Seconds::from_micros(self.engine.launch.gap_us) };
         let launched = PassTime { gaps: gap, ..PassTime::default() };
@@ -90,7 +90,8 @@ impl KernelTimes<'_> {
         }
     }
 
-    /// Returns the time of attention to a cache whose tokens devices share. Every kernel is launched like `launched`.
+    /// Returns the time of attention to a cache whose tokens devices share. Every kernel has the launch costs of
+    /// `launched`.
     fn time_of_shared(&self, shared: &SharedAttention, launched: PassTime, drafts: u64) -> PassTime {
         let cost = |kernel: &Kernel| self.chip.cost_of_kernel(kernel, Span::AllCores);
         let attention = PassTime {
@@ -107,7 +108,7 @@ impl KernelTimes<'_> {
         exchanges.chain(weighing).fold(attention, PassTime::plus)
     }
 
-    /// Returns the kernels that an engine launches for one of a pass.
+    /// Returns the number of kernels that an engine launches for one kernel of a pass.
     pub(crate) fn launches_of_node(&self, node: &KernelNode, drafts: u64) -> u64 {
         match (&node.kernel, self.shared) {
             (Kernel::FusedAttention(attention), Some(shared)) if !attention.causal => shared.kernel_count(drafts > 0),
@@ -119,9 +120,9 @@ impl KernelTimes<'_> {
         if decodes { self.engine.kernels.decode_fraction } else { 1.0 }
     }
 
-    /// Returns time and energy of a product. Weights that are stored in fewer bits than they are multiplied in need
-    /// less of the memories: the product runs as on memories that are faster by the ratio of all its bytes. Converting
-    /// the weights takes issue slots from the products.
+    /// Returns the time and the energy of a product. Weights that are stored in fewer bits than they are multiplied in
+    /// use less of the memories' bandwidth. So the product is timed on memories that are faster by the ratio of all its
+    /// bytes. Converting the weights takes issue slots from the products.
     pub(crate) fn cost_of_product(&self, product: &Contraction, of: WeightsOf) -> (Seconds, Joules) {
         let bytes = self.formats.bytes_of_weight(of);
         let wide = product.operand.packed_bytes_per_number();
@@ -138,13 +139,13 @@ impl KernelTimes<'_> {
             library.core_read_bytes_per_cycle *= ratio;
             library.issue_fraction *= self.engine.kernels.stored_fraction;
         }
-        // The chip was accepted with less bandwidth.
+        // This cannot fail: the chip was accepted with less bandwidth.
         CostModel::new(faster)
             .map_or_else(|_| cost_of_product_on(&self.chip, product, of), |chip| cost_of_product_on(&chip, product, of))
     }
 
-    /// Returns attention by the serving library, or by the chip's own cores without one. `drafts` is the number of new
-    /// tokens of a sequence that decodes, 0 for prompts.
+    /// Returns the time of attention in the chip's attention library, or on the chip's own cores if it has no library.
+    /// `drafts` is the number of new tokens of a sequence that decodes, 0 for prompts.
     fn time_of_attention(&self, a: &FusedAttention, drafts: u64) -> Seconds {
         let operand = self.formats.cache;
         if self.chip().library.is_none() {
@@ -164,7 +165,7 @@ impl KernelTimes<'_> {
         };
         let alone = |call: AttentionCall| self.chip.time_alone(&Routine::Attention(call));
         if let Some(group) = a.queries.checked_div(drafts) {
-            // Drafts join the query heads that share a key, in tiles of the kernel that reads it once.
+            // Drafts join the query heads that share a key. The kernel reads a key once per tile of such queries.
             let rows = if drafts > 1 { a.queries.min(PACKED_QUERIES).max(group) } else { a.queries };
             let step = AttentionCall { heads: a.heads * rows, kv_heads: a.heads, queries: 1, ..call };
             if drafts == 1 && !a.values_are_keys {
@@ -179,12 +180,13 @@ impl KernelTimes<'_> {
         if a.causal {
             return alone(AttentionCall { operand: a.operand, ..call });
         }
-        // New tokens on cached keys: what these add to the tokens' attention among themselves.
+        // New tokens on cached keys: the time that the cached keys add to the new tokens' attention among themselves.
         let own = AttentionCall { keys: a.queries, operand: a.operand, ..call };
         (alone(AttentionCall { keys: a.queries + a.keys, ..own }) - alone(own)).max(Seconds::ZERO)
     }
 
-    /// Returns attention on the chip's cores. Decoding splits long keys over cores that would idle.
+    /// Returns the time of attention on the chip's cores. Decoding splits long keys over cores that would otherwise
+    /// idle.
     fn time_on_cores(&self, a: &FusedAttention, decodes: bool) -> Seconds {
         let time = |a: FusedAttention| self.chip.cost_of_kernel(&Kernel::FusedAttention(a), Span::AllCores).latency;
         let whole = time(*a);
@@ -201,8 +203,8 @@ impl KernelTimes<'_> {
             .fold(whole, Seconds::min)
     }
 
-    /// Returns a collective of the plan. Short sums inside a fast domain may take the engine's own kernel: every device
-    /// reads all others' buffers, or its share of them and then the others' sums.
+    /// Returns the time of a collective of the plan. Short sums inside a fast domain may take the engine's own kernel.
+    /// In it, every device reads all others' buffers, or first its share of them and then the others' sums.
     fn time_of_collective(&self, collective: &Collective) -> Seconds {
         let library = self.fabric.cost_of_collective(collective).latency;
         let kernels = &self.engine.kernels;
@@ -222,8 +224,8 @@ impl KernelTimes<'_> {
     }
 }
 
-/// Returns time and energy of a product on a chip. Products of experts are one call, whose floor of a single launch is
-/// left out.
+/// Returns the time and the energy of a product on a chip. Products of experts are one call, without the least time of
+/// a single launch.
 fn cost_of_product_on(chip: &CostModel, product: &Contraction, of: WeightsOf) -> (Seconds, Joules) {
     let cost = chip.cost_of_kernel(&Kernel::Contraction(*product), Span::AllCores);
     if of != WeightsOf::Experts || product.batch < 2 {

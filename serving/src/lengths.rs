@@ -1,10 +1,10 @@
-//! Lengths of requests: tokens of prompts and answers, as a distribution.
+//! The distribution of the lengths of requests, in tokens of prompts and answers.
 
 use serde::{Deserialize, Serialize};
 use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 
-/// Requests of one length and their share of all.
+/// Requests of one length, with their share of all requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LengthClass {
     /// Tokens of the prompt, at least 1.
@@ -21,7 +21,7 @@ pub struct RequestLengths {
     classes: Vec<LengthClass>,
 }
 
-/// Why lengths cannot be used.
+/// The reason why lengths cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key} = {value}: {limit}; {cure}")]
 pub struct LengthError {
@@ -42,13 +42,13 @@ impl StructuredError for LengthError {
 }
 
 impl RequestLengths {
-    /// Most tokens of a prompt or an answer.
+    /// Largest number of tokens of a prompt or an answer.
     pub const MOST_TOKENS: u64 = 1 << 24;
 
-    /// Returns a distribution; shares are divided by their sum.
+    /// Returns a distribution. Shares are divided by their sum.
     ///
     /// # Errors
-    /// No class, a length out of range, a share that is not positive.
+    /// No class, a length out of range, or a share that is not positive or above 1e9.
     pub fn new(classes: &[LengthClass]) -> Result<Self, LengthError> {
         let fault = |key, value: String, limit, cure| Err(LengthError { key, value, limit, cure });
         let total: f64 = classes.iter().map(|class| class.share).sum();
@@ -101,26 +101,28 @@ impl RequestLengths {
         self.mean(|class| class.output as f64)
     }
 
-    /// Returns the mean tokens in the cache of a decoding sequence: weighted by how long each sequence decodes.
+    /// Returns the mean tokens in the cache of a decoding sequence, weighted by the time for which each sequence
+    /// decodes.
     #[must_use]
     pub fn mean_context(&self) -> f64 {
         self.mean_context_after(|_| 0)
     }
 
-    /// Returns the mean tokens of a decoding sequence besides those of its prompt that are `held` for all requests.
+    /// Returns the mean tokens in the cache of a decoding sequence, without the tokens of its prompt that `held`
+    /// counts.
     pub(crate) fn mean_context_after(&self, held: impl Fn(u64) -> u64) -> f64 {
         let steps = self.mean(|class| (class.output - 1) as f64);
         let own = |class: &LengthClass| (class.input - held(class.input)) as f64 + class.output as f64 / 2.0;
         self.mean(|class| (class.output - 1) as f64 * own(class)) / steps
     }
 
-    /// Returns the most tokens of a sequence.
+    /// Returns the tokens of the longest sequence, prompt and answer together.
     #[must_use]
     pub fn longest(&self) -> u64 {
         self.longest_after(|_| 0)
     }
 
-    /// Returns the most tokens of a sequence besides those that are `held` for all requests.
+    /// Returns the tokens of the longest sequence, without the tokens of its prompt that `held` counts.
     pub(crate) fn longest_after(&self, held: impl Fn(u64) -> u64) -> u64 {
         let own = |class: &LengthClass| (class.input - held(class.input)).saturating_add(class.output);
         self.classes.iter().map(own).max().unwrap_or(0)

@@ -1,8 +1,9 @@
-//! How a deployment serves a model: the times of decoding and prefilling passes under an engine, the memory of weights
-//! and cache, the steady state of continuous batching in closed form, and the plan that serves most.
+//! Serving of a model by a deployment: the times of decoding and prefilling passes under an engine, the memory of
+//! weights and cache, the steady state of continuous batching in closed form, and the plan that serves most.
 //!
-//! [`PassTimes`] times single passes of a plan. [`steady`] turns them into times to the first token and between
-//! tokens under a load. [`best`] searches plans and loads within a service level, [`apart`] for pools of their own.
+//! [`PassTimes`] times single passes of a plan. [`steady`] turns them into times to the first token and between tokens
+//! under a load. [`best`] searches plans and loads within a service level. [`apart`] does the same for separate pools
+//! of prompts and decoding.
 
 pub mod apart;
 pub mod beside;
@@ -39,7 +40,7 @@ use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
 use workloads::{TechniqueError, WorkloadError};
 
-/// Why a deployment has no times.
+/// The reason why a deployment has no times.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ServingError {
     /// The model cannot be lowered for the plan.
@@ -48,7 +49,7 @@ pub enum ServingError {
     /// A technique cannot be used.
     #[error(transparent)]
     Technique(Box<TechniqueError>),
-    /// The chip or the fabric cannot run it.
+    /// The chip or the fabric cannot run the plan.
     #[error("{0}")]
     Hardware(String),
     /// A value of the plan breaks a rule.

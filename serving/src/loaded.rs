@@ -1,13 +1,14 @@
-//! A plan ready to be loaded: its highest rate within the service level and the limit of power, and the clock at which
-//! that is highest.
+//! A plan under load: its highest rate within the service level and the limit on power, and the clock at which that
+//! rate is highest.
 //!
-//! A device takes at most the question's power in the mean, or else its published limit. Power at a clock is static
-//! power, and the energy of a request's prompt and iterations times the rate. A plan that takes more at its highest
-//! rate runs at the rate that takes the limit, and at the clock with the highest such rate (`deploy_within_power`).
+//! A device takes at most the question's power in the mean; without one, its published limit. Its power at a clock is
+//! the static power, plus the energy of a request's prompt and iterations times the rate. If a plan takes more than the
+//! limit at its highest rate, it runs at the rate that takes the limit, and at the clock with the highest such rate
+//! (`deploy_within_power`).
 //!
-//! The rates of a built chip were measured while it kept to its published limit. So they hold at that limit; if the
-//! model's energies of a plan exceed it there, they are too high, and are lowered to it. A lower limit of the question
-//! then lowers rate and clock as for other chips.
+//! The rates of a built chip were measured while it kept to its published limit. So they hold at that limit. If the
+//! model's energies of a plan exceed the limit there, the energies are too high, and are lowered to it. A lower limit
+//! of the question then lowers rate and clock as for other chips.
 
 use crate::costs::{IterationCosts, energy_of_prompt, interpolated, iteration_costs, time_of_prompts};
 use crate::deployment::{PlanRefusal, ReplicaPool};
@@ -20,27 +21,27 @@ use crate::{ServingEngine, ServingError};
 use sim::hardware::{Accelerator, highest_clock_where, lower_clock, lowest_clock};
 use sim::units::{Hertz, Joules, Seconds, Watts};
 
-/// The highest load that a deployment is planned for, as a fraction of the rate at which its queue grows without end.
-/// Above it the mean wait grows faster than any forecast of arrivals holds. Range 0.8 to 0.98.
+/// The highest load for which a deployment is planned, as a fraction of the rate at which its queue grows without end.
+/// Above it, the mean wait grows faster than any forecast of arrivals can hold. Range 0.8 to 0.98.
 pub const MOST_LOAD: f64 = 0.95;
 /// Steps of bisection: the rate is exact to 2^-40 of its range.
 const BISECTIONS: u32 = 40;
-/// Fixed rates of a plan, as parts of its highest load, among which the highest within the limit of power is sought
-/// first: power may fall where more sequences share the weights.
+/// Number of equal steps of a plan's rate that are tried first in the search for the highest rate within the limit on
+/// power. Power may fall where more sequences share the weights, so bisection alone could miss it.
 const RATE_POINTS: u32 = 64;
-/// The least rate, relative to that at the highest load.
+/// The lowest rate of a search, relative to the rate at the highest load.
 pub(crate) const LEAST_RATE: f64 = 1e-6;
 
 /// Sequences that decode beside a prompt in a mixed iteration, for its cost: the middle of what engines run.
 const TYPICAL_SEQUENCES: u64 = 32;
 
-/// A plan ready to be loaded.
+/// A plan with everything that its rate and power depend on.
 pub(crate) struct LoadedPlan<'a> {
     pub(crate) times: PassTimes<'a>,
     pub(crate) memory: ServingMemory,
     pub(crate) costs: IterationCosts,
     pub(crate) context: u64,
-    /// Joules of a decoding iteration on a device by sequences; linear in between.
+    /// Points (sequences, joules) of a decoding iteration's energy on a device; linear in between.
     iterations: Vec<(u64, f64)>,
     /// The energy of a request's prompt on a device.
     prompt: Joules,
@@ -49,13 +50,13 @@ pub(crate) struct LoadedPlan<'a> {
     full_clock: Hertz,
 }
 
-/// The limit on a device's power, and how much of the model's energy a plan takes.
+/// The limit on a device's power, and the part of the model's energies that a plan takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PowerRule {
     pub(crate) limit: Option<Watts>,
-    /// True if rates hold at the limit, so that it lowers none.
+    /// True if rates were measured within the limit, so that the limit lowers none.
     holds: bool,
-    /// The part of the energies: 1 unless measured rates show them to be too high.
+    /// Factor on the model's energies: 1 unless measured rates show them to be too high.
     dynamic: f64,
 }
 
@@ -70,7 +71,7 @@ impl PowerRule {
         }
     }
 
-    /// Returns the rule of a plan that takes `power` at its highest rate under this one.
+    /// Returns the rule of a plan that takes `power` at its highest rate under `self`.
     fn of_plan(self, question: &ServingQuestion<'_>, chip: &Accelerator, power: Watts) -> Self {
         let (true, Some(within)) = (self.holds, self.limit) else { return self };
         let standing = chip.energy.static_power;
@@ -83,7 +84,7 @@ impl PowerRule {
 }
 
 impl<'a> LoadedPlan<'a> {
-    /// Prepares a plan on `chip`: that of `hardware`, or the same at a lower clock.
+    /// Prepares a plan on `chip`: the chip of `hardware`, or the same chip at a lower clock.
     ///
     /// # Errors
     /// A plan that the model, the chip or its memory does not allow.
@@ -127,7 +128,7 @@ impl<'a> LoadedPlan<'a> {
         PlanRefusal::TooHot { plan: *self.times.plan(), power: self.power_of(work), limit }
     }
 
-    /// Returns a pool at some work of each of its replicas.
+    /// Returns a pool of `replicas` replicas, each at some work.
     pub(crate) fn pool(&self, replicas: u32, work: PoolWork) -> ReplicaPool {
         let chip = self.times.chip();
         ReplicaPool {
@@ -144,10 +145,10 @@ impl<'a> LoadedPlan<'a> {
     }
 }
 
-/// Returns the mean energy of a request's prompt on a device. A pass's energy is that of a device with all layers; a
-/// stage has a share of them. Groups with attention of their own share the prompts out.
+/// Returns the mean energy of a request's prompt on a device. A pass's energy is that of a device with all layers, and
+/// a stage has a share of them. Groups with attention of their own share the prompts.
 ///
-/// For iterations neither matters: in the time of one, a stage works on as many parts of the sequences as there are
+/// For iterations, neither matters: in the time of one, a stage works on as many parts of the sequences as there are
 /// stages.
 fn mean_energy_of_prompt(times: &mut PassTimes<'_>, lengths: &RequestLengths) -> Result<Joules, ServingError> {
     let shares = f64::from(times.plan().attention_data) * f64::from(times.plan().pipeline);
@@ -163,7 +164,7 @@ fn mean_energy_of_prompt(times: &mut PassTimes<'_>, lengths: &RequestLengths) ->
 pub(crate) struct PoolWork {
     /// Requests per second.
     pub(crate) rate: f64,
-    /// Mean sequences that decode, if it decodes.
+    /// Mean sequences that decode; `None` if the replica does not decode.
     pub(crate) decoding: Option<f64>,
     pub(crate) prefills: bool,
 }
@@ -174,7 +175,7 @@ pub(crate) enum HighestRate {
     TooSlow,
     /// The power is within its limit at no rate.
     TooHot,
-    /// A rate, and what keeps it from a higher one.
+    /// The highest rate, and the limit that prevents a higher one.
     At(f64, RateEnd),
 }
 
@@ -186,8 +187,8 @@ pub(crate) enum RateEnd {
     Power,
 }
 
-/// Returns the highest rate up to `most` at which the service level is `met` and the power is `cool`. A rate that meets
-/// the level is met by all lower ones; of power that is not assumed.
+/// Returns the highest rate up to `most` at which the service level is `met` and the power is `cool`. If a rate meets
+/// the level, all lower rates must meet it. Power need not rise with the rate.
 pub(crate) fn highest_rate(most: f64, met: impl Fn(f64) -> bool, cool: impl Fn(f64) -> bool) -> HighestRate {
     let bisect = |low: f64, high: f64, holds: &dyn Fn(f64) -> bool| {
         let (mut low, mut high) = (low, high);
@@ -216,7 +217,7 @@ pub(crate) fn highest_rate(most: f64, met: impl Fn(f64) -> bool, cool: impl Fn(f
     HighestRate::TooHot
 }
 
-/// A plan at a clock.
+/// A plan's deployment at a clock.
 pub(crate) struct AtClock<T> {
     pub(crate) deployed: T,
     /// Requests per second.
@@ -226,10 +227,10 @@ pub(crate) struct AtClock<T> {
     pub(crate) power: Watts,
 }
 
-/// Returns what `deploy` makes of a plan in the one of an engine's `settings` with the highest `rate`.
+/// Returns the result of `deploy` for the setting in `settings` with the highest `rate`.
 ///
 /// # Errors
-/// The refusal in the first setting if none serves.
+/// The refusal of the first setting, if no setting serves.
 pub(crate) fn best_of_settings<'e, T>(
     settings: &'e [ServingEngine],
     deploy: impl Fn(&'e ServingEngine) -> Result<T, PlanRefusal>,
@@ -250,10 +251,11 @@ pub(crate) fn best_of_settings<'e, T>(
     best.unwrap_or_else(|| Err(PlanRefusal::Fault(no_rate())))
 }
 
-/// Returns what `deploy` makes of a chip at the clock, in whole MHz, at which its rate is highest.
+/// Returns the result of `deploy` for a chip at the clock, in whole MHz, at which its rate is highest.
 ///
-/// Below the highest clock at which the limit of power does not hold the rate, the rate falls with the clock; above,
-/// with the energy of a request. So this clock, the next one and the full clock are compared.
+/// Consider the highest clock at which the limit on power does not lower the rate. Below it, the rate falls with the
+/// clock. Above it, the rate falls because a request takes more energy. So this clock, the next one and the full clock
+/// are compared.
 ///
 /// # Errors
 /// The refusal of `deploy` at the full clock.

@@ -1,4 +1,4 @@
-//! The memory of a deployment: weights, working memory, and what is left for the cache.
+//! The memory of a deployment: weights, working memory, and the rest for the cache.
 
 use crate::{ServingEngine, ServingError, ServingPlan};
 use serde::{Deserialize, Serialize};
@@ -7,12 +7,12 @@ use sim::units::Bytes;
 use workloads::serving::{CacheSize, ServingGraph, weight_bytes_of_segment, working_bytes_of_segment};
 use workloads::{Model, SegmentKind};
 
-/// Bytes of one device of a deployment, on the stage that needs most.
+/// Bytes of one device of a deployment, on the stage with the largest need.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServingMemory {
     /// The chip's memory.
     pub capacity: Bytes,
-    /// The engine's share of it.
+    /// The part of it that the engine may use.
     pub usable: Bytes,
     /// Weights.
     pub weights: Bytes,
@@ -25,10 +25,10 @@ pub struct ServingMemory {
     pub cache: CacheSize,
     /// Tokens of a page.
     pub page_tokens: u64,
-    /// Prefixes of prompts that all requests share.
+    /// Held prefixes of prompts.
     #[serde(default)]
     pub prefixes: Bytes,
-    /// The part of the cache that lies off the device.
+    /// The part of the cache that lies off the device; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub away: Option<AwayMemory>,
 }
@@ -38,26 +38,27 @@ pub struct ServingMemory {
 pub struct AwayMemory {
     /// Fraction of the keys and values that lie there, in layers whose queries see all tokens.
     pub fraction: f64,
-    /// Fraction of these that is on the device at any time: the layer at work, and the next one's.
+    /// Fraction of these keys and values that is on the device at any time: of the layer at work and of the next layer.
     pub staged: f64,
     /// Bytes that the memory holds for one device.
     pub capacity: Bytes,
 }
 
 impl ServingMemory {
-    /// Returns the bytes that weights, working memory and held prefixes leave.
+    /// Returns the usable bytes that weights, working memory and held prefixes leave for the cache; zero if they exceed
+    /// the usable bytes.
     #[must_use]
     pub fn room_for_cache(&self) -> Bytes {
         self.usable.saturating_sub(self.weights + self.working + self.prefixes)
     }
 
-    /// Returns the cache of a sequence of `tokens` tokens with half a page to spare.
+    /// Returns the bytes of the cache of a sequence of `tokens` tokens, and half a page more.
     #[must_use]
     pub fn cache_of_sequence(&self, tokens: u64) -> Bytes {
         self.cache.of_sequence(tokens.saturating_add(self.page_tokens / 2))
     }
 
-    /// Returns the part of a sequence's cache that needs the device's memory.
+    /// Returns the bytes of a sequence's cache in the device's memory.
     #[must_use]
     pub fn cache_on_device(&self, tokens: u64) -> Bytes {
         let all = self.cache_of_sequence(tokens);
@@ -65,12 +66,12 @@ impl ServingMemory {
         all.saturating_sub(Bytes((self.bytes_of_tokens(tokens).as_f64() * absent) as u64))
     }
 
-    /// Returns the keys and values of a sequence's tokens in layers whose queries see all of them.
+    /// Returns the bytes of a sequence's keys and values in layers whose queries see all tokens.
     fn bytes_of_tokens(&self, tokens: u64) -> Bytes {
         self.cache.per_token * tokens.saturating_add(self.page_tokens / 2)
     }
 
-    /// Returns how many sequences of a mean of `tokens` tokens fit; none if the weights alone do not.
+    /// Returns the number of sequences with a mean of `tokens` tokens that fit; zero if the weights alone do not fit.
     #[must_use]
     pub fn sequences_that_fit(&self, tokens: u64) -> u64 {
         let on_device = self.room_for_cache().0 / self.cache_on_device(tokens).0.max(1);
@@ -81,8 +82,8 @@ impl ServingMemory {
     }
 }
 
-/// Returns the cache of a device with all layers under a plan. Devices that share the tokens of a sequence hold a part
-/// of its keys and values each: plans with windows or states share none.
+/// Returns the cache of a device that holds all layers of a plan. If devices share the tokens of a sequence, each holds
+/// a part of its keys and values. Plans with windows or states share no tokens.
 pub(crate) fn cache_of_device(model: &Model, plan: &ServingPlan) -> CacheSize {
     let whole = CacheSize::of_model(model, plan.tensor, plan.formats.cache);
     CacheSize { per_token: Bytes(whole.per_token.0.div_ceil(plan.context.max(1).into())), ..whole }
@@ -104,10 +105,10 @@ pub fn memory_of_plan(
     let graph = ServingGraph::new(model, &plan.lowering(model, 1, tokens), plan.pass_after(0))?;
     let stages = u64::from(plan.pipeline);
     let weights = graph.segments.iter().map(|segment| {
-        // One stage holds a matrix that embedding and head share once.
+        // A single stage holds a matrix that embedding and head share only once.
         let shares_head = model.tied_head && stages == 1;
         let one = weight_bytes_of_segment(segment, shares_head, |of| plan.formats.bytes_of_weight(of));
-        // A stage has a share of the layers, the fullest one more if they do not divide, and the larger end.
+        // The fullest stage has its share of the layers, rounded up, and the larger of both ends.
         if segment.kind == SegmentKind::Layer { one * segment.repeat.div_ceil(stages) } else { one }
     });
     let weights: Vec<Bytes> = weights.collect();
@@ -138,7 +139,7 @@ pub fn memory_of_plan(
         weights_of_layers,
         working: widest + logits + context + exchanged,
         cache,
-        // Every device that shares the tokens has a page of its own at the end.
+        // Every device that shares a sequence's tokens has a last page of its own.
         page_tokens: engine.memory.page_tokens * u64::from(plan.context.max(1)),
         prefixes: Bytes::ZERO,
         away: None,

@@ -1,5 +1,5 @@
-//! Methods that change how a deployment serves: drafts that a pass verifies, prefixes whose keys and values are held,
-//! and a cache that lies beside the device's memory.
+//! Methods of serving: drafts that a pass verifies, prefixes whose keys and values are held, a cache that lies off the
+//! device, and techniques of inference.
 
 use crate::ServingError;
 use crate::lengths::RequestLengths;
@@ -8,10 +8,10 @@ use sim::hardware::Accelerator;
 use sim::units::{Bytes, BytesPerSecond};
 use workloads::Model;
 
-/// The most tokens drafted for one pass.
+/// Largest number of tokens drafted for one pass.
 pub const MOST_DRAFTS: u32 = 64;
 
-/// How a deployment serves beside the plain way, which is the default.
+/// The methods with which a deployment serves. The default has none.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ServingMethod<'a> {
     /// Drafts that decoding passes verify.
@@ -25,14 +25,14 @@ pub struct ServingMethod<'a> {
 }
 
 impl ServingMethod<'_> {
-    /// Returns the tokens of a prompt whose keys and values are held. The last token is always computed: its result
-    /// gives the answer's first token.
+    /// Returns the number of a prompt's tokens whose keys and values are held. The last token is always computed,
+    /// because its result gives the answer's first token.
     #[must_use]
     pub fn held_tokens(&self, input: u64) -> u64 {
         self.prefixes.map_or(0, |prefixes| ((input as f64 * prefixes.hit) as u64).min(input.saturating_sub(1)))
     }
 
-    /// Returns how the chunks of prompts are merged, if they are.
+    /// Returns the merging of the prompts' chunks; `None` if they are not merged.
     #[must_use]
     pub fn merged(&self) -> Option<MergedChunks> {
         self.technique.and_then(|technique| match technique {
@@ -41,7 +41,7 @@ impl ServingMethod<'_> {
         })
     }
 
-    /// Returns the stored memories that sequences read, if they do.
+    /// Returns the stored memories that sequences read; `None` if they read none.
     #[must_use]
     pub fn memories(&self) -> Option<StoredMemories> {
         self.technique.and_then(|technique| match technique {
@@ -50,32 +50,32 @@ impl ServingMethod<'_> {
         })
     }
 
-    /// Returns the tokens of a prompt that pass the layers, in the mean over layers.
+    /// Returns the number of a prompt's tokens that pass the layers, as a mean over layers.
     #[must_use]
     pub fn computed_tokens(&self, input: u64) -> f64 {
         let rest = (input - self.held_tokens(input)) as f64;
         self.merged().map_or(rest, |merged| merged.computed_tokens(input))
     }
 
-    /// Returns the tokens of a prompt whose keys and values the sequence holds by itself.
+    /// Returns the number of a prompt's tokens whose keys and values the sequence itself holds.
     pub(crate) fn own_tokens(&self, input: u64) -> u64 {
         self.merged().map_or(input - self.held_tokens(input), |merged| merged.kept_tokens(input))
     }
 
-    /// Returns the mean tokens that a decoding sequence attends to, without stored memories.
+    /// Returns the mean number of tokens that a decoding sequence attends to, without stored memories.
     #[must_use]
     pub fn mean_context(&self, lengths: &RequestLengths) -> f64 {
         let lost = |input: u64| self.merged().map_or(0, |merged| input - merged.kept_tokens(input));
         lengths.mean_context_after(lost)
     }
 
-    /// Returns the tokens that a pass verifies per sequence: 1 without drafts.
+    /// Returns the number of tokens that a pass verifies per sequence; 1 without drafts.
     #[must_use]
     pub fn verified_tokens(&self) -> u64 {
         self.speculation.map_or(1, |speculation| u64::from(speculation.drafted) + 1)
     }
 
-    /// Returns the tokens that a sequence gains by a decoding pass, in the mean.
+    /// Returns the mean number of tokens that a sequence gains in a decoding pass.
     #[must_use]
     pub fn tokens_per_pass(&self) -> f64 {
         self.speculation.map_or(1.0, |speculation| 1.0 + speculation.accepted)
@@ -91,11 +91,11 @@ impl ServingMethod<'_> {
 /// The source of drafts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Drafter<'a> {
-    /// The prompt and the answer so far, searched for the last tokens. Takes no time of the device.
+    /// A search for the last tokens in the prompt and in the answer so far. It takes no time of the device.
     Lookup,
     /// A module of one layer, run once per draft ([`workloads::serving::drafting_module`]).
     Module,
-    /// A model of its own on the same devices.
+    /// A separate model on the same devices.
     Model(&'a Model),
 }
 
@@ -105,14 +105,14 @@ pub enum Drafter<'a> {
 pub struct Speculation<'a> {
     /// Tokens drafted for a pass.
     pub drafted: u32,
-    /// Drafts that a pass accepts, in the mean over passes: from 0 to `drafted`.
+    /// Mean number of drafts that a pass accepts: from 0 to `drafted`.
     pub accepted: f64,
-    /// Their source.
+    /// The source of the drafts.
     pub drafter: Drafter<'a>,
 }
 
 impl<'a> Speculation<'a> {
-    /// Returns drafts of `drafted` tokens, of which `accepted` are accepted in the mean.
+    /// Returns speculative decoding with `drafted` drafts per pass, of which `accepted` are accepted in the mean.
     ///
     /// # Errors
     /// No draft or too many; an accepted number that is negative or above `drafted`.
@@ -131,8 +131,8 @@ impl<'a> Speculation<'a> {
         Ok(Self { drafted, accepted, drafter })
     }
 
-    /// Returns the probability that a draft is accepted if those before it are: it is alike for all drafts and gives
-    /// the mean (Leviathan et al. 2023, section 3.1).
+    /// Returns the probability that a draft is accepted if those before it are. It is equal for all drafts, and gives
+    /// the mean `accepted` (Leviathan et al. 2023, section 3.1).
     fn chance_of_draft(&self) -> f64 {
         let mean = |chance: f64| {
             let mut power = 1.0;
@@ -146,12 +146,14 @@ impl<'a> Speculation<'a> {
         if self.accepted > 0.0 { high } else { 0.0 }
     }
 
-    /// Returns the mean number of passes until a sequence has gained `tokens` tokens. The last pass may gain more than
-    /// are left: these are lost. Exact up to `EXACT_TOKENS`; beyond, every further token takes the mean.
+    /// Returns the mean number of passes until a sequence has gained `tokens` tokens. The last pass may gain more
+    /// tokens than are left; the surplus is lost. The result is exact up to `EXACT_TOKENS`. Beyond that, further tokens
+    /// take the mean number of passes.
     #[must_use]
     pub fn passes_for(&self, tokens: u64) -> f64 {
         let longest = u64::from(self.drafted) + 1;
-        // The rest is whole gains of the longest kind, so that drafts which are all accepted stay exact.
+        // The inexact rest is a multiple of the largest gain per pass. So the result stays exact if all drafts are
+        // accepted.
         let further = tokens.saturating_sub(EXACT_TOKENS) / longest * longest;
         let exact = (tokens - further) as usize;
         let chance = self.chance_of_draft();
@@ -178,15 +180,15 @@ const EXACT_TOKENS: u64 = 1024;
 pub struct HeldPrefixes {
     /// Fraction of every prompt that is held, below 1.
     pub hit: f64,
-    /// Tokens of all held prefixes; `None` is one prefix that all requests share.
+    /// Tokens of all held prefixes together; `None` if all requests share one prefix.
     pub tokens: Option<u64>,
 }
 
 impl HeldPrefixes {
-    /// Returns prefixes that hold the fraction `hit` of every prompt, with `tokens` tokens in all.
+    /// Returns prefixes that hold the fraction `hit` of every prompt. `tokens` is the number of tokens in all prefixes.
     ///
     /// # Errors
-    /// A fraction that is negative, or 1 and more.
+    /// A fraction that is negative or at least 1.
     pub fn new(hit: f64, tokens: Option<u64>) -> Result<Self, ServingError> {
         if (0.0..1.0).contains(&hit) {
             return Ok(Self { hit, tokens });
@@ -209,7 +211,7 @@ pub enum CacheStore {
     Nvme,
 }
 
-/// A part of every sequence's cache that lies off the device. Every decoding pass reads it, layer after layer; the next
+/// A part of every sequence's cache that lies off the device. Every decoding pass reads it, layer after layer. The next
 /// layer's part arrives while a layer is at work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CacheAway {
@@ -249,7 +251,8 @@ impl CacheAway {
 }
 
 impl CacheStore {
-    /// Returns what the memory offers to a device of `chip`; `value` of `key` asks for it.
+    /// Returns the capacity and the rates of the memory for a device of `chip`. Errors name `key` and `value` as the
+    /// option that needs it.
     ///
     /// # Errors
     /// A chip whose file states no such memory.
@@ -266,7 +269,7 @@ impl CacheStore {
         let link = chip.host.ok_or_else(|| missing("host"))?;
         match self {
             Self::Host => {
-                // Reading also takes the host's own memory, where its rate is known.
+                // Transfers also use the host's own memory, whose rate limits them if it is known.
                 let rate = link.memory.map_or(link.bandwidth, |memory| BytesPerSecond(memory.0.min(link.bandwidth.0)));
                 Ok(StoreRates { capacity: link.capacity, read: rate, write: rate })
             }
@@ -282,7 +285,7 @@ impl CacheStore {
         }
     }
 
-    /// Its name in options and answers.
+    /// Returns the memory's name in options and answers.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

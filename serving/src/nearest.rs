@@ -1,4 +1,5 @@
-//! The plan nearest to serving where none serves: by how little it misses its limits, and what would do.
+//! The plan nearest to serving if none serves: the factor by which it misses its limits, and the memory that would
+//! suffice.
 
 use crate::best::{PlanRefusal, ServiceLevel, ServingAnswer, ServingHardware, ServingQuestion, enumerate_plans};
 use crate::memory::ServingMemory;
@@ -6,26 +7,26 @@ use crate::passes::PassTimes;
 use crate::plan::ServingPlan;
 use sim::units::{Bytes, Seconds};
 
-/// The memory that a plan needs of a device.
+/// A plan's need of a device's memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryMiss {
     /// The plan.
     pub plan: ServingPlan,
     /// Bytes of a device for weights, working memory, held prefixes and one sequence of the longest request.
     pub need: Bytes,
-    /// Those that the engine may use.
+    /// Bytes that the engine may use.
     pub usable: Bytes,
 }
 
 impl MemoryMiss {
-    /// Returns the bytes that are needed relative to those that may be used: at most 1 for a plan that fits.
+    /// Returns the needed bytes relative to the usable bytes. It is at most 1 for a plan that fits.
     #[must_use]
     pub fn factor(&self) -> f64 {
         self.need.as_f64() / self.usable.as_f64().max(1.0)
     }
 }
 
-/// Returns by which factor a refused plan misses its limits; infinity for one that cannot run.
+/// Returns the factor by which a refused plan misses its limits; infinity for a plan that cannot run.
 #[must_use]
 pub fn miss_of_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> f64 {
     let over = |time: Seconds, limit: Option<Seconds>| limit.map_or(1.0, |limit| (time / limit).max(1.0));
@@ -38,14 +39,16 @@ pub fn miss_of_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> f64 {
     }
 }
 
-/// Returns the refusal of all answers that misses its limits by the least factor; one that cannot run comes last.
+/// Returns the refusal, of all answers, with the smallest factor of missing its limits; `None` without refusals. Plans
+/// that cannot run come last.
 #[must_use]
 pub fn nearest_refusal<'a>(answers: &'a [ServingAnswer], level: &ServiceLevel) -> Option<&'a PlanRefusal> {
     let all = answers.iter().flat_map(|answer| &answer.refused);
     all.min_by(|a, b| miss_of_refusal(a, level).total_cmp(&miss_of_refusal(b, level)))
 }
 
-/// Returns the bytes that a plan needs of a device with its memory; `None` for a plan that cannot run.
+/// Returns the bytes that a plan needs on a device and the bytes that the engine may use; `None` for a plan that cannot
+/// run.
 fn memory_of(
     question: &ServingQuestion<'_>,
     hardware: ServingHardware<'_>,
@@ -61,7 +64,7 @@ fn memory_of(
     Some((memory.weights + memory.working + memory.prefixes + memory.cache_on_device(longest), memory.usable))
 }
 
-/// Returns the plan that needs least of its device's memory; `None` if none can run.
+/// Returns the plan with the smallest need relative to the usable memory of a device; `None` if no plan can run.
 #[must_use]
 pub fn nearest_memory(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -> Option<MemoryMiss> {
     let needs = enumerate_plans(question, hardware.engine).into_iter().filter_map(|plan| {

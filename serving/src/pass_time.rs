@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sim::units::{Joules, Seconds};
 
-/// The time of a pass and its parts, which sum to it.
+/// The time of a pass by parts. [`Self::total`] is the sum of the times.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PassTime {
     /// Products with weights.
@@ -16,12 +16,12 @@ pub struct PassTime {
     pub communication: Seconds,
     /// Gaps between kernels.
     pub gaps: Seconds,
-    /// Time that no kernel hides: the host between iterations, and its launches beyond the kernels' time.
+    /// Host time that no kernel hides: between iterations, and launches beyond the kernels' time.
     pub host: Seconds,
-    /// Passes that draft tokens.
+    /// Passes of the drafter.
     #[serde(default)]
     pub drafts: Seconds,
-    /// Keys and values on their way from or to a memory off the device, beyond what other work hides.
+    /// Exposed transfers of keys and values from or to a memory off the device.
     #[serde(default)]
     pub fetches: Seconds,
     /// Energy of its kernels on one device, without static power.

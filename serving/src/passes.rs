@@ -2,7 +2,7 @@
 //!
 //! A pass runs its kernels one after the other, as engines launch them. On a chip with a kernel library, attention is
 //! the serving library's call, which rotates queries and keys and writes the cache. Residual sums and conversions run
-//! inside the kernel beside them, so they cost their bytes but no launch.
+//! inside neighbouring kernels, so they cost the time of their bytes but no launch.
 
 use crate::context;
 use crate::engine::Batching;
@@ -24,15 +24,15 @@ use workloads::parallel::tensor_parallel_degrees;
 use workloads::serving::{ServingGraph, ServingPass, WeightsOf, drafting_module, drafting_weights};
 use workloads::{Model, Segment, SegmentKind};
 
-/// Tokens by which the vocabularies of a model and of its drafter may differ: tables are padded to multiples, at most
-/// 512 in published models. Range 0 to 1024.
+/// Largest difference in tokens between the vocabularies of a model and of its drafter. Tables are padded to multiples,
+/// at most 512 in published models. Range 0 to 1024.
 const PADDED_TOKENS: u64 = 512;
 
-/// The options that need a memory off the device.
+/// Keys in errors of the options that need a memory off the device.
 const AWAY: &str = "cache_place";
 const MEMORIES: &str = "technique";
 
-/// A pass: new tokens of sequences with tokens in the cache.
+/// The shape of a pass: sequences, the new tokens of each, and the tokens of each in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PassShape {
     sequences: u64,
@@ -42,7 +42,7 @@ struct PassShape {
 }
 
 impl PassShape {
-    /// Returns whether the engine replays a captured graph.
+    /// Returns whether the engine replays a captured graph: for decoding, and for one new token per sequence.
     fn is_captured(self) -> bool {
         self.kind == PassKind::Decode || self.new == 1
     }
@@ -53,11 +53,11 @@ impl PassShape {
 enum PassKind {
     /// Computes prompts.
     Prefill,
-    /// Makes a token of every sequence, or verifies drafts: a captured graph.
+    /// Makes one token for every sequence, or verifies drafts. The engine replays a captured graph.
     Decode,
 }
 
-/// Times of the passes of a plan on a chip and a fabric under an engine, computed once each.
+/// Times of a plan's passes on a chip and a fabric under an engine. Each pass is computed once and cached.
 #[derive(Debug, Clone)]
 pub struct PassTimes<'a> {
     model: Cow<'a, Model>,
@@ -71,10 +71,12 @@ pub struct PassTimes<'a> {
 }
 
 impl<'a> PassTimes<'a> {
-    /// Prepares a plan.
+    /// Returns the times of a plan without any method.
     ///
     /// # Errors
-    /// Degrees that do not fit the model, a chip that the cost model cannot use, a fabric without enough devices.
+    /// Degrees that do not fit the model or the engine, a number format that the chip does not multiply, a chip that
+    /// the cost model cannot use, a fabric without enough devices, or an attention library without measurements on the
+    /// chip.
     pub fn new(
         model: &'a Model,
         chip: &Accelerator,
@@ -110,11 +112,11 @@ impl<'a> PassTimes<'a> {
         })
     }
 
-    /// Returns the same deployment, serving by a method.
+    /// Returns the times of the same plan with a method.
     ///
     /// # Errors
-    /// Drafts over the stages of a pipeline, or by a model that cannot draft for this one; a cache on a memory that the
-    /// chip has not.
+    /// Drafts or merged chunks in a pipeline, a model that cannot draft for this one, a memory off the device that the
+    /// chip lacks, or stored memories that exceed the storage.
     pub fn with_method(mut self, method: ServingMethod<'a>) -> Result<Self, ServingError> {
         self.drafter = match method.speculation.map(|speculation| speculation.drafter) {
             None | Some(Drafter::Lookup) => None,
@@ -163,10 +165,10 @@ impl<'a> PassTimes<'a> {
         Ok(Self { method, ..self })
     }
 
-    /// Returns the passes of a model that drafts: split over as many devices as this one if its heads allow that, else
-    /// whole on every device (the two choices of vLLM's `draft_tensor_parallel_size`).
+    /// Returns the passes of a drafting model. It is split over the same tensor-parallel devices if its heads allow
+    /// that. Otherwise every device runs it whole (the two choices of vLLM's `draft_tensor_parallel_size`).
     fn with_draft_model(&self, draft: &'a Model) -> Result<Self, ServingError> {
-        // The tokenizers may differ in what pads them.
+        // The tokenizers may differ in padding.
         if draft.vocabulary.abs_diff(self.model.vocabulary) > PADDED_TOKENS {
             return Err(ServingError::Plan {
                 key: "draft_model",
@@ -191,18 +193,18 @@ impl<'a> PassTimes<'a> {
         &self.method
     }
 
-    /// Returns the memory of one device under requests of given lengths: that of the plan, with a drafter's weights and
-    /// cache, with held prefixes, and with what lies off the device.
+    /// Returns the memory of one device under requests of given lengths: the plan's memory, with the weights and cache
+    /// of a drafter, held prefixes, and the cache off the device.
     ///
     /// # Errors
-    /// As [`memory_of_plan`].
+    /// As [`memory_of_plan`]; also prefixes with fewer tokens than a prompt finds held.
     pub fn memory(&self, lengths: &RequestLengths) -> Result<ServingMemory, ServingError> {
         let mut memory = memory_of_plan(&self.model, self.chip(), self.kernels.engine, &self.plan)?;
         let verified = self.method.verified_tokens();
         if verified > 1 {
             let logits = self.model.vocabulary / u64::from(self.plan.tensor.max(1));
             memory.working += Bytes(4) * self.kernels.engine.batching.most_sequences * logits * (verified - 1);
-            // Recurrent states are kept for every draft until one is the last accepted.
+            // A recurrent state is kept after every draft, until the last accepted draft is known.
             memory.cache.per_sequence = memory.cache.per_sequence * verified;
         }
         if let Some(drafter) = &self.drafter {
@@ -231,7 +233,7 @@ impl<'a> PassTimes<'a> {
             let of = |class: &LengthClass| self.method.held_tokens(class.input);
             let longest = lengths.classes().iter().map(of).max().unwrap_or(0);
             let mean = lengths.classes().iter().map(|class| class.share * of(class) as f64).sum::<f64>();
-            // One prefix has the longest's tokens; several are as long as the mean.
+            // A single prefix has the tokens of the longest one. Several prefixes have the mean length.
             memory.prefixes = match prefixes.tokens {
                 _ if mean == 0.0 => Bytes::ZERO,
                 None => memory.cache_on_device(longest),
@@ -273,9 +275,9 @@ impl<'a> PassTimes<'a> {
         self.kernels.chip()
     }
 
-    /// Returns one decoding iteration of the replica: a token for each of `sequences` sequences that have `cached`
-    /// tokens on average, or drafts and the pass that verifies them. Groups with attention of their own, and the stages
-    /// of a pipeline, share the sequences out.
+    /// Returns the time of one decoding iteration of the replica: a token for each of `sequences` sequences with a mean
+    /// of `cached` tokens, or drafts and the pass that verifies them. Groups with attention of their own, and the
+    /// stages of a pipeline, share the sequences.
     ///
     /// # Errors
     /// A batch or a length beyond what the model allows.
@@ -298,7 +300,7 @@ impl<'a> PassTimes<'a> {
     }
 
     /// Returns the time of prefilling `new` tokens of each of `prompts` prompts that have `cached` tokens in the cache.
-    /// The stages of a pipeline follow each other.
+    /// The stages of a pipeline work in sequence.
     ///
     /// # Errors
     /// A length beyond what the model allows.
@@ -315,13 +317,13 @@ impl<'a> PassTimes<'a> {
         Ok(PassTime { host: pass.host + Seconds::from_micros(self.kernels.engine.launch.iteration_us), ..pass })
     }
 
-    /// Returns how often all prompts' tokens pass the devices at once: a pipeline works on as many passes as stages.
+    /// Returns the number of passes in flight: a pipeline works on as many passes at once as it has stages.
     #[must_use]
     pub fn passes_in_flight(&self) -> f64 {
         f64::from(self.plan.pipeline)
     }
 
-    /// Returns how the engine joins prompts and decoding.
+    /// Returns the way in which the engine joins prompts and decoding.
     #[must_use]
     pub fn batching(&self) -> Batching {
         self.kernels.engine.batching.form
@@ -348,7 +350,7 @@ impl<'a> PassTimes<'a> {
         Ok(sum)
     }
 
-    /// Returns the time of every segment's kernels in a pass, and their number.
+    /// Returns the time and the number of the kernels of every segment in a pass.
     fn times_of_segments(&self, shape: PassShape) -> Result<Vec<(SegmentKind, PassTime, f64)>, ServingError> {
         let lowering = self.plan.lowering(&self.model, shape.sequences, shape.new);
         let verifies = shape.kind == PassKind::Decode && shape.new > 1;
@@ -367,7 +369,7 @@ impl<'a> PassTimes<'a> {
         Ok(graph.segments.iter().map(of_segment).collect())
     }
 
-    /// Returns the product of a drafting module's own weights.
+    /// Returns the time of the product with a drafting module's own weights.
     fn time_of_further_weights(&self, shape: PassShape) -> PassTime {
         if self.further_weights == 0 {
             return PassTime::default();
@@ -379,9 +381,9 @@ impl<'a> PassTimes<'a> {
         PassTime { products: time / self.kernels.engine.kernels.product_fraction, energy, ..PassTime::default() }
     }
 
-    /// Returns the exposed part of the traffic with a memory off the device, beside a pass of `work`: a layer's part of
-    /// the earlier tokens is read while the layer before is at work, and the new tokens are written meanwhile. The
-    /// first layer's read has nothing to hide behind.
+    /// Returns the exposed time of the traffic with a memory off the device, beside a pass that takes `work`. A layer's
+    /// part of the earlier tokens is read while the previous layer is at work. The new tokens are written meanwhile.
+    /// Nothing hides the first layer's read.
     fn exposed_fetches(&self, shape: PassShape, work: Seconds) -> Result<Seconds, ServingError> {
         let Some(away) = self.method.away.filter(|away| away.fraction > 0.0) else { return Ok(Seconds::ZERO) };
         let rates = away.store.rates(self.chip(), (AWAY, away.store.name()))?;
@@ -403,15 +405,16 @@ impl<'a> PassTimes<'a> {
         self.method.memories().map_or(0, |memories| memories.held_tokens.ceil() as u64)
     }
 
-    /// Returns the reads of stored memories for `tokens` new tokens of one group. A sequence waits for its memories.
+    /// Returns the time to read stored memories for `tokens` new tokens of one group. Nothing hides it: a sequence
+    /// waits for its memories.
     fn time_of_memories(&self, tokens: f64) -> Result<Seconds, ServingError> {
         let Some(memories) = self.method.memories() else { return Ok(Seconds::ZERO) };
         let read = memories.held_tokens * self.cache_per_token() / memories.interval;
         Ok(Seconds(read * tokens / CacheStore::Nvme.rates(self.chip(), (MEMORIES, "memory3"))?.read.0))
     }
 
-    /// Returns the time of `prompts` prompts of `input` tokens whose chunks are merged: node after node, each of which
-    /// passes its share of the layers. The last node's token gives the answer's first.
+    /// Returns the time of `prompts` prompts of `input` tokens whose chunks are merged. The nodes run in sequence, and
+    /// each passes its share of the layers. The last node's token gives the answer's first.
     pub(crate) fn merged_prefill(
         &mut self,
         prompts: u64,
@@ -440,7 +443,7 @@ impl<'a> PassTimes<'a> {
         Ok(PassTime { host: sum.host + iteration, ..sum }.times(own as f64))
     }
 
-    /// Returns the sends of hidden states between the stages of a pipeline, one after the other.
+    /// Returns the time to send hidden states through all stages of a pipeline, one send after the other.
     fn time_of_sends(&self, shape: PassShape) -> Seconds {
         let stages = self.plan.pipeline;
         if stages < 2 {
@@ -454,7 +457,7 @@ impl<'a> PassTimes<'a> {
     }
 }
 
-/// Refuses products in a type that the chip's arrays do not multiply.
+/// Returns an error for products in a type that the chip's arrays do not multiply.
 fn check_formats(chip: &Accelerator, plan: &ServingPlan, model: &Model) -> Result<(), ServingError> {
     let formats = [("products", plan.formats.products), ("experts", plan.formats.experts)];
     let used = formats.into_iter().take(if model.experts.is_some() { 2 } else { 1 });

@@ -1,4 +1,4 @@
-//! The plan of a deployment: degrees and number formats of one replica.
+//! The plan of one replica: its degrees and number formats.
 
 use crate::ServingError;
 use crate::context::{self, SharedCache};
@@ -14,23 +14,25 @@ use workloads::{Lowering, Model};
 pub enum ServedProduct {
     /// Weights and activations in bf16.
     Bf16,
-    /// Both in fp8.
+    /// Weights and activations in fp8.
     Fp8,
-    /// Both in 8-bit integers.
+    /// Weights and activations in 8-bit integers.
     Int8,
-    /// Both in MXFP8.
+    /// Weights and activations in MXFP8.
     Mxfp8,
-    /// Both in NVFP4.
+    /// Weights and activations in NVFP4.
     Nvfp4,
-    /// Both in MXFP4.
+    /// Weights and activations in MXFP4.
     Mxfp4,
     /// Weights stored in fp8 and converted to bf16 on their way to the arrays.
     Fp8Weights,
-    /// The same from MXFP4: 4 bits, and 8 bits of scale per 32 numbers (OCP Microscaling Formats 1.0, table 1).
+    /// Weights stored in MXFP4 and converted to bf16: 4 bits, and 8 bits of scale per 32 numbers (OCP Microscaling
+    /// Formats 1.0, table 1).
     Mxfp4Weights,
-    /// The same from NVFP4: 4 bits, and 8 bits of scale per 16 numbers.
+    /// Weights stored in NVFP4 and converted to bf16: 4 bits, and 8 bits of scale per 16 numbers.
     Nvfp4Weights,
-    /// The same from 4-bit integers with 16 bits of scale per 128 numbers (GPTQ and AWQ's usual group).
+    /// Weights stored as 4-bit integers and converted to bf16, with 16 bits of scale per 128 numbers (GPTQ and AWQ's
+    /// usual group).
     Int4Weights,
 }
 
@@ -49,7 +51,7 @@ impl ServedProduct {
         Self::Int4Weights,
     ];
 
-    /// Its name in files, options and answers.
+    /// Returns the format's name in files, options and answers.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -66,7 +68,7 @@ impl ServedProduct {
         }
     }
 
-    /// Returns the format of this name.
+    /// Returns the format of this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
@@ -87,7 +89,8 @@ impl ServedProduct {
         }
     }
 
-    /// Returns the format with weights of about as many bits that are multiplied in bf16, for arrays without this one.
+    /// Returns the format for arrays that cannot multiply this one: about as many bits per stored weight, multiplied in
+    /// bf16.
     #[must_use]
     pub fn stored(self) -> Self {
         match self {
@@ -121,7 +124,7 @@ impl std::fmt::Display for ServedProduct {
 /// Number formats of a deployment. Activations, the embedding, routers and the head are bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServingFormats {
-    /// The layers' products besides experts.
+    /// Products of the layers outside experts.
     pub products: ServedProduct,
     /// Experts' products.
     pub experts: ServedProduct,
@@ -143,28 +146,28 @@ impl ServingFormats {
     }
 }
 
-/// The degrees of one replica. Its devices are `tensor * pipeline * attention_data`: `context` adds none.
+/// The degrees of one replica. It has `tensor * pipeline * attention_data` devices; `context` adds none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServingPlan {
-    /// Devices that split every layer.
+    /// Number of devices that split every layer.
     pub tensor: u32,
-    /// Stages.
+    /// Number of pipeline stages.
     pub pipeline: u32,
-    /// Tensor-parallel groups that each attend for sequences of their own and share the experts of all.
+    /// Number of tensor-parallel groups that each attend for sequences of their own and share the experts of all.
     pub attention_data: u32,
-    /// Parts of the replica's stage that hold whole experts of their own. A divisor of `tensor` while
-    /// `attention_data` is 1: the group's sum joins them. Otherwise `tensor * attention_data`: all-to-alls take tokens
-    /// to their experts.
+    /// Number of parts of a stage that hold whole experts of their own. While `attention_data` is 1, it divides
+    /// `tensor`, and the group's sum joins the parts. Otherwise it is `tensor * attention_data`, and all-to-alls take
+    /// tokens to their experts.
     pub expert: u32,
-    /// Devices of a tensor-parallel group that share the tokens of a sequence: a divisor of those that hold the same
-    /// keys ([`crate::context`]).
+    /// Number of devices of a tensor-parallel group that share the tokens of a sequence. It divides the number that
+    /// hold the same keys ([`crate::context`]).
     #[serde(default = "one_device")]
     pub context: u32,
     /// Number formats.
     pub formats: ServingFormats,
 }
 
-/// The degree of records of earlier versions.
+/// Default degree, for records of earlier versions without it.
 const fn one_device() -> u32 {
     1
 }
@@ -176,7 +179,7 @@ impl ServingPlan {
         Self { tensor: 1, pipeline: 1, attention_data: 1, expert: 1, context: 1, formats }
     }
 
-    /// Returns the devices of a replica.
+    /// Returns the number of devices of a replica.
     #[must_use]
     pub fn devices(&self) -> u32 {
         self.tensor.saturating_mul(self.pipeline).saturating_mul(self.attention_data)
@@ -229,7 +232,7 @@ impl ServingPlan {
         Ok(())
     }
 
-    /// Returns the cache whose tokens devices share; `None` if none are shared out.
+    /// Returns the cache whose tokens devices share; `None` if they share none.
     #[must_use]
     pub fn shared_cache(&self, model: &Model) -> Option<SharedCache> {
         SharedCache::of_ranks(model, self.context, self.formats.cache)
@@ -255,11 +258,11 @@ impl ServingPlan {
         }
     }
 
-    /// Returns what serving changes in a pass after `cached` tokens.
+    /// Returns the settings that serving adds to a pass after `cached` tokens.
     pub(crate) fn pass_after(&self, cached: u64) -> ServingPass {
         let experts = self.formats.experts.operand();
         let expert_product = (experts != self.formats.products.operand()).then_some(experts);
-        // With attention of their own, groups exchange tokens by all-to-alls.
+        // Groups with attention of their own exchange tokens by all-to-alls.
         let expert_ranks = if self.attention_data > 1 { 1 } else { self.expert };
         ServingPass { cached, expert_ranks, expert_product, verifies: false }
     }

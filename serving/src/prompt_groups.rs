@@ -4,33 +4,34 @@ use crate::costs::IterationCosts;
 
 /// Busy periods of prompts: the groups in which sequences start to decode.
 ///
-/// Sizes up to [`EXACT_SIZES`] have their own probabilities (Takacs 1962, "Introduction to the theory of queues",
-/// chapter 2); the tail beyond is geometric and keeps the mean and the second moment.
+/// Sizes up to [`EXACT_SIZES`] have exact probabilities (Takacs 1962, "Introduction to the theory of queues", chapter
+/// 2). The tail beyond is geometric and keeps the mean and the second moment.
 pub(crate) struct PromptGroups {
     /// Fraction of the time that prompts take.
     pub(crate) load: f64,
-    /// Seconds of prompts that an arriving request finds in progress.
+    /// Mean seconds of prompts in progress that an arriving request finds.
     pub(crate) in_progress: f64,
-    /// Probabilities of more than 0, 1, ... members.
+    /// Probabilities that a group has more than 0, 1, ... members.
     pub(crate) more: Vec<f64>,
-    /// Probability of one member beyond those, and that a group of so many has another.
+    /// Probability of one member more than `more` covers. `further` is the probability that such a group has another
+    /// member.
     pub(crate) beyond: f64,
     pub(crate) further: f64,
-    /// Variance of the requests that arrive during a prompt.
+    /// Variance of the number of requests that arrive during a prompt.
     pub(crate) varied: f64,
-    /// Mean members of a sequence's group, itself included.
+    /// Mean number of members of a sequence's group, itself included.
     pub(crate) own: f64,
 }
 
-/// Group sizes whose probabilities are exact. Range 1 to 64: the work rises with its square.
+/// Number of group sizes with exact probabilities. Range 1 to 64: the work rises with its square.
 const EXACT_SIZES: usize = 16;
-/// Tails of less than this probability are left out.
+/// Tails with less than this probability are ignored.
 const NO_TAIL: f64 = 1e-9;
 
 impl PromptGroups {
     pub(crate) fn at_rate(costs: &IterationCosts, rate: f64) -> Self {
         let (load, squares) = (rate * costs.mean(|r| r.prompt), costs.mean(|r| r.prompt * r.prompt));
-        // The square of the load times that of the prompts' coefficient of variation.
+        // The square of the load times the squared coefficient of variation of the prompts.
         let apart = (rate * rate * squares - load * load).max(0.0);
         let free = 1.0 - load;
         let more = tail_of_sizes(costs, rate);
@@ -55,8 +56,8 @@ impl PromptGroups {
         }
     }
 
-    /// Returns the probability of more than `size` members, the sum of those of all sizes from there, and the sum of
-    /// these sums.
+    /// Returns three values: the probability of more than `size` members, the sum of these probabilities over all sizes
+    /// from `size` on, and the sum of those sums.
     pub(crate) fn tails(&self, size: usize) -> [f64; 3] {
         let last = 1.0 - self.further;
         let past = size.saturating_sub(self.more.len());
@@ -71,7 +72,7 @@ impl PromptGroups {
     }
 }
 
-/// Returns the probabilities that more than 0, 1, ... prompts follow each other without a pause: a group of k has k - 1
+/// Returns the probabilities that more than 0, 1, ... prompts follow each other without a pause. A group of k has k - 1
 /// arrivals during its k prompts, in one of k orders.
 fn tail_of_sizes(costs: &IterationCosts, rate: f64) -> Vec<f64> {
     let mut arrivals = [0.0; EXACT_SIZES];

@@ -1,4 +1,4 @@
-//! A question of serving: a model, the devices, the lengths of requests and the service level; and the plans that may
+//! A serving question (a model, the devices, the lengths of requests and the service level), and the plans that may
 //! answer it.
 
 use crate::ServingEngine;
@@ -13,10 +13,10 @@ use sim::units::{Seconds, Watts};
 use workloads::Model;
 use workloads::parallel::tensor_parallel_degrees;
 
-/// Limits on means over requests; `None` is no limit.
+/// Limits on means over requests. `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ServiceLevel {
-    /// On the time from arrival to the first token.
+    /// Limit on the mean time from arrival to the first token.
     pub time_to_first_token: Option<Seconds>,
     /// On the time between two tokens.
     pub time_per_output_token: Option<Seconds>,
@@ -40,7 +40,7 @@ pub struct ServingHardware<'a> {
     pub engine: &'a ServingEngine,
 }
 
-/// A model to serve, and how well.
+/// A model to serve, with its devices, requests and service level.
 #[derive(Debug, Clone)]
 pub struct ServingQuestion<'a> {
     /// The model.
@@ -53,32 +53,33 @@ pub struct ServingQuestion<'a> {
     pub lengths: RequestLengths,
     /// The service level.
     pub level: ServiceLevel,
-    /// Degrees that are given; `None` is free.
+    /// Degrees that the question fixes; `None` leaves a degree free.
     pub given: GivenDegrees,
-    /// How it serves beside the plain way.
+    /// The methods with which the deployment serves.
     pub method: ServingMethod<'a>,
-    /// Limit on the mean power of a device; `None` for the chip's published one, if it has one. A chip whose rates were
-    /// measured keeps to its published one as well.
+    /// Limit on the mean power of a device. `None` is the chip's published limit, if it has one. A chip whose rates
+    /// were measured keeps to its published limit as well.
     pub power_limit: Option<Watts>,
 }
 
 /// Degrees that a question fixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GivenDegrees {
-    /// Devices that split every layer.
+    /// Number of devices that split every layer.
     pub tensor: Option<u32>,
-    /// Stages.
+    /// Number of pipeline stages.
     pub pipeline: Option<u32>,
-    /// Groups with attention of their own.
+    /// Number of groups with attention of their own.
     pub attention_data: Option<u32>,
-    /// Parts that share out the experts.
+    /// Number of parts that divide the experts.
     pub expert: Option<u32>,
-    /// Devices that share the tokens of a sequence.
+    /// Number of devices that share the tokens of a sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<u32>,
 }
 
-/// Returns the plans of one replica on at most `devices` devices that an engine runs, smallest first.
+/// Returns the plans of one replica on at most `devices` devices of the question that an engine runs, smallest first.
+/// Free degrees are powers of two, except the tensor-parallel degree and an expert degree that follows from it.
 #[must_use]
 pub fn enumerate_plans(question: &ServingQuestion<'_>, engine: &ServingEngine) -> Vec<ServingPlan> {
     let (model, devices, given) = (question.model, question.devices, question.given);

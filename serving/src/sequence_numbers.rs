@@ -3,21 +3,21 @@
 use crate::costs::{IterationCosts, RequestCost};
 use crate::prompt_groups::PromptGroups;
 
-/// The number of decoding sequences, over all of the time.
+/// The distribution of the number of decoding sequences over time.
 pub(crate) struct SequenceNumbers {
-    /// Fraction of the time with all places taken, prompts that follow a sequence that leaves included.
+    /// Fraction of the time with all places taken, including prompts that follow a sequence that leaves.
     pub(crate) full: f64,
-    /// Mean sequences that decode.
+    /// Mean number of sequences that decode.
     pub(crate) decoding: f64,
-    /// Mean sequences that decode, during prompts.
+    /// Mean number of sequences that decode, during prompts.
     pub(crate) beside_prompts: f64,
-    /// Mean requests that wait while all places decode, times the fraction of that time.
+    /// Mean number of requests that wait while all places decode, times the fraction of that time.
     pub(crate) waiting: f64,
-    /// With places left, between prompts: the fraction of the time,
+    /// Fraction of the time with free places, between prompts. The next two fields refer to this time.
     pub(crate) partly: f64,
-    /// the mean time of the iteration in progress,
+    /// Mean seconds of the iteration in progress.
     pub(crate) iteration: f64,
-    /// and the fraction of that time without any.
+    /// Fraction of that time without decoding sequences.
     pub(crate) idle: f64,
 }
 
@@ -30,10 +30,10 @@ impl SequenceNumbers {
         let (count, prompt) = (costs.places(), costs.mean(|r| r.prompt));
         let ended = full.periods * full.leave;
         let unit = (1.0 - groups.load) / (partly.time + ended * costs.time_per_place());
-        // Prompts of an iteration that decodes are taken to follow sequences that leave one by one.
+        // In mixed iterations, prompts are assumed to follow sequences that leave one by one.
         let in_step = if costs.mixed { 1.0 } else { full.in_step };
         let followed = ended - full.periods;
-        // Sequences beside a prompt, by prompts: those that decoded before its group, and its group's.
+        // Sequences beside a prompt, summed over prompts: those that decoded before its group, and those of its group.
         let before = partly.before + followed * (count - in_step) + full.periods * (count - 1.0);
         let joined = partly.joined + followed * full.refilled_before(in_step);
         let decode = partly.numbers + ended * costs.time_per_place() * count;
@@ -54,31 +54,33 @@ impl SequenceNumbers {
     }
 }
 
-/// Numbers of sequences below that of all places, between prompts. All sums are in the unit of the weights.
+/// States with free places, between prompts. All sums are in the unit of the weights.
 struct PartlyTaken {
     /// The time with 0, 1, ... sequences.
     weights: Vec<f64>,
     /// True if the weights end before all places are taken.
     ends: bool,
-    /// Sum of the weights,
+    /// Sum of the weights.
     time: f64,
-    /// times the sequences,
+    /// Sum of the weights times the sequences.
     numbers: f64,
-    /// times the seconds of an iteration,
+    /// Sum of the weights times the seconds of an iteration.
     iteration: f64,
-    /// and times the sequences and the fraction by which all progress more slowly than with all places taken.
+    /// Sum of the weights times the sequences, times the fraction by which the replica is slower than with all places
+    /// taken.
     slow: f64,
-    /// Sequences that decoded before, summed over the prompts by which their number rises,
+    /// Sequences that decoded before, summed over the prompts that raise the number of sequences.
     before: f64,
-    /// and those that have joined in the same group.
+    /// Sequences that have joined in the same group, summed over the same prompts.
     joined: f64,
 }
 
-/// Weights below this fraction of their sum, and falling by half and more, are left out.
+/// Weights are left out below this fraction of their sum, if they fall by half or more from one to the next.
 const NEGLIGIBLE: f64 = 1e-14;
 
 impl PartlyTaken {
-    /// Sequences leave at n / (L D(n)). Groups join at `rate`: over every number, as many pass up as down.
+    /// Sequences leave at the rate n / (L D(n)). Groups join at `rate`. Over every number of sequences, as many groups
+    /// pass upwards as sequences pass downwards.
     fn at_rate(costs: &IterationCosts, rate: f64, groups: &PromptGroups) -> Self {
         let (most, iterations) = (costs.places() as u64, costs.mean(|r| r.iterations));
         let mut sums = Self {
@@ -91,7 +93,7 @@ impl PartlyTaken {
             before: 0.0,
             joined: 0.0,
         };
-        // Groups that began with more members than have their own probability: their rate, and by sequences before.
+        // Groups with more members than `groups.more` covers: their rate, and the rate times the sequences before.
         let (mut farther, mut farther_before) = (0.0, 0.0);
         for n in 1..most {
             let time = costs.decode_time(n as f64);
@@ -136,15 +138,15 @@ impl PartlyTaken {
 
 /// The work of a request, in seconds of a replica with all places taken.
 struct Work {
-    /// Mean of a request,
+    /// Mean work of a request.
     request: f64,
-    /// of its answer,
+    /// Mean work of an answer.
     decoding: f64,
-    /// and of what is left of an answer at any time at which it decodes.
+    /// Mean remaining work of an answer, at a random time at which it decodes.
     residual: f64,
-    /// Mean square of a request's,
+    /// Mean square of a request's work.
     square: f64,
-    /// and work that requests have left during their prompt, times the prompt.
+    /// Mean of a prompt's time, times the work that its request has left during it.
     in_prompt: f64,
 }
 
@@ -162,35 +164,36 @@ impl Work {
         }
     }
 
-    /// Returns the mean requests of which nothing is done.
+    /// Returns the mean number of requests whose work has not begun.
     ///
-    /// Work is conserved. Its square neither grows nor falls in the mean: requests of work S add `rate` (E(S^2) +
-    /// 2 E(S) E(V)) to V^2 per second, and the replica takes 2 E(V r) from it at speed r, which is 1 but where places
-    /// are left. `slow` is E(V (1 - r)), and `unfinished` the part of V in sequences that decode.
+    /// Work is conserved. In the mean, the square of the work V neither grows nor falls. Requests of work S add `rate`
+    /// (E(S^2) + 2 E(S) E(V)) to V^2 per second. The replica takes 2 E(V r) from it at speed r, which is 1 unless
+    /// places are free. `slow` is E(V (1 - r)), and `unfinished` is the part of V in sequences that decode.
     fn waiting(&self, rate: f64, slow: f64, unfinished: f64) -> f64 {
         let all = (rate * self.square / 2.0 + slow) / (1.0 - rate * self.request);
         (all - rate * self.in_prompt - unfinished) / self.request
     }
 }
 
-/// Periods with all places taken: a sequence leaves, the prompt of one that waits follows, until none waits.
+/// Periods with all places taken. In each, a sequence leaves and the prompt of a waiting request follows, until no
+/// request waits.
 #[derive(Default)]
 struct FullPlaces {
     /// Periods per second, in the unit of the weights.
     periods: f64,
     /// Sequences that leave in a period.
     leave: f64,
-    /// Requests that wait while all places decode, times the time of a period that they wait.
+    /// Number of requests that wait while all places decode, times the time of a period for which they wait.
     waiting: f64,
-    /// Mean sequences that leave together with a sequence, itself included.
+    /// Mean number of sequences that leave together with a sequence, itself included.
     in_step: f64,
 }
 
 impl FullPlaces {
-    /// A group that starts with j sequences fills the places after B - j prompts, if it has as many. The requests that
-    /// then wait have the mean and second moment of a random walk that stops at zero: each prompt takes one, and those
-    /// that arrive meanwhile come to it. While places are full the walk goes on, with a sequence that leaves and a
-    /// prompt per step.
+    /// A group that starts with j sequences fills the B places after B - j prompts, if it has as many. The requests
+    /// that then wait have the mean and second moment of a random walk that stops at zero: each prompt takes one
+    /// request, and those that arrive meanwhile are added. While places are full, the walk goes on. Each step has a
+    /// sequence that leaves and a prompt.
     fn after(costs: &IterationCosts, rate: f64, groups: &PromptGroups, weights: &[f64]) -> Self {
         let (free, load) = (1.0 - groups.load, rate / costs.saturation());
         let step_variance = groups.varied + free * free;
@@ -216,12 +219,13 @@ impl FullPlaces {
         let (spread_of_step, spread_of_gap) = spreads(costs, load, in_step);
         let gap = costs.time_per_place();
         let arriving = rate * gap;
-        // Those that have joined leave after a whole answer: the first to leave is one of those that decoded before.
+        // Sequences that have just joined leave only after a whole answer. So the first to leave is one that decoded
+        // before.
         let iterations_of_gap = costs.held_iterations() / costs.places();
         let whole = costs.mean(|r| f64::from(u8::from(r.iterations > iterations_of_gap)));
         let first_gap = gap * (1.0 + whole * (longer / filled - 1.0));
         let meanwhile = rate * first_gap;
-        // Those that wait when a sequence leaves. The gap's second moment is that of any other.
+        // Requests that wait when a sequence leaves. The first gap has the same relative second moment as any other.
         let moment = 1.0 + spread_of_gap;
         let first = found + meanwhile;
         let first_squared = squared + 2.0 * found * meanwhile + meanwhile + moment * meanwhile * meanwhile;
@@ -237,8 +241,8 @@ impl FullPlaces {
         }
     }
 
-    /// Returns the mean places that are refilled before a prompt, of `in_step` that sequences have left together. Their
-    /// number in a period is taken as geometric, so the last of them may be fewer.
+    /// Returns the mean number of places that are refilled before a prompt, if `in_step` sequences leave together. The
+    /// number that leaves in a period is assumed to be geometric, so the last group may be smaller.
     fn refilled_before(&self, in_step: f64) -> f64 {
         let another = 1.0 - 1.0 / self.leave.max(1.0);
         let all = another.powf(in_step);
@@ -250,14 +254,14 @@ impl FullPlaces {
     }
 }
 
-/// Returns by how much places that are held for fixed times wait longer than half of those held for random times:
-/// Cosmetatos's correction of M/D/c.
+/// Returns the relative excess of the wait for places held for fixed times over half the wait for places held for
+/// random times: Cosmetatos's correction of M/D/c.
 fn cosmetatos(load: f64, places: f64) -> f64 {
     (1.0 - load) * (places - 1.0) * ((4.0 + 5.0 * places).sqrt() - 2.0) / (16.0 * load * places)
 }
 
-/// Returns the factor of the wait by work: the correction of fixed times, for the part of a request that its place
-/// takes.
+/// Returns the factor on the wait by work: Cosmetatos's correction for fixed times, weighted by the part of a request's
+/// work that its place takes.
 fn evenness(costs: &IterationCosts, rate: f64) -> f64 {
     let (decoding, places) = (costs.time_per_place(), costs.places());
     let fixed = (1.0 - spread_of_answers(costs)).max(0.0);
@@ -267,7 +271,7 @@ fn evenness(costs: &IterationCosts, rate: f64) -> f64 {
 /// Returns the squared coefficients of variation of the time between two prompts while all places are taken, and of the
 /// part of it in which they decode.
 ///
-/// The first of the sequences that leave together has the whole pause before it, the others none.
+/// The first of the sequences that leave together has the whole gap before it. The others have none.
 fn spreads(costs: &IterationCosts, load: f64, in_step: f64) -> (f64, f64) {
     let (prompt, decoding) = (costs.mean(|r| r.prompt), costs.time_per_place());
     let service = prompt + decoding;
@@ -282,7 +286,7 @@ fn spreads(costs: &IterationCosts, load: f64, in_step: f64) -> (f64, f64) {
         (2.0 * (random + fixed) - 1.0).max(0.0)
     };
     let part = decoding / service;
-    // Fixed times of many places are even in the long run; random ones are not.
+    // Fixed times of many places even out in the long run. Random times do not.
     let random = steps_spread.min(1.0);
     let lasting = random + (1.0 - random) * (1.0 - load);
     (of(varied, part) + part * part * (in_step - 1.0) * lasting, of(steps_spread, 1.0) + in_step - 1.0)
@@ -294,8 +298,8 @@ fn spread_of_answers(costs: &IterationCosts) -> f64 {
     costs.mean(|r| (r.iterations - mean) * (r.iterations - mean)) / (held * held)
 }
 
-/// Returns the chance that two sequences of a group leave together: they have as many iterations to go. With drafts
-/// that number is random.
+/// Returns the probability that two sequences of a group leave together, because they have equally many iterations to
+/// go. With drafts, that number is random, so the probability is zero.
 fn chance_in_step(costs: &IterationCosts) -> f64 {
     let fixed = |request: &RequestCost| (request.iterations - request.steps as f64).abs() < 1e-9;
     let alike = |own: &RequestCost| costs.mean(|other| f64::from(u8::from(other.steps == own.steps)));

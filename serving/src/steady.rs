@@ -1,7 +1,7 @@
 //! The steady state of continuous batching in closed form.
 //!
-//! A replica does one iteration after the other. While no prompt waits, every decoding sequence gets a token per
-//! iteration, which takes D(n) with n sequences. Prompts take time P each from all of them, before or inside an
+//! A replica runs one iteration after the other. While no prompt waits, every decoding sequence gets a token per
+//! iteration, which takes D(n) with n sequences. A prompt delays all of them by a time P, before or inside an
 //! iteration.
 //!
 //! **Requests that arrive at random** (Poisson, r per second). Between prompts the decoding sequences share the replica
@@ -14,19 +14,20 @@
 //!
 //! **The wait for a place** has two estimates. Each is too long in a case of its own, so the shorter counts.
 //! - *By work.* The work that waits, is in progress or is left in a sequence obeys a conservation law (Kleinrock 1976,
-//!   "Queueing systems II", section 3.4): its mean follows from the requests' squares and from the time in which the
-//!   replica runs below its full speed. The work that is neither in prompts nor in sequences waits. It is too long
-//!   where few requests wait: sequences of a group are younger than others when their number is high.
-//! - *By a random walk.* With all places taken, a sequence leaves after L D(B) / B, and the prompt of a request that
-//!   waits follows, until none waits. Times between them spread as those of a queue with so long a service, between the
-//!   fixed and the random case (Cosmetatos 1975, INFOR 13), and more where sequences leave together. It is too long
-//!   where that lasts: answers alike that start together also leave together, time after time, and evenly.
+//!   "Queueing systems II", section 3.4). Its mean follows from the requests' squares and from the time in which the
+//!   replica runs below its full speed. The work that is neither in prompts nor in sequences waits. This estimate is
+//!   too long if few requests wait: sequences of a group are younger than others when their number is high.
+//! - *By a random walk.* With all places taken, a sequence leaves after L D(B) / B, and the prompt of a waiting request
+//!   follows, until none waits. The times between them vary like those of a queue with such a service, between the
+//!   fixed and the random case (Cosmetatos 1975, INFOR 13), and more if sequences leave together. This estimate is too
+//!   long if that lasts: equal answers that start together also leave together, time after time, and evenly.
 //!
-//! Prompts are served in order of arrival before decoding: the wait is that of the higher class of a queue with two
+//! Prompts are served in order of arrival, before decoding. Their wait is that of the higher class in a queue with two
 //! priorities (Kleinrock 1976, section 3.6), with a decoding iteration as the work in progress. In mixed iterations,
-//! prompts that arrive during one join the next, and a sequence holds its place for one iteration more.
+//! prompts that arrive during one iteration join the next, and a sequence holds its place for one iteration more.
 //!
-//! **Drafts.** A sequence gains several tokens by an iteration, so its answer takes L iterations, fewer than tokens.
+//! **Drafts.** A sequence gains several tokens per iteration, so its answer takes fewer iterations L than it has
+//! tokens.
 
 use crate::costs::{IterationCosts, RequestCost};
 use crate::prompt_groups::PromptGroups;
@@ -43,16 +44,18 @@ pub struct SteadyState {
     pub time_per_output_token: Seconds,
     /// Requests per second.
     pub requests_per_second: f64,
-    /// Mean sequences that decode.
+    /// Mean number of sequences that decode.
     pub decoding: f64,
-    /// Fraction of the time that prompts take from decoding.
+    /// Fraction of the time that prompts take.
     pub prompt_fraction: f64,
     /// Requests per second relative to the rate at which the queue grows without end.
     pub load: f64,
 }
 
 /// Returns the steady state under `rate` requests per second that arrive at random; `None` if the replica cannot keep
-/// up. An iteration is taken to have room for all prompts that wait, and a prompt to take one.
+/// up or the rate is not positive. In mixed iterations, a prompt's wait is the longer of two estimates: all waiting
+/// prompts join the next iteration, or prompts run one after the other. Prompts that fill whole iterations use the
+/// second one.
 #[must_use]
 pub fn under_arrivals(costs: &IterationCosts, rate: f64) -> Option<SteadyState> {
     let load = rate / costs.saturation();
@@ -69,19 +72,19 @@ pub fn under_arrivals(costs: &IterationCosts, rate: f64) -> Option<SteadyState> 
             true => 0.0,
             false => SequenceNumbers::at_rate(&costs.with_prompts_first(), rate, &groups).waiting / rate,
         };
-        // One prompt after the other, each with the decoding of the iterations that it fills.
+        // Prompts one after the other, each with the decoding of the iterations that it fills.
         let filled = costs.mean(|r| r.filled_iterations);
         let decode = costs.decode_time(numbers.beside_prompts.max(1.0));
         let service = |r: &RequestCost| r.prompt + r.filled_iterations * decode * numbers.beside_prompts.min(1.0);
         let busy = rate * costs.mean(service);
         let one_by_one = rate * costs.mean(|r| service(r) * service(r)) / (2.0 * (1.0 - busy)) + beside / 2.0;
-        // All that wait in the next iteration, with its prompts; a request more probably arrives in a long one.
+        // All waiting prompts in the next iteration. A request is more likely to arrive in a long iteration.
         let iteration =
             numbers.iteration / free + (1.0 - numbers.idle) * 2.0 * groups.in_progress / (free * (1.0 + groups.load));
         let found = iteration * (0.5 + groups.load) + numbers.idle * groups.in_progress;
         let together = (1.0 - numbers.full) * found + numbers.full * groups.in_progress / free;
         let wait = if filled < 1.0 { together.max(one_by_one) } else { one_by_one };
-        // A prompt follows with the chance that the replica has one, and fills the iterations that decode.
+        // A prompt follows with the probability that the replica has one. It fills the iterations that decode.
         let longest = decode + busy * costs.mean(|r| r.prompt) / filled;
         (wait + for_place / free, beside * costs.mean(|r| r.prompt_iterations), longest)
     } else {

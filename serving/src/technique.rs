@@ -14,10 +14,10 @@ pub enum ContextTechnique {
 }
 
 impl ContextTechnique {
-    /// Reads a technique for a model and prompts of up to `input` tokens.
+    /// Returns a technique for a model and prompts of up to `input` tokens.
     ///
     /// # Errors
-    /// A technique of training, a parameter out of range, chunks of which a layer cannot merge enough.
+    /// A technique of training, a parameter out of range, or chunks for which too few layers merge.
     pub fn of_technique(technique: &Technique, model: &Model, input: u64) -> Result<Self, ServingError> {
         let refused = |error: TechniqueError| ServingError::Technique(Box::new(error));
         let (effect, values) = technique.serving_effect(model, input).map_err(refused)?;
@@ -43,36 +43,36 @@ impl ContextTechnique {
 }
 
 /// The merging of a prompt's chunks in a tree (Song et al., ICLR 2024, section 3; the authors' `patch_llama.py` has the
-/// schedule). All chunks pass the first layers apart. At the end of its layers, a node keeps half a chunk of tokens, in
-/// these and all earlier layers. Its parent joins two nodes. Nodes are computed depth first, so at most one node of
-/// every height waits.
+/// schedule). All chunks pass the first layers separately. At the end of its layers, a node keeps half a chunk of
+/// tokens, in its own layers and all earlier ones. Its parent joins two nodes. Nodes are computed depth first, so at
+/// most one node of every height waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MergedChunks {
     /// Tokens of a chunk, and of the merged prompt.
     pub chunk: u64,
-    /// First layers, which merge nothing.
+    /// Number of first layers, which merge nothing.
     pub warmup: u64,
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub layers: u64,
 }
 
-/// The nodes of one height.
+/// The nodes of one height of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TreeLevel {
     /// Nodes.
     pub(crate) nodes: u64,
     /// Tokens of each while its layers run.
     pub(crate) tokens: u64,
-    /// Tokens of each afterwards.
+    /// Tokens that each keeps afterwards.
     pub(crate) kept: u64,
-    /// Layers that they pass.
+    /// Number of layers that the nodes pass.
     pub(crate) layers: u64,
-    /// Layers that they have passed at the end.
+    /// Number of layers that their tokens have passed at the end, lower nodes included.
     pub(crate) passed: u64,
 }
 
 impl MergedChunks {
-    /// Returns the tokens of a prompt that are left.
+    /// Returns the number of a prompt's tokens that are left after merging.
     #[must_use]
     pub fn kept_tokens(&self, input: u64) -> u64 {
         input.min(self.chunk)
@@ -113,14 +113,14 @@ impl MergedChunks {
         levels
     }
 
-    /// Returns the tokens that pass a layer for a prompt, in the mean over layers.
+    /// Returns the number of tokens that pass a layer for a prompt, as a mean over layers.
     pub(crate) fn computed_tokens(&self, input: u64) -> f64 {
         let of = |level: &TreeLevel| (level.nodes * level.tokens * level.layers) as f64;
         self.levels(input).iter().map(of).sum::<f64>() / self.layers.max(1) as f64
     }
 
-    /// Returns the most tokens with keys and values in all layers that a prompt holds at once: of the node at work, and
-    /// of a waiting node of every height from its own on.
+    /// Returns the peak number of tokens with keys and values that a prompt holds at once, as a mean over layers: of
+    /// the node at work, and of one waiting node of every height from its own up, except the root's.
     #[must_use]
     pub fn peak_tokens(&self, input: u64) -> f64 {
         let levels = self.levels(input);
@@ -133,17 +133,17 @@ impl MergedChunks {
     }
 }
 
-/// Memories of stored texts: keys and values of few tokens, computed beforehand. A sequence attends to those of some
-/// texts, and reads others from storage after an interval (Yang et al. 2024, arXiv:2407.01178, section 3.1). The search
-/// for texts is not priced.
+/// Memories of stored texts: keys and values of a few tokens per text, computed beforehand. A sequence attends to the
+/// memories of some texts, and reads others from storage after an interval (Yang et al. 2024, arXiv:2407.01178, section
+/// 3.1). The search for texts is not priced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoredMemories {
     /// Texts in the bank.
     pub texts: f64,
-    /// Tokens of the texts that a sequence attends to, in the mean over layers.
+    /// Tokens of the memories that a sequence attends to, as a mean over layers.
     pub held_tokens: f64,
-    /// Tokens that are stored of a text, in the mean over layers.
+    /// Tokens stored per text, as a mean over layers.
     pub stored_tokens: f64,
-    /// Tokens of a sequence after which it reads others.
+    /// Number of tokens after which a sequence reads other memories.
     pub interval: f64,
 }

@@ -1,8 +1,8 @@
-//! Two properties of a chip's cores: its description states them, and its operator schedules obey them.
+//! Two properties of a chip's cores. The chip's description states them, and its operator schedules obey them.
 
 use serde::{Deserialize, Serialize};
 
-/// How a fused operator's vector core is paired with its tensor core: a property of the chip.
+/// The pairing of a fused operator's vector core with its tensor core: a property of the chip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pairing {
@@ -13,13 +13,13 @@ pub enum Pairing {
     SameIndex,
 }
 
-/// The cores that an operator across all cores blocks: a property of the chip.
+/// The cores that an operator blocks while it spans all cores: a property of the chip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exclusivity {
     /// Every tensor and every vector core.
     #[default]
     AllCores,
-    /// The cores of the kinds that it uses; the other kind stays free.
+    /// The cores of the kinds that the operator uses; cores of the other kind stay free.
     OwnKind,
 }

@@ -1,5 +1,5 @@
-//! From kernels to a schedule: a kernel graph is costed on a device, becomes a scheduling problem, and then a schedule.
-//! Each step consumes the previous one.
+//! Costs every kernel of a graph on a device, turns the graph into a scheduling problem, and schedules it. Each step
+//! consumes the previous one's result.
 
 use crate::cost::{CostModel, KernelCost, Span};
 use crate::hardware::Accelerator;
@@ -44,7 +44,7 @@ impl Device {
         self.model.accelerator()
     }
 
-    /// The cost of a kernel.
+    /// Returns the cost of a kernel on one core and across all cores.
     #[must_use]
     pub fn costs(&self, kernel: &Kernel) -> CostsBySpan {
         if let Kernel::Collective(collective) = kernel {
@@ -82,8 +82,9 @@ pub fn schedule_cores(chip: &Accelerator) -> Cores {
     }
 }
 
-/// A kernel as an operator of a chip's schedule. If the chip cannot overlap collectives with computation, a collective
-/// takes all vector cores, as in PHAZE.
+/// Returns a kernel as an operator of a chip's schedule. If the chip cannot overlap collectives with computation, as in
+/// PHAZE, a collective becomes a vector operator that takes as long on one core as across all cores. Schedules
+/// therefore run it on one vector core.
 #[must_use]
 pub fn schedule_operator(chip: &Accelerator, kernel: &Kernel, costs: &CostsBySpan) -> Operator {
     let (one, all) = (to_ticks(costs.one_core.latency), to_ticks(costs.all_cores.latency));
@@ -106,7 +107,8 @@ pub fn operator_kind(chip: &Accelerator, kernel: &Kernel) -> OperatorKind {
     }
 }
 
-/// The least times of an operator in ticks, from lower bounds on the kernel's latency on one core and across all cores.
+/// Returns the least times of an operator in ticks, from lower bounds on the kernel's latency on one core and across
+/// all cores. An operator on the network never spans all cores; its time there is infinite.
 #[must_use]
 pub fn least_operator(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds; 2]) -> OperatorLeastTimes {
     let kind = operator_kind(chip, kernel);
@@ -114,7 +116,8 @@ pub fn least_operator(chip: &Accelerator, kernel: &Kernel, [one, all]: [Seconds;
     OperatorLeastTimes { kind, one: to_ticks(one) as f64, all: across }
 }
 
-/// Seconds in ticks, rounded; any positive time is at least one tick. Saturates.
+/// Returns a time in ticks, rounded to the nearest and saturating. Any positive time is at least one tick; zero,
+/// negative times and NaN are zero ticks.
 #[must_use]
 pub fn to_ticks(time: Seconds) -> u64 {
     if time.0 > 0.0 { ((time.0 * TICKS_PER_SECOND).round() as u64).max(1) } else { 0 }

@@ -47,7 +47,7 @@ impl MeasurementGroups {
         self.names.len()
     }
 
-    /// The mean of the `errors` in each group; they are in the measurements' order.
+    /// Returns the mean error of each group, in order of the groups. `errors` has one entry per measurement, in order.
     pub fn group_means(&self, errors: impl Iterator<Item = f64>) -> Vec<f64> {
         let mut sums = vec![0.0; self.names.len()];
         for (error, &group) in errors.zip(&self.of) {

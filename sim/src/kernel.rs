@@ -29,8 +29,8 @@ pub enum DataType {
     Mxfp8,
     /// 4-bit floating point (E2M1) in blocks of 16 with a scale of 8 bits (NVFP4: NVIDIA Blackwell).
     Nvfp4,
-    /// The same numbers in blocks of 32 with a scale of 8 bits (MXFP4: OCP Microscaling Formats specification 1.0,
-    /// table 1).
+    /// 4-bit floating point (E2M1) in blocks of 32 with a scale of 8 bits (MXFP4: OCP Microscaling Formats
+    /// specification 1.0, table 1).
     Mxfp4,
 }
 
@@ -64,7 +64,7 @@ impl DataType {
         }
     }
 
-    /// Bytes of `numbers` numbers in a tensor, with the scales of their blocks.
+    /// Bytes of `numbers` numbers in a tensor, with the scales of their blocks. Parts of a byte are rounded down.
     #[must_use]
     pub fn packed_bytes_of(self, numbers: u64) -> Bytes {
         match self {
@@ -183,8 +183,8 @@ pub enum ElementwiseFunction {
     Dropout,
     /// Change of number format (quantise or dequantise).
     Convert,
-    /// One operation on numbers whose places are computed one by one: operands that are broadcast, transposed, cut from
-    /// wider rows or of two sizes, in a framework's kernel without vector loads.
+    /// One operation on numbers whose addresses are computed one by one, in a framework's kernel without vector loads.
+    /// Its operands are broadcast, transposed, cut from wider rows, or of two sizes.
     Indexed,
     /// Gather of rows (embedding lookup, expert dispatch).
     Gather,
@@ -202,14 +202,14 @@ pub enum ElementwiseFunction {
     Adam8bit,
 }
 
-/// One function over `elements` numbers, one pass over memory.
+/// One function over `elements` numbers, in one pass over memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Elementwise {
     /// The function.
     pub function: ElementwiseFunction,
     /// Its direction.
     pub direction: Direction,
-    /// Results computed; for [`ElementwiseFunction::SwiGlu`] those of the gated product.
+    /// Results computed. For [`ElementwiseFunction::SwiGlu`] they are those of the gated product.
     pub elements: u64,
     /// Bytes read, all operands together.
     pub read: Bytes,
@@ -244,7 +244,7 @@ pub struct Reduction {
     pub rows: u64,
     /// Numbers in a row.
     pub columns: u64,
-    /// Compulsory bytes read, each operand once. The cost model adds passes where a row does not stay on chip.
+    /// Compulsory bytes read, each operand once. The cost model adds passes if a row does not stay on chip.
     pub read: Bytes,
     /// Bytes written.
     pub written: Bytes,
@@ -269,12 +269,12 @@ pub struct FusedAttention {
     pub head_dim: u64,
     /// True if only the causal half of the scores is computed.
     pub causal: bool,
-    /// Most keys that a query sees: its own and earlier ones where attention is causal, half of them on either side
-    /// otherwise. `None` is all keys.
+    /// Most keys that a query sees; `None` is all keys. With causal attention they are the query's own and earlier
+    /// ones, otherwise half of them lie on either side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<u64>,
-    /// True if keys and values are one tensor, which is read once and has one gradient (latent attention on its narrow
-    /// vectors).
+    /// True if keys and values are one tensor, as in latent attention on its narrow vectors. The tensor is read once
+    /// and has one gradient.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub values_are_keys: bool,
     /// The pieces that every sequence is cut into; `None` if a query may see all keys.
@@ -291,8 +291,8 @@ impl FusedAttention {
         if self.values_are_keys { 1 } else { 2 }
     }
 
-    /// Floating-point operations: two products per score forward; five backward (scores again, dV, dP, dQ, dK). Causal
-    /// masking halves the scores.
+    /// Floating-point operations: two products per score forward; five backward (scores again, dV, dP, dQ, dK).
+    /// [`Self::score_count`] counts the scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
         let scores = self.score_count();
@@ -303,9 +303,9 @@ impl FusedAttention {
         Flops(scores.saturating_mul(2 * products).saturating_mul(self.head_dim.into()))
     }
 
-    /// The number of scores that the mask keeps. A causal query sees n / 2 of n keys on average. With a window of w it
-    /// sees w keys, less the average shortfall of the first w queries: w - w^2 / (2n).
-    /// In pieces, a query sees so many of its own piece's keys.
+    /// Returns the number of scores that the mask keeps. A causal query sees n / 2 of n keys on average. With a window
+    /// of w it sees w keys, less the average shortfall of the first w queries: w - w^2 / (2n). If sequences are cut
+    /// into pieces, n is the number of keys of the query's own piece.
     #[must_use]
     pub fn score_count(&self) -> u128 {
         let rows = [self.heads, self.queries]
@@ -320,7 +320,7 @@ impl FusedAttention {
         }
     }
 
-    /// Returns the scores of `rows` queries on sequences of `keys` keys.
+    /// Returns the number of scores of `rows` queries on sequences of `keys` keys.
     fn scores_of_rows(&self, rows: u128, keys: u64) -> u128 {
         let window = self.window.filter(|window| *window < keys).map(u128::from);
         let keys = u128::from(keys);
@@ -332,8 +332,8 @@ impl FusedAttention {
         }
     }
 
-    /// Compulsory bytes. Forward: Q, K, V in, O and the fp32 log-sum-exp out. Backward: those and dO in, dQ, dK, dV
-    /// out.
+    /// Compulsory bytes. Forward: Q, K, V in, O and the fp32 log-sum-exp out. Backward: Q, K, V, O, dO and the
+    /// log-sum-exp in, dQ, dK, dV out.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let q = Bytes(self.operand.bytes()) * self.batch * self.heads * self.queries * self.head_dim;
@@ -347,7 +347,8 @@ impl FusedAttention {
     }
 }
 
-/// A contraction with elementwise work on its result while that is on chip: one tensor core and one vector core.
+/// A contraction with elementwise work on its result while the result is on chip. It takes one tensor core and one
+/// vector core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epilogue {
     /// The contraction; the epilogue writes its `result`.
@@ -363,35 +364,35 @@ fn write_all() -> u64 {
     1
 }
 
-/// For serde: a kernel that writes all results does not say so.
+/// For serde: the field is omitted if all results are written.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn writes_all(summed: &u64) -> bool {
     *summed == 1
 }
 
 impl Epilogue {
-    /// Bytes that must cross the outermost memory at least once: both operands in, the sums or the results out, and
-    /// those of the function.
+    /// Bytes that must cross the outermost memory at least once: both operands in, the sums or results out, and the
+    /// function's own bytes.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         let results = Bytes(self.contraction.result.bytes()) * self.contraction.result_count();
         let operands = self.contraction.compulsory_bytes().saturating_sub(results);
-        // Rounded down: bounds are made of it, and costs count a part of a byte as a part.
+        // Rounded down, because lower bounds use this number and costs count fractions of a byte.
         operands + Bytes(results.0 / self.summed.max(1)) + self.elementwise.read + self.elementwise.written
     }
 }
 
-/// The random choice of parts for an item. The parts are spread evenly over ranks in order. Each of `chosen` parts is
-/// equally likely, and all lie in `groups_chosen` of `groups` equal, contiguous groups of parts.
+/// A random choice of `chosen` parts per item. The parts are spread evenly over ranks, in order, and all are equally
+/// likely. The chosen parts of an item lie in `groups_chosen` of `groups` equal, contiguous groups of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartChoice {
     /// Parts on all ranks together.
     pub parts: u32,
     /// Parts chosen per item.
     pub chosen: u32,
-    /// Groups of parts; 1 where any parts may be chosen.
+    /// Groups of parts; 1 if any parts may be chosen.
     pub groups: u32,
-    /// Groups that hold all chosen parts.
+    /// Groups that hold the chosen parts of an item.
     pub groups_chosen: u32,
 }
 
@@ -408,8 +409,8 @@ pub enum CollectiveKind {
     /// Every rank sends a distinct shard to every other.
     AllToAll,
     /// Every rank sends its items to the ranks of their chosen parts. An item goes once into every network unit that
-    /// holds any of its parts, and is forwarded inside. The buffer holds one copy per chosen part. In the backward
-    /// direction sums return the same way.
+    /// holds any of its parts, and is forwarded inside the unit. The buffer holds one copy per chosen part. In the
+    /// backward direction, sums return the same way.
     Dispatch(PartChoice),
     /// One rank's buffer reaches all.
     Broadcast,
@@ -459,7 +460,7 @@ pub enum TransferLink {
     HostMemory,
 }
 
-/// A copy out of the device's own memory.
+/// A copy over one link, between the memories at its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Transfer {
     /// The link it crosses.
@@ -468,7 +469,7 @@ pub struct Transfer {
     pub bytes: Bytes,
 }
 
-/// A unit of work that hardware executes. It is `Copy` and hashable: a kernel's cost is memoised by its value.
+/// A unit of work that hardware executes. It is `Copy` and hashable, so costs can be memoised by its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernel {
@@ -489,7 +490,8 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Floating-point operations of the matrix products, as counted in "model FLOPs".
+    /// Floating-point operations of the matrix products; zero for a kernel without products. Attention's backward pass
+    /// includes the recomputed scores.
     #[must_use]
     pub fn flops(&self) -> Flops {
         match self {
@@ -500,7 +502,8 @@ impl Kernel {
         }
     }
 
-    /// Bytes that must cross the device's outermost memory at least once.
+    /// Bytes that must cross the device's outermost memory at least once. For a collective or a transfer, the bytes of
+    /// its buffer.
     #[must_use]
     pub fn compulsory_bytes(&self) -> Bytes {
         match self {

@@ -1,5 +1,6 @@
-//! Accepted ranges of hardware figures, in base units. Each limit lies far outside all existing hardware. A value
-//! beyond it is a slip of the pen or of the unit, and its answer would look like a result. All limits are inclusive.
+//! Accepted ranges of hardware figures, in base units. Each limit lies far outside all existing hardware and is
+//! inclusive. A value beyond it is a typing mistake or has the wrong unit, and would give an answer that looks like a
+//! result.
 
 use std::ops::RangeInclusive;
 
@@ -17,10 +18,10 @@ pub const LARGEST_MEMORY: u64 = 1 << 50;
 /// Bytes of storage, 1 EiB: far above a device's share of the largest file systems.
 pub const LARGEST_STORAGE: u64 = 1 << 60;
 
-/// Seconds of any latency of a memory, link or message: a light signal almost reaches the moon.
+/// Largest latency of a memory, a link or a message, in seconds. In this time light almost reaches the moon.
 pub const LONGEST_LATENCY: f64 = 1.0;
 
-/// Achieved over nominal bandwidth; less than a millionth is a slip of the unit.
+/// Smallest ratio of achieved to nominal bandwidth. A ratio below a millionth has the wrong unit.
 pub const LEAST_FRACTION: f64 = 1e-6;
 
 /// Hertz of a clock: from a hundredth of the first microprocessors' hundreds of kilohertz to ten times the fastest
@@ -40,14 +41,15 @@ pub const AREA: RangeInclusive<f64> = 1e-3..=1e6;
 /// Watts of a device: a wafer takes 2e4.
 pub const POWER: RangeInclusive<f64> = 1e-3..=1e6;
 
-/// Joules of one operation or byte: a microjoule is a thousand times the energy of a byte from another machine's
-/// memory.
+/// Largest energy of one operation or byte, in joules. A microjoule is a thousand times the energy of a byte from
+/// another machine's memory.
 pub const MOST_ENERGY: f64 = 1e-6;
 
 /// Largest ratio of a switch's ports to its uplinks.
 pub const MOST_OVERSUBSCRIPTION: f64 = 1e4;
 
-/// A number in readable form, with an exponent where it is long.
+/// Returns a number in readable form. Sizes outside 1e-4 to 1e7 have an exponent, with up to four significant digits
+/// where the exact form is longer.
 pub fn format_number(number: f64) -> String {
     let size = number.abs();
     if size == 0.0 || (1e-4..1e7).contains(&size) {
@@ -57,7 +59,7 @@ pub fn format_number(number: f64) -> String {
     if exact.len() > rounded.len() { rounded } else { exact }
 }
 
-/// `must be from 0.001 to 1e9`.
+/// Returns the text of a range, such as `must be from 0.001 to 1e9`.
 pub fn describe_range(least: f64, most: f64) -> String {
     format!("must be from {} to {}", format_number(least), format_number(most))
 }

@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-/// A name in the form in which it is compared: without case, and with `-`, `_` and blanks equal.
+/// Returns a name in the form in which it is compared: trimmed, in lower case, and with `-` for `_` and blanks.
 fn fold_name(name: &str) -> String {
     name.trim().to_lowercase().replace(['_', ' '], "-")
 }
 
-/// True if two names mean the same thing.
+/// True if two names are equal up to case and to the choice of `-`, `_` or a blank.
 #[must_use]
 pub fn are_same_name(a: &str, b: &str) -> bool {
     fold_name(a) == fold_name(b)
 }
 
-/// The candidate nearest to `word`, if Levenshtein's distance suggests a typing mistake: at most a third of the longer
-/// word's letters.
+/// Returns the candidate with the least Levenshtein distance to `word`. Returns `None` if that distance exceeds a third
+/// of the longer word's letters, and so does not suggest a typing mistake.
 pub fn find_nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = fold_name(word);
     candidates
@@ -24,8 +24,8 @@ pub fn find_nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// The candidate that `word` misspells: one letter off, or two in words of at least ten letters. Words that differ only
-/// in digits are different versions, not misspellings.
+/// Returns the candidate that `word` misspells: one letter off, or two in words of at least ten letters. `None` if
+/// there is none. Words that differ only in digits are different versions, not misspellings.
 pub fn find_mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let letters = |s: &str| s.chars().filter(|c| !c.is_ascii_digit()).collect::<String>().to_lowercase();
     candidates
@@ -36,12 +36,13 @@ pub fn find_mistyped<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// Letters from which on a word counts as a prefix of a name, and most such names that a hint lists.
+/// Fewest letters of a word that a hint completes to names, and the most completions that it lists.
 const BEGINNING: usize = 2;
 const FEW: usize = 4;
 
-/// A hint for a name that is not among `known` (`a, b, c`), introduced by `are`: the nearest name if there is one, else
-/// the names of which it is a prefix, and all names. The path of a directory is named as one.
+/// Returns a hint for a name that is not among `known` (a list such as `a, b, c`). The hint suggests the nearest name
+/// or, if none is near, the few names that begin with `word`. It then lists all known names, introduced by `are`. If
+/// `word` is the path of a directory, the hint says so.
 #[must_use]
 pub fn hint(word: &str, known: &str, are: &str) -> String {
     if word.contains('/') && Path::new(word).is_dir() {

@@ -1,27 +1,27 @@
-//! Fits scalars to measurements under a prior. Scalars that the measurements do not determine stay at their usual
-//! values, and a handful of measurements moves those that they determine.
+//! Fits scalars to measurements under a prior. Scalars that the measurements do not determine stay at their prior
+//! means; a handful of measurements is enough to move those that they determine.
 //!
 //! A point has a coordinate per scalar, usually a logarithm. The fit minimises the negative log-posterior: the negative
 //! log-likelihood of the rows' errors, |ln(predicted / measured)|, plus half the squared distance of every coordinate
 //! from its prior's mean in units of the prior's spread. Errors have a Laplace distribution, so one row that the model
-//! does not explain does not dominate the others. Scalars have a normal one. The scale of the errors is `ERROR_SCALE`,
-//! or the rows' own where that is larger: the worse the model explains the rows, the less they move the scalars from
+//! does not explain does not dominate the others. Scalars have a normal distribution. The scale of the errors is their
+//! own mean, but at least `ERROR_SCALE`. So the worse the model explains the rows, the less they move the scalars from
 //! the prior.
 
 use ndarray::{Array1, Array2};
 
-/// Smallest scale of errors where the model is right. The median error of the built-in stacks on the data sets that
-/// they were fitted to is 2 to 9 % (`step/stacks/README.md`), and the built-in fabrics' on collectives from 16 MiB is
-/// similar.
+/// Lower limit on the scale of the errors. The median error of the built-in stacks on the data sets that they were
+/// fitted to is 2 to 9 % (`step/stacks/README.md`), and the built-in fabrics' on collectives from 16 MiB is similar.
 const ERROR_SCALE: f64 = 0.05;
 /// Drop of the log-likelihood at the ends of a 90 % range: half the chi-square of one degree of freedom.
 const RANGE_DROP: f64 = 1.353;
 /// Step of a coordinate (a logarithm) for numerical slopes. A smaller step changes no time by more than the model's
 /// errors.
 const NEAR: f64 = 0.05;
-/// Errors below this have equal weight. A row's weight is the inverse of its error, at most that of this error.
+/// Smallest error that counts in a row's weight. The weight is the inverse of the row's error; smaller errors have the
+/// weight of this one.
 const LEAST_ERROR: f64 = 0.02;
-/// Largest change of a coordinate in one step, within which the slopes are trusted.
+/// Largest change of a coordinate in one step. The slopes are trusted within it.
 const LONGEST: f64 = 1.0;
 /// First damping of a step, as a fraction of the normal equations' diagonal. A successful step divides it by [`EASED`],
 /// a failed one multiplies it by [`DAMPED`] (Marquardt, 1963).
@@ -34,8 +34,9 @@ const FAILURES: usize = 6;
 const LEAST_GAIN: f64 = 0.0135;
 /// Most steps of a descent.
 const STEPS: usize = 40;
-/// Leaps of a single coordinate where no slope leads further, in both directions. Times span a factor of a hundred, and
-/// a host hidden behind the device makes no difference until it takes much longer.
+/// Sizes of the leaps of a single coordinate, up and down, that are tried where no slope leads further. Large leaps are
+/// needed because times span a factor of a hundred. A host time that the device's time hides has no effect until it is
+/// much longer.
 const LEAPS: [f64; 4] = [2.0, 1.0, 0.5, 0.2];
 /// Most rounds of descents and leaps.
 const ROUNDS: usize = 12;
@@ -45,9 +46,10 @@ const FIRST_STEPS: usize = 6;
 const SWEEPS: usize = 200;
 /// Standard deviations on either side of the mean that contain 90 % of a normal distribution.
 const NORMAL_90: f64 = 1.645;
-/// Smallest spread of a prior: files that copied figures from one another agree better than they should.
+/// Smallest standard deviation of a prior. Files copy figures from one another, and so agree better than independent
+/// ones would.
 const LEAST_SPREAD: f64 = 0.1;
-/// Most folds of a left-out test; up to this many rows each row is its own fold.
+/// Largest number of folds in a cross-validation. With up to this many rows, each row is its own fold.
 pub const LEFT_OUT: usize = 12;
 
 /// The prior of a coordinate: a normal distribution within limits.
@@ -70,14 +72,15 @@ pub struct ScalarRange {
     pub low: f64,
     /// Its upper end.
     pub high: f64,
-    /// True if the rows limit it on at least one side, and it is narrower than the prior.
+    /// True if the rows limit the coordinate on at least one side, and the range is narrower than the prior's 90 %
+    /// range.
     pub determined: bool,
 }
 
 /// ln(predicted / measured) of every row at a point.
 pub type LogErrors<'a> = dyn FnMut(&[f64]) -> Vec<f64> + 'a;
 
-/// The same for some rows, by index.
+/// ln(predicted / measured) of some rows at a point. The rows are given by their indices.
 pub type LogErrorsOf<'a> = dyn FnMut(&[usize], &[f64]) -> Vec<f64> + 'a;
 
 /// A fit: the priors and starting points of its coordinates.
@@ -90,14 +93,14 @@ pub struct ScalarFit<'a> {
 }
 
 impl ScalarFit<'_> {
-    /// The most probable point.
+    /// Returns the most probable point.
     #[must_use]
     pub fn fit_point(&self, errors: &mut LogErrors<'_>) -> Vec<f64> {
         self.search_point(&vec![true; self.beliefs.len()], errors)
     }
 
-    /// The most probable point, with the range of every coordinate around it. A coordinate that the rows do not
-    /// determine keeps its prior's mean.
+    /// Returns the most probable point, and the 90 % range of every coordinate with the others fixed. A coordinate that
+    /// the rows do not determine keeps its prior's mean, and the others are then fitted again.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut LogErrors<'_>) -> (Vec<f64>, Vec<ScalarRange>) {
         let mut point = self.fit_point(errors);
@@ -115,8 +118,8 @@ impl ScalarFit<'_> {
         (point, ranges)
     }
 
-    /// The most probable point without each fold of the rows. `of` gives the fold of each row, and `errors` the errors
-    /// of some rows at a point.
+    /// Cross-validation: returns, for every fold of the rows, the most probable point of the rows outside the fold.
+    /// `of` gives the fold of each row. `errors` gives the errors of some rows at a point.
     #[must_use]
     pub fn fit_without_folds(&self, of: &[usize], errors: &mut LogErrorsOf<'_>) -> Vec<Vec<f64>> {
         let folds = of.iter().copied().max().map_or(0, |last| last + 1);
@@ -124,9 +127,9 @@ impl ScalarFit<'_> {
         (0..folds).map(rest).map(|rest| self.fit_point(&mut |point| errors(&rest, point))).collect()
     }
 
-    /// Moves the free coordinates from the priors' means, or from another start if that explains the rows better. Other
-    /// starts are needed where a scalar has no effect until another has moved (the host's time, where devices take
-    /// longer): there no slope leads out.
+    /// Fits the free coordinates; the others keep their priors' means. A short descent from every start selects the one
+    /// that explains the rows best. Several starts are needed where a scalar has no effect until another one has moved,
+    /// and no slope leads out: the host's time, for instance, while the devices take longer.
     fn search_point(&self, free: &[bool], errors: &mut LogErrors<'_>) -> Vec<f64> {
         let centres: Vec<f64> = self.beliefs.iter().map(|belief| belief.centre).collect();
         let start = |other: &Vec<f64>| {
@@ -155,7 +158,8 @@ impl ScalarFit<'_> {
         point
     }
 
-    /// Moves single free coordinates by leaps as long as that gains; returns whether any did.
+    /// Tries each leap of every free coordinate once, and keeps the leaps that gain. Returns true if they gain at least
+    /// [`LEAST_GAIN`] together.
     fn leap_coordinates(&self, point: &mut Vec<f64>, free: &[usize], errors: &mut LogErrors<'_>) -> bool {
         let mut least = self.negative_log_posterior(point, errors);
         let before = least;
@@ -173,10 +177,11 @@ impl ScalarFit<'_> {
         before - least >= LEAST_GAIN
     }
 
-    /// Moves the free coordinates together along the slopes of all rows' errors until nothing is gained. It is least
-    /// squares with rows weighted by the inverse of their errors, whose minimum is that of the sum of absolute errors
-    /// (Holland and Welsch, 1977). A search along one coordinate at a time would stop where two compensate each other,
-    /// as the host's time and the gap between kernels do.
+    /// Moves the free coordinates together along the slopes of all rows' errors until a step gains less than
+    /// [`LEAST_GAIN`]. Each step solves a least-squares problem whose rows are weighted by the inverse of their errors.
+    /// Its fixed point minimises the sum of absolute errors (Holland and Welsch, 1977). A search along one coordinate
+    /// at a time would stop where two coordinates compensate each other, as the host's time and the gap between kernels
+    /// do.
     fn descend_slopes(
         &self,
         mut point: Vec<f64>,
@@ -208,7 +213,7 @@ impl ScalarFit<'_> {
         point
     }
 
-    /// The slope of every row's error with each free coordinate: rows by coordinates.
+    /// Returns the slope of every row's error along each free coordinate, as a matrix of rows by coordinates.
     fn error_slopes(&self, point: &[f64], rows: &[f64], free: &[usize], errors: &mut LogErrors<'_>) -> Array2<f64> {
         let mut slopes = Array2::zeros((rows.len(), free.len()));
         for (mut column, &i) in slopes.columns_mut().into_iter().zip(free) {
@@ -228,7 +233,8 @@ impl ScalarFit<'_> {
         slopes
     }
 
-    /// The point to which the slopes lead within the limits, coordinate by coordinate (Gauss and Seidel, each clamped).
+    /// Returns the solution of a step's damped normal equations, within the limits and [`LONGEST`]. The solver is
+    /// Gauss-Seidel with clamping.
     fn step_along_slopes(
         &self,
         point: &[f64],
@@ -274,7 +280,8 @@ impl ScalarFit<'_> {
         point.iter().zip(self.beliefs).map(|(u, b)| ((u - b.centre) / b.spread).powi(2) / 2.0).sum()
     }
 
-    /// The range in which a coordinate can move, the others fixed, before the likelihood alone drops too far.
+    /// Returns the range in which a coordinate can move, with the others fixed, before the log-likelihood drops by
+    /// [`RANGE_DROP`].
     fn range_of_coordinate(&self, point: &[f64], i: usize, errors: &mut LogErrors<'_>) -> ScalarRange {
         let best = negative_log_likelihood(&errors(point));
         let mut end = |direction: f64| {
@@ -284,7 +291,7 @@ impl ScalarFit<'_> {
                 (moved[i], negative_log_likelihood(&errors(&moved)) - best)
             };
             let (mut inside, mut outside) = (0.0, 0.02);
-            // No prior allows values beyond this distance.
+            // The search ends eight standard deviations of the prior away: the rows do not limit this side.
             let far = 8.0 * self.beliefs[i].spread;
             while at(outside).1 < RANGE_DROP {
                 if outside > far {
@@ -311,7 +318,8 @@ fn negative_log_likelihood(errors: &[f64]) -> f64 {
     rows * (mean_of(errors) / scatter + (scatter / ERROR_SCALE).ln())
 }
 
-/// The scale of the errors as a Laplace distribution: the mean of their absolute values.
+/// Returns the scale of the errors as a Laplace distribution: the mean of their absolute values, at least
+/// [`ERROR_SCALE`].
 fn laplace_scale(errors: &[f64]) -> f64 {
     mean_of(errors).max(ERROR_SCALE)
 }
@@ -320,7 +328,8 @@ fn mean_of(errors: &[f64]) -> f64 {
     errors.iter().map(|error| error.abs()).sum::<f64>() / errors.len().max(1) as f64
 }
 
-/// The spread of a prior for a coordinate with these values elsewhere; equal values count once.
+/// Returns the standard deviation of a prior, from a coordinate's values in other files. Equal values count once, and
+/// the result is at least 0.1.
 #[must_use]
 pub fn prior_spread(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
@@ -329,7 +338,7 @@ pub fn prior_spread(values: impl Iterator<Item = f64>) -> f64 {
     standard_deviation(&values).max(LEAST_SPREAD)
 }
 
-/// The standard deviation of some values.
+/// Returns the population standard deviation of some values; zero without values.
 #[must_use]
 pub fn standard_deviation(values: &[f64]) -> f64 {
     let n = values.len().max(1) as f64;
@@ -337,7 +346,7 @@ pub fn standard_deviation(values: &[f64]) -> f64 {
     (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt()
 }
 
-/// Rounds to four significant digits: the precision of a fit, and of files.
+/// Rounds to four significant digits, the precision of a fit and of files. Sizes below 1e-9 become zero.
 #[must_use]
 pub fn round_to_four_digits(value: f64) -> f64 {
     if value.abs() < 1e-9 { 0.0 } else { format!("{value:.3e}").parse().unwrap_or(value) }

@@ -25,7 +25,7 @@ pub enum SolveStatus {
 }
 
 impl SolveStatus {
-    /// `Optimal` where the bounds agree to 1e-9 relative, else `Gap`. For minimisation.
+    /// `Optimal` if the bounds agree to 1e-9 relative, else `Gap`. For minimisation.
     #[must_use]
     pub fn from_bounds(lower_bound: f64, upper_bound: f64) -> Self {
         if upper_bound - lower_bound <= 1e-9 * upper_bound.abs() {
@@ -35,7 +35,7 @@ impl SolveStatus {
         }
     }
 
-    /// The relative gap (upper - lower) / upper: 0 when optimal, `None` when there is no answer.
+    /// Returns the relative gap (upper - lower) / upper: 0 when optimal, `None` when there is no answer.
     #[must_use]
     pub fn relative_gap(&self) -> Option<f64> {
         match self {
@@ -61,7 +61,7 @@ impl SolveStatus {
     }
 }
 
-/// The unit is unknown here, so values have six decimals, or an exponent where these would be zeros.
+/// The unit is unknown here. Values from 0.001 to 1e9 have six decimals; all others have an exponent.
 impl fmt::Display for SolveStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |value: f64| {

@@ -4,8 +4,8 @@
 //! Only the products and quotients that mean something exist: `Bytes / BytesPerSecond = Seconds`,
 //! `Cycles / Hertz = Seconds`; `Cycles + Seconds` does not compile.
 //!
-//! Integer counts saturate instead of wrapping: a saturated size fits no memory and a saturated amount of
-//! work fits no time, so an absurd input ends as an honest "does not fit" rather than as a small number.
+//! Integer counts saturate instead of wrapping. A saturated size fits no memory and a saturated amount of work fits no
+//! time, so an absurd input ends as "does not fit" and not as a small number.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -29,7 +29,7 @@ macro_rules! count {
                 self.0 as f64
             }
 
-            /// The difference, or zero where `other` is larger.
+            /// The difference, or zero if `other` is larger.
             #[must_use]
             pub fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))

@@ -1,4 +1,4 @@
-//! `coplace mcp`: the verbs as tools for agents, over the Model Context Protocol on standard input and output.
+//! `coplace mcp`: serves the verbs as tools to agents, over the Model Context Protocol on standard input and output.
 
 mod access;
 mod answers;

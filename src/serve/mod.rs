@@ -1,4 +1,4 @@
-//! The verbs that serve until they are stopped: an agent, or a browser. They belong to the program alone.
+//! The verbs that serve an agent or a browser until they are stopped. Other programs cannot call them.
 
 pub mod mcp;
 pub mod page;

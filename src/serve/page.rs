@@ -1,4 +1,5 @@
-//! `coplace page`: a page on this machine with sliders of a chip and a plan. Every move asks the same core again.
+//! `coplace page`: serves a page on this machine with sliders for a chip and a plan. Every move of a slider evaluates
+//! the job again.
 
 mod controls;
 mod job;
@@ -22,7 +23,7 @@ const SKELETON: &str = include_str!("page/assets/page.html");
 const STYLE: &str = include_str!("page/assets/page.css");
 const SCRIPT: &str = include_str!("page/assets/page.js");
 
-/// Threads that answer: the browser asks for one answer at a time, and for the page's files beside it.
+/// Threads that answer requests. The browser asks for one answer at a time, and for the page's files beside it.
 const THREADS: usize = 3;
 /// Bytes of a thread's stack, as Linux gives a program's main thread.
 const STACK: usize = 8 << 20;
@@ -70,7 +71,7 @@ pub fn run_page(arguments: &PageArguments, call: &Call) -> Result<(), Failure> {
         })
     });
     let threads = threads.collect::<Result<Vec<_>, _>>().or_other()?;
-    // A thread ends with the server alone.
+    // A thread ends only with the server.
     threads.into_iter().for_each(|thread| drop(thread.join()));
     Ok(())
 }
@@ -92,7 +93,7 @@ impl Site {
     fn answer_request(&self, mut request: Request) -> std::io::Result<()> {
         let path = request.url().strip_prefix('/').and_then(|path| path.strip_prefix(&*self.token)).map(str::to_owned);
         let (status, kind, body) = match (path.as_deref(), request.method()) {
-            // Another site's name for this address is refused.
+            // A request under another host name for this address is refused.
             _ if !self.is_own_host(&request) => (404, "text/plain", "not found".to_owned()),
             (Some("/"), Method::Get) => (200, "text/html; charset=utf-8", self.page()),
             (Some("/charts.js"), Method::Get) => (200, "text/javascript; charset=utf-8", Page::charts().to_owned()),
@@ -125,7 +126,7 @@ impl Site {
             .replacen("<!--SCRIPT-->", SCRIPT, 1)
     }
 
-    /// The answer to the settings of the sliders, or what is wrong with them.
+    /// Returns the answer to the settings of the sliders, or an object with the error.
     fn answer(&self, request: &mut Request) -> Value {
         let mut text = String::new();
         let read = request.as_reader().take(LARGEST).read_to_string(&mut text);

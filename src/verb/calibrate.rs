@@ -80,21 +80,21 @@ pub struct CalibrateArguments {
     format: Format,
 }
 
-/// A fit: its object, its data, and its output.
+/// The request of a fit: what is fitted, to which data, and the output.
 struct Fit<'a> {
     /// The chip, fabric or stack, by name or path.
     chip: &'a str,
     /// The file of measured data.
     data: &'a Path,
-    /// The scalars of a chip that are fitted; all if empty.
+    /// The keys of the chip's scalars to fit; all if empty.
     only: &'a [String],
-    /// The file to write.
+    /// The file to write; `None` to write none.
     out: Option<&'a Path>,
     /// The format of the answer.
     format: Format,
 }
 
-/// Runs the verb: fits and prints. Faulty rows are reported; the others are fitted.
+/// Runs the verb: fits and prints. Faulty rows are reported; the fit uses the other rows.
 pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), Failure> {
     if let Some(script) = &arguments.script {
         return script::write_script(script, arguments.format, call);
@@ -104,9 +104,9 @@ pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), 
     };
     let (only, out, format) = (&arguments.only[..], arguments.out.as_deref(), arguments.format);
     let fit = Fit { chip, data, only, out, format };
-    // The error of a file that cannot be opened is reported once the chip is known.
+    // If the file cannot be opened, the error is reported once the chip is known.
     let Ok(text) = measured::validate::read_measured_file(data) else { return chip::calibrate_chip(&fit, call) };
-    // The kind of a log does not depend on the chip or the fabric that it leaves open.
+    // The kind of a log does not depend on the chip or the fabric, even if the log leaves them open.
     let log = interop::log::rows_of_log(data, &text, LogContext::default()).or_input()?;
     match measured::validate::recognise_contents(data, log.as_ref().unwrap_or(&text)).or_input()? {
         Dataset::TrainingRuns | Dataset::MemoryPeaks => stack::run_calibrate_stack(&fit, call),
@@ -115,12 +115,12 @@ pub fn run_calibrate(arguments: &CalibrateArguments, call: &Call) -> Result<(), 
     }
 }
 
-/// Reports the faulty rows that a fit left out.
+/// Fails with the faulty rows that a fit left out; `Ok` if there are none.
 fn name_wrong_rows(rows: &[measured::validate::RowError]) -> Result<(), Failure> {
     failure::all_faults(rows.iter().cloned().map(Into::into).collect())
 }
 
-/// Reports the faulty rows of a file after fitting the others.
+/// Reports the faulty rows of a file. It is called after the fit to the other rows.
 fn report_wrong_rows(file: &Path, context: LogContext<'_>) -> Result<(), Failure> {
     let text = read_measured_rows(file, context)?;
     let options = measured::validate::ValidateOptions::default();
@@ -128,12 +128,12 @@ fn report_wrong_rows(file: &Path, context: LogContext<'_>) -> Result<(), Failure
     name_wrong_rows(&report.row_errors)
 }
 
-/// The name for the written file's content: the stem of the path.
+/// The name of the written chip, fabric or stack: the stem of the path.
 fn output_stem(out: &Path) -> String {
     out.file_stem().map_or_else(|| "calibrated".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
-/// Scalars before and after the fit, with the ranges that the rows determine.
+/// A table of the scalars before and after the fit, with their 90 % ranges.
 fn scalars_table<'a>(fitted: impl IntoIterator<Item = &'a FittedScalarRange>) -> String {
     let heads = ["scalar", "before", "after", "90 % range", "fitted"];
     let mut table =

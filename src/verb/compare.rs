@@ -1,4 +1,4 @@
-//! `coplace compare`: the answers of several runs side by side, or the value of each freedom of a search.
+//! `coplace compare`: shows the answers of several runs side by side, or the value of each freedom of a search.
 
 mod freedoms;
 
@@ -140,7 +140,7 @@ fn read_answers(files: &[PathBuf]) -> Result<Vec<KeptAnswer>, Failure> {
         let unique = names.iter().filter(|other| *other == name).count() < 2;
         let label = if unique { name.clone() } else { file.display().to_string() };
         let subject = PageSubject::read_from(file).or_input()?;
-        // The answer carries the file of its chip.
+        // The answer contains the file of its chip.
         let chip = input::read_chip(&file.display().to_string(), &Files::default()).ok();
         Ok(KeptAnswer { label, subject, chip: chip.map(|template| Box::new(template.accelerator)) })
     };
@@ -154,7 +154,8 @@ fn refuse_missing(directories: &[PathBuf]) -> Result<(), Failure> {
     Err(failure::file_failure(missing.display(), "no such file or directory", cure))
 }
 
-/// Reads directories of runs of serve. Directories of the same name are labelled with their paths.
+/// Reads directories of runs of serve. Directories of the same name are labelled with their paths. Fails if a directory
+/// holds another kind of run.
 pub fn read_serving_runs(directories: &[PathBuf]) -> Result<Vec<ServingRun>, Failure> {
     refuse_missing(directories)?;
     if let Some(other) = directories.iter().find(|directory| !ServingRun::is_in(directory)) {

@@ -32,9 +32,9 @@ pub struct DoctorArguments {
 #[derive(Serialize)]
 struct DoctorAnswer {
     version: &'static str,
-    /// Threads of a search.
+    /// Threads that a search uses.
     threads: usize,
-    /// True if the build has the second solver.
+    /// True if the build has the solver HiGHS.
     highs: bool,
     built_in: Vec<BuiltInFiles>,
     runs_in: String,
@@ -55,7 +55,7 @@ struct BuiltInFiles {
 struct RunDirectory {
     directory: String,
     model: String,
-    /// `None` of a run of serve on given chips.
+    /// `None` for a run of serve on given chips.
     study: Option<String>,
 }
 
@@ -100,13 +100,13 @@ fn find_runs(directory: &Path, unsound: &mut Vec<String>) -> Vec<RunDirectory> {
     found
 }
 
-/// True if a directory holds a run, of which the record or the digests may be lost.
+/// True if a directory holds a run, even if either its record or its digests are lost.
 fn is_run(directory: &Path) -> bool {
     let sealed = directory.join(SUMS).exists() && !parts::is_part(directory);
     directory.join(RECORD).exists() || sealed || ServingRun::is_in(directory)
 }
 
-/// The model and the study of a run, whose digests are verified; or the fault.
+/// Returns the model and the study of a run after a check of its digests, or the fault in words.
 fn read_names(directory: &Path) -> Result<(String, Option<String>), String> {
     if ServingRun::is_in(directory) {
         let run = ServingRun::read_from(directory).map_err(|why| why.to_string())?;

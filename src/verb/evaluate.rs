@@ -66,14 +66,14 @@ pub struct EvaluateArguments {
 }
 
 impl EvaluateArguments {
-    /// The same, with texts that stand in for files of the same names.
+    /// Returns the same arguments, with texts that replace files of the same names.
     pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
         self.job.files.clone_from(files);
         self
     }
 }
 
-/// Finds the fastest plan of a question, whose parts are loaded.
+/// Finds the fastest plan of a question whose parts are loaded. Fails if no plan leaves the requested headroom.
 fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result<PlanAnswer, Failure> {
     let (asked, cluster) = (question.plans.clone().with_mixes_of(&loaded.stack), loaded.cluster.clone());
     let searched = |job: &Job<'_>| {
@@ -96,13 +96,13 @@ fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result
     Ok(found)
 }
 
-/// An evaluated job: its record, and what a page draws beside it.
+/// An evaluated job: its record, and further data that a page draws.
 pub struct EvaluatedJob {
     /// The record of the verb.
     pub record: EvaluateAnswer,
-    /// The plan; `None` if none fits.
+    /// The fastest plan; `None` if none fits.
     pub plan: Option<TrainingPlan>,
-    /// The kernels of the plan under the chip's roofline.
+    /// The kernels of the plan under the chip's roofline; `None` if no plan fits.
     pub roofline: Option<PageRoofline>,
     /// The name of the chip.
     pub chip_name: String,
@@ -124,7 +124,7 @@ pub fn evaluate_question(question: Question) -> Result<EvaluatedJob, Failure> {
     })
 }
 
-/// Runs the verb: evaluates, prints, writes the traces.
+/// Runs the verb: evaluates, writes the traces, and prints.
 pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Failure> {
     let question = arguments.question()?;
     let mut loaded = LoadedJob::load(&question, Ok)?;
@@ -143,14 +143,14 @@ pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Fa
     answer::write_answer(call, arguments.format, &record, |record| report::evaluation_report(record, kernels))
 }
 
-/// The cluster where the user names none: that of the study `phaze`.
+/// The default cluster, if the user names none: that of the study `phaze`.
 fn usual_cluster() -> ClusterSpec {
     ClusterSpec { devices: 1024, fabric: "phaze_flat".to_owned(), global_batch_sequences: 4096 }
 }
 
 impl EvaluateArguments {
-    /// The question that the arguments ask. A data-parallel degree says how wide the rest is, and thereby the
-    /// context-parallel degree, 1 if it is not given.
+    /// Returns the question that the arguments ask. With --data, the product of all degrees must equal the devices, and
+    /// a context-parallel degree that is not given is 1.
     pub fn question(&self) -> Result<Question, Failure> {
         let asked = self.choices.plan_space()?;
         let mut question = self.job.question(asked, Some(&usual_cluster()), self.data.is_none())?;

@@ -1,4 +1,4 @@
-//! The job and the plans that verbs about plans ask for.
+//! Arguments that describe a job and its plans, shared by several verbs.
 
 mod documents;
 mod kept;
@@ -202,7 +202,7 @@ pub fn count_up_to(limit: u32) -> impl Fn(&str) -> Result<u32, String> + Clone +
     whole_number_in(1..=limit)
 }
 
-/// The parts that a job's arguments name.
+/// The parts of a question: model, chip, stack and fabric.
 pub struct JobParts {
     pub model: Model,
     pub chip: ChipTemplate,
@@ -227,7 +227,7 @@ pub struct LoadedJob {
     techniques: Techniques,
 }
 
-/// Parses a key that is taken to change nothing.
+/// Parses `KEY=ignored` and returns the key.
 pub fn ignored_key(text: &str) -> Result<String, String> {
     match text.strip_suffix("=ignored") {
         Some(key) if !key.is_empty() => Ok(key.to_owned()),
@@ -236,11 +236,12 @@ pub fn ignored_key(text: &str) -> Result<String, String> {
 }
 
 impl JobArguments {
-    /// The question that the arguments ask. Values that are not given are those of the run that is given as the chip;
-    /// then of `usual`. If all plans are left open and `fixed` is set, the run's plan is asked for.
+    /// Returns the question that the arguments ask. Missing values come from the run that is given as the chip, then
+    /// from `usual`. If `fixed` is set and the arguments leave everything open, the question asks for the run's own
+    /// plan.
     ///
     /// # Errors
-    /// A run directory that cannot be read; a part of the job that nobody names.
+    /// A run directory that cannot be read; a part of the job that neither the arguments nor the defaults name.
     pub fn question(&self, plans: PlanSpace, usual: Option<&ClusterSpec>, fixed: bool) -> Result<Question, Failure> {
         let run = run::question_of_run(&self.chip, &self.model)?;
         let chip = run::file_of_chip(&self.chip);
@@ -280,7 +281,7 @@ impl JobArguments {
         Ok(question)
     }
 
-    /// True if nothing of what a plan depends on is given.
+    /// True if the arguments give neither the cluster nor the software nor the lengths that a plan depends on.
     fn leaves_all_open(&self) -> bool {
         let Self {
             fabric,
@@ -314,7 +315,9 @@ impl JobArguments {
         })
     }
 
-    /// The software: what is given, then that of a run, of which attention and optimizer hold for the same model alone.
+    /// Returns the given software, completed from a run. Attention, the optimizer, the kept formats and the loss come
+    /// only from a run of the same model. Stack options, precision, techniques and their allowances never come from a
+    /// run.
     fn software(&self, run: Option<&Software>, same_model: Option<&Software>) -> Software {
         let attention =
             self.attention.map(AttentionKernel::attention).or(same_model.map(|software| software.attention));
@@ -338,7 +341,7 @@ impl JobArguments {
     }
 }
 
-/// The failure that names the networks that a chip is sold with.
+/// Makes the failure of a missing fabric, which names the networks that the chip is sold with.
 fn missing_fabric(chip: &str, files: &Files) -> Result<Failure, Failure> {
     let accelerator = input::read_chip(chip, files)?.accelerator;
     let chip = accelerator.known_name();
@@ -392,7 +395,8 @@ fn model_of(question: &Question) -> Result<Model, Failure> {
     Ok(model)
 }
 
-/// The techniques with their adapters beside the given modules.
+/// Returns the techniques, with their adapters beside the given modules. Fails if modules are given and no technique
+/// has adapters.
 pub(super) fn with_targets(techniques: Techniques, modules: Option<&str>) -> Result<Techniques, Failure> {
     let Some(modules) = modules else { return Ok(techniques) };
     if !techniques.iter().any(|technique| technique.preset().has_adapters()) {
@@ -408,7 +412,8 @@ pub(super) fn with_targets(techniques: Techniques, modules: Option<&str>) -> Res
     techniques.iter().map(target).collect()
 }
 
-/// The techniques of a question, each lossy one allowed, if they can be used with the model at all.
+/// Returns the techniques of a question. Fails if a technique changes the training and is not allowed, or does not suit
+/// the model.
 fn techniques_of(
     question: &Question,
     model: &Model,
@@ -458,7 +463,7 @@ fn techniques_of(
 }
 
 impl JobParts {
-    /// Reads the parts that a question names; `links` puts measured links on the fabric.
+    /// Reads the parts that a question names. `links` may put measured links on the fabric.
     ///
     /// # Errors
     /// A part that cannot be read or used; a question about a space of chips.
@@ -497,10 +502,10 @@ impl JobParts {
 }
 
 impl LoadedJob {
-    /// The job of a question; `links` puts measured links on the fabric.
+    /// Loads the job of a question. `links` may put measured links on the fabric.
     ///
     /// # Errors
-    /// Those of [`JobParts::read`]; a number format, a headroom or a technique that cannot be.
+    /// Those of [`JobParts::read`]; a number format, a headroom or a technique that is not possible.
     pub fn load(question: &Question, links: impl FnOnce(Fabric) -> Result<Fabric, Failure>) -> Result<Self, Failure> {
         let JobParts { model, chip, stack, cluster, fabric } = JobParts::read(question, links)?;
         let (chip, software) = (chip.accelerator, &question.software);
@@ -518,12 +523,13 @@ impl LoadedJob {
         Ok(Self { model, chip, stack, cluster, fabric, precision, headroom, techniques })
     }
 
-    /// The techniques, as asked before [`LoadedJob::settle_offload`] or as settled by it.
+    /// The techniques as asked, or as settled once [`LoadedJob::settle_offload`] has run.
     pub fn techniques(&self) -> &Techniques {
         &self.techniques
     }
 
-    /// Leaves `free` bytes of every device's memory free, and opens what `techniques` leave open again.
+    /// Leaves at least `free` bytes of every device's memory free, and goes back to `techniques` as they were before
+    /// [`LoadedJob::settle_offload`].
     pub fn leave_free(&mut self, free: Bytes, techniques: Techniques) {
         self.headroom = self.headroom.max(free);
         self.techniques = techniques;
@@ -534,14 +540,15 @@ impl LoadedJob {
         self.headroom
     }
 
-    /// Leaves `free` bytes of every device's memory free, whatever was left free before.
+    /// Leaves exactly `free` bytes of every device's memory free, whatever the headroom was before.
     pub fn set_headroom(&mut self, free: Bytes) {
         self.headroom = free;
     }
 
-    /// Settles what part of the activations goes away where a technique leaves it open: the part whose search finds the
-    /// fastest plan, of ones alike the largest, with what that search found. Nothing is searched where nothing is open;
-    /// where no part has a plan that fits, all of it goes away.
+    /// Settles the offloaded fraction of the activations if a technique leaves it open. Chooses the fraction whose
+    /// search finds the fastest plan, on a tie the largest, and returns the answer of that search. If no fraction has a
+    /// plan that fits, chooses the whole and returns `None`. If no fraction is open, searches nothing and returns
+    /// `None`.
     pub fn settle_offload(
         &mut self,
         question: &Question,
@@ -565,7 +572,7 @@ impl LoadedJob {
         Ok(fastest.map(|(.., found)| found))
     }
 
-    /// The job itself.
+    /// Returns the job for the planner.
     pub fn planner_job(&self, question: &Question) -> Job<'_> {
         Job {
             model: &self.model,
@@ -584,14 +591,14 @@ impl LoadedJob {
     }
 }
 
-/// The largest number of devices per fast domain that divides `devices`, if whole domains do not divide it.
+/// Returns the largest number of devices per fast domain that divides `devices`; `None` if whole domains fit.
 fn devices_of_domains(cluster: &Fabric, devices: u32) -> Option<u32> {
     let domain = cluster.fast_domain_devices();
     let whole = devices <= domain || devices.is_multiple_of(domain);
     (2..domain).rev().find(|part| !whole && devices.is_multiple_of(*part))
 }
 
-/// The memory that plans leave free.
+/// Returns the memory that plans leave free. Fails if `gib` is negative, or not below the memory that the stack leaves.
 pub fn parse_headroom(gib: f64, chip: &Accelerator, stack: &SoftwareStack) -> Result<Bytes, Failure> {
     let most = usable_hbm(stack, chip.memory_capacity()).gib();
     if (0.0..most).contains(&gib) {

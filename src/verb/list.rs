@@ -93,7 +93,7 @@ pub fn run_list(arguments: &ListArguments, call: &Call) -> Result<(), Failure> {
 
 type ListFunction = (TextTable, Vec<Value>);
 
-/// Reads all files of a kind and returns their number.
+/// A function that reads all files of a kind and returns their number.
 type CountFunction = fn() -> Result<usize, Failure>;
 
 /// The kinds of built-in files, with a function that reads and counts them.
@@ -132,13 +132,14 @@ fn list_models() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// Returns numbers as text, each once.
+/// Returns distinct numbers as text, ascending, with commas between.
 fn list_distinct(numbers: impl Iterator<Item = u64>) -> String {
     let distinct: BTreeSet<u64> = numbers.collect();
     distinct.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A model as an entry of the list. Heads are those of its layers with attention; the most, if they differ.
+/// Returns a model as an entry of the list. If its layers have different numbers of attention heads, the entry has the
+/// largest.
 pub fn entry_of_model(name: &str, m: &Model) -> Result<Value, Failure> {
     let parameters = TrainingGraph::new(m, &Lowering::new(m)).or_other()?.parameters().per_device_count();
     let (heads, kv_heads) = m.attention_heads().last().copied().unwrap_or((m.heads, m.kv_heads));
@@ -150,7 +151,7 @@ pub fn entry_of_model(name: &str, m: &Model) -> Result<Value, Failure> {
     }))
 }
 
-/// The meaning of the columns of families.
+/// Explanation of the columns for families.
 const HOW_CHECKED: &str = "checked: checkpoints whose config.json gives the published number of parameters, exactly \
     (exact) or to the published digits (digits). active: checkpoints whose parameters per token are the published \
     ones. formula: operations per token are derived from the published sizes. In every family, even without \
@@ -267,7 +268,7 @@ fn list_fabrics() -> Result<ListFunction, Failure> {
     Ok((table, entries))
 }
 
-/// A number of devices; `None` if the outermost tier is a switch of unstated size.
+/// Returns a number of devices; `None` if it is unlimited, because the outermost tier is a switch of unstated size.
 fn limited_devices(devices: u32) -> Option<u32> {
     (devices != u32::MAX).then_some(devices)
 }
@@ -341,7 +342,7 @@ fn list_techniques() -> Result<ListFunction, Failure> {
     for name in Preset::built_in_names() {
         let preset = Preset::load(&name).or_other()?;
         let default = |(key, parameter): (&String, &PresetParameter)| format!("{key}={}", parameter.default);
-        // Parameters that follow from others are left to --format json.
+        // Parameters that follow from others appear only under --format json.
         let follows = |parameter: &PresetParameter| {
             let text = parameter.default.to_string();
             text.split_whitespace().any(|word| preset.parameters.contains_key(word))
@@ -378,7 +379,7 @@ fn list_constants() -> ListFunction {
     (table, entries)
 }
 
-/// The fields of a chip and a fabric with their values, and further fields that their files may have.
+/// Lists the fields of a chip and a fabric with their values, and further fields that their files may have.
 fn list_dimensions(arguments: &ListArguments, files: &Files) -> Result<ListFunction, Failure> {
     let chip = chip_document(&arguments.chip, files)?;
     let name = chip.build_accelerator().or_input()?.name;

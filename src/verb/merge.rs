@@ -34,7 +34,7 @@ pub struct MergeArguments {
     format: Format,
 }
 
-/// Runs the verb: merges, writes the directory, and prints the answer of a sweep.
+/// Runs the verb: merges the parts of a sweep or a search, writes the directory, and prints the answer.
 pub fn run_merge(arguments: &MergeArguments, call: &Call) -> Result<(), Failure> {
     if let Some(part) = arguments.parts.iter().find(|directory| is_part(directory)) {
         if let Some(swept) =

@@ -1,4 +1,4 @@
-//! `coplace pareto`: draws and lists the front of one quantity against another.
+//! `coplace pareto`: draws and lists the Pareto front of one quantity against another.
 
 mod serving;
 
@@ -74,7 +74,7 @@ fn parse_axis(name: &str) -> Result<String, String> {
     }
 }
 
-/// The quantity of designs that an option names.
+/// Returns the quantity of designs that an option names; `None` without the option.
 fn quantity_of(flag: &str, name: Option<&String>) -> Result<Option<FrontQuantity>, Failure> {
     let Some(name) = name else { return Ok(None) };
     let known = || FrontQuantity::NAMES.map(|(name, _)| name).join(", ");
@@ -149,7 +149,7 @@ fn write_figure(arguments: &ParetoArguments, figure: &Figure) -> Result<Vec<Stri
     Ok(written.iter().map(|path| path.display().to_string()).collect())
 }
 
-/// The requested axes. Fails if two are equal, or if no design has a value.
+/// Returns the requested axes. Fails if two are equal, or if no design has a value on an axis.
 fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<FrontAxes, Failure> {
     let own = runs
         .first()
@@ -188,7 +188,7 @@ fn requested_axes(arguments: &ParetoArguments, runs: &[SearchRun]) -> Result<Fro
     Ok(axes)
 }
 
-/// The front of each run, all measured with the same scales.
+/// The front of each run. The same scales apply to all fronts.
 fn fronts_of_runs(runs: &[SearchRun], axes: FrontAxes) -> Vec<RunFront<'_>> {
     let fronts: Vec<Vec<&DesignRow>> =
         runs.iter().map(|run| axes.front_designs(&run.designs, &run.step_scope())).collect();
@@ -226,7 +226,7 @@ fn answer_text(answer: &ParetoAnswer<'_>, runs: &[SearchRun], axes: FrontAxes) -
             front.front.len()
         ));
         let own = run.axes_of_front();
-        // The front of three quantities has the fronts of any two.
+        // A front of three quantities contains the fronts of any two of them.
         if !axes.all_quantities().all(|quantity| own.all_quantities().any(|of| of == quantity)) {
             text.push_str(&fold_line(&format!(
                 "Searched for {}: these are the best of the designs that it evaluated, and no Pareto front.",

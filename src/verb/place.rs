@@ -57,7 +57,7 @@ pub fn run_place(arguments: &PlaceArguments, call: &Call) -> Result<(), Failure>
     failure::all_faults(faults)
 }
 
-/// The word of a status in records.
+/// Returns the word for a status in records.
 fn word_of_status(status: &SolveStatus) -> &'static str {
     match status {
         SolveStatus::Optimal => "optimal",
@@ -66,7 +66,7 @@ fn word_of_status(status: &SolveStatus) -> &'static str {
     }
 }
 
-/// Solves one file, in the format that its keys show.
+/// Solves one file. Its keys decide its format.
 fn place_file(call: &Call, path: &Path, format: Format) -> Result<(), Failure> {
     let file = path.display().to_string();
     match sim::files::text::read_text(path) {
@@ -76,7 +76,7 @@ fn place_file(call: &Call, path: &Path, format: Format) -> Result<(), Failure> {
         Ok(text) if interop::nest::NestInstance::is_nest_instance(&text) => {
             nest::place_nest_text(call, &text, &file, format)
         }
-        // PHAZE's reader also names a file that cannot be read.
+        // PHAZE's reader also reports a file that cannot be read.
         _ => phaze::place_phaze_file(call, path, format),
     }
 }

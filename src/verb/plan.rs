@@ -51,7 +51,7 @@ enum LinkEnds {
 /// Most tokens of a training.
 const MOST_TOKENS: f64 = 1e18;
 
-/// Tokens: a whole number, or a number with K, M, B or T behind it.
+/// Parses a number of tokens: a number, which K, M, B or T may follow.
 fn parse_tokens(text: &str) -> Result<u64, String> {
     let units = [("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)];
     let ends = |unit: &str| text.strip_suffix(unit).or_else(|| text.strip_suffix(&unit.to_lowercase()));
@@ -64,7 +64,7 @@ fn parse_tokens(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A price in USD.
+/// Parses a price in USD.
 fn parse_price(text: &str) -> Result<f64, String> {
     let price = text.parse::<f64>().ok().filter(|price| (0.0..=1e6).contains(price));
     price.ok_or_else(|| "must be from 0 to 1e6 USD, such as 2.5".to_owned())
@@ -163,7 +163,7 @@ pub struct PlanArguments {
 }
 
 impl PlanArguments {
-    /// The same, with texts that stand in for files of the same names.
+    /// Returns the same arguments, with texts that replace files of the same names.
     pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
         self.job.files.clone_from(files);
         self
@@ -258,8 +258,8 @@ impl PlanArguments {
     }
 }
 
-/// A budget that no plan meets is the user's to mend: why, and the smallest that would do. A model that does not fit
-/// without the budget either is a result.
+/// Fails if the requested headroom is the reason why no plan fits, with the explanation of the answer. A model that
+/// does not fit without the headroom either is a result, not a failure.
 pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> Result<(), Failure> {
     let Some((_, lack)) = &answer.nearest else { return Ok(()) };
     let fits_without = answer.enough.unwrap_or(lack.need).0 <= lack.have.0.saturating_add(job.headroom.0);
@@ -270,7 +270,8 @@ pub fn unmet_budget(question: &Question, job: &Job<'_>, answer: &PlanAnswer) -> 
     Err(failure::option_failure("--headroom-gib", question.software.headroom_gib, why, ""))
 }
 
-/// Searches the fastest plans of a space that the framework documents.
+/// Searches the fastest plans of a space: by the bad ends of their steps with --robust, otherwise among the plans that
+/// the framework documents.
 fn search_space(
     arguments: &PlanArguments,
     job: &Job<'_>,
@@ -288,7 +289,8 @@ fn search_space(
     found.or_input()
 }
 
-/// Searches the fastest plans, with the best offloaded fraction if a technique leaves it open.
+/// Searches the fastest plans for the best offloaded fraction, if a technique leaves it open. Returns `None` if none is
+/// open, or if no plan fits.
 fn search_with_fractions(
     call: &Call,
     (arguments, question): (&PlanArguments, &Question),
@@ -320,7 +322,7 @@ fn write_piper_instance(
     answer::write_text(call, &instance.to_json_string())
 }
 
-/// Maps the ranks of the listed plans to the links. Empty if the search was stopped.
+/// Maps the ranks of the listed plans to the links. Returns nothing if the search was stopped.
 fn map_ranks(arguments: &PlanArguments, job: &Job<'_>, answer: &mut PlanAnswer) -> Result<Vec<RankMapping>, Failure> {
     if answer.stopped.is_some() {
         if arguments.map_ranks || job.fabric.links_differ() {
@@ -332,9 +334,9 @@ fn map_ranks(arguments: &PlanArguments, job: &Job<'_>, answer: &mut PlanAnswer) 
     map_plans(job, answer, which).or_input()
 }
 
-/// The space to search, and the space of the neighbours of the best plan. Both are the requested space, restricted to
-/// what the framework can run where that differs from the planner's defaults. The restriction is dropped if it leaves
-/// no plan.
+/// Returns the space to search, and the space of the neighbours of the best plan. Both are the requested space,
+/// restricted to the framework's choices where these differ from the planner's defaults. The restriction is dropped if
+/// it leaves no plan. With `everything`, the space to search is widened to all choices, and only `emit` restricts it.
 pub fn requested_spaces(
     emit: Option<EmitTarget>,
     everything: bool,
@@ -353,13 +355,13 @@ pub fn requested_spaces(
         let space = narrow(&asked, own);
         return (space.clone(), space);
     }
-    // To be written, the plan must be one that the framework can run.
+    // A plan that is to be written must be one that the framework can run.
     let own = if emit.is_some() { PlanSpace { activations: None, ..own } } else { PlanSpace::default() };
     let asked = narrow(asked, own);
     (PlanSpace::full(job, &asked, policies.unwrap_or_else(default_policies)), asked)
 }
 
-/// Prints the best plan in a framework's configuration.
+/// Prints the fastest plan that a framework can express, as the framework's configuration.
 fn write_best_plan(
     call: &Call,
     question: &Question,
@@ -376,7 +378,8 @@ fn write_best_plan(
     write::write_first_expressible(call, framework, question, job, &answer.best, &mappings)
 }
 
-/// The best plans, and the neighbours of the first unless the search was stopped. Writes the trace.
+/// Returns the record of the best plans, with the neighbours of the first one unless the search was stopped. Writes the
+/// trace.
 fn list_plans(
     (arguments, question, limit): (&PlanArguments, &Question, &stop::StopLimit),
     job: &Job<'_>,
@@ -387,7 +390,7 @@ fn list_plans(
     let first = answer.best.first().filter(|_| stopped.is_none());
     let around = first.map(|best| neighbours(job, asked, best)).transpose().or_input()?;
     let mut record = PlannedAnswer::from_answer(job, question.model(), answer, &around.unwrap_or_default());
-    // The margin for the chance is part of the memory that plans may use.
+    // The margin that --fit adds to the headroom counts as memory that plans may use.
     let [margin, asked_free] = [job.headroom.gib(), question.software.headroom_gib];
     record.headroom_gib = asked_free;
     record.capacity_gib = record.capacity_gib.map(|capacity| capacity + margin - asked_free);
@@ -449,7 +452,7 @@ fn write_trace(arguments: &PlanArguments, question: &Question, timeline: &Timeli
     files::write_file(file, stage_trace::timeline_trace(&title, timeline).as_bytes()).or_unwritable()
 }
 
-/// The fabric with the measured links between its nodes or devices, where there are any.
+/// Puts the measured links, if any are given, between the fabric's nodes or devices.
 fn fabric_with_links(arguments: &PlanArguments, question: &Question, whole: Fabric) -> Result<Fabric, Failure> {
     let Some(path) = &arguments.links else { return Ok(whole) };
     let between_devices = arguments.links_between == LinkEnds::Devices;

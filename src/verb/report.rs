@@ -20,7 +20,7 @@ use sim::hardware::ChipTemplate;
 use sim::units::Bytes;
 use std::path::PathBuf;
 
-/// Chips that every page draws beside that of the run.
+/// Chips that every page draws beside the chip of the run.
 const BESIDE: [&str; 2] = ["tpu_v4", "h100_80gb_sxm"];
 
 /// Write a run as one HTML page without external resources: the answer, the chip, the designs, the kernels, the step
@@ -83,7 +83,8 @@ pub fn run_report(arguments: &ReportArguments, call: &Call) -> Result<(), Failur
     }
     let subject = PageSubject::read_from(&arguments.run).or_input()?;
     if subject.kind == AnsweringVerb::Search {
-        // A run whose files are not its own is none; one of an older version that has no chip lacks something.
+        // A directory with files of another run is an error. A run of an older version without a chip only gives an
+        // incomplete page.
         match SearchRun::read_chip(&arguments.run) {
             Ok(_) | Err(RunError::NoChip { .. }) => {}
             Err(error) => return Err(error).or_input(),
@@ -155,7 +156,8 @@ fn write_page(arguments: &ReportArguments, page: Page, call: &Call) -> Result<()
     }
 }
 
-/// The parts of the job. A wrong argument is an error. If a part that the run names is gone, the page omits it.
+/// Returns the parts of the job. A wrong argument is an error. If a part that the run names is gone, the page omits the
+/// part.
 fn job_parts(
     arguments: &ReportArguments,
     subject: &PageSubject,
@@ -176,7 +178,7 @@ fn job_parts(
     }
 }
 
-/// The parts of the question, except those that are given in place of its own.
+/// Returns the parts of the question; arguments replace the parts that they name.
 fn parts_of_question(arguments: &ReportArguments, subject: &PageSubject) -> Result<JobParts, Failure> {
     let mut question = subject.asked.clone().unwrap_or_else(|| question_of_names(subject));
     let ReportArguments { model, chip, fabric, stack, .. } = arguments;
@@ -193,7 +195,7 @@ fn parts_of_question(arguments: &ReportArguments, subject: &PageSubject) -> Resu
     JobParts::read(&question, Ok)
 }
 
-/// The question of an older answer, which keeps no more than the names of its parts.
+/// Makes the question of an older answer, which records only the names of its parts.
 fn question_of_names(subject: &PageSubject) -> Question {
     let JobNames { model, chip, fabric, stack } = &subject.names;
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -219,7 +221,8 @@ fn question_of_names(subject: &PageSubject) -> Question {
     }
 }
 
-/// The chip of the run and the others beside it, each once.
+/// Returns the dies of the run's chip and of the chips beside it, each once. A chip without known dies is noted in
+/// `left_out`.
 fn chip_dies(parts: Option<&JobParts>, left_out: &mut Vec<String>) -> Result<Vec<PageDie>, Failure> {
     let mut dies = Vec::new();
     if let Some(parts) = parts {

@@ -76,7 +76,7 @@ struct AnswerLayer {
     report: LayerReport,
 }
 
-/// Runs the verb: counts, prints, writes the report.
+/// Runs the verb: counts, writes the report, and prints.
 pub fn run_scalesim(arguments: &ScaleSimArguments, call: &Call) -> Result<(), Failure> {
     let name = arguments.config.display().to_string();
     let config =

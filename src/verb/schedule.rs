@@ -1,4 +1,4 @@
-//! `coplace schedule`: solves operator-schedule instances with proof, under both pairings.
+//! `coplace schedule`: solves operator-schedule instances with proof, with and without pairing of cores.
 
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
@@ -56,7 +56,7 @@ pub struct ScheduleArguments {
     format: Format,
 }
 
-/// A parser of one of `names`. A value that this build lacks is refused with the cure.
+/// Makes a parser of one of `names`. A value that this build lacks is refused with the cure.
 fn parse_named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     names: &'static [&'static str],
 ) -> impl TypedValueParser<Value = T> {
@@ -162,8 +162,8 @@ impl ScheduleAnswer {
         }
     }
 
-    /// Adopts the schedule of the same operators under the stricter rule, if it is shorter: cores paired by index
-    /// satisfy the looser pairing too. `stored` is the file's entry for this rule.
+    /// Adopts the schedule of the same operators under the stricter rule, if it is shorter: a schedule with cores
+    /// paired by index is also valid without pairing. `stored` is the file's entry for the looser rule.
     fn adopt_shorter(&mut self, stricter: &Self, stored: Option<StoredAnswer>) {
         if stricter.makespan >= self.makespan {
             return;
@@ -179,8 +179,8 @@ impl ScheduleAnswer {
     }
 }
 
-/// The makespan in the file, if it cannot be true: it is below the lower bound, or claimed optimal although `makespan`
-/// is shorter.
+/// Returns the makespan in the file if it cannot be true: if it is below the lower bound, or claimed optimal although
+/// `makespan` is shorter.
 fn stated_makespan_fault(stored: Option<StoredAnswer>, makespan: u64, lower_bound: u64) -> Option<u64> {
     let untrue = |stored: &StoredAnswer| stored.makespan < lower_bound || stored.proved && stored.makespan > makespan;
     stored.filter(untrue).map(|stored| stored.makespan)

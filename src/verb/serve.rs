@@ -1,5 +1,5 @@
-//! `coplace serve`: the deployment of a model on a cluster that generates most tokens within a service level, on given
-//! chips or on the best chip of a space.
+//! `coplace serve`: finds the deployment of a model with the most tokens per second on a cluster within a service
+//! level, on given chips or on the best chip of a space.
 
 mod asked;
 mod baselines;
@@ -65,7 +65,7 @@ pub enum CacheFormat {
     Fp8,
 }
 
-/// Most cases of a call.
+/// Most cases (combinations of limits and lengths) of a call.
 const MOST_CASES: usize = 1000;
 
 /// Find the deployment that serves most tokens within limits on the time to the first token and between tokens
@@ -193,7 +193,7 @@ fn product_format(text: &str) -> Result<ServedProduct, String> {
     })
 }
 
-/// Parses a positive time.
+/// Parses a positive time in milliseconds.
 fn milliseconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
@@ -209,11 +209,11 @@ fn weight(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The answers of a call, with every deployment.
+/// The answers of a call, with the points of every deployment.
 struct PricedCases {
     cases: Vec<ServedCase>,
     points: Vec<ServedPoint>,
-    /// The found chip of the best case.
+    /// The files of the chip that was found in the best case.
     found: FoundFiles,
 }
 
@@ -224,7 +224,7 @@ pub fn run_serve(arguments: &ServeArguments, call: &Call) -> Result<(), Failure>
     answer_deployments(&question, show, arguments.out.as_deref(), call)
 }
 
-/// How an answer is shown.
+/// The form in which an answer is shown.
 #[derive(Clone, Copy)]
 pub struct AnswerForm<'a> {
     /// Most deployments of a case.
@@ -277,13 +277,14 @@ pub fn answer_deployments(
     answer::write_answer(call, show.format, &Versioned::with_schema_one(&all), |_| files(report::serving_cases(&all)))
 }
 
-/// Keeps the best deployments of every case.
+/// Keeps at most `most` of the best deployments in every case.
 fn keep_best(cases: &mut [ServedCase], most: usize) {
     let answers = cases.iter_mut().filter_map(|case| case.answer.as_mut());
     answers.for_each(|answer| answer.choices.truncate(most));
 }
 
-/// Prices every case. One that nothing serves has a reason; if none serves at all, the last reason is the failure.
+/// Prices every case. A case that no plan serves has a reason. If no case can be served, the last reason is the
+/// failure.
 fn price_cases(loaded: &LoadedDeployment<'_>, call: &Call) -> Result<PricedCases, Failure> {
     let count = loaded.question().count_cases();
     if count > MOST_CASES {

@@ -1,5 +1,5 @@
-//! Parts: runs a sweep or a search in several processes, by hand or as a Slurm job array with a final job that merges
-//! them.
+//! Runs a sweep or a search in several parts, each in a process of its own, by hand or as a Slurm job array with a
+//! final job that merges them.
 
 use super::job::count_up_to;
 use crate::failure::{self, Failure, OrOther, OrUnwritable};
@@ -35,7 +35,7 @@ pub struct PartArguments {
 /// The answer of a submission.
 #[derive(Serialize)]
 pub struct SubmitAnswer {
-    /// Number of parts.
+    /// Number of all parts.
     parts: u32,
     /// The parts that are submitted now.
     submitted: Vec<u32>,
@@ -70,14 +70,15 @@ pub struct SlurmBatch<'a> {
     pub state: &'a dyn Fn(Shard, &Path) -> Result<PartState, Failure>,
 }
 
-/// The state of a part.
+/// The state of a part; `Lacking` covers missing and incomplete parts.
 pub enum PartState {
     Complete,
     Running,
     Lacking,
 }
 
-/// Directory of the parts. It lies beside that of the whole, which must hold nothing else.
+/// Returns the directory of the parts. It lies beside the directory of the merged result, because that one must hold
+/// nothing else.
 pub fn parts_directory(out: &Path) -> PathBuf {
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     out.with_file_name(format!("{name}.parts"))
@@ -116,7 +117,7 @@ impl SlurmBatch<'_> {
                 &array,
             )?)
         };
-        // The merge runs in any case. It reports a part that is missing.
+        // The merge runs even if a part failed, and then reports the missing part.
         let mut after = vec!["--job-name=coplace-merge".to_owned(), "--requeue".to_owned(), log("merge.log")];
         after.extend(job.iter().map(|job| format!("--dependency=afterany:{job}")));
         let merge_job = self.submit_script(&after, &merge)?;
@@ -135,7 +136,7 @@ impl SlurmBatch<'_> {
         let question = [self.verb.to_owned(), "--question".to_owned(), question];
         let words: Vec<String> = question.into_iter().chain(self.words.iter().cloned()).collect();
         let part = format!("\"${{SLURM_ARRAY_TASK_ID}}/{}\"", self.parts);
-        // The shell fills in the number of the part, and nothing else.
+        // The shell must expand the number of the part, and nothing else.
         let out = quote_for_shell(&out).replace("${SLURM_ARRAY_TASK_ID}", "'\"${SLURM_ARRAY_TASK_ID}\"'");
         Ok(self.sbatch_script(&format!("{} {} --shard {part} --out {out}", executable_path()?, all_parts(&words))))
     }
@@ -151,7 +152,7 @@ impl SlurmBatch<'_> {
         )))
     }
 
-    /// A script for `sbatch` that runs in the directory of submission.
+    /// Makes a script for `sbatch` that runs `command` in the directory of submission.
     fn sbatch_script(&self, command: &str) -> String {
         format!(
             "#!/bin/sh\n# Written by coplace {} --slurm. May be killed, requeued and run again at any time.\n\
@@ -183,7 +184,7 @@ impl SlurmBatch<'_> {
                 "",
             ));
         }
-        // The name of the cluster follows after a `;`.
+        // sbatch may print the name of the cluster after the number and a `;`.
         let number = said(&output.stdout);
         Ok(number.split(';').next().unwrap_or_default().to_owned())
     }

@@ -13,15 +13,15 @@ const INTERRUPTED: i32 = 130;
 /// Largest limit that a clock can represent.
 const LONGEST: f64 = 1e9;
 
-/// The limits of a search.
+/// Decides when a search must stop: at a time limit, or when the call is asked to.
 pub struct StopLimit {
     control: CallControl,
     end: Option<(Instant, f64)>,
 }
 
 impl StopLimit {
-    /// Starts the time limit, if there is one. The program handles Ctrl-C and SIGTERM: the first signal stops the
-    /// search, the second ends the program.
+    /// Starts the time limit, if there is one. In the program, it also handles Ctrl-C and SIGTERM: the first signal
+    /// stops the search, the second ends the program. Fails if the limit is not positive or above 1e9 seconds.
     pub fn new(call: &Call, seconds: Option<f64>) -> Result<Self, Failure> {
         if let Some(seconds) = seconds.filter(|seconds| !(*seconds > 0.0 && *seconds <= LONGEST)) {
             let limit = format!("must be above 0 and at most {LONGEST} seconds; give a limit, or leave it out");
@@ -54,7 +54,7 @@ impl StopLimit {
     }
 }
 
-/// Handles Ctrl-C and SIGTERM in the program. Another program that calls this one handles its own signals.
+/// Handles Ctrl-C and SIGTERM in the program itself. A program that calls this one handles its own signals.
 fn handle_signals(call: &Call, handler: impl FnMut() + Send + 'static) {
     if !call.is_of_program() {
         return;
@@ -65,8 +65,9 @@ fn handle_signals(call: &Call, handler: impl FnMut() + Send + 'static) {
     }
 }
 
-/// The number of stored designs of a sweep. In the program, Ctrl-C and SIGTERM end it at once and print the number. A
-/// call from another program ends with an incomplete answer that names it. The store loses nothing.
+/// Counts the stored designs of a sweep. In the program itself, Ctrl-C and SIGTERM print the number and end the
+/// program, after a commit in progress. A call from another program ends with an incomplete answer that states the
+/// number. The store loses nothing.
 pub struct KeptCounter {
     kept: Arc<Mutex<u64>>,
     control: CallControl,
@@ -74,7 +75,7 @@ pub struct KeptCounter {
 }
 
 impl KeptCounter {
-    /// Starts with `kept` stored designs. `words` describes a number.
+    /// Starts the count with `kept` stored designs. `words` turns the number into a message.
     pub fn new(call: &Call, kept: u64, words: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
         let count = Self { kept: Arc::new(Mutex::new(kept)), control: call.control.clone(), words: Arc::new(words) };
         let (known, words) = (Arc::clone(&count.kept), Arc::clone(&count.words));
@@ -91,7 +92,8 @@ impl KeptCounter {
     /// Stores designs with `store`, which returns the number of all stored designs.
     ///
     /// # Errors
-    /// Those of `store`; the number stays as it was. An incomplete answer, if the call was asked to stop.
+    /// Those of `store`, after which the number is unchanged. An incomplete answer if the call was asked to stop; the
+    /// designs are stored and counted all the same.
     pub fn count_stored(&self, store: impl FnOnce() -> Result<u64, Failure>) -> Result<u64, Failure> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = store()?;

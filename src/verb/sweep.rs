@@ -93,7 +93,7 @@ pub struct SweepAnswer {
 pub struct SweepProcessCounts {
     /// Number of decided designs.
     designs: u64,
-    /// Time for these designs.
+    /// Time for these designs, in seconds.
     seconds: f64,
 }
 
@@ -106,7 +106,7 @@ impl SweepArguments {
 }
 
 impl SweepArguments {
-    /// The same, with texts that stand in for files of the same names.
+    /// Returns the same arguments, with texts that replace files of the same names.
     pub fn with_files(mut self: Box<Self>, files: &Files) -> Box<Self> {
         self.posed.files.clone_from(files);
         self
@@ -199,7 +199,7 @@ fn usual_directory(question: &SearchQuestion, posed: &SearchRequest, facts: &Swe
 
 /// The question, space and part of a sweep.
 pub fn sweep_facts(question: &SearchQuestion, shard: Shard) -> SweepFacts {
-    // PHAZE's dimensions are columns of every design.
+    // PHAZE's dimensions are columns of every design already.
     let column = !matches!(question.study.space.chips, Chips::Phaze(_));
     let dials = question.space.listed_dimensions();
     SweepFacts {
@@ -217,7 +217,8 @@ pub fn sweep_facts(question: &SearchQuestion, shard: Shard) -> SweepFacts {
     }
 }
 
-/// Opens the store of a directory: a new one, or with `resume` the existing one.
+/// Opens the store of a directory: a new one, or the existing one with `resume`. Fails if a store exists and `resume`
+/// is not set.
 fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<SweepStore, Failure> {
     if !directory.join(STORE).exists() {
         return SweepStore::create_in(directory, facts).or_unwritable();
@@ -231,7 +232,7 @@ fn open_store(directory: &Path, facts: &SweepFacts, resume: bool) -> Result<Swee
     Err(failure::option_failure("--out", &at, format!("holds {found} of {wanted} designs of this sweep"), cure))
 }
 
-/// Marks an error of an existing store: wrong input, unless the disk is full or broken.
+/// Marks an error of an existing store: wrong input, unless a write failed because the disk is full or broken.
 trait OrDamaged<T> {
     fn or_damaged(self) -> Result<T, Failure>;
 }
@@ -249,7 +250,7 @@ impl<T> OrDamaged<T> for Result<T, SweepStoreError> {
 #[derive(Clone, Copy)]
 pub struct PreparedSweep<'a> {
     pub question: &'a SearchQuestion,
-    /// By the fabrics of the space.
+    /// One job per fabric of the space.
     pub jobs: &'a [Job<'a>],
     pub prepared: &'a [PreparedJob<'a>],
 }
@@ -346,7 +347,8 @@ impl<'a> PreparedSweep<'a> {
         Ok(SweepAnswer::new(summary, store, this_run, (Some(record), files)))
     }
 
-    /// The best design with the figures of its step, and its files.
+    /// Returns the best design with the figures of its step, and its files; `None` and no files if no design is
+    /// feasible.
     fn best_design(&self, summary: &SweepSummary, digest: &str) -> Result<(Option<BestDesign>, FoundFiles), Failure> {
         let Some(row) = &summary.best else {
             return Ok((None, FoundFiles::default()));

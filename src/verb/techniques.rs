@@ -164,7 +164,7 @@ pub fn run_techniques(arguments: &TechniquesArguments, call: &Call) -> Result<()
         TechniqueComparison::compare_techniques(&setting, &lists, arguments.sort.order())
     });
     let answer = TechniqueComparison { recompute_best: command_of_best(arguments, &plan), ..compared.or_input()? };
-    // Some of several techniques may be impossible. If all requested ones are, there is nothing to compare.
+    // Some requested techniques may be impossible. If all are, there is nothing to compare.
     let asked = answer.rows.iter().skip(1);
     if let (Some(why), true) =
         (asked.clone().find_map(|row| row.refused.as_ref()), asked.into_iter().all(|row| row.result.is_none()))
@@ -235,7 +235,8 @@ fn command_of_best(arguments: &TechniquesArguments, plan: &TrainingPlan) -> Stri
     words
 }
 
-/// Returns the data-parallel replicas: as given, or what the other degrees leave of the devices.
+/// Returns the data-parallel replicas: as given, or the devices divided by the other degrees. Fails if the degrees do
+/// not fit the devices.
 fn data_degree(arguments: &TechniquesArguments) -> Result<u32, Failure> {
     let Some(devices) = arguments.devices else { return Ok(arguments.data.unwrap_or(1)) };
     let others = u64::from(arguments.tensor) * u64::from(arguments.pipeline) * u64::from(arguments.context);

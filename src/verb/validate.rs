@@ -137,7 +137,7 @@ pub fn run_validate(arguments: &ValidateArguments, call: &Call) -> Result<(), Fa
     failure::all_faults(faults)
 }
 
-/// The directories of chips and stacks.
+/// Returns the options with the directories of chips and stacks. Fails if one is no directory.
 fn validate_options(arguments: &ValidateArguments) -> Result<validate::ValidateOptions, Failure> {
     if let Some(directory) = arguments.stacks.as_ref().filter(|directory| !directory.is_dir()) {
         let cure = "give the one that holds the stacks' files (megatron.toml, ...)";
@@ -224,7 +224,7 @@ fn validate_intervals(table: Option<&Path>, call: &Call) -> Result<(), Failure> 
 /// Most faulty rows of a file that standard error names.
 const NAMED: usize = 5;
 
-/// The list of written files.
+/// The paths of the written files.
 fn list_written(arguments: &ValidateArguments, drawn: Vec<PathBuf>) -> Vec<String> {
     let tables = [&arguments.predictions, &arguments.breakdown].into_iter().flatten().map(|file| file.to_path_buf());
     tables.chain(drawn).map(|p| p.display().to_string()).collect()

@@ -1,8 +1,9 @@
 //! One training step of a given plan on given hardware under given software: its time, and the parts of that time.
 //!
-//! It works in two steps, so that a search can afford many plans: profiles per segment, and a closed form per plan. A
-//! profile is the cost of one micro-batch on one device. It depends only on the tensor- and context-parallel degrees,
-//! the micro-batch, the sequence and the activation policy.
+//! The model works in two steps, so that a search can afford many plans. First, each segment of the model gets a
+//! profile: the cost of one micro-batch on one device. A closed form then combines the profiles for each plan. Plans
+//! with the same lowering (tensor-, context- and expert-parallel degrees, micro-batch, sequence length, formats) and
+//! the same activation policy share profiles.
 
 mod communication;
 #[cfg(test)]
@@ -74,7 +75,7 @@ use sim::units::Seconds;
 use thiserror::Error;
 use workloads::{LayoutError, TechniqueError, WorkloadError};
 
-/// A plan without a step time, with the reason.
+/// The reason why a plan has no step time.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum StepError {
     /// The plan breaks a rule of its layout.
@@ -108,10 +109,10 @@ impl From<WorkloadError> for StepError {
     }
 }
 
-/// The time of one optimizer step and its parts, on the device where it is longest. The parts sum to `total`.
+/// The time of one optimizer step and its parts, on a device that is busy longest. The parts sum to `total`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepTime {
-    /// From one optimizer update to the next.
+    /// Time from one optimizer update to the next.
     pub total: Seconds,
     /// Forward kernels of all micro-batches.
     pub forward: Seconds,
@@ -119,7 +120,7 @@ pub struct StepTime {
     pub backward: Seconds,
     /// Forward kernels recomputed in the backward pass.
     pub recompute: Seconds,
-    /// Waiting for the host to launch kernels.
+    /// Time in which the device waits for the host to launch kernels.
     pub host_bound: Seconds,
     /// Exposed tensor-parallel communication.
     pub tensor: Seconds,
@@ -129,7 +130,8 @@ pub struct StepTime {
     pub expert: Seconds,
     /// Exposed data-parallel communication: gradients, and weights under ZeRO.
     pub data: Seconds,
-    /// The part of the tied embedding's gradient sum, between the first and last stage, that follows the last pass.
+    /// Exposed sum of the tied embedding's gradients between the first and the last stage: the part after the last
+    /// pass.
     pub tied: Seconds,
     /// Exposed copies to and from the host.
     pub offload: Seconds,
@@ -175,7 +177,7 @@ pub enum StepPart {
 }
 
 impl StepPart {
-    /// Returns its name in tables and answers.
+    /// Returns the part's name in tables and answers.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -198,7 +200,7 @@ impl StepPart {
 }
 
 impl StepTime {
-    /// Returns the total and its parts.
+    /// Returns the total and its parts, the total first.
     #[must_use]
     pub fn all_parts(&self) -> [(StepPart, Seconds); 14] {
         [

@@ -13,9 +13,9 @@ pub struct TrainingPlan {
     pub layout: Layout,
     /// Micro-batch, global batch, sequence length.
     pub batch: Batch,
-    /// Activations that every stage keeps, recomputes or offloads.
+    /// The policies by which every stage keeps, recomputes or offloads activations.
     pub activations: StagePolicies,
-    /// How attention is computed.
+    /// The form of attention: fused or not.
     pub attention: Attention,
     /// Number formats.
     pub precision: Precision,
@@ -29,7 +29,7 @@ pub struct TrainingPlan {
 }
 
 impl TrainingPlan {
-    /// Returns the micro-batches per step and pipeline.
+    /// Returns the number of micro-batches per step and pipeline.
     #[must_use]
     pub fn micro_batches(&self) -> u64 {
         self.layout.micro_batches(&self.batch)

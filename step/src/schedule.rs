@@ -3,8 +3,8 @@
 use sim::pipeline::PipelineSchedule;
 use workloads::Layout;
 
-/// Returns the effective schedule. 1F1B over several chunks per stage is interleaved; without a pipeline all schedules
-/// are the same.
+/// Returns the effective schedule. 1F1B with several chunks per stage becomes interleaved 1F1B. Without a pipeline,
+/// every schedule becomes 1F1B.
 #[must_use]
 pub fn effective_schedule(layout: &Layout, schedule: PipelineSchedule) -> PipelineSchedule {
     match (schedule, layout.virtual_stages) {
@@ -14,9 +14,10 @@ pub fn effective_schedule(layout: &Layout, schedule: PipelineSchedule) -> Pipeli
     }
 }
 
-/// Returns the micro-batches that a stage passes through one chunk before it turns to the next. This is the least
-/// number from `p`, the stages, that divides `m` or leaves a remainder of at least `p`; `p` if there is none.
-/// Megatron-LM has this rule for `microbatch_group_size_per_vp_stage`.
+/// Returns the number of micro-batches that a stage passes through one chunk before it turns to the next chunk. With
+/// `p` stages and `m` micro-batches, this is the smallest number from `p` to `m` that divides `m` or leaves a remainder
+/// of at least `p`. If there is none, the function returns `p`. Megatron-LM has this rule for
+/// `microbatch_group_size_per_vp_stage`.
 #[must_use]
 pub fn interleaving_group(p: u32, m: u32) -> u32 {
     let p = p.max(1);

@@ -1,8 +1,9 @@
-//! PyTorch's autocast as a change of a lowered segment: which operators run in fp32, and the casts between them.
+//! PyTorch's autocast, applied to a lowered segment: which operators run in fp32, and the casts between types.
 //!
-//! Parameters are fp32, so embeddings and norms make fp32, and the residual stream is fp32. Products cast their inputs
-//! to 16 bits and keep the copy; norms and softmax run in fp32; other operators take the wider type of their inputs.
-//! Source: `aten/src/ATen/autocast_mode.cpp` and `tools/autograd/derivatives.yaml` of PyTorch 1.7 and 2.
+//! Parameters are fp32, so embeddings and norms produce fp32, and the residual stream is fp32. Products cast their
+//! inputs to 16 bits and keep the copy. Norms and softmax run in fp32. Other operators take the widest type of their
+//! inputs and parameters. Source: `aten/src/ATen/autocast_mode.cpp` and `tools/autograd/derivatives.yaml` of PyTorch
+//! 1.7 and 2.
 
 use crate::error::WorkloadError;
 use crate::graph::{
@@ -14,7 +15,7 @@ use crate::model::Model;
 use sim::kernel::{DataType, Direction, Elementwise, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// Refuses autocast where devices share layers: its casts beside their collectives are not modelled.
+/// Refuses autocast if devices share layers: casts next to the devices' collectives are not modelled.
 pub(crate) fn refuse_split_autocast(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let degrees = [
         ("tensor", lowering.tensor_parallel),
@@ -37,11 +38,11 @@ pub(crate) fn refuse_split_autocast(model: &Model, lowering: &Lowering) -> Resul
 enum OperatorType {
     /// 16 bits: products and fused attention.
     Narrow,
-    /// fp32: norms.
+    /// fp32: norms, and under PyTorch 1.7 also GELU.
     Wide,
-    /// fp32 from 16-bit scores, in one kernel.
+    /// Softmax: fp32 results from 16-bit scores, in one kernel.
     WideResult,
-    /// The wider type of its inputs and parameters.
+    /// The widest type of its inputs and parameters.
     Promoted,
     /// A loss, whose kernels convert logits themselves.
     Loss,
@@ -73,7 +74,7 @@ fn is_gelu(kernel: &Kernel) -> bool {
 }
 
 impl OperatorGraph {
-    /// Returns the segment under autocast. `wide_inputs` says whether the residual stream enters it in fp32.
+    /// Returns the segment under autocast. `wide_inputs` says whether the residual stream enters the segment in fp32.
     #[must_use]
     pub(crate) fn with_autocast(self, autocast: Autocast, wide_inputs: bool) -> Self {
         if autocast == Autocast::None || self.operand == DataType::Fp32 {
@@ -101,7 +102,7 @@ impl OperatorGraph {
     }
 }
 
-/// Gives an activation of the operand type fp32.
+/// Widens an activation and its gradient from the operand type to fp32. Other tensors stay as they are.
 fn widen_tensor(tensor: &mut TensorInfo, operand: DataType) {
     if tensor.role == TensorRole::Activation && tensor.gradient_bytes > Bytes::ZERO {
         let widened = |bytes: Bytes| Bytes(bytes.0 / operand.bytes().max(1)) * DataType::Fp32.bytes();
@@ -114,9 +115,9 @@ fn widen_tensor(tensor: &mut TensorInfo, operand: DataType) {
 struct CastWriter {
     autocast: Autocast,
     operand: DataType,
-    /// All tensors; casts are added behind them.
+    /// All tensors. New casts are appended.
     tensors: Vec<TensorInfo>,
-    /// The operators so far.
+    /// The operators rewritten so far.
     operators: Vec<OperatorNode>,
 }
 
@@ -131,7 +132,7 @@ impl CastWriter {
 
     fn add_operator(&mut self, mut op: OperatorNode) {
         let runs = OperatorType::of_operator(&op, self.autocast);
-        // Kernels were sized for the operand type.
+        // The kernels were sized for tensors in the operand type.
         let narrow = |tensors: &[TensorInfo], ids: &[TensorId]| -> Bytes {
             ids.iter().map(|id| narrow_bytes(&tensors[id.index()], self.operand)).sum()
         };
@@ -177,7 +178,7 @@ impl CastWriter {
         self.push_operator(op);
     }
 
-    /// Adds the cast of an operator's input to the other type; returns the copy.
+    /// Adds an operator that casts an input of `reader` to the other type. Returns the cast copy.
     fn add_cast(&mut self, reader: &OperatorNode, input: TensorId) -> TensorId {
         let source = &self.tensors[input.index()];
         let (from, numbers) = (source.bytes, narrow_bytes(source, self.operand).0 / self.operand.bytes().max(1));
@@ -241,7 +242,8 @@ impl CastWriter {
         }
     }
 
-    /// Lets an operator that keeps an fp32 copy of its input (eager RMS norms) keep an fp32 input itself.
+    /// Replaces the fp32 copy of an input that an operator keeps (eager RMS norms) by the input itself, if the input is
+    /// fp32.
     fn use_input_as_wide_copy(&mut self, op: &mut OperatorNode) {
         let Some(input) = op.inputs.first().copied().filter(|t| self.is_wide(*t)) else { return };
         for copy in op.outputs.clone() {
@@ -260,14 +262,15 @@ impl CastWriter {
     }
 }
 
-/// Returns the cast of so many `numbers`, which reads and writes these bytes. It takes as long in both directions.
+/// Returns the kernel that casts `numbers` numbers, with the bytes that it reads and writes. Both directions of a cast
+/// have the same cost.
 fn convert_step(label: &str, numbers: u64, [read, written]: [Bytes; 2]) -> KernelStep {
     let (function, direction) = (ElementwiseFunction::Convert, Direction::Forward);
     let kernel = Kernel::Elementwise(Elementwise { function, direction, elements: numbers, read, written });
     KernelStep { label: label.to_owned(), kernel, axis: None }
 }
 
-/// Returns the bytes that a tensor has in the operand type.
+/// Returns the bytes of a tensor if it were in the operand type.
 fn narrow_bytes(tensor: &TensorInfo, operand: DataType) -> Bytes {
     match tensor.role {
         TensorRole::Wide => Bytes(tensor.bytes.0 / DataType::Fp32.bytes()) * operand.bytes(),
@@ -275,7 +278,7 @@ fn narrow_bytes(tensor: &TensorInfo, operand: DataType) -> Bytes {
     }
 }
 
-/// Lets an operator read `new` wherever it reads `old`.
+/// Makes an operator read `new` wherever it reads `old`.
 fn replace_tensor(op: &mut OperatorNode, old: TensorId, new: TensorId) {
     replace_all(&mut op.inputs, old, new);
     for chain in &mut op.backward {
@@ -290,7 +293,7 @@ fn replace_all(ids: &mut [TensorId], old: TensorId, new: TensorId) {
     ids.iter_mut().filter(|id| **id == old).for_each(|id| *id = new);
 }
 
-/// Scales what vector kernels read and write by the bytes now over those before.
+/// Scales the bytes that vector kernels read and write by the ratio of a tensor's bytes now to those before.
 fn scale_steps<'s>(steps: impl Iterator<Item = &'s mut KernelStep>, [read, written]: [[Bytes; 2]; 2]) {
     let scaled = |bytes: Bytes, [now, before]: [Bytes; 2]| match before {
         Bytes::ZERO => bytes,

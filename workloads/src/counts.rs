@@ -16,7 +16,8 @@ impl Model {
         self.heads * self.head_dim
     }
 
-    /// Returns the total width of all key heads, and of all value heads unless attention is latent.
+    /// Returns the total width of all key heads. Value heads have the same width, unless [`Self::value_dim`] differs
+    /// from `head_dim`.
     #[must_use]
     pub fn kv_width(&self) -> u64 {
         self.kv_heads * self.head_dim
@@ -35,8 +36,8 @@ impl Model {
         self.heads * self.value_dim()
     }
 
-    /// Returns the widths that tensor parallelism divides: of the MLP or one expert, the shared expert, and leading
-    /// layers' MLPs.
+    /// Returns the widths that tensor parallelism divides: the MLP or one expert, the shared expert, the MLP beside
+    /// experts, and the MLPs of layer kinds with a width of their own.
     pub(crate) fn mlp_widths(&self) -> impl Iterator<Item = u64> {
         let shared = self.experts.and_then(|experts| experts.shared).map(|shared| shared.ffn);
         let others = self.layer_kinds().into_iter().filter_map(|(kind, _)| match kind.feed {
@@ -64,7 +65,8 @@ impl Model {
         self.layers.saturating_mul(self.layers_per_block()).saturating_add(ends as u64)
     }
 
-    /// Returns the distinct (query heads, key/value heads) of layers with attention; the model's own in one without.
+    /// Returns the distinct (query heads, key/value heads) of the layers with attention, sorted. Without such layers,
+    /// it returns the model's own pair.
     #[must_use]
     pub fn attention_heads(&self) -> Vec<(u64, u64)> {
         let kinds = self.layer_kinds().into_iter().filter(|(kind, _)| kind.mixer.has_attention());
@@ -76,28 +78,28 @@ impl Model {
         if heads.is_empty() { vec![(self.heads, self.kv_heads)] } else { heads }
     }
 
-    /// Returns the embedding's rows on `tensor_parallel` devices: the vocabulary rounded up to a multiple of
+    /// Returns the embedding's rows over all `tensor_parallel` devices: the vocabulary rounded up to a multiple of
     /// `vocabulary_multiple * tensor_parallel` (Megatron-LM, `_vocab_size_with_padding`).
     #[must_use]
     pub fn padded_vocabulary(&self, tensor_parallel: u32) -> u64 {
         self.vocabulary_padded_by(1, tensor_parallel)
     }
 
-    /// Returns the same rows where the framework pads by a multiple of its own, unless the model's file has one.
+    /// Returns [`Self::padded_vocabulary`] with the framework's multiple, if the model's own multiple is 1.
     #[must_use]
     pub fn vocabulary_padded_by(&self, framework_multiple: u64, tensor_parallel: u32) -> u64 {
         let multiple = if self.vocabulary_multiple > 1 { self.vocabulary_multiple } else { framework_multiple };
         self.vocabulary.next_multiple_of(multiple.saturating_mul(u64::from(tensor_parallel)).max(1))
     }
 
-    /// Returns the weights of a layer's matrix products, in a model of alike layers.
+    /// Returns the weights of one layer's matrix products, in a model whose layers are alike.
     #[must_use]
     pub fn layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.count)
     }
 
-    /// Returns the weights of a layer's matrix products that are active for one token, in a model of alike layers. Only
-    /// the chosen experts count.
+    /// Returns the weights of one layer's matrix products that are active for one token, in a model whose layers are
+    /// alike. Only the chosen experts count.
     #[must_use]
     pub fn active_layer_matrix_parameters(&self) -> u64 {
         self.layer_matrices(|experts| experts.top_k)
@@ -122,7 +124,7 @@ impl Model {
             Mixer::Scan => self.scan_matrices(),
             Mixer::AttentionAndScan => self.attention_matrices().saturating_add(self.scan_matrices()),
             Mixer::ChannelScan => self.channel_scan_matrices(),
-            // The gate of its MLP too.
+            // The gate of this layer's MLP counts too.
             Mixer::Recurrence => {
                 self.variations.recurrence.map_or(0, |own| own.matrices(self.hidden) + self.hidden * self.hidden)
             }
@@ -141,23 +143,23 @@ impl Model {
         self.variations.side == EncoderDecoderSide::Decoder
     }
 
-    /// Returns the weights of the products that make keys and values of an encoder's result.
+    /// Returns the weights of the products that turn an encoder's result into keys and values.
     fn cross_key_value_matrices(&self) -> u64 {
         count_if(self.attends_to_encoder(), self.hidden.saturating_mul(self.kv_width() + self.value_width()))
     }
 
-    /// Returns the weights of the products into and out of a state-space scan.
+    /// Returns the weights of the products before and after a state-space scan.
     pub(crate) fn scan_matrices(&self) -> u64 {
         let into = |scan: StateSpace| 2 * scan.scan_width() + 2 * scan.groups * scan.state + scan.heads;
         self.variations.scan.map_or(0, |scan| self.hidden.saturating_mul(into(scan).saturating_add(scan.scan_width())))
     }
 
-    /// Returns the total width of values that a product of their own makes.
+    /// Returns the total width of the values; 0 if keys are the values too.
     fn value_width(&self) -> u64 {
         count_if(!self.variations.shared_value, self.kv_heads * self.value_dim())
     }
 
-    /// Returns the indexer of a layer that has one of its own.
+    /// Returns the layer's own indexer; `None` if the layer has none or reuses the choice of an earlier layer.
     pub(crate) fn own_indexer(&self) -> Option<Indexer> {
         self.variations.indexer.filter(|_| self.variations.keys == KeyChoice::Indexed)
     }
@@ -199,13 +201,15 @@ impl Model {
         self.mlp_matrices_of(self.hidden, width)
     }
 
-    /// Returns the weights of an MLP that reads and writes `outer` numbers.
+    /// Returns the weights of an MLP of inner width `width` that reads and writes `outer` numbers per token.
     fn mlp_matrices_of(&self, outer: u64, width: u64) -> u64 {
         let products = if self.gated { 3 } else { 2 };
         outer.saturating_mul(products * width)
     }
 
-    /// Returns the weights of all matrices, embedding included, in 128 bits; [`crate::limits::MAX_WEIGHTS`] bounds it.
+    /// Returns the weights of the layers' matrices, the embedding and the head, in 128 bits;
+    /// [`crate::limits::MAX_WEIGHTS`] bounds it. Embedding and head count separately, even if they are tied, at the
+    /// larger of their width and the model's.
     pub(crate) fn weight_count(&self) -> u128 {
         u128::from(self.sum_over_layers(Self::layer_matrix_parameters))
             + 2 * u128::from(self.embedding_width.max(self.hidden)) * u128::from(self.vocabulary)
@@ -236,7 +240,8 @@ impl Model {
     }
 
     /// Returns the weights of the model's matrix products, with `vocabulary_rows` logits per token: layers, head,
-    /// BERT's head transform and OPT's projections. The embedding's lookup is no product.
+    /// BERT's head transform, OPT's projections, the inputs from patches or sound, and the modules that predict further
+    /// tokens. The embedding's lookup is no product.
     #[must_use]
     pub fn matrix_parameters(&self, vocabulary_rows: u64) -> u64 {
         self.add_end_matrices(self.sum_over_layers(Self::layer_matrix_parameters), vocabulary_rows)
@@ -259,19 +264,19 @@ impl Model {
             .saturating_add(self.further_matrices())
     }
 
-    /// Returns the weights of the products that join two vectors into one in modules that predict further tokens.
+    /// Returns the weights of the products that merge two vectors into one, in the modules that predict further tokens.
     fn further_matrices(&self) -> u64 {
         self.variations.further_tokens.saturating_mul(2 * self.hidden * self.hidden)
     }
 
-    /// Returns the weights of products at the model's ends that every token meets: OPT's projections, and those that
-    /// join streams.
+    /// Returns the weights of the products at the model's ends that every token passes: OPT's projections, and the
+    /// product that sums the residual streams.
     fn end_matrices(&self) -> u64 {
         let projections = count_if(self.embedding_width != self.hidden, 2 * self.embedding_width * self.hidden);
         projections.saturating_add(self.last_stream_matrices())
     }
 
-    /// Returns the weights of the head's products: logits or those of another task, and BERT's transform.
+    /// Returns the weights of the head's products: the logits or another task's outputs, and BERT's transform.
     fn head_matrices(&self, vocabulary_rows: u64) -> u64 {
         let transform = count_if(self.head_transform, self.hidden * self.hidden);
         let last = match self.variations.task_head {
@@ -281,7 +286,8 @@ impl Model {
         last.saturating_add(transform)
     }
 
-    /// Returns all trained parameters, for the vocabulary without padding; a tied head's matrix counts once.
+    /// Returns the number of all trained parameters, for the vocabulary without padding. A tied head's matrix counts
+    /// once.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         self.all_parameters(self.matrix_parameters(self.vocabulary), |experts| experts.count)
@@ -294,7 +300,7 @@ impl Model {
         self.all_parameters(self.active_matrix_parameters(self.vocabulary), |experts| experts.top_k)
     }
 
-    /// Returns [`Self::active_parameters`] if the model has parameters that a token may not meet, else `None`.
+    /// Returns [`Self::active_parameters`] if it is smaller than [`Self::parameters`], else `None`.
     #[must_use]
     pub fn find_active_parameters(&self) -> Option<u64> {
         Some(self.active_parameters()).filter(|active| *active < self.parameters())
@@ -306,10 +312,10 @@ impl Model {
             PositionEncoding::Learned { rows } => rows,
             PositionEncoding::Rotary | PositionEncoding::Alibi | PositionEncoding::None => 0,
         };
-        // Each side has positions and norms of its own.
+        // Each side of an encoder-decoder has its own positions and norms.
         let sides = if self.attends_to_encoder() { 2 } else { 1 };
         let tables_of = |sides: u64| sides * (positions + self.token_types).saturating_mul(self.hidden);
-        // An encoder of sound has a table of its own length.
+        // An encoder of sound has its own table of positions.
         let tables = match self.variations.frames {
             Some(frames) => tables_of(1).saturating_add(frames.vectors(self.hidden)),
             None => tables_of(sides),
@@ -320,8 +326,8 @@ impl Model {
         let head_biases = count_if(self.head_transform && !self.variations.transform_without_bias, self.hidden)
             + count_if(self.head_bias, self.vocabulary);
         let pooled = self.variations.task_head.map_or(0, |head| head.biases(self.hidden));
-        // The token table; or instead of it, the learned vector of every sequence's first token and the patches'
-        // biases.
+        // The token table. With patches, the learned vectors of every sequence's first tokens and the patches' biases
+        // replace it.
         let table = match self.variations.patches {
             Some(patches) => patches.first_tokens() * self.hidden + count_if(patches.bias, self.hidden),
             None if self.tied_head => 0,
@@ -329,14 +335,14 @@ impl Model {
         };
         let shared_rows = count_if(!self.variations.relative_in_layers, self.variations.relative_rows);
         let relative = sides * shared_rows * self.heads;
-        // Norms of the hidden vector, of the embedding, and before the head.
+        // Each module has three norms: of the hidden vector, of the embedding, and before the head.
         let further = self.variations.further_tokens.saturating_mul(3 * norm);
         let layers = self.sum_over_layers(|alike| alike.layer_vectors(&met)) + self.conditioning_parameters();
         let all = matrices.saturating_add(layers + tables + norms + head_biases + pooled + table + relative + further);
         all.saturating_sub(self.repeated_parameters())
     }
 
-    /// Returns the parameters of a layer that are in no matrix, in a model of alike layers.
+    /// Returns the parameters of a layer outside its matrices, in a model whose layers are alike.
     fn layer_vectors(&self, met: impl Fn(Experts) -> u64) -> u64 {
         let mixer = match self.variations.mixer {
             Mixer::Attention => self.attention_vectors(),
@@ -345,7 +351,7 @@ impl Model {
                 self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.attention_vectors()
             }
             Mixer::ChannelScan => self.channel_scan_vectors(),
-            // The two mixes of its MLP too.
+            // The two mixes of this layer's MLP count too.
             Mixer::Recurrence => self.variations.recurrence.map_or(0, |own| own.vectors(self.hidden) + 2 * self.hidden),
             Mixer::Compressed => self.compressed_attention_vectors(),
             Mixer::SharedBlock => self.shared_block_vectors() + self.any_scan_vectors(),
@@ -382,8 +388,8 @@ impl Model {
         norms * self.norm_parameters(self.hidden)
     }
 
-    /// Returns the parameters of a scan's vectors: the convolution, decay, step and skip of every head, the norm of the
-    /// result, and biases.
+    /// Returns the parameters of a scan outside its matrices: the convolution, the decay, step and skip of every head,
+    /// the norm of the result, and biases.
     pub(crate) fn scan_vectors(&self, scan: StateSpace) -> u64 {
         let convolution = scan.convolved_width() * (scan.convolution + u64::from(scan.convolution_bias));
         let biases =
@@ -403,7 +409,7 @@ impl Model {
         count_if(self.mlp_bias, count_if(self.gated, width) + width + self.hidden)
     }
 
-    /// Returns the parameters of a layer's attention that are in no matrix.
+    /// Returns the parameters of a layer's attention outside its matrices.
     fn attention_vectors(&self) -> u64 {
         let variations = &self.variations;
         let query_key = match variations.query_key_norm {
@@ -419,7 +425,7 @@ impl Model {
             + count_if(variations.relative_in_layers, variations.relative_rows * self.heads)
     }
 
-    /// Returns whether a product of attention's input, `query`, `key` or `value`, has a bias.
+    /// Returns whether a product of attention's input has a bias; `part` is `query`, `key` or `value`.
     pub(crate) fn has_bias(&self, part: &str) -> bool {
         self.qkv_bias && !(self.variations.key_without_bias && part == "key")
     }
@@ -431,14 +437,17 @@ impl Model {
             + count_if(self.attention_output_bias, self.hidden)
     }
 
-    /// Returns the closed form of a training step's matrix operations: forward and both gradients, without
-    /// recomputation, all scores counted (the convention of Megatron and PaLM for model FLOPs, causal or not).
+    /// Returns the matrix operations of a training step in closed form: forward and both gradients, without
+    /// recomputation. All scores count, causal or not (the convention of Megatron and PaLM for model FLOPs).
     ///
     /// The terms are 6 * active matrix parameters * tokens, and per token 6 * layers * heads * (dimension of a query +
     /// of a value) * sequence for scores and context. The latter is 12 * layers * query width * sequence if both
     /// dimensions are equal. For GPT the sum is 72 B s l h^2 (1 + s/(6h) + V/(12 l h)) (Narayanan et al. 2021, without
-    /// recomputation's quarter). A state-space scan does [`StateSpace::scan_operations`] per token and direction.
-    /// Patches, and a head on one token, count as often as they occur. Scores between packed documents do not count.
+    /// recomputation's quarter).
+    ///
+    /// A state-space scan does [`StateSpace::scan_operations`] per token and direction. Only the tokens that are
+    /// patches count for the patch product. A head that reads one token per sequence counts once per sequence. Scores
+    /// between packed documents do not count.
     #[must_use]
     pub fn training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         let pieces = self.pieces_of_sequence(sequence_length);
@@ -450,9 +459,9 @@ impl Model {
     }
 
     /// Returns [`Self::training_flops`] with only those scores that the result depends on. A token of a causal model
-    /// sees (s + 1) / 2 tokens on average; through a window of w it sees w - w^2 / (2 s), and in chunks those of its
-    /// own. Utilisation divides this
-    /// figure. With all scores counted, a kernel that skips the masked half would exceed 100 % of its peak.
+    /// sees (s + 1) / 2 tokens on average. Through a window of w tokens it sees w - w^2 / (2 s), and in chunks only
+    /// tokens of its own chunk. With an indexer, only the chosen keys count. Utilisation is based on this figure: with
+    /// all scores counted, a kernel that skips the masked half would exceed 100 % of its peak.
     #[must_use]
     pub fn necessary_training_flops(&self, sequences: u64, sequence_length: u64, vocabulary_rows: u64) -> Flops {
         self.flops_with_attended_tokens(sequences, sequence_length, vocabulary_rows, |layer| {
@@ -478,8 +487,8 @@ impl Model {
         })
     }
 
-    /// Returns the closed form with the number of tokens that scores and context cover per token, `seen`, for each kind
-    /// of layer.
+    /// Returns the closed form for a given number of attended tokens. `seen` returns, for each kind of layer, the
+    /// tokens that one query attends to.
     fn flops_with_attended_tokens(
         &self,
         sequences: u64,
@@ -508,7 +517,7 @@ impl Model {
         each_sequence += self.variations.frames.map_or(0, |frames| frames.operations(self.hidden));
         let conditioning = self.variations.conditioning;
         each_sequence += conditioning.map_or(0, |own| own.operations(self.hidden, self.layer_count()));
-        // Every module has its own logits.
+        // Every module that predicts further tokens computes its own logits.
         let head = 6 * u128::from(self.head_matrices(vocabulary_rows)) * (1 + further);
         let pooled = self.variations.task_head.is_some_and(|head| head.tokens != HeadTokens::Every);
         let heads = if pooled { u128::from(sequences) } else { tokens };
@@ -517,16 +526,16 @@ impl Model {
         Flops(u128::from(sequences) * each_sequence + heads * head + ends + patches)
     }
 
-    /// Returns the operations of the product that turns patches into tokens: 4 per weight, because its input has no
-    /// gradient. A learned first token of a sequence is no patch.
+    /// Returns the operations of the product that turns patches into tokens. It counts 4 per weight instead of 6,
+    /// because its input has no gradient. A sequence's learned first tokens are no patches.
     fn patch_operations(&self, sequences: u64, sequence_length: u64) -> u128 {
         let Some(patches) = self.variations.patches else { return 0 };
         let weights = u128::from(patches.numbers) * u128::from(self.hidden);
         4 * weights * u128::from(sequences) * u128::from(sequence_length.saturating_sub(patches.first_tokens()))
     }
 
-    /// Returns the operations of a layer's indexer per token besides its products with weights: all scores forward,
-    /// and the gradients of queries and keys on the chosen tokens.
+    /// Returns the operations per token of a layer's indexer, without its products with weights: all scores in the
+    /// forward pass, and the gradients of queries and keys on the chosen tokens.
     fn indexer_operations(&self, sequence_length: u64) -> u128 {
         self.own_indexer().map_or(0, |indexer| {
             let chosen = u128::from(indexer.chosen_keys(sequence_length));
@@ -535,10 +544,10 @@ impl Model {
         })
     }
 
-    /// Returns the operations of a layer per token, in a model of alike layers, without those of the keys and values
-    /// that it makes of an encoder's result.
+    /// Returns the operations of a layer per token, in a model whose layers are alike. It leaves out the products that
+    /// turn an encoder's result into keys and values.
     fn layer_operations(&self, seen: u128, sequence_length: u64) -> u128 {
-        // The indexer's input is detached: its products have no gradient of the input.
+        // The indexer's input is detached, so its products compute no input gradient.
         let products = 6 * u128::from(self.active_layer_matrix_parameters() - self.cross_key_value_matrices())
             - 2 * u128::from(self.indexer_matrices());
         let widths = 6 * u128::from(self.query_width() + self.context_width());
@@ -547,7 +556,7 @@ impl Model {
             Mixer::Attention | Mixer::Compressed => widths * seen + self.indexer_operations(sequence_length),
             Mixer::AttentionAndScan | Mixer::SharedBlock => widths * seen + scan,
             Mixer::Scan => scan,
-            // Its work is no product.
+            // Besides their products with weights, these mixers do no matrix operations.
             Mixer::ChannelScan | Mixer::Convolution | Mixer::Recurrence => 0,
             Mixer::Linear => self.variations.linear.map_or(0, |linear| linear.operations(sequence_length).1),
             Mixer::None => 0,

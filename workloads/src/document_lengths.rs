@@ -1,8 +1,8 @@
-//! The lengths of documents.
+//! The distribution of document lengths.
 
 use serde::{Deserialize, Serialize};
 
-/// The documents of one length.
+/// The documents of one length, as a weight among all lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DocumentLength {
     /// Tokens of a document.

@@ -1,4 +1,4 @@
-//! Documents that are packed into sequences: attention stays within a document.
+//! Documents packed into sequences: attention stays within a document.
 
 use crate::document_lengths::DocumentLength;
 use crate::error::WorkloadError;
@@ -6,17 +6,19 @@ use crate::layer_list::{EncoderDecoderSide, KeyWindow};
 use crate::model::Model;
 use sim::kernel::{MOST_PIECE_LENGTHS, PieceLength, SequencePieces};
 
-/// Most lengths of a distribution.
+/// Largest number of distinct lengths in a distribution.
 pub const MOST_DOCUMENT_LENGTHS: usize = 4096;
-/// Most documents of one length.
+/// Largest number of documents of one length.
 const MOST_DOCUMENTS: u64 = 1 << 32;
 
 impl Model {
-    /// Returns the model with packed documents: a token attends to its own document alone. Documents are packed whole;
-    /// longer ones than a sequence fill sequences, and their rest is a document of its own.
+    /// Returns the model with packed documents: a token attends only to its own document. An empty list changes
+    /// nothing. Documents are packed whole. A document longer than a sequence fills whole sequences, and its rest
+    /// counts as a separate document.
     ///
     /// # Errors
-    /// A length or a number that is zero or out of range; too many lengths; a model whose sequences hold no documents.
+    /// A length or a number that is zero or out of range; too many lengths; a model for which attention within
+    /// documents is not modelled (encoder-decoders, images, other tasks, indexers, compressed keys).
     pub fn with_documents(self, documents: Vec<DocumentLength>) -> Result<Self, WorkloadError> {
         if documents.is_empty() {
             return Ok(self);
@@ -66,14 +68,15 @@ impl Model {
         Ok(model)
     }
 
-    /// Returns the pieces that documents cut a sequence of `sequence` tokens into; `None` if a token may see all of it.
+    /// Returns the pieces into which documents cut a sequence of `sequence` tokens; `None` if a token may see the whole
+    /// sequence.
     #[must_use]
     pub fn pieces_of_sequence(&self, sequence: u64) -> Option<SequencePieces> {
         group_pieces(self.documents_in_sequence(sequence), sequence)
     }
 
-    /// Returns the pieces that documents and chunked attention cut a sequence into, in a model whose layers all have
-    /// the same window; `None` if nothing cuts it.
+    /// Returns the pieces into which documents and chunked attention cut a sequence, in a model whose layers are alike;
+    /// `None` if nothing cuts it.
     pub(crate) fn pieces_of_attention(&self, sequence: u64) -> Option<SequencePieces> {
         let Some(chunk) = self.variations.window.and_then(KeyWindow::chunk) else {
             return self.pieces_of_sequence(sequence);
@@ -85,15 +88,15 @@ impl Model {
         group_pieces(whole.into_iter().flat_map(|piece| cut_piece(piece, chunk)).collect(), sequence)
     }
 
-    /// Returns the lengths of the pieces that documents cut sequences into, with their numbers.
+    /// Returns the pieces into which documents cut sequences: (length, number of pieces).
     fn documents_in_sequence(&self, sequence: u64) -> Vec<(u64, u128)> {
         let pieces = self.documents.iter().flat_map(|d| cut_piece((d.tokens, d.documents.into()), sequence.max(1)));
         pieces.collect()
     }
 }
 
-/// Returns pieces of a sequence whose lengths, with their numbers, are shared out like `lengths`; `None` if each is as
-/// long as the sequence.
+/// Returns the pieces of one sequence. Their lengths follow the distribution `lengths` of (length, number of pieces).
+/// `None` if every piece is as long as the sequence.
 fn group_pieces(mut lengths: Vec<(u64, u128)>, sequence: u64) -> Option<SequencePieces> {
     if lengths.iter().all(|(tokens, _)| *tokens >= sequence) {
         return None;
@@ -101,7 +104,7 @@ fn group_pieces(mut lengths: Vec<(u64, u128)>, sequence: u64) -> Option<Sequence
     lengths.sort_unstable();
     let groups = group_lengths(&lengths);
     let all: u128 = groups.iter().map(|group| group.tokens).sum();
-    // The tokens that rounding leaves belong to the longest pieces.
+    // The longest pieces get the tokens that rounding leaves over.
     let mut left = sequence;
     let share = |group: &LengthGroup| u64::try_from(group.tokens * u128::from(sequence) / all).unwrap_or(0);
     let mut pieces: Vec<PieceLength> =
@@ -111,24 +114,24 @@ fn group_pieces(mut lengths: Vec<(u64, u128)>, sequence: u64) -> Option<Sequence
     SequencePieces::new(&pieces)
 }
 
-/// Cuts pieces of one length into pieces of at most `longest`: lengths with their numbers.
+/// Cuts `number` pieces of `tokens` tokens into pieces of at most `longest` tokens: (length, number of pieces).
 fn cut_piece((tokens, number): (u64, u128), longest: u64) -> impl Iterator<Item = (u64, u128)> {
     let (full, rest) = (tokens / longest, tokens % longest);
     let cut = [(longest, number * u128::from(full)), (rest, number)];
     cut.into_iter().filter(|(tokens, number)| *tokens > 0 && *number > 0)
 }
 
-/// Pieces of neighbouring lengths.
+/// A group of pieces of neighbouring lengths.
 #[derive(Debug, Clone, Copy, Default)]
 struct LengthGroup {
-    /// Tokens in them.
+    /// Sum of the pieces' lengths.
     tokens: u128,
-    /// The sum of their lengths' squares.
+    /// Sum of the squares of the pieces' lengths.
     squares: u128,
 }
 
 impl LengthGroup {
-    /// The length of equal pieces that have as many scores.
+    /// Returns the length of equal pieces with as many tokens and scores as the group, rounded, at least 1.
     fn mean_length(self) -> u64 {
         u64::try_from((self.squares + self.tokens / 2) / self.tokens.max(1)).unwrap_or(u64::MAX).max(1)
     }
@@ -139,8 +142,8 @@ impl LengthGroup {
     }
 }
 
-/// Groups sorted lengths into as many groups as a kernel tells apart, with equally many tokens each. Each length is a
-/// group if there are no more.
+/// Groups sorted lengths into at most [`MOST_PIECE_LENGTHS`] groups with about equally many tokens each. If there are
+/// no more distinct lengths than that, each length is a group.
 fn group_lengths(sorted: &[(u64, u128)]) -> Vec<LengthGroup> {
     let distinct: Vec<LengthGroup> = sorted
         .chunk_by(|a, b| a.0 == b.0)

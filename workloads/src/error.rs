@@ -1,10 +1,11 @@
-//! Errors of workloads. Every message names the file, the key, the value, the limit and the cure.
+//! Errors of workloads. Every message names the cure, and what applies of the file, the key, the value and the limit.
 
 use sim::files::{FaultParts, StructuredError};
 pub(crate) use sim::names::{find_mistyped, find_nearest};
 use thiserror::Error;
 
-/// A faulty workload: one line, for the person who must correct the input.
+/// An error in a user's input: an unreadable or invalid model file, or a setting that the model does not allow. The
+/// message is one line and says how to correct the input.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WorkloadError {
     /// The file cannot be read.
@@ -29,7 +30,7 @@ pub enum WorkloadError {
         /// The cure.
         cure: String,
     },
-    /// A key occurs twice.
+    /// A key occurs twice in the file.
     #[error(
         "{file}: key `{key}` is given more than once (the limit is once): keep the value that is meant and delete the \
          others"
@@ -40,7 +41,7 @@ pub enum WorkloadError {
         /// The key.
         key: String,
     },
-    /// A key that decides the cost is missing.
+    /// A key that the importer needs is missing.
     #[error(
         "{file}: key `{key}` is missing, and {needed_by} needs it: add `\"{key}\": {example}` with the model's \
         own value"
@@ -55,7 +56,7 @@ pub enum WorkloadError {
         /// A valid value.
         example: String,
     },
-    /// The family has no such key.
+    /// The model's family has no such key.
     #[error("{file}: unknown key `{key}` (value {value}) for a model of type `{family}`: {cure}")]
     UnknownKey {
         /// The file.
@@ -156,7 +157,8 @@ impl StructuredError for WorkloadError {
 }
 
 impl WorkloadError {
-    /// Returns the error for a name that is neither built in nor a file, with the nearest name and all others.
+    /// Returns the error for a name that is neither a built-in model nor a file. Its cure lists all `known` names, the
+    /// nearest one first.
     pub(crate) fn unknown_model<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.collect();
         let list = known.join(", ");

@@ -1,4 +1,4 @@
-//! Bytes per parameter in training: weights, gradients, the optimizer's master copy and states.
+//! Bytes per parameter in training: weights, gradients, and the optimizer's master copy and states.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::{DataType, ElementwiseFunction};
@@ -28,7 +28,7 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// Returns the numbers kept per parameter besides the parameter.
+    /// Returns the number of state values per parameter, without the master copy.
     #[must_use]
     pub fn states(self) -> u64 {
         match self {
@@ -71,13 +71,13 @@ pub struct Precision {
     pub operand: DataType,
     /// Type of weight gradients in memory.
     pub gradient: DataType,
-    /// Operand type of products with layers' weights, if it is narrower (fp8, int8). Operands are converted before each
-    /// product. Activations stay in `operand`, except products' inputs if conversions are cached. Scores, head and
-    /// router always use `operand`.
+    /// Operand type of products with layers' weights, if it is narrower than `operand` (fp8, int8). Operands are
+    /// converted before each product. Activations stay in `operand`, except products' inputs if conversions are cached.
+    /// Scores, head and router always use `operand`.
     pub product: Option<DataType>,
     /// Type of the optimizer's own copy of the weights. Without a copy, the optimizer updates the weights themselves.
     pub master: Option<DataType>,
-    /// Type of the optimizer's states, if it is neither the copy's nor, without a copy, the weights'.
+    /// Type of the optimizer's states. `None` means the type of the master copy or, without a copy, of the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<DataType>,
 }
@@ -96,13 +96,13 @@ impl Precision {
         Self { operand, product: None, gradient, master, state: None }
     }
 
-    /// Returns the same formats with the products of layers' weights in another type.
+    /// Returns the same formats with another operand type for products with layers' weights.
     #[must_use]
     pub const fn with_product_type(self, product: DataType) -> Self {
         Self { product: Some(product), ..self }
     }
 
-    /// Returns the type of the optimizer's states: the copy's, and without a copy the weights', unless it has its own.
+    /// Returns the type of the optimizer's states: `state` if stated, else the master copy's type, else the weights'.
     #[must_use]
     pub fn state_type(&self) -> DataType {
         self.state.or(self.master).unwrap_or(self.operand)
@@ -122,14 +122,14 @@ pub struct BytesPerParameter {
     pub weight: Bytes,
     /// Bytes of its gradient.
     pub gradient: Bytes,
-    /// Bytes of the optimizer's own copy.
+    /// Bytes of the optimizer's master copy; zero without one.
     pub master: Bytes,
     /// Bytes of the optimizer's states.
     pub state: Bytes,
 }
 
 impl BytesPerParameter {
-    /// Returns the bytes under an optimizer and number formats.
+    /// Returns the bytes of one parameter under an optimizer and number formats.
     #[must_use]
     pub fn new(optimizer: Optimizer, precision: &Precision) -> Self {
         let state = match optimizer {

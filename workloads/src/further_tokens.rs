@@ -1,21 +1,21 @@
-//! Models that are trained to predict more tokens than the next one.
+//! Models that are trained to predict more tokens than the next one (multi-token prediction).
 
 use crate::error::WorkloadError;
 use crate::layer_list::EncoderDecoderSide;
 use crate::limits::MAX_FURTHER_TOKENS;
 use crate::model::Model;
 
-/// How import notes name such modules when a file's modules are left out ([`crate::import`]).
+/// Start of the import note ([`crate::import`]) for a file whose further-token modules were left out.
 const KEY: &str = "`num_nextn_predict_layers`";
 
 impl Model {
-    /// Returns the model with modules that each predict one more token ahead (DeepSeek-V3, arXiv:2412.19437, section
-    /// 2.2). Each module holds a layer like the last one, a product of twice the width by the width, and three norms.
-    /// Embedding and head are the model's own.
+    /// Returns the model with `further_tokens` modules, each of which predicts one more token ahead (DeepSeek-V3,
+    /// arXiv:2412.19437, section 2.2). Each module holds a layer like the last one, a product of twice the width by the
+    /// width, and three norms. The modules share the model's embedding and head.
     ///
     /// # Errors
-    /// More than [`MAX_FURTHER_TOKENS`]; a model that does not predict the next token from one stack of layers as wide
-    /// as its embedding.
+    /// More than [`MAX_FURTHER_TOKENS`] modules; a model that is not a causal language model with one stack of layers
+    /// as wide as its embedding; a head with its own transform; several residual streams; blocks that layers share.
     pub fn with_further_token_modules(self, further_tokens: u64) -> Result<Self, WorkloadError> {
         let error = |limit: &str, cure: &str| WorkloadError::BadLowering {
             model: self.name.clone(),

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How a layer mixes the tokens of a sequence.
+/// The operation of a layer that mixes the tokens of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mixer {
@@ -25,15 +25,15 @@ pub enum Mixer {
     ChannelScan,
     /// A short convolution between two gates ([`crate::variations::GatedConvolution`]).
     Convolution,
-    /// A block of attention and MLP whose weights layers share, and then the layer's own scan
+    /// A block of attention and MLP with weights that several layers share, and then the layer's own scan
     /// ([`crate::variations::SharedBlock`]).
     SharedBlock,
-    /// Attention to near tokens and compressed entries ([`crate::variations::CompressedAttention`]); the layer's keys
-    /// say to which entries.
+    /// Attention to near tokens and compressed entries ([`crate::variations::CompressedAttention`]).
+    /// [`LayerKind::keys`] selects the entries.
     Compressed,
     /// A recurrence over mixes of neighbouring tokens ([`crate::variations::Recurrence`]).
     Recurrence,
-    /// Not at all: the layer is only an MLP.
+    /// No mixing: the layer is only an MLP.
     None,
 }
 
@@ -45,18 +45,18 @@ impl Mixer {
     }
 }
 
-/// The keys that attention's queries see.
+/// The keys that a layer's queries see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyChoice {
-    /// All that mask and window leave.
+    /// All keys that mask and window leave.
     #[default]
     All,
-    /// Those that the layer's own indexer chooses ([`crate::variations::Indexer`]).
+    /// The keys that the layer's own indexer chooses ([`crate::variations::Indexer`]).
     Indexed,
-    /// Those that an earlier layer's indexer chose.
+    /// The keys that an earlier layer's indexer chose.
     Reused,
-    /// The near ones, and all compressed entries.
+    /// The near keys and all compressed entries.
     Entries,
 }
 
@@ -68,13 +68,14 @@ impl KeyChoice {
     }
 }
 
-/// The near keys that a query sees, of those that the mask leaves.
+/// A local window: the near keys that a query sees, among those that the mask leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum KeyWindow {
-    /// This many: its own and the last ones before it if attention is causal, half of them on either side otherwise.
+    /// A number of keys. Under causal attention they are the query's own and the last ones before it. Otherwise half of
+    /// them lie on either side.
     Sliding(u64),
-    /// Those of its own chunk. A sequence is cut into chunks from its start (Llama 4's local layers).
+    /// The keys of the query's own chunk. A sequence is cut into chunks from its start (Llama 4's local layers).
     Chunk {
         /// Tokens of a chunk.
         chunk: u64,
@@ -82,7 +83,7 @@ pub enum KeyWindow {
 }
 
 impl KeyWindow {
-    /// Returns the most keys that a query sees.
+    /// Returns the largest number of keys that one query sees.
     #[must_use]
     pub fn most_keys(self) -> u64 {
         match self {
@@ -90,7 +91,7 @@ impl KeyWindow {
         }
     }
 
-    /// Returns the width of a window that slides.
+    /// Returns the width of a sliding window; `None` for chunks.
     pub(crate) fn sliding(self) -> Option<u64> {
         match self {
             Self::Sliding(keys) => Some(keys),
@@ -98,7 +99,7 @@ impl KeyWindow {
         }
     }
 
-    /// Returns the tokens of a chunk.
+    /// Returns the tokens of a chunk, at least 1; `None` for a sliding window.
     pub(crate) fn chunk(self) -> Option<u64> {
         match self {
             Self::Sliding(_) => None,
@@ -106,9 +107,9 @@ impl KeyWindow {
         }
     }
 
-    /// Returns the keys, of `seen`, that `queries` neighbouring queries at the sequence's end see together. Windows
-    /// that slide lie one after the other. In chunks the last query may stand anywhere in its own: on average it sees
-    /// half of the chunk and itself, rounded up.
+    /// Returns the number of distinct keys, among the last `seen`, that `queries` neighbouring queries at the
+    /// sequence's end see together. Sliding windows shift by one key per query. The last query's position in its chunk
+    /// is unknown: on average it sees half of the chunk and itself, rounded up.
     pub(crate) fn keys_at_end(self, seen: u64, queries: u64) -> u64 {
         let beside = queries.saturating_sub(1);
         match self {
@@ -128,7 +129,7 @@ impl fmt::Display for KeyWindow {
     }
 }
 
-/// A layer's attention, where it differs from the model's.
+/// The shape of a layer's attention, if it differs from the model's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttentionShape {
     /// Query heads.
@@ -137,9 +138,9 @@ pub struct AttentionShape {
     pub kv_heads: u64,
     /// Dimension of a head.
     pub head_dim: u64,
-    /// True if every head has a learned logit besides its scores.
+    /// True if every head has a learned logit in addition to its scores.
     pub sinks: bool,
-    /// True if keys, before norm and rotation, are the values too.
+    /// True if keys, before norm and rotation, also serve as values.
     pub shared_value: bool,
 }
 
@@ -156,7 +157,7 @@ pub enum FeedForward {
     None,
 }
 
-/// Side of an encoder-decoder.
+/// The side of an encoder-decoder model that a layer belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EncoderDecoderSide {
@@ -173,17 +174,17 @@ pub enum EncoderDecoderSide {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayerKind {
-    /// How it mixes tokens.
+    /// The operation that mixes tokens.
     pub mixer: Mixer,
     /// The near keys that a query sees; `None` means all.
     pub window: Option<KeyWindow>,
-    /// Its part that works on each token.
+    /// The part that works on each token by itself.
     pub feed: FeedForward,
-    /// Its side of an encoder-decoder.
+    /// The side of an encoder-decoder that the layer belongs to.
     pub side: EncoderDecoderSide,
-    /// True if its first branch reads its input without a norm.
+    /// True if the first branch reads the layer's input without a norm.
     pub without_first_norm: bool,
-    /// Its heads, if they are not the model's.
+    /// The shape of its attention, if it differs from the model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention: Option<AttentionShape>,
     /// The keys that its queries see.
@@ -228,29 +229,29 @@ impl fmt::Display for LayerKind {
     }
 }
 
-/// The layers of a model with different layers, in order: `leading`, then `block` as often as [`crate::Model::layers`]
-/// states, then `trailing`. An empty `block` means one layer as the model's own fields describe it.
+/// The layers of a model whose layers differ, in order: `leading`, then `block` repeated [`crate::Model::layers`]
+/// times, then `trailing`. An empty `block` means one layer that the model's own fields describe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LayerList {
-    /// Layers that stay with the embedding.
+    /// Layers on the embedding's pipeline stage.
     pub leading: Vec<LayerKind>,
-    /// Layers of one repetition.
+    /// Layers of one repetition of the block.
     pub block: Vec<LayerKind>,
-    /// Layers that stay with the head.
+    /// Layers on the head's pipeline stage.
     pub trailing: Vec<LayerKind>,
 }
 
 impl LayerList {
-    /// Returns whether all layers are alike.
+    /// Returns whether the list is empty, so that the model's own fields describe every layer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leading.is_empty() && self.block.is_empty() && self.trailing.is_empty()
     }
 
-    /// Splits a list of layers into leading layers, a block and trailing layers; returns them and the block's
-    /// repetitions. It takes the block that covers the most layers, among those the shortest, and then the position
-    /// with the fewest layers after it.
+    /// Splits a list of layers into leading layers, a repeated block and trailing layers. Returns the three parts and
+    /// the block's repetitions. It chooses the block that covers the most layers, then the shortest one, and then the
+    /// position with the fewest layers after it.
     pub(crate) fn from_layers(list: &[LayerKind]) -> (Self, u64) {
         let (mut best, mut found) = ((0, 0, 0), (0, 1, list.len()));
         for length in 1..=list.len() {

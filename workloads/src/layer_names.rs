@@ -1,5 +1,5 @@
-//! The layers of a segment's operators. Layers are in the layer segment, by themselves or in a block. Leading and
-//! trailing layers are in the segments of the embedding and the head. Names that users write are split here too.
+//! The layers that a segment's operators belong to, by name. The layer segment holds one layer or a block of layers.
+//! The embedding and head segments hold leading and trailing layers.
 
 use crate::graph::{OperatorGraph, OperatorNode, TensorId};
 use sim::units::Bytes;
@@ -11,7 +11,8 @@ pub(crate) const LEADING_LAYER: &str = "leading_layer_";
 /// Prefix of a trailing layer's name, before its number.
 pub(crate) const TRAILING_LAYER: &str = "trailing_layer_";
 
-/// Returns the layer that a name belongs to: `layer`, `layer.3` in a block, `leading_layer_2`, `trailing_layer_0`.
+/// Returns the layer that a name belongs to, such as `layer`, `layer.3` in a block, `leading_layer_2` or
+/// `trailing_layer_0`; `None` outside layers.
 pub(crate) fn layer_of_name(name: &str) -> Option<&str> {
     let (first, rest) = name.split_once('.')?;
     if first == "layer" {
@@ -21,13 +22,13 @@ pub(crate) fn layer_of_name(name: &str) -> Option<&str> {
     (first.starts_with(LEADING_LAYER) || first.starts_with(TRAILING_LAYER)).then_some(first)
 }
 
-/// Returns the name of an operator or tensor without its layer's name.
+/// Returns the name of an operator or tensor without its layer's prefix; `None` outside layers.
 pub(crate) fn name_within_layer(name: &str) -> Option<&str> {
     name.strip_prefix(layer_of_name(name)?)?.strip_prefix('.')
 }
 
-/// Returns the name prefixes of the graph's layers: of the layer segment, of a block's layers, or of the layers with
-/// the embedding or the head.
+/// Returns the name prefixes of the graph's layers, in order. In the layer segment they are the layer or a block's
+/// layers; in the other segments they are the leading or trailing layers.
 pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let own = graph.find_tensor("layer.input").is_some();
@@ -40,7 +41,8 @@ pub(crate) fn layer_prefixes(graph: &OperatorGraph) -> Vec<String> {
     names
 }
 
-/// Returns the tensors that the layers of a block pass to each other. Every policy keeps them like a layer's input.
+/// Returns the tensors that one layer makes and an operator outside that layer reads. Every policy keeps them like a
+/// layer's input.
 pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
     let crosses = |op: &OperatorNode, t: &TensorId| {
@@ -49,8 +51,8 @@ pub(crate) fn block_boundary_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId
     graph.operators.iter().flat_map(|op| op.inputs.iter().filter(|t| crosses(op, t)).copied()).collect()
 }
 
-/// Returns the tensors that enter the graph's layers: an operator of a layer reads them, and another layer or the part
-/// before all layers made them.
+/// Returns the tensors with a gradient that enter a layer of the graph: an operator of the layer reads them, and no
+/// operator of that layer makes them.
 pub(crate) fn layer_input_tensors(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let maker =
         |t: &TensorId| graph.tensors[t.index()].producer.and_then(|op| graph.operators[op.index()].layer.as_deref());

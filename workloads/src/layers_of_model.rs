@@ -1,11 +1,11 @@
-//! Models with different layers: a uniform model for each kind of layer, and sums over all layers.
+//! Models whose layers differ: a uniform model for each kind of layer, and sums over all layers.
 
 use crate::layer_list::{EncoderDecoderSide, FeedForward, LayerKind, LayerList};
 use crate::model::Model;
 use crate::variations::Variations;
 use serde::{Deserialize, Serialize};
 
-/// The first layers, if they have an MLP instead of experts.
+/// The leading layers of a model with experts, if they have a dense MLP instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeadingDense {
     /// Number of layers.
@@ -15,7 +15,7 @@ pub struct LeadingDense {
 }
 
 impl Model {
-    /// Returns the kind of layer that the model's own fields describe.
+    /// Returns the kind of layer that the model's own fields describe, without an attention shape of its own.
     #[must_use]
     pub fn uniform_kind(&self) -> LayerKind {
         let feed = if self.variations.without_mlp { FeedForward::None } else { FeedForward::Own };
@@ -23,8 +23,8 @@ impl Model {
         LayerKind { mixer, window, feed, side, without_first_norm, attention: None, keys }
     }
 
-    /// Returns the model with `layers`, first to last, after the `before` layers that stay with the embedding. An empty
-    /// list changes nothing.
+    /// Returns the model with these `layers`, first to last. The `before` layers precede them on the embedding's stage.
+    /// An empty list of `layers` changes nothing.
     #[must_use]
     pub fn with_layers(self, before: &[LayerKind], layers: &[LayerKind]) -> Self {
         if layers.is_empty() {
@@ -54,13 +54,13 @@ impl Model {
         leading.iter().copied().chain(repeated).chain(trailing.iter().copied()).collect()
     }
 
-    /// Returns the model with every layer, counted from 0, as `change` makes it.
+    /// Returns the model with every layer replaced by `change(index, kind)`; indices start at 0.
     pub(crate) fn with_changed_layers(self, change: impl Fn(u64, LayerKind) -> LayerKind) -> Self {
         let layers: Vec<LayerKind> = (0..).zip(self.layers_in_order()).map(|(i, kind)| change(i, kind)).collect();
         self.with_layers(&[], &layers)
     }
 
-    /// Returns a uniform model of one of this model's kinds of layer.
+    /// Returns the model with all layers of this kind.
     #[must_use]
     pub fn with_uniform_kind(&self, kind: &LayerKind) -> Self {
         let mut alike = Self { list: LayerList::default(), ..self.clone() };
@@ -92,7 +92,7 @@ impl Model {
         if self.list.block.is_empty() { vec![self.uniform_kind()] } else { self.list.block.clone() }
     }
 
-    /// Returns the assumption for models whose layers come in blocks of several.
+    /// Returns the import note for a model whose blocks have several layers; `None` for other models.
     pub(crate) fn block_assumption(&self) -> Option<String> {
         let LayerList { leading, block, trailing } = &self.list;
         let ends = [(leading.len(), "embedding"), (trailing.len(), "head")];
@@ -141,15 +141,15 @@ impl Model {
         last.copied().unwrap_or_else(|| self.uniform_kind())
     }
 
-    /// Returns the number of layers that stay with the head on the last stage: trailing ones, and those of modules that
-    /// predict further tokens.
+    /// Returns the number of layers on the head's stage: trailing layers, and the layers of the modules that predict
+    /// further tokens.
     #[must_use]
     pub fn layers_with_head(&self) -> u64 {
         self.list.trailing.len() as u64 + self.variations.further_tokens
     }
 
-    /// Returns the sum of a figure over all layers, including modules that predict further tokens. `of` gets a uniform
-    /// model of each kind.
+    /// Returns the sum of `of` over all layers, including the layers of modules that predict further tokens. `of` gets
+    /// a uniform model of each kind of layer.
     pub(crate) fn sum_over_layers(&self, of: impl Fn(&Self) -> u64) -> u64 {
         if self.list.is_empty() {
             return self.layers.saturating_add(self.variations.further_tokens).saturating_mul(of(self));
@@ -162,7 +162,7 @@ impl Model {
         })
     }
 
-    /// Returns the leading layers if all have MLPs of one width instead of experts (DeepSeek).
+    /// Returns the leading layers if all have MLPs of one width instead of experts (DeepSeek), else `None`.
     #[must_use]
     pub fn leading_dense(&self) -> Option<LeadingDense> {
         let mlp = |kind: &LayerKind| match kind.feed {

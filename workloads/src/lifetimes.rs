@@ -1,23 +1,23 @@
-//! Lifetimes of all tensors in a piece's passes, except those kept from forward to backward; the input of an address
-//! plan.
+//! Lifetimes of all tensors in a piece's passes, except those kept from forward to backward. They are the input of an
+//! address planner.
 
 use crate::graph::{OperatorGraph, TensorInfo};
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 
-/// Memory that is needed from the start of one operator to the end of another.
+/// A span of memory that is needed over consecutive operators of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: Bytes,
-    /// The first operator, counted in the order of the pass.
+    /// Index of the first operator that needs the memory, in the order of the pass.
     pub from: u32,
-    /// The operator before which the lifetime ends.
+    /// Index of the first operator that no longer needs the memory.
     pub until: u32,
 }
 
 impl Lifetime {
-    /// Returns the lifetime; `None` if it is empty.
+    /// Returns the lifetime; `None` if it has no bytes or no operators.
     fn no_lifetimes(bytes: Bytes, from: usize, until: usize) -> Option<Self> {
         let moment = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         (bytes > Bytes::ZERO && from < until).then(|| Self { bytes, from: moment(from), until: moment(until) })
@@ -25,8 +25,9 @@ impl Lifetime {
 }
 
 impl Treatment {
-    /// Returns the lifetimes of the forward and the backward pass, each in its own order. Their peak is
-    /// [`Treatment::transient_bytes`] with [`crate::Release::AtTheEnd`].
+    /// Returns the lifetimes of the forward pass and of the backward pass, each in the order of its pass. Rebuilt
+    /// tensors live from the start of the backward pass. With at most one layer, the peak is
+    /// [`Treatment::transient_bytes`] with [`crate::Release::AtTheEnd`]; with several layers it may be higher.
     #[must_use]
     pub fn lifetimes(&self, graph: &OperatorGraph) -> [Vec<Lifetime>; 2] {
         [self.forward_lifetimes(graph), self.backward_lifetimes(graph)]
@@ -80,7 +81,7 @@ impl Treatment {
             if !op.backward.is_empty() {
                 for input in op.inputs.iter().map(|t| t.index()) {
                     match since[input] {
-                        // A further contribution is a tensor of its own until it is added.
+                        // A second contribution to a gradient is a separate tensor until it is added.
                         Some(_) => all.extend(Lifetime::no_lifetimes(gradient(input), at, at + 1)),
                         None => since[input] = Some(at),
                     }

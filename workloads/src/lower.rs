@@ -8,7 +8,7 @@ use sim::kernel::{
 };
 use sim::units::Bytes;
 
-/// Nodes that must end before something can start.
+/// Nodes that must end before another node can start.
 type Predecessors = Vec<NodeIndex>;
 
 /// Role of a chain of kernels: its operator, pass and gradient.
@@ -24,7 +24,7 @@ impl ChainKind {
         Self { operator: Some(op.id), pass, gradient }
     }
 
-    /// Returns the role of one of its kernels.
+    /// Returns the role of one kernel of the chain.
     fn kernel_role(self, axis: Option<ParallelAxis>) -> KernelRole {
         let Self { operator, pass, gradient } = self;
         KernelRole { operator, pass, gradient, axis }
@@ -49,9 +49,9 @@ impl<'a> Lowerer<'a> {
         self.graph
     }
 
-    /// Returns the forward kernels of recomputed operators, and the backward kernels of all operators. Recomputation
-    /// waits for nothing outside the segment. A gradient's kernels wait for the gradients of the operator's outputs,
-    /// and for the recomputed tensors that they read. Nothing waits for weight gradients.
+    /// Returns the forward kernels of recomputed operators, and the backward kernels of all operators. Recomputed
+    /// operators depend only on each other. A gradient's kernels wait for the gradients of the operator's outputs, and
+    /// for the recomputed tensors that they read. No other kernel waits for weight gradients.
     pub(crate) fn lower_backward(mut self, recompute: &RecomputeSet) -> KernelGraph {
         let rebuilt = self.add_forward_kernels(|op| recompute.contains(op.id), Pass::Recompute);
         let mut gradients: Vec<Vec<Predecessors>> = vec![Vec::new(); self.operators.tensors.len()];
@@ -88,7 +88,8 @@ impl<'a> Lowerer<'a> {
         self.graph
     }
 
-    /// Adds the forward kernels of the chosen operators. Returns, per tensor, the node after which it exists.
+    /// Adds the forward kernels of the chosen operators. Returns, for each tensor, the nodes after which it exists;
+    /// none if no chosen operator makes it.
     fn add_forward_kernels(&mut self, chosen: impl Fn(&OperatorNode) -> bool, pass: Pass) -> Vec<Predecessors> {
         let mut ready: Vec<Predecessors> = vec![Vec::new(); self.operators.tensors.len()];
         let mut done = vec![false; self.operators.operators.len()];
@@ -120,8 +121,8 @@ impl<'a> Lowerer<'a> {
         ready
     }
 
-    /// Adds kernels one after the other; returns the nodes that followers must wait for. A repeated forward pass is
-    /// called `recompute`.
+    /// Adds kernels one after the other. Returns the nodes that following kernels must wait for. In a recomputation,
+    /// `recompute` replaces `forward` in the kernels' names.
     fn add_chain(
         &mut self,
         op: &OperatorNode,
@@ -177,7 +178,8 @@ impl<'a> Lowerer<'a> {
         sum
     }
 
-    /// Adds a product and its only reader, an elementwise operator, as one kernel.
+    /// Adds the kernels of `op`, and fuses its last product with `next`, the elementwise operator that reads the
+    /// result.
     fn fuse_epilogue(
         &mut self,
         op: &OperatorNode,
@@ -195,7 +197,8 @@ impl<'a> Lowerer<'a> {
         };
         let product: Bytes = op.outputs.iter().map(|t| self.operators.tensors[t.index()].bytes).sum();
         let kept = op.outputs.iter().any(|t| self.operators.tensors[t.index()].saved);
-        // The product's result stays on chip for the function. It is written only if the backward pass reads it.
+        // The product's result stays on chip for the elementwise function. It is written only if the backward pass
+        // reads it.
         let written = if kept { elementwise.written } else { elementwise.written.saturating_sub(product) };
         let kernel = Kernel::Epilogue(Epilogue {
             contraction,
@@ -208,8 +211,9 @@ impl<'a> Lowerer<'a> {
     }
 }
 
-/// Returns the elementwise operator that can run in the epilogue of `op`. It must be the only reader of all its results
-/// and a single kernel. The product must end `op`, without a collective in between.
+/// Returns the elementwise operator that can run in the epilogue of `op`, or `None`. It must be a single kernel and the
+/// only reader of the results of `op`. Its other inputs must exist before `op` ends. The last kernel of `op` must be a
+/// product, not a collective.
 fn find_epilogue<'g>(operators: &'g OperatorGraph, op: &OperatorNode) -> Option<&'g OperatorNode> {
     let Some(Kernel::Contraction(_)) = op.forward.last().map(|s| s.kernel) else { return None };
     let mut readers = operators.operators.iter().filter(|next| next.inputs.iter().any(|t| op.outputs.contains(t)));

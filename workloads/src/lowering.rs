@@ -1,58 +1,58 @@
-//! How a model is lowered for one device: all settings of a training run, besides the model, that change a device's
-//! kernels and bytes.
+//! Settings of a training run, besides the model, that change a device's kernels and bytes.
 
 use crate::footprint::{Optimizer, Precision};
 use crate::model::Model;
 use crate::serving_pass::ServingPass;
 use serde::{Deserialize, Serialize};
 
-/// How attention is computed.
+/// The way in which attention is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
-    /// Tile by tile; scores never reach memory (FlashAttention).
+    /// One fused kernel, tile by tile; scores never reach memory (FlashAttention).
     #[default]
     Fused,
-    /// With scores, softmax, dropout and context as separate operators. All scores are computed, causal or not.
+    /// Scores, softmax, dropout and context as separate operators. All scores are computed, causal or not.
     Unfused,
 }
 
-/// How head and loss are computed.
+/// The way in which the head and the loss are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossForm {
-    /// Logits of all tokens, then their loss, and the gradients in the backward pass.
+    /// All tokens at once: their logits, then their loss. The backward pass computes the gradients.
     #[default]
     Whole,
-    /// Chunk after chunk of tokens: logits, their loss, the gradient over the logits in place, and its products with
-    /// the weights and with the hidden states. No other chunk's logits exist then (Liger's fused linear cross-entropy).
+    /// Chunks of tokens one after the other. Each chunk's logits, loss, in-place logit gradient, and the gradient's
+    /// products with the weights and with the hidden states follow each other. Only one chunk's logits exist at a time
+    /// (Liger's fused linear cross-entropy).
     Chunked,
 }
 
-/// PyTorch's choice of the operators' types over fp32 parameters (autocast). Products run in the operand type; the
-/// residual stream, norms and softmax are fp32, with 16-bit copies for the products (`autocast.rs`).
+/// PyTorch's autocast, which chooses the type of each operator over fp32 parameters. Products run in the operand type.
+/// The residual stream, norms and softmax are fp32, with 16-bit copies for the products (`autocast.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Autocast {
-    /// No: all activations have the operand type.
+    /// No autocast: all activations have the operand type.
     #[default]
     None,
-    /// As PyTorch 1.7: GELU in fp32 too, and softmax keeps its input.
+    /// PyTorch 1.7's rules: GELU runs in fp32 too, and softmax keeps its input.
     Pytorch1,
-    /// As PyTorch 2.
+    /// PyTorch 2's rules.
     Pytorch2,
 }
 
-/// How attention reaches the keys and values of other context-parallel devices.
+/// The way in which attention reaches the keys and values of other context-parallel devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextMethod {
     /// Keys and values pass around a ring (Liu et al. 2023), and each device keeps its queries. Sequences are cut so
-    /// that causal work is even. Volume and memory equal those of an all-gather.
+    /// that causal work is even. The communication volume and memory equal those of an all-gather.
     #[default]
     Ring,
-    /// All-to-alls turn a share of every head's tokens into all tokens of a share of the heads, and back
-    /// (DeepSpeed-Ulysses, Jacobs et al. 2023).
+    /// All-to-alls redistribute each sequence from a share of the tokens with all heads to all tokens with a share of
+    /// the heads, and back (DeepSpeed-Ulysses, Jacobs et al. 2023).
     Ulysses,
 }
 
@@ -65,73 +65,76 @@ pub struct Lowering {
     pub sequence_length: u64,
     /// Devices that split every layer (Megatron-LM).
     pub tensor_parallel: u32,
-    /// True if those devices split norms, dropout and residual sums along the sequence (Korthikanti et al. 2022).
+    /// True if the tensor-parallel devices split norms, dropout and residual sums along the sequence (Korthikanti et
+    /// al. 2022).
     pub sequence_parallel: bool,
     /// Devices that split every sequence.
     pub context_parallel: u32,
-    /// How attention reaches the tokens on those devices.
+    /// The way in which attention reaches the tokens of the other context-parallel devices.
     pub context_method: ContextMethod,
     /// Devices that share the experts of a layer; part of the data-parallel ranks.
     pub expert_parallel: u32,
-    /// Neighbouring devices that split every expert by width; expert-parallel devices come next. `None` means the whole
-    /// tensor-parallel group, with expert-parallel devices after the context-parallel ones.
+    /// Number of neighbouring devices that split every expert by width; expert-parallel ranks are numbered next. `None`
+    /// means the whole tensor-parallel group, with expert-parallel ranks after the context-parallel ones.
     pub expert_tensor_parallel: Option<u32>,
-    /// True if every expert-parallel device gathers all tokens of the group and sums its share of the results
-    /// (Megatron-LM's dispatcher `allgather`). Otherwise all-to-alls send tokens only to their experts' devices.
+    /// True if every expert-parallel device gathers all tokens of the group, and the group sums the experts' results
+    /// (Megatron-LM's dispatcher `allgather`). Otherwise all-to-alls send tokens only to the devices of their experts.
     pub expert_all_gather: bool,
     /// True if a token crosses every network tier once per unit that holds any of its experts, and is forwarded inside
-    /// that unit (DeepEP; DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.2). Otherwise every choice of a
-    /// token is sent separately.
+    /// that unit (DeepEP; DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.2). Otherwise a token is sent
+    /// once per chosen expert.
     pub expert_deduplicated: bool,
-    /// How attention is computed.
+    /// The way in which attention is computed.
     pub attention: Attention,
     /// Number formats.
     pub precision: Precision,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// True if neighbouring elementwise work is one kernel: dropout + residual sum, SwiGLU, RMSNorm with its
-    /// conversions, scaled masked softmax. Otherwise as in eager PyTorch, with the tensors that it keeps.
+    /// True if neighbouring elementwise operations form one kernel: dropout + residual sum, SwiGLU, RMSNorm with its
+    /// conversions, scaled masked softmax. Otherwise they run as in eager PyTorch, and keep the tensors that it keeps.
     pub elementwise_fusion: bool,
     /// True if RMS norms, rotations and conversions run as the single operations that the model's Python file writes
-    /// (transformers, LitGPT); only where elementwise work is not fused.
+    /// (transformers, LitGPT). It has an effect only without elementwise fusion.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub composed_layers: bool,
-    /// True if query, key and value, and gate and up, are separate products (TorchTitan, MaxText), not one each
-    /// (Megatron-LM).
+    /// True if query, key and value are three products, and gate and up are two (TorchTitan, MaxText). Otherwise each
+    /// group is one product (Megatron-LM).
     pub separate_projections: bool,
-    /// True if an elementwise operator runs on the preceding product's result while that is on chip
+    /// True if an elementwise operator runs on the preceding product's result while the result is on chip
     /// ([`Kernel::Epilogue`](sim::kernel::Kernel::Epilogue): one tensor and one vector core, like PHAZE's fused
     /// operators).
     pub epilogues: bool,
     /// True if a separate pass adds every weight gradient to the one in memory. PyTorch's automatic differentiation
     /// does so from a step's second micro-batch on. Otherwise the product's accumulators start from the gradient in
-    /// memory (Megatron-LM's fused gradient accumulation): there is no separate pass, and that read is not counted.
+    /// memory (Megatron-LM's fused gradient accumulation). There is then no separate pass, and the read of the old
+    /// gradient is not counted.
     pub separate_accumulation: bool,
     /// True if narrow operands are converted by Transformer Engine's rules. Weights are converted once per step,
     /// outside the passes. One pass over inputs and gradients writes both layouts, so the weight gradient finds its
-    /// input converted. The converted input is what stays in memory.
+    /// input converted. The tensor kept in memory is the converted input.
     pub cached_conversions: bool,
-    /// True if experts' results are weighted in the activation kernel before their last product. Then they need not be
-    /// kept for the weights' gradient.
+    /// True if the activation kernel applies the experts' weights before the last product. The experts' results then
+    /// need not be kept for the weights' gradient.
     pub weighted_experts: bool,
     /// True if the loss is one kernel per direction that converts logits on the fly. Otherwise as in eager PyTorch:
     /// fp32 logits in memory, and separate conversion passes.
     pub fused_loss: bool,
-    /// True if adapters are in fp32 whatever the operand type, and read an fp32 copy of their own (PEFT's
+    /// True if adapters are in fp32 whatever the operand type, and read their own fp32 copy of the input (PEFT's
     /// `autocast_adapter_dtype`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wide_adapters: bool,
     /// PyTorch's autocast. A device must hold whole layers: no tensor, context or expert parallelism.
     #[serde(default, skip_serializing_if = "Autocast::is_none")]
     pub autocast: Autocast,
-    /// How head and loss are computed. By chunks, the loss is one kernel per chunk, whatever `fused_loss` says.
+    /// The way in which the head and the loss are computed. In chunked form, the loss is one kernel per chunk, whatever
+    /// `fused_loss` says.
     #[serde(default, skip_serializing_if = "LossForm::is_whole")]
     pub loss: LossForm,
-    /// The framework pads the vocabulary to a multiple of this times the tensor-parallel degree, unless the model's
-    /// file has a multiple of its own; 1 pads to the degree alone.
+    /// The vocabulary is padded to a multiple of this number times the tensor-parallel degree, unless the model's file
+    /// states its own multiple. A value of 1 pads to the degree alone.
     pub vocabulary_multiple: u64,
-    /// Serving's changes: the pass is a forward pass over `sequence_length` new tokens of `micro_batch` sequences.
-    /// `None` is training.
+    /// Settings of a serving pass: a forward pass over `sequence_length` new tokens of `micro_batch` sequences. `None`
+    /// in training.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<ServingPass>,
 }
@@ -151,9 +154,9 @@ impl LossForm {
         *self == Self::Whole
     }
 
-    /// Returns the chunks in which `tokens` pass a head of `width` x `vocabulary` on this device: 1 for whole logits.
-    /// Chunks have as many tokens as a power of two that holds at most about the hidden states' bytes of logits
-    /// (Liger-Kernel, `src/liger_kernel/ops/fused_linear_cross_entropy.py`: `inc_factor`, `chunk_size`).
+    /// Returns the number of chunks in which `tokens` pass a head of `width` x `vocabulary` on this device; 1 for whole
+    /// logits. A chunk's logits have about as many elements as all hidden states. Its tokens are rounded up to a power
+    /// of two (Liger-Kernel, `src/liger_kernel/ops/fused_linear_cross_entropy.py`: `inc_factor`, `chunk_size`).
     #[must_use]
     pub fn chunk_count(self, tokens: u64, width: u64, vocabulary: u64) -> u64 {
         match self {
@@ -169,8 +172,8 @@ impl LossForm {
 
 impl Lowering {
     /// Returns the defaults for a model: one sequence of the model's length per micro-batch, and no parallelism.
-    /// Attention and elementwise work are fused, without epilogues. Products accumulate gradients, and Adam runs in
-    /// mixed precision.
+    /// Attention and elementwise work are fused, without epilogues. Products accumulate weight gradients. The optimizer
+    /// is Adam in mixed precision.
     #[must_use]
     pub fn new(model: &Model) -> Self {
         Self {

@@ -12,17 +12,19 @@ use std::path::{Path, PathBuf};
 /// `workloads/models`.
 static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/built_in.rs"));
 
-/// (another name, the built-in model's own): names on Hugging Face, and of models with the same layers.
+/// Aliases of built-in models: (alias, the built-in model's own name). An alias is the name on Hugging Face, or the
+/// name of another model with the same layers.
 static OTHER_NAMES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/other_names.rs"));
 
-/// Returns a built-in model's own name and the text of its configuration, by one of its names.
+/// Returns a built-in model's own name and the text of its configuration, given its own name or an alias; `None` for
+/// any other name.
 pub(crate) fn find_built_in(name: &str) -> Option<(&'static str, &'static str)> {
     let other = OTHER_NAMES.iter().find(|(other, _)| sim::names::are_same_name(other, name));
     let own = other.map_or(name, |(_, own)| own);
     BUILT_IN.iter().find(|(known, _)| sim::names::are_same_name(known, own)).copied()
 }
 
-/// How positions enter the model.
+/// The position encoding of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionEncoding {
@@ -36,7 +38,8 @@ pub enum PositionEncoding {
     /// A bias on the scores that falls with distance, without parameters (ALiBi, Press et al. 2022). T5's table is in
     /// [`crate::variations::Variations::relative_rows`].
     Alibi,
-    /// None: scans know the order, and attention beside them needs no positions (Mamba 2, Nemotron-H).
+    /// No encoding: scans depend on the order of tokens, and attention layers beside them need no positions (Mamba 2,
+    /// Nemotron-H).
     None,
 }
 
@@ -65,20 +68,20 @@ pub enum NormPlacement {
 }
 
 impl NormPlacement {
-    /// Returns whether attention and MLP read normalised input.
+    /// Returns whether attention and MLP read a normalised input.
     #[must_use]
     pub fn normalises_before(self) -> bool {
         matches!(self, Self::Pre | Self::Sandwich)
     }
 
-    /// Returns whether their results are normalised before the residual sum.
+    /// Returns whether the results of attention and MLP are normalised before the residual sum.
     #[must_use]
     pub fn normalises_result(self) -> bool {
         matches!(self, Self::Output | Self::Sandwich)
     }
 }
 
-/// Dropout probability per site; at 0 the operator does not exist.
+/// Dropout probability per site. At 0, the site has no dropout operator.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Dropout {
     /// On the embedding's output.
@@ -91,22 +94,22 @@ pub struct Dropout {
     pub activation: f64,
 }
 
-/// An expert for every token, beside the routed ones.
+/// An expert that processes every token, beside the routed ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedExpert {
     /// Its width; the total width if there are several.
     pub ffn: u64,
-    /// True if the sigmoid of a product of its own scales its result (Qwen2-MoE).
+    /// True if a sigmoid gate scales its result; a separate product makes the gate (Qwen2-MoE).
     pub weighed: bool,
 }
 
-/// Limits the groups that a token's experts are in (DeepSeek-V2, arXiv:2405.04434, section 2.2.2, device-limited
+/// The limit on the groups that hold a token's experts (DeepSeek-V2, arXiv:2405.04434, section 2.2.2, device-limited
 /// routing; DeepSeek-V3, arXiv:2412.19437, section 2.1.2, node-limited routing).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertGroups {
     /// Number of equal groups of neighbouring experts.
     pub count: u64,
-    /// Number of groups that hold all experts of a token.
+    /// The number of groups from which all experts of a token are chosen.
     pub chosen: u64,
 }
 
@@ -117,11 +120,11 @@ pub struct Experts {
     pub count: u64,
     /// Experts per token.
     pub top_k: u64,
-    /// Room of an expert relative to its even share of the tokens (GShard). `None` if no token is dropped and none is
-    /// padded.
+    /// The capacity of an expert relative to its even share of the tokens (GShard). `None` if tokens are neither
+    /// dropped nor padded.
     pub capacity_factor: Option<f64>,
-    /// Tokens of the fullest expert-parallel device relative to an even share, if no capacity limits them; all other
-    /// devices wait for it. `None` means an even share.
+    /// Tokens of the fullest expert-parallel device relative to an even share. All other devices wait for that device.
+    /// It has no effect with a capacity factor. `None` means an even share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imbalance: Option<f64>,
     /// The shared expert.
@@ -144,8 +147,8 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Returns the slots that `tokens` tokens take at all experts together: `top_k` each, scaled by the imbalance, or
-    /// every expert's capacity.
+    /// Returns the number of token slots over all experts. Without a capacity, it is `top_k` per token, scaled by the
+    /// imbalance. With a capacity, it is the capacity of all experts.
     #[must_use]
     pub fn expert_slots(&self, tokens: u64) -> u64 {
         let even = tokens.saturating_mul(self.top_k);
@@ -169,7 +172,7 @@ pub struct Model {
     pub name: String,
     /// The family that it was read as: Hugging Face's `model_type`.
     pub family: String,
-    /// Number of layers; for different layers, the repetitions of the block in [`Self::list`].
+    /// Number of layers. If layers differ, it is the number of repetitions of the block in [`Self::list`].
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden: u64,
@@ -188,10 +191,10 @@ pub struct Model {
     /// The embedding's rows are padded to a multiple of this times the tensor-parallel degree (Megatron's
     /// `make_vocab_size_divisible_by`; 1 if the model does not say).
     pub vocabulary_multiple: u64,
-    /// The longest sequence that it was made for; the default length in training.
+    /// The longest sequence that the model was made for, in tokens; the default sequence length in training.
     pub max_sequence: u64,
-    /// Width of the token embedding (OPT's `word_embed_proj_dim`). If it differs from `hidden`, projections lead in and
-    /// out.
+    /// Width of the token embedding (OPT's `word_embed_proj_dim`). If it differs from `hidden`, one projection follows
+    /// the embedding and another precedes the head.
     pub embedding_width: u64,
     /// Kind of position encoding.
     pub position: PositionEncoding,
@@ -230,13 +233,13 @@ pub struct Model {
     /// Differences from GPT-2, BERT and Llama.
     #[serde(default)]
     pub variations: Variations,
-    /// The lengths of the documents that sequences are packed from; none if attention covers whole sequences.
+    /// The lengths of the documents that are packed into sequences. It is empty if attention covers whole sequences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub documents: Vec<DocumentLength>,
-    /// The list of layers, if they differ.
+    /// The list of layers; empty if the fields above describe every layer.
     #[serde(default, skip_serializing_if = "LayerList::is_empty")]
     pub list: LayerList,
-    /// Statements of its file that the model ignores, with the assumption made instead; one sentence each.
+    /// Keys of the model's file that are ignored, with the assumption made instead; one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }
@@ -246,8 +249,9 @@ pub fn built_in_names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
-/// Returns the text of a built-in model's configuration, by name, or of a `config.json`, by its path or folder. Returns
-/// `None` if there is none. The text includes keys that do not affect the work, such as the base of rotary embeddings.
+/// Returns the text of a configuration: a built-in model's by name, or a `config.json` by its path or folder. Returns
+/// `None` if there is no such model or file. The text includes keys that do not affect the work, such as the base of
+/// rotary embeddings.
 #[must_use]
 pub fn config_text(name_or_path: &str, files: &Files) -> Option<String> {
     if let Some((_, text)) = find_built_in(name_or_path) {
@@ -256,20 +260,20 @@ pub fn config_text(name_or_path: &str, files: &Files) -> Option<String> {
     files.read(&config_file(Path::new(name_or_path), files)).ok()
 }
 
-/// Returns the path of a configuration's file, given the file or its folder.
+/// Returns the path of a configuration's file, given that path or its folder.
 #[must_use]
 pub fn config_file(path: &Path, files: &Files) -> PathBuf {
     let inside = path.join("config.json");
     if path.is_dir() || files.text(&inside).is_some() { inside } else { path.to_path_buf() }
 }
 
-/// Returns the other names of built-in models, each with the model's own: names on Hugging Face, and of models with the
-/// same layers.
+/// Returns the aliases of built-in models: (alias, the model's own name). An alias is the name on Hugging Face, or the
+/// name of another model with the same layers.
 pub fn other_names() -> impl Iterator<Item = (&'static str, &'static str)> {
     OTHER_NAMES.iter().copied()
 }
 
-/// Returns whether a built-in model has this name, its own or another one.
+/// Returns whether a built-in model has this name or alias.
 #[must_use]
 pub fn is_built_in(name: &str) -> bool {
     find_built_in(name).is_some()

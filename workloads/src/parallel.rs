@@ -1,4 +1,5 @@
-//! Tensor parallelism: one device's share of the model, and the rules for a degree.
+//! Parallel degrees within a layer: one device's share of the model, and the rules for the tensor-, context- and
+//! expert-parallel degrees.
 
 use crate::error::WorkloadError;
 use crate::lowering::{Attention, ContextMethod, Lowering};
@@ -9,7 +10,7 @@ use crate::variations::Variations;
 pub const MAX_MICRO_BATCH: u64 = 1 << 20;
 /// Most tokens in a sequence (2^24).
 pub const MAX_SEQUENCE: u64 = 1 << 24;
-/// Most tensor-parallel devices (2^16).
+/// Largest tensor-, context- or expert-parallel degree (2^16).
 pub const MAX_TENSOR_PARALLEL: u32 = 1 << 16;
 
 /// The attention heads of one device.
@@ -26,7 +27,7 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
-    /// Returns the share of one of `devices`, which split the heads; their number must divide the heads.
+    /// Returns the share of one of `devices` devices, which must divide the heads.
     pub(crate) fn split_over_devices(self, devices: u32) -> Self {
         let devices = u64::from(devices.max(1));
         Self { query: self.query / devices, kv: self.kv / devices, ..self }
@@ -38,7 +39,7 @@ impl Heads {
 pub struct DeviceSlice {
     /// Query heads.
     pub heads: u64,
-    /// Key/value heads, at least one: with more devices than key heads, these are replicated.
+    /// Key/value heads, at least one. With more devices than key/value heads, several devices hold the same head.
     pub kv_heads: u64,
     /// MLP width.
     pub ffn: u64,
@@ -47,11 +48,11 @@ pub struct DeviceSlice {
 }
 
 impl DeviceSlice {
-    /// Returns the share under `lowering`.
+    /// Returns one device's share under `lowering`.
     ///
     /// # Errors
-    /// A micro-batch, sequence length or degree that is out of range, or a degree that does not divide what it must.
-    /// The message names the nearest valid values.
+    /// A micro-batch, sequence length or degree that is out of range, or a degree that does not divide the dimension it
+    /// splits. Most messages name the nearest valid values.
     pub fn new(model: &Model, lowering: &Lowering) -> Result<Self, WorkloadError> {
         check_ranges(model, lowering)?;
         let t = u64::from(lowering.tensor_parallel);
@@ -103,7 +104,7 @@ impl DeviceSlice {
     }
 }
 
-/// Checks that a tensor-parallel degree divides what mixers besides attention split.
+/// Checks that a tensor-parallel degree divides the dimensions of mixers other than attention.
 fn check_mixer_degrees(model: &Model, t: u64) -> Result<(), WorkloadError> {
     if let Some(scan) = model.variations.scan {
         check_divides(model, t, "heads of the scan", scan.heads)?;
@@ -127,21 +128,22 @@ fn check_mixer_degrees(model: &Model, t: u64) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// Returns the key/value heads on one of `t` tensor-parallel devices; with more devices than heads, several devices
-/// hold every head. If layers differ, it is the largest number that divides the heads of each.
+/// Returns the key/value heads on one of `t` tensor-parallel devices, at least one. With more devices than heads,
+/// several devices hold the same head. If layers differ, it returns the greatest common divisor of their shares.
 pub(crate) fn kv_heads_of_device(model: &Model, t: u64) -> u64 {
     let shares = model.attention_heads().into_iter().map(|(_, kv)| (kv / t).max(1));
     shares.reduce(num_integer::gcd).unwrap_or(1)
 }
 
-/// Returns the rule for the context-parallel degree under Ulysses, whose exchange gives every device whole heads. The
-/// key/value heads must divide; then the query heads do too. Transformer Engine's exchange, which Megatron-LM runs,
-/// requires both.
+/// Returns the rule for the context-parallel degree under Ulysses, as text. The exchange gives every device whole
+/// heads, so the degree must divide the key/value heads, and then it also divides the query heads. Transformer Engine's
+/// exchange, which Megatron-LM runs, requires both.
 pub(crate) fn ulysses_degree_rule(model: &Model, t: u64) -> String {
     format!("a divisor of the {} key/value heads of a device: Ulysses splits heads", kv_heads_of_device(model, t))
 }
 
-/// Checks context parallelism: sequences divide, attention is fused or exchanged by heads, and exchanged heads divide.
+/// Checks context parallelism: the degree divides sequences, all mixers can be split along the sequence, attention is
+/// fused or exchanged by heads, and the degree divides the exchanged heads.
 fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let c = u64::from(lowering.context_parallel);
     let error = |setting: &str, value: String, limit: String, cure: String| {
@@ -195,7 +197,7 @@ fn check_context(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
     }
 }
 
-/// Checks that devices divide the tokens of an encoder whose sequences have a length of their own.
+/// Checks that the split of sequences divides the tokens of an encoder with its own sequence length.
 fn check_encoder(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let tokens = model.variations.encoder_tokens(lowering.sequence_length);
     let t = if lowering.sequence_parallel { lowering.tensor_parallel } else { 1 };
@@ -213,7 +215,8 @@ fn check_encoder(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError
     })
 }
 
-/// Checks expert parallelism: the model has experts, and they divide.
+/// Checks expert parallelism: the tensor-parallel degree of experts fits, and the expert-parallel degree divides the
+/// experts. A model without experts allows only a degree of 1.
 fn check_experts(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError> {
     let (e, t) = (u64::from(lowering.expert_parallel), lowering.tensor_parallel);
     let fits = |shared: u32| {
@@ -258,7 +261,7 @@ pub fn tensor_parallel_degrees(model: &Model, limit: u32) -> Vec<u32> {
     (1..=limit.min(MAX_TENSOR_PARALLEL)).filter(|t| obeys_degree_rules(model, u64::from(*t))).collect()
 }
 
-/// Returns whether every rank has whole heads, or several ranks share each.
+/// Returns whether every device gets whole heads, or several devices share each head.
 fn divides_or_is_multiple(t: u64, heads: u64) -> bool {
     if t <= heads { heads.is_multiple_of(t) } else { t.is_multiple_of(heads) }
 }
@@ -275,7 +278,7 @@ pub(crate) fn obeys_degree_rules(model: &Model, t: u64) -> bool {
         && model.mlp_widths().all(|width| width.is_multiple_of(t))
 }
 
-/// The counts of other mixers that a degree has to divide, for people; empty without such a mixer.
+/// Returns the counts that a degree must divide in other mixers, as text for a message; empty without such mixers.
 pub(crate) fn mixer_degree_limits(model: &Model) -> String {
     let Variations { scan, channel_scan, linear, convolution, compressed, .. } = model.variations;
     let linear = linear.map(|linear| {
@@ -360,7 +363,7 @@ fn check_ranges(model: &Model, lowering: &Lowering) -> Result<(), WorkloadError>
     range("the sequence length", lowering.sequence_length, longest, cure)
 }
 
-/// Returns the multiples of `step` around `value`, as text.
+/// Returns the nearest multiples of `step` below and above `value`, as text.
 fn nearby_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below + step;

@@ -1,8 +1,9 @@
-//! Inference: a forward pass over new tokens whose earlier ones are in a cache, and the bytes of that cache.
+//! Inference: a forward pass over new tokens while earlier tokens are in a cache, and the bytes of that cache.
 //!
-//! A pass decodes (one new token of each sequence) or prefills (a prompt, or a chunk of it). [`ServingGraph`] has its
-//! kernels: those of a training step's forward pass, except for attention to the cache, recurrent states, the experts
-//! that few tokens reach, and a head for the last token of every sequence alone.
+//! A pass decodes (one new token of each sequence) or prefills (a prompt, or a chunk of it). [`ServingGraph`] holds its
+//! kernels: those of a training step's forward pass, with four differences. Attention reads the cache. Recurrent mixers
+//! continue from states. Few tokens reach only some experts. The head computes logits only for the last token of every
+//! sequence, or for drafts.
 
 use crate::error::WorkloadError;
 use crate::graph::{OperatorNode, OperatorRole};
@@ -38,9 +39,9 @@ impl ServingGraph {
     }
 }
 
-/// Returns the bytes of a segment's weights on one device, without the head's matrix if `shares_head`: then it is the
-/// embedding's, which is counted there. `bytes` gives those of one weight by its owner: layers' products and experts
-/// may be stored in formats of their own.
+/// Returns the bytes of a segment's weights on one device, rounded up. With `shares_head`, the head's matrix is left
+/// out, because the embedding counts it. `bytes` returns the bytes per weight for each owner: layers' products and
+/// experts may have their own formats.
 #[must_use]
 pub fn weight_bytes_of_segment(segment: &Segment, shares_head: bool, bytes: impl Fn(WeightsOf) -> f64) -> Bytes {
     let of_operator = |operator: &OperatorNode| {
@@ -51,20 +52,21 @@ pub fn weight_bytes_of_segment(segment: &Segment, shares_head: bool, bytes: impl
     Bytes(segment.operators().iter().filter(held).map(of_operator).sum::<f64>().ceil() as u64)
 }
 
-/// The owner of an operator's weights.
+/// The part of the model that an operator's weights belong to, for the choice of their format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightsOf {
     /// Experts.
     Experts,
-    /// A product of a layer besides experts, which may be in a narrow format.
+    /// A product of a layer outside its experts; its weights may be in a narrow format.
     Layers,
     /// Anything else: norms, the embedding, the router, the head.
     Rest,
 }
 
 impl WeightsOf {
-    /// Returns what an operator's weights belong to. A layer's product has operands of another type than `wide`, or
-    /// else weights that tensor parallelism splits; a router's are not split.
+    /// Returns the owner of an operator's weights. A product belongs to `Layers` if its operand type is not `wide`, or
+    /// if it is in a layer and tensor parallelism splits its weights. A router's weights are not split, so they belong
+    /// to `Rest`.
     #[must_use]
     pub fn operator(operator: &OperatorNode, wide: DataType) -> Self {
         if operator.parameters.expert > 0 {
@@ -85,13 +87,13 @@ impl WeightsOf {
     }
 }
 
-/// Returns the most bytes of activations alive at once in a segment's pass, on one device.
+/// Returns the peak bytes of activations in a segment's pass on one device.
 #[must_use]
 pub fn working_bytes_of_segment(segment: &Segment) -> Bytes {
     segment.graph.peak_forward_bytes(|_| false, |_| Bytes::ZERO)
 }
 
-/// Refuses models that do not generate token after token.
+/// Refuses models that do not generate text token by token.
 fn check_generates(model: &Model) -> Result<(), WorkloadError> {
     let why = if model.variations.conditioning.is_some() {
         Some("it denoises images, all tokens of an image at once and step after step")
@@ -118,7 +120,7 @@ fn check_generates(model: &Model) -> Result<(), WorkloadError> {
     }
 }
 
-/// Returns the model as it is served: without dropout, and without modules that only training has.
+/// Returns the model as served: without dropout, and without the modules that only training uses.
 fn served_model(model: &Model) -> Model {
     let none = Dropout { embedding: 0.0, attention: 0.0, residual: 0.0, activation: 0.0 };
     let mut served = Model { dropout: none, ..model.clone() };
@@ -126,12 +128,13 @@ fn served_model(model: &Model) -> Model {
     served
 }
 
-/// Returns a module that drafts a token ahead, as a model of one layer: embedding and head are `model`'s, and the layer
-/// is like its last. DeepSeek-V3's module for multi-token prediction is one (arXiv:2412.19437, section 2.2), and so is
-/// EAGLE's head (arXiv:2401.15077, section 3.1). Its product of [`drafting_weights`] is not among the layer's.
+/// Returns a module that drafts one token ahead, as a model of one layer. It shares the embedding and head of `model`,
+/// and its layer is like the last one. DeepSeek-V3's module for multi-token prediction is such a module
+/// (arXiv:2412.19437, section 2.2), and so is EAGLE's head (arXiv:2401.15077, section 3.1). The product that
+/// [`drafting_weights`] counts is not part of the layer.
 ///
 /// # Errors
-/// A model that does not predict the next token from one stack of layers as wide as its embedding.
+/// A model that [`Model::with_further_token_modules`] refuses.
 pub fn drafting_module(model: &Model) -> Result<Model, WorkloadError> {
     model.clone().with_further_token_modules(1)?;
     let mut module = model.with_uniform_kind(&model.last_kind());
@@ -139,32 +142,33 @@ pub fn drafting_module(model: &Model) -> Result<Model, WorkloadError> {
     Ok(module)
 }
 
-/// Returns the weights of a drafting module's product: from a token's embedding and its vector, side by side, to one.
+/// Returns the weights of a drafting module's input product, which maps the token's embedding and the previous hidden
+/// vector, concatenated, to one vector.
 #[must_use]
 pub fn drafting_weights(model: &Model) -> u64 {
     2 * model.hidden * model.hidden
 }
 
-/// Bytes that one device's cache needs for a sequence.
+/// The bytes that a sequence takes in one device's cache.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CacheSize {
-    /// For the sequence, whatever its length: recurrent states and the last tokens of convolutions.
+    /// Bytes per sequence of any length: recurrent states and the last tokens of convolutions.
     pub per_sequence: Bytes,
-    /// Per token, in layers whose queries see all tokens.
+    /// Bytes per token, in layers whose queries see all tokens.
     pub per_token: Bytes,
-    /// Per token of the last ones, in layers with windows or chunks: their tokens at most, and the bytes.
+    /// For layers with windows or chunks: (largest number of cached tokens, bytes per token).
     pub windows: Vec<(u64, Bytes)>,
 }
 
 impl CacheSize {
     /// Returns the cache that `model` needs on one of `tensor_parallel` devices that split its heads. Keys and values
-    /// are stored in `format`, recurrent states in fp32, the inputs of convolutions in bf16.
+    /// are stored in `format`, recurrent states in fp32, and the inputs of convolutions in bf16.
     ///
-    /// - Attention: a key and a value per key head; with more devices than key heads, each has a copy.
-    /// - Latent attention: the narrow vector and the common rotated key (DeepSeek-V2, 2024, table 1), on every device.
+    /// - Attention: a key and a value per key head. With more devices than key heads, several devices hold each head.
+    /// - Latent attention: the low-rank vector and the shared rotated key (DeepSeek-V2, 2024, table 1), on all devices.
     /// - An indexer: its one key, on every device, in the indexer's own format if it has one.
-    /// - A window of w: the last w tokens. Chunks of c: at most the last chunk, c tokens. Linear attention and scans:
-    ///   one state.
+    /// - A window of w tokens: the last w tokens. Chunks of c tokens: at most the last chunk, c tokens.
+    /// - Linear attention and scans: one state.
     #[must_use]
     pub fn of_model(model: &Model, tensor_parallel: u32, format: DataType) -> Self {
         let mut size = Self::default();
@@ -194,7 +198,7 @@ impl CacheSize {
                 Mixer::Convolution => {
                     (0, variations.convolution.map_or(0, |mixer| model.hidden.saturating_mul(mixer.reach) / t))
                 }
-                // The last token before both mixes.
+                // The last token before each of the two mixes.
                 Mixer::Recurrence => variations
                     .recurrence
                     .map_or((0, 0), |own| (Recurrence::STATE.saturating_mul(own.width) / t, 2 * model.hidden)),
@@ -221,8 +225,9 @@ impl CacheSize {
         }
     }
 
-    /// Adds attention to near tokens and entries: a key per token of the window, an entry and the indexer's own per few
-    /// tokens, and the vectors and gates of tokens that make the next entries, every device the same.
+    /// Adds attention to near tokens and entries. It needs a key per token of the window, an entry and an indexer key
+    /// per group of tokens, and the vectors and gates of the tokens that form the next entries. Every device holds all
+    /// of them.
     fn add_entries(&mut self, alike: &Model, format: DataType, count: u64) {
         let variations = &alike.variations;
         let key = format.packed_bytes_of(alike.head_dim) * count;
@@ -240,7 +245,7 @@ impl CacheSize {
         self.per_sequence += Bytes(DataType::Bf16.bytes()) * waiting * count;
     }
 
-    /// Returns the cache of two models, or of two parts of one.
+    /// Returns the sum of the caches of two models, or of two parts of one model.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         self.per_sequence += other.per_sequence;
@@ -249,7 +254,7 @@ impl CacheSize {
         self
     }
 
-    /// Returns the bytes of a sequence of `tokens` tokens.
+    /// Returns the bytes of the cache for a sequence of `tokens` tokens.
     #[must_use]
     pub fn of_sequence(&self, tokens: u64) -> Bytes {
         let windows: Bytes = self.windows.iter().map(|(window, bytes)| *bytes * (*window).min(tokens)).sum();

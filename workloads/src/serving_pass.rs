@@ -1,28 +1,28 @@
-//! Serving's changes in a lowering: tokens in a cache, and how experts are shared out.
+//! Settings of a serving pass within a lowering: cached tokens, and the distribution of experts.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 
-/// Serving's changes in a lowering.
+/// Settings of a serving pass within a lowering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServingPass {
     /// Tokens of every sequence that are in the cache before the pass.
     pub cached: u64,
-    /// Parts of a tensor-parallel group that share the experts out among them. Every device has all tokens, computes
-    /// its experts, and the group's sum joins the results; no token travels.
+    /// Number of parts of a tensor-parallel group over which the experts are distributed. Every device holds all tokens
+    /// and computes its own experts. The group's all-reduce sums the results; no token is sent.
     pub expert_ranks: u32,
-    /// Operands of experts' products, if they are not those of the other layers' products.
+    /// Operand type of experts' products; `None` means that of the other layers' products.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_product: Option<DataType>,
-    /// True if the new tokens are drafts that the pass verifies: attention reads the cache as in decoding, and the head
-    /// gives logits for every token.
+    /// True if the new tokens are drafts that the pass verifies. Attention reads the cache as in decoding, and the head
+    /// computes logits for every token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verifies: bool,
 }
 
 impl ServingPass {
-    /// Returns the cached keys that `new` queries see on average, rounded up: all, or with a window of w keys those
-    /// that the i-th query's w - 1 - i earlier ones reach.
+    /// Returns the mean number of cached keys that `new` queries see, rounded up. Without a window, each query sees all
+    /// cached keys. With a window of w keys, query i (from 0) sees at most the last w - 1 - i of them.
     pub(crate) fn mean_cached_keys(&self, new: u64, window: Option<u64>) -> u64 {
         let Some(window) = window else { return self.cached };
         let reach = window.saturating_sub(1);

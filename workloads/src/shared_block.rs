@@ -1,12 +1,12 @@
-//! Counts of blocks whose weights several layers share (Zamba): every layer does a block's work, but the parameters
-//! count once per block.
+//! Counts of blocks whose weights several layers share (Zamba). Every layer does a block's work, but a block's
+//! parameters count once.
 
 use crate::layer_list::Mixer;
 use crate::model::Model;
 use crate::variations::SharedBlock;
 
 impl SharedBlock {
-    /// Returns the weights of a layer's own products besides its scan, in a model of width `hidden` whose MLP has
+    /// Returns the weights of a layer's own products besides its scan, in a model of width `hidden` and MLP width
     /// `ffn`: the adapters, and the product from the block's result to the scan's input.
     #[must_use]
     pub fn own_matrices(&self, hidden: u64, ffn: u64) -> u64 {
@@ -17,14 +17,14 @@ impl SharedBlock {
 }
 
 impl Model {
-    /// Returns the layers that run a shared block.
+    /// Returns the number of layers that run a shared block.
     pub(crate) fn shared_block_layers(&self) -> u64 {
         let kinds = self.layer_kinds().into_iter();
         kinds.filter(|(kind, _)| kind.mixer == Mixer::SharedBlock).map(|(_, count)| count).sum()
     }
 
-    /// Returns the weights of one shared block's products: queries, keys and values of the layer's input beside the
-    /// embedding, attention's result, and a gated MLP.
+    /// Returns the weights of one shared block's products: queries, keys and values from the layer's input concatenated
+    /// with the embedding, attention's output projection, and a gated MLP.
     pub(crate) fn shared_block_matrices(&self) -> u64 {
         let joint = 2 * self.hidden;
         joint
@@ -32,8 +32,8 @@ impl Model {
             .saturating_add(self.hidden.saturating_mul(self.context_width() + 3 * self.ffn))
     }
 
-    /// Returns the parameters of one shared block that are in no matrix: the norms before attention and MLP, and the
-    /// MLP's biases.
+    /// Returns the parameters of one shared block outside matrices: the norms before attention and MLP, and the MLP's
+    /// biases.
     pub(crate) fn shared_block_vectors(&self) -> u64 {
         3 * self.hidden + if self.mlp_bias { 2 * self.ffn + self.hidden } else { 0 }
     }
@@ -52,18 +52,18 @@ impl Model {
         self.variations.channel_scan.map_or(0, |scan| scan.vectors(self.hidden))
     }
 
-    /// Returns the weights of a scan of either kind.
+    /// Returns the weights of a layer's scan, per head or per channel.
     pub(crate) fn any_scan_matrices(&self) -> u64 {
         self.scan_matrices().saturating_add(self.channel_scan_matrices())
     }
 
-    /// Returns the parameters of a scan of either kind that are in no matrix.
+    /// Returns the parameters outside matrices of a layer's scan, per head or per channel.
     pub(crate) fn any_scan_vectors(&self) -> u64 {
         self.variations.scan.map_or(0, |scan| self.scan_vectors(scan)) + self.channel_scan_vectors()
     }
 
-    /// Returns the parameters that a sum over the layers counts again: those of every layer's block beyond the first
-    /// layer of each block.
+    /// Returns the parameters that a sum over layers counts more than once: the shared block of every layer, except of
+    /// the first layer of each block.
     pub(crate) fn repeated_parameters(&self) -> u64 {
         let Some(block) = self.variations.shared_block else { return 0 };
         let again = self.shared_block_layers().saturating_sub(block.count);

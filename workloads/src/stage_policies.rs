@@ -1,10 +1,10 @@
-//! Activation policies of a plan's layers by stage: one policy for all layers, or a mix of policies in every model
+//! Activation policies of a plan's layers by stage: one policy for all layers, or a mix of policies for each model
 //! chunk.
 //!
-//! Under 1F1B, stage `k` of `p` holds `min(m, p - k)` micro-batches, so early stages have less room than late ones.
-//! Within a stage, some layers may keep more than others. Layers are alike, so a mix only says how many of a chunk's
-//! layers follow which policy. Megatron-LM's `--recompute-method block` is such a mix: `full` for the first layers of a
-//! chunk, `none` for the rest.
+//! Under 1F1B, stage `k` of `p` holds `min(m, p - k)` micro-batches, so early stages have less free memory than late
+//! ones. Within a stage, some layers may keep more than others. Layers are alike, so a mix only states how many of a
+//! chunk's layers follow each policy. Megatron-LM's `--recompute-method block` is such a mix: `full` for the first
+//! layers of a chunk, `none` for the rest.
 
 use crate::error::WorkloadError;
 use crate::layout::ChunkSplit;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Neighbouring layers of a chunk that follow one policy.
+/// Consecutive layers of a chunk that follow one policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRun {
@@ -24,7 +24,7 @@ pub struct LayerRun {
     pub policy: ActivationPolicy,
 }
 
-/// The layers of a model chunk, in order.
+/// The policies of a model chunk's layers, in order.
 pub type LayerMix = Vec<LayerRun>;
 
 /// Activation policies of a plan's layers.
@@ -33,8 +33,8 @@ pub type LayerMix = Vec<LayerRun>;
 pub enum StagePolicies {
     /// All layers follow one policy.
     Alike(ActivationPolicy),
-    /// Every model chunk has its own mix, in pipeline order. Leading layers, which are with the embedding, follow the
-    /// first policy.
+    /// Every model chunk has its own mix, in pipeline order. Leading layers, on the embedding's stage, follow the first
+    /// policy.
     ByChunk(Vec<LayerMix>),
 }
 
@@ -60,8 +60,8 @@ impl FromStr for StagePolicies {
 }
 
 impl StagePolicies {
-    /// Returns the policies of a list of mixes, simplified: one policy everywhere becomes [`Self::Alike`], and equal
-    /// neighbours join.
+    /// Returns the policies of a list of mixes in their simplest form. One policy everywhere becomes [`Self::Alike`],
+    /// equal neighbours join, and mixes without layers become the default.
     #[must_use]
     pub fn from_chunk_mixes(chunks: Vec<LayerMix>) -> Self {
         let joined = |mix: LayerMix| {
@@ -82,7 +82,7 @@ impl StagePolicies {
         }
     }
 
-    /// Returns the policy that all layers follow, if there is one.
+    /// Returns the policy that all layers follow; `None` if chunks have their own mixes.
     #[must_use]
     pub fn uniform_policy(&self) -> Option<&ActivationPolicy> {
         match self {
@@ -91,7 +91,7 @@ impl StagePolicies {
         }
     }
 
-    /// Returns the mixes of the chunks, if they have their own.
+    /// Returns the mixes of the chunks; `None` if one policy holds for all layers.
     #[must_use]
     pub fn chunk_mixes(&self) -> Option<&[LayerMix]> {
         match self {
@@ -100,7 +100,7 @@ impl StagePolicies {
         }
     }
 
-    /// Returns the distinct policies, in pipeline order.
+    /// Returns the distinct policies, in order of first appearance in the pipeline.
     #[must_use]
     pub fn distinct_policies(&self) -> Vec<&ActivationPolicy> {
         match self {
@@ -126,9 +126,9 @@ impl StagePolicies {
         }
     }
 
-    /// Returns how many layers of every chunk keep only their input while the others keep everything (Megatron-LM's
-    /// `--recompute-method block`). These are the first layers of each chunk, the same number everywhere, or all layers
-    /// of a shorter chunk. Returns 0 for a plan with one policy, `None` for any other mix.
+    /// Returns the number of layers of every chunk that keep only their input while the others keep everything
+    /// (Megatron-LM's `--recompute-method block`). These are the first layers of each chunk: the same number
+    /// everywhere, or all layers of a shorter chunk. Returns 0 for a plan with one policy, `None` for any other mix.
     #[must_use]
     pub fn full_recompute_layers_per_chunk(&self) -> Option<u64> {
         let Self::ByChunk(chunks) = self else { return Some(0) };
@@ -146,7 +146,7 @@ impl StagePolicies {
         counts.iter().all(|(count, all)| *count == most || *all).then_some(most)
     }
 
-    /// Returns the plan whose first `count` layers of every chunk keep only their input.
+    /// Returns the policies with full recomputation in the first `count` layers of every chunk and none in the others.
     #[must_use]
     pub fn from_full_recompute_layers(count: u64, split: &ChunkSplit) -> Self {
         let chunk = |place: u64| {
@@ -163,7 +163,7 @@ impl StagePolicies {
     /// Checks that every chunk's mix has as many layers as the chunk.
     ///
     /// # Errors
-    /// The first chunk that differs, with the layers that it holds.
+    /// A wrong number of chunks, or the first chunk whose mix has a different number of layers than the chunk.
     pub fn check_layer_counts(&self, split: &ChunkSplit) -> Result<(), LayoutError> {
         let Self::ByChunk(chunks) = self else { return Ok(()) };
         let broken = |value: String, limit: String| {
@@ -186,7 +186,7 @@ impl StagePolicies {
     }
 }
 
-/// Describes a mix: `12 x full + 4 x none`.
+/// Returns a mix as text, such as `12 x full + 4 x none`.
 #[must_use]
 pub fn describe_mix(mix: &[LayerRun]) -> String {
     match mix {

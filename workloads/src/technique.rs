@@ -1,4 +1,4 @@
-//! Techniques as users request them, their compatibility, and their effect on a lowered model.
+//! Techniques as users request them, their compatibility, and their application to a lowered model.
 
 mod change;
 mod targets;
@@ -21,14 +21,14 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 use targets::{AdapterTarget, rules_of_targets, target_error, unmatched_adapter};
 
-/// A technique with the given parameters: `galore,rank=256`.
+/// A technique and the parameters that the user gave, such as `galore,rank=256`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Technique {
     preset: Arc<Preset>,
     given: BTreeMap<String, f64>,
-    /// Modules that adapters stand beside, in place of the preset's.
+    /// Modules to which adapters are attached, instead of the preset's; empty for the preset's.
     targets: Vec<AdapterTarget>,
-    /// Expected factor on the number of steps, if the user allowed the technique.
+    /// Expected factor on the number of steps; `None` if the user did not allow the technique.
     multiplier: Option<f64>,
 }
 
@@ -64,11 +64,11 @@ impl FromStr for Allowance {
     }
 }
 
-/// The key of an adapter's target modules, which are no number.
+/// The key of an adapter's target modules. Its value is a list of names; all other parameters are numbers.
 const TARGETS: &str = "targets";
 
-/// Number of steps in which an adaptive technique's offload fraction is tried: MEMO's alpha is in eighths (Zhao et al.,
-/// SIGMOD 2025, section 4).
+/// Number of equal steps in which an adaptive technique's offload fraction is tried. MEMO's alpha is in eighths (Zhao
+/// et al., SIGMOD 2025, section 4).
 const PARTS: u32 = 8;
 
 impl Technique {
@@ -86,19 +86,19 @@ impl Technique {
         Self { given, ..self.clone() }
     }
 
-    /// Returns the expected factor on the number of steps; throughput is divided by it.
+    /// Returns the expected factor on the number of steps, 1 if none is known; throughput is divided by it.
     #[must_use]
     pub fn step_multiplier(&self) -> f64 {
         self.multiplier.unwrap_or(1.0)
     }
 
-    /// Returns whether the technique leaves the offload fraction open.
+    /// Returns whether the offload fraction is open: the technique is adaptive and the user gave no fraction.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
         self.preset.adaptive && !self.has_parameter("fraction")
     }
 
-    /// Returns a copy whose adapters stand beside these modules, separated by `separator`.
+    /// Returns a copy whose adapters are attached to `modules`, a list separated by `separator`.
     ///
     /// # Errors
     /// A technique without adapters or with adapters at fixed modules; no module; an unknown or repeated one.
@@ -130,17 +130,17 @@ impl Technique {
         self.given.contains_key(key)
     }
 
-    /// Returns the value that the user gave the parameter `key`.
+    /// Returns the value that the user gave the parameter `key`, or `None`.
     #[must_use]
     pub fn given_parameter(&self, key: &str) -> Option<f64> {
         self.given.get(key).copied()
     }
 
-    /// Returns what the technique does to a deployment that serves `model` with prompts of `input` tokens, with the
+    /// Returns the technique's effect on a deployment that serves `model` with prompts of `input` tokens, and the
     /// values of all parameters.
     ///
     /// # Errors
-    /// A technique of training; an unknown parameter, or a value out of range.
+    /// A technique that has no effect in serving; an unknown parameter, or a value out of range.
     pub fn serving_effect(
         &self,
         model: &Model,
@@ -279,7 +279,8 @@ impl Techniques {
         self.0.iter()
     }
 
-    /// Candidate offload fractions in steps of 1/8, largest first; just itself if the fraction is fixed.
+    /// Returns copies with the first open offload fraction at 8/8, 7/8, and so on to 0. If no fraction is open, it
+    /// returns one unchanged copy.
     #[must_use]
     pub fn offload_choices(&self) -> Vec<Self> {
         let Some(open) = self.iter().position(Technique::is_adaptive) else { return vec![self.clone()] };
@@ -296,7 +297,8 @@ impl Techniques {
     /// Returns the techniques with the user's allowances applied.
     ///
     /// # Errors
-    /// A technique that changes what is trained without an allowance, or an allowance for a technique that is not used.
+    /// A technique that changes what is trained without an allowance; an allowance for a technique that is not used;
+    /// two allowances for one technique; a step multiplier for an exact technique.
     pub fn with_allowances(&self, allowances: &[Allowance]) -> Result<Self, TechniqueError> {
         let named = |allowance: &&Allowance, technique: &Technique| technique.preset.is_called(&allowance.name);
         for (at, allowance) in allowances.iter().enumerate() {
@@ -345,8 +347,9 @@ impl Techniques {
     /// Checks that the techniques can be used together, with `micro_batches` per step.
     ///
     /// # Errors
-    /// Two techniques that exclude each other, with the reason; a technique that cannot accumulate gradients, if a step
-    /// has several micro-batches.
+    /// A technique for inference only; two techniques that exclude each other, both have adapters or are the same; a
+    /// technique that needs one micro-batch per step, if a step has several; a parameter that is unknown or out of
+    /// range.
     pub fn check_together(&self, facts: &TrainingQuantities, micro_batches: u64) -> Result<(), TechniqueError> {
         for (at, technique) in self.0.iter().enumerate() {
             let preset = &technique.preset;
@@ -383,8 +386,8 @@ impl Techniques {
         Ok(())
     }
 
-    /// Checks that layers can follow `policy` under the techniques: a random sample must not be drawn again. `training`
-    /// is the model with the techniques applied.
+    /// Checks that layers can follow `policy` under the techniques: a recomputation must not draw a random sample
+    /// again. `training` is the model with the techniques applied.
     ///
     /// # Errors
     /// A policy, or another technique, that recomputes a sample of rows.
@@ -408,7 +411,7 @@ impl Techniques {
         };
         let Some(why) = training.segments.iter().find_map(of) else { return Ok(()) };
         Err(match policy {
-            // This policy by itself recomputes nothing.
+            // This policy recomputes nothing by itself, so another technique does.
             ActivationPolicy::None => TechniqueError::refuse(&self.to_string(), why, "leave one of the techniques out"),
             _ => {
                 let both = format!("{} + recompute {policy}", drawing.join(" + "));
@@ -417,7 +420,8 @@ impl Techniques {
         })
     }
 
-    /// Checks that the optimizer has the states that the techniques change.
+    /// Checks that every technique supports the optimizer, and that the optimizer has the states that the techniques
+    /// change.
     fn check_optimizer(&self, optimizer: Optimizer) -> Result<(), TechniqueError> {
         for Technique { preset, .. } in self.iter() {
             let refused = |why: String, other: Optimizer| {
@@ -445,8 +449,8 @@ impl Techniques {
         Ok(())
     }
 
-    /// Returns notes on runs with several data-parallel replicas: what the techniques' own code cannot do, although the
-    /// model counts it.
+    /// Returns notes on runs with several data-parallel replicas: limits of the techniques' published code that the
+    /// simulator does not apply. The list is empty for one replica.
     ///
     /// # Errors
     /// Parameters out of range.
@@ -468,7 +472,8 @@ impl Techniques {
     /// Applies the techniques to a lowered model.
     ///
     /// # Errors
-    /// Parameters out of range, incompatible techniques, forms that a reader cannot work with.
+    /// Parameters out of range, incompatible techniques, adapters without a matching module, or a kept form that a
+    /// reader of the tensor cannot use.
     pub fn apply_to_graph(
         &self,
         model: &Model,
@@ -532,8 +537,8 @@ impl Techniques {
         Ok(training)
     }
 
-    /// Returns all rules in the order in which they act. Forms for one kind of reader come first; the general ones
-    /// apply to the rest.
+    /// Returns the rules of all techniques in the order in which they act: adapters, frozen weights, forms for one kind
+    /// of reader, general forms, and the rest.
     fn ordered_rules(
         &self,
         facts: &TrainingQuantities,
@@ -547,8 +552,8 @@ impl Techniques {
             let own = own.into_iter().flat_map(|rule| rules_of_targets(rule, &technique.targets));
             rules.extend(own.map(|rule| NamedRule { name: technique.preset.name.clone(), rule }));
         }
-        // Adapters and frozen weights decide what is read. Then forms decide what is kept, and that is rebuilt or
-        // offloaded.
+        // Adapters and frozen weights decide what is read. Forms then decide what is kept. The remaining rules rebuild
+        // or offload what is kept.
         rules.sort_by_key(|NamedRule { rule, .. }| {
             match (&rule.adapter, rule.frozen, &rule.representation, rule.read_by) {
                 (Some(_), ..) => 0,
@@ -580,7 +585,7 @@ impl Techniques {
     }
 }
 
-/// Returns the bits of a number of a class in this run. Master weights are fp32 at most.
+/// Returns the bits per number of a class in this run; 32 for master weights.
 fn bits_of_class(class: TensorClass, precision: &Precision) -> u64 {
     8 * match class {
         TensorClass::Gradients => precision.gradient.bytes(),
@@ -590,7 +595,7 @@ fn bits_of_class(class: TensorClass, precision: &Precision) -> u64 {
     }
 }
 
-/// Returns whether a rule narrows parameters' numbers to the width that they have.
+/// Returns whether a rule quantises weights, gradients or optimizer states to the width that they already have.
 fn is_as_wide(rule: &TechniqueRule, precision: &Precision) -> bool {
     let bits = match rule.representation {
         Some(Representation::Quantised { bits, .. }) => bits,

@@ -25,11 +25,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
-    /// Before the first layer.
+    /// Embedding and leading layers, at the pipeline's start.
     Embedding,
     /// The layers: identical ones, or a repeated block.
     Layer,
-    /// After the last layer: final norm, logits, loss.
+    /// Trailing layers, final norm, logits and loss, at the pipeline's end.
     Head,
 }
 
@@ -65,14 +65,14 @@ pub struct Segment {
     pub boundary_bytes: Bytes,
     /// The run's settings.
     pub lowering: Lowering,
-    /// Bytes of its parameters, if memory techniques change them.
+    /// Parameter, gradient and optimizer bytes under memory techniques; `None` without techniques.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statics: Option<Box<SegmentStatics>>,
     /// True if the backward pass runs twice.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub second_backward: bool,
-    /// True if the kernels of an update on different resources run side by side: the device's own, copies by link, and
-    /// the host's memory.
+    /// True if the kernels of an update run side by side where they use different resources: the device, the host link,
+    /// and the host's memory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overlapped_update: bool,
     /// Kernels that memory techniques add to one update of one piece's parameters, and how often a step runs each.
@@ -101,8 +101,8 @@ impl Segment {
         }
     }
 
-    /// Returns the segment on a stage without the embedding: with its own copy of the shared parameters, and so with
-    /// their gradients, optimizer states and update. Once per step, the gradients of both copies are summed.
+    /// Returns the segment as held by a stage without the embedding. It includes its own copy of the shared parameters,
+    /// with their gradients, optimizer states and update. Once per step, the gradients of both copies are summed.
     #[must_use]
     pub fn with_tied_copy(&self) -> Self {
         let mut copy = self.clone();
@@ -111,7 +111,7 @@ impl Segment {
         copy
     }
 
-    /// Returns the layers per piece: several in a block; 1 for an end without layers, which counts as one unit.
+    /// Returns the number of layers in a piece: one or more in a block, and 1 for an end without layers.
     #[must_use]
     pub fn layers_per_piece(&self) -> u64 {
         layer_prefixes(&self.graph).len().max(1) as u64
@@ -229,8 +229,9 @@ impl Segment {
         })
     }
 
-    /// Returns the kernels of an update of `parameters`, and how often a step runs each. Memory techniques change the
-    /// bytes read and written, and add kernels in proportion. The device updates the parameters whose states it holds.
+    /// Returns the kernels of an update of `parameters` parameters, and how often a step runs each. Memory techniques
+    /// change the bytes read and written, and add kernels in proportion. The device updates only the parameters whose
+    /// states it holds.
     #[must_use]
     pub fn update_kernels(&self, parameters: u64) -> Vec<(Kernel, f64)> {
         let update = self.update_kernel(parameters);
@@ -304,14 +305,14 @@ impl TrainingGraph {
         let mut embedding = Segment::new(SegmentKind::Embedding, 1, embedded, lowering);
         let mut layer = Segment::new(SegmentKind::Layer, model.layers, layers, lowering);
         if model.variations.side == EncoderDecoderSide::Decoder {
-            // The encoder's result travels along to every stage.
+            // The encoder's result passes through every stage with the residual stream.
             let encoded = plan.encoder_plan().residual_stream_bytes();
             for segment in [&mut embedding, &mut layer] {
                 segment.boundary_bytes += encoded;
             }
         }
         if model.variations.conditioning.is_some_and(|own| !own.in_layers) {
-            // So does the vector that conditions all layers.
+            // The vector that conditions all layers also passes through every stage.
             let vector = plan.sequence_context().activation_bytes(lowering.micro_batch.saturating_mul(model.hidden));
             for segment in [&mut embedding, &mut layer] {
                 segment.boundary_bytes += vector;
@@ -323,7 +324,7 @@ impl TrainingGraph {
             head.tied_parameters = shared;
             head.parameters.sharded = head.parameters.sharded.saturating_sub(shared);
         } else if model.variations.further_tokens > 0 {
-            // Their modules look tokens up in the same table.
+            // The modules that predict further tokens look tokens up in the same table.
             head.tied_parameters = slice.vocabulary.saturating_mul(model.embedding_width);
         }
         let vocabulary_rows = model.vocabulary_padded_by(lowering.vocabulary_multiple, lowering.tensor_parallel);
@@ -337,13 +338,13 @@ impl TrainingGraph {
         })
     }
 
-    /// Returns the segment of a kind.
+    /// Returns the first segment of this kind, or `None`.
     #[must_use]
     pub fn segment(&self, kind: SegmentKind) -> Option<&Segment> {
         self.segments.iter().find(|s| s.kind == kind)
     }
 
-    /// Returns whether memory techniques offload anything to the host, and to storage.
+    /// Returns whether memory techniques offload anything: (to the host, to storage).
     #[must_use]
     pub fn offloads(&self) -> (bool, bool) {
         let placed = self.segments.iter().filter_map(|s| s.statics.as_deref()).flat_map(|s| {
@@ -369,9 +370,9 @@ impl TrainingGraph {
         self.segments.iter().fold(Parameters::default(), |sum, s| sum.plus(s.parameters.times_pieces(s.repeat)))
     }
 
-    /// Returns the matrix operations of one micro-batch on one device, forward and both gradients, without
-    /// recomputation. It counts what the kernels do: fused attention skips the causal half of the scores, and computes
-    /// them again in the backward pass.
+    /// Returns the matrix operations of one micro-batch on one device: forward and both gradients, without
+    /// recomputation of activations. It counts the work of the kernels: fused attention skips the causally masked half
+    /// of the scores, and computes the scores again in the backward pass.
     #[must_use]
     pub fn kernel_flops(&self) -> Flops {
         self.segments.iter().map(|s| (s.forward_flops() + s.backward_flops()) * u128::from(s.repeat)).sum()

@@ -1,4 +1,4 @@
-//! Differences of transformer families from GPT-2, BERT and Llama. The default has no difference.
+//! Differences of transformer families from GPT-2, BERT and Llama. The default is no difference.
 
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, KeyWindow, Mixer};
 use crate::linear_attention::LinearAttention;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
 use sim::units::Bytes;
 
-/// For serde: an option that is off is not written.
+/// Used by serde to skip an option that is off.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// Norms of queries and keys before their rotation.
+/// Norms of queries and keys before rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryKeyNorm {
@@ -29,26 +29,26 @@ pub enum QueryKeyNorm {
     Whole,
 }
 
-/// Attention and MLP in parallel: both read the layer's input, and both results are added to it.
+/// Parallel attention and MLP: both read the layer's input, and both results are added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParallelBranches {
-    /// After one common norm (Falcon 7B, GPT-J, Command R).
+    /// Both read the input after one common norm (Falcon 7B, GPT-J, Command R).
     OneNorm,
-    /// After a norm each (GPT-NeoX, Falcon 40B).
+    /// Each reads the input after its own norm (GPT-NeoX, Falcon 40B).
     OwnNorms,
 }
 
-/// Multi-head latent attention (DeepSeek-V2, 2024): queries, keys and values come from narrow vectors. In training all
-/// projections run as written; none is absorbed into another.
+/// Multi-head latent attention (DeepSeek-V2, 2024): queries, keys and values are computed from low-rank vectors. In
+/// training all projections run as written; none is absorbed into another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatentAttention {
-    /// Width of the vector that queries come from; `None` if they come from the layer's input.
+    /// Width of the vector from which queries are computed; `None` if they are computed from the layer's input.
     pub query_rank: Option<u64>,
-    /// Width of the vector that keys and values come from.
+    /// Width of the vector from which keys and values are computed.
     pub kv_rank: u64,
-    /// Rotated part of a head's `head_dim`. The rotated part of the keys is common to all heads and comes from the
-    /// layer's input.
+    /// Rotated dimensions of a head's `head_dim`. All heads share the rotated part of the keys, which is computed from
+    /// the layer's input.
     pub rope_dim: u64,
     /// Dimension of a value head.
     pub value_dim: u64,
@@ -67,13 +67,13 @@ pub struct StateSpace {
     pub groups: u64,
     /// Width of the convolution before the scan, in tokens.
     pub convolution: u64,
-    /// Tokens per chunk. Within a chunk the scan is a product, between chunks a recurrence.
+    /// Tokens per chunk. Within a chunk the scan is a product; between chunks it is a recurrence.
     pub chunk: u64,
     /// True if the products have biases.
     pub bias: bool,
     /// True if the convolution has biases.
     pub convolution_bias: bool,
-    /// True if the result has a gate but no norm (Falcon-H1).
+    /// True if the result has a gate but no norm of its own (Falcon-H1).
     #[serde(default, skip_serializing_if = "is_false")]
     pub without_norm: bool,
 }
@@ -85,21 +85,22 @@ impl StateSpace {
         self.heads.saturating_mul(self.head_dim)
     }
 
-    /// Returns the width of the convolution: the scanned vectors, and the projections into and out of the state.
+    /// Returns the width of the convolution's input: the scanned vectors, and the projections into and out of the
+    /// state.
     #[must_use]
     pub fn convolved_width(&self) -> u64 {
         self.scan_width().saturating_add(2 * self.groups.saturating_mul(self.state))
     }
 
-    /// Returns the numbers of all heads' states.
+    /// Returns the number of elements in all heads' states.
     pub(crate) fn state_numbers(&self) -> u64 {
         self.scan_width().saturating_mul(self.state)
     }
 
-    /// Returns the forward operations of a scan per token, in products. A chunk of q tokens needs four products: the q
-    /// x q scores of the state's projections (shared by groups of heads), their product with the chunk, the chunk's
-    /// state, and the previous state's contribution. Source: Dao and Gu 2024, section 6 and listing 1. The recurrence
-    /// between chunks, 1/q of the last two, and the convolution are elementwise work.
+    /// Returns the forward matrix operations of a scan per token. A chunk of q tokens needs four products: the q x q
+    /// scores of the state's projections (shared by groups of heads), their product with the chunk, the chunk's state,
+    /// and the previous state's contribution. Source: Dao and Gu 2024, section 6 and listing 1. The recurrence between
+    /// chunks, 1/q of the last two products, and the convolution are elementwise work.
     #[must_use]
     pub fn scan_operations(&self) -> u128 {
         let [groups, state, chunk, width] = [self.groups, self.state, self.chunk, self.scan_width()].map(u128::from);
@@ -107,33 +108,33 @@ impl StateSpace {
     }
 }
 
-/// Images instead of tokens (ViT, Dosovitskiy et al. 2021): one product turns every patch into a token.
+/// Images as input instead of tokens (ViT, Dosovitskiy et al. 2021): one product turns every patch into a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patches {
-    /// Numbers per patch: height x width x channels.
+    /// Elements per patch: height x width x channels.
     pub numbers: u64,
     /// True if the product has a bias.
     pub bias: bool,
-    /// True if all tokens are patches: no learned token comes first (DiT).
+    /// True if no learned token precedes the patches (DiT).
     #[serde(default, skip_serializing_if = "is_false")]
     pub without_first_token: bool,
 }
 
 impl Patches {
-    /// Returns the learned tokens before the patches: 1 or 0.
+    /// Returns the number of learned tokens before the patches: 1 or 0.
     #[must_use]
     pub fn first_tokens(&self) -> u64 {
         u64::from(!self.without_first_token)
     }
 }
 
-/// Frames of sound before an encoder, instead of tokens (Whisper, Radford et al. 2022, section 2.2): two convolutions
-/// over the frames, the second with a stride, and a table of positions of the encoder's own.
+/// Frames of sound as the encoder's input, instead of tokens (Whisper, Radford et al. 2022, section 2.2). Two
+/// convolutions read the frames, the second with a stride, and the encoder has its own table of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoundFrames {
-    /// Numbers per frame: bins of the spectrogram.
+    /// Elements per frame: bins of the spectrogram.
     pub bins: u64,
-    /// The encoder's tokens per sequence, however long the decoder's is.
+    /// The encoder's tokens per sequence, whatever the decoder's sequence length.
     pub tokens: u64,
 }
 
@@ -149,14 +150,14 @@ impl SoundFrames {
         Self::REACH.saturating_mul(hidden).saturating_mul(self.bins.saturating_add(hidden))
     }
 
-    /// Returns the parameters in no matrix: both convolutions' biases, and the table of positions.
+    /// Returns the parameters outside matrices: both convolutions' biases, and the table of positions.
     #[must_use]
     pub fn vectors(&self, hidden: u64) -> u64 {
         hidden.saturating_mul(self.tokens.saturating_add(2))
     }
 
-    /// Returns the operations of a training step per sequence: 4 per weight of the first convolution, whose input has
-    /// no gradient, on every frame, and 6 per weight of the second on every token.
+    /// Returns the operations of a training step per sequence. The first convolution counts 4 per weight and frame,
+    /// because its input needs no gradient. The second counts 6 per weight and token.
     #[must_use]
     pub fn operations(&self, hidden: u64) -> u128 {
         let [bins, tokens, hidden] = [self.bins, self.tokens, hidden].map(u128::from);
@@ -169,16 +170,16 @@ impl SoundFrames {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadTokens {
-    /// One of every sequence.
+    /// One token of every sequence.
     #[default]
     One,
-    /// One of every sequence, after a product as wide as the model, with a bias, and tanh (BERT's pooler).
+    /// One token of every sequence, after a product as wide as the model, with a bias, and tanh (BERT's pooler).
     Pooled,
-    /// All.
+    /// Every token.
     Every,
 }
 
-/// A head of another task instead of logits for the vocabulary: classes of an image, a text or its tokens, or the
+/// A head for another task instead of logits for the vocabulary: classes of an image, a text or its tokens, or the
 /// embedding of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskHead {
@@ -189,13 +190,13 @@ pub struct TaskHead {
     /// The tokens that it reads.
     #[serde(default, skip_serializing_if = "HeadTokens::is_one")]
     pub tokens: HeadTokens,
-    /// True if it has no product: the loss covers the model's own vectors.
+    /// True if it has no output product: the loss reads the model's own vectors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub without_product: bool,
 }
 
 impl HeadTokens {
-    /// For serde: the usual choice is not written.
+    /// Used by serde to skip the usual choice.
     #[allow(clippy::trivially_copy_pass_by_ref)]
     fn is_one(&self) -> bool {
         *self == Self::One
@@ -203,19 +204,19 @@ impl HeadTokens {
 }
 
 impl TaskHead {
-    /// Returns the head on one token of every sequence.
+    /// Returns a head that reads one token of every sequence.
     #[must_use]
     pub fn on_one_token(outputs: u64, bias: bool) -> Self {
         Self { outputs, bias, tokens: HeadTokens::One, without_product: false }
     }
 
-    /// Returns the weights of its products after vectors of `width`, in a model as wide as `hidden`.
+    /// Returns the weights of its products on vectors of `width`, in a model of width `hidden`.
     pub(crate) fn matrices(&self, width: u64, hidden: u64) -> u64 {
         let product = if self.without_product { 0 } else { width.saturating_mul(self.outputs) };
         product.saturating_add(self.pooler_width(hidden).saturating_mul(hidden))
     }
 
-    /// Returns its biases in a model as wide as `hidden`.
+    /// Returns the number of its biases, in a model of width `hidden`.
     pub(crate) fn biases(&self, hidden: u64) -> u64 {
         let product = if self.bias && !self.without_product { self.outputs } else { 0 };
         product.saturating_add(self.pooler_width(hidden))
@@ -226,33 +227,35 @@ impl TaskHead {
     }
 }
 
-/// The indexer of sparse attention: small heads score all earlier tokens, and a query attends to the best ones.
+/// The indexer of sparse attention: small heads score all earlier tokens, and a query attends to the tokens with the
+/// highest scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Indexer {
-    /// Heads that score.
+    /// Number of scoring heads.
     pub heads: u64,
     /// Dimension of a head; all heads share one key.
     pub head_dim: u64,
-    /// Tokens that a query attends to at most.
+    /// Largest number of keys that a query attends to.
     pub chosen: u64,
-    /// Neighbouring tokens that are chosen together; 1 where each is chosen by itself.
+    /// Number of neighbouring tokens that are chosen together; 1 if each token is chosen by itself.
     pub block: u64,
-    /// Tokens of a key, an entry that they are compressed to; 1 where each token has a key.
+    /// Number of tokens that are compressed into one key; 1 if each token has a key.
     #[serde(default = "one_group", skip_serializing_if = "is_one")]
     pub tokens_per_key: u64,
-    /// Width of the narrow vector that its queries come from; `None` if they come from the layer's input.
+    /// Width of the low-rank vector from which its queries are computed; `None` if they are computed from the layer's
+    /// input.
     pub query_rank: Option<u64>,
-    /// True if a product of the layer's input weighs the heads' scores.
+    /// True if a product of the layer's input gives the weights of the heads' scores.
     pub weighed: bool,
-    /// Numbers of a query or key that share an fp32 scale, if the model is served with both in fp8; `None` if they have
-    /// the formats of activations and cache.
+    /// Elements of a query or key that share an fp32 scale, if the model is served with both in fp8. `None` if they
+    /// have the formats of activations and cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scaled: Option<u64>,
 }
 
 impl Indexer {
-    /// Returns the tokens that a query of a causal sequence attends to on average: k of s tokens, less the shortfall of
-    /// the first k queries, k² / (2 s); half of the sequence if all are chosen.
+    /// Returns the mean number of keys that a query of a causal sequence attends to. With k of s keys chosen, it is k -
+    /// k² / (2 s), because the first k queries see fewer than k keys. If all are chosen, it is half of the sequence.
     #[must_use]
     pub fn chosen_keys(&self, sequence: u64) -> u64 {
         let sequence = sequence / self.tokens_per_key.max(1);
@@ -260,7 +263,7 @@ impl Indexer {
         (chosen - chosen.saturating_mul(chosen) / (2 * sequence.max(1))).max(1)
     }
 
-    /// Returns the weights of its products, in a layer of width `hidden`.
+    /// Returns the weights of the indexer's products, in a layer of width `hidden`.
     #[must_use]
     pub fn matrices(&self, hidden: u64) -> u64 {
         let queries = self.query_rank.unwrap_or(hidden).saturating_mul(self.heads).saturating_mul(self.head_dim);
@@ -272,18 +275,18 @@ impl Indexer {
         queries.saturating_add(keys).saturating_add(hidden.saturating_mul(weights))
     }
 
-    /// Returns the form of the entries that are its keys; `None` if each token has a key.
+    /// Returns the form of the entries that serve as its keys; `None` if each token has a key.
     pub(crate) fn entries(&self) -> Option<EntryForm> {
         (self.tokens_per_key > 1).then_some(EntryForm { tokens: self.tokens_per_key, overlaps: true })
     }
 
-    /// Returns the parameters of its norms, and of its keys' gates if tokens are compressed.
+    /// Returns the parameters outside the indexer's matrices: its norms, and its keys' gates if tokens are compressed.
     #[must_use]
     pub fn vectors(&self) -> u64 {
         self.entries().map_or(2 * self.head_dim, |form| form.biases(self.head_dim))
     }
 
-    /// Returns the bytes of a token's key in a cache of the given format, or in its own.
+    /// Returns the bytes of one key in a cache of the given format. An indexer with scales uses its own format, fp8.
     #[must_use]
     pub fn cached_key_bytes(&self, format: DataType) -> Bytes {
         match self.scaled {
@@ -292,12 +295,13 @@ impl Indexer {
         }
     }
 
-    /// Returns the bytes of the scales of a query or key whose blocks of `block` numbers have one each.
+    /// Returns the bytes of the fp32 scales of a query or key; every `block` elements share a scale.
     pub(crate) fn scale_bytes(&self, block: u64) -> Bytes {
         Bytes(DataType::Fp32.bytes()) * self.head_dim.div_ceil(block.max(1))
     }
 
-    /// Returns the forward operations of its scores per token: 2 per multiply-addition with half of the sequence.
+    /// Returns the forward operations of its scores per token: 2 per multiply-addition, with half of the sequence's
+    /// keys.
     #[must_use]
     pub fn score_operations(&self, sequence: u64) -> u128 {
         2 * u128::from(self.heads)
@@ -310,9 +314,9 @@ impl Indexer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputGate {
-    /// One number per number of the result (Qwen3-Next).
+    /// One gate per element of the result (Qwen3-Next).
     Number,
-    /// One number per head (Step 3.7).
+    /// One gate per head (Step 3.7).
     Head,
 }
 
@@ -330,11 +334,11 @@ pub struct Variations {
     pub rotated: Option<u64>,
     /// Multi-head latent attention.
     pub latent: Option<LatentAttention>,
-    /// True if every head has a learned logit besides its scores (GPT-OSS's sinks).
+    /// True if every head has a learned logit in addition to its scores (GPT-OSS's sinks).
     pub sinks: bool,
-    /// How the layers mix tokens.
+    /// The operation by which the layers mix tokens.
     pub mixer: Mixer,
-    /// The near keys that a query of attention sees; `None` means all.
+    /// The near keys that a query sees; `None` means all.
     pub window: Option<KeyWindow>,
     /// The state-space layer, if there is one.
     pub scan: Option<StateSpace>,
@@ -347,13 +351,13 @@ pub struct Variations {
     /// The recurrence over mixes of neighbouring tokens, if layers have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<Recurrence>,
-    /// The convolution between gates, if there are such layers.
+    /// The gated convolution, if layers have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub convolution: Option<GatedConvolution>,
-    /// The linear attention, if there are such layers.
+    /// The linear attention, if layers have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linear: Option<LinearAttention>,
-    /// The attention to compressed entries, if there are such layers.
+    /// The attention to compressed entries, if layers have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compressed: Option<CompressedAttention>,
     /// The residual streams, if a token has several.
@@ -362,68 +366,68 @@ pub struct Variations {
     /// The indexer of sparse attention, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub indexer: Option<Indexer>,
-    /// The keys that attention sees.
+    /// The keys that queries see.
     #[serde(skip_serializing_if = "KeyChoice::is_all")]
     pub keys: KeyChoice,
     /// Dimension of a value head, if it differs from a key head's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_dim: Option<u64>,
-    /// True if keys, before norm and rotation, are the values too.
+    /// True if keys, before norm and rotation, also serve as values.
     #[serde(skip_serializing_if = "is_false")]
     pub shared_value: bool,
     /// A gate on attention's result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_gate: Option<OutputGate>,
-    /// Width of a dense MLP after attention in layers with experts, which then run beside both on the layer's input
-    /// (Snowflake Arctic).
+    /// Width of a dense MLP in layers with experts. The MLP follows attention, and the experts read the layer's input
+    /// in parallel with both (Snowflake Arctic).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_beside_experts: Option<u64>,
     /// True if layers have no MLP.
     pub without_mlp: bool,
-    /// True if the layers' first branch reads its input without a norm.
+    /// True if the layers' first branch reads the layer's input without a norm.
     pub without_first_norm: bool,
     /// True if the first product of BERT's head has no bias.
     pub transform_without_bias: bool,
-    /// The layers' side of an encoder-decoder.
+    /// The side of an encoder-decoder that the layers belong to.
     pub side: EncoderDecoderSide,
-    /// Rows of a table of score biases, one number per head, that each side's layers share (T5's relative positions).
+    /// Rows of a table of score biases, one bias per head, that all layers of a side share (T5's relative positions).
     pub relative_rows: u64,
-    /// True if every layer has such a table of its own (umT5).
+    /// True if every layer has its own table of score biases (umT5).
     #[serde(skip_serializing_if = "is_false")]
     pub relative_in_layers: bool,
-    /// True if keys have no bias where queries and values do (Whisper).
+    /// True if keys have no bias although queries and values do (Whisper).
     #[serde(skip_serializing_if = "is_false")]
     pub key_without_bias: bool,
-    /// Sound instead of tokens before the encoder.
+    /// Sound as the encoder's input, instead of tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<SoundFrames>,
-    /// Images instead of tokens.
+    /// Images as input, instead of tokens.
     pub patches: Option<Patches>,
     /// The conditioning of all branches, in models that denoise images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conditioning: Option<Conditioning>,
-    /// A head of another task than predicting tokens.
+    /// A head for a task other than predicting tokens.
     #[serde(rename = "pooled_head")]
     pub task_head: Option<TaskHead>,
-    /// Modules that predict further tokens, each a layer like the last one
+    /// Number of modules that predict further tokens; each has a layer like the last one
     /// ([`crate::Model::with_further_token_modules`]).
     pub further_tokens: u64,
 }
 
 impl Variations {
-    /// Returns the tokens of a sequence in the encoder, where the decoder has `sequence`.
+    /// Returns the encoder's tokens per sequence, given the decoder's.
     #[must_use]
     pub fn encoder_tokens(&self, sequence: u64) -> u64 {
         self.frames.map_or(sequence, |frames| frames.tokens)
     }
 
-    /// Returns the tokens of a sequence in the longer of encoder and decoder.
+    /// Returns the larger of the encoder's and the decoder's tokens per sequence, given the decoder's.
     #[must_use]
     pub fn longest_side(&self, sequence: u64) -> u64 {
         sequence.max(self.encoder_tokens(sequence))
     }
 
-    /// Returns the tokens of a sequence in a layer of this side, where the decoder has `sequence`.
+    /// Returns the tokens per sequence in a layer of this side, given the decoder's.
     #[must_use]
     pub fn tokens_of_side(&self, sequence: u64) -> u64 {
         if self.side == EncoderDecoderSide::Encoder { self.encoder_tokens(sequence) } else { sequence }

@@ -1,17 +1,17 @@
-//! The working set of a segment: what one piece's passes hold besides the tensors kept from forward to backward.
+//! The working set of a segment: the memory of one piece's passes besides the tensors kept from forward to backward.
 
 use crate::graph::{OpId, OperatorGraph, TensorId};
 use crate::recompute_policy::Treatment;
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-/// When a piece frees what it keeps for its backward pass.
+/// The time at which a piece frees the tensors kept for its backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Release {
-    /// All of it after the piece's backward pass.
+    /// All tensors after the piece's backward pass.
     AtTheEnd,
     /// Each tensor after the last operator that reads it, as automatic differentiation does when it saves tensors per
-    /// operator. Sources of a recomputation are held to the end.
+    /// operator. Tensors that a recomputation reads are held to the end.
     BehindReaders,
 }
 
@@ -24,19 +24,19 @@ impl Treatment {
     /// - a further contribution to a gradient, until it is added;
     /// - workspaces.
     ///
-    /// Everything rebuilt exists when the backward pass of its layer starts, as after a checkpointed region. Kept
-    /// tensors that are already freed make room for the rest.
+    /// All rebuilt tensors of a layer exist when the backward pass of the layer starts, as after a checkpointed region.
+    /// Kept tensors that are already freed are subtracted.
     #[must_use]
     pub fn peak_backward_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut readers = vec![usize::MAX; graph.tensors.len()];
-        // In the backward direction, the operator that comes first in order reads last.
+        // The backward pass runs in reverse, so the last reader is the operator with the smallest index.
         for op in graph.operators.iter().rev() {
             for read in op.backward.iter().flat_map(|chain| &chain.reads) {
                 readers[read.index()] = op.id.index();
             }
         }
         let moved = |t: &&crate::graph::TensorInfo| !self.kept.contains(&t.id) && readers[t.id.index()] != usize::MAX;
-        // Slices share rebuilt tensors: these are whole even if their gradients come slice by slice.
+        // Rebuilt tensors are counted whole, even if their gradients exist slice by slice.
         let size = |t: &crate::graph::TensorInfo| self.absent_bytes(t);
         // Layers of a block are rebuilt one after the other.
         let layer = |op: usize| graph.operators[op].layer.as_deref();
@@ -52,7 +52,7 @@ impl Treatment {
         gradients[graph.output.index()] = true;
         let mut peak = Bytes::ZERO;
         for op in graph.operators.iter().rev() {
-            // An operator without a backward pass (a conversion) passes no gradient on.
+            // An operator without a backward pass (a conversion) passes on no gradient.
             let given = if op.backward.is_empty() { &[][..] } else { &op.inputs[..] };
             let further: Bytes =
                 given.iter().filter(|t| gradients[t.index()]).map(|t| gradient(&graph.tensors[t.index()])).sum();
@@ -71,7 +71,7 @@ impl Treatment {
         peak + fixed
     }
 
-    /// Returns the kept tensors that are freed before the pass ends: their last reader and their bytes.
+    /// Returns the kept tensors that are freed before the pass ends: (index of the last reader, bytes).
     fn released_after(&self, graph: &OperatorGraph, readers: &[usize], release: Release) -> Vec<(usize, Bytes)> {
         if release == Release::AtTheEnd {
             return Vec::new();
@@ -83,9 +83,8 @@ impl Treatment {
         self.kept.iter().filter(read).map(|t| (readers[t.index()], graph.tensors[t.index()].bytes)).collect()
     }
 
-    /// Returns the most bytes alive at once in either pass of one piece, besides what is kept on the device. If each
-    /// tensor is freed by itself, it also arrives by itself: in the forward pass, the kept tensors of later operators
-    /// do not exist yet.
+    /// Returns the most bytes alive at once in either pass of one piece, besides the tensors kept on the device. With
+    /// [`Release::BehindReaders`], the forward pass also subtracts the kept tensors that later operators make.
     #[must_use]
     pub fn transient_bytes(&self, graph: &OperatorGraph, release: Release) -> Bytes {
         let mut held = self.kept.clone();

@@ -1,8 +1,8 @@
 //! Calculon's application and execution files (Isaev et al., SC 2023): the model, and its layout on devices.
 //!
 //! The application is a repeated GPT block of Megatron: a pre-norm block of attention with separate query, key and
-//! value products, dropout, residual sums and a GELU MLP, with biases and without a vocabulary. Here a model has an
-//! embedding and a head, so the caller gives the vocabulary's rows; [`VOCABULARY`] is the default.
+//! value products, dropout, residual sums and a GELU MLP, with biases and without a vocabulary. A model of this project
+//! has an embedding and a head, so the caller gives the vocabulary's rows; [`VOCABULARY`] is the default.
 
 use sim::files::FileError;
 use sim::files::json::JsonReader;
@@ -21,7 +21,7 @@ use workloads::variations::Variations;
 /// The vocabulary in Calculon's own parameter count: 51,200 rows, the padded GPT-2 vocabulary of Narayanan et al., SC
 /// 2021.
 pub const VOCABULARY: u64 = 51_200;
-/// Dropout's probability; only its presence affects the cost.
+/// Probability of dropout; only the presence of dropout affects the cost.
 const DROPOUT: f64 = 0.1;
 /// Limits on devices and on sequences per step.
 const MOST_DEVICES: u64 = 1 << 20;
@@ -49,9 +49,9 @@ pub struct CalculonApplication {
 /// How tensor-parallel ranks communicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TensorCommunication {
-    /// All-reduces; stages send whole activations.
+    /// All-reduces; pipeline stages send whole activations.
     AllReduce,
-    /// All-reduces; stages send slices and gather them again.
+    /// All-reduces; the ranks of a pipeline stage send slices, and the next stage gathers them.
     SlicedSends,
     /// Reduce-scatters and all-gathers: Megatron's sequence parallelism.
     SequenceParallel,
@@ -91,7 +91,7 @@ pub struct CalculonExecution {
     pub optimizer_sharding: bool,
     /// How tensor-parallel ranks communicate.
     pub tensor_communication: TensorCommunication,
-    /// True if that communication overlaps with computation.
+    /// True if tensor-parallel communication overlaps with computation.
     pub tensor_par_overlap: bool,
     /// True if the backward pass gathers activations again instead of keeping the gathered ones.
     pub seq_par_ag_redo: bool,
@@ -323,13 +323,13 @@ impl CalculonExecution {
     /// Checks the degrees against an application.
     ///
     /// # Errors
-    /// The first width, or number of heads, tokens or blocks, that does not divide.
+    /// The first width, or number of heads, tokens or blocks, that a degree does not divide.
     pub fn check_against_application(&self, application: &CalculonApplication) -> Result<(), FileError> {
         let t = u64::from(self.tensor_par);
         let fault = |key: &str, value: String, limit: String, cure: String| {
             Err(FileError { file: self.file.clone(), faults: vec![FileFault::new(key, value, limit, cure)] })
         };
-        // Only sequence parallelism splits the sequence. The 0 is a multiple of every degree.
+        // Only sequence parallelism splits the sequence. Otherwise 0, a multiple of every degree, passes the check.
         let sequence = if self.to_layout().sequence_parallel { application.seq_size } else { 0 };
         let widths = [
             ("hidden", application.hidden),
@@ -398,8 +398,8 @@ impl CalculonExecution {
         self.recompute.clone()
     }
 
-    /// Returns the number formats: an fp32 copy of narrower weights, and fp32 moments, as Calculon counts. A float8 run
-    /// has fp8 products and bf16 elsewhere.
+    /// Returns the number formats. As Calculon counts, narrower weights have an fp32 copy, and moments are fp32. A
+    /// float8 run has fp8 products and bf16 elsewhere.
     #[must_use]
     pub fn number_formats(&self) -> Precision {
         match self.data_type {
@@ -409,7 +409,7 @@ impl CalculonExecution {
         }
     }
 
-    /// Returns what a run here does differently from the execution, one line each.
+    /// Returns the differences between a run here and the execution, one line each.
     #[must_use]
     pub fn describe_differences(&self) -> Vec<String> {
         let (t, p) = (self.tensor_par > 1, self.pipeline_par > 1);

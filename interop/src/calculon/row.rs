@@ -1,5 +1,5 @@
-//! A row of Calculon's format (application, execution, system) as a step of this project: model, plan, chip, networks
-//! of its axes, and a software stack with the overlaps and fusions that the row requests.
+//! Turns a row of Calculon's format (application, execution, system) into a step of this project: a model, a plan, a
+//! chip, the networks of the parallel axes, and a software stack with the overlaps and fusions of the row.
 
 use crate::calculon::job::{CalculonApplication, CalculonExecution};
 use crate::calculon::system::{CalculonAxis, CalculonSystem};
@@ -24,7 +24,7 @@ pub struct CalculonRow {
     pub plan: TrainingPlan,
     /// The chip of every device.
     pub chip: Accelerator,
-    /// The networks of the axes, cut to the devices.
+    /// The networks of the parallel axes, cut to the row's devices.
     pub fabric: Fabric,
     /// The software, with the row's own options.
     pub stack: SoftwareStack,
@@ -47,7 +47,7 @@ pub struct CalculonOutcome {
     profile: StepProfile,
 }
 
-/// Makes a row from its files; the model gets `vocabulary` rows.
+/// Makes a row from its files. The model gets a vocabulary of `vocabulary` rows.
 ///
 /// # Errors
 /// Degrees that do not divide the model or fit the networks, or a data type that an engine does not have.
@@ -110,7 +110,7 @@ pub fn assemble_row(
 }
 
 impl CalculonRow {
-    /// Computes the step and its memory.
+    /// Computes the step, its memory, and the step of the blocks alone.
     ///
     /// # Errors
     /// A plan that the model cannot be lowered for, or a chip that the cost model cannot use.
@@ -130,15 +130,15 @@ impl CalculonRow {
 }
 
 impl CalculonOutcome {
-    /// The figures of Calculon's output that mean the same here, by Calculon's names. They cover the blocks alone;
-    /// times are in seconds, sizes in bytes per device.
+    /// Returns the figures of Calculon's output that have the same meaning here, by Calculon's names. They cover the
+    /// blocks alone. Times are in seconds, sizes in bytes per device, and the rate in sequences per second.
     ///
     /// Calculon's `bubble_time` and `pp_comm_exposed_time` are one figure here. Its activation and gradient sizes count
     /// buffers differently, so they have no counterpart.
     #[must_use]
     pub fn calculon_figures(&self, row: &CalculonRow) -> Vec<(&'static str, f64)> {
         let (time, layer) = (&self.blocks, &self.profile.layer);
-        // Blocks of the slowest device times micro-batches: the number of block passes in its time.
+        // The number of forward block passes in the slowest device's time: its blocks times the micro-batches.
         let passes = if layer.forward.device.0 > 0.0 { time.forward.0 / layer.forward.device.0 } else { 0.0 };
         let again = layer.recompute.tensor.0 * passes;
         let layout = &row.plan.layout;

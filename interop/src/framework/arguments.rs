@@ -1,24 +1,24 @@
-//! The arguments in a shell script, in a file of arguments or in a list of `--key: value`.
+//! Reads arguments from a shell script, a file of arguments, or a list of `--key: value`.
 
 use super::shell::{ShellRun, UNDECIDED, merge_words, options_of, run_script};
 use super::shell_text::{ShellValue, ShellVariables, Token, fields, tokens};
 use std::collections::BTreeMap;
 
-/// Most variables that name each other.
+/// Deepest nesting of variables that refer to each other.
 const MOST_DEPTH: usize = 16;
 
-/// The options of `torchrun` and `deepspeed` that are read: the devices.
+/// The options of `torchrun` and `deepspeed` that are read: the numbers of nodes and of devices per node.
 const OF_THE_LAUNCHER: [&str; 2] = ["nnodes", "nproc-per-node"];
 
-/// The variable that a word consists of.
+/// Returns the variable if a word consists of nothing else: `$NAME`, `${NAME}` or `${NAME[@]}`.
 fn referred(word: &str) -> Option<&str> {
     let name = word.strip_prefix('$')?;
     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
     Some(name.trim_end_matches("[@]").trim_end_matches("[*]"))
 }
 
-/// The words of a command once its variables are replaced, as `eval` would. The options of a variable that a branch
-/// sets are undecided where the branches differ.
+/// Replaces the variables in the words of a command, as `eval` would. If branches set a variable to different options,
+/// the options that differ are undecided.
 fn resolve(words: &[String], variables: &ShellVariables, depth: usize) -> Vec<String> {
     let mut found = Vec::new();
     for word in words {
@@ -40,7 +40,7 @@ fn resolve(words: &[String], variables: &ShellVariables, depth: usize) -> Vec<St
                     });
                     words.flatten().collect()
                 } else {
-                    // `eval` takes quotes away that a text has brought.
+                    // `eval` removes quotes that come from a variable's text.
                     let inside = ['\'', '"'].iter().find_map(|q| word.strip_prefix(*q)?.strip_suffix(*q));
                     vec![inside.unwrap_or(word).to_owned()]
                 };
@@ -54,7 +54,8 @@ fn resolve(words: &[String], variables: &ShellVariables, depth: usize) -> Vec<St
     found
 }
 
-/// The words behind the program of every command, after the launcher's number of devices; without a program, all words.
+/// Returns, for every command that trains, the launcher's numbers of devices and the words after the program. If no
+/// command trains, returns all words and the variables that hold options as one list.
 fn launches(run: &ShellRun) -> Vec<Vec<String>> {
     let commands: Vec<Vec<String>> = run.commands.iter().map(|words| resolve(words, &run.variables, 0)).collect();
     let with_program = commands.iter().filter_map(|words| {
@@ -91,7 +92,8 @@ fn is_training(words: &[String]) -> bool {
     words.iter().any(known) || words.iter().any(|word| word.ends_with(".yml"))
 }
 
-/// The arguments of a script by name, with `-` between words: `--num_layers=32`, `--num-layers 32`, `--num-layers: 32`.
+/// Returns the arguments of a script by name, with `-` between words: `--num_layers=32`, `--num-layers 32`,
+/// `--num-layers: 32`.
 pub(super) fn read_arguments(text: &str) -> BTreeMap<String, Vec<String>> {
     if let Some(list) = read_list(text) {
         return list;
@@ -110,7 +112,8 @@ pub(super) fn read_arguments(text: &str) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// The settings `KEY=VALUE` of the one command that trains with a `.yml`.
+/// Returns the settings `KEY=VALUE` of the only command that trains with a `.yml`; empty if there is none or more than
+/// one.
 pub(super) fn settings_of_script(text: &str) -> BTreeMap<String, Vec<String>> {
     let launches = launches(&run_script(text));
     let [only] = launches.as_slice() else { return BTreeMap::new() };
@@ -118,7 +121,7 @@ pub(super) fn settings_of_script(text: &str) -> BTreeMap<String, Vec<String>> {
     settings.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).collect()
 }
 
-/// A list of `--key: value`, as YAML has it. `None` for another text.
+/// Reads a YAML list of `--key: value`; `None` for another text.
 fn read_list(text: &str) -> Option<BTreeMap<String, Vec<String>>> {
     let mut found = BTreeMap::<String, Vec<String>>::new();
     let mut last: Option<(String, usize)> = None;
@@ -137,7 +140,7 @@ fn read_list(text: &str) -> Option<BTreeMap<String, Vec<String>>> {
                 last = Some((key, indent));
                 value
             }
-            // A value may stand below its key.
+            // A value may stand on a line below its key.
             None if last.as_ref().is_some_and(|(_, of_key)| indent > *of_key) => line.trim_start_matches("- "),
             None => {
                 last = None;

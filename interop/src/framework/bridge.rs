@@ -1,5 +1,5 @@
-//! Recipes of Megatron Bridge, as Megatron-LM's arguments: its fields are those with underscores, or stand in
-//! [`BRIDGE_FIELDS`].
+//! Reads recipes of Megatron Bridge as Megatron-LM's arguments. A field has the argument's name with underscores, or a
+//! row in [`BRIDGE_FIELDS`].
 
 use super::arguments::read_arguments;
 use super::keys::{FrameworkFileError, FrameworkKeys};
@@ -13,8 +13,9 @@ use step::{BRIDGE_FIELDS, BridgeField, FieldReading, PythonLiteral};
 use workloads::Model;
 use workloads::model::other_names;
 
-/// Fields that change neither time nor memory of a step, or say what every run of this kind has: logs, checkpoints,
-/// data, initial values, learning rates, and kernels that the stack has as it has them. A `*` ends a beginning.
+/// Fields that change neither time nor memory of a step, or that every run of this kind has: logs, checkpoints, data,
+/// initial values, learning rates, and kernels whose form the stack decides. A trailing `*` matches every field with
+/// that beginning.
 const NOTHING: [&str; 42] = [
     "checkpoint.*",
     "comm_overlap.align_param_gather",
@@ -86,8 +87,8 @@ const SECTIONS: [(&str, &str); 21] = [
     ("validation", "ValidationConfig"),
 ];
 
-/// Values of `mixed_precision` by name, as fields (`src/megatron/bridge/training/mixed_precision.py`). The others keep
-/// weights in 8 bits or some layers in 16, which is not modelled.
+/// Values of `mixed_precision` by name, as fields (`src/megatron/bridge/training/mixed_precision.py`). The other values
+/// keep weights in 8 bits, or some layers in 16 bits, which is not modelled.
 const PRECISIONS: [(&str, &[(&str, &str)]); 3] = [
     ("bf16_mixed", &[("bf16", "true")]),
     ("fp16_mixed", &[("fp16", "true"), ("accumulate-allreduce-grads-in-fp32", "false")]),
@@ -97,17 +98,17 @@ const PRECISIONS: [(&str, &[(&str, &str)]); 3] = [
     ),
 ];
 
-/// Arguments of a model that is Hugging Face's which a recipe may give nevertheless.
+/// Arguments of the model that a recipe may set even if the model comes from Hugging Face.
 const OF_THE_RUN: [&str; 3] = ["make-vocab-size-divisible-by", "max-position-embeddings", "vocab-size"];
 
-/// Arguments being collected, each with the path of its field and its line.
+/// The arguments collected so far, each with the path of its field and the line.
 #[derive(Default)]
 struct BridgeArguments {
     values: BTreeMap<String, Vec<String>>,
     fields: BTreeMap<String, (String, usize)>,
 }
 
-/// Returns whether a text is a recipe of Megatron Bridge.
+/// True if a text is a recipe of Megatron Bridge.
 pub(super) fn recognises(text: &str) -> bool {
     text.contains("megatron.bridge") || text.contains("ConfigContainer")
 }
@@ -144,7 +145,8 @@ pub(super) fn read(file: &str, text: &str, context: FrameworkContext<'_>) -> Res
     Ok(FrameworkRun { framework: "Megatron Bridge", model, keys, assumed, ..run })
 }
 
-/// The built-in model that a provider is made of; `None` for a provider with the model's own numbers.
+/// Returns the built-in model that a provider names; `None` for a provider that states the model's sizes itself. Fails
+/// if the recipe has no model, or names one that is not built in.
 fn known_model(recipe: &PythonRecipe) -> Result<Option<&'static str>, String> {
     let (class, name) = &recipe.provider;
     match (class.as_str(), name) {
@@ -158,7 +160,7 @@ fn known_model(recipe: &PythonRecipe) -> Result<Option<&'static str>, String> {
     }
 }
 
-/// Checks that every configuration inside the whole one has a known place and the class of this place.
+/// Checks that every inner configuration has a known place, and the class that belongs there.
 fn check_sections(recipe: &PythonRecipe) -> Result<(), (usize, String)> {
     for (path, (_, line)) in &recipe.fields {
         let section = path.split('.').next().unwrap_or(path);
@@ -176,7 +178,7 @@ fn check_sections(recipe: &PythonRecipe) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// Megatron-LM's argument that a field has the name of.
+/// Returns Megatron-LM's argument with the name of a field: the path without its section, with `-` for `_`.
 fn argument_of_path(path: &str) -> String {
     path.split_once('.').map_or(path, |(_, name)| name).replace('_', "-")
 }
@@ -233,7 +235,7 @@ impl BridgeArguments {
         self.complete(file, recipe)
     }
 
-    /// Reads the fields that stand for more than an argument. Returns false for others.
+    /// Reads a field that does not stand for one argument of its own name. Returns false for any other field.
     fn read_other(&mut self, place: (&str, usize), literal: &PythonLiteral) -> bool {
         match (place.0, literal) {
             ("mixed_precision", PythonLiteral::Text(name)) => {
@@ -254,7 +256,7 @@ impl BridgeArguments {
                 }
                 true
             }
-            // Its value is that of mixed_precision.
+            // mixed_precision decides its value.
             ("ddp.grad_reduce_in_fp32", _) => true,
             ("tokenizer.tokenizer_type", PythonLiteral::Text(kind)) => {
                 self.set("tokenizer-type", vec![kind.clone()], place);
@@ -264,11 +266,11 @@ impl BridgeArguments {
         }
     }
 
-    /// Takes a field without a row as the argument of its name. A value that is off is none.
+    /// Sets the argument that has a field's own name. A field whose value is off sets nothing.
     fn set_by_name(&mut self, (path, line): (&str, usize), literal: &PythonLiteral) {
         let words = match literal {
             PythonLiteral::Name(name) if name == "None" || name == "False" => return,
-            // cuda_graph_impl and its like.
+            // Fields such as cuda_graph_impl say "none" for off.
             PythonLiteral::Text(text) if text == "none" => return,
             PythonLiteral::Name(name) if name == "True" => "true".to_owned(),
             PythonLiteral::Text(text) | PythonLiteral::Number(text) => text.clone(),
@@ -277,7 +279,7 @@ impl BridgeArguments {
         self.set(&argument_of_path(path), vec![words], (path, line));
     }
 
-    /// Adds the arguments that follow from others, and the devices of the launcher's line.
+    /// Adds the arguments that follow from others, and the devices of torchrun's line in the file's description.
     fn complete(&mut self, file: &str, recipe: &PythonRecipe) -> Result<(), FrameworkFileError> {
         let place = |fields: &BTreeMap<String, (String, usize)>, argument: &str| fields.get(argument).cloned();
         let gated = recipe.fields.get("model.gated_linear_unit").is_some_and(|(value, _)| value.to_string() == "True");
@@ -297,7 +299,7 @@ impl BridgeArguments {
             }
         }
         self.apply_overlap(recipe);
-        // The layout says how many chunks a stage has.
+        // The layout decides the number of chunks per stage.
         if self.values.contains_key("pipeline-model-parallel-layout") {
             self.values.remove("num-virtual-stages-per-pipeline-rank");
         }
@@ -315,7 +317,7 @@ impl BridgeArguments {
         Ok(())
     }
 
-    /// `comm_overlap` overrides `ddp` beside a distributed optimizer. A field that it leaves out is on.
+    /// With a distributed optimizer, `comm_overlap` overrides `ddp`. An overlap that `comm_overlap` leaves out is on.
     fn apply_overlap(&mut self, recipe: &PythonRecipe) {
         let stands = recipe.fields.keys().any(|path| path.starts_with("comm_overlap."));
         if !stands || !self.values.contains_key("use-distributed-optimizer") {
@@ -330,7 +332,7 @@ impl BridgeArguments {
         }
     }
 
-    /// Refuses a field that changes a model that the file names.
+    /// Refuses a field that changes the shape of the model that the file names.
     fn refuse_other_shape(&mut self, file: &str) -> Result<(), FrameworkFileError> {
         let shape = megatron_model::KEYS.iter().filter(|argument| !OF_THE_RUN.contains(argument));
         match shape.filter_map(|argument| self.fields.get(*argument)).next() {
@@ -342,7 +344,7 @@ impl BridgeArguments {
         }
     }
 
-    /// Adds the arguments by which stages hold layers, from a built-in model.
+    /// Adds the arguments that decide the layers of stages, from a built-in model.
     fn set_layers(&mut self, name: &str) {
         let Ok(model) = Model::load(name) else { return };
         let mut set = |argument: &str, words: String| drop(self.values.insert(argument.to_owned(), vec![words]));
@@ -359,7 +361,8 @@ impl BridgeArguments {
         }
     }
 
-    /// The same failure under the fields' own names. A field that the file lacks has no line.
+    /// Returns the error under the field's own path and line, instead of the argument. A field that the file lacks has
+    /// no line.
     fn with_path(&self, error: FrameworkFileError) -> FrameworkFileError {
         let (argument, value) = error.key.split_once(" = ").unwrap_or((&error.key, ""));
         let value = if value.is_empty() { String::new() } else { format!(" = {value}") };

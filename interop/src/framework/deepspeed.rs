@@ -1,10 +1,10 @@
-//! DeepSpeed's `.json`. It has the batch, ZeRO and formats of a run; the model is named beside it. Source: DeepSpeed's
-//! page "DeepSpeed Configuration JSON" (2025).
+//! Reads DeepSpeed's `.json`. It states the batch, ZeRO and the number formats of a run; the call names the model.
+//! Source: DeepSpeed's page "DeepSpeed Configuration JSON" (2025).
 
 use super::keys::{FrameworkFileError, FrameworkKeys, UnreadKeys};
 use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 
-/// Keys whose effect is left aside.
+/// Keys that are not modelled, with the substitute.
 const UNMODELLED: &[(&str, &str)] = &[
     ("zero_optimization.contiguous_gradients", "gradients are kept as the stack has them"),
     ("zero_optimization.round_robin_gradients", "the order of gradients is left aside"),
@@ -18,7 +18,7 @@ const UNMODELLED: &[(&str, &str)] = &[
     ("activation_checkpointing.number_checkpoints", "recomputation is as --recompute says"),
 ];
 
-/// The keys that are no option.
+/// Keys that do not become options.
 const UNREAD: UnreadKeys = UnreadKeys {
     unmodelled: UNMODELLED,
     nothing: &[
@@ -74,7 +74,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     keys.finish(&UNREAD, context.assumed, ("DeepSpeed", options, None))
 }
 
-/// The batch, of which two parts and the replicas make the third.
+/// Reads the batch. The replicas and two of the three sizes determine the third.
 fn read_batch(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,

@@ -1,4 +1,4 @@
-//! The keys of a framework's file, which of them were read, and what is wrong with one.
+//! The keys of a framework's file: their values, a record of the ones that were read, and the errors about them.
 
 use super::model::FrameworkModel;
 use super::run::{FrameworkRun, PlanOptions};
@@ -7,12 +7,12 @@ use sim::files::{FaultParts, StructuredError};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// The largest count that is taken: the longest sequence and the largest batch of `coplace plan`.
+/// The largest accepted count: the longest sequence and the largest batch of `coplace plan`.
 const LARGEST_COUNT: u64 = 1 << 24;
 /// Most characters of a value in a message.
 const SHOWN: usize = 80;
 
-/// A key of a framework's file that cannot be taken.
+/// The error of a key of a framework's file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}: {key}: {why}")]
 pub struct FrameworkFileError {
@@ -35,17 +35,17 @@ pub(super) struct FrameworkKeys {
     file: String,
     values: BTreeMap<String, Vec<String>>,
     read: BTreeSet<String>,
-    /// Keys of which the value counts.
+    /// Keys whose values affect the run.
     used: BTreeSet<String>,
-    /// Keys that change time or memory in a way that is not modelled, with what is done instead.
+    /// Notes on keys that change time or memory in a way that is not modelled, with the substitute.
     notes: Vec<String>,
 }
 
-/// The meaning of the keys of a framework that are no option: a name, or a beginning with `*`.
+/// Keys of a framework that do not become options. A trailing `*` matches every key with that beginning.
 pub(super) struct UnreadKeys {
     /// Keys that change neither time nor memory of a step.
     pub(super) nothing: &'static [&'static str],
-    /// Keys that change either a little and are not modelled, with what is done instead.
+    /// Keys that change time or memory a little and are not modelled, with the substitute.
     pub(super) unmodelled: &'static [(&'static str, &'static str)],
 }
 
@@ -62,7 +62,7 @@ impl FrameworkKeys {
         Self { file: file.to_owned(), values, read: BTreeSet::new(), used: BTreeSet::new(), notes: Vec::new() }
     }
 
-    /// A failure about a key.
+    /// Makes the error of a key, with its value if it has one.
     pub(super) fn fault(&self, key: &str, why: impl Into<String>) -> FrameworkFileError {
         let value = self.values.get(key).map(|values| values.join(" ")).filter(|value| !value.is_empty());
         let shown = |value: String| match value.char_indices().nth(SHOWN) {
@@ -73,14 +73,14 @@ impl FrameworkKeys {
         FrameworkFileError { file: self.file.clone(), key, why: why.into() }
     }
 
-    /// All values of a key.
+    /// Returns all values of a key and marks it as read; `None` if the file lacks it.
     pub(super) fn list(&mut self, key: &str) -> Option<Vec<String>> {
         self.read.insert(key.to_owned());
         self.used.insert(key.to_owned());
         self.values.get(key).cloned()
     }
 
-    /// Refuses a value that depends on a condition.
+    /// Refuses a value that depends on a condition which the script does not decide.
     fn decided(&self, key: &str) -> Result<(), FrameworkFileError> {
         if self.values.get(key).is_none_or(|values| values != &[UNDECIDED]) {
             return Ok(());
@@ -89,7 +89,8 @@ impl FrameworkKeys {
         Err(FrameworkFileError { file: self.file.clone(), key: key.to_owned(), why: why.to_owned() })
     }
 
-    /// The value of a key as text.
+    /// Returns the first value of a key as text; `None` if the file lacks the key. Refuses a key without a value, and a
+    /// value that is undecided or a variable.
     pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, FrameworkFileError> {
         let Some(values) = self.list(key) else { return Ok(None) };
         let Some(value) = values.into_iter().next() else { return Err(self.fault(key, "has no value; give one")) };
@@ -100,7 +101,7 @@ impl FrameworkKeys {
         Ok(Some(value))
     }
 
-    /// The value of a key that is one of these words.
+    /// Returns the value of a key, which must be one of these words; `None` if the file lacks the key.
     pub(super) fn one_of(&mut self, key: &str, words: &[&str]) -> Result<Option<String>, FrameworkFileError> {
         match self.text(key)? {
             Some(value) if !words.contains(&value.as_str()) => {
@@ -110,14 +111,14 @@ impl FrameworkKeys {
         }
     }
 
-    /// The value of a key as a number.
+    /// Returns the value of a key as a number; `None` if the file lacks the key.
     pub(super) fn number<T: std::str::FromStr>(&mut self, key: &str) -> Result<Option<T>, FrameworkFileError> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         let number = text.replace('_', "").parse().ok();
         number.map(Some).ok_or_else(|| self.fault(key, "is no number of this key's kind; correct it"))
     }
 
-    /// A whole number from 1.
+    /// Returns the value of a key as a whole number from 1 to `LARGEST_COUNT`; `None` if the file lacks the key.
     pub(super) fn count(&mut self, key: &str) -> Result<Option<u64>, FrameworkFileError> {
         match self.number(key)? {
             Some(0) => Err(self.fault(key, "must be at least 1; correct it")),
@@ -128,7 +129,7 @@ impl FrameworkKeys {
         }
     }
 
-    /// A degree of a mesh: a whole number from 1, or -1. `None` if it is not there.
+    /// Returns a degree of a mesh: a whole number from 1, or -1; `None` if the file lacks the key.
     pub(super) fn mesh_degree(&mut self, key: &str) -> Result<Option<MeshDegree>, FrameworkFileError> {
         match self.text(key)?.as_deref() {
             None => Ok(None),
@@ -147,39 +148,39 @@ impl FrameworkKeys {
         }
     }
 
-    /// Notes that a key is not modelled as the file has it.
+    /// Adds the note that a key is not modelled, with the substitute `instead`.
     pub(super) fn note(&mut self, key: &str, instead: &str) {
         let fault = self.fault(key, format!("is not modelled: {instead}"));
         self.notes.push(format!("{}: {}", fault.key, fault.why));
     }
 
-    /// The same where the key has to be there.
+    /// As [`Self::count`], but fails if the file lacks the key.
     pub(super) fn required_count(&mut self, key: &str) -> Result<u64, FrameworkFileError> {
         let cure = "is missing; add it, or name the model before the options";
         self.count(key)?.ok_or_else(|| self.fault(key, cure))
     }
 
-    /// A switch: off if it is not there or says so.
+    /// Returns the state of a switch: off if the key is missing or its value is `false`, otherwise on.
     pub(super) fn switch(&mut self, key: &str) -> Result<bool, FrameworkFileError> {
         let Some(values) = self.list(key) else { return Ok(false) };
         self.decided(key)?;
-        // Another word of the script may follow a switch of a command line.
+        // On a command line, an unrelated word may follow a switch.
         Ok(!values.first().is_some_and(|value| value.eq_ignore_ascii_case("false")))
     }
 
-    /// Takes keys as read.
+    /// Marks keys as read.
     pub(super) fn read_all(&mut self, keys: &[&str]) {
         self.read.extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
-    /// Takes the keys that begin so as read.
+    /// Marks all keys with these beginnings as read.
     pub(super) fn read_tables(&mut self, starts: &[&str]) {
         let of_these = self.values.keys().filter(|key| starts.iter().any(|start| key.starts_with(start)));
         self.read.extend(of_these.cloned());
     }
 
-    /// The run that the file describes. Refuses the first key that nothing has read, that has no meaning in `unread`
-    /// and that the call does not take to change nothing.
+    /// Returns the run that the file describes. Refuses the first key that was not read, is not listed in `unread`, and
+    /// is not in `assumed`, the keys that the call declares to be without effect.
     pub(super) fn finish(
         mut self,
         unread: &UnreadKeys,

@@ -1,12 +1,12 @@
-//! MaxText's settings: a `.yml`, or `KEY=VALUE` lines as on its command line. Source: `configs/base.yml` and
-//! `configs/types.py` of AI-Hypercomputer/maxtext (2025).
+//! Reads MaxText's settings from a `.yml`, or from `KEY=VALUE` lines as on its command line. Source: `configs/base.yml`
+//! and `configs/types.py` of AI-Hypercomputer/maxtext (2025).
 
 use super::keys::{FrameworkFileError, FrameworkKeys, MeshDegree, UnreadKeys};
 use super::model::{ConfigJson, FrameworkModel};
 use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 use std::collections::BTreeMap;
 
-/// Models by MaxText's names.
+/// Built-in models by MaxText's names.
 const MODELS: [(&str, &str); 28] = [
     ("llama2-7b", "llama2-7b"),
     ("llama2-13b", "llama2-13b"),
@@ -38,7 +38,7 @@ const MODELS: [(&str, &str); 28] = [
     ("qwen3-next-80b-a3b", "qwen3-next-80b-a3b"),
 ];
 
-/// Settings whose effect is left aside.
+/// Settings that are not modelled, with the substitute.
 const UNMODELLED: &[(&str, &str)] = &[
     ("dropout_rate", "dropout is the model's own"),
     ("fused_qkv", "query, key and value are as the stack has them"),
@@ -51,7 +51,7 @@ const UNMODELLED: &[(&str, &str)] = &[
     ("sparse_matmul", "experts run as one grouped product; capacity_factor says whether tokens are dropped"),
 ];
 
-/// The settings that are no option.
+/// Settings that do not become options.
 const UNREAD: UnreadKeys = UnreadKeys {
     unmodelled: UNMODELLED,
     nothing: &[
@@ -100,7 +100,7 @@ const UNREAD: UnreadKeys = UnreadKeys {
     ],
 };
 
-/// The settings of a text: `key: value`, or `key=value`.
+/// Returns the settings of a text, one per line: `key: value` or `key=value`.
 pub(super) fn read_settings(text: &str) -> BTreeMap<String, Vec<String>> {
     let pair = |line: &str| {
         let line = line.split(" #").next().unwrap_or_default().trim().to_owned();
@@ -112,13 +112,13 @@ pub(super) fn read_settings(text: &str) -> BTreeMap<String, Vec<String>> {
     text.lines().filter(|line| !line.trim_start().starts_with('#')).filter_map(pair).collect()
 }
 
-/// True for settings of MaxText.
+/// True if a setting is one that only MaxText has.
 pub(super) fn recognises(settings: &BTreeMap<String, Vec<String>>) -> bool {
     let known = ["per_device_batch_size", "model_name", "base_emb_dim", "ici_fsdp_parallelism", "remat_policy"];
     known.iter().any(|key| settings.contains_key(*key))
 }
 
-/// The axes of the mesh whose product is an option's degree.
+/// Options, with the mesh axes whose product is the degree.
 const AXES: [(&str, &[&str]); 4] = [
     ("tensor", &["tensor", "tensor_sequence", "tensor_transpose", "autoregressive"]),
     ("context", &["context", "sequence"]),
@@ -126,7 +126,8 @@ const AXES: [(&str, &[&str]); 4] = [
     ("expert", &["expert"]),
 ];
 
-/// The degree of an axis: inside a slice times between slices. `None` if it takes the devices that are left.
+/// Returns the degree of an axis: its degree inside a slice times its degree between slices; `None` if the axis takes
+/// the remaining devices.
 fn degree_of_axis(keys: &mut FrameworkKeys, axis: &str) -> Result<Option<u64>, FrameworkFileError> {
     let mut product = Some(1);
     for place in ["ici", "dcn"] {
@@ -158,8 +159,8 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     keys.finish(&UNREAD, context.assumed, ("MaxText", options, model))
 }
 
-/// The degrees, and what the data-parallel ranks share. `base.yml`: if neither data nor fsdp is given, fsdp takes the
-/// devices that are left.
+/// Reads the degrees and the sharding over data-parallel ranks. As in `base.yml`, fsdp takes the remaining devices if
+/// neither data nor fsdp is given.
 fn read_mesh(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
@@ -197,8 +198,8 @@ fn read_mesh(
     }
     options.push("devices", product);
     let sharded_states = keys.switch("shard_optimizer_over_data")?;
-    // Weights lie over the axes of sequences, too (`embed` in `logical_axis_rules` of MaxText's base.yml), unless only
-    // the optimizer's states are to be spread.
+    // Weights are sharded over the sequence axes too (`embed` in `logical_axis_rules` of MaxText's base.yml), unless
+    // only the optimizer's states are to be sharded.
     let over = fsdp.unwrap_or(1).saturating_mul(options.number("context"));
     let spread = fsdp > Some(1) || (over > 1 && !sharded_states);
     options.push("zero", if spread { 3 } else { u64::from(sharded_states) });
@@ -208,7 +209,7 @@ fn read_mesh(
     Ok(())
 }
 
-/// The batch: MaxText counts sequences per device.
+/// Reads the batch. MaxText counts sequences per device.
 fn read_batch(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let devices = options.number("devices");
     let key = "per_device_batch_size";
@@ -301,7 +302,7 @@ fn read_model(
     build_model(keys).map(Some)
 }
 
-/// The model that sizes describe. A setting that the file leaves out is as in `base.yml`.
+/// Builds the model from sizes. A setting that the file leaves out has its value in `base.yml`.
 fn build_model(keys: &mut FrameworkKeys) -> Result<FrameworkModel, FrameworkFileError> {
     if let Some(block) = keys.text("decoder_block")?.filter(|block| !["llama2", "mixtral"].contains(&block.as_str())) {
         return Err(

@@ -1,4 +1,4 @@
-//! Megatron-LM's arguments. Source: `megatron/training/arguments.py` of NVIDIA/Megatron-LM at commit 000c4ac24f61
+//! Reads Megatron-LM's arguments. Source: `megatron/training/arguments.py` of NVIDIA/Megatron-LM at commit 000c4ac24f61
 //! (2025).
 
 use super::keys::{FrameworkFileError, FrameworkKeys, UnreadKeys};
@@ -6,7 +6,7 @@ use super::megatron_model;
 use super::megatron_stages::read_stages;
 use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 
-/// Arguments that are an option's value as they are.
+/// Arguments whose values are the values of options.
 const SAME: [(&str, &str); 8] = [
     ("tensor-model-parallel-size", "tensor"),
     ("pipeline-model-parallel-size", "pipeline"),
@@ -18,7 +18,7 @@ const SAME: [(&str, &str); 8] = [
     ("mtp-num-layers", "mtp-layers"),
 ];
 
-/// Arguments whose effect is left aside.
+/// Arguments that are not modelled, with the substitute.
 const UNMODELLED: &[(&str, &str)] = &[
     ("check-for-nan-in-loss-and-grad", "the pass that looks for NaN is left out"),
     ("cross-entropy-*", "the loss runs as the stack's (--stack-option kernels.fused_loss)"),
@@ -38,7 +38,7 @@ const UNMODELLED: &[(&str, &str)] = &[
 /// Scalings of products in fp8 (`arguments.py`, `--fp8-recipe`). A recipe of the user's own is not modelled.
 const FP8_RECIPES: [&str; 4] = ["tensorwise", "delayed", "blockwise", "mxfp8"];
 
-/// The arguments that are no option, and those of torchrun.
+/// Arguments that do not become options, including those of torchrun.
 const UNREAD: UnreadKeys = UnreadKeys {
     unmodelled: UNMODELLED,
     nothing: &[
@@ -155,7 +155,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     let tensor = degree(&mut keys, "tensor-model-parallel-size")?;
     let pipeline = degree(&mut keys, "pipeline-model-parallel-size")?;
     let contexts = degree(&mut keys, "context-parallel-size")?;
-    // A degree that is not given is 1 in Megatron-LM, and left open in coplace.
+    // A missing degree means 1 in Megatron-LM, but leaves the choice open in coplace.
     for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts), ("expert", 1)] {
         if !options.0.iter().any(|(known, _)| *known == option) {
             options.push(option, value);
@@ -212,7 +212,8 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     keys.finish(&UNREAD, context.assumed, ("Megatron-LM", options, model))
 }
 
-/// The devices: those given, else torchrun's hosts times its processes.
+/// Returns the devices: the given ones, else the world size, else torchrun's hosts times its processes per host; `None`
+/// if they are unknown.
 fn read_devices(keys: &mut FrameworkKeys, context: FrameworkContext<'_>) -> Result<Option<u64>, FrameworkFileError> {
     if context.devices.is_some() {
         keys.read_all(&["nnodes", "nproc-per-node", "world-size"]);
@@ -221,7 +222,7 @@ fn read_devices(keys: &mut FrameworkKeys, context: FrameworkContext<'_>) -> Resu
     if let Some(devices) = keys.count("world-size")? {
         return Ok(Some(devices));
     }
-    // A variable of the scheduler says nothing; --devices is then missing.
+    // A variable of the scheduler has no known value; the call must then give --devices.
     let known = |keys: &mut FrameworkKeys, key: &str| {
         let set = keys.list(key).is_some_and(|values| values.first().is_some_and(|value| !value.contains('$')));
         if set { keys.count(key) } else { Ok(None) }
@@ -230,7 +231,7 @@ fn read_devices(keys: &mut FrameworkKeys, context: FrameworkContext<'_>) -> Resu
     Ok(known(keys, "nproc-per-node")?.and_then(|of_a_host| Some(of_a_host.saturating_mul(hosts?))))
 }
 
-/// The sequences of a step. Without an argument Megatron-LM takes one micro-batch of every data-parallel rank.
+/// Reads the sequences of a step. Without the argument, Megatron-LM takes one micro-batch per data-parallel rank.
 fn read_global_batch(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
@@ -252,7 +253,7 @@ fn read_global_batch(
     Ok(())
 }
 
-/// The states that ranks share.
+/// Reads which states data-parallel ranks shard.
 fn read_sharding(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
@@ -280,7 +281,7 @@ fn read_sharding(
     };
     options.push("zero", zero);
     keys.read_all(&["outer-dp-sharding-strategy"]);
-    // FSDP asks for it by itself, and is timed as the stack has it.
+    // FSDP turns this fusion off by itself; its time follows from the stack's file.
     if keys.switch("no-gradient-accumulation-fusion")? && !torch && !megatron {
         options.push("stack-option", "kernels.separate_accumulation=true");
     }
@@ -295,7 +296,7 @@ fn read_sharding(
     Ok(())
 }
 
-/// Number formats, attention and optimizer.
+/// Reads number formats, attention and the optimizer.
 fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let (bf16, fp16) = (keys.switch("bf16")?, keys.switch("fp16")?);
     if bf16 && fp16 {
@@ -343,21 +344,21 @@ fn read_numerics(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
     Ok(())
 }
 
-/// Reads which activations layers keep.
+/// Reads the activation policy of the layers.
 fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let selective = keys.switch("recompute-activations")?;
-    // Before Megatron-LM 3.0 whole layers were kept by these names.
+    // Before Megatron-LM 3.0, these names asked for the recomputation of whole layers.
     let old_method = keys.text("activations-checkpoint-method")?;
     let whole = keys.switch("checkpoint-activations")? || old_method.is_some();
     let granularity = keys.one_of("recompute-granularity", &["selective", "full"])?;
     let granularity = granularity.or_else(|| whole.then(|| "full".to_owned()));
     let method = keys.one_of("recompute-method", &["uniform", "block"])?.or(old_method);
     if granularity.as_deref() != Some("full") && keys.list("recompute-method").is_some() {
-        // `transformer_config.py` refuses it too.
+        // Megatron-LM's `transformer_config.py` refuses this combination too.
         return Err(keys.fault("recompute-method", "is of recompute-granularity full; leave it out"));
     }
     let modules = keys.list("recompute-modules").unwrap_or_default();
-    // Megatron-LM checks that it is given, from 1 on.
+    // Megatron-LM requires recompute-num-layers here, with a value from 1.
     let blocks = if method.as_deref() == Some("block") { keys.count("recompute-num-layers")? } else { None };
     keys.read_all(&["recompute-num-layers"]);
     match (granularity.as_deref(), method.as_deref()) {
@@ -399,7 +400,7 @@ fn read_recompute(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result
     Ok(())
 }
 
-/// The formats of gradients and states, which the precision-aware optimizer alone narrows.
+/// Reads the formats of gradients and states. Only the precision-aware optimizer narrows them.
 fn read_states(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(), FrameworkFileError> {
     let aware = keys.switch("use-precision-aware-optimizer")?;
     let [first, second] = [keys.text("exp-avg-dtype")?, keys.text("exp-avg-sq-dtype")?];
@@ -426,12 +427,12 @@ fn read_overlap(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<(
     for (key, option) in
         [("overlap-grad-reduce", "overlap.data_reduction=0"), ("overlap-param-gather", "overlap.parameter_prefetch=0")]
     {
-        // FSDP2 overlaps by itself.
+        // FSDP2 always overlaps.
         if !keys.switch(key)? && !keys.switch("use-torch-fsdp2")? {
             options.push("stack-option", option);
         }
     }
-    // Without sequence parallelism the all-reduces run beside weight gradients by themselves.
+    // Without sequence parallelism, the all-reduces overlap with weight gradients without this switch.
     if !keys.switch("tp-comm-overlap")? && keys.switch("sequence-parallel")? {
         options.push("stack-option", "overlap.tensor=0");
     }

@@ -1,4 +1,4 @@
-//! The model of Megatron-LM's arguments, as the `config.json` of a family with the same layers.
+//! Reads the model from Megatron-LM's arguments, as the `config.json` of a family with the same layers.
 
 use super::keys::{FrameworkFileError, FrameworkKeys};
 use super::model::{ConfigJson, FrameworkModel};
@@ -59,11 +59,11 @@ pub(super) const KEYS: [&str; 52] = [
     "rope-scaling-factor",
 ];
 
-/// The padding of vocabularies: a multiple of this times the tensor-parallel degree. Source: `arguments.py`,
+/// Vocabularies are padded to a multiple of this number times the tensor-parallel degree. Source: `arguments.py`,
 /// `--make-vocab-size-divisible-by`.
 pub(super) const USUAL_MULTIPLE: u64 = 128;
 
-/// The layers before the first with experts, from `([0]*3+[1]*58)` or a number.
+/// Returns the number of layers before the first one with experts, from `([0]*3+[1]*58)` or from 1, which means none.
 pub(super) fn leading_layers(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
     let Some(text) = keys.text("moe-layer-freq")? else { return Ok(0) };
     let compact: String = text.chars().filter(|c| !c.is_whitespace() && !"()".contains(*c)).collect();
@@ -78,7 +78,8 @@ pub(super) fn leading_layers(keys: &mut FrameworkKeys) -> Result<u64, FrameworkF
     found.ok_or_else(|| keys.fault("moe-layer-freq", fault))
 }
 
-/// The layers from one without a window to the next, if most have one: the unit in which stages hold layers.
+/// Returns the number of layers per block, the unit in which stages hold layers: the period of layers without a window,
+/// or 1 if there is no window or no period.
 pub(super) fn layers_of_block(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
     if keys.list("window-size").is_none() {
         return Ok(1);
@@ -93,7 +94,8 @@ pub(super) fn layers_of_block(keys: &mut FrameworkKeys) -> Result<u64, Framework
     }
 }
 
-/// Reads the keys that a query sees through the window, from `127,0` or `(127,0)`: those to the left, and its own.
+/// Reads the window's length in keys from `127,0` or `(127,0)`: the keys to the left of a query, and its own. `None` if
+/// there is no window.
 fn read_window(keys: &mut FrameworkKeys) -> Result<Option<u64>, FrameworkFileError> {
     let Some(text) = keys.text("window-size")? else { return Ok(None) };
     let numbers: String = text.chars().filter(|c| !c.is_whitespace() && !"()".contains(*c)).collect();
@@ -137,7 +139,7 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
     let hidden = keys.required_count("hidden-size")?;
     let heads = keys.required_count("num-attention-heads")?;
     let grouped = keys.switch("group-query-attention")?;
-    // `arguments.py`: two thirds of four times the width for SwiGLU, in multiples of 64.
+    // As in `arguments.py`: for SwiGLU two thirds of four times the width, rounded down to a multiple of 64.
     let usual_ffn = if swiglu { (4 * hidden * 2 / 3) / 64 * 64 } else { 4 * hidden };
     let common = CommonSizes {
         layers: keys.required_count("num-layers")?,
@@ -228,7 +230,7 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
     add_experts(keys, config, (experts, &common), model_type).map(ConfigJson::into_model)
 }
 
-/// The sizes of a family of Llama's kind.
+/// The configuration of a family of Llama's kind, from its sizes.
 fn common_config(model_type: &str, common: &CommonSizes, untied: bool, (epsilon, base): (f64, f64)) -> ConfigJson {
     ConfigJson::of_type(model_type)
         .with("num_hidden_layers", common.layers)
@@ -244,18 +246,19 @@ fn common_config(model_type: &str, common: &CommonSizes, untied: bool, (epsilon,
         .with("rope_theta", base)
 }
 
-/// The kinds of layers, of which every `period`-th has no window; all have one if `period` is 1, none without.
+/// Returns the kind of each layer. Every `period`-th layer has no window; with a period of 1 all layers have one, and
+/// without a period none has.
 fn types_of_layers(layers: u64, period: Option<u64>) -> Vec<&'static str> {
     let has_window = |layer: u64| period.is_some_and(|period| period == 1 || !layer.is_multiple_of(period));
     (1..=layers).map(|layer| if has_window(layer) { "sliding_attention" } else { "full_attention" }).collect()
 }
 
-/// The vocabulary before it is padded.
+/// Reads the size of the vocabulary before padding.
 fn read_vocabulary(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> {
     let words = keys.count("vocab-size")?.ok_or_else(|| {
         keys.fault("vocab-size", "is missing, as its tokenizer has it; add it, or name the model before --from")
     })?;
-    // `_NullTokenizer` counts the end of a document itself.
+    // Megatron-LM's `_NullTokenizer` adds a token for the end of a document.
     let own_end = u64::from(keys.text("tokenizer-type")?.as_deref() == Some("NullTokenizer"));
     Ok(words + own_end)
 }

@@ -1,4 +1,4 @@
-//! Megatron-LM's chunks and the layers of each.
+//! Reads Megatron-LM's pipeline chunks and the layers of each.
 
 use super::keys::{FrameworkFileError, FrameworkKeys};
 use super::megatron_model;
@@ -12,7 +12,7 @@ const LAYERS_OF_A_CHUNK: &str = "num-layers-per-virtual-pipeline-stage";
 const FIRST: &str = "decoder-first-pipeline-num-layers";
 const LAST: &str = "decoder-last-pipeline-num-layers";
 
-/// Reads the chunks of a stage and the split of the layers.
+/// Reads the number of chunks per stage, and the split of the layers over all chunks.
 pub(super) fn read_stages(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
@@ -65,7 +65,7 @@ pub(super) fn read_stages(
     push_split(keys, options, LAYERS, &counts)
 }
 
-/// The ends of a pipeline that hold other numbers of layers.
+/// The numbers of layers at the two ends of a pipeline, which may differ from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct EndLayers {
     /// 1 if the embedding counts as a layer.
@@ -89,7 +89,8 @@ impl EndLayers {
         Ok(Self { embedding, loss, first: at_end(FIRST)?, last: at_end(LAST)? })
     }
 
-    /// The layers of every chunk: the stated ends, and the rest in equal parts.
+    /// Returns the layers of every chunk: the stated numbers at the ends, and equal shares of the rest elsewhere. Fails
+    /// if the rest does not divide.
     fn layers_of_chunks(self, keys: &FrameworkKeys, layers: u64, chunks: u64) -> Result<Vec<u64>, FrameworkFileError> {
         let stated = self.first.unwrap_or(0) + self.last.unwrap_or(0);
         let inner = chunks - u64::from(self.first.is_some()) - u64::from(self.last.is_some());
@@ -112,7 +113,8 @@ impl EndLayers {
     }
 }
 
-/// Reads a layout of stages. The embedding stands in the first, predictors and the loss stand in the last.
+/// Reads a layout of stages. The embedding must be in the first stage; modules that predict further tokens and the loss
+/// must be in the last one.
 fn read_layout(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,

@@ -1,5 +1,5 @@
-//! Training configurations of frameworks: the options of `coplace plan` that a file states, and its model. Every key
-//! is read, known to change neither time nor memory, or refused.
+//! Reads training configurations of frameworks: the model, and the options of `coplace plan` that the file states.
+//! Every key is read, noted as not modelled, known to change neither time nor memory, or refused.
 
 mod arguments;
 mod bridge;
@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 /// nanotron's `.yaml`, Megatron Bridge's `.py`, else a script or a list of Megatron-LM's arguments.
 ///
 /// # Errors
-/// A text of none of these; a key that is not understood, is missing or has no modelled value.
+/// A text of none of these; a key that is not understood, is missing, or has a value that is not modelled.
 pub fn read_framework_file(
     file: &str,
     text: &str,
@@ -82,7 +82,8 @@ pub fn read_framework_file(
     ))
 }
 
-/// The leaves of a tree by their paths, joined by dots. A list has several values.
+/// Returns the leaves of a tree by their paths, whose parts are joined by dots. A list gives several values; null gives
+/// none.
 fn flatten(value: &serde_json::Value) -> BTreeMap<String, Vec<String>> {
     fn word(value: &serde_json::Value) -> String {
         value.as_str().map_or_else(|| value.to_string(), str::to_owned)

@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-/// A model by name or as it is written in a file.
+/// A built-in model, or a model as a configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FrameworkModel {
     /// A built-in model's name.
     BuiltIn(&'static str),
-    /// A `config.json`.
+    /// The text of a `config.json`.
     Config(String),
 }
 
@@ -24,7 +24,7 @@ impl ConfigJson {
         self
     }
 
-    /// The same where the value is known.
+    /// Adds a key if its value is known.
     pub(super) fn with_known(self, key: &str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.with(key, value),

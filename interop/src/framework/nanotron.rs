@@ -1,4 +1,4 @@
-//! nanotron's `.yaml`. Source: `src/nanotron/config/` of huggingface/nanotron (2025).
+//! Reads nanotron's `.yaml`. Source: `src/nanotron/config/` of huggingface/nanotron (2025).
 
 use super::keys::{FrameworkFileError, FrameworkKeys, UnreadKeys};
 use super::model::FrameworkModel;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use workloads::LayerEnds;
 use workloads::layout::split_by_cost;
 
-/// The keys that are no option.
+/// Keys that do not become options.
 const UNREAD: UnreadKeys = UnreadKeys {
     unmodelled: &[("model.ddp_bucket_cap_mb", "gradients are reduced as the stack reduces them")],
     nothing: &[
@@ -33,7 +33,7 @@ const UNREAD: UnreadKeys = UnreadKeys {
     ],
 };
 
-/// Keys of the model that nanotron alone has, with the one value that is modelled; any value if it is empty.
+/// Keys of the model that only nanotron has, each with the one modelled value. An empty text stands for any value.
 const OWN_KEYS: [(&str, &str); 6] = [
     ("_attn_implementation", "flash_attention_2"),
     ("_fused_rms_norm", ""),
@@ -43,7 +43,7 @@ const OWN_KEYS: [(&str, &str); 6] = [
     ("rope_interleaved", ""),
 ];
 
-/// Returns whether a file's keys are nanotron's.
+/// True if a file has nanotron's keys.
 pub(super) fn recognises(values: &BTreeMap<String, Vec<String>>) -> bool {
     ["parallelism.dp", "tokens.micro_batch_size"].iter().all(|key| values.contains_key(*key))
 }
@@ -105,7 +105,7 @@ fn read_parallelism(
     if !keys.switch("parallelism.tp_linear_async_communication")? && scattered && tensor > 1 {
         options.push("stack-option", "overlap.tensor=0");
     }
-    // Without it the gathered inputs are kept, which is not modelled.
+    // Otherwise the gathered inputs are kept, which is not modelled.
     keys.expect("parallelism.tp_recompute_allgather", "true")?;
     options.push("recompute", if keys.switch("parallelism.recompute_layer")? { "full" } else { "none" });
     Ok(())
@@ -161,8 +161,8 @@ fn read_model(
     Ok(Some(Value::Object(config)))
 }
 
-/// The split that nanotron makes of a model. A layer costs the weights of its products, the output layer its own
-/// (nanotron, `llama.py`, `get_block_compute_costs`).
+/// Returns the split of layers that nanotron makes. A layer counts by the weights of its products, and the output layer
+/// by its own weights (nanotron, `llama.py`, `get_block_compute_costs`).
 fn split_of_model(keys: &FrameworkKeys, config: &Value, pipeline: u64) -> Result<String, FrameworkFileError> {
     let size = |name: &str| {
         let found = config.get(name).and_then(Value::as_u64).filter(|size| *size < 1 << 24);

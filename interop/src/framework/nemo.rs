@@ -1,10 +1,10 @@
 //! NeMo's configuration of Megatron models (`megatron_gpt_config.yaml` of NVIDIA/NeMo 1 and the files of its launcher),
-//! as Megatron-LM's arguments: most keys of `model` are those with underscores.
+//! as Megatron-LM's arguments. Most keys of `model` are the arguments' names with underscores.
 
 use super::keys::FrameworkFileError;
 use std::collections::BTreeMap;
 
-/// Keys by their paths, as arguments of other names.
+/// Keys by their paths, with the arguments of other names that they stand for.
 const RENAMED: [(&str, &str); 20] = [
     ("trainer.devices", "nproc-per-node"),
     ("trainer.num_nodes", "nnodes"),
@@ -52,7 +52,7 @@ const SAME: [&str; 20] = [
     "tensor_model_parallel_size",
 ];
 
-/// Keys that decide neither time nor memory, or say what every run of this kind has: logs, checkpoints, data, the
+/// Keys that affect neither time nor memory, or that every run of this kind has: logs, checkpoints, data, the
 /// tokenizer, initial values, learning rates.
 const NOTHING: [&str; 79] = [
     "cluster*",
@@ -136,7 +136,7 @@ const NOTHING: [&str; 79] = [
     "model.use_scaled_init_method",
 ];
 
-/// Keys with a value under which every other one would be another model: (key, values that are read).
+/// Keys with their accepted values. Other values would mean another model.
 const ONLY: [(&str, &[&str]); 12] = [
     ("model.transformer_block_type", &["pre_ln"]),
     ("model.headscale", &["false"]),
@@ -152,8 +152,8 @@ const ONLY: [(&str, &[&str]); 12] = [
     ("model.fp8_params", &["false"]),
 ];
 
-/// The optimizers of Adam's kind by the names that NeMo registers, and whether states are sharded over data-parallel
-/// ranks (NeMo 1, `core/optim/optimizers.py` and `megatron_base_model.py`).
+/// The optimizers of Adam's kind by the names that NeMo registers. The flag is true if states are sharded over
+/// data-parallel ranks (NeMo 1, `core/optim/optimizers.py` and `megatron_base_model.py`).
 const OPTIMIZERS: [(&str, bool); 5] = [
     ("adam", false),
     ("adamw", false),
@@ -162,12 +162,12 @@ const OPTIMIZERS: [(&str, bool); 5] = [
     ("mcore_distributed_optim", true),
 ];
 
-/// Returns whether the optimizer of this name shards its states; `None` if it is not of Adam's kind.
+/// True if the optimizer of this name shards its states; `None` if it is not of Adam's kind.
 fn optimizer(name: &str) -> Option<bool> {
     OPTIMIZERS.iter().find(|(known, _)| *known == name).map(|(_, sharded)| *sharded)
 }
 
-/// Returns whether a YAML file's leaves are NeMo's.
+/// True if the leaves of a YAML file are NeMo's.
 pub(super) fn recognises(values: &BTreeMap<String, Vec<String>>) -> bool {
     let has = |start: &str| values.keys().any(|key| key.starts_with(start));
     has("trainer.")
@@ -177,10 +177,10 @@ pub(super) fn recognises(values: &BTreeMap<String, Vec<String>>) -> bool {
 }
 
 /// Returns the arguments that the leaves of a NeMo file stand for, by Megatron-LM's names. A key that is not understood
-/// keeps its own.
+/// keeps its own name.
 ///
 /// # Errors
-/// A value that is read in no other way, or that names another key in a way that is not understood.
+/// A value that is not modelled, or that refers to another key in a way that is not understood.
 pub(super) fn arguments_of(
     file: &str,
     values: &BTreeMap<String, Vec<String>>,
@@ -192,7 +192,7 @@ pub(super) fn arguments_of(
     };
     let is = |key: &str, name: &str| name.strip_suffix('*').map_or(key == name, |start| key.starts_with(start));
     let mut found = BTreeMap::new();
-    // Data-parallel ranks overlap their sums unless the optimizer is told otherwise.
+    // With a sharded optimizer, data-parallel ranks overlap their communication unless the file turns that off.
     let mut sharded = false;
     for (key, list) in values {
         let text = list.join(" ");
@@ -251,11 +251,11 @@ pub(super) fn arguments_of(
     Ok(found)
 }
 
-/// Most references from one to the next.
+/// Longest chain of references between keys.
 const MOST_DEPTH: usize = 8;
 
 /// Returns a value with its references replaced: `${.hidden_size}` is a neighbour, `${model.hidden_size}` any key, and
-/// `${multiply:4, ${.hidden_size}}` a product. `None` for another reference.
+/// `${multiply:4, ${.hidden_size}}` a product. `None` for any other reference, unless the key has no effect.
 fn resolve(values: &BTreeMap<String, Vec<String>>, key: &str, text: &str, depth: usize) -> Option<String> {
     let Some(inside) = text.strip_prefix("${").and_then(|text| text.strip_suffix('}')) else {
         // Paths and names of logs may contain any reference.
@@ -277,7 +277,7 @@ fn resolve(values: &BTreeMap<String, Vec<String>>, key: &str, text: &str, depth:
     };
     match values.get(&path) {
         Some(list) => resolve(values, &path, &list.join(" "), depth + 1),
-        // A key that decides nothing may name what is not there.
+        // A key without effect may refer to a missing key.
         None if NOTHING.iter().any(|name| name.strip_suffix('*').map_or(key == *name, |s| key.starts_with(s))) => {
             Some(text.to_owned())
         }

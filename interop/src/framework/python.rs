@@ -1,5 +1,5 @@
-//! The part of Python in which recipes are written: literals that are given to fields of configurations. Nothing is
-//! executed, and everything else is refused.
+//! Reads the part of Python that recipes use: literals assigned to fields of configurations. No code is executed, and
+//! everything else is refused.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -8,30 +8,30 @@ use step::PythonLiteral;
 /// The parts of a recipe that are read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PythonRecipe {
-    /// The first text of the file.
+    /// The first string of the file.
     pub(super) description: String,
-    /// The class of the model's provider, and the argument of its first call if it has one.
+    /// The class of the model's provider, and the first positional argument of its call if there is one.
     pub(super) provider: (String, Option<String>),
-    /// The classes of the configurations inside the whole one by their paths, with the line of each.
+    /// The classes of the inner configurations by their paths, with their lines.
     pub(super) classes: BTreeMap<String, (String, usize)>,
-    /// The fields of the configuration by their paths (`model.num_layers`), with the line of each.
+    /// The fields of the whole configuration by their paths (`model.num_layers`), with their lines.
     pub(super) fields: BTreeMap<String, (PythonLiteral, usize)>,
 }
 
-/// Something that is not read: its line and the reason.
+/// A part of the file that cannot be read: the line and the reason.
 pub(super) type PythonFault = (usize, String);
 
-/// Most brackets inside each other, and most names that stand for each other.
+/// Deepest nesting of brackets, and longest chain of variables that refer to each other.
 const MOST_DEPTH: usize = 16;
 /// Most words of a file.
 const MOST_TOKENS: usize = 1 << 18;
-/// Most configurations inside the whole one.
+/// Most inner configurations.
 const MOST_CONFIGURATIONS: usize = 1 << 10;
 /// The calls whose first argument has no keyword.
 const BY_PLACE: [&str; 2] = ["AutoBridge.from_hf_pretrained", "partial"];
 /// The class of the whole configuration.
 const WHOLE: &str = "ConfigContainer";
-/// The lines that are read, in the words of an error.
+/// The rule for lines, in the words of an error.
 const ALLOWED: &str = "only literals are read that are given to fields of ConfigContainer; write the value";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,7 @@ enum PythonToken {
     EndOfLine,
 }
 
-/// The words of a file with their lines. Lines end at brackets' depth 0 only.
+/// Splits a file into tokens with their lines. A line ends only outside brackets.
 fn tokens_of(text: &str) -> Result<Vec<(PythonToken, usize)>, PythonFault> {
     let chars: Vec<char> = text.chars().collect();
     let (mut found, mut at, mut line, mut depth) = (Vec::new(), 0, 1, 0_usize);
@@ -98,7 +98,8 @@ fn tokens_of(text: &str) -> Result<Vec<(PythonToken, usize)>, PythonFault> {
     Ok(found)
 }
 
-/// A text between quotes, single or triple, and how many characters it takes.
+/// Reads a string between single or triple quotes. Returns it with the number of characters read; `None` if it does not
+/// end.
 fn string_of(rest: &[char]) -> Option<(String, usize)> {
     let quote = *rest.first()?;
     let ends = if rest.starts_with(&[quote; 3]) { 3 } else { 1 };
@@ -130,7 +131,7 @@ enum PythonValue {
     Variable(String),
 }
 
-/// An object that a call of a class makes.
+/// An object that a call of a class creates: its class, its first positional argument and its fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct PythonObject {
     class: String,
@@ -144,7 +145,8 @@ struct RecipeReader {
     description: Option<String>,
     variables: BTreeMap<String, PythonObject>,
     whole: Vec<PythonObject>,
-    /// Configurations that were visited: names that stand for each other can make them many.
+    /// Number of configurations visited so far. It is limited, because variables that refer to each other can multiply
+    /// them.
     visited: Cell<usize>,
     /// True once the file's function has begun, and once it has returned.
     begun: bool,
@@ -154,7 +156,7 @@ struct RecipeReader {
 /// Reads a recipe.
 ///
 /// # Errors
-/// The line that is not read, and why.
+/// The line that cannot be read, and the reason.
 pub(super) fn read_recipe(text: &str) -> Result<PythonRecipe, PythonFault> {
     let mut reader = RecipeReader {
         tokens: tokens_of(text)?,
@@ -203,7 +205,7 @@ impl RecipeReader {
         Err((self.line(), format!("{what}; {ALLOWED}")))
     }
 
-    /// Passes over the rest of a line that gives no field a value.
+    /// Skips the rest of a line that sets no field. Refuses a second statement in the line.
     fn skip_line(&mut self) -> Result<(), PythonFault> {
         while let Some(token) = self.next() {
             match token {
@@ -215,7 +217,7 @@ impl RecipeReader {
         Ok(())
     }
 
-    /// The colon that ends a line.
+    /// Reads the colon that must end the line of `what`.
     fn end_with_colon(&mut self, what: &str) -> Result<(), PythonFault> {
         match self.take(':') && self.next().is_none_or(|token| token == PythonToken::EndOfLine) {
             true => Ok(()),
@@ -253,7 +255,7 @@ impl RecipeReader {
                 return self.refuse("the line is no assignment");
             }
         }
-        // A statement that skipped its line has taken its end too.
+        // A statement that skipped its line has consumed the end of the line too.
         let ended =
             self.tokens.get(self.at.saturating_sub(1)).is_some_and(|(token, _)| *token == PythonToken::EndOfLine);
         match ended || self.next().is_none_or(|token| token == PythonToken::EndOfLine) {
@@ -265,7 +267,8 @@ impl RecipeReader {
         }
     }
 
-    /// The one function, which has no parameters, is read as if it were called.
+    /// Reads the definition of the file's only function, which must have no parameters. Its body is read as if it were
+    /// called.
     fn read_definition(&mut self) -> Result<(), PythonFault> {
         if std::mem::replace(&mut self.begun, true) {
             return self.refuse("a second function is not read");
@@ -280,7 +283,7 @@ impl RecipeReader {
         self.end_with_colon("a function")
     }
 
-    /// The one condition that is known: that the file is the program.
+    /// Reads the only known condition: `__name__ == "__main__"`.
     fn read_condition(&mut self) -> Result<(), PythonFault> {
         let name = self.next() == Some(PythonToken::Name("__name__".to_owned()));
         let equal = self.take('=') && self.take('=');
@@ -322,7 +325,7 @@ impl RecipeReader {
         Ok(())
     }
 
-    /// The object that a path names, through variables.
+    /// Finds the object that a path names, and follows variables on the way; `None` if there is none.
     fn object_at(&mut self, path: &[&str]) -> Option<&mut PythonObject> {
         let (first, rest) = path.split_first()?;
         let (mut variable, mut rest) = ((*first).to_owned(), rest.to_vec());
@@ -355,7 +358,7 @@ impl RecipeReader {
         Some(object)
     }
 
-    /// A name with its dots.
+    /// Reads a dotted name.
     fn read_name(&mut self) -> Result<String, PythonFault> {
         let mut name = String::new();
         loop {
@@ -408,7 +411,7 @@ impl RecipeReader {
         }
     }
 
-    /// The parts of a list or of a tuple.
+    /// Reads the parts of a list or a tuple.
     fn read_parts(&mut self, end: char, depth: usize) -> Result<Vec<PythonLiteral>, PythonFault> {
         self.at += 1;
         let mut parts = Vec::new();
@@ -424,7 +427,8 @@ impl RecipeReader {
         Ok(parts)
     }
 
-    /// A call of a class by keyword arguments, or Bridge's provider of a configuration on Hugging Face.
+    /// Reads a call of a class with keyword arguments, or Bridge's call that makes a provider from a configuration on
+    /// Hugging Face.
     fn read_call(&mut self, name: &str, depth: usize) -> Result<PythonValue, PythonFault> {
         let class = name.rsplit('.').next().unwrap_or(name).to_owned();
         let known = class.ends_with("Config") || class.ends_with("Provider") || class == WHOLE;
@@ -434,7 +438,7 @@ impl RecipeReader {
         let mut object = PythonObject { class: name.to_owned(), ..PythonObject::default() };
         self.read_arguments(&mut object, depth)?;
         if name == "AutoBridge.from_hf_pretrained" {
-            // Its arguments say how files are loaded.
+            // The arguments of this call only affect how files are loaded.
             object.fields.clear();
             if !(self.take('.') && self.read_name()? == "to_megatron_provider") {
                 return self.refuse("the bridge is given to nothing that is read");
@@ -444,7 +448,7 @@ impl RecipeReader {
         Ok(PythonValue::Object(object))
     }
 
-    /// The arguments of a call: by keywords, and a first one without.
+    /// Reads the arguments of a call into an object: keyword arguments, and a first one without a keyword.
     fn read_arguments(&mut self, object: &mut PythonObject, depth: usize) -> Result<(), PythonFault> {
         if !self.take('(') {
             return self.refuse("a call is missing");
@@ -476,7 +480,7 @@ impl RecipeReader {
         Ok(())
     }
 
-    /// Adds an object's fields by their paths.
+    /// Adds an object's fields to the recipe by their paths.
     fn flatten(
         &self,
         path: &str,

@@ -7,28 +7,28 @@ use super::model::FrameworkModel;
 pub struct FrameworkRun {
     /// The framework's name, for people.
     pub framework: &'static str,
-    /// Options of `coplace plan` with their values, without dashes; each at most once.
+    /// Options of `coplace plan` with their values, without dashes.
     pub options: Vec<(&'static str, String)>,
-    /// The keys of the file whose values count, with these values.
+    /// The keys of the file whose values affect the run, with these values.
     pub keys: Vec<(String, String)>,
-    /// The model. `None` where the file leaves it to other files.
+    /// The model; `None` if the file does not describe it or the call names one.
     pub model: Option<FrameworkModel>,
-    /// Keys that are taken to change nothing only because the call says so.
+    /// Unknown keys of the file that count as without effect only because the call says so.
     pub assumed: Vec<String>,
-    /// Keys that change time or memory in a way that is not modelled, with what is done instead, one line each.
+    /// Notes on keys that change time or memory in a way that is not modelled, with the substitute, one line each.
     pub notes: Vec<String>,
 }
 
-/// The words that are given beside the file.
+/// Facts that the call gives beside the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FrameworkContext<'a> {
     /// Devices of the cluster.
     pub devices: Option<u64>,
-    /// True if the model is named beside the file, whose own description of it is then left aside.
+    /// True if the call names the model. The file's own description of a model is then ignored.
     pub model_is_named: bool,
-    /// True if the lengths of packed documents are given beside the file.
+    /// True if the call gives the lengths of packed documents.
     pub documents_are_given: bool,
-    /// Keys that are taken to change nothing.
+    /// Keys that the call declares to be without effect.
     pub assumed: &'a [String],
 }
 
@@ -41,7 +41,7 @@ impl PlanOptions {
         self.0.push((option, value.to_string()));
     }
 
-    /// The value of an option that is a number; 1 if it is not there.
+    /// The value of an option that is a number; 1 if the option is missing or no number.
     pub(super) fn number(&self, option: &str) -> u64 {
         let found = self.0.iter().find(|(known, _)| *known == option);
         found.and_then(|(_, value)| value.parse().ok()).unwrap_or(1)

@@ -1,6 +1,6 @@
-//! The commands of a shell script as a shell would run them with nothing set beside it: assignments, arrays, defaults,
-//! whole-number arithmetic, `if` and `case`. Nothing is executed. Source: POSIX.1-2017, "Shell Command Language", and
-//! the reference manual of bash 5.
+//! Reads the commands of a shell script as a shell with an empty environment would run them: assignments, arrays,
+//! defaults, whole-number arithmetic, `if` and `case`. Nothing is executed. Source: POSIX.1-2017, "Shell Command
+//! Language", and the reference manual of bash 5.
 
 use super::shell_text::{ShellValue, ShellVariables, Token, arithmetic, assignment, fields, scalar, tokens};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The value of an option that depends on a condition which the script does not decide.
 pub(super) const UNDECIDED: &str = "$(if)";
 
-/// Most levels of conditions, loops and groups inside each other.
+/// Deepest nesting of conditions, loops and groups.
 const MOST_LEVELS: usize = 64;
 
 /// Most commands of a script.
@@ -23,7 +23,7 @@ pub(super) struct ShellRun {
     exited: bool,
 }
 
-/// Returns what a script sets and runs.
+/// Returns the variables that a script sets and the commands that it runs.
 pub(super) fn run_script(text: &str) -> ShellRun {
     let tokens = tokens(text);
     let mut reader = Reader { tokens: &tokens, at: 0, level: 0 };
@@ -35,7 +35,7 @@ pub(super) fn run_script(text: &str) -> ShellRun {
     run
 }
 
-/// The options of words with their values.
+/// Returns the options among words, each with the words that follow it as values.
 pub(super) fn options_of(words: &[String]) -> Vec<(String, Vec<String>)> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for word in words {
@@ -55,7 +55,7 @@ pub(super) fn options_of(words: &[String]) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// The words of which one list is taken: an option that not all have alike is undecided.
+/// Merges lists of words, one of which applies. An option that does not have the same values in all lists is undecided.
 pub(super) fn merge_words<'a>(lists: impl Iterator<Item = &'a Vec<String>>) -> Vec<String> {
     let all: Vec<BTreeMap<_, _>> = lists.map(|words| options_of(words).into_iter().collect()).collect();
     let names: BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
@@ -71,7 +71,7 @@ pub(super) fn merge_words<'a>(lists: impl Iterator<Item = &'a Vec<String>>) -> V
     merged
 }
 
-/// Joins what branches have left.
+/// Merges the states after alternative branches. A branch that exits counts only if all branches exit.
 fn merge(start: &ShellRun, branches: Vec<ShellRun>) -> ShellRun {
     let running: Vec<ShellRun> = branches.iter().filter(|branch| !branch.exited).cloned().collect();
     let branches = if running.is_empty() { branches } else { running };
@@ -130,8 +130,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Runs commands until one of the words `ends`, or an operator of them, stands where a command begins. Returns how
-    /// the last command ended: `None` if the script does not say.
+    /// Runs commands until a word or operator of `ends` stands where a command begins. Returns true if the last command
+    /// succeeded; `None` if the script does not decide it.
     fn list(&mut self, run: &mut ShellRun, ends: &[&str]) -> Option<bool> {
         let mut status = Some(true);
         let mut joined = ";".to_owned();
@@ -151,7 +151,7 @@ impl Reader<'_> {
             };
             let mut branch = run.clone();
             let own = self.command(&mut branch);
-            // An exit after a failure is left out: no command that is read fails.
+            // An exit after `||` is ignored, because no command that is read fails.
             branch.exited &= joined != "||" || branch.exited == run.exited;
             match runs {
                 Some(true) => (*run, status) = (branch, own),
@@ -166,7 +166,7 @@ impl Reader<'_> {
         status
     }
 
-    /// Runs one command, loop or condition.
+    /// Runs one command, loop or condition. Returns true if it succeeded; `None` if the script does not decide it.
     fn command(&mut self, run: &mut ShellRun) -> Option<bool> {
         if self.level > MOST_LEVELS || run.commands.len() > MOST_COMMANDS {
             self.at = self.tokens.len();
@@ -208,7 +208,7 @@ impl Reader<'_> {
 
     fn condition(&mut self, run: &mut ShellRun) -> Option<bool> {
         let start = run.clone();
-        // `None` once a branch runs for certain: what stands behind it does not run.
+        // `None` once a branch runs for certain, because the branches after it do not run.
         let mut before = Some(start.clone());
         let mut branches = Vec::new();
         while matches!(self.word(), Some("if" | "elif" | "else")) {
@@ -272,7 +272,7 @@ impl Reader<'_> {
         Some(true)
     }
 
-    /// Runs the body of a `for` once, with all values of its variable.
+    /// Runs the body of a `for` once, with its variable standing for any one of the values.
     fn counted_loop(&mut self, run: &mut ShellRun) -> Option<bool> {
         self.at += 1;
         let name = self.word().unwrap_or_default().to_owned();
@@ -289,19 +289,19 @@ impl Reader<'_> {
         Some(true)
     }
 
-    /// Runs a command without others inside, and the assignments before it.
+    /// Runs a command that contains no other commands, and the assignments before it.
     fn simple(&mut self, run: &mut ShellRun) -> Option<bool> {
         let mut words: Vec<String> = Vec::new();
         let mut raw: Vec<String> = Vec::new();
         while let Some(token) = self.tokens.get(self.at) {
             let assigns = raw.is_empty() || ["export", "declare", "local", "readonly", "typeset"].contains(&&*raw[0]);
             match token {
-                // Inside `[[ ]]` these join conditions.
+                // Inside `[[ ]]`, operators join conditions.
                 Token::Operator(operator) if raw.first().is_some_and(|word| word == "[[") && operator != "\n" => {
                     raw.push(operator.clone());
                 }
                 Token::Operator(operator) if operator == "(" && raw.len() == 1 => {
-                    // The body of a function is read where it is defined.
+                    // A function's body is read at its definition.
                     self.at += 2;
                     return Some(true);
                 }
@@ -348,7 +348,7 @@ impl Reader<'_> {
 fn assign(variables: &mut ShellVariables, name: &str, append: Option<bool>, values: Vec<String>) {
     let joined = |before: &[String]| match append {
         None => values.clone(),
-        // A list grows by elements, a text by letters.
+        // Appending to a list adds elements; appending to a text adds letters.
         Some(true) => [before, &values].concat(),
         Some(false) => vec![before.concat() + &values.concat()],
     };
@@ -362,7 +362,7 @@ fn assign(variables: &mut ShellVariables, name: &str, append: Option<bool>, valu
     variables.insert(name.to_owned(), value);
 }
 
-/// The answer of `[ ... ]` or `[[ ... ]]`, if the script says it.
+/// Returns the result of `[ ... ]` or `[[ ... ]]`; `None` if the script does not decide it.
 fn test(raw: &[String], variables: &ShellVariables) -> Option<bool> {
     let inner = &raw[1..];
     let inner = inner.strip_suffix(&["]".to_owned()]).or(inner.strip_suffix(&["]]".to_owned()])).unwrap_or(inner);

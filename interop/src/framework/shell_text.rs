@@ -1,8 +1,8 @@
-//! The words of a shell's text: quotes, comments, lists, and variables in their place.
+//! Splits the text of a shell script into words: quotes, comments and lists, with variables replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most variables inside each other.
+/// Deepest nesting of variables.
 const MOST_DEPTH: usize = 32;
 
 /// The value of a variable; a plain value is a list of one.
@@ -10,7 +10,7 @@ const MOST_DEPTH: usize = 32;
 pub(super) enum ShellValue {
     /// The words.
     Known(Vec<String>),
-    /// Words of branches of which the script does not say which runs.
+    /// The possible words, if the script does not decide which branch runs.
     OneOf(BTreeSet<Vec<String>>),
 }
 
@@ -22,13 +22,14 @@ pub(super) type ShellVariables = BTreeMap<String, ShellValue>;
 pub(super) enum Token {
     /// A word as it is written, with its quotes.
     Word(String),
-    /// `NAME=(...)`, or `NAME+=(...)`.
+    /// `NAME=(...)`, or `NAME+=(...)`, for which `append` is set.
     Array { name: String, append: Option<bool>, words: Vec<String> },
     /// A sign that ends or joins commands; `\n` for the end of a line.
     Operator(String),
 }
 
-/// `NAME=VALUE` or `NAME+=VALUE`: the name, whether a text is appended, and the value.
+/// Splits `NAME=VALUE` or `NAME+=VALUE` into the name, the kind of appending (`None` for `=`), and the value; `None`
+/// for any other word.
 pub(super) fn assignment(word: &str) -> Option<(&str, Option<bool>, &str)> {
     let (name, value) = word.split_once('=')?;
     let (name, append) = name.strip_suffix('+').map_or((name, None), |name| (name, Some(false)));
@@ -37,7 +38,7 @@ pub(super) fn assignment(word: &str) -> Option<(&str, Option<bool>, &str)> {
     is_name.then_some((name, append, value))
 }
 
-/// The index behind what `open` begins at `at`, quotes and others of its kind inside it counted.
+/// Returns the index after the group that `open` begins at `at`. Nested groups and quotes inside are respected.
 fn behind(text: &[char], at: usize, open: char, close: char) -> usize {
     let (mut depth, mut quote, mut at) = (0_usize, None, at);
     while let Some(&c) = text.get(at) {
@@ -64,7 +65,7 @@ fn behind(text: &[char], at: usize, open: char, close: char) -> usize {
     text.len()
 }
 
-/// The index behind a quoted text, a `$`-expression or one letter at `at`.
+/// Returns the index after the quoted text, the `$`-expression or the letter at `at`.
 fn unit_end(text: &[char], at: usize) -> usize {
     let find = |close: char, from: usize| {
         let mut end = from;
@@ -93,7 +94,7 @@ fn unit_end(text: &[char], at: usize) -> usize {
     }
 }
 
-/// The tokens of a script, without comments, redirections and texts that it writes to files.
+/// Splits a script into tokens, without comments, redirections and here-documents.
 pub(super) fn tokens(script: &str) -> Vec<Token> {
     let text: Vec<char> = script.replace("\\\r\n", " ").replace("\\\n", " ").replace('\r', "").chars().collect();
     let mut found = Vec::new();
@@ -178,13 +179,13 @@ pub(super) fn tokens(script: &str) -> Vec<Token> {
     found
 }
 
-/// The value of `NAME`, `NAME:-DEFAULT` and the like between braces. `None` if it is not known.
+/// Returns the value of `NAME`, `NAME:-DEFAULT` and similar expressions between braces; `None` if it is not known.
 fn value_of(inside: &str, variables: &ShellVariables, depth: usize) -> Option<Vec<String>> {
     let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inside.len());
     let (name, rest) = inside.split_at(end);
     let known = match variables.get(name) {
         Some(ShellValue::Known(words)) => Some(words.clone()),
-        // A branch decides it, not the default.
+        // A branch decides the value, so the default does not apply.
         Some(ShellValue::OneOf(_)) => return None,
         None => None,
     };
@@ -208,17 +209,17 @@ fn value_of(inside: &str, variables: &ShellVariables, depth: usize) -> Option<Ve
     }
 }
 
-/// The name in `${NAME[@]}`.
+/// Returns the name in `${NAME[@]}`; `None` for another text.
 fn whole_list(quoted: &str) -> Option<&str> {
     quoted.strip_prefix("${")?.strip_suffix("[@]}")
 }
 
-/// A word's texts: more than one only where a list stands in it. An unknown variable stays as it is written.
+/// Returns the texts of a word with its variables replaced. An unknown variable stays as it is written.
 fn expand(word: &str, variables: &ShellVariables, depth: usize) -> Vec<String> {
     pieces(word, variables, depth).into_iter().map(|(text, _)| text).collect()
 }
 
-/// The same, each with true where blanks in it part words.
+/// As [`expand`], with a flag per text: true if blanks in the text separate words.
 fn pieces(word: &str, variables: &ShellVariables, depth: usize) -> Vec<(String, bool)> {
     let text: Vec<char> = word.chars().collect();
     let mut found: Vec<(String, bool)> = Vec::new();
@@ -234,7 +235,7 @@ fn pieces(word: &str, variables: &ShellVariables, depth: usize) -> Vec<(String, 
                 let quoted = inner(at + 1, end - 1);
                 if let Some(ShellValue::Known(list)) = whole_list(&quoted).and_then(|name| variables.get(name)) {
                     for element in list {
-                        // The blank ends a word.
+                        // This blank ends a word.
                         found.push((element.clone(), false));
                         found.push((" ".to_owned(), true));
                     }
@@ -262,7 +263,7 @@ fn pieces(word: &str, variables: &ShellVariables, depth: usize) -> Vec<(String, 
     found
 }
 
-/// A text with `$`-expressions replaced. A list outside quotes has blanks between its words.
+/// Replaces the `$`-expressions in a text. The words of a list are joined by blanks.
 fn dollars(text: &str, variables: &ShellVariables, depth: usize, quoted: bool) -> Vec<String> {
     if depth > MOST_DEPTH {
         return vec![text.to_owned()];
@@ -303,7 +304,7 @@ pub(super) fn scalar(word: &str, variables: &ShellVariables) -> String {
     expand(word, variables, 0).concat()
 }
 
-/// The words that a word becomes: what variables bring is parted at blanks.
+/// Returns the words that a word becomes: values of unquoted variables are split at blanks.
 pub(super) fn fields(word: &str, variables: &ShellVariables) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut open = None::<String>;
@@ -313,7 +314,7 @@ pub(super) fn fields(word: &str, variables: &ShellVariables) -> Vec<String> {
             continue;
         }
         let mut rest = text.as_str();
-        // An expression that is not known is one word.
+        // An expression without a known value stays one word.
         while let Some(blank) = rest.find(char::is_whitespace).filter(|_| !text.starts_with("$(")) {
             if blank > 0 {
                 open.get_or_insert_default().push_str(&rest[..blank]);
@@ -329,8 +330,8 @@ pub(super) fn fields(word: &str, variables: &ShellVariables) -> Vec<String> {
     found
 }
 
-/// The value of a whole-number expression of `+ - * / %` and parentheses. `None` for another, or for a name that is not
-/// known.
+/// Evaluates a whole-number expression of `+ - * / %` and parentheses; `None` for another expression, or if a name has
+/// no known value.
 pub(super) fn arithmetic(text: &str, variables: &ShellVariables) -> Option<i64> {
     fn sum(text: &mut &str, variables: &ShellVariables, depth: usize) -> Option<i64> {
         let mut value = product(text, variables, depth)?;

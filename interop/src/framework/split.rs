@@ -1,6 +1,6 @@
-//! Layers of pipeline chunks as frameworks write them.
+//! Reads the layers of pipeline chunks in the notation of frameworks.
 
-/// The chunks of a layout of Megatron-LM, each with its letters: `Et*3|(tt|)*29,m|L`. Source:
+/// Returns the chunks of a layout of Megatron-LM, such as `Et*3|(tt|)*29,m|L`, each as its letters. Source:
 /// `megatron/core/transformer/pipeline_parallel_layer_layout.py`, core 0.13.
 ///
 /// # Errors

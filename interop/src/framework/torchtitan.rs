@@ -1,4 +1,4 @@
-//! TorchTitan's `.toml`. Source: `torchtitan/config/job_config.py` of pytorch/torchtitan (2025).
+//! Reads TorchTitan's `.toml`. Source: `torchtitan/config/job_config.py` of pytorch/torchtitan (2025).
 
 use super::keys::{FrameworkFileError, FrameworkKeys, MeshDegree, UnreadKeys};
 use super::model::FrameworkModel;
@@ -6,7 +6,7 @@ use super::run::{FrameworkContext, FrameworkRun, PlanOptions};
 use step::TORCHTITAN_MODELS;
 use workloads::{LayerEnds, Model};
 
-/// Keys whose effect is left aside.
+/// Keys that are not modelled, with the substitute.
 const UNMODELLED: &[(&str, &str)] = &[
     ("optimizer.implementation", "the update's copies are the stack's"),
     ("activation_checkpoint.early_stop", "recomputation stops early, as the stack has it"),
@@ -18,7 +18,7 @@ const UNMODELLED: &[(&str, &str)] = &[
     ("quantize.linear.float8.*", "the conversion of products is the stack's"),
 ];
 
-/// The keys that are no option.
+/// Keys that do not become options.
 const UNREAD: UnreadKeys = UnreadKeys {
     unmodelled: UNMODELLED,
     nothing: &[
@@ -56,10 +56,10 @@ const UNREAD: UnreadKeys = UnreadKeys {
     ],
 };
 
-/// The converters of products to fp8, new and old; their tables have the same names.
+/// The converters of products to fp8, by their new and old names. Their tables have the same names.
 const FLOAT8: [&str; 2] = ["quantize.linear.float8", "float8"];
 
-/// Degrees that are options as they are.
+/// Degrees whose values are the values of options.
 const DEGREES: [(&str, &str); 4] = [
     ("parallelism.tensor_parallel_degree", "tensor"),
     ("parallelism.pipeline_parallel_degree", "pipeline"),
@@ -72,7 +72,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     for (key, option) in DEGREES {
         options.push(option, keys.count(key)?.unwrap_or(1));
     }
-    // Its mesh has the stages outermost (torchtitan/distributed/parallel_dims.py).
+    // TorchTitan's mesh has the pipeline stages outermost (torchtitan/distributed/parallel_dims.py).
     options.push("order", "t-d-p");
     options.push("sequence-parallel", options.number("tensor") > 1);
     let rotation = "parallelism.context_parallel_rotate_method";
@@ -119,7 +119,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     keys.finish(&UNREAD, context.assumed, ("TorchTitan", options, model))
 }
 
-/// The data-parallel ranks, and what they share. Returns the ranks where they are known.
+/// Reads the data-parallel ranks and their sharding. Returns the number of ranks; `None` if it is not known.
 fn read_sharding(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
@@ -148,7 +148,7 @@ fn read_sharding(
     }
     let sharded = shards.is_none_or(|shards| shards.saturating_mul(contexts) > 1);
     let reshard = "parallelism.fsdp_reshard_after_forward";
-    // By default a pipeline keeps the weights that it has gathered.
+    // By default, TorchTitan keeps gathered weights if there is a pipeline.
     let zero = match (sharded, keys.text(reshard)?.as_deref()) {
         (false, _) => 0,
         (_, Some("never")) => 2,
@@ -220,8 +220,9 @@ fn read_schedule(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<
     Ok(())
 }
 
-/// The layers of the stages, as TorchTitan spreads them: the ends count as so many layers, and the first stages take
-/// what does not divide. Source: `torchtitan/distributed/pipeline_parallel.py`, `generate_llm_fqn_per_model_part`.
+/// Reads the layers of the stages as TorchTitan distributes them. The embedding and the output count as the given
+/// numbers of layers, and the first stages take the remainder. Source: `torchtitan/distributed/pipeline_parallel.py`,
+/// `generate_llm_fqn_per_model_part`.
 fn read_split(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
@@ -269,10 +270,11 @@ fn read_activations(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Resu
     Ok(())
 }
 
-/// The stack that has the file's compiler, tensor-parallel overlap and scaling.
+/// Returns the stack with the file's compiler, tensor-parallel overlap and fp8 scaling, and adds the precision to the
+/// options.
 fn read_stack(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<&'static str, FrameworkFileError> {
     let old = keys.switch("training.compile")?;
-    // Without the model only the loss is compiled.
+    // Without the component `model`, only the loss is compiled.
     let of_the_model = keys.list("compile.components").is_none_or(|parts| parts.iter().any(|part| part == "model"));
     let compiled = keys.switch("compile.enable")? && of_the_model || old;
     let asynchronous = keys.switch("parallelism.enable_async_tensor_parallel")?

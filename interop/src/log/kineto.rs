@@ -1,9 +1,9 @@
 //! Traces of PyTorch's profiler (Kineto's Chrome trace): kernels of matrix products and attention.
 //!
-//! The shapes of a kernel are those of the operator that launched it (`Input Dims`, from `record_shapes=True`). On a
-//! GPU its time is the sum of the kernels that an operator launched; in a trace without kernels it is the operator's
-//! own. Equal calls are one row with their median time. Every other operator is a row of the kernel `unread_operator`,
-//! which `validate` and `calibrate` count and name.
+//! The shapes of a row come from the inputs of an operator (`Input Dims`, from `record_shapes=True`). On a GPU, the
+//! time of the row is the sum of the kernels that the operator launched. In a trace without kernels, it is the
+//! operator's own time. Equal calls make one row with their median time. Operators that are not read make rows of the
+//! kernel `unread_operator`, which `validate` and `calibrate` count and name.
 
 use super::{LogContext, chip_of_device, write_rows};
 use serde::{Deserialize, Serialize};
@@ -45,14 +45,14 @@ struct TraceArguments {
     concrete: Option<Vec<String>>,
 }
 
-/// How the inputs of an operator make a kernel. Numbers are places among the inputs.
+/// The way in which the inputs of an operator give a kernel's shape. Numbers are places among the inputs.
 #[derive(Clone, Copy)]
 enum Reading {
-    /// Matrix products (batches of them, where the matrices have three dimensions).
+    /// A matrix product of two inputs; a batch of products if the matrices have three dimensions.
     Product(usize, usize),
     /// A product with a transposed weight, over all but the last dimension of the first input.
     Linear,
-    /// Attention: the place of the query, before key and value, of the dropout rate and of the causal flag.
+    /// Attention: the places of the query (key and value follow it), of the dropout rate and of the causal flag.
     Attention { query: usize, dropout: usize, causal: usize, backward: bool },
 }
 
@@ -102,7 +102,7 @@ const UNREAD: &str = "unread_operator";
 const COLUMNS: &str = "kernel,m,n,k,batch,elements,dtype,heads,kv_heads,head_dim,q_len,kv_len,window,id,dataset,chip,\
     measured_us,spread_pct,timing,source";
 
-/// The rows of a trace as CSV.
+/// Returns the rows of a trace as CSV.
 pub(super) fn read_trace(text: &str, context: LogContext<'_>) -> Result<Vec<u8>, FileFault> {
     let cure = "give the file of export_chrome_trace (torch.profiler)";
     let trace: Trace = serde_json::from_str(text).map_err(|error| {
@@ -145,11 +145,11 @@ pub(super) fn read_trace(text: &str, context: LogContext<'_>) -> Result<Vec<u8>,
     Ok(write_rows(COLUMNS, rows))
 }
 
-/// The times of equal calls of an operator, in microseconds.
+/// Returns the times of equal calls in microseconds, by shape and operator.
 fn collect_calls(operators: &[TraceEvent], kernels: &[TraceEvent]) -> Vec<((KernelShape, String), Vec<f64>)> {
     let parents = parents_of(operators);
     let read: Vec<Option<KernelShape>> = operators.iter().map(read_operator).collect();
-    // An operator that is read and calls another one that is read counts through that one alone.
+    // If a read operator calls another read operator, only the inner one counts.
     let mut wraps = vec![false; operators.len()];
     let mut calls_any = vec![false; operators.len()];
     for at in 0..operators.len() {
@@ -169,7 +169,7 @@ fn collect_calls(operators: &[TraceEvent], kernels: &[TraceEvent]) -> Vec<((Kern
         Some(at)
     };
     let mut times: BTreeMap<(KernelShape, String), Vec<f64>> = BTreeMap::new();
-    // The type of a row that is not read says nothing, but must be one.
+    // The data type of an unread row has no meaning, but the column needs a valid one.
     let unread = || KernelShape { kernel: UNREAD.to_owned(), dtype: "fp32".to_owned(), ..KernelShape::default() };
     let mut add = |shape: Option<&KernelShape>, name: &str, time: f64| {
         if time > 0.0 {
@@ -180,7 +180,7 @@ fn collect_calls(operators: &[TraceEvent], kernels: &[TraceEvent]) -> Vec<((Kern
         for (at, operator) in operators.iter().enumerate() {
             match &read[at] {
                 Some(shape) if !wraps[at] => add(Some(shape), &operator.name, operator.dur),
-                // Only the innermost operators do work of their own, and those inside a read one are part of it.
+                // Only the innermost operators do work of their own. Inside a read operator, their work is part of it.
                 None if !calls_any[at] && owner(at).is_none() => add(None, &operator.name, operator.dur),
                 _ => {}
             }
@@ -206,7 +206,7 @@ fn collect_calls(operators: &[TraceEvent], kernels: &[TraceEvent]) -> Vec<((Kern
     times.into_iter().collect()
 }
 
-/// The operator that called each one: the shortest of its thread that spans it.
+/// Returns the caller of each operator: the shortest operator on the same thread that spans it.
 fn parents_of(operators: &[TraceEvent]) -> Vec<Option<usize>> {
     let mut order: Vec<usize> = (0..operators.len()).collect();
     let key = |at: usize| (&operators[at].ts, &operators[at].dur);
@@ -224,7 +224,8 @@ fn parents_of(operators: &[TraceEvent]) -> Vec<Option<usize>> {
     parents
 }
 
-/// The kernel of an operator; `None` if it is not read, or its inputs are not those of the kernel.
+/// Returns the shape of an operator's kernel; `None` if the operator is not read, or if its inputs do not fit the
+/// kernel.
 fn read_operator(operator: &TraceEvent) -> Option<KernelShape> {
     let (_, reading) = OPERATORS.iter().find(|(name, _)| *name == operator.name)?;
     let dims = operator.args.dims.as_ref()?;
@@ -256,7 +257,7 @@ fn read_operator(operator: &TraceEvent) -> Option<KernelShape> {
             _ => None,
         },
         Reading::Attention { query, dropout, causal, backward } => {
-            // Only causal attention without dropout is a kernel of measured data.
+            // Measured data have only causal attention without dropout.
             let rate: f64 = concrete(dropout)?.parse().ok()?;
             if concrete(causal)? != "True" || rate != 0.0 {
                 return None;
@@ -279,7 +280,7 @@ fn read_operator(operator: &TraceEvent) -> Option<KernelShape> {
     }
 }
 
-/// A type by its name in a trace.
+/// Returns a data type by its name in a trace; `None` if rows cannot have it.
 fn name_type(name: &str) -> Option<&'static str> {
     match name {
         "c10::BFloat16" => Some("bf16"),

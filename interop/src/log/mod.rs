@@ -1,5 +1,5 @@
-//! Logs and traces of measuring tools, as rows of measured data: nccl-tests' output becomes collectives, a trace of
-//! PyTorch's profiler becomes kernels. `measured/README.md` has the columns of both.
+//! Turns logs and traces of measuring tools into rows of measured data. The output of nccl-tests becomes collectives,
+//! and a trace of PyTorch's profiler becomes kernels. `measured/README.md` describes the columns of both.
 
 mod kineto;
 mod nccl_tests;
@@ -9,19 +9,19 @@ use sim::files::{FileError, FileFault};
 use sim::hardware::ChipTemplate;
 use std::path::Path;
 
-/// The facts that a log may leave open.
+/// Facts that a log may not state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogContext<'a> {
-    /// The chip, where the device that the log names is not a built-in one.
+    /// The chip, for a log whose device is no built-in chip.
     pub chip: Option<&'a str>,
-    /// The fabric; without it the chip's usual one.
+    /// The fabric; `None` means the chip's usual one.
     pub fabric: Option<&'a str>,
 }
 
-/// The rows of a log or trace as a CSV file of measured data; `None` if the text is neither.
+/// Returns the rows of a log or trace as a CSV file of measured data; `None` if the text is neither.
 ///
 /// # Errors
-/// A log that says too little to make rows of, that contradicts itself, or of a kind that cannot be read.
+/// A log that states too little for rows, that contradicts itself, or that is compressed or otherwise unreadable.
 pub fn rows_of_log(file: &Path, text: &[u8], context: LogContext<'_>) -> Result<Option<Vec<u8>>, FileError> {
     let name = file.display().to_string();
     let wrong = |fault: FileFault| FileError { file: name.clone(), faults: vec![fault] };
@@ -40,21 +40,21 @@ pub fn rows_of_log(file: &Path, text: &[u8], context: LogContext<'_>) -> Result<
     rows.map_err(wrong)
 }
 
-/// The chip that a tool calls `device`: a built-in one of this name, else the chip of the context, else the device's
-/// own name.
+/// Returns the chip that a tool calls `device`: the built-in chip of this name, else the chip of the context, else the
+/// device's own name.
 fn chip_of_device(device: &str, context: LogContext<'_>) -> String {
     let known = ChipTemplate::find_built_in(device).ok().map(|chip| chip.name.clone());
     known.or_else(|| context.chip.map(str::to_owned)).unwrap_or_else(|| device.to_owned())
 }
 
-/// Writes rows under a header line. A row with a line number stands in that line, behind empty ones, so that a fault of
-/// the row names the log's own line.
+/// Writes rows under a header line. A row with a line number is written at that line, after empty lines, so that a
+/// fault of the row names the line of the log.
 fn write_rows<R: Serialize>(header: &str, rows: impl IntoIterator<Item = (Option<usize>, R)>) -> Vec<u8> {
     let mut text = format!("{header}\n").into_bytes();
     let mut at = 2;
     for (line, row) in rows {
         let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
-        // Texts and numbers have nothing that a writer into memory refuses.
+        // Writing texts and numbers into memory cannot fail.
         let cells = writer.serialize(row).ok().and_then(|()| writer.into_inner().ok()).unwrap_or_default();
         while line.is_some_and(|line| at < line) {
             text.push(b'\n');

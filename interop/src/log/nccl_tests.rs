@@ -33,19 +33,19 @@ const SLACK: f64 = 2e-3;
 /// The columns of a row.
 const COLUMNS: &str = "id,dataset,chip,fabric,collective,ranks,nodes,bytes,measured_us,bus_gbytes_per_s,algo,source";
 
-/// True if the text has the header of a table of nccl-tests.
+/// True if a line of the text is the header of a table of nccl-tests.
 pub(super) fn is_log(text: &str) -> bool {
     text.lines().any(|line| header_of(line).is_some())
 }
 
-/// The columns of a header line; `None` if the line is none.
+/// Returns the columns of a header line; `None` for another line.
 fn header_of(line: &str) -> Option<Vec<&str>> {
     let columns: Vec<&str> = line.trim_start().strip_prefix('#')?.split_whitespace().collect();
     let has = |name: &str| columns.contains(&name);
     (columns.first() == Some(&"size") && has("algbw") && has("busbw")).then_some(columns)
 }
 
-/// The rows of a log as CSV.
+/// Returns the rows of a log as CSV.
 pub(super) fn read_log(text: &str, file: &str, context: LogContext<'_>) -> Result<Vec<u8>, FileFault> {
     let mut log = LogReader { context, test: None, library: String::new(), devices: Vec::new(), tail: None };
     let named = test_in(file.rsplit(['/', '\\']).next().unwrap_or_default());
@@ -63,13 +63,14 @@ pub(super) fn read_log(text: &str, file: &str, context: LogContext<'_>) -> Resul
     Ok(write_rows(COLUMNS, rows.iter().map(|(at, row)| (Some(*at), row.cells()))))
 }
 
-/// The test that a word names (`all_reduce_perf`, also with a path before it).
+/// Returns the first test that a word of the text names (`all_reduce_perf`, also behind a path), as an index of
+/// [`COLLECTIVES`].
 fn test_in(text: &str) -> Option<usize> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter_map(|word| COLLECTIVES.iter().position(|(name, ..)| word.strip_suffix("_perf") == Some(name))).next()
 }
 
-/// A device of a log.
+/// A device of a log, with its host.
 struct RankLine {
     host: String,
     device: String,
@@ -112,13 +113,13 @@ impl Measurement {
     }
 }
 
-/// The facts that the lines before a table have stated.
+/// The facts from the lines so far: the test, the library, the devices and the header.
 struct LogReader<'a> {
     context: LogContext<'a>,
     test: Option<usize>,
     library: String,
     devices: Vec<RankLine>,
-    /// Columns from the first `time` on, in words of a data line; `None` before a header.
+    /// Number of words of a data line from the first `time` column on; `None` before a header.
     tail: Option<usize>,
 }
 
@@ -140,14 +141,14 @@ impl LogReader<'_> {
                 return Err(FileFault::new(format!("line {at}"), "cputime", "must be the time on the device", cure));
             }
             let first = columns.iter().position(|column| *column == "time").unwrap_or(columns.len());
-            // A time stamp is one column of two words.
+            // The column of time stamps holds two words.
             let stamp = usize::from(columns.contains(&"timestamp"));
             self.tail = Some(columns.len() - first + stamp);
         }
         Ok(())
     }
 
-    /// Reads the line of a device, if it is one.
+    /// Reads a line if it describes a device. Fails if its rank is not the next one.
     fn read_rank(&mut self, line: &str, at: usize) -> Result<(), FileFault> {
         let Some(rest) = line.trim_start().strip_prefix('#').map(str::trim_start) else { return Ok(()) };
         let Some(rest) = rest.strip_prefix("Rank ") else { return Ok(()) };
@@ -224,7 +225,8 @@ impl LogReader<'_> {
     }
 }
 
-/// Checks the printed bandwidths by their formulas: size over time, and the collective's factor times that.
+/// Checks the printed bandwidths by their formulas. The algorithm's bandwidth is size over time; the bus bandwidth is
+/// that times the collective's factor.
 fn check_bandwidths(
     measured: [(&str, &'static str); 3],
     (bytes, test, ranks): (u64, usize, usize),

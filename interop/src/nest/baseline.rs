@@ -1,4 +1,4 @@
-//! The plans that a file fixes: as NEST cuts and charges them, and with the best cut of the same degrees.
+//! Evaluates the plans that a file fixes: as NEST cuts and charges them, and with the best cut of the same degrees.
 
 use super::evaluate::{NestPlanFault, NestStageOrder, evaluate_nest_plan};
 use super::instance::{NestFixedPlan, NestInstance, NestPlan};
@@ -18,7 +18,7 @@ pub struct NestRatedPlan {
 /// Why no cut of a baseline's degrees fits.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum NestNoCut {
-    /// The degrees themselves are ruled out.
+    /// The degrees themselves are infeasible.
     #[error(transparent)]
     Degrees(#[from] NestPlanFault),
     /// More stages than layers.
@@ -42,9 +42,9 @@ pub enum NestNoCut {
 /// The two throughputs of a baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestBaseline {
-    /// As NEST cuts its layers and charges its stages.
+    /// The plan as NEST cuts the layers and charges the stages.
     pub as_nest_cuts: Result<NestRatedPlan, NestPlanFault>,
-    /// With the same degrees, the best cut, charged in the order of the chain.
+    /// The best cut with the same degrees, charged in the order of the chain.
     pub correct_cut: Result<NestRatedPlan, NestNoCut>,
 }
 
@@ -66,9 +66,9 @@ fn rate_plan(instance: &NestInstance, plan: NestPlan, order: NestStageOrder) -> 
     Ok(NestRatedPlan { plan, throughput })
 }
 
-/// The cut of NEST's own script: as many layers in every stage, counted from the embedding. All layers from
-/// `fixed.layers` on join the last stage; the embedding has taken a place, so the last block is one of them. A
-/// partition counts only if it has one entry per stage.
+/// Returns the cut of NEST's own script: equal numbers of layers per stage, rounded up and counted from the embedding.
+/// All layers from place `fixed.layers` on join the last stage. One of them is the last block, because the embedding
+/// takes the first place. A partition of the file applies only if it has one entry per stage.
 fn cut_as_nest_does(instance: &NestInstance, fixed: &NestFixedPlan) -> NestPlan {
     let stages = fixed.pipeline as usize;
     let per_stage = fixed.layers.div_ceil(stages);
@@ -94,7 +94,7 @@ fn find_correct_cut(instance: &NestInstance, fixed: &NestFixedPlan) -> Result<Ne
     let degrees = PlanDegrees { stages: fixed.pipeline, copies: fixed.data_parallel };
     match search::find_best_plan(instance, width, Some(degrees)) {
         Some(plan) => Ok(rate_plan(instance, plan, NestStageOrder::Chain)?),
-        // Degrees that no cut can mend are named as such: any cut shows them.
+        // Some degrees are infeasible under every cut. Any cut reveals this fault, so NEST's cut serves as the example.
         None => match rate_plan(instance, cut_as_nest_does(instance, fixed), NestStageOrder::Chain) {
             Err(fault @ (NestPlanFault::Devices { .. } | NestPlanFault::Copies { .. })) => Err(fault.into()),
             _ => Err(NestNoCut::Memory { stages: fixed.pipeline, have: instance.memory_bytes }),

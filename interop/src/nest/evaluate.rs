@@ -1,11 +1,11 @@
-//! NEST's formulas, written out for one plan. The search's answers pass through here.
+//! NEST's formulas, written out for one plan. Every answer of the search is evaluated here.
 
 use super::instance::{GIB, NestEdge, NestGraph, NestInstance, NestOptimizer, NestPlan};
 use super::network::{self, AllReduceCost};
 use std::ops::Range;
 use thiserror::Error;
 
-/// Why a plan is none under NEST's rules.
+/// Why a plan is invalid under NEST's rules.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum NestPlanFault {
     /// The file has no graph of the plan's tensor width.
@@ -60,13 +60,13 @@ pub enum NestPlanFault {
     },
 }
 
-/// The order in which NEST charges the stages of a plan. A stage's place from the end decides how many micro-batches it
-/// keeps, and whether it recomputes.
+/// The order in which NEST charges the stages of a plan. The charged place from the end decides how many micro-batches
+/// a stage keeps, and whether it recomputes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestStageOrder {
     /// The order of the chain.
     Chain,
-    /// The reverse. NEST charges its baselines so: their lists of stages begin with the last one.
+    /// The reverse order. NEST charges its baselines this way, because their lists of stages begin with the last one.
     Reversed,
 }
 
@@ -90,8 +90,8 @@ pub struct NestEvaluation {
     pub stages: Vec<NestStageCost>,
 }
 
-/// Bytes of a stage that do not depend on its place: weights, gradients, optimizer and the activations of the running
-/// micro-batch.
+/// Returns the bytes of a stage that do not depend on its place: weights, gradients, optimizer states, and the
+/// activations of the current micro-batch.
 pub(super) fn fixed_bytes(optimizer: NestOptimizer, parameters: f64, activations: f64) -> f64 {
     let kept = match optimizer {
         NestOptimizer::Sgd => 0.0,
@@ -103,7 +103,7 @@ pub(super) fn fixed_bytes(optimizer: NestOptimizer, parameters: f64, activations
 /// Evaluates a plan by NEST's formulas.
 ///
 /// # Errors
-/// A plan that the instance's devices, micro-batches, layers or memory rule out.
+/// A tensor width without a graph, or a plan that does not fit the instance's devices, micro-batches, layers or memory.
 pub fn evaluate_nest_plan(
     instance: &NestInstance,
     plan: &NestPlan,
@@ -162,7 +162,7 @@ fn check_counts(instance: &NestInstance, graph: &NestGraph, plan: &NestPlan) -> 
     if held == layers { Ok(()) } else { Err(NestPlanFault::Layers { held, layers }) }
 }
 
-/// The links of a stage, and the place from the end that it is charged as.
+/// The levels of a stage's links, and the place from the end at which the stage is charged.
 #[derive(Debug, Clone, Copy)]
 struct StageSite {
     level_before: usize,
@@ -184,7 +184,7 @@ fn cost_of_stage(instance: &NestInstance, graph: &NestGraph, range: Range<usize>
         }
         forward += layer.forward;
     }
-    // NEST charges the repeated forward pass at the backward latencies.
+    // NEST charges the recomputed forward pass with the backward latencies.
     let again = if recomputes { layers.iter().map(|layer| layer.backward).sum() } else { 0.0 };
     let mut backward: f64 = again;
     for (at, layer) in range.clone().zip(layers).rev() {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Bytes of NEST's "GB".
+/// Bytes of a "GB" in NEST: 2^30.
 pub(super) const GIB: f64 = 1_073_741_824.0;
 
 /// A layer at one tensor width.
@@ -35,14 +35,14 @@ pub struct NestEdge {
 pub struct NestGraph {
     /// The layers in the order of the chain.
     pub layers: Vec<NestLayer>,
-    /// The edges: one between neighbours, and those that skip layers.
+    /// The edges: one between each two neighbours, and those that skip layers.
     pub edges: Vec<NestEdge>,
 }
 
 /// One level of the network, from the innermost outwards.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NestLevel {
-    /// Blocks of the level below that one block holds; devices for the innermost.
+    /// Blocks of the level below in one block of this level; for the innermost level, devices in one block.
     pub branches: u64,
     /// Bytes per second.
     pub bandwidth: f64,
@@ -50,7 +50,7 @@ pub struct NestLevel {
     pub latency: f64,
 }
 
-/// The optimizer, by the bytes it keeps.
+/// The optimizer, which decides the bytes that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NestOptimizer {
     /// Keeps nothing.
@@ -68,7 +68,7 @@ pub struct NestFixedPlan {
     pub data_parallel: u64,
     /// Tensor width.
     pub tensor_width: u64,
-    /// Layers that NEST cuts evenly. All layers from this place on join the last stage.
+    /// Number of layers that NEST cuts evenly. All layers from this place on join the last stage.
     pub layers: usize,
     /// Layers per stage, in place of an even cut.
     pub partition: Option<Vec<usize>>,
@@ -110,7 +110,7 @@ pub struct NestInstance {
     pub graphs: BTreeMap<u64, NestGraph>,
     /// The baselines by name.
     pub fixed_plans: BTreeMap<String, NestFixedPlan>,
-    /// Answers of others.
+    /// Answers that the file records.
     pub record: NestRecord,
 }
 
@@ -121,7 +121,7 @@ impl NestInstance {
         tensor_width * self.expert_parallel * self.context_parallel
     }
 
-    /// Micro-batches of a batch. An expert-parallel group takes as many at once as it has members.
+    /// Micro-batches of a batch, counted in rounds: an expert-parallel group processes one per member at the same time.
     #[must_use]
     pub fn micro_batches(&self) -> u64 {
         self.global_batch / (self.micro_batch * self.expert_parallel)
@@ -144,7 +144,7 @@ pub struct NestPlan {
 }
 
 impl NestPlan {
-    /// A plan of these stages.
+    /// Makes a plan from the numbers of layers per stage.
     #[must_use]
     pub fn new(instance: &NestInstance, tensor_width: u64, data_parallel: u64, stages: Vec<usize>) -> Self {
         let p = stages.len() as u64;

@@ -5,8 +5,9 @@
 //! [`place_nest_chain`] returns the plan with the most samples per second. [`evaluate_baselines`] evaluates the plans
 //! that the file fixes: as NEST cuts them, and with a correct cut.
 //!
-//! `interop/reference/nest/README.md` states the formulas in full, and the slips that are kept because the published
-//! figures rest on them. They serve NEST's instances only. Latencies are in NEST's seconds: 1000 times the real ones.
+//! `interop/reference/nest/README.md` states the formulas in full, and the errors in them that are kept because the
+//! published figures depend on them. The formulas apply to NEST's instances only. Latencies are in NEST's seconds: 1000
+//! times the real ones.
 
 mod baseline;
 mod evaluate;
@@ -31,7 +32,7 @@ use thiserror::Error;
 /// Why an instance has no answer.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum NestError {
-    /// Without ZeRO no plan fits, and ZeRO's collectives have no times in the file.
+    /// No plan fits without ZeRO, and the file has no times for ZeRO's collectives.
     #[error(
         "memory_bytes is {:.2} GiB, and the last layer alone needs {:.2} GiB at tensor width {width}. NEST would shard \
          its states by ZeRO, with collectives that a network simulator times; the file has no such times. Give more \
@@ -50,11 +51,11 @@ pub enum NestError {
 /// The answer of [`place_nest_chain`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestSolution {
-    /// Proven bounds of the time per batch.
+    /// Proven bounds on the time per batch, in NEST's seconds.
     pub status: SolveStatus,
     /// The best plan, its time and throughput; `None` if no plan fits. Other plans may tie with it.
     pub best: Option<NestBestPlan>,
-    /// Wall-clock time of the search, without reading the file.
+    /// Wall-clock time of the search in seconds, without reading the file.
     pub solve_seconds: f64,
 }
 
@@ -63,15 +64,16 @@ pub struct NestSolution {
 pub struct NestBestPlan {
     /// The plan.
     pub plan: NestPlan,
-    /// Its time and throughput.
+    /// The plan's time and throughput.
     pub evaluation: NestEvaluation,
 }
 
-/// Finds the plan of most samples per second, or proves that none fits. Exact over all tensor widths of the file, all
-/// numbers of copies and all contiguous cuts, without ZeRO. The status bounds the gain of ZeRO where NEST would try it.
+/// Finds the plan with the most samples per second, or proves that none fits. The search is exact over all tensor
+/// widths of the file, all numbers of copies and all contiguous cuts, without ZeRO. The status bounds how much ZeRO
+/// could gain where NEST would try it.
 ///
 /// # Errors
-/// An instance that fits with ZeRO only.
+/// An instance that may fit with ZeRO only.
 ///
 /// # Examples
 /// ```
@@ -123,7 +125,7 @@ fn needs_zero(instance: &NestInstance, width: u64) -> NestError {
     NestError::NeedsZero { width, need, have: instance.memory_bytes }
 }
 
-/// The reason that rules every plan out, by tensor width.
+/// Explains for each tensor width why no plan fits.
 fn explain_no_plan(instance: &NestInstance) -> String {
     let reasons = instance.graphs.iter().map(|(width, graph)| {
         let group = instance.devices_of_stage(*width);

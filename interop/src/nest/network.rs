@@ -2,7 +2,8 @@
 
 use super::instance::NestInstance;
 
-/// The innermost level whose block holds both devices. The reader ensures that the outermost block holds all devices.
+/// Returns the innermost level with a block that holds both devices. The reader ensures that the outermost block holds
+/// all devices.
 pub(super) fn level_between(instance: &NestInstance, one: u64, other: u64) -> usize {
     let (mut one, mut other) = (one, other);
     for (at, level) in instance.levels.iter().enumerate() {
@@ -14,14 +15,15 @@ pub(super) fn level_between(instance: &NestInstance, one: u64, other: u64) -> us
     instance.levels.len() - 1
 }
 
-/// The level of the link between the stage at position `position` from the end and the stage before it. Stages are
-/// placed from the last one at device 0 upwards. A stage stands where its first device does.
+/// Returns the level of the link between the stage at `position` from the end and the stage before it. The last stage
+/// begins at device 0, and the stages before it follow on higher devices. The first device of a stage decides its
+/// place.
 pub(super) fn level_before_stage(instance: &NestInstance, position: u64, devices_of_stage: u64) -> usize {
     level_between(instance, (position - 1) * devices_of_stage, position * devices_of_stage)
 }
 
-/// Seconds of a transfer over a level: up and down one switch for all but the innermost. Bandwidths do not rise
-/// outwards: a level is as slow as the slowest one below it.
+/// Returns the seconds of a transfer over a level. Above the innermost level, a transfer goes up and down and counts
+/// twice. Its bandwidth is the lowest of the level and all levels below it.
 pub(super) fn time_of_transfer(instance: &NestInstance, level: usize, bytes: f64) -> f64 {
     let bandwidth = instance.levels[..=level].iter().map(|level| level.bandwidth).fold(f64::INFINITY, f64::min);
     let once = bytes / bandwidth + instance.levels[level].latency;
@@ -36,10 +38,10 @@ pub(super) struct AllReduceCost {
 }
 
 impl AllReduceCost {
-    /// The all-reduce of `copies` devices that are `stride` devices apart, the first at device 0.
+    /// Returns the cost of an all-reduce among `copies` devices that are `stride` devices apart, the first at device 0.
     ///
-    /// Halving and doubling uses the innermost link only, `floor(log2 copies)` times. Each further level up to the one
-    /// that holds all members adds a transfer up and down, and again the sum of the levels below.
+    /// Halving and doubling uses the innermost link only, `floor(log2 copies)` times. Each further level, up to the one
+    /// that holds all members, adds a transfer up and down, and adds the sum for the levels below once more.
     pub fn between_copies(instance: &NestInstance, copies: u64, stride: u64) -> Self {
         let innermost = &instance.levels[0];
         let mut total = Self { fixed: 0.0, per_byte: 0.0 };

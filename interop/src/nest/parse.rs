@@ -18,7 +18,7 @@ const MOST_LAYERS: u64 = 1024;
 const MOST_LEVELS: usize = 8;
 /// Limit on bytes, rates and times, so that no sum overflows.
 const LARGEST: f64 = 1e30;
-/// Limit from below on bandwidths and on the time of all layers, so that no quotient overflows.
+/// Lower limit on bandwidths and on the time of all layers, so that no quotient overflows.
 const SMALLEST: f64 = 1e-30;
 
 const KEYS: [&str; 18] = [
@@ -70,7 +70,8 @@ impl NestInstance {
 
 fn read_instance(r: &mut JsonReader, root: &JsonObject<'_>) -> NestInstance {
     r.refuse_unknown_keys(root, &KEYS);
-    // The latencies of the graphs hold what these keys change. They are read so that a wrong type is refused.
+    // The graphs' latencies already include the effect of these keys. The keys are read so that a wrong type is
+    // refused.
     for label in ["name", "model", "units"].into_iter().filter(|key| root.contains_key(key)) {
         r.text_under(root, label);
     }
@@ -124,7 +125,7 @@ fn read_levels(r: &mut JsonReader, network: &JsonObject<'_>) -> Vec<NestLevel> {
     }
 }
 
-/// A whole number from 1 to `most` at a path; 1 after a fault.
+/// Reads a whole number from 1 to `most`; returns 1 after a fault. `path` names it in the fault.
 fn read_count(r: &mut JsonReader, path: &str, value: &Value, most: u64) -> u64 {
     match value.as_u64() {
         Some(count) if (1..=most).contains(&count) => count,
@@ -180,7 +181,7 @@ fn read_layer(r: &mut JsonReader, layer: &JsonObject<'_>) -> NestLayer {
     NestLayer { forward, backward, parameter_bytes, activation_bytes }
 }
 
-/// The layers of the list `chain`, whose entries are `[name, count]`.
+/// Reads the layers from the list `chain`, whose entries are `[name, count]`.
 fn read_chain(r: &mut JsonReader, graph: &JsonObject<'_>, kinds: &BTreeMap<&str, NestLayer>) -> Vec<NestLayer> {
     let mut layers = Vec::new();
     let at = format!("{}chain", graph.path);
@@ -209,7 +210,8 @@ fn read_chain(r: &mut JsonReader, graph: &JsonObject<'_>, kinds: &BTreeMap<&str,
     layers
 }
 
-/// The edges of a chain of `count` layers: `first` between the first two, `repeat` between all others, and `extra`.
+/// Reads the edges of a chain of `count` layers: `first` between the first two layers, `repeat` between all other
+/// neighbours, and the list `extra`.
 fn read_edges(r: &mut JsonReader, edges: &JsonObject<'_>, count: usize) -> Vec<NestEdge> {
     r.refuse_unknown_keys(edges, &["first", "repeat", "extra"]);
     let [first, repeat] = ["first", "repeat"].map(|key| r.number_under(edges, key, 0.0, LARGEST));
@@ -285,7 +287,7 @@ fn read_record(r: &mut JsonReader, root: &JsonObject<'_>) -> NestRecord {
     record
 }
 
-/// Figures by method under a key, null where there is none.
+/// Reads figures by method under a key; `None` where the file has null. Empty if the key is missing.
 fn read_figures(r: &mut JsonReader, object: &JsonObject<'_>, key: &str) -> BTreeMap<String, Option<f64>> {
     if !object.contains_key(key) {
         return BTreeMap::new();
@@ -299,7 +301,7 @@ fn read_figures(r: &mut JsonReader, object: &JsonObject<'_>, key: &str) -> BTree
     figures.entries().map(read_figure).collect()
 }
 
-/// Checks what several keys say together.
+/// Checks that the values of several keys are consistent.
 fn check_instance(r: &mut JsonReader, instance: &NestInstance) {
     let at_once = instance.micro_batch.saturating_mul(instance.expert_parallel);
     if !instance.global_batch.is_multiple_of(at_once) {

@@ -1,25 +1,25 @@
-//! The exact search: the best cut for each tensor width, number of stages and number of copies.
+//! The exact search for the best cut, over all numbers of stages and copies at one tensor width.
 //!
-//! Every stage of a width takes as many devices, so its links depend on its place from the end alone. A dynamic
-//! programme over (place from the end, first layer) therefore finds the least possible largest load of every suffix.
-//! The first stage is decided apart, because its weights are those that the copies reduce.
+//! Every stage of a width takes the same number of devices, so its links depend only on its place from the end. A
+//! dynamic programme over (place from the end, first layer) therefore finds, for every suffix, the smallest possible
+//! value of the largest load. The first stage is decided separately, because the copies all-reduce its weights.
 
 use super::instance::{NestGraph, NestInstance, NestPlan};
 use super::network::{self, AllReduceCost};
 use super::tables::StageTables;
 
-/// Widens a bound, so that another order of summation discards nothing.
+/// Factor that widens a bound, so that rounding from another order of summation prunes nothing.
 const ROUNDING: f64 = 1.0 + 1e-12;
 
-/// Limits on the plans of a search.
+/// Exact degrees that a search is restricted to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlanDegrees {
     pub stages: u64,
     pub copies: u64,
 }
 
-/// The fastest plan of one tensor width, by the dynamic programme's times; `None` if none fits. With `degrees`, the
-/// fastest one of exactly these.
+/// Returns the fastest plan of one tensor width, by the times of the dynamic programme; `None` if none fits. With
+/// `degrees`, only plans with exactly these degrees count.
 pub(super) fn find_best_plan(instance: &NestInstance, width: u64, degrees: Option<PlanDegrees>) -> Option<NestPlan> {
     let graph = instance.graphs.get(&width)?;
     let search = WidthSearch::new(instance, graph, width, degrees)?;
@@ -30,7 +30,7 @@ pub(super) fn find_best_plan(instance: &NestInstance, width: u64, degrees: Optio
         if best.as_ref().is_some_and(|best| bounds[stages - 1] >= best.time) {
             break;
         }
-        // A first stage is tried apart, so it needs the suffixes of one stage less.
+        // The first stage is tried separately, so it needs suffixes with one stage less.
         if stages > 1 {
             suffixes.push(search.solve_suffixes(suffixes.last(), stages - 1));
         }
@@ -49,11 +49,11 @@ struct FirstStage {
     copies: u64,
 }
 
-/// The best way to cut the layers from one layer on, by that layer.
+/// The best cut of every suffix, by the suffix's first layer.
 struct SuffixCuts {
-    /// The least largest load; infinite if no cut fits.
+    /// The smallest possible value of the largest load; infinite if no cut fits.
     load: Vec<f64>,
-    /// The end of the first stage of such a cut.
+    /// The end of the first stage of that cut.
     end: Vec<usize>,
 }
 
@@ -62,7 +62,7 @@ struct WidthSearch<'a> {
     width: u64,
     group: u64,
     most_stages: usize,
-    /// By place from the end, less one: the level of the link before the stage.
+    /// The level of the link before each stage, indexed by the place from the end less one.
     links: Vec<usize>,
     tables: StageTables,
 }
@@ -88,7 +88,7 @@ impl<'a> WidthSearch<'a> {
         Some(Self { instance, width, group, most_stages, links, tables })
     }
 
-    /// The load of a stage at a place from the end; infinite if it does not fit the memory.
+    /// Returns the load of a stage at a place from the end; infinite if the stage does not fit the memory.
     fn load_of_stage(&self, first: usize, end: usize, place: usize) -> f64 {
         let at = end - 1 - first;
         let bytes = self.tables.fixed[first][at] + (place - 1) as f64 * self.tables.stash[first][at];
@@ -99,8 +99,8 @@ impl<'a> WidthSearch<'a> {
         self.tables.forward[self.links[place - 1]][first][at] + self.tables.backward[behind][first][at]
     }
 
-    /// By number of stages less one, a lower bound on the time of all plans of so many stages or more. The slowest
-    /// stage has at least the work of the heaviest layer and the mean work of the stages.
+    /// Returns lower bounds on the time of all plans with at least so many stages, indexed by that number less one. The
+    /// slowest stage has at least the work of the heaviest layer, and at least the mean work of a stage.
     fn bound_times_by_stages(&self) -> Vec<f64> {
         let heaviest = self.tables.work.iter().map(|row| row[0]).fold(0.0, f64::max);
         let whole = self.tables.work[0][self.tables.layers - 1];
@@ -117,7 +117,8 @@ impl<'a> WidthSearch<'a> {
         bounds
     }
 
-    /// The best cuts of all suffixes into `place` stages, from those into one stage less.
+    /// Returns the best cuts of all suffixes into `place` stages. `behind` has the best cuts into one stage less;
+    /// `None` for the last stage.
     fn solve_suffixes(&self, behind: Option<&SuffixCuts>, place: usize) -> SuffixCuts {
         let layers = self.tables.layers;
         let mut cuts = SuffixCuts { load: vec![f64::INFINITY; layers + 1], end: vec![layers; layers + 1] };
@@ -181,8 +182,8 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// The numbers of copies worth trying: the fewest of each number of micro-batches per copy. An all-reduce among
-    /// fewer copies never takes longer.
+    /// Returns the numbers of copies worth trying: for each number of micro-batches per copy, the smallest number of
+    /// copies. An all-reduce among fewer copies never takes longer.
     fn useful_copies(&self, stages: usize, degrees: Option<PlanDegrees>) -> Vec<CopyChoice> {
         let pipeline = stages as u64 * self.group;
         let micro_batches = self.instance.micro_batches();
@@ -223,7 +224,7 @@ impl<'a> WidthSearch<'a> {
 /// A number of copies with what follows from it.
 struct CopyChoice {
     copies: u64,
-    /// Micro-batches of a copy, and the filling of its pipeline.
+    /// Turns of a copy's pipeline: its micro-batches, and the turns that fill the pipeline.
     turns: f64,
     all_reduce: AllReduceCost,
 }

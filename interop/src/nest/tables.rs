@@ -11,16 +11,16 @@ type ByStage = Vec<Vec<f64>>;
 pub(super) struct StageTables {
     /// Layers of the chain.
     pub layers: usize,
-    /// By level of the link before the stage, the forward pass. Empty for levels that no link has.
+    /// Time of the forward pass, by the level of the link before the stage. Empty for levels without a link.
     pub forward: Vec<ByStage>,
-    /// By level of the link behind the stage, the backward pass, begun after the repeated forward pass where the
-    /// instance recomputes. The last stage repeats nothing.
+    /// Time of the backward pass, by the level of the link behind the stage. With recomputation, it includes the
+    /// recomputed forward pass, except in the last stage.
     pub backward: Vec<ByStage>,
-    /// Time of the layers alone: a lower bound on the load that rises with the number of layers.
+    /// Time of the layers alone. This lower bound on the load rises with the number of layers.
     pub work: ByStage,
     /// Bytes that do not depend on the place of the stage.
     pub fixed: ByStage,
-    /// Bytes per micro-batch in flight behind the first.
+    /// Bytes for each micro-batch in flight after the first.
     pub stash: ByStage,
     /// Bytes of the weights of the stages that begin with the first layer.
     pub leading_parameters: Vec<f64>,
@@ -80,7 +80,7 @@ impl StageTables {
     }
 }
 
-/// The numbers of the edges by one of their ends.
+/// Returns the indices of the edges by one of their ends.
 fn edges_by(graph: &NestGraph, end: impl Fn(&super::NestEdge) -> usize) -> Vec<Vec<usize>> {
     let mut by_layer = vec![Vec::new(); graph.layers.len()];
     for (at, edge) in graph.edges.iter().enumerate() {
@@ -89,7 +89,7 @@ fn edges_by(graph: &NestGraph, end: impl Fn(&super::NestEdge) -> usize) -> Vec<V
     by_layer
 }
 
-/// The forward pass of every stage whose edges arrive over one level.
+/// Returns the time of the forward pass of every stage, if its edges arrive over `level`.
 fn forward_passes(instance: &NestInstance, graph: &NestGraph, level: usize) -> ByStage {
     let count = graph.layers.len();
     let by_source = edges_by(graph, |edge| edge.source);
@@ -116,7 +116,7 @@ fn forward_passes(instance: &NestInstance, graph: &NestGraph, level: usize) -> B
     passes
 }
 
-/// The backward pass of every stage whose gradients arrive over one level.
+/// Returns the time of the backward pass of every stage, if its gradients arrive over `level`.
 fn backward_passes(instance: &NestInstance, graph: &NestGraph, level: usize) -> ByStage {
     let count = graph.layers.len();
     let by_destination = edges_by(graph, |edge| edge.destination);
@@ -130,8 +130,9 @@ fn backward_passes(instance: &NestInstance, graph: &NestGraph, level: usize) -> 
             }
         }
         let recomputes = instance.recompute && end < count;
-        // Without recomputation the pass begins at 0. With it, at the sum of the stage's backward latencies, which
-        // grows with the stage: the pass from 0 is kept too, and waits only for arrivals.
+        // Without recomputation, the pass begins at 0. With recomputation, it begins after the recomputed forward pass,
+        // which takes the sum of the stage's backward latencies and grows with the stage. `waiting` is the pass that
+        // begins at 0 and waits only for arrivals.
         let (mut sum, mut waiting) = (0.0, 0.0_f64);
         for first in (0..end).rev() {
             let layer = &graph.layers[first];

@@ -1,12 +1,12 @@
 //! NEST's fallback to ZeRO. NEST asks a network simulator for the collectives of ZeRO, and no instance has their times.
-//! This module says when NEST would shard, and bounds what it could gain.
+//! This module finds when NEST would shard, and bounds the gain from sharding.
 
 use super::evaluate::fixed_bytes;
 use super::instance::{NestGraph, NestInstance};
 use std::collections::BTreeMap;
 
-/// The tensor widths at which NEST would shard model states: the last layer alone does not fit a device, and some
-/// degree of ZeRO-3 makes it fit at every place in a pipeline. ZeRO-3 needs the least memory of the three stages.
+/// Returns the tensor widths at which NEST would shard model states: the last layer alone does not fit a device, and
+/// some degree of ZeRO-3 makes it fit at every place in a pipeline. ZeRO-3 needs the least memory of the three stages.
 pub(super) fn sharded_widths(instance: &NestInstance) -> Vec<u64> {
     let shards = |(width, graph): (&u64, &NestGraph)| would_shard(instance, *width, graph).then_some(*width);
     instance.graphs.iter().filter_map(shards).collect()
@@ -31,7 +31,8 @@ fn would_shard(instance: &NestInstance, width: u64, graph: &NestGraph) -> bool {
     degrees.take_while(|degree| group.saturating_mul(*degree) <= instance.devices).any(fits)
 }
 
-/// An instance that no plan with ZeRO can beat: model states take no memory, and collectives and transfers no time.
+/// Returns a relaxed instance whose optimum is at least as fast as any plan with ZeRO. Model states take no memory, and
+/// collectives and transfers take no time. Only the given widths remain.
 pub(super) fn relax_states(instance: &NestInstance, widths: &[u64]) -> NestInstance {
     let relax = |graph: &NestGraph| {
         let mut graph = graph.clone();

@@ -3,11 +3,11 @@
 use super::instance::PhazeInstance;
 use std::ops::Range;
 
-/// Margin for comparing a bound with the best known time, so that rounding never prunes a better plan and never makes a
-/// plan better.
+/// Factor for comparing a bound with the best known time, so that rounding neither prunes a better plan nor makes a
+/// plan look better.
 pub(super) const SAFETY: f64 = 1.0 + 1e-12;
 
-/// The data-parallel degrees worth trying, ascending. For every number of micro-batches per copy it is the smallest
+/// The data-parallel degrees worth trying, ascending. For every number of micro-batches per copy, this is the smallest
 /// degree, because a larger one costs more synchronisation and leaves fewer devices per copy.
 pub(super) struct DataParallelDegrees {
     pub degree: Vec<usize>,
@@ -20,7 +20,8 @@ pub(super) struct DataParallelDegrees {
 impl DataParallelDegrees {
     pub fn new(instance: &PhazeInstance) -> Self {
         let total = instance.micro_batches;
-        // Shares below the root of the total, and degrees below it: at most twice the root.
+        // Each degree or its share (micro-batches per copy) is at most the root of the total, so there are at most
+        // about twice as many degrees as the root.
         let most = (2 * total.isqrt() + 1).min(instance.max_devices);
         let room = || Vec::with_capacity(most);
         let mut degrees = Self { degree: Vec::with_capacity(most), micro_batches: room(), synchronization: room() };
@@ -40,13 +41,13 @@ impl DataParallelDegrees {
         degrees
     }
 
-    /// How many of the degrees are at most `most`.
+    /// Returns the number of degrees that are at most `most`.
     pub fn count_up_to(&self, most: usize) -> usize {
         self.degree.partition_point(|&degree| degree <= most)
     }
 
-    /// Upper bound on the bottleneck of a plan that beats `time`. The plan has `stages` stages, a degree of `range`
-    /// (indices), and at least `parameters` bytes of parameters in its first stage. The bound is at most 0 if
+    /// Returns an upper bound on the bottleneck of a plan that beats `time`. The plan has `stages` stages, a degree of
+    /// `range` (indices), and at least `parameters` bytes of parameters in its first stage. The bound is at most 0 if
     /// synchronisation alone takes `time` at every degree, and `-inf` for an empty range.
     pub fn bottleneck_limit(&self, range: Range<usize>, stages: usize, time: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
@@ -60,14 +61,14 @@ impl DataParallelDegrees {
         limit * SAFETY
     }
 
-    /// Lower bound on the time of a plan with `stages` stages and a bottleneck of at least `bottleneck`, at any of the
-    /// first `end` degrees (at least one).
+    /// Returns a lower bound on the time of a plan with `stages` stages and a bottleneck of at least `bottleneck`, at
+    /// any of the first `end` degrees (at least one).
     pub fn least_time_of(&self, end: usize, stages: usize, bottleneck: f64) -> f64 {
         bottleneck * (self.micro_batches[end - 1] + (stages - 1) as f64)
     }
 
-    /// As [`Self::least_time_of`] over a range of degrees (indices), if the first stage holds at least `parameters`
-    /// bytes of parameters.
+    /// As [`Self::least_time_of`], over a range of degrees (indices) and for a first stage that holds at least
+    /// `parameters` bytes of parameters.
     pub fn least_time_over(&self, range: Range<usize>, stages: usize, bottleneck: f64, parameters: f64) -> f64 {
         let fill = (stages - 1) as f64;
         let mut least = f64::INFINITY;
@@ -80,7 +81,7 @@ impl DataParallelDegrees {
         least
     }
 
-    /// The least time below `time` over a range of degrees, and its degree.
+    /// Returns the least time over a range of degrees (indices) with its degree; `None` if no time is below `time`.
     pub fn cheapest_degree(
         &self,
         range: Range<usize>,
@@ -116,7 +117,7 @@ pub(super) struct BestPlacement {
 }
 
 impl BestPlacement {
-    /// Keeps the plan of one stage with all these layers if it is better.
+    /// Keeps the plan with all layers in one stage if it is better than the best so far.
     pub fn take_single_stage(
         &mut self,
         index: usize,

@@ -1,4 +1,4 @@
-//! Errors of instances. Each names the place, the value, the limit and the cure.
+//! Errors in instances. Most name the place, the value, the limit and the cure.
 
 use sim::files::strict;
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ pub enum PlacementError {
         at: String,
         /// The id it names.
         id: i64,
-        /// How many layers there are.
+        /// The number of layers.
         layers: usize,
     },
     /// An edge occurs twice, or leads from a layer to itself.

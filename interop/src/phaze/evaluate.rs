@@ -1,4 +1,4 @@
-//! The formulas written out: time and memory of a given plan. They share no table with the search.
+//! PHAZE's formulas, written out for a given plan: its time and memory. They share no table with the search.
 
 use super::instance::{Chain, PhazeInstance, PhazeOptimizer};
 use super::{PhazePlan, PhazeStage};
@@ -106,7 +106,7 @@ pub enum PlanFault {
     },
 }
 
-/// Recomputes the time per batch of `plan` from the formulas, and checks it.
+/// Recomputes the time per batch of `plan` from the formulas, and checks the plan's rules and stated values.
 ///
 /// # Errors
 /// Every rule that the plan breaks, not only the first.
@@ -132,7 +132,8 @@ pub fn evaluate_plan(instance: &PhazeInstance, plan: &PhazePlan) -> Result<Phaze
     if faults.is_empty() { Ok(cost_of_stages(instance, chain, plan)) } else { Err(faults) }
 }
 
-/// First position and end (exclusive) of every stage.
+/// Returns the first position and the exclusive end of every stage, and adds the faults of stages that do not cover the
+/// chain.
 fn stage_ranges(chain: &Chain, plan: &PhazePlan, faults: &mut Vec<PlanFault>) -> Vec<(usize, usize)> {
     let mut ranges = Vec::with_capacity(plan.stages.len());
     let mut expected = 0;
@@ -209,7 +210,7 @@ fn cost_of_stages(instance: &PhazeInstance, chain: &Chain, plan: &PhazePlan) -> 
     }
 }
 
-/// Time per micro-batch of the stage at `from_end` (1 = last stage), the unit of the latencies.
+/// Returns the time per micro-batch of the stage at `from_end` (1 = last stage), in the unit of the latencies.
 pub(super) fn load_of_stage(
     instance: &PhazeInstance,
     chain: &Chain,
@@ -220,7 +221,8 @@ pub(super) fn load_of_stage(
     let again =
         if instance.recompute && from_end > 1 { layers.iter().map(|layer| layer.forward).sum() } else { 0.0_f64 };
     if chain.skips.is_empty() {
-        // Only the first layer waits on the way forward, and only the last on the way back.
+        // Without skip edges, only the first layer waits in the forward pass, and only the last layer in the backward
+        // pass.
         let transfer = |at: usize| chain.between.get(at).map_or(0.0, |bytes| bytes / instance.bandwidth);
         let arrival = first.checked_sub(1).map_or(0.0, transfer);
         let forward = layers.iter().fold(arrival, |done, layer| done + layer.forward);
@@ -237,7 +239,8 @@ pub(super) fn load_of_stage(
     forward + backward
 }
 
-/// Bytes of a stage that do not depend on its place, and bytes it keeps for each micro-batch in flight after the first.
+/// Returns the bytes of a stage that do not depend on its place, and the bytes that it keeps for each micro-batch in
+/// flight after the first.
 pub(super) fn memory_parts(instance: &PhazeInstance, chain: &Chain, (first, end): (usize, usize)) -> (f64, f64) {
     let layers = &chain.layers[first..end];
     let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
@@ -251,14 +254,14 @@ pub(super) fn memory_parts(instance: &PhazeInstance, chain: &Chain, (first, end)
     (2.0 * parameters + state + activations, stash)
 }
 
-/// Bytes on each device of the stage at `from_end` (1 = last stage).
+/// Returns the bytes on each device of the stage at `from_end` (1 = last stage).
 pub(super) fn memory_of_stage(instance: &PhazeInstance, chain: &Chain, range: (usize, usize), from_end: usize) -> f64 {
     let (fixed, stash) = memory_parts(instance, chain, range);
     fixed + (from_end - 1) as f64 * stash
 }
 
-/// The place farthest from the end at which the stage fits, 0 if it fits nowhere. The order of the arithmetic is
-/// PHAZE's own, because it decides exact ties.
+/// Returns the place farthest from the end at which the stage fits; 0 if it fits nowhere. The order of the operations
+/// is PHAZE's own, because rounding decides exact ties.
 pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: (usize, usize)) -> usize {
     let (fixed, stash) = memory_parts(instance, chain, range);
     let (limit, most) = (instance.max_memory, instance.max_devices);
@@ -271,8 +274,8 @@ pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: (usi
     }
 }
 
-/// Time per batch and plan of a split found by the search, whose stages cover the chain. All values come from the
-/// formulas above, none from the search.
+/// Returns the time per batch and the plan of a split that the search found. The stages must cover the chain. All
+/// values come from the formulas above, none from the search.
 pub(super) fn realise_split(
     instance: &PhazeInstance,
     chain: &Chain,

@@ -1,7 +1,8 @@
 //! Explains why no plan fits: finds the split that needs the least memory, and its shortfall.
 //!
-//! One copy of the pipeline has all devices, so data parallelism is left out. The recurrence is that of the bottleneck:
-//! the least, over the ends of the first stage, of the larger of its memory and the need of the rest. It is exact.
+//! One copy of the pipeline gets all devices, so data parallelism is left out. The recurrence has the form of the
+//! search for the bottleneck: it minimises, over the ends of the first stage, the larger of that stage's memory and the
+//! need of the remaining stages. It is exact.
 
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};
@@ -26,19 +27,19 @@ impl LeastMemoryLevel {
     }
 }
 
-/// The recurrence at one tensor width. `levels[plane][stages]`: at least `plane` stages take one device (see
-/// [`super::width`]).
+/// The recurrence at one tensor width. `levels[plane][stages]` holds splits in which at least `plane` stages take one
+/// device (see [`super::width`]).
 struct LeastMemory<'a> {
     stages: ChainStages<'a>,
     narrow_end: Vec<usize>,
     levels: Vec<Vec<LeastMemoryLevel>>,
 }
 
-/// Explains what rules every plan out.
+/// Explains why no plan fits.
 pub(super) fn explain_infeasible(instance: &PhazeInstance) -> String {
     let mut best = LeastMemoryAttempt { bytes: f64::INFINITY, split: None };
     let mut too_wide = Vec::new();
-    // The largest width splits memory most, so its need shortens the others.
+    // The largest width splits memory most. Its need therefore prunes the search at the other widths.
     for (index, chain) in instance.chains.iter().enumerate().rev() {
         let parallel = chain.layers.iter().any(|layer| layer.tensor_parallel);
         if parallel && chain.width > instance.max_devices {
@@ -84,7 +85,7 @@ impl<'a> LeastMemory<'a> {
 
     fn run_recurrence(&mut self, index: usize, best: &mut LeastMemoryAttempt) {
         let count = self.stages.chain.len();
-        // No split needs less than the largest layer alone, in the last place.
+        // No split needs less memory than the largest layer alone in the last place.
         let floor = (0..count).fold(0.0_f64, |most, at| most.max(self.stages.fixed_bytes(at, at + 1)));
         for plane in 0..=self.most_narrow_stages() {
             self.levels.push(vec![self.empty_level()]);
@@ -109,7 +110,7 @@ impl<'a> LeastMemory<'a> {
         }
     }
 
-    /// Level 0: nothing is left to place.
+    /// Level 0, with nothing left to place. Only the empty suffix of plane 0 needs 0 bytes.
     fn empty_level(&self) -> LeastMemoryLevel {
         let count = self.stages.chain.len();
         let mut level = LeastMemoryLevel::new(count);
@@ -119,7 +120,7 @@ impl<'a> LeastMemory<'a> {
         level
     }
 
-    /// Limit on narrow stages, at a width where they save devices.
+    /// The most narrow stages of a split; 0 at a width where narrow stages save no devices.
     fn most_narrow_stages(&self) -> usize {
         let chain = self.stages.chain;
         let parallel = chain.layers.iter().filter(|layer| layer.tensor_parallel).count();
@@ -132,7 +133,7 @@ impl<'a> LeastMemory<'a> {
         wide * (stages - plane.min(stages)) + plane.min(stages)
     }
 
-    /// Computes one level; values of at least `cut` bytes are of no use.
+    /// Computes one level. Values of at least `cut` bytes are left out.
     fn next_level(&self, plane: usize, stages: usize, cut: f64) -> LeastMemoryLevel {
         let count = self.stages.chain.len();
         let mut level = LeastMemoryLevel::new(count);

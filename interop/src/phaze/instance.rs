@@ -13,7 +13,8 @@ pub const SMALLEST_POSITIVE: f64 = 1e-9;
 /// finite, and cannot be mistaken for PHAZE's own infinity, a time of 1e30.
 pub const LARGEST: f64 = 1e30;
 
-/// A layer with its costs. At a tensor width above 1 it is one device's slice.
+/// A layer with its costs. At a tensor width above 1, the costs of a tensor-parallel layer are those of one device's
+/// slice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhazeLayer {
     /// Its name in the file.
@@ -50,7 +51,7 @@ pub struct WidthGraph {
     pub edges: Vec<PhazeEdge>,
 }
 
-/// PHAZE's optimiser: its bytes of state.
+/// PHAZE's optimiser, which decides the bytes per parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhazeOptimizer {
     /// Weights and gradients: twice the parameters.
@@ -70,7 +71,7 @@ impl PhazeOptimizer {
     }
 }
 
-/// The content of an instance file before it is checked by [`PhazeInstance::new`].
+/// The content of an instance file, before [`PhazeInstance::new`] checks it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhazeProblem {
     /// Bytes a device can hold.
@@ -113,7 +114,7 @@ impl Chain {
         self.layers.len()
     }
 
-    /// The edges with exactly one end in the stage of positions `first..end`.
+    /// Returns the edges with exactly one end in the stage of positions `first..end`.
     pub fn crossing_edges(&self, first: usize, end: usize) -> impl Iterator<Item = ChainLink> + '_ {
         let ends = [first.checked_sub(1), Some(end - 1)].into_iter().flatten();
         let chain = ends.filter_map(|from| Some(ChainLink { from, to: from + 1, bytes: *self.between.get(from)? }));
@@ -121,7 +122,8 @@ impl Chain {
         chain.chain(self.skips.iter().copied().filter(move |link| inside(link.from) != inside(link.to)))
     }
 
-    /// By position, the end of the longest stage that begins there and has no tensor-parallel layer.
+    /// Returns, for each position, the end of the longest stage that begins there and has no tensor-parallel layer. The
+    /// end is the position itself if there is none.
     pub fn narrow_ends(&self) -> Vec<usize> {
         let mut next = self.len();
         let mut ends = vec![next; self.len()];
@@ -134,7 +136,7 @@ impl Chain {
         ends
     }
 
-    /// Devices of one copy of the stage of positions `first..end`.
+    /// Returns the devices of one copy of the stage of positions `first..end`.
     pub fn devices_of_stage(&self, first: usize, end: usize) -> usize {
         if self.layers[first..end].iter().any(|layer| layer.tensor_parallel) { self.width } else { 1 }
     }
@@ -327,7 +329,8 @@ fn check_same_model(first: (usize, &WidthGraph), other: (usize, &WidthGraph)) ->
     Ok(())
 }
 
-/// The ids in chain order. A graph is a chain with skip edges exactly if it has a single topological order.
+/// Returns the ids in chain order. A graph is a chain with skip edges if and only if it has a single topological order;
+/// another graph is an error.
 fn chain_order(graph: &WidthGraph) -> Result<Vec<i64>, PlacementError> {
     let mut waiting: BTreeMap<i64, usize> = graph.layers.iter().map(|layer| (layer.id, 0)).collect();
     let mut successors: BTreeMap<i64, Vec<i64>> = BTreeMap::new();

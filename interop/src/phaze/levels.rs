@@ -3,8 +3,8 @@
 
 use super::rows::StageLoadRows;
 
-/// Least bottleneck of each suffix, by its first position, for a given number of stages of which at least a given
-/// number (the *plane*) are narrow. Infinite if no split fits or none is useful.
+/// The least bottleneck of each suffix, by its first position. A level belongs to a number of stages, of which at least
+/// a given number (the *plane*) are narrow. The value is infinite if no split fits or none is useful.
 #[derive(Clone, Copy)]
 pub(super) struct BottleneckLevel<'a> {
     pub value: &'a [f64],
@@ -21,14 +21,15 @@ const fn higher(a: f64, b: f64) -> f64 {
 }
 
 impl BottleneckLevel<'_> {
-    /// The least `max(load, value)` over the ends `from..=to` of the stage that begins at `first`.
+    /// Returns the least `max(load, value)` over the ends `from..=to` of the stage that begins at `first`; infinite if
+    /// there is none.
     pub fn least_bottleneck(&self, rows: &StageLoadRows, first: usize, from: usize, to: usize) -> f64 {
         let from = from.max(self.from);
         if from > to {
             return f64::INFINITY;
         }
         let (values, loads) = (&self.value[from..=to], rows.loads_between(first, from, to));
-        // Four minima in parallel: the compiler may not reorder a single one into vector instructions.
+        // Four minima in parallel, because the compiler may not reorder a single one for vector instructions.
         let mut least = [f64::INFINITY; 4];
         let (values4, loads4) = (values.chunks_exact(4), loads.chunks_exact(4));
         let mut total = f64::INFINITY;
@@ -51,7 +52,7 @@ pub(super) struct LevelDraft {
 }
 
 impl LevelDraft {
-    /// Sets a value, unless it is of no use.
+    /// Sets a value, unless it is above `cut` or infinite.
     pub fn set_value(&mut self, first: usize, bottleneck: f64, cut: f64) {
         if bottleneck <= cut && bottleneck < f64::INFINITY {
             self.value[first] = bottleneck;
@@ -93,13 +94,14 @@ impl LevelTable {
         draft.from = self.length;
     }
 
-    /// `None` if it has no finite value.
+    /// Returns a level; `None` if it is missing or has no finite value.
     pub fn level(&self, plane: usize, stages: usize) -> Option<BottleneckLevel<'_>> {
         let &(start, from) = self.spans.get(plane)?.get(stages)?;
         (from < self.length).then(|| BottleneckLevel { value: &self.values[start..start + self.length], from })
     }
 
-    /// The levels behind a narrow stage (if that is another one) and behind any other stage of a plane.
+    /// Returns the levels behind a stage of a plane: behind a narrow stage, which is the level of the plane below
+    /// (`None` in plane 0), and behind any other stage.
     pub fn levels_behind(
         &self,
         plane: usize,

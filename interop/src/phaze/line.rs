@@ -1,18 +1,18 @@
 //! A chain prepared for probes ([`super::probe`]): sums of relaxed costs.
 //!
-//! Probes need this property: a stage inside a good one, neither of which begins at position 0, is good at the same
-//! place, and at every smaller place except 1. Lower loads and bytes in some places ensure it:
+//! Probes need this property: if a stage is good, every stage inside it is good too, at the same place and at every
+//! smaller place except 1. (Neither stage may begin at position 0.) Lower loads and bytes in some places ensure it:
 //! - A load is arrival + forward + departure + backward, or with recomputation arrival + forward + max(forward,
 //!   departure) + backward. (The last stage has no departure and does not recompute, but nothing else can be at its
 //!   place.) Removing a layer at either end removes its work from the load and replaces one transfer by a neighbouring
-//!   one. So every transfer is lowered to the largest values that are not above the transfers and in which no two
-//!   neighbours differ by more than the work of the layer between.
+//!   one. So the transfers are lowered to the largest values that do not exceed the true ones and of which no two
+//!   neighbours differ by more than the work of the layer between them.
 //! - Skip edges only delay layers and add to the stash, so they are left out. A skip edge that takes no longer than any
 //!   transfer between neighbours delays nothing anyway, because a stage that it enters or leaves waits for its
 //!   neighbour's tensor.
-//! - Memory is fixed + (place - 1) * stash. Without recomputation both terms are sums over the layers. With
-//!   recomputation the stash is the arriving tensor. It is lowered so that, times the most stages, it rises from one
-//!   position to the next by no more than the fixed bytes of the layer between.
+//! - Memory is fixed + (place - 1) * stash. Without recomputation, both terms are sums over the layers. With
+//!   recomputation, the stash is the arriving tensor. It is lowered so that its rise from one position to the next,
+//!   times the largest number of stages, does not exceed the fixed bytes of the layer between them.
 //!
 //! On most chains none of this changes a cost ([`ProbeChain::exact`]). On others, a split that no probe finds does not
 //! exist, and a split that a probe finds must be evaluated under the true costs ([`ProbeChain::true_bottleneck`]).
@@ -20,8 +20,8 @@
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};
 
-/// Relative width of the band around the memory limit in which sums are redone in the literal order. Prefix sums are
-/// off by a few units in the last place, and exact ties must be decided as PHAZE decides them.
+/// Relative width of the band around the memory limit in which sums are recomputed in PHAZE's own order. Prefix sums
+/// are off by a few units in the last place, and exact ties must be decided as PHAZE decides them.
 const MEMORY_TIE: f64 = 1e-12;
 
 pub(super) const fn higher(a: f64, b: f64) -> f64 {
@@ -35,14 +35,14 @@ pub(super) const fn lower(a: f64, b: f64) -> f64 {
 /// Sums over the layers before a position, for stages that begin or end there.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ChainPosition {
-    /// Compute time less the arrival: as it is, and with the forward work doubled.
+    /// Compute time before the position, less the arrival. The second value counts the forward work twice.
     pub from: [f64; 2],
-    /// Compute time with the departure; and with the forward work doubled, for recomputation. A load is the larger of
-    /// the two differences.
+    /// Compute time before the position, plus the departure. The second value counts the forward work twice, for
+    /// recomputation. A load is the larger of the two differences between `to` and `from`.
     pub to: [f64; 2],
     /// Parameters times the optimiser's copies, plus activations.
     pub fixed: f64,
-    /// The stash is the difference of two.
+    /// The stash of a stage is `stash_to` at its end less `stash_from` at its start.
     pub stash_from: f64,
     pub stash_to: f64,
     pub parameters: f64,
@@ -53,22 +53,22 @@ pub(super) struct ProbeChain<'a> {
     pub instance: &'a PhazeInstance,
     pub chain: &'a Chain,
     pub positions: Vec<ChainPosition>,
-    /// By cut, how much its transfer is lowered, and the position of the transfer that it is lowered to. Empty if none
-    /// is.
+    /// For each cut, the time by which its transfer is lowered, and the index of the transfer that decides the lowered
+    /// value. Empty if no transfer is lowered.
     pub lowered: Vec<(f64, usize)>,
-    /// Compute time of the whole chain, and the forward part of it.
+    /// Compute time of the whole chain, and the forward part of that time.
     pub work: f64,
     pub forward: f64,
-    /// Work of the dearest layer.
+    /// Compute time of the most expensive layer.
     pub dearest: f64,
     /// The shortest transfer between neighbours.
     pub transfer: f64,
-    /// Layers without tensor parallelism at the front and at the back, if all others are tensor parallel.
+    /// Numbers of layers without tensor parallelism at the front and at the back. All other layers are tensor parallel.
     pub prefix: usize,
     pub suffix: usize,
     /// True if the probes use all loads and bytes unchanged.
     pub exact: bool,
-    /// Rounding of a stage's fixed bytes and of its stash.
+    /// Bounds on the rounding of a stage's fixed bytes and of its stash.
     pub tie: [f64; 2],
 }
 
@@ -153,7 +153,7 @@ impl<'a> ProbeChain<'a> {
         (self.work, self.forward) = (forward + backward, forward);
     }
 
-    /// Lowers transfers as the probes need it.
+    /// Lowers transfers, so that neighbouring ones differ by no more than the work of the layer between them.
     fn lower_transfers(&mut self) {
         let layers = &self.chain.layers;
         let work = |at: usize| layers[at].forward + layers[at].backward;
@@ -190,12 +190,12 @@ impl<'a> ProbeChain<'a> {
         self.chain.len()
     }
 
-    /// Parameters of the layers before a position.
+    /// Returns the bytes of parameters of the layers before a position.
     pub fn parameters_before(&self, end: usize) -> f64 {
         self.positions[end].parameters
     }
 
-    /// Work of the tensor-parallel layers, if not all layers are tensor parallel.
+    /// Returns the compute time of the tensor-parallel layers. The chain must have one.
     pub fn parallel_work_between(&self) -> f64 {
         self.chain.layers[self.prefix..self.len() - self.suffix]
             .iter()
@@ -208,19 +208,20 @@ impl<'a> ProbeChain<'a> {
         higher(to[0] - once, to[1] - twice)
     }
 
-    /// How much the transfer of the cut at a position is lowered.
+    /// Returns the time by which the transfer of the cut at a position is lowered.
     pub fn lowered_by(&self, position: usize) -> f64 {
         self.lowered.get(position - 1).map_or(0.0, |lowered| lowered.0)
     }
 
-    /// The load of a first stage that is not the only one: its true load, and a load that does not fall as `end` rises.
+    /// Returns two loads of a first stage that is not the only stage: its true load, and a lower load that does not
+    /// fall as `end` rises.
     pub fn load_of_first_stage(&self, end: usize) -> (f64, f64) {
         let to = self.positions[end].to;
         let low = self.load_of_stage(0, to);
         (self.load_of_stage(0, [to[0] + self.lowered_by(end), to[1]]), low)
     }
 
-    /// True if the memory of a stage is too large for its place.
+    /// True if the stage does not fit the memory at its place.
     #[inline]
     pub fn exceeds_memory(&self, first: usize, end: usize, place: usize) -> bool {
         let (from, to) = (&self.positions[first], &self.positions[end]);
@@ -230,7 +231,7 @@ impl<'a> ProbeChain<'a> {
         if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
     }
 
-    /// True if the stage fits, by the literal formulas.
+    /// True if the stage fits at its place by the formulas in PHAZE's own order.
     #[cold]
     #[inline(never)]
     pub fn fits_literally(&self, range: (usize, usize), place: usize) -> bool {

@@ -7,8 +7,8 @@
 //! checks its memory and devices.
 //!
 //! The formulas are those of PHAZE 1.0 (msr-fiddle/phaze, commit fed7cde); `interop/reference/phaze/README.md` states
-//! them in full. They serve PHAZE's instance files: they charge only the first stage's gradients, make every collective
-//! within a stage free and know one bandwidth.
+//! them in full. They apply to PHAZE's instance files only: they charge only the first stage's gradients, make every
+//! collective within a stage free, and have a single bandwidth.
 //!
 //! Units: bytes, bytes per second, and the time unit of the file's latencies (seconds, if transfers of
 //! `bytes / bandwidth` are to have a meaning).
@@ -47,7 +47,8 @@ pub struct PhazeStage {
     pub last_layer: i64,
     /// Devices of one copy of the stage: the tensor width if any of its layers is tensor parallel, else 1.
     pub devices: usize,
-    /// Time per micro-batch of the stage, forward and backward and incoming transfers, in the unit of the latencies.
+    /// Time of the stage per micro-batch, in the unit of the latencies: forward and backward pass with the transfers
+    /// that they wait for.
     pub load: f64,
     /// Peak bytes on each device of the stage.
     pub memory_bytes: f64,
@@ -81,18 +82,18 @@ pub struct PhazeSolution {
     pub time_per_batch: Option<f64>,
     /// A plan of that time; `None` if no plan fits. Other plans may tie with it.
     pub plan: Option<PhazePlan>,
-    /// Wall-clock time of the search, without reading the file.
+    /// Wall-clock time of the search in seconds, without reading the file.
     pub solve_seconds: f64,
 }
 
 impl PhazeSolution {
-    /// True if a plan exists.
+    /// True if a plan fits.
     #[must_use]
     pub fn is_feasible(&self) -> bool {
         self.plan.is_some()
     }
 
-    /// Why no plan exists, if none does.
+    /// The reason why no plan fits; `None` if a plan fits.
     #[must_use]
     pub fn infeasible_reason(&self) -> Option<&str> {
         match &self.status {
@@ -102,8 +103,9 @@ impl PhazeSolution {
     }
 }
 
-/// Finds the plan of least time per batch, or proves that none fits. Exact: what the search skips is shown by a bound
-/// to hold no better plan. The time returned is that of [`evaluate_plan`], not of the search's own tables.
+/// Finds the plan with the least time per batch, or proves that none fits. The search is exact: it skips plans only if
+/// a bound proves that none of them is better. The returned time is that of [`evaluate_plan`], not of the search's own
+/// tables.
 ///
 /// # Examples
 /// ```

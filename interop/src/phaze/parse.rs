@@ -7,8 +7,8 @@ use sim::files::strict;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Keys of the problem. The last four describe PHAZE's fixed baseline, which does not affect the optimum, so their
-/// values are ignored.
+/// Keys of the problem. The last four describe PHAZE's fixed baseline. It does not affect the optimum, so their values
+/// are ignored.
 const PROBLEM_KEYS: [&str; 12] = [
     "maxMemoryPerDevice",
     "maxDevices",
@@ -49,7 +49,7 @@ impl PhazeInstance {
     /// Reads an instance file.
     ///
     /// # Errors
-    /// As [`PhazeInstance::from_json_str`], with the name of the file, and files that cannot be read.
+    /// Those of [`PhazeInstance::from_json_str`], with the name of the file, and a file that cannot be read.
     pub fn read_file(path: impl AsRef<Path>) -> Result<Self, PlacementError> {
         let path = path.as_ref();
         let text = sim::files::text::read_text(path)
@@ -62,16 +62,16 @@ impl PhazeInstance {
 /// The answer recorded in an instance file next to its problem.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// The optimum, in the unit of the latencies; `None`: infeasible.
+    /// The optimal time per batch, in the unit of the latencies; `None` if the instance is infeasible.
     pub time_per_batch: Option<f64>,
-    /// The optimum of each single tensor width.
+    /// The optimal time per batch of each tensor width alone; `None` if no plan fits.
     pub per_width: BTreeMap<usize, Option<f64>>,
     /// Seconds PHAZE's own search took (compiled -O2, one core of a 2-core machine), if recorded.
     pub phaze_seconds: Option<f64>,
 }
 
 impl Recorded {
-    /// The `expected` part of an instance file; `None` if the file has none.
+    /// Reads the `expected` part of an instance file; `None` if the file has none.
     ///
     /// # Errors
     /// Text that is not JSON, an `expected` without a time, or a time below 0.
@@ -253,7 +253,7 @@ fn parse_id(object: &Map<String, Value>, at: &str, key: &str) -> Result<i64, Pla
     value.as_i64().ok_or_else(|| wrong_type(&format!("{at}{key}"), value, "a whole number"))
 }
 
-/// A recorded time.
+/// Checks that a recorded time is at least 0.
 fn parse_time(at: &str, time: f64) -> Result<f64, PlacementError> {
     if time >= 0.0 {
         return Ok(time);
@@ -266,7 +266,7 @@ fn parse_time(at: &str, time: f64) -> Result<f64, PlacementError> {
     })
 }
 
-/// A count. With `truncate`, a fraction is cut off instead of rejected.
+/// Reads a count of at least 1. With `truncate`, a fraction is cut off instead of rejected.
 fn parse_count(object: &Map<String, Value>, key: &str, truncate: bool) -> Result<usize, PlacementError> {
     let value = required_field(object, "", key, "a whole number")?;
     let number = as_number(key, value)?;

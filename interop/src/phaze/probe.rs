@@ -1,29 +1,29 @@
-//! Probes of a chain: whether a split into a given number of stages stays below a given load, by filling the stages
-//! greedily from the end of the chain.
+//! Probes of a chain. A probe decides if some split into a given number of stages keeps all loads below a limit. It
+//! fills the stages greedily from the end of the chain.
 //!
-//! A probe of one-dimensional partitioning (Pınar and Aykanat, "Fast optimal load balancing algorithms for 1D
+//! This is a probe of one-dimensional partitioning (Pınar and Aykanat, "Fast optimal load balancing algorithms for 1D
 //! partitioning", J. Parallel Distrib. Comput. 64, 2004), with a memory limit that depends on the place of a stage. A
 //! stage's *place* counts from the end of the chain, as memory does: the last stage has place 1. A stage is *good* at a
 //! place if its load is below the limit of the probe and its memory within that of the device.
 //!
 //! # Why greedy filling decides
-//! Let a split into `s` stages have them all good, its stages beginning at `y[1] > y[2] > ... > y[s] = 0` by place, and
-//! let `z[j]` be where the greedy stage of place `j` begins: the least position from which a good stage reaches
-//! `z[j - 1]`, but at least a bound that every such split meets (a layer is left for every later stage, the first stage
-//! does not end before `end`, the last stages are narrow if they are to be). Then `z[j] <= y[j]` for `j < s`: given
-//! `z[j - 1] <= y[j - 1]`, either `y[j] >= z[j - 1] > z[j]`, or the stage `y[j]..z[j - 1]` is inside the split's own
-//! and so is good.
+//! Take a split into `s` stages that are all good. By place, its stages begin at `y[1] > y[2] > ... > y[s] = 0`. Let
+//! `z[j]` be the position at which the greedy stage of place `j` begins: the least position from which a good stage
+//! reaches `z[j - 1]`, but not less than a bound that every such split meets. (The bound leaves a layer for every later
+//! stage, lets the first stage end at `end` or later, and makes the last stages narrow if they must be.) Then
+//! `z[j] <= y[j]` for `j < s`, by induction. Let `z[j - 1] <= y[j - 1]`. Either `y[j] >= z[j - 1] > z[j]`, or the stage
+//! `y[j]..z[j - 1]` lies inside the split's own stage and is therefore good.
 //!
-//! If no stage that reaches `z[j - 1]` is good, the one of the last layer before it alone is not. In the split that
-//! layer is then not at place `j` nor at a later one, unless in the first stage, which alone begins at position 0: so
-//! `y[s - 1] >= z[j - 1]`, which exceeds `end`. (At place 1 that layer is the last of the chain, and no split is good.)
-//! Either way a probe that fails names a position before which the first stage cannot end, under this limit or a lower
-//! one. A probe that succeeds has found a split whose first stage ends at `end`; that stage's own load and memory are
-//! the caller's to check. Since the first cut is known to be at `end`, both stages beside it are charged its true
-//! transfer.
+//! If no stage that reaches `z[j - 1]` is good, the stage of only the last layer before `z[j - 1]` is not good either.
+//! In the split, that layer is then neither at place `j` nor at a later place, unless it is in the first stage, which
+//! alone begins at position 0. So `y[s - 1] >= z[j - 1]`, which exceeds `end`. (At place 1, that layer is the last of
+//! the chain, and no split is good.) In all cases, a probe that fails names a position before which the first stage
+//! cannot end, under this limit or a lower one. A probe that succeeds has found a split whose first stage ends at
+//! `end`; the caller must check the load and the memory of that stage. Because the first cut is known to be at `end`,
+//! both stages beside it are charged the true transfer of this cut.
 //!
-//! The `s - j` stages in front of place `j` hold at least the layers before `z[j]`. Once the mean of their loads cannot
-//! be below the limit, nothing can.
+//! The `s - j` stages in front of place `j` hold at least the layers before `z[j]`. Once a lower bound on the mean of
+//! their loads reaches the limit, no split can be good.
 
 use super::evaluate;
 use super::line::{ChainPosition, ProbeChain, higher, lower};
@@ -33,16 +33,16 @@ use super::line::{ChainPosition, ProbeChain, higher, lower};
 pub(super) struct ProbeTarget {
     pub stages: usize,
     pub end: usize,
-    /// How many stages, counted from the first, must be narrow.
+    /// Number of stages, counted from the first one, that must be narrow.
     pub leading: usize,
-    /// How many stages, counted from the last, must be narrow.
+    /// Number of stages, counted from the last one, that must be narrow.
     pub trailing: usize,
 }
 
 /// The result of a probe.
 pub(super) enum ProbeOutcome {
-    /// A split, with the largest load of its stages after the first, and a limit up to which a probe takes the same
-    /// steps.
+    /// A split was found. `bottleneck` is the largest load of its stages after the first. A probe under any limit up to
+    /// `next` takes the same steps.
     Split { bottleneck: f64, next: f64 },
     /// No split under the limit has a first stage that ends before `end`, and none ends at the requested position under
     /// any limit up to `limit`.
@@ -51,7 +51,7 @@ pub(super) enum ProbeOutcome {
 
 /// A stage found by [`ProbeChain::extend_stage`].
 struct ExtendedStage {
-    /// Its first position; its end if no stage is good.
+    /// The stage's first position; its end if no stage is good.
     first: usize,
     load: f64,
     /// The least limit that admits a longer stage; infinite if memory or the bound on its first position forbids one.
@@ -59,13 +59,14 @@ struct ExtendedStage {
 }
 
 impl ProbeChain<'_> {
-    /// The least position, by memory alone, at which a stage of a place that ends at `end` can begin; `end` if there is
-    /// none. `length` is a guess. The result is at least 1.
+    /// Returns the least position, by memory alone, at which a stage at `place` that ends at `end` can begin; `end` if
+    /// there is none. The result is at least 1. `length` is a guess of the stage's length, which only affects speed.
     pub fn reach_from(&self, place: usize, end: usize, length: usize) -> usize {
         if end > 1 { self.extend_stage(place, (1, end), length, f64::INFINITY).first } else { end }
     }
 
-    /// The longest good stage of a place that ends at `end` and begins at `least` or later; `length` is a guess.
+    /// Returns the longest good stage at `place` that ends at `end` and begins at `least` or later. `length` is a guess
+    /// of its length.
     fn extend_stage(&self, place: usize, (least, end): (usize, usize), length: usize, limit: f64) -> ExtendedStage {
         let ChainPosition { to, fixed, stash_to, .. } = self.positions[end];
         let behind = f64::from(place as u32 - 1);
@@ -106,9 +107,9 @@ impl ProbeChain<'_> {
         }
     }
 
-    /// Lower bound on the mean load of `stages` stages that hold the layers before `end`, if another stage follows.
-    /// Every cut costs a transfer on either side. With recomputation the one behind may be hidden, but all forward work
-    /// is done twice.
+    /// Returns a lower bound on the mean load of `stages` stages that hold the layers before `end`, if another stage
+    /// follows. Every cut costs a transfer in the stage on either side. With recomputation, the transfer in the stage
+    /// before the cut may be hidden, but all forward work is done twice.
     fn mean_load_bound(&self, end: usize, stages: usize) -> f64 {
         let [once, twice] = self.positions[end].to;
         let stages = f64::from(stages as u32);
@@ -137,7 +138,7 @@ impl ProbeChain<'_> {
             }
             let mut load = stage.load;
             if stage.first == end && !later {
-                // Only the last stage filled can reach it.
+                // Only the last stage to be filled can begin at `end`.
                 load += self.lowered_by(end);
                 if load >= limit {
                     return ProbeOutcome::Nothing { end: end + 1, limit: lower(load, next) };
@@ -162,11 +163,11 @@ impl ProbeChain<'_> {
         }
     }
 
-    /// The bottleneck, under the true costs and including the first stage, of a split found by a probe; infinite if it
-    /// does not fit.
+    /// Returns the bottleneck of a split that a probe found, under the true costs and including the first stage;
+    /// infinite if the split does not fit.
     ///
-    /// Its cuts are first moved to the transfers that theirs were lowered to. Without recomputation, a stage's load
-    /// there is no larger than in the probe.
+    /// The cuts first move to the transfers that decided the lowered values of their own transfers. Without
+    /// recomputation, a stage's load is then no larger than in the probe.
     pub fn true_bottleneck(&self, target: ProbeTarget, cuts: &mut [usize]) -> f64 {
         let count = self.len();
         for at in 0..cuts.len().saturating_sub(1) {

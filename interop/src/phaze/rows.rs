@@ -1,10 +1,10 @@
-//! Loads and memory of stages by first position and end, computed only as far as they can matter.
+//! Loads and memory of stages by first position and end, computed only as far as the search can use them.
 
 use super::evaluate;
 use super::instance::{Chain, PhazeInstance};
 
-/// Relative width of the band around the memory limit in which sums are redone in the literal order. Prefix sums are
-/// off by a few units in the last place, and exact ties must be decided as PHAZE decides them.
+/// Relative width of the band around the memory limit in which sums are recomputed in PHAZE's own order. Prefix sums
+/// are off by a few units in the last place, and exact ties must be decided as PHAZE decides them.
 const MEMORY_TIE: f64 = 1e-12;
 
 /// Sums over the layers before each position: a stage's sum is a difference of two.
@@ -53,9 +53,9 @@ pub(super) struct ChainStages<'a> {
     /// `transfer[i]`: time of the tensor from position `i` to `i + 1`; 0 for the last.
     transfer: Vec<f64>,
     skips: Option<Skips>,
-    /// Rounding of a stage's fixed bytes.
+    /// Bound on the rounding of a stage's fixed bytes.
     tie: f64,
-    /// The largest stash there can be: what rounds.
+    /// The largest possible stash, to which its rounding is proportional.
     stash_scale: f64,
 }
 
@@ -82,7 +82,8 @@ impl<'a> ChainStages<'a> {
         Self { instance, chain, sums, transfer, skips, tie, stash_scale }
     }
 
-    /// Compute time of the stage, forward and backward once: a lower bound on its load at any place.
+    /// Returns the compute time of the stage, with one forward and one backward pass. It is a lower bound on the load
+    /// at any place.
     pub fn compute_time(&self, first: usize, end: usize) -> f64 {
         self.forward_time(first, end) + self.sums.backward[end] - self.sums.backward[first]
     }
@@ -96,7 +97,7 @@ impl<'a> ChainStages<'a> {
         self.sums.fixed[end] - self.sums.fixed[first]
     }
 
-    /// The bytes per micro-batch that a stage from `first` stashes, for one end after the other.
+    /// Returns the bytes per micro-batch that a stage from `first` stashes, for one end after another.
     pub fn stash_at(&self, first: usize) -> StashByEnd<'_> {
         let arriving = if first == 0 { 0.0 } else { self.chain.between[first - 1] };
         StashByEnd { stages: self, first, arriving }
@@ -114,7 +115,8 @@ impl<'a> ChainStages<'a> {
         }
     }
 
-    /// The place farthest from the end at which the stage fits, given its stash per micro-batch; 0 if it fits nowhere.
+    /// Returns the place farthest from the end at which the stage fits, given its stash per micro-batch; 0 if it fits
+    /// nowhere.
     fn deepest_place(&self, first: usize, end: usize, stash: f64) -> usize {
         let literal = || evaluate::deepest_place(self.instance, self.chain, (first, end));
         let room = self.instance.max_memory - self.fixed_bytes(first, end);
@@ -134,12 +136,13 @@ impl<'a> ChainStages<'a> {
         if from_whole > self.tie + MEMORY_TIE * self.stash_scale * stashes { whole + 1 } else { literal() }
     }
 
-    /// Limit on the stages with which the first layer alone fits in the first stage. Nothing enters that stage.
+    /// Returns the largest number of stages with which the first layer alone fits as the first stage. Nothing enters
+    /// that stage, so with recomputation it stashes nothing.
     pub fn first_layer_depth(&self) -> usize {
         self.deepest_place(0, 1, if self.instance.recompute { 0.0 } else { self.sums.activations[1] })
     }
 
-    /// The shortest transfer between neighbours.
+    /// Returns the time of the shortest transfer between neighbours; 0 for a chain of one layer.
     pub fn least_transfer(&self) -> f64 {
         let least = self.transfer[..self.transfer.len() - 1].iter().copied().fold(f64::INFINITY, f64::min);
         if least.is_finite() { least } else { 0.0 }
@@ -150,7 +153,7 @@ impl<'a> ChainStages<'a> {
         !self.exceeds_memory(first, end, 1, 0.0)
     }
 
-    /// The load of the last stage, which begins at `first`. Nothing leaves it, and it never recomputes.
+    /// Returns the load of the last stage, which begins at `first`. Nothing leaves that stage, and it never recomputes.
     pub fn load_of_last_stage(&self, first: usize) -> f64 {
         let end = self.chain.len();
         let Some(skips) = &self.skips else {
@@ -182,7 +185,8 @@ pub(super) struct StashByEnd<'a> {
 }
 
 impl StashByEnd<'_> {
-    /// The stash of the stage that ends at `end`. Ends must be requested in order, from `first + 1` on.
+    /// Returns the stash per micro-batch of the stage that ends at `end`. Calls must give the ends in order, from
+    /// `first + 1` on.
     pub fn next(&mut self, end: usize) -> f64 {
         if let Some(skips) = &self.stages.skips {
             let entering = skips.into[end - 1].iter().filter(|&&(from, _, _)| from < self.first);
@@ -200,7 +204,8 @@ impl StashByEnd<'_> {
 /// memory at the second place from the end and the largest useful load allow.
 pub(super) struct StageLoadRows {
     loads: Vec<f64>,
-    /// Bytes stashed per micro-batch, beside `loads`; only with recomputation and skip edges, else in closed form.
+    /// Bytes stashed per micro-batch, parallel to `loads`. Filled only with recomputation and skip edges; otherwise a
+    /// closed form gives them.
     stashes: Vec<f64>,
     /// The index at which row `i` would hold the end 0.
     base: Vec<usize>,
@@ -208,15 +213,15 @@ pub(super) struct StageLoadRows {
     pub extent: Vec<usize>,
     /// The largest end still in reach of each row. It shrinks as the place moves away from the end.
     pub reach: Vec<usize>,
-    /// By row, a place at which everything in reach fits.
+    /// For each row, a place at which every end in reach fits.
     depth: Vec<usize>,
 }
 
-/// The first place that a stage of the rows can have, from the end.
+/// The smallest place from the end that a stage of the rows can have.
 const FIRST_PLACE: usize = 2;
 
 impl StageLoadRows {
-    /// `limit`: larger loads are of no use.
+    /// Computes the rows. Loads above `limit` are left out.
     pub fn new(stages: &ChainStages<'_>, limit: f64) -> Self {
         let count = stages.chain.len();
         let paired = stages.skips.is_some() && stages.instance.recompute;
@@ -271,7 +276,8 @@ impl StageLoadRows {
         }
     }
 
-    /// `backward[end]`: the backward pass of the stage `first + 1 .. end`; moved on to `first .. end` here.
+    /// Adds the row of `first` for a chain with skip edges. On entry, `backward[end]` is the time of the backward pass
+    /// of the stage `first + 1 .. end`; on return, that of `first .. end`.
     fn push_skip_row(
         &mut self,
         stages: &ChainStages<'_>,
@@ -321,7 +327,7 @@ impl StageLoadRows {
         self.depth.resize(self.base.len(), FIRST_PLACE);
     }
 
-    /// Bytes that the stage keeps for each micro-batch in flight after the first.
+    /// Returns the bytes that the stage keeps for each micro-batch in flight after the first.
     fn stash_of_stage(&self, stages: &ChainStages<'_>, first: usize, end: usize) -> f64 {
         if !stages.instance.recompute {
             stages.sums.activations[end] - stages.sums.activations[first]
@@ -334,12 +340,12 @@ impl StageLoadRows {
         }
     }
 
-    /// The load of the stage `first..end`; `end` at most the row's `extent`.
+    /// Returns the load of the stage `first..end`. `end` must not exceed the row's `extent`.
     pub fn load_of_stage(&self, first: usize, end: usize) -> f64 {
         self.loads[self.base[first] + end]
     }
 
-    /// Loads of the ends `from..=to` of the row.
+    /// Returns the loads of the ends `from..=to` of a row.
     pub fn loads_between(&self, first: usize, from: usize, to: usize) -> &[f64] {
         let base = self.base[first];
         &self.loads[base + from..=base + to]

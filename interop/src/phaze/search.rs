@@ -1,13 +1,14 @@
 //! The search over tensor widths, and the arithmetic over data-parallel degrees that prunes it.
 //!
-//! PHAZE fills a table over (suffix, devices, stages). Here the only dependence on devices is the number of *narrow*
-//! stages: stages without a tensor-parallel layer, which take one device instead of `t`. This number matters only in a
-//! graph that mixes both kinds of layers. If narrow layers are only at the ends of the chain, no table is needed
-//! ([`super::sweep`]).
+//! PHAZE fills a table over (suffix, devices, stages). Here, the number of *narrow* stages replaces the devices. A
+//! narrow stage has no tensor-parallel layer and takes one device instead of `t`. The number matters only in a graph
+//! that mixes both kinds of layers. If all layers without tensor parallelism are at the ends of the chain, no table is
+//! needed ([`super::sweep`]).
 //!
-//! Other widths, and those that probes do not decide, keep a table ([`super::width`]): a least bottleneck per (suffix,
-//! stages), filled by rising number of stages. Two exact cuts apply. A stage whose load cannot beat the best known time
-//! at any degree is skipped, and the number of stages ends where a bound on the bottleneck leaves no chance.
+//! Other widths, and widths that probes do not decide, keep a table ([`super::width`]) of the least bottleneck per
+//! (suffix, stages), filled by rising number of stages. Two exact rules prune it. A stage is skipped if its load cannot
+//! beat the best known time at any degree. The number of stages stops rising once a bound on the bottleneck proves that
+//! more stages cannot be better.
 
 use super::PhazePlan;
 use super::degrees::{BestPlacement, DataParallelDegrees};
@@ -16,12 +17,12 @@ use super::instance::PhazeInstance;
 use super::sweep::{self, LineWidth};
 use super::width::WidthSearch;
 
-/// The optimum and its time, `None` if no plan fits.
+/// Returns the optimal plan and its time; `None` if no plan fits.
 pub(super) fn find_optimum(instance: &PhazeInstance) -> Option<(f64, PhazePlan)> {
     let degrees = DataParallelDegrees::new(instance);
     let mut best = BestPlacement { time: f64::INFINITY, chain: 0, degree: 0, ranges: Vec::new() };
     let mut lines = Vec::with_capacity(instance.chains.len());
-    // Widths for the table: the single-stage plans of all widths come first.
+    // Widths that need a table. The single-stage plans of all widths come first.
     let mut tables = Vec::new();
     for (index, chain) in instance.chains.iter().enumerate() {
         if let Some(line) = LineWidth::new(instance, chain, index) {
@@ -36,7 +37,7 @@ pub(super) fn find_optimum(instance: &PhazeInstance) -> Option<(f64, PhazePlan)>
     sweep::sweep_widths(&mut lines, &degrees, instance.micro_batches, &mut best);
     let undecided = lines.iter().filter_map(LineWidth::undecided_width);
     tables.extend(undecided.map(|index| WidthSearch::new(instance, &instance.chains[index], index, &degrees)));
-    // The most promising width comes first, because its plan shortens the others.
+    // The most promising width comes first, because its plan prunes the search at the others.
     tables.sort_by(|a, b| a.promise.total_cmp(&b.promise));
     for table in &mut tables {
         table.search_width(&mut best);

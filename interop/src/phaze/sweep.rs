@@ -1,12 +1,12 @@
-//! The exact search over tensor widths of chains that are tensor parallel except at their two ends. It probes limits of
-//! the slowest stage with greedy splits, and needs no table.
+//! The exact search over tensor widths of chains that are tensor parallel except at their two ends. It probes limits on
+//! the load of the slowest stage with greedy splits, and needs no table.
 //!
 //! A *candidate* is a width, a number of stages `s` and a least number of narrow stages, with the degrees that so many
-//! devices allow. (Degrees that fewer narrow stages allow belong to the candidates with fewer.) None of its plans takes
-//! less time than `floor * (m + s - 1) + sync * P(e)` at its best degree. Here `floor` bounds the bottleneck, `m` is
-//! the number of micro-batches, `P(e)` the parameters of the first `e` layers, and `e` the least number of layers that
-//! memory leaves for the first stage. The candidates of a width are taken by rising bound until the bound reaches the
-//! best known time.
+//! devices allow. (Degrees that are possible with fewer narrow stages belong to the candidates with fewer.) None of its
+//! plans takes less time than `floor * (m + s - 1) + sync * P(e)` at its best degree. Here `floor` bounds the
+//! bottleneck, `m` is the number of micro-batches, `P(e)` the parameters of the first `e` layers, and `e` the least
+//! number of layers that memory leaves for the first stage. The candidates of a width are taken by rising bound until
+//! the bound reaches the best known time.
 //!
 //! Within a candidate the end `e` of the first stage rises. A better plan whose first stage ends at `e` has all loads
 //! below `L(e) = max (time - sync * P(e)) / (m + s - 1)` over the degrees. `L` falls as `e` rises and as the best time
@@ -17,15 +17,15 @@
 //! between are skipped. If it succeeds, bisection finds the least bottleneck for this end. A failed probe names the
 //! least limit under which it would do anything else; a successful one has a split whose own bottleneck is the new
 //! upper end (Nicol, "Rectilinear partitioning of irregular data parallel computations", J. Parallel Distrib. Comput.
-//! 23, 1994). So the two ends meet exactly at a load.
+//! 23, 1994). So the two ends of the bisection meet exactly at a load.
 //!
-//! Before the first of these bisections comes one over all ends at once, whose plan is often the best. The greedy split
-//! under a limit has the least end of the first stage of all splits under it, and so the least load there.
+//! The first bisection of a candidate covers all ends at once; its plan is often the best. The greedy split under
+//! a limit has the least end of the first stage among all splits, and therefore the least load of that stage.
 //!
-//! Plans that are better by less than a relative 1e-12 are ignored: that is rounding.
+//! Plans that are better by a fraction of less than 1e-12 are ignored, because such differences are rounding.
 //!
-//! If the probes work on relaxed costs, a split found is evaluated under the true ones. If that leaves a gap below the
-//! best known time, the width is undecided and is left to the table of [`super::width`].
+//! If the probes work on relaxed costs, a split that they find is evaluated under the true costs. If a gap below the
+//! best known time remains, the width is undecided and goes to the table of [`super::width`].
 
 use super::degrees::{BestPlacement, DataParallelDegrees, SAFETY};
 use super::instance::{Chain, PhazeInstance};
@@ -53,16 +53,16 @@ pub(super) struct LineWidth<'a> {
     wide: usize,
     max_devices: usize,
     recompute: bool,
-    /// Limit on narrow stages of a plan, at a width where they save devices.
+    /// The most narrow stages of a plan; 0 at a width where narrow stages save no devices.
     planes: usize,
-    /// Work of the tensor-parallel layers, if all of them must be in wide stages.
+    /// Work of the tensor-parallel layers, which must be in wide stages; 0 if narrow stages save no devices.
     parallel_work: f64,
     /// True if a plan better than the best known may have been missed.
     undecided: bool,
 }
 
 impl<'a> LineWidth<'a> {
-    /// `None` if probes cannot search this width.
+    /// Prepares a width; `None` if probes cannot search it.
     pub fn new(instance: &'a PhazeInstance, chain: &'a Chain, index: usize) -> Option<Self> {
         let line = ProbeChain::new(instance, chain)?;
         let (wide, planes) = if line.prefix == line.len() { (1, 0) } else { (chain.width, line.prefix + line.suffix) };
@@ -71,7 +71,7 @@ impl<'a> LineWidth<'a> {
         Some(Self { index, line, wide, max_devices, recompute, planes, parallel_work, undecided: false })
     }
 
-    /// The index of the width if it must be searched in another way.
+    /// Returns the index of the width if the table must search it; `None` if the probes decided it.
     pub fn undecided_width(&self) -> Option<usize> {
         self.undecided.then_some(self.index)
     }
@@ -89,25 +89,26 @@ impl<'a> LineWidth<'a> {
         }
     }
 
-    /// An estimate of the time per batch.
+    /// Estimates the time per batch: the whole work once per micro-batch of a copy.
     fn estimate_time(&self, micro_batches: usize) -> f64 {
         let copies = (self.max_devices / self.wide).clamp(1, micro_batches);
         self.line.work * micro_batches.div_ceil(copies) as f64
     }
 
-    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or only narrow ones if it has fewer
-    /// stages.
+    /// Returns the devices of one copy of a pipeline with `plane` narrow stages, or with only narrow stages if it has
+    /// fewer than `plane`.
     fn devices_of_pipeline(&self, stages: usize, plane: usize) -> usize {
         let narrow = plane.min(stages);
         self.wide * (stages - narrow) + narrow
     }
 
-    /// Lower bound on the bottleneck of any split into at least two stages, at least `plane` of them narrow: the mean
-    /// load, the dearest layer, and the tensor-parallel work over the wide stages.
+    /// Returns a lower bound on the bottleneck of any split into at least two stages, at least `plane` of them narrow.
+    /// It is the largest of the mean load, the load of the most expensive layer, and the tensor-parallel work per wide
+    /// stage.
     ///
-    /// Every cut costs a transfer before it and one behind it, and every stage has a cut next to it. With recomputation
-    /// the transfer behind may be hidden, but every stage except the last does its forward work twice. The last stage's
-    /// forward work is itself below the bottleneck.
+    /// Every cut costs a transfer in the stage on either side, and every stage has a cut next to it. With
+    /// recomputation, the transfer in the stage before the cut may be hidden, but every stage except the last does its
+    /// forward work twice. The last stage's forward work does not exceed the bottleneck either.
     fn bottleneck_floor(&self, stages: usize, plane: usize) -> f64 {
         let ProbeChain { work, forward, transfer, dearest, .. } = self.line;
         let cuts = (stages - 1) as f64;
@@ -118,18 +119,18 @@ impl<'a> LineWidth<'a> {
         if plane > 0 { floor.max(self.parallel_work / (stages - plane) as f64) } else { floor }
     }
 
-    /// Limit on stages, from the devices and the memory of the first layer.
+    /// Returns the largest number of stages that the devices and the memory of the first layer allow.
     fn most_stages(&self) -> usize {
         let all = (self.max_devices + (self.wide - 1) * self.planes) / self.wide;
         (1..=all.min(self.line.len())).rev().find(|&stages| !self.line.exceeds_memory(0, 1, stages)).unwrap_or(0)
     }
 
-    /// The candidates of this width that may beat `time`.
+    /// Collects the candidates of this width that may beat `time` in `candidates`.
     fn candidates_below(&self, degrees: &DataParallelDegrees, time: f64, candidates: &mut Vec<SweepCandidate>) {
-        // How many of the ascending degrees are possible, by plane; it falls as the stages rise.
+        // By plane, the number of ascending degrees that are possible. It falls as the number of stages rises.
         let mut possible = vec![degrees.degree.len(); self.planes + 1];
-        // The least end of the first stage by memory alone if this number of stages follows, and the length of the last
-        // one.
+        // The least end of the first stage by memory alone, the number of stages behind it, and the length of the stage
+        // that was placed last.
         let (mut end, mut behind, mut length) = (self.line.len(), 0, 1);
         for stages in 2..=self.most_stages() {
             let mut start = 0;
@@ -209,7 +210,7 @@ impl<'a> LineWidth<'a> {
                 ProbeOutcome::Split { bottleneck: rest, .. } if descended => {
                     let bottleneck = own.max(self.refine_bottleneck(target, (own.max(floor), rest), cuts));
                     self.undecided |= self.take_split(target, bottleneck, (range, degrees), cuts, best);
-                    // The bottleneck was the least for this end, at any degree.
+                    // This was the least bottleneck for this end, at any degree.
                     target.end += 1;
                 }
                 ProbeOutcome::Split { bottleneck: rest, .. } => {
@@ -229,8 +230,8 @@ impl<'a> LineWidth<'a> {
         }
     }
 
-    /// Keeps the split found if it is better than the best so far. Returns whether a better one is possible with the
-    /// same target and no lower bottleneck.
+    /// Keeps the split that was found if it is better than the best so far. Returns true if a better plan may still
+    /// exist with the same target and at least this bottleneck.
     fn take_split(
         &self,
         target: ProbeTarget,
@@ -249,8 +250,8 @@ impl<'a> LineWidth<'a> {
         !self.line.exact && cheapest(bottleneck * SAFETY, best.time).is_some()
     }
 
-    /// Lowers the bottleneck of the split found, from `high` to the least one for its target, if that is not below
-    /// `low`.
+    /// Lowers the bottleneck of the split that was found from `high` to the least one for its target, but not below
+    /// `low`. Returns the result.
     fn refine_bottleneck(&self, target: ProbeTarget, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {
             match self.line.probe_split(target, false, low + (high - low) / 2.0, &mut cuts.tried) {
@@ -264,8 +265,8 @@ impl<'a> LineWidth<'a> {
         high
     }
 
-    /// As [`Self::refine_bottleneck`] for the bottleneck of all stages, including the first, which may end at any
-    /// position from the target's to `last`.
+    /// As [`Self::refine_bottleneck`], for the bottleneck of all stages including the first. The first stage may end at
+    /// any position from the target's to `last`.
     fn descend_bottleneck(
         &self,
         target: ProbeTarget,
@@ -294,8 +295,8 @@ impl<'a> LineWidth<'a> {
         high
     }
 
-    /// Looks for a split below a limit whose first stage ends at any position from the target's to `last`. A stuck
-    /// probe names a later end, where the next one starts. The returned limits hold for all of these ends.
+    /// Looks for a split below a limit whose first stage ends at any position from the target's to `last`. A probe that
+    /// fails names a later end, from which the next probe starts. The returned limits hold for all of these ends.
     fn probe_ends(&self, mut target: ProbeTarget, last: usize, limit: f64, cuts: &mut Vec<usize>) -> ProbeOutcome {
         let mut alike = f64::INFINITY;
         loop {
@@ -315,7 +316,7 @@ impl<'a> LineWidth<'a> {
     }
 }
 
-/// First positions of stages, from the last stage to the second one: of the best split found, and of the one being
+/// First positions of the stages from the last to the second one: of the split found so far, and of the one being
 /// tried.
 struct StageCuts {
     found: Vec<usize>,
@@ -323,7 +324,7 @@ struct StageCuts {
 }
 
 impl StageCuts {
-    /// The stages in chain order.
+    /// Returns the stages of the found split in chain order, each as a first position and an exclusive end.
     fn stage_ranges(&self, count: usize) -> Vec<(usize, usize)> {
         let firsts = std::iter::once(0).chain(self.found.iter().rev().copied());
         let ends = self.found.iter().rev().copied().chain(std::iter::once(count));
@@ -331,14 +332,14 @@ impl StageCuts {
     }
 }
 
-/// Keeps the best plan of any width if it is better than the best so far.
+/// Sweeps all widths, and keeps the best plan if it is better than the best so far.
 pub(super) fn sweep_widths(
     widths: &mut [LineWidth<'_>],
     degrees: &DataParallelDegrees,
     micro_batches: usize,
     best: &mut BestPlacement,
 ) {
-    // The most promising width comes first, because its plan shortens the others.
+    // The most promising width comes first, because its plan prunes the search at the others.
     widths.sort_by(|a, b| a.estimate_time(micro_batches).total_cmp(&b.estimate_time(micro_batches)));
     let layers = widths.first().map_or(0, |width| width.line.len());
     let mut cuts = StageCuts { found: Vec::with_capacity(layers), tried: Vec::with_capacity(layers) };

@@ -1,4 +1,5 @@
-//! The exact search at one tensor width: the least bottleneck by suffix of the chain and number of stages.
+//! The exact search at one tensor width, with a table of the least bottleneck by suffix of the chain and number of
+//! stages.
 
 use super::degrees::{BestPlacement, DataParallelDegrees};
 use super::instance::{Chain, PhazeInstance};
@@ -11,15 +12,15 @@ pub(super) struct WidthSearch<'a> {
     index: usize,
     /// End of the longest narrow stage that begins at each position (the position itself if there is none).
     narrow_end: Vec<usize>,
-    /// Limit on narrow stages of a plan, at a width where they save devices.
+    /// The most narrow stages of a plan; 0 at a width where narrow stages save no devices.
     planes: usize,
     /// Devices of a narrow and of a wide stage.
     narrow: usize,
     wide: usize,
-    /// Work of the tensor-parallel layers, all of which are in wide stages.
+    /// Work of the tensor-parallel layers, which are all in wide stages; 0 unless the chain mixes both kinds of layers.
     parallel_work: f64,
     most_stages: usize,
-    /// By number of stages, how many ascending degrees a pipeline can have at most.
+    /// For each number of stages, the number of ascending degrees that a pipeline can have in the last plane.
     ends: Vec<usize>,
     /// Lower bound on the bottleneck of any split, by number of stages; raised by the results of the planes.
     floor: Vec<f64>,
@@ -68,24 +69,25 @@ impl<'a> WidthSearch<'a> {
         search
     }
 
-    /// Devices of one copy of a pipeline with at least `plane` narrow stages, or only narrow ones if it has fewer
-    /// stages.
+    /// Returns the devices of one copy of a pipeline with `plane` narrow stages, or with only narrow stages if it has
+    /// fewer than `plane`.
     fn devices_of_pipeline(&self, stages: usize, plane: usize) -> usize {
         let narrow = plane.min(stages);
         self.wide * (stages - narrow) + self.narrow * narrow
     }
 
-    /// How many degrees a pipeline of so many stages can have in a plane.
+    /// Returns the number of ascending degrees that a pipeline of `stages` stages can have in a plane.
     fn degree_count(&self, stages: usize, plane: usize) -> usize {
         self.degrees.count_up_to(self.stages.instance.max_devices / self.devices_of_pipeline(stages, plane))
     }
 
-    /// The first degree (as an index) that a plane makes possible; the planes before it have all smaller ones.
+    /// Returns the index of the first degree that only this plane makes possible; the planes before it cover the
+    /// smaller degrees.
     fn first_degree(&self, stages: usize, plane: usize) -> usize {
         plane.checked_sub(1).map_or(0, |before| self.degree_count(stages, before))
     }
 
-    /// The largest bottleneck with which `stages` stages could still beat `time` in `plane` or above.
+    /// Returns the largest bottleneck with which `stages` stages could still beat `time` in `plane` or above.
     fn bottleneck_limit(&self, stages: usize, plane: usize, time: f64) -> f64 {
         let range = self.first_degree(stages, plane)..self.ends[stages];
         if time.is_infinite() && !range.is_empty() {
@@ -142,11 +144,11 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Bounds the bottleneck from below by the mean load of a stage and by the dearest layer.
+    /// Sets lower bounds on the bottleneck: the mean load of a stage, and the load of the most expensive layer.
     ///
-    /// Every cut costs a transfer before it and one behind it, and every stage of a split has a cut next to it. With
-    /// recomputation the transfer behind may be hidden, but every stage except the last does its forward work twice.
-    /// The last stage's forward work is itself below the bottleneck.
+    /// Every cut costs a transfer in the stage on either side, and every stage of a split has a cut next to it. With
+    /// recomputation, the transfer in the stage before the cut may be hidden, but every stage except the last does its
+    /// forward work twice. The last stage's forward work does not exceed the bottleneck either.
     fn set_floor(&mut self) {
         let count = self.stages.chain.len();
         let (work, transfer) = (self.stages.compute_time(0, count), self.stages.least_transfer());
@@ -161,7 +163,8 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Raises the bounds of up to `last` stages to the cheapest run of as many layers as the longest stage must have.
+    /// Raises the bounds for up to `last` stages. The longest stage has at least the mean number of layers, so its load
+    /// is at least that of the cheapest run of that many layers.
     fn raise_floor(&mut self, last: usize) {
         let count = self.stages.chain.len();
         let transfer = self.stages.least_transfer();
@@ -177,7 +180,8 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// The largest number of stages, from `from` on, that may still beat `time` in `plane` or above.
+    /// Returns the largest number of stages, at least `from`, that may still beat `time` in `plane` or above; `None` if
+    /// there is none.
     fn last_useful_stage_count(&self, from: usize, plane: usize, time: f64) -> Option<usize> {
         (from..=self.most_stages).rev().find(|&stages| {
             if self.planes > 0 && stages <= plane {
@@ -225,7 +229,7 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Level 1: suffixes of one stage.
+    /// Fills level 1: suffixes of one stage.
     fn fill_last_stages(&self, plane: usize, cut: f64, draft: &mut LevelDraft) {
         let count = self.stages.chain.len();
         for first in (1..count).rev() {
@@ -240,7 +244,7 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// Suffixes with one stage more.
+    /// Fills the next level: suffixes of `stages` stages, from the suffixes with one stage less.
     fn fill_next_level(
         &self,
         stages: usize,
@@ -272,13 +276,13 @@ impl<'a> WidthSearch<'a> {
         }
     }
 
-    /// The plane of a suffix behind the stage `first..end` that puts the whole into `plane`.
+    /// Returns the plane of the suffix behind the stage `first..end`, if the stage and the suffix together are in
+    /// `plane`.
     fn plane_behind(&self, first: usize, end: usize, plane: usize) -> usize {
         if end <= self.narrow_end[first] { plane.saturating_sub(1) } else { plane }
     }
 
-    /// Puts every first stage before the suffixes of `stages - 1` stages. Returns whether that improved on the best
-    /// plan.
+    /// Puts every first stage before the suffixes of `stages - 1` stages. Returns true if that improved the best plan.
     fn complete_plans(
         &mut self,
         stages: usize,
@@ -319,7 +323,8 @@ impl<'a> WidthSearch<'a> {
         improved
     }
 
-    /// The split behind a completion: at each level the first end with the bottleneck recorded there.
+    /// Returns the split of a completion. At each level, it takes the first end that gives the bottleneck recorded
+    /// there.
     fn trace_split(&self, found: &Completion, rows: &StageLoadRows, table: &LevelTable) -> Vec<(usize, usize)> {
         let count = self.stages.chain.len();
         let mut ranges = vec![(0, found.end)];

@@ -1,4 +1,4 @@
-//! Errors besides a graph's own faults.
+//! Errors other than the faults of a graph file.
 
 use step::StepError;
 use thiserror::Error;

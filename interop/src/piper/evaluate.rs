@@ -1,4 +1,4 @@
-//! Piper's objective for a given plan. It verifies the search and is independent of it.
+//! Evaluates Piper's objective for a given plan. The code is independent of the search, and verifies it.
 
 use super::{PiperChoice, PiperInstance, PiperPlan, PiperStage};
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ const ROUNDING: f64 = 1e-12;
 pub struct PiperStageCost {
     /// Seconds per micro-batch.
     pub time_per_sample: f64,
-    /// Its computing part.
+    /// The computing part of that time.
     pub computing: f64,
-    /// Its part for edges that leave or enter the stage.
+    /// The part for edges that leave or enter the stage.
     pub edges: f64,
-    /// Its part for gradients.
+    /// The part for gradients.
     pub gradients: f64,
     /// Bytes of one device.
     pub memory: f64,

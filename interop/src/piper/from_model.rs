@@ -1,4 +1,4 @@
-//! A model on a chip as one of Piper's graphs: a chain of the embedding, the layers and the head.
+//! Writes a model on a chip as one of Piper's graphs: a chain of the embedding, the layers and the head.
 //!
 //! Piper's terms are computed as follows:
 //!
@@ -31,7 +31,7 @@ const COMMUNICATORS: f64 = 3.0;
 const CHOICES: [(&str, ActivationPolicy); 2] =
     [("vanilla", ActivationPolicy::None), ("activation recomp", ActivationPolicy::Full)];
 
-/// A kind of piece at one degree and under one policy.
+/// The costs of a piece (embedding, layer or head) at one tensor-parallel degree and under one policy.
 #[derive(Debug, Clone)]
 struct PiperPiece {
     id: &'static str,
@@ -41,8 +41,8 @@ struct PiperPiece {
     held: f64,
 }
 
-/// The graph of a job with micro-batches of `micro_batch` sequences. Its degrees are those of `tensor`; otherwise all
-/// that the model allows inside one unit of the fabric's innermost tier.
+/// Returns the graph of a job with micro-batches of `micro_batch` sequences. `tensor` gives the tensor-parallel
+/// degrees; without it, the graph has all degrees that the model allows inside one unit of the fabric's innermost tier.
 ///
 /// # Errors
 /// A micro-batch that does not divide the batch, a degree that the model does not allow, or a chip that the cost model
@@ -98,14 +98,14 @@ fn usable_memory(job: &Job<'_>) -> f64 {
     (free / (1.0 + memory.fragmentation)).floor().max(1.0)
 }
 
-/// A model at one degree.
+/// The pieces of a model at one tensor-parallel degree.
 struct PiperDegree {
     embedding: Vec<PiperPiece>,
     layer: Vec<PiperPiece>,
     head: Vec<PiperPiece>,
     /// Bytes between two pieces.
     boundary: f64,
-    /// Time of gathering them, as bytes at the bandwidth.
+    /// Time of gathering these bytes from the devices of a degree, as bytes at the bandwidth.
     sync: f64,
 }
 
@@ -125,7 +125,7 @@ impl PiperDegree {
                     SegmentKind::Layer => (&mut degree.layer, profile.layer, 0),
                     SegmentKind::Head => (&mut degree.head, profile.head, profile.tied_parameters),
                 };
-                // Policies apply to layers; the ends have one choice.
+                // Policies apply to layers; the embedding and the head have one choice.
                 if segment.kind == SegmentKind::Layer || list.is_empty() {
                     let treatment = plan
                         .activations
@@ -165,7 +165,7 @@ impl PiperDegree {
     }
 }
 
-/// A piece. `copied` parameters belong to another piece, and this one keeps a copy.
+/// Makes a piece from a segment's costs. `copied` counts parameters of another piece, of which this piece keeps a copy.
 fn make_piece(
     id: &'static str,
     segment: &Segment,

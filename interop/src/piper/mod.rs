@@ -6,22 +6,22 @@
 //! graph into stages, in an order without backward edges. It gives each stage a degree `t`, a data-parallel degree `d`
 //! that divides the micro-batches of a batch, and each layer a choice.
 //!
-//! These are all of Piper's terms, and no others (`algo.cpp` of msr-fiddle/piper, commit d7fc8cf). For a stage, per
+//! The objective has exactly Piper's terms (`algo.cpp` of msr-fiddle/piper, commit d7fc8cf). For a stage, per
 //! micro-batch ("sample"):
 //!
-//! - computing: the sum of `timePerSample`, over `d`;
-//! - edges that leave or enter the stage: `2 (communicationCost + syncTime)` bytes (forward and backward), over `d` and
-//!   the bandwidth;
-//! - gradients: `4 (d - 1) / d` times `parameterSize`, over the micro-batches of a batch and the bandwidth;
-//! - memory: the sum of `memoryUsageA y + memoryUsageB`, where `y` is the sum of `d` over this stage and those after
-//!   it, over `d`, rounded up.
+//! - computing: the sum of `timePerSample`, divided by `d`;
+//! - edges that leave or enter the stage: `2 (communicationCost + syncTime)` bytes (forward and backward), divided by
+//!   `d` and by the bandwidth;
+//! - gradients: `4 (d - 1) / d` times `parameterSize`, divided by the micro-batches of a batch and by the bandwidth;
+//! - memory: the sum of `memoryUsageA y + memoryUsageB`, where `y` is the sum of `d` over this stage and the stages
+//!   after it, divided by this stage's `d` and rounded up.
 //!
 //! The objective is the time per sample of the slowest stage. At most `maxDevices` devices are used, and the degrees
 //! `d` sum to at most the micro-batches of a batch. Filling and draining the pipeline is not counted.
 //!
 //! [`place_graph`] is exact over all stages, degrees and choices, while Piper's planner chooses recomputation by a
-//! heuristic. It enumerates the suffixes that a cut can leave: one more than the layers of a chain. A graph with too
-//! many of them is refused.
+//! heuristic. It enumerates the suffixes that a cut can leave: n + 1 of them in a chain of n layers. A graph with too
+//! many suffixes is refused.
 
 mod error;
 mod evaluate;
@@ -46,15 +46,15 @@ use std::time::Instant;
 /// One way to run a layer at a tensor-parallel degree (Piper's TMPC). Sizes in bytes of one device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperChoice {
-    /// Its name.
+    /// The name of the choice.
     pub id: String,
     /// Forward and backward pass of one micro-batch, in seconds.
     pub time_per_sample: f64,
-    /// Weights whose gradients the data-parallel ranks exchange.
+    /// Bytes of weights whose gradients the data-parallel ranks exchange.
     pub parameter_bytes: f64,
-    /// Kept per micro-batch in flight.
+    /// Bytes kept per micro-batch in flight.
     pub memory_a: f64,
-    /// Kept once.
+    /// Bytes kept once, regardless of the micro-batches in flight.
     pub memory_b: f64,
     /// Bytes to bring an incoming edge into the layout of the choice, by the layer it comes from.
     pub sync_forward: BTreeMap<i64, f64>,
@@ -65,11 +65,11 @@ pub struct PiperChoice {
 /// A layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperNode {
-    /// Its number.
+    /// The layer's number.
     pub id: i64,
-    /// Its name for people.
+    /// The layer's name for people.
     pub name: Option<String>,
-    /// By tensor-parallel degree, the ways to run it.
+    /// The ways to run the layer, by tensor-parallel degree.
     pub choices: BTreeMap<u32, Vec<PiperChoice>>,
 }
 
@@ -106,7 +106,7 @@ pub struct PiperInstance {
 pub struct PiperStage {
     /// Its layers.
     pub nodes: Vec<i64>,
-    /// Copies of it, each with its share of the micro-batches.
+    /// Copies of the stage, each with its share of the micro-batches.
     #[serde(rename = "dataParallelDegree")]
     pub data_parallel: u32,
     /// Devices of a copy.
@@ -117,7 +117,7 @@ pub struct PiperStage {
     pub choices: BTreeMap<i64, String>,
 }
 
-/// A placement: stages in the order of the data's way.
+/// A placement: the stages in the order of the forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PiperPlan {
     /// The stages.
@@ -125,7 +125,7 @@ pub struct PiperPlan {
 }
 
 impl PiperPlan {
-    /// Devices that it uses.
+    /// Devices that the plan uses.
     #[must_use]
     pub fn device_count(&self) -> u64 {
         self.stages.iter().map(|s| u64::from(s.data_parallel) * u64::from(s.tensor_parallel)).sum()
@@ -135,22 +135,22 @@ impl PiperPlan {
 /// The answer of [`place_graph`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PiperSolution {
-    /// Proven bounds of the time.
+    /// Proven bounds on the time per sample.
     pub status: SolveStatus,
-    /// Seconds per micro-batch of the slowest stage.
+    /// Seconds per micro-batch of the slowest stage; `None` if no plan fits.
     pub time_per_sample: Option<f64>,
-    /// A plan of that time; others may tie with it.
+    /// A plan with that time; `None` if no plan fits. Other plans may tie with it.
     pub plan: Option<PiperPlan>,
     /// The number of suffixes that a cut can leave.
     pub cuts: usize,
-    /// Wall-clock time of the search, without reading the file.
+    /// Wall-clock time of the search in seconds, without reading the file.
     pub solve_seconds: f64,
 }
 
-/// Finds the plan of least time per sample, or proves that none fits.
+/// Finds the plan with the least time per sample, or proves that none fits.
 ///
 /// # Errors
-/// A graph with too many cuts.
+/// A graph with too many cuts or too many possible stages.
 ///
 /// # Examples
 /// ```

@@ -1,4 +1,4 @@
-//! Reading Piper's graph files.
+//! Reads Piper's graph files.
 
 use super::{PiperChoice, PiperEdge, PiperInstance, PiperNode};
 use serde_json::Value;
@@ -13,8 +13,8 @@ const MOST_MICRO_BATCHES: u64 = 1 << 24;
 const LARGEST: f64 = 1e30;
 
 impl PiperInstance {
-    /// True if a JSON text is one of Piper's graphs, valid or not: its layers are a list. PHAZE's are an object by
-    /// tensor width.
+    /// True if a JSON text is one of Piper's graphs, valid or not: its layers are a list. In PHAZE's files, they are an
+    /// object by tensor width.
     #[must_use]
     pub fn is_piper_graph(text: &str) -> bool {
         serde_json::from_str::<Value>(text).is_ok_and(|value| value.get("nodes").is_some_and(Value::is_array))
@@ -81,7 +81,7 @@ fn read_objects<T>(
     list.iter().enumerate().filter_map(&mut read_one).collect()
 }
 
-/// A layer's number.
+/// Reads a layer's number; returns 0 after a fault.
 fn read_layer_number(r: &mut JsonReader, object: &JsonObject<'_>, key: &str) -> i64 {
     let Some(value) = r.value_of_key(object, key) else { return 0 };
     value.as_i64().unwrap_or_else(|| {
@@ -189,7 +189,8 @@ fn check_graph(r: &mut JsonReader, instance: &PiperInstance) {
     if !r.is_sound() {
         return;
     }
-    // Edges come first: a surplus edge would also be reported as missing sync times in every choice of two layers.
+    // Edges are checked first, because a surplus edge would also be reported as missing sync times in every choice of
+    // two layers.
     match find_cycle(instance) {
         Some(ids) => {
             let round: Vec<String> = ids.iter().chain(ids.first()).map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Prepares an instance for the search: the suffixes that a cut can leave, and for each stage its layers in classes of
+//! Prepares an instance for the search: the suffixes that a cut can leave, and the layers of each stage in classes of
 //! equal cost.
 //!
 //! A *suffix* is a set of layers that contains all successors of its layers: the part behind a cut. A stage is the
@@ -13,12 +13,12 @@ pub(super) const MOST_CUTS: usize = 4_096;
 /// Limit on the stages (pairs of suffixes, by degree).
 const MOST_STAGES: usize = 600_000;
 
-/// One option of each layer of a class, on one device.
+/// One option of each layer in a class, with its costs on one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ClassOption {
     /// Seconds per micro-batch of one copy.
     pub time: f64,
-    /// Bytes over the stage's border per micro-batch.
+    /// Bytes that cross the stage's border per micro-batch.
     pub border: f64,
     /// Bytes of weights whose gradients are exchanged.
     pub parameters: f64,
@@ -29,18 +29,19 @@ pub(super) struct ClassOption {
 /// Layers of a stage with equal options.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LayerClass {
-    /// Their number.
+    /// Number of layers in the class.
     pub count: u32,
-    /// Their options, in the order of the layers' choices.
+    /// The options, in the order of the layers' choices.
     pub options: Vec<ClassOption>,
 }
 
-/// A stage from one suffix down to a smaller one.
+/// A stage: the layers of one suffix that are not in a smaller one.
 #[derive(Debug, Clone)]
 pub(super) struct SuffixStages {
     /// The smaller suffix.
     pub rest: usize,
-    /// By degree, its classes. Degrees that a layer lacks, or that fit no device, are left out.
+    /// The stage's classes by tensor-parallel degree. Degrees that a layer lacks, or at which the stage does not fit a
+    /// device, are left out.
     pub widths: Vec<(u32, Vec<LayerClass>)>,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct PreparedGraph<'a> {
     pub degrees: Vec<u32>,
     /// Limit on the copies of stages: the micro-batches or the devices, whichever is less.
     pub most_copies: u32,
-    /// By layer, its predecessors with the edges' bytes; and its successors.
+    /// The predecessors of each layer, and its successors, with the bytes of the edges.
     before: Vec<Vec<(usize, f64)>>,
     behind: Vec<Vec<(usize, f64)>>,
 }
@@ -68,7 +69,7 @@ fn has_layer(set: &LayerSet, layer: usize) -> bool {
     set[layer / 64] >> (layer % 64) & 1 == 1
 }
 
-/// The layers of `set` that are not in `less`.
+/// Returns the layers of `set` that are not in `less`.
 pub(super) fn layers_without(set: &LayerSet, less: &LayerSet) -> Vec<usize> {
     let bits =
         |(word, left): (usize, u64)| (0..64).filter(move |bit| left >> bit & 1 == 1).map(move |bit| word * 64 + bit);
@@ -120,7 +121,7 @@ impl<'a> PreparedGraph<'a> {
         stages
     }
 
-    /// The layers' options at a degree, with equal layers gathered; `None` if a layer has no option.
+    /// Returns the layers in classes of equal options at degree `t`; `None` if a layer has no option.
     fn layer_classes(&self, layers: &[usize], t: u32, set: &LayerSet, rest: &LayerSet) -> Option<Vec<LayerClass>> {
         let mut classes: Vec<LayerClass> = Vec::new();
         for &layer in layers {
@@ -133,7 +134,7 @@ impl<'a> PreparedGraph<'a> {
         Some(classes)
     }
 
-    /// The options of a layer in the stage between two suffixes.
+    /// Returns the options of a layer in the stage between two suffixes; `None` if it has none at degree `t`.
     pub fn options_of_layer(&self, layer: usize, t: u32, set: &LayerSet, rest: &LayerSet) -> Option<Vec<ClassOption>> {
         let choices = self.instance.nodes[layer].choices.get(&t).filter(|choices| !choices.is_empty())?;
         let id = |other: usize| self.instance.nodes[other].id;
@@ -160,7 +161,7 @@ impl<'a> PreparedGraph<'a> {
         least_stage_memory(classes, 1.0) <= self.instance.max_memory_per_device
     }
 
-    /// Why no plan fits.
+    /// Explains why no plan fits.
     pub fn explain_infeasible(&self) -> String {
         let limit = self.instance.max_memory_per_device;
         let least = |choices: &BTreeMap<u32, Vec<PiperChoice>>| {
@@ -184,7 +185,7 @@ impl<'a> PreparedGraph<'a> {
     }
 }
 
-/// The least memory of a stage with `in_flight` micro-batches.
+/// Returns the least memory, in bytes, of a stage with `in_flight` micro-batches in flight.
 pub(super) fn least_stage_memory(classes: &[LayerClass], in_flight: f64) -> f64 {
     let of = |option: &ClassOption| option.memory.0 * in_flight + option.memory.1;
     classes
@@ -193,7 +194,7 @@ pub(super) fn least_stage_memory(classes: &[LayerClass], in_flight: f64) -> f64 
         .sum()
 }
 
-/// All suffixes of a graph, ascending by size.
+/// Returns all suffixes of a graph, ascending by size. Fails if there are more than [`MOST_CUTS`].
 fn all_suffixes(
     n: usize,
     before: &[Vec<(usize, f64)>],

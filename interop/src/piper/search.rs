@@ -1,45 +1,46 @@
 //! The exact search.
 //!
-//! A time is *reachable* if some plan's slowest stage takes at most that long. For a given time, [`plan_within_limit`]
-//! decides that stage by stage, from the last. For each suffix it keeps the unbeaten pairs of copies and devices used,
-//! because fewer of either never hurt the stages before (fewer copies mean fewer micro-batches in flight, hence less
-//! memory). A stage in front of a suffix may have as many micro-batches in flight as its fastest choices within the
-//! time allow. Bisection then encloses the least reachable time: the upper end is the time of a known plan, the lower
-//! end is not reachable.
+//! A time is *reachable* if some plan's slowest stage takes at most that long. [`plan_within_limit`] decides if a given
+//! time is reachable, stage by stage from the last. For each suffix, it keeps the Pareto-optimal pairs of copies and
+//! devices. Fewer of either never hurt the stages before, because fewer copies mean fewer micro-batches in flight and
+//! therefore less memory. A stage in front of a suffix may have as many micro-batches in flight as its fastest choices
+//! within the time allow. Bisection then encloses the least reachable time: the upper end is the time of a known plan,
+//! the lower end is not reachable.
 
 use super::prepared::{PreparedGraph, layers_without};
 use super::stage::{StageContext, fastest_stage, most_in_flight};
 use super::{PiperPlan, PiperStage, evaluate_piper_plan};
 use std::collections::BTreeMap;
 
-/// The enclosure is closed at this relative width: [`SolveStatus`](sim::status::SolveStatus) calls 1e-9 optimal.
+/// The bisection ends at this relative width between the bounds: [`SolveStatus`](sim::status::SolveStatus) calls 1e-9
+/// optimal.
 const CLOSED: f64 = 5e-10;
 
-/// How often the first time is raised by half before every time is allowed.
+/// Most times that the first time is raised by half before every time is allowed.
 const TRIES: usize = 12;
 
 /// The answer of the search.
 pub(super) struct PiperPlacement {
-    /// The best plan.
+    /// The best plan; `None` if no plan fits.
     pub best: Option<PiperPlan>,
     /// Lower bound on the time of any plan.
     pub lower_bound: f64,
 }
 
-/// An unbeaten placement of a suffix.
+/// A Pareto-optimal placement of a suffix, in copies and devices.
 #[derive(Debug, Clone, Copy)]
 struct SuffixPlacement {
-    /// Copies of its stages.
+    /// Sum of the copies of its stages.
     copies: u32,
     devices: u32,
-    /// Its first stage: the suffix behind it, the placement of that suffix, the degrees.
+    /// The first stage: the suffix behind it, the placement of that suffix, and the degrees of the stage.
     rest: u32,
     then: u32,
     t: u32,
     d: u32,
 }
 
-/// The plan with the least time.
+/// Finds the plan with the least time, and a lower bound on that time.
 pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     // Times well above the optimum admit far more stages, so the search comes from below.
     let (mut tried, mut first) = (least_time_by_work(prepared), None);
@@ -56,13 +57,13 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     let mut upper = evaluate_piper_plan(prepared.instance, &best).time_per_sample;
     let mut lower = least_time_by_work(prepared).min(upper);
     while upper - lower > CLOSED * upper {
-        // The last step tests just below the known plan, which is often the best already.
+        // Once the bounds are close, the step tests just below the known plan, which is often the best already.
         let middle =
             if upper - lower < 1e-4 * upper { upper * (1.0 - CLOSED / 2.0) } else { lower + (upper - lower) / 2.0 };
         match plan_within_limit(prepared, middle, false) {
             Some(plan) => {
                 let time = evaluate_piper_plan(prepared.instance, &plan).time_per_sample;
-                // A sum in another order may differ in its last digits.
+                // A sum in another order may differ in its last digits, so the bound falls by at least a small step.
                 upper = time.min(upper * (1.0 - CLOSED / 4.0));
                 best = plan;
             }
@@ -70,7 +71,7 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
         }
     }
     let upper = evaluate_piper_plan(prepared.instance, &best).time_per_sample;
-    // Stages with too many choices were taken as not fitting. The bound must hold with them.
+    // Stages with too many choices counted as not fitting. The bound must hold with these stages too.
     let mut bound = lower.min(upper);
     if plan_within_limit(prepared, bound * (1.0 - CLOSED), true).is_some() {
         let mut below = least_time_by_work(prepared).min(bound);
@@ -83,7 +84,8 @@ pub(super) fn find_optimum(prepared: &PreparedGraph<'_>) -> PiperPlacement {
     PiperPlacement { best: Some(best), lower_bound: bound }
 }
 
-/// Lower bound on the time of any plan: all devices only compute, each layer at its cheapest degree.
+/// Returns a lower bound on the time of any plan: all devices share the work, and each layer runs at its cheapest
+/// degree.
 fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
     let instance = prepared.instance;
     let work = |choices: &BTreeMap<u32, Vec<super::PiperChoice>>| {
@@ -95,7 +97,8 @@ fn least_time_by_work(prepared: &PreparedGraph<'_>) -> f64 {
     instance.nodes.iter().map(|node| work(&node.choices)).sum::<f64>() / f64::from(instance.max_devices)
 }
 
-/// A plan whose stages all take at most `limit`; `None` if there is none.
+/// Returns a plan whose stages all take at most `limit` seconds; `None` if there is none. `optimistic` decides how
+/// stages with too many choices count ([`StageContext`]).
 fn plan_within_limit(prepared: &PreparedGraph<'_>, limit: f64, optimistic: bool) -> Option<PiperPlan> {
     let instance = prepared.instance;
     let (devices, most) = (instance.max_devices, prepared.most_copies as usize);
@@ -157,7 +160,7 @@ fn stage_context(prepared: &PreparedGraph<'_>, copies: u32, optimistic: bool) ->
     }
 }
 
-/// The plan of the first complete placement, each stage with its fastest choices.
+/// Returns the plan of the first complete placement, with the fastest choices in each stage.
 fn trace_plan(prepared: &PreparedGraph<'_>, ways: &[Vec<SuffixPlacement>]) -> PiperPlan {
     let mut stages = Vec::new();
     let (mut suffix, mut at) = (ways.len() - 1, 0_usize);

@@ -1,13 +1,13 @@
-//! Solves one stage exactly: which choice each of its layers takes.
+//! Solves one stage exactly: selects a choice for each of its layers.
 //!
 //! Layers of a class are equal, so only the number of layers per option matters. Classes are added one after the other.
-//! Among all partial solutions, only those are kept that no other beats in time and memory and that can still end
-//! within both limits. At the end, the fastest one is the exact solution of the multiple-choice knapsack.
+//! Partial solutions are kept only if they are Pareto-optimal in time and memory, and can still end within both limits.
+//! At the end, the fastest one is the exact solution of the multiple-choice knapsack.
 
 use super::prepared::{ClassOption, LayerClass, least_stage_memory};
 
-/// Limit on partial solutions. Equal layers make few. A stage with more is decided by bounds only, and the answer says
-/// so.
+/// Limit on partial solutions. Equal layers make few. A stage with more is not solved exactly, and widens the bounds of
+/// the answer.
 const MOST_WAYS: usize = 50_000;
 
 /// Constants of every stage.
@@ -42,7 +42,7 @@ pub(super) struct FastestStage {
     pub time: f64,
     /// Per class, how many of its layers take each option.
     pub taken: Vec<Vec<u32>>,
-    /// True if it is exact.
+    /// True if the solution is exact.
     pub exact: bool,
 }
 
@@ -56,7 +56,8 @@ struct Partial {
     split: u32,
 }
 
-/// The fastest solution with `in_flight` micro-batches in memory and at most `limit` seconds; `None` if there is none.
+/// Returns the fastest solution with `in_flight` micro-batches in memory and at most `limit` seconds; `None` if there
+/// is none. With too many partial solutions, [`StageContext::optimistic`] decides the result.
 pub(super) fn fastest_stage(
     classes: &[LayerClass],
     setting: &StageContext,
@@ -100,11 +101,11 @@ pub(super) fn fastest_stage(
     }
 }
 
-/// More partial solutions than the limit.
+/// The error of more partial solutions than the limit.
 pub(super) struct TooManyChoices;
 
-/// The largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most `limit`
-/// seconds; 0 if none. More in flight never take less memory, so all smaller numbers fit too.
+/// Returns the largest number of micro-batches in flight, up to `most`, with which the stage fits and takes at most
+/// `limit` seconds; 0 if none. More in flight never take less memory, so all smaller numbers fit too.
 pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, limit: f64, most: u32) -> u32 {
     let least_time: f64 =
         classes.iter().map(|class| least_of_class(class, &|way| setting.seconds_of_option(way))).sum();
@@ -126,7 +127,7 @@ pub(super) fn most_in_flight(classes: &[LayerClass], setting: &StageContext, lim
     fit
 }
 
-/// True if [`fastest_stage`] has an answer, if the least time is within the limit.
+/// True if [`fastest_stage`] has an answer. The caller must know that the least time is within the limit.
 fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, limit: f64) -> bool {
     let memory_of = |way: &ClassOption| way.memory.0 * in_flight + way.memory.1;
     let of_quickest = |class: &LayerClass| {
@@ -134,7 +135,7 @@ fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, li
         let better = |a: (f64, f64), b: (f64, f64)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
         class.options.iter().map(key).fold((f64::INFINITY, f64::INFINITY), better).1 * f64::from(class.count)
     };
-    // The caller knows that the quickest options are within the time. Usually they fit, or nothing does.
+    // The quickest options are within the time. Usually they fit the memory, or nothing does.
     if classes.iter().map(of_quickest).sum::<f64>() <= setting.memory {
         return true;
     }
@@ -144,7 +145,7 @@ fn stage_fits(classes: &[LayerClass], setting: &StageContext, in_flight: f64, li
     fastest_stage(classes, setting, in_flight, limit).is_some()
 }
 
-/// The least of a figure over a class's options, for all its layers.
+/// Returns the least value of a figure over a class's options, times the number of layers.
 fn least_of_class(class: &LayerClass, of: &dyn Fn(&ClassOption) -> f64) -> f64 {
     class.options.iter().map(of).fold(f64::INFINITY, f64::min) * f64::from(class.count)
 }
@@ -204,7 +205,7 @@ fn solve_knapsack(
     Ok(Some(FastestStage { time: best.time, taken, exact: true }))
 }
 
-/// Keeps solutions that no other beats: less time with no more memory.
+/// Keeps the Pareto-optimal solutions in time and memory.
 fn keep_unbeaten(ways: &mut Vec<Partial>) {
     ways.sort_by(|a, b| a.time.total_cmp(&b.time).then(a.memory.total_cmp(&b.memory)));
     let mut least = f64::INFINITY;
@@ -215,7 +216,7 @@ fn keep_unbeaten(ways: &mut Vec<Partial>) {
     });
 }
 
-/// All ways to distribute `count` layers over `options` options.
+/// Returns all ways to distribute `count` layers over `options` options. Fails if there are too many.
 fn compositions(count: u32, options: usize) -> Result<Vec<Vec<u32>>, TooManyChoices> {
     let mut all: Vec<Vec<u32>> = vec![Vec::new()];
     for option in 0..options {

@@ -1,12 +1,12 @@
-//! Writing Piper's graph files.
+//! Writes Piper's graph files.
 
 use super::{PiperChoice, PiperInstance};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 impl PiperInstance {
-    /// The graph in the format of Piper's planner, indented, with a final line break. [`PiperInstance::from_json_str`]
-    /// reads the same instance back.
+    /// Returns the graph in the format of Piper's planner, as indented JSON with a final line break.
+    /// [`PiperInstance::from_json_str`] reads the same instance back.
     #[must_use]
     pub fn to_json_string(&self) -> String {
         let nodes: Vec<Value> = self

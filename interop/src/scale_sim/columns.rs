@@ -1,9 +1,9 @@
-//! A topology's columns, found by the names in its header.
+//! Finds a topology's columns by the names in its header.
 
 use sim::hardware::FileFault;
 use sim::names;
 
-/// A column: its usual name, and SCALE-Sim's other names for it. Case, blanks and punctuation make no difference.
+/// A column: its usual name, and its other names in SCALE-Sim. Case, blanks and punctuation make no difference.
 struct TopologyColumn {
     name: &'static str,
     others: &'static [&'static str],
@@ -41,15 +41,15 @@ const UNNAMED_STRIDE_WIDTH: usize = CONVOLUTION.len() + 1;
 pub(super) enum CellMeaning {
     /// The layer's name.
     Layer,
-    /// The figure at this place of [`TopologyColumns::names_of_figures`].
+    /// The figure whose name is at this place of [`TopologyColumns::names_of_figures`].
     Figure(usize),
-    /// The stride along the width, if it differs.
+    /// The stride along the width, if it differs from the stride along the height.
     StrideWidth,
     /// `N:M`, which SCALE-Sim ignores unless its configuration asks for it.
     Sparsity,
-    /// The header gives it a name that no column has.
+    /// A cell below a name that no column has.
     Unknown(String),
-    /// The header gives it no name.
+    /// A cell below no name.
     Unnamed,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn is_ratio(cell: &str) -> bool {
     cell.contains(':')
 }
 
-/// A name without case, blanks and punctuation.
+/// Returns a name in lower case, without blanks and punctuation.
 fn fold_column_name(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -119,7 +119,7 @@ impl TopologyColumns {
         Self { kind, cells: [CellMeaning::Layer].into_iter().chain(figures).collect() }
     }
 
-    /// The meaning of a header's cells in a topology of a kind.
+    /// Finds the meaning of a header's cells in a topology of `kind`.
     fn name_cells(line: &str, kind: TopologyKind) -> Self {
         let meaning = |cell: &str| {
             if fold_column_name(cell).is_empty() {
@@ -134,7 +134,7 @@ impl TopologyColumns {
             }
         };
         let mut cells: Vec<CellMeaning> = line.split(',').map(str::trim).map(meaning).collect();
-        // Any word may stand above the layers' names.
+        // If no cell is named as the layers' column, an unknown word in the first cell stands above the layers' names.
         let named = cells.contains(&CellMeaning::Layer);
         if let Some(first @ (CellMeaning::Unnamed | CellMeaning::Unknown(_))) = cells.first_mut().filter(|_| !named) {
             *first = CellMeaning::Layer;
@@ -171,7 +171,7 @@ impl TopologyColumns {
         self.cells.contains(wanted)
     }
 
-    /// The meaning of a row's cell. Below no name, `N:M` is sparsity.
+    /// Returns the meaning of a row's cell. A cell `N:M` below no name is sparsity.
     pub(super) fn meaning_of_cell(&self, at: usize, cell: &str) -> &CellMeaning {
         match self.cells.get(at).unwrap_or(&CellMeaning::Unnamed) {
             CellMeaning::Unnamed if is_ratio(cell) => &CellMeaning::Sparsity,
@@ -186,12 +186,12 @@ impl TopologyColumns {
         }
     }
 
-    /// The names of the figures that each row has, in the order in which they are read.
+    /// Returns the names of the figures of each row, in the order in which they are read.
     pub(super) fn names_of_figures(&self) -> impl ExactSizeIterator<Item = &'static str> + use<> {
         figures_of_kind(self.kind).iter().map(|figure| figure.name)
     }
 
-    /// The columns with unknown names, by place.
+    /// Returns the columns with unknown names, each with its place.
     pub(super) fn list_unknown(&self) -> impl Iterator<Item = (usize, &str)> {
         self.cells.iter().enumerate().filter_map(|(at, cell)| match cell {
             CellMeaning::Unknown(name) => Some((at, name.as_str())),
@@ -207,7 +207,7 @@ impl TopologyColumns {
         known.join(", ")
     }
 
-    /// The fault of a column with an unknown name, in which a row has `value`.
+    /// Returns the fault of a column with an unknown name, below which a row has `value`.
     pub(super) fn fault_of_unknown(&self, name: &str, value: &str) -> FileFault {
         let known = self.list_known();
         let (limit, cure) = if BATCH.has_name(name) {

@@ -1,4 +1,4 @@
-//! `*.cfg`: an INI file as Python's `configparser` reads it.
+//! Reads `*.cfg`: an INI file, as Python's `configparser` reads it.
 
 use sim::files::FileError;
 use sim::hardware::{Dataflow, FileFault};
@@ -147,7 +147,7 @@ impl<'a> ScaleSimConfigReader<'a> {
         self.ini.get(&(section.to_owned(), key.to_lowercase())).map(String::as_str)
     }
 
-    /// A whole number from the array's section.
+    /// Reads a size from the array's section as a whole number; adds a fault if it is missing or impossible.
     fn read_size(&mut self, key: &str) -> u64 {
         let path = format!("[{ARRAY}] {key}");
         let Some(text) = self.value_of_key(ARRAY, key) else {

@@ -1,8 +1,8 @@
-//! SCALE-Sim (Samajdar et al., ISPASS 2020; versions 2 and 3): its configuration, its topologies and its compute
-//! report.
+//! SCALE-Sim (Samajdar et al., ISPASS 2020; versions 2 and 3): reads its configuration and its topologies, and writes
+//! its compute report.
 //!
 //! Counts come from [`ArrayProblem::run_stall_free`], for an array that never waits for its SRAMs. SCALE-Sim simulates
-//! the same under `InterfaceBandwidth: CALC`. Stalls under a user-defined bandwidth, sparsity, custom layouts and
+//! such an array under `InterfaceBandwidth: CALC`. Stalls under a user-defined bandwidth, sparsity, custom layouts and
 //! Ramulator traces are not modelled; [`ScaleSimConfig::beyond`] lists the settings that ask for them.
 
 mod columns;
@@ -18,7 +18,7 @@ pub use topology::{TopologyLayer, read_topology};
 use sim::cost::ArrayProblem;
 
 impl ScaleSimConfig {
-    /// The report of one layer.
+    /// Returns the report of one layer.
     #[must_use]
     pub fn run_layer(&self, layer: &TopologyLayer) -> LayerReport {
         let problem = ArrayProblem {

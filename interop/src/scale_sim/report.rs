@@ -1,4 +1,4 @@
-//! `COMPUTE_REPORT.csv`.
+//! Writes `COMPUTE_REPORT.csv`.
 
 use serde::Serialize;
 use sim::cost::{ArrayProblem, ArrayReport};
@@ -18,18 +18,18 @@ pub struct LayerReport {
     pub total_cycles: u64,
     /// Stall cycles: always zero.
     pub stall_cycles: u64,
-    /// Multiplications over units and printed cycles, in percent.
+    /// Multiplications divided by units and by printed cycles, in percent.
     pub overall_utilization_percent: f64,
-    /// Units that hold work, averaged over folds, in percent.
+    /// Share of units that hold work, averaged over folds, in percent.
     pub mapping_efficiency_percent: f64,
-    /// Multiplications over units and the cycles of a fold, averaged over folds, in percent.
+    /// Multiplications divided by units and by the cycles of a fold, averaged over folds, in percent.
     pub compute_utilization_percent: f64,
     /// The array's counts.
     pub array: ArrayReport,
 }
 
 impl LayerReport {
-    /// SCALE-Sim's figures for a product on one array.
+    /// Returns SCALE-Sim's figures for a product on one array.
     #[must_use]
     pub fn new(problem: &ArrayProblem) -> Self {
         let array = problem.run_stall_free();
@@ -38,7 +38,7 @@ impl LayerReport {
         let products = problem.m as f64 * problem.n as f64 * problem.k as f64;
         let units = rows as f64 * columns as f64;
         let per_fold = array.cycles as f64 / array.folds.max(1) as f64;
-        // SCALE-Sim counts the skew of the columns once more in a fold of a stationary operand.
+        // With a stationary operand, SCALE-Sim counts the skew of the columns once more per fold.
         let (streamed, skew) = match problem.dataflow {
             Dataflow::OutputStationary => (problem.k, 0.0),
             Dataflow::WeightStationary => (problem.m, columns as f64 - 1.0),

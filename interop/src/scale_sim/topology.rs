@@ -1,12 +1,12 @@
-//! `*.csv`: the layers, as convolutions or as matrix products.
+//! Reads `*.csv`: the layers, as convolutions or as matrix products.
 
 use super::columns::{CellMeaning, TopologyColumns, TopologyKind, is_ratio};
 use serde::Serialize;
 use sim::files::FileError;
 use sim::hardware::FileFault;
 
-/// A layer as the product (m, k) x (k, n) on the array. A convolution has a row per output pixel and a column per
-/// filter, and contracts its window (im2col).
+/// A layer as the product (m, k) x (k, n) on the array. A convolution has one row per output pixel and one column per
+/// filter, and contracts over its window (im2col).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TopologyLayer {
     /// Its name in the topology.
@@ -30,12 +30,12 @@ const MOST_CHANNELS: u64 = 1 << 16;
 /// kind, unless `kind` does (SCALE-Sim's `-i`). Under a given kind the first line may lack names; then columns have
 /// their usual order. A layer with `DP` in its name is a depth-wise convolution: one product per channel, named as in
 /// SCALE-Sim. Accepted variations are the columns' order, a trailing comma, empty lines, a ninth column with the stride
-/// along the width, and a column `N:M`. The latter is sparsity, which SCALE-Sim ignores unless its configuration asks
-/// for it.
+/// along the width, and a column `N:M`. A column `N:M` is sparsity, which SCALE-Sim ignores unless its configuration
+/// asks for it.
 ///
 /// # Errors
-/// A header of neither kind, one that lacks a column, a column of another name that is not empty, or rows with missing
-/// or impossible figures; all of them are listed by line and column.
+/// A header of neither kind or without a needed column, a column with an unknown name that is not empty, or rows with
+/// missing or impossible figures. All faults are listed by line and column.
 pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Result<Vec<TopologyLayer>, FileError> {
     let mut faults = Vec::new();
     let mut layers = Vec::new();
@@ -63,7 +63,7 @@ pub fn read_topology(text: &str, file: &str, kind: Option<TopologyKind>) -> Resu
     if faults.is_empty() { Ok(layers) } else { Err(FileError { file: file.to_owned(), faults }) }
 }
 
-/// One line; its faults are added to the file's.
+/// One line of the file. Its faults are added to the file's faults.
 struct TopologyRow<'a, 'f> {
     line: usize,
     columns: &'a TopologyColumns,
@@ -84,13 +84,13 @@ impl<'a, 'f> TopologyRow<'a, 'f> {
         self.faults.push(FileFault::new(format!("line {}, {column}", self.line), value, limit, cure));
     }
 
-    /// The cells below unknown names, by place, that are not empty.
+    /// Returns the cells below unknown names that are not empty, each with its place.
     fn list_unknown_figures(&self) -> Vec<(usize, &'a str)> {
         let cell = |at: usize| self.cells.get(at).copied().filter(|cell| !cell.is_empty());
         self.columns.list_unknown().filter_map(|(at, _)| Some((at, cell(at)?))).collect()
     }
 
-    /// The first cell with a meaning; `None` if the row has none.
+    /// Returns the first cell with a given meaning; `None` if the row has none.
     fn cell_with_meaning(&self, meaning: &CellMeaning) -> Option<&'a str> {
         let has = |(at, cell): &(usize, &&str)| self.columns.meaning_of_cell(*at, cell) == meaning;
         self.cells.iter().enumerate().find(has).map(|(_, cell)| *cell)
@@ -120,7 +120,7 @@ impl<'a, 'f> TopologyRow<'a, 'f> {
         true
     }
 
-    /// The figures after the name; `None` if one is wrong.
+    /// Reads the figures of the row; `None` if one is wrong.
     fn read_figures<const N: usize>(&mut self) -> Option<[u64; N]> {
         if !self.has_sound_length() {
             return None;

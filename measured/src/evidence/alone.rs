@@ -1,14 +1,14 @@
-//! The confidence in the predicted time of a kernel or a collective that runs alone: its 90 % interval, and whether
-//! similar ones were measured.
+//! The confidence in the predicted time of a kernel or a collective that runs alone: its 90 % interval, and a grade
+//! that tells whether similar ones were measured.
 //!
 //! A carried table has the errors (`measured/reference/residuals_alone.csv`, made by `coplace validate --held-out`).
-//! Each measured row has two errors: with its fold held out of the fit of its chip or fabric, and with its whole chip
-//! or kind held out.
+//! Each measured row has two errors: one with its fold held out of the fit of its chip or fabric, and one with its
+//! whole chip or kind held out.
 //!
-//! An interval consists of quantiles of the errors of rows with similar times (conformal: of n errors the one of rank
-//! (n + 1) q). The rows are on the same chip if enough are measured there; otherwise they are on others. Errors of rows
-//! that were measured together are correlated. The rows of one data set weigh the root of their number, so that a large
-//! set does not dominate.
+//! The ends of an interval are quantiles of the errors of rows with similar times (conformal: of n errors, the one of
+//! rank (n + 1) q). The rows are on the same chip if enough are measured there; otherwise also on other chips. Errors
+//! of rows that were measured together are correlated. So the rows of one data set together weigh the root of their
+//! number, and a large set does not dominate.
 
 use super::Grade;
 use super::interval::{CONFIDENCE, PredictionInterval};
@@ -20,10 +20,11 @@ use std::sync::OnceLock;
 /// The carried table.
 const CARRIED: &str = include_str!("../../reference/residuals_alone.csv");
 
-/// Fewest errors for quantiles of 5 and 95 % of one more. With 19 errors these are the smallest and the largest.
+/// Fewest errors that give the 5 % and 95 % quantiles of one more error. With 19 errors, these are the smallest and the
+/// largest.
 const LEAST: usize = 19;
-/// Number of rows whose errors make an interval: those with the nearest times. It is small enough that launches are not
-/// judged by kernels that fill the chip.
+/// Number of rows whose errors make an interval: those with the nearest times. It is small, so that kernels that fill
+/// the chip do not judge launches.
 const NEIGHBOURS: usize = 40;
 
 /// The kinds of work that run alone.
@@ -41,7 +42,7 @@ pub enum RunsAlone {
 pub struct AloneFacts {
     /// The kind of work.
     pub what: RunsAlone,
-    /// The chip; for a collective with its fabric.
+    /// The chip; for a collective, with its fabric.
     pub place: String,
     /// The kernel with its type and clock, or the kind of collective.
     pub kind: String,
@@ -54,19 +55,19 @@ pub struct AloneRow {
     pub what: RunsAlone,
     /// The data set.
     pub dataset: String,
-    /// Its id.
+    /// The row's id.
     pub id: String,
     /// As [`AloneFacts::place`].
     pub place: String,
     /// As [`AloneFacts::kind`].
     pub kind: String,
-    /// The fold of the row when rows are held out.
+    /// The fold of the row, if rows are held out.
     pub part: usize,
     /// The predicted time with the built-in scalars, in microseconds.
     pub predicted_us: f64,
     /// ln(measured / predicted) with its fold of the rows held out.
     pub rows: Option<f64>,
-    /// The same with the whole chip held out; for a collective with its kind held out.
+    /// The same error with the whole chip held out; for a collective, with its kind held out.
     pub apart: Option<f64>,
 }
 
@@ -76,17 +77,17 @@ impl AloneRow {
     }
 }
 
-/// The error of a row that judges a prediction, if there is one.
+/// Gives the error with which a row judges a prediction; `None` if the row does not count.
 type ErrorPool<'a> = dyn Fn(&AloneRow) -> Option<f64> + 'a;
 
-/// The held-out rows, both of fits and of the errors that make intervals.
+/// The rows that are held out, both of the fit and of the errors that make intervals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AloneHeldOut {
     /// A fold of the rows.
     Rows,
     /// For kernels: all rows of the chip.
     Chip,
-    /// For collectives: all rows of the kind. No other fabric informs about them.
+    /// For collectives: all rows of the kind. Other fabrics give no information about them.
     Kind,
 }
 
@@ -134,11 +135,11 @@ impl AloneResiduals {
     #[must_use]
     pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<AloneResiduals> = OnceLock::new();
-        // A test ensures that the table can be read. Otherwise nothing is known.
+        // A test ensures that the table can be read. If it could not, the table would be empty.
         TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 
-    /// True if the first column is that of a table of errors of work that runs alone.
+    /// Returns whether a text is a table of errors of work that runs alone, by its first column.
     #[must_use]
     pub fn is_table(text: &str) -> bool {
         text.starts_with("what,")
@@ -147,7 +148,7 @@ impl AloneResiduals {
     /// Reads a table.
     ///
     /// # Errors
-    /// Missing columns; a cell that is no number.
+    /// Missing columns, or a cell that is not a number.
     pub fn parse_csv(text: &str) -> Result<Self, ResidualTableError> {
         let wrong = |why: csv::Error| ResidualTableError {
             line: why.position().map_or(1, |at| usize::try_from(at.line()).unwrap_or(usize::MAX)),
@@ -158,7 +159,7 @@ impl AloneResiduals {
         })
     }
 
-    /// The grade and the interval of a prediction; `None` if no related work was measured.
+    /// Returns the grade and the interval of a prediction; `None` if no related work was measured.
     #[must_use]
     pub fn judge_prediction(&self, facts: &AloneFacts, predicted_us: f64) -> Option<(Grade, PredictionInterval)> {
         let here = |row: &&AloneRow| row.place == facts.place && row.kind == facts.kind;
@@ -173,7 +174,7 @@ impl AloneResiduals {
         interval.map(|interval| (grade, interval))
     }
 
-    /// The interval from the rows that `known` selects.
+    /// Returns the interval from the rows that `known` selects; `None` if too few of them are related.
     fn interval_of_rows(
         &self,
         facts: &AloneFacts,
@@ -183,7 +184,7 @@ impl AloneResiduals {
         let kind = |row: &AloneRow| row.what == facts.what && row.kind == facts.kind;
         let pools: [&ErrorPool<'_>; 3] = [
             &|row| row.rows.filter(|_| kind(row) && row.place == facts.place),
-            // These are too few; errors on other chips count with them.
+            // If the rows on this chip are too few, rows of the kind on other chips count too.
             &|row| if row.place == facts.place { row.rows } else { row.apart }.filter(|_| kind(row)),
             &|row| row.apart.filter(|_| row.what == facts.what),
         ];
@@ -202,7 +203,8 @@ impl AloneResiduals {
         pools.into_iter().map(errors).find(|errors| errors.len() >= LEAST).map(interval_of_errors)
     }
 
-    /// The coverage of every data set: with a fold of the rows held out, and with the chip or the kind held out.
+    /// Returns the coverage of every data set with at least 19 judged rows: with a fold of the rows held out, and with
+    /// the chip or the kind held out.
     #[must_use]
     pub fn coverage_by_data_set(&self) -> Vec<AloneCoverage> {
         let mut sets: Vec<(&str, RunsAlone)> = self.rows.iter().map(|row| (row.dataset.as_str(), row.what)).collect();
@@ -223,7 +225,8 @@ impl AloneResiduals {
         found
     }
 
-    /// The error of a row, and its interval from the rows that were not held out with it.
+    /// Returns the error of a row, and its interval from the rows that were not held out with it; `None` without
+    /// either.
     fn hold_out_row(&self, row: &AloneRow, held_out: AloneHeldOut) -> Option<(f64, PredictionInterval)> {
         let together = |other: &AloneRow| {
             other.place == row.place
@@ -258,18 +261,19 @@ fn summarize_coverage(
     }
 }
 
-/// The errors of rows with weights. The rows of one data set together weigh the root of their number.
+/// Returns (error, weight) of the rows. The rows of one data set together weigh the root of their number.
 fn weigh_errors(near: &[(f64, f64, &str)]) -> Vec<(f64, f64)> {
     let count = |dataset: &str| near.iter().filter(|(.., other)| *other == dataset).count() as f64;
     near.iter().map(|(_, error, dataset)| (*error, count(dataset).sqrt().recip())).collect()
 }
 
-/// The interval that holds one more weighted error with [`CONFIDENCE`]. It contains the prediction.
+/// Returns the interval that contains one more error with [`CONFIDENCE`], from weighted errors. It contains the
+/// prediction.
 fn interval_of_errors(mut errors: Vec<(f64, f64)>) -> PredictionInterval {
     errors.sort_by(|a, b| a.0.total_cmp(&b.0));
     let sum: f64 = errors.iter().map(|(_, weight)| weight).sum();
     let one_more = errors.iter().map(|(_, weight)| weight * weight).sum::<f64>() / sum;
-    // Slightly more, because 40 times 0.05 is below 2 in floating point.
+    // Slightly larger, because 40 times 0.05 is below 2 in floating point.
     let tail = (sum + one_more) * (1.0 - CONFIDENCE) / 2.0 * (1.0 + 1e-9);
     let end = |from: &mut dyn Iterator<Item = &(f64, f64)>| {
         let (mut found, mut passed) = (None, 0.0);

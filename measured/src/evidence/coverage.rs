@@ -1,4 +1,4 @@
-//! The coverage of intervals on held-out rows, and the regret of choosing by their bad end.
+//! The coverage of intervals on held-out rows, and the regret of choosing plans by the upper end of their intervals.
 
 use super::interval::PredictionInterval;
 use super::ratio::{PairedRuns, paired_runs};
@@ -28,19 +28,19 @@ pub struct IntervalCoverage {
     pub width: f64,
     /// Groups of six or more competing plans (equal model, chips and batch).
     pub groups: usize,
-    /// Mean regret of the plan that is predicted fastest, and of the plan with the smallest bad end of its interval;
+    /// Mean regret of the plan that is predicted fastest, and of the plan whose interval has the lowest upper end;
     /// `None` without groups.
     pub regret: Option<[f64; 2]>,
 }
 
-/// A row with its interval, both with its fold held out.
+/// A row with its error and its interval, both with its fold held out.
 struct JudgedRow<'a> {
     row: &'a ResidualRow,
     error: f64,
     interval: PredictionInterval,
 }
 
-/// The coverage of every data set with fifteen or more rows.
+/// Returns the coverage of every data set with fifteen or more rows, by quantity and scheme.
 #[must_use]
 pub fn coverage_by_data_set(table: &ResidualTable) -> Vec<IntervalCoverage> {
     let mut found = Vec::new();
@@ -62,8 +62,8 @@ pub fn coverage_by_data_set(table: &ResidualTable) -> Vec<IntervalCoverage> {
     found
 }
 
-/// The interval of a row, from the rows that were not held out with it. `None` if all rows of its stack are in one
-/// fold.
+/// Returns a row with its interval from the rows that were not held out with it; `None` if the row has no error under
+/// the scheme.
 fn judge_row<'a>(
     table: &ResidualTable,
     quantity: PredictedQuantity,
@@ -110,7 +110,7 @@ fn summarize_coverage(
     }
 }
 
-/// The mean regret of choosing by the predicted time, and by the end of the interval.
+/// Returns the regret of choosing by the predicted time, and of choosing by the upper end of the interval.
 fn mean_regrets(plans: &[&JudgedRow<'_>]) -> [f64; 2] {
     let predicted = |j: &JudgedRow<'_>| j.row.measured * (-j.error).exp();
     let best = plans.iter().map(|j| j.row.measured).fold(f64::INFINITY, f64::min);
@@ -121,7 +121,8 @@ fn mean_regrets(plans: &[&JudgedRow<'_>]) -> [f64; 2] {
     [chosen(&|j| predicted(j)), chosen(&|j| predicted(j) * j.interval.high)]
 }
 
-/// Most pairs of one job on two clusters that count: jobs with hundreds of plans must not outweigh the others.
+/// Largest number of pairs of one job on two clusters that count. Jobs with hundreds of plans must not outweigh the
+/// others.
 const PAIRS_OF_A_JOB: usize = 10;
 
 /// The coverage of intervals of ratios of measured steps, with something held out.
@@ -131,23 +132,23 @@ pub struct RatioCoverage {
     pub kind: PairKind,
     /// The held-out rows, both of the scalars and of the pairs that make intervals.
     pub scheme: HoldOutScheme,
-    /// Jobs, on two clusters each.
+    /// Number of jobs, counted once per pair of clusters that ran the job.
     pub jobs: usize,
-    /// Pairs, at most ten of a job.
+    /// Number of pairs, at most ten per job.
     pub pairs: usize,
     /// Fraction of the pairs whose measured ratio lies in the interval.
     pub covered: f64,
     /// Median width of the interval relative to the predicted ratio.
     pub width: f64,
-    /// The same if the errors of the two steps shared nothing.
+    /// The median width if the errors of the two steps were independent.
     pub width_apart: f64,
-    /// Fraction of the pairs whose interval does not hold 1: the faster one is called.
+    /// Fraction of the pairs whose interval does not contain 1, so that the faster run is called.
     pub called: f64,
-    /// Fraction of the called pairs whose faster one is the measured one; `None` if none is called.
+    /// Fraction of the called pairs whose called run was also measured as the faster one; `None` if no pair is called.
     pub right: Option<f64>,
 }
 
-/// A pair with its interval, both held out.
+/// A pair with its error and its intervals, with the runs' folds held out.
 struct JudgedPair {
     /// ln of the measured over the predicted ratio.
     error: f64,
@@ -157,8 +158,8 @@ struct JudgedPair {
     apart: PredictionInterval,
 }
 
-/// The coverage of ratios of measured steps by what the pairs differ in. Models, chips and software are held out: of
-/// plans models and software, of chips the two chips too.
+/// Returns the coverage of ratios of measured steps, by the difference between the runs of a pair. Models and software
+/// are held out in turn. For pairs on two chips, the chips are held out too.
 #[must_use]
 pub fn coverage_of_ratios(table: &ResidualTable) -> Vec<RatioCoverage> {
     let quantity = PredictedQuantity::StepTime;
@@ -193,7 +194,8 @@ fn judge_pairs(table: &ResidualTable, scheme: HoldOutScheme, group: &PairedRuns<
     pairs.into_iter().step_by(every).filter_map(|pair| judge_pair(table, scheme, pair)).collect()
 }
 
-/// The interval of a pair from the rows that were not held out with either run.
+/// Returns a pair with its intervals from the rows that were not held out with either run; `None` if a run has no error
+/// under the scheme.
 fn judge_pair(table: &ResidualTable, scheme: HoldOutScheme, pair: [&ResidualRow; 2]) -> Option<JudgedPair> {
     let at = scheme as usize;
     let [Some(first), Some(second)] = pair.map(|row| row.held_out[at]) else { return None };

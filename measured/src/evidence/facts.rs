@@ -1,4 +1,4 @@
-//! The grounds of a prediction: chip, fabric, software, the mechanisms of the plan, the number of chips.
+//! The facts on which a prediction rests: chip, fabric, software, the mechanisms of the plan, the number of chips.
 
 use super::mechanism::{Mechanism, mechanisms_of_plan};
 use serde::{Deserialize, Serialize};
@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 use step::{ExecutionMode, SoftwareStack, TrainingPlan};
 use workloads::Model;
 
-/// A name with its kind. Things of one kind are related.
+/// The name of a chip, fabric or stack, with its kind. Those of one kind are related.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedKind {
     /// Its name.
     pub name: String,
-    /// The common property of related things.
+    /// The property that related ones share.
     pub kind: String,
 }
 
@@ -22,16 +22,16 @@ pub struct NamedKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PredictionFacts {
-    /// The chip. Chips of one kind run products alike: by tiles of a library, or on systolic arrays.
+    /// The chip. Chips of one kind run products in the same way: by tiles of a library, or on systolic arrays.
     pub chip: NamedKind,
     /// The fabric. Fabrics of one kind have tiers of the same topologies.
     pub fabric: NamedKind,
-    /// The software stack. Stacks of one kind run kernels alike, in a stream or by their own schedule, and have the
-    /// same launch cost on the host.
+    /// The software stack. Stacks of one kind run kernels in the same way, in a stream or by their own schedule, and
+    /// have the same launch cost on the host.
     pub stack: NamedKind,
     /// The mechanisms of the plan ([`mechanisms_of_plan`]).
     pub mechanisms: BTreeSet<Mechanism>,
-    /// Chips of the cluster.
+    /// Number of chips of the cluster.
     pub chips: u32,
 }
 
@@ -59,7 +59,8 @@ fn chip_kind(chip: &Accelerator) -> &'static str {
     if chip.library.is_some() { "library" } else { "arrays" }
 }
 
-/// The topologies of the tiers. A network that is sold with other chips is related to no measured one.
+/// Returns the topologies of the tiers as the fabric's kind. A network that is sold with other chips has a kind that no
+/// measured one has.
 fn fabric_kind(fabric: &Fabric, chip: &Accelerator) -> String {
     if sim::is_foreign_network(fabric, chip) {
         return "of other chips".to_owned();
@@ -82,7 +83,7 @@ fn stack_kind(stack: &SoftwareStack) -> String {
     let launch = &stack.launch;
     match (stack.kernels.execution, stack.sustained.throttled) {
         (ExecutionMode::Scheduled, _) => "scheduled".to_owned(),
-        // Chips that never slow down and software without overhead are no measured software.
+        // Stacks for chips that never throttle are ideal ones. No such software was measured.
         (ExecutionMode::Stream, false) => "ideal".to_owned(),
         (ExecutionMode::Stream, true) => {
             format!("stream {}/{}/{} us", launch.host_forward_us, launch.host_backward_us, launch.pipeline_pass_us)

@@ -1,6 +1,6 @@
-//! Intervals from the errors of the rows most like a prediction, weighted by likeness. The interval is their mean plus
-//! and minus a multiple of their spread, which Student's distribution gives for the number of independent errors.
-//! Errors are ln(measured / predicted), so that a factor of two counts the same in both directions.
+//! Intervals from the errors of the rows most similar to a prediction, weighted by similarity. The interval is the
+//! errors' mean plus and minus a multiple of their spread. Student's distribution gives the multiple for the number of
+//! independent errors. Errors are ln(measured / predicted), so that a factor of two counts the same in both directions.
 
 use super::table::{PredictedQuantity, ResidualRow, ResidualTable};
 use super::{HoldOutScheme, NamedKind, PredictionFacts};
@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 
 /// Nominal coverage of an interval.
 pub const CONFIDENCE: f64 = 0.9;
-/// Number of rows whose errors make an interval, plus those at the same distance as the last. With 100 rows, the
-/// intervals of three of nine data sets cover less than 85 % with models held out (`coplace validate --intervals`);
-/// those of vtrain_multi cover 70 %. For software that was never measured, every stack contributes this many rows.
-/// Taken among all rows, they belonged to two or to six stacks depending on ZeRO-1 or ZeRO-3, and the interval was six
-/// times as wide.
+/// Number of rows whose errors make an interval; rows at the same distance as the last one count too. With 100 rows,
+/// the intervals of three of nine data sets cover less than 85 % with models held out (`coplace validate --intervals`);
+/// those of vtrain_multi cover 70 %. For software that was never measured, every stack contributes this many rows. If
+/// they were taken among all rows, they would come from two or six stacks, depending on ZeRO-1 or ZeRO-3, and the
+/// interval would be six times as wide.
 pub(super) const NEIGHBOURS: usize = 200;
-/// The distance at which a row counts a factor e less than the nearest. With 2, the intervals of three of nine data
+/// The distance at which a row weighs a factor e less than the nearest one. With 2, the intervals of three of nine data
 /// sets cover less than 85 %; with 6, those of BigScience's runs cover all.
 pub(super) const LIKENESS: f64 = 3.5;
-/// Distances, in this order: another stack, an addition for another kind of stack, another chip, an addition for
-/// another kind of chip, another kind of fabric, a mechanism that only one has, a doubling of the chips. Assumed:
-/// software moves errors most, a mechanism or a doubling least.
+/// Distances between the facts of two runs, in this order: another stack, an addition for another kind of stack,
+/// another chip, an addition for another kind of chip, another kind of fabric, a mechanism that only one of them has, a
+/// doubling of the chips. They are assumed: software moves errors most, a mechanism or a doubling least.
 const STACK: f64 = 4.0;
 const STACK_KIND: f64 = 4.0;
 const CHIP: f64 = 1.0;
@@ -30,18 +30,18 @@ const FABRIC_KIND: f64 = 1.0;
 const MECHANISM: f64 = 0.5;
 const DOUBLING: f64 = 0.25;
 
-/// The correlation of errors of rows that were held out together. Without it the intervals of three of nine data sets
-/// cover less than 85 % (`coplace validate --intervals`); with it all cover 85 to 96 %.
+/// The correlation of errors of rows that were held out together. Without it, the intervals of three of nine data sets
+/// cover less than 85 % (`coplace validate --intervals`); with it, all cover 85 to 96 %.
 const ALIKE: f64 = 0.22;
-/// The fraction of the weight at either end that is replaced: half of what lies outside 90 %. Runs that took up to
-/// fifty times as long as similar ones made nanotron's intervals 1.4 times as wide. For software that was never
-/// measured every error counts: with a tail the intervals of vtrain_single cover 63 % with stacks held out, and 75 %
-/// without.
+/// The fraction of the weight at either end whose errors are replaced: half of the part outside 90 %. Runs that took up
+/// to fifty times as long as similar ones made nanotron's intervals 1.4 times as wide. For software that was never
+/// measured, every error counts: with replaced ends, the intervals of vtrain_single cover 63 % with stacks held out,
+/// and 75 % without.
 const TAIL: f64 = (1.0 - CONFIDENCE) / 4.0;
-/// Fewest degrees of freedom. Below, Student's distribution has neither mean nor spread.
+/// Smallest number of degrees of freedom. Below it, Student's distribution has neither mean nor spread.
 pub(super) const LEAST_FREEDOM: f64 = 1.5;
 
-/// An interval of measured over predicted, with [`CONFIDENCE`].
+/// An interval of the measured over the predicted value, with [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PredictionInterval {
     /// Lower end of measured over predicted.
@@ -51,23 +51,23 @@ pub struct PredictionInterval {
 }
 
 impl PredictionInterval {
-    /// No information.
+    /// The interval without any information: from 0 to infinity.
     pub const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
 
-    /// The interval around a predicted value, which lies within it.
+    /// Returns the ends of the interval around a predicted value, in its unit. The predicted value lies within.
     #[must_use]
     pub fn around_prediction(&self, predicted: f64) -> [f64; 2] {
         [predicted * self.low, predicted * self.high]
     }
 
-    /// The interval of the next error, widened to contain the prediction.
+    /// Returns the interval of the next error, widened to contain the prediction; [`Self::UNKNOWN`] for `None`.
     pub(super) fn from_next_error(next: &Option<NextError>) -> Self {
         let Some(next) = next else { return Self::UNKNOWN };
         let half = next.deviation * student_quantile(f64::midpoint(1.0, CONFIDENCE), next.freedom);
         Self { low: (next.mean - half).min(0.0).exp(), high: (next.mean + half).max(0.0).exp() }
     }
 
-    /// The smallest interval that contains both.
+    /// Returns the smallest interval that contains both intervals.
     pub(super) fn join_with(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
@@ -85,7 +85,7 @@ fn distance_of_stacks(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
     name_distance(&a.stack, &b.stack, STACK, STACK_KIND)
 }
 
-/// The distance between the grounds of two predictions.
+/// Returns the distance between the facts of two predictions.
 pub(super) fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64 {
     let doublings = (f64::from(a.chips) / f64::from(b.chips)).log2().abs();
     distance_of_stacks(a, b)
@@ -96,8 +96,8 @@ pub(super) fn distance_of_facts(a: &PredictionFacts, b: &PredictionFacts) -> f64
 }
 
 impl ResidualTable {
-    /// The property of the prediction that no measured run has. It must be held out of the rows that judge the
-    /// prediction.
+    /// Returns the scheme for a prediction: the property of it that no measured run has. The rows that judge the
+    /// prediction must have that property held out.
     pub(super) fn hold_out_scheme(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> HoldOutScheme {
         let like = |same: &dyn Fn(&NamedKind) -> bool| {
             self.rows_of(quantity).filter(|row| same(&row.facts.stack)).collect::<Vec<&ResidualRow>>()
@@ -117,8 +117,8 @@ impl ResidualTable {
         }
     }
 
-    /// The interval of a prediction, from the rows that `known` selects. It is at least as wide as the interval of the
-    /// nearest measured case.
+    /// Returns the interval of a prediction, from the rows that `known` selects. It is at least as wide as the interval
+    /// of the nearest measured case.
     pub(super) fn interval_from(
         &self,
         quantity: PredictedQuantity,
@@ -132,8 +132,8 @@ impl ResidualTable {
             .unwrap_or(PredictionInterval::UNKNOWN)
     }
 
-    /// The distributions of a prediction's error: its own and those of the nearest measured cases. `None` stands for an
-    /// unknown distribution.
+    /// Returns the distributions of a prediction's error: its own, and those of the nearest measured cases. `None`
+    /// stands for an unknown distribution.
     fn next_errors(
         &self,
         quantity: PredictedQuantity,
@@ -151,23 +151,23 @@ impl ResidualTable {
         std::iter::once(own).chain(nearest).collect()
     }
 
-    /// The probability that the measured value is at most `factor` times the prediction. It is the least among the
-    /// distributions whose intervals [`ResidualTable::interval_of`] joins. `None` if nothing is known.
+    /// Returns the probability that the measured value is at most `factor` times the prediction. It is the smallest one
+    /// among the distributions whose intervals [`ResidualTable::interval_of`] joins. `None` if nothing is known.
     #[must_use]
     pub fn probability_within(&self, quantity: PredictedQuantity, facts: &PredictionFacts, factor: f64) -> Option<f64> {
         let next: Option<Vec<NextError>> = self.next_errors(quantity, facts, |_| true).into_iter().collect();
         next?.iter().map(|error| error.probability_below(factor.ln())).reduce(f64::min)
     }
 
-    /// The factor on the prediction that the measured value does not exceed with this probability: the inverse of
-    /// [`ResidualTable::probability_within`].
+    /// Returns the factor on the prediction that the measured value does not exceed with this probability: the inverse
+    /// of [`ResidualTable::probability_within`]. `None` if nothing is known.
     #[must_use]
     pub fn factor_at(&self, quantity: PredictedQuantity, facts: &PredictionFacts, probability: f64) -> Option<f64> {
         let next: Option<Vec<NextError>> = self.next_errors(quantity, facts, |_| true).into_iter().collect();
         next?.iter().map(|error| error.quantile(probability).exp()).reduce(f64::max)
     }
 
-    /// The same facts on the nearest clusters on which its software, or related software, was measured.
+    /// Returns the same facts on the nearest clusters on which this software, or related software, was measured.
     fn facts_on_measured_chips(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let mut found: BTreeMap<(&str, &str), (f64, PredictionFacts)> = BTreeMap::new();
         for row in self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind) {
@@ -181,7 +181,7 @@ impl ResidualTable {
         found.into_values().filter(|(apart, _)| *apart <= least).map(|(_, facts)| facts).collect()
     }
 
-    /// The same facts on the largest number of chips on which its software, or related software, was measured.
+    /// Returns the same facts on the largest number of chips on which this software, or related software, was measured.
     fn facts_on_measured_numbers(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<PredictionFacts> {
         let like = self.rows_of(quantity).filter(|row| row.facts.stack.kind == facts.stack.kind);
         like.map(|row| row.facts.chips)
@@ -191,7 +191,7 @@ impl ResidualTable {
             .collect()
     }
 
-    /// The interval with a given held-out scheme.
+    /// Returns the interval of a prediction with a given scheme held out.
     pub(super) fn interval_under(
         &self,
         scheme: HoldOutScheme,
@@ -202,7 +202,7 @@ impl ResidualTable {
         PredictionInterval::from_next_error(&self.next_error_under(scheme, quantity, facts, known))
     }
 
-    /// The distribution of the next error with a given held-out scheme; `None` without rows.
+    /// Returns the distribution of the next error with a given scheme held out; `None` without rows.
     pub(super) fn next_error_under(
         &self,
         scheme: HoldOutScheme,
@@ -214,8 +214,8 @@ impl ResidualTable {
         NextError::from_weighted_rows(scheme, &weights_by_distance(scheme, &near))
     }
 
-    /// The rows most like a prediction, with their distances. For software that was never measured, the rows come from
-    /// every stack.
+    /// Returns the rows most similar to a prediction, with their distances. For software that was never measured, the
+    /// rows come from every stack.
     fn near_rows(
         &self,
         scheme: HoldOutScheme,
@@ -231,9 +231,9 @@ impl ResidualTable {
         stacks.into_values().flat_map(nearest_rows).collect()
     }
 
-    /// The factor by which the prediction of another design or job must be longer to be slower with [`CONFIDENCE`], if
-    /// both rest on the same software. Shared errors cancel; therefore it is at most the factor between predictions
-    /// without shared errors. It is 1 if nothing is known.
+    /// Returns the factor by which the prediction of another design or job must be longer to be slower with
+    /// [`CONFIDENCE`], if both rest on the same software. Errors that both share cancel, so the factor is at most the
+    /// one without shared errors. It is 1 if nothing is known.
     #[must_use]
     pub fn lead_over_design(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> f64 {
         let scheme = self.hold_out_scheme(quantity, facts);
@@ -276,7 +276,7 @@ pub(super) struct NextError {
 }
 
 impl NextError {
-    /// The error that the next one does not exceed with this probability.
+    /// Returns the error that the next error does not exceed with this probability.
     fn quantile(&self, probability: f64) -> f64 {
         self.mean + self.deviation * student_quantile(probability, self.freedom)
     }
@@ -297,13 +297,13 @@ impl NextError {
         )?;
         let count = effective_count(scheme, weights);
         let freedom = (count - 1.0).max(LEAST_FREEDOM);
-        // The standard deviation of one more error, given this many.
+        // The standard deviation of one more error, given the errors of this many rows.
         Some(Self { mean, deviation: deviation * (count / freedom.min(count) * (1.0 + 1.0 / count)).sqrt(), freedom })
     }
 }
 
-/// Mean and standard deviation of weighted errors. At either end, the fraction `tail` of the weight is replaced by the
-/// next error (Winsor's; Tukey and McLaughlin, 1963).
+/// Mean and standard deviation of weighted errors. At either end, the fraction `tail` of the weight gets the value of
+/// the next error (winsorised; Tukey and McLaughlin, 1963).
 pub(super) struct ErrorSpread {
     pub(super) mean: f64,
     pub(super) deviation: f64,
@@ -324,7 +324,7 @@ impl ErrorSpread {
     }
 }
 
-/// The first error at which the cumulated weight exceeds `most`; `None` without weight.
+/// Returns the first error at which the cumulative weight exceeds `most`; `None` without weight.
 fn first_above_weight<'a>(errors: impl Iterator<Item = &'a (f64, f64)>, most: f64) -> Option<f64> {
     let mut before = 0.0;
     errors.map(|(weight, error)| (*weight, *error)).find_map(|(weight, error)| {
@@ -343,7 +343,8 @@ fn student_quantile(at: f64, freedom: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |students| students.inverse_cdf(at))
 }
 
-/// The nearest rows, with all rows at the distance of the last one: the selection must not depend on errors.
+/// Returns the nearest rows, with all rows at the distance of the last one, so that the selection does not depend on
+/// errors.
 fn nearest_rows(mut rows: Vec<(f64, &ResidualRow)>) -> Vec<(f64, &ResidualRow)> {
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     if let Some(&(furthest, _)) = rows.get(NEIGHBOURS - 1) {
@@ -352,8 +353,9 @@ fn nearest_rows(mut rows: Vec<(f64, &ResidualRow)>) -> Vec<(f64, &ResidualRow)> 
     rows
 }
 
-/// The rows weighted by distance. For software that was never measured, each other stack is one guess. The guess weighs
-/// as much as its nearest row, regardless of its number of runs; its rows share this weight by their distances.
+/// Returns the rows with weights by their distances. For software that was never measured, each other stack is one
+/// guess. The guess weighs as much as its nearest row, whatever its number of runs. Its rows share this weight by their
+/// distances.
 fn weights_by_distance<'r>(scheme: HoldOutScheme, near: &[(f64, &'r ResidualRow)]) -> Vec<(f64, &'r ResidualRow)> {
     let least = |of: f64, (distance, _): &(f64, &ResidualRow)| of.min(*distance);
     let nearest = near.iter().fold(f64::INFINITY, least);
@@ -371,8 +373,8 @@ fn weights_by_distance<'r>(scheme: HoldOutScheme, near: &[(f64, &'r ResidualRow)
     near.iter().map(|(distance, row)| (likeness(*distance, nearest) / share(row), *row)).collect()
 }
 
-/// The effective number of independent rows of equal weight. Errors of rows that were held out together are correlated,
-/// because they share models or numbers of chips and scalars.
+/// Returns the effective number of independent rows of equal weight. Errors of rows that were held out together are
+/// correlated, because they share models or numbers of chips and scalars.
 fn effective_count(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> f64 {
     let mut families: BTreeMap<(&str, usize), f64> = BTreeMap::new();
     let (mut sum, mut squares) = (0.0, 0.0);
@@ -388,15 +390,15 @@ fn effective_count(scheme: HoldOutScheme, weights: &[(f64, &ResidualRow)]) -> f6
     independent_count(sum, squares, families.into_values())
 }
 
-/// The effective number of independent errors: of weights with this sum and this sum of squares, in families of these
-/// weights whose errors are correlated.
+/// Returns the effective number of independent errors. `sum` and `squares` are the sum of all weights and of their
+/// squares. `families` are the weights of the families within which errors are correlated.
 pub(super) fn independent_count(sum: f64, squares: f64, families: impl Iterator<Item = f64>) -> f64 {
     let of_families: f64 = families.map(|weight| weight * weight).sum();
     sum * sum / ((1.0 - ALIKE) * squares + ALIKE * of_families)
 }
 
 impl ResidualRow {
-    /// The error with the scheme held out, or the nearest available error.
+    /// Returns the error with the scheme held out; if the row lacks it, the error with the most similar scheme.
     pub(super) fn error_under(&self, scheme: HoldOutScheme) -> f64 {
         let [model, nodes, chip, stack] = self.held_out;
         let chosen = match scheme {

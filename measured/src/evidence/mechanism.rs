@@ -1,4 +1,4 @@
-//! The mechanisms of a plan, as typed values. Tables and answers have their names.
+//! The mechanisms of a plan, as typed values. Tables and answers show their names.
 
 use serde::{Deserialize, Serialize};
 use sim::kernel::DataType;
@@ -10,7 +10,8 @@ use step::{SoftwareStack, TrainingPlan};
 use workloads::training::LossForm;
 use workloads::{ActivationPolicy, Model, ZeroStage};
 
-/// A part of a plan that may be measured or not, beyond what every plan has. The order is that of the names.
+/// A feature of a plan that measured runs may have or lack, beyond the features of every plan. The order is that of the
+/// names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Mechanism {
@@ -54,7 +55,7 @@ pub enum Mechanism {
     ChunkedLoss,
     /// PyTorch's autocast over fp32 parameters.
     Autocast,
-    /// Everything is kept.
+    /// No recomputation: all tensors are kept or offloaded.
     KeepAll,
     /// Selective recomputation.
     RecomputeSelective,
@@ -62,16 +63,16 @@ pub enum Mechanism {
     RecomputeFull,
     /// Recomputation tensor by tensor.
     RecomputeByTensor,
-    /// Tensors leave the device.
+    /// Tensors are offloaded.
     Offload,
-    /// Tensors go to storage.
+    /// Tensors are offloaded to storage.
     OffloadToNvme,
     /// A technique, by its name.
     Technique(String),
 }
 
 impl Mechanism {
-    /// The mechanisms by which a policy keeps tensors, recomputes them, or sends them away.
+    /// The mechanisms by which a policy keeps, recomputes or offloads tensors.
     pub const OF_POLICIES: [Self; 6] = [
         Self::KeepAll,
         Self::RecomputeSelective,
@@ -81,7 +82,7 @@ impl Mechanism {
         Self::OffloadToNvme,
     ];
 
-    /// Returns its name in tables and answers.
+    /// Returns the mechanism's name in tables and answers.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -120,7 +121,7 @@ impl Mechanism {
         }
     }
 
-    /// Returns the mechanism of a name in a table. A name of none is a technique's.
+    /// Returns the mechanism with a name from a table. An unknown name becomes a technique.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         let plain = [
@@ -173,7 +174,7 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// By name: tables and records have nothing else.
+/// Compares by name, since tables and records have only names.
 impl PartialEq for Mechanism {
     fn eq(&self, other: &Self) -> bool {
         self.name() == other.name()
@@ -234,8 +235,8 @@ pub fn mechanisms_of_plan(
     used
 }
 
-/// The mechanisms of a plan's number formats. Without narrower ones, products have 16 bits; gradients, states and a
-/// copy of the weights have 32.
+/// Returns the mechanisms of a plan's number formats. Formats without a mechanism are 16 bits for products, and 32 bits
+/// for gradients, states and the copy of the weights.
 fn mechanisms_of_formats(plan: &TrainingPlan) -> impl Iterator<Item = Mechanism> + use<> {
     let formats = plan.precision;
     let narrow = |data_type: &DataType| data_type.bytes() < 4;

@@ -1,14 +1,15 @@
 //! The confidence in a prediction. Each of its grounds is measured, related to a measurement, or never measured. The 90
-//! % interval holds the measured value.
+//! % interval contains the measured value with this probability.
 //!
-//! Both come from one carried table (`measured/reference/residuals.csv`, made by `coplace validate --held-out`). It has
-//! the model's errors on measured steps and peaks whose models, numbers of chips, chips or software were held out.
+//! Grades and intervals come from one carried table (`measured/reference/residuals.csv`, made by `coplace validate
+//! --held-out`). It has the model's errors on measured steps and peaks whose models, numbers of chips, chips or
+//! software were held out.
 //!
-//! The interval consists of the errors of the rows most like the prediction, held out in the same way. If its software
-//! or related software was measured, models are held out. Numbers of chips are held out if it has more than any
-//! measured run, and chips if its chip was not measured under the software. Otherwise the errors are those of software
-//! that was not fitted at all. Each stack is then one guess, weighted by the distance of its nearest row. Therefore the
-//! interval is wide where the model has been wrong, and wider where few rows are alike.
+//! The interval comes from the errors of the rows most similar to the prediction, held out in the same way. If its
+//! software or related software was measured, models are held out. If the prediction has more chips than any measured
+//! run, numbers of chips are held out. If its chip was not measured under the software, chips are held out. Otherwise
+//! the errors are those of software that was not fitted at all. Each stack is then one guess, weighted by the distance
+//! of its nearest row. So the interval is wide where the model has been wrong, and wider where few rows are similar.
 
 mod alone;
 mod coverage;
@@ -33,7 +34,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The relation of the nearest measurement.
+/// The relation of a ground of a prediction to the nearest measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grade {
@@ -41,7 +42,7 @@ pub enum Grade {
     Measured,
     /// Runs on a related ground were measured.
     Related,
-    /// None was measured.
+    /// No run on this ground or a related one was measured.
     NeverMeasured,
 }
 
@@ -55,7 +56,7 @@ impl fmt::Display for Grade {
     }
 }
 
-/// Fewest runs that count as measured. Fewer count as related.
+/// Fewest runs for the grade measured. Fewer runs give the grade related.
 const LEAST: usize = 3;
 
 /// One ground of a prediction.
@@ -64,13 +65,13 @@ pub struct EvidenceGround {
     /// The kind: `chip`, `fabric`, `cluster` (the chip on the fabric), `stack`, `execution` (the stack on the chip),
     /// `mechanism`, `scale`.
     pub what: &'static str,
-    /// The name; for the scale the number of chips.
+    /// The name; for `scale`, the number of chips.
     pub name: String,
-    /// The relation of the nearest measurement.
+    /// The relation to the nearest measurement.
     pub grade: Grade,
-    /// The nearest measurements with their numbers of runs, most runs first: the ground itself, or things of its kind.
-    /// For a mechanism these are the stacks it was measured under; for the scale the numbers of chips at least as
-    /// large, or else the largest.
+    /// The nearest measurements with their numbers of runs, most runs first: those of the ground itself, or else those
+    /// of its kind. For a mechanism, these are the stacks under which it was measured. For `scale`, they are the
+    /// numbers of chips at least as large, or else the largest number.
     pub near: Vec<(String, usize)>,
 }
 
@@ -79,7 +80,7 @@ pub struct EvidenceGround {
 pub struct Evidence {
     /// All grounds.
     pub grounds: Vec<EvidenceGround>,
-    /// The interval of measured over predicted.
+    /// The interval of the measured over the predicted value.
     pub interval: PredictionInterval,
 }
 
@@ -98,13 +99,13 @@ impl ResidualTable {
         Evidence { grounds: self.grounds_of(quantity, facts), interval: self.interval_from(quantity, facts, |_| true) }
     }
 
-    /// The interval of measured over predicted.
+    /// Returns the interval of the measured over the predicted value.
     #[must_use]
     pub fn interval_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> PredictionInterval {
         self.interval_from(quantity, facts, |_| true)
     }
 
-    /// The grades of all grounds of a prediction.
+    /// Returns all grounds of a prediction with their grades.
     #[must_use]
     pub fn grounds_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<EvidenceGround> {
         let rows: Vec<&table::ResidualRow> = self.rows_of(quantity).collect();
@@ -127,7 +128,7 @@ impl ResidualTable {
             };
             EvidenceGround { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
         };
-        // Two things; either may have been measured without the other.
+        // A pair of grounds, of which each may have been measured without the other.
         let pair = |what, of: fn(&PredictionFacts) -> [&NamedKind; 2]| {
             let name = |facts: &PredictionFacts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
             let same = |row: &table::ResidualRow| name(&row.facts) == name(facts);
@@ -174,7 +175,7 @@ impl ResidualTable {
     }
 }
 
-/// The number of rows per name, among rows with a property, most first.
+/// Returns (name, number of rows) among the rows that `like` selects, most rows first.
 fn count_names(
     rows: &[&table::ResidualRow],
     like: impl Fn(&table::ResidualRow) -> bool,

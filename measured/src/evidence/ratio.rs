@@ -1,6 +1,6 @@
-//! Intervals of ratios of two predicted steps. Errors that both predictions share cancel in their ratio, so that it is
-//! surer than either step. The interval rests on measured pairs: runs of one job (model, sequence length, batch, number
-//! of chips, precision) that differ in the same thing as the two predictions.
+//! Intervals of ratios of two predicted steps. Errors that both predictions share cancel in their ratio, so the ratio
+//! is more certain than either step. The interval rests on measured pairs: runs of one job (model, sequence length,
+//! batch, number of chips, precision) that differ in the same way as the two predictions.
 
 use super::interval::{
     ErrorSpread, LEAST_FREEDOM, LIKENESS, NEIGHBOURS, NextError, PredictionInterval, distance_of_facts,
@@ -11,7 +11,7 @@ use super::{HoldOutScheme, PredictionFacts};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The weightiest difference between two predictions of one job.
+/// The most important difference between two predictions of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PairKind {
     /// Plans on one cluster under one stack.
@@ -60,7 +60,7 @@ pub(super) struct PairedRuns<'t> {
 /// Stack, chip and fabric.
 type ClusterNames<'t> = (&'t str, &'t str, &'t str);
 
-/// All pairs of clusters of each job, and each cluster with itself where it has several runs.
+/// Returns all pairs of clusters of each job, and each cluster with itself if it has several runs of the job.
 pub(super) fn paired_runs<'t>(rows: impl Iterator<Item = &'t ResidualRow>) -> Vec<PairedRuns<'t>> {
     let mut jobs: BTreeMap<&str, BTreeMap<ClusterNames<'t>, Vec<&'t ResidualRow>>> = BTreeMap::new();
     for row in rows {
@@ -84,7 +84,7 @@ pub(super) fn paired_runs<'t>(rows: impl Iterator<Item = &'t ResidualRow>) -> Ve
 }
 
 impl PairedRuns<'_> {
-    /// The mean square of the difference of two errors, one of either side; `None` without a pair.
+    /// Returns the mean square of the difference of two errors, one from either side; `None` without a pair.
     fn mean_square(&self, scheme: HoldOutScheme) -> Option<f64> {
         let spread = |rows: &[&ResidualRow]| {
             ErrorSpread::from_weighted_errors(
@@ -95,11 +95,11 @@ impl PairedRuns<'_> {
         let [one, other] = [spread(&self.sides[0])?, spread(&self.sides[1])?];
         let square = one.deviation.powi(2) + other.deviation.powi(2) + (one.mean - other.mean).powi(2);
         let count = self.sides[0].len() as f64;
-        // A run is no pair of itself.
+        // A run does not pair with itself.
         Some(if self.kind == PairKind::Plans { square * count / (count - 1.0) } else { square })
     }
 
-    /// Their evidence about the ratio of two predictions.
+    /// Returns the evidence of these runs about the ratio of two predictions; `None` without a pair.
     fn near_to(&self, facts: [&PredictionFacts; 2], scheme: HoldOutScheme) -> Option<NearPair<'_>> {
         let [one, other] = &self.sides;
         let worth = if self.kind == PairKind::Plans { 1.0 - 1.0 / one.len() as f64 } else { 1.0 };
@@ -110,7 +110,7 @@ impl PairedRuns<'_> {
         Some(NearPair { distance: self.distance_from(facts), family: (stacks, fold), worth, mean_square })
     }
 
-    /// The mean distance of the nearest runs of either side from two predictions.
+    /// Returns the distance of the nearest runs from the two predictions, as the mean over both sides.
     fn distance_from(&self, facts: [&PredictionFacts; 2]) -> f64 {
         let nearest = |facts: &PredictionFacts, rows: &[&ResidualRow]| {
             rows.iter().map(|row| distance_of_facts(facts, &row.facts)).fold(f64::INFINITY, f64::min)
@@ -131,13 +131,13 @@ struct NearPair<'t> {
     distance: f64,
     /// The stacks of both sides, and the fold of their models.
     family: ([&'t str; 2], usize),
-    /// How much it counts where all distances are equal.
+    /// Weight of the evidence if all distances are equal.
     worth: f64,
     mean_square: f64,
 }
 
 impl NextError {
-    /// The next error of a ratio; `None` without pairs. Pairs of the same software and of models of one fold are
+    /// Returns the next error of a ratio; `None` without pairs. Pairs of the same software with models of one fold are
     /// correlated. For software that was never measured, each pair of other stacks is one guess.
     fn from_pairs(scheme: HoldOutScheme, near: &[NearPair<'_>]) -> Option<Self> {
         let nearest = near.first()?.distance;
@@ -165,16 +165,16 @@ impl NextError {
 }
 
 impl ResidualTable {
-    /// The 90 % interval of the measured ratio of two steps over their predicted ratio. Symmetric: the interval of the
-    /// inverse ratio is its inverse.
+    /// Returns the 90 % interval of the measured over the predicted ratio of two steps. It is symmetric: the interval
+    /// of the inverse ratio is its inverse.
     #[must_use]
     pub fn ratio_interval(&self, quantity: PredictedQuantity, facts: [&PredictionFacts; 2]) -> PredictionInterval {
         let scheme = facts.map(|facts| self.hold_out_scheme(quantity, facts)).into_iter().max();
         self.ratio_interval_under(scheme.unwrap_or(HoldOutScheme::Stack), quantity, facts, |_| true)
     }
 
-    /// The interval of a ratio with a given held-out scheme, from the rows that `known` selects. It is no wider than
-    /// that of two steps whose errors share nothing.
+    /// Returns the interval of a ratio with a given scheme held out, from the rows that `known` selects. It is no wider
+    /// than that of two steps with independent errors.
     pub(super) fn ratio_interval_under(
         &self,
         scheme: HoldOutScheme,
@@ -194,7 +194,7 @@ impl ResidualTable {
         let [a, b] = facts;
         let Some(next) = of_kind(PairKind::of_facts(a, b), facts) else { return apart };
         let mut together = PredictionInterval::from_next_error(&Some(next));
-        // Two clusters run two plans, too. Pairs under the same software have that in them; few pairs under other
+        // Two clusters also run two plans. Pairs under the same software include that difference. Few pairs under other
         // software may not.
         let plans = [[a, a], [b, b]].into_iter().filter(|_| scheme == HoldOutScheme::Stack);
         for plans in plans.filter_map(|same| of_kind(PairKind::Plans, same)) {
@@ -203,7 +203,7 @@ impl ResidualTable {
         if together.high < apart.high { together } else { apart }
     }
 
-    /// The interval of the ratio of two steps whose errors share nothing.
+    /// Returns the interval of the ratio of two steps with independent errors.
     pub(super) fn ratio_interval_apart(
         &self,
         scheme: HoldOutScheme,

@@ -11,7 +11,7 @@ pub enum HoldOutScheme {
     Nodes,
     /// A chip.
     Chip,
-    /// The software: its scalars are those of the other stacks.
+    /// The software. Its scalars are then those of the other stacks.
     Stack,
 }
 

@@ -37,12 +37,12 @@ const CARRIED: &str = include_str!("../../reference/residuals.csv");
 pub enum PredictedQuantity {
     /// The time of a step.
     StepTime,
-    /// The peak of memory of the fullest device.
+    /// The peak memory of the fullest device.
     Peak,
 }
 
 impl PredictedQuantity {
-    /// The column in tables of runs.
+    /// Returns the quantity's column in tables of runs.
     #[must_use]
     pub fn column(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl PredictedQuantity {
 pub struct ResidualTableError {
     /// The line; the header is line 1.
     pub line: usize,
-    /// The fault.
+    /// The reason.
     pub why: String,
 }
 
@@ -66,12 +66,12 @@ pub struct ResidualTableError {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ResidualRow {
     pub(super) dataset: String,
-    /// The rows that it competes with.
+    /// The group of rows that it competes with.
     pub(super) ranking: String,
     pub(super) measured: f64,
     pub(super) facts: PredictionFacts,
     pub(super) in_sample: f64,
-    /// With models, numbers of chips, chips or software held out.
+    /// Errors with models, numbers of chips, chips and software held out, in this order.
     pub(super) held_out: [Option<f64>; 4],
     /// The fold of models and of numbers of chips, within the rows of its stack.
     pub(super) fold: [usize; 2],
@@ -88,7 +88,7 @@ impl ResidualTable {
     #[must_use]
     pub fn read_carried() -> &'static Self {
         static TABLE: OnceLock<ResidualTable> = OnceLock::new();
-        // A test ensures that the table can be read. Otherwise nothing is known.
+        // A test ensures that the table can be read. If it could not, the table would be empty.
         TABLE.get_or_init(|| Self::parse_csv(CARRIED).unwrap_or_default())
     }
 

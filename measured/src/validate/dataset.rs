@@ -1,4 +1,4 @@
-//! The data sets: their identifying columns, their predicted columns, and their predictors.
+//! The data sets: their identifying, required and predicted columns, and the groups of their rows.
 
 use super::ValidateError;
 use super::row::MeasuredRow;
@@ -35,7 +35,7 @@ pub enum Dataset {
     Serving,
 }
 
-/// The streams, with the columns of their times alone.
+/// The streams, with the columns of their times when they run alone.
 pub(super) const STREAMS_ALONE: [(&str, &str); 4] = [
     ("gemm", "gemm_alone_ms"),
     ("collective", "collective_alone_ms"),
@@ -57,7 +57,7 @@ const SYSTOLIC: [TargetColumn; 6] = [
 ];
 const PEAK: TargetColumn = TargetColumn::new("peak_gib", "peak memory", "GiB", TargetRange::Positive);
 const FITS: TargetColumn = TargetColumn::new("fits", "fits", "0 or 1", TargetRange::Flag);
-/// For rows whose `peak_gib` counts live tensors: the reserved memory of the allocator.
+/// The reserved memory of the allocator, for rows whose `peak_gib` counts live tensors.
 const RESERVED: TargetColumn =
     TargetColumn::new("peak_reserved_gib", "peak of reserved memory", "GiB", TargetRange::Positive);
 const TRAINING: [TargetColumn; 4] =
@@ -84,7 +84,7 @@ const STREAMS: [&str; 8] = [
     "measured_ms",
 ];
 
-/// Optional columns of an energy.
+/// Optional columns of kernel energies.
 const ENERGY_COLUMNS: [&str; 22] = [
     "m",
     "n",
@@ -110,7 +110,7 @@ const ENERGY_COLUMNS: [&str; 22] = [
     "limit_w",
 ];
 
-/// Columns that a training run needs. The last is the time of the step.
+/// Columns that a training run needs. The last one is the time of the step.
 const RUN: [&str; 16] = [
     "id",
     "layers",
@@ -353,7 +353,7 @@ impl Dataset {
         }
     }
 
-    /// True if predictions must be exact: the model derives these counts exactly.
+    /// Returns whether predictions must be exact, because the model derives these counts exactly.
     #[must_use]
     pub fn is_exact(self) -> bool {
         self == Self::SystolicCycles
@@ -369,7 +369,10 @@ impl Dataset {
             .any(|known| known == column)
     }
 
-    /// The data set with these columns.
+    /// Returns the data set with these columns.
+    ///
+    /// # Errors
+    /// A duplicate column, columns of no data set, a first line of numbers, or missing columns of the data set.
     pub(super) fn recognise_columns(path: &Path, header: &csv::StringRecord) -> Result<Self, ValidateError> {
         let has = |key: &str| header.iter().any(|column| column == key);
         if let Some(column) = header.iter().enumerate().find_map(|(i, c)| header.iter().take(i).find(|d| *d == c)) {
@@ -397,8 +400,9 @@ impl Dataset {
         }
     }
 
-    /// The group of rows that a row competes with: plans of one model, sequence length, number of chips, global batch
-    /// and precision; or deployments of one model and chip for requests of one length.
+    /// Returns the group of rows that a row competes with; `None` for data sets without competing rows. Training runs
+    /// compete if they share model dimensions, sequence length, number of chips, global batch and precision.
+    /// Deployments compete if they share model, chip and lengths of requests.
     pub(super) fn ranking_of(self, row: &MeasuredRow<'_>) -> Option<String> {
         let keys: &[&str] = match self {
             Self::TrainingRuns => &["layers", "hidden", "seq", "chips", "global_batch", "precision"],
@@ -409,13 +413,13 @@ impl Dataset {
         Some(cells.join(" "))
     }
 
-    /// The predicted column by which rows that compete are ordered.
+    /// Returns the predicted column by which competing rows are ordered.
     pub(super) fn ranked_column(self) -> &'static str {
         if self == Self::Serving { "tpot_ms" } else { "iteration_s" }
     }
 
-    /// The group of a row in summaries: its origin, its chip, its kernel, and the size classes that behave differently
-    /// (launch-bound or not).
+    /// Returns the group of a row in summaries: its origin, its chip, its kernel, and a size class, since small
+    /// (launch-bound) sizes behave differently.
     pub(super) fn group_of(self, row: &MeasuredRow<'_>) -> String {
         let cell = |key: &str| row.cell(key).unwrap_or("?");
         // A file with one origin need not name it.
@@ -472,7 +476,8 @@ impl Dataset {
 }
 
 impl Dataset {
-    /// The size class of the row's model. Training runs are also scored per class within their group.
+    /// Returns the size class of the row's model; `None` for data sets other than training runs. Training runs are also
+    /// scored per class within their group.
     pub(super) fn size_of(self, row: &MeasuredRow<'_>) -> Option<&'static str> {
         const BILLION: u64 = 1_000_000_000;
         let of = |parameters: u64| match parameters / BILLION {
@@ -485,7 +490,8 @@ impl Dataset {
     }
 }
 
-/// Parameters of a row's model in matrices, with the embedding; `None` if a dimension is missing.
+/// Returns the number of parameters in the matrices of a row's model, with the embedding; `None` if a dimension is
+/// missing.
 pub(super) fn parameters_of(row: &MeasuredRow<'_>) -> Option<u64> {
     let of = |key: &str| row.optional_count(key).ok().flatten();
     let (hidden, width) = (of("hidden")?, of("heads")?.saturating_mul(of("head_dim")?));

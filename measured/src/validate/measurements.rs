@@ -6,7 +6,7 @@ use sim::cost::calibrate::Measurement;
 use sim::hardware::{Accelerator, ChipTemplate};
 use std::path::Path;
 
-/// The rows of a kernels file for one chip, for `calibrate`.
+/// The rows of a kernels file for one chip, to fit its scalars.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChipMeasurements {
     /// Valid rows of the chip with a kernel that the model knows, grouped as in scores.
@@ -19,11 +19,11 @@ pub struct ChipMeasurements {
     pub unpredicted: Vec<UnpredictedRow>,
 }
 
-/// Reads the rows of a kernels file that the scalars of a chip can be fitted to. `path` names the file in errors. The
-/// rows' chips may be canonical names or aliases.
+/// Reads the rows of a kernels file to which the scalars of a chip can be fitted. `path` names the file in errors. The
+/// rows may name the chip by its canonical name or by an alias.
 ///
 /// # Errors
-/// As [`super::validate_contents()`]; a file of another data set than kernels.
+/// As [`super::validate_contents()`], or a file of another data set than kernels.
 pub fn read_measurements(path: &Path, text: &[u8], chip: &Accelerator) -> Result<ChipMeasurements, ValidateError> {
     let mut table = MeasuredTable::open_csv(path, text)?;
     if table.dataset != Dataset::Kernels {

@@ -1,8 +1,8 @@
 //! `coplace validate FILE.csv...`: predicts every row of measured data and reports the errors.
 //!
 //! The columns of a file identify its data set. Malformed rows, and rows that cannot be predicted (with an unknown
-//! chip, kernel or data type), are counted and named, never dropped silently. All other rows are scored. Predictions
-//! are never fitted here: the adapters only call `sim`.
+//! chip, kernel or data type), are counted and named, never dropped silently. All other rows are scored. Nothing is
+//! fitted here: the adapters only translate rows for the models.
 
 mod dataset;
 pub mod held_out;
@@ -37,7 +37,7 @@ pub const FORMAT: u32 = 1;
 /// An error that concerns a whole file.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: cannot be read: {why}; give a readable CSV file", file.display())]
     Open {
         /// The file.
@@ -53,7 +53,7 @@ pub enum ValidateError {
         /// Message of the CSV reader.
         why: String,
     },
-    /// Its columns belong to no data set.
+    /// The file's columns belong to no data set.
     #[error("{}: columns {found} belong to no known data set; known are {known}; a log of nccl-tests and a trace of \
         PyTorch's profiler are read, too", file.display())]
     Unrecognised {
@@ -64,7 +64,7 @@ pub enum ValidateError {
         /// The known data sets with their identifying columns.
         known: String,
     },
-    /// Required columns of its data set are missing.
+    /// Required columns of the file's data set are missing.
     #[error("{}: a {dataset} file needs the columns {missing}; add them (an empty cell means unknown)", file.display())]
     MissingColumns {
         /// The file.
@@ -87,7 +87,7 @@ pub enum ValidateError {
     NotKernels {
         /// The file.
         file: PathBuf,
-        /// Its data set.
+        /// The file's data set.
         dataset: Dataset,
     },
     /// A stack can only be fitted to training runs.
@@ -96,7 +96,7 @@ pub enum ValidateError {
     NotRuns {
         /// The file.
         file: PathBuf,
-        /// Its data set.
+        /// The file's data set.
         dataset: Dataset,
     },
     /// Too few runs for fitting a stack.
@@ -107,7 +107,7 @@ pub enum ValidateError {
         file: PathBuf,
         /// The minimum.
         least: usize,
-        /// Rows in the file.
+        /// Number of rows in the file.
         rows: usize,
     },
     /// Too few collectives for fitting a fabric.
@@ -120,7 +120,7 @@ pub enum ValidateError {
         fabric: String,
         /// The minimum.
         least: usize,
-        /// Rows that can be predicted.
+        /// Number of rows that can be predicted.
         rows: usize,
     },
     /// A software stack cannot be read.
@@ -142,10 +142,10 @@ pub struct ValuePrediction {
     pub quantity: &'static str,
     /// The group of the row in summaries.
     pub group: String,
-    /// The size class within the group, which is scored too.
+    /// The size class within the group, which is also scored.
     pub size: Option<&'static str>,
-    /// The rows that it competes with: plans of one model, number of chips and global batch. `None` if rows are no
-    /// plans.
+    /// The group of rows that it competes with: plans of one training job, or deployments for the same requests. `None`
+    /// if rows do not compete.
     pub ranking: Option<String>,
     /// The measured value; `None` if the cell is empty.
     pub measured: Option<f64>,
@@ -153,7 +153,7 @@ pub struct ValuePrediction {
     pub predicted: f64,
     /// The software stack of a training run.
     pub stack: Option<String>,
-    /// The evidence; `None` if no measurement is related.
+    /// The evidence; `None` if no related measurement gives a finite interval.
     pub evidence: Option<JudgedValue>,
 }
 
@@ -182,7 +182,7 @@ pub struct UnpredictedRow {
     pub why: String,
 }
 
-/// An assumption about a value that rows lack, or that cannot be used.
+/// An assumption about a value that rows lack or that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RowAssumption {
     /// The missing or unused value, and the assumption.
@@ -198,13 +198,13 @@ pub struct FileReport {
     pub file: PathBuf,
     /// The data set.
     pub dataset: Dataset,
-    /// Rows in the file.
+    /// Number of rows in the file.
     pub rows: usize,
     /// Ignored columns, which the data set does not know.
     pub ignored_columns: Vec<String>,
     /// Scores per group and quantity.
     pub groups: Vec<GroupScore>,
-    /// The quality of the order of plans, per group; empty if rows are no plans.
+    /// The quality of the order of plans or deployments, per group; empty if rows do not compete.
     pub rankings: Vec<RankingScore>,
     /// The detection of runs out of memory, per group; empty if no outcome is known.
     pub out_of_memory: Vec<OutOfMemoryScore>,
@@ -222,7 +222,7 @@ pub struct FileReport {
     pub steps: Vec<(String, StepTime)>,
 }
 
-/// The options of the user.
+/// Options of a validation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ValidateOptions {
     /// A directory of software stacks (`megatron.toml`, ...) that replace the built-in ones.
@@ -231,7 +231,7 @@ pub struct ValidateOptions {
     pub chips: Option<PathBuf>,
 }
 
-/// Validates one file.
+/// Returns the report of one file.
 ///
 /// # Errors
 /// A file that cannot be read, or whose columns belong to no data set. Faults of single rows are in the report.
@@ -239,7 +239,7 @@ pub fn validate_file(path: &Path, options: &ValidateOptions) -> Result<FileRepor
     validate_contents(path, &read_measured_file(path)?, options)
 }
 
-/// The bytes of a file of measured data.
+/// Returns the bytes of a file of measured data.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -247,7 +247,7 @@ pub fn read_measured_file(path: &Path) -> Result<Vec<u8>, ValidateError> {
     sim::files::text::read_bytes(path).map_err(|why| ValidateError::Open { file: path.into(), why })
 }
 
-/// Validates the contents of a file. `path` names it in reports and errors.
+/// Returns the report of a file's contents. `path` names the file in the report and in errors.
 ///
 /// # Errors
 /// As [`validate_file()`].
@@ -284,7 +284,7 @@ pub fn validate_contents(path: &Path, text: &[u8], options: &ValidateOptions) ->
     Ok(report)
 }
 
-/// The data set of a file, from its columns.
+/// Returns the data set of a file, from its columns.
 ///
 /// # Errors
 /// As [`validate_file()`].
@@ -292,7 +292,7 @@ pub fn recognise_file(path: &Path) -> Result<Dataset, ValidateError> {
     recognise_contents(path, &read_measured_file(path)?)
 }
 
-/// The data set of a file's contents, from its columns. `path` names it in errors.
+/// Returns the data set of a file's contents, from its columns. `path` names the file in errors.
 ///
 /// # Errors
 /// As [`validate_contents()`].
@@ -321,7 +321,7 @@ impl<'a> MeasuredTable<'a> {
         Ok(Self { path, header, dataset, reader, lines: LineCounter::new(text) })
     }
 
-    /// Calls `take` for every row, or with the error of the CSV reader.
+    /// Calls `take` for every row, or with the error of the CSV reader or of a repeated id.
     fn for_each_row(&mut self, mut take: impl FnMut(Result<MeasuredRow<'_>, RowError>)) {
         let mut first_lines: BTreeMap<String, u64> = BTreeMap::new();
         for record in self.reader.records() {
@@ -341,7 +341,8 @@ impl<'a> MeasuredTable<'a> {
     }
 }
 
-/// The fault of a row whose id occurred before. Ids must be unique, because they identify predictions.
+/// Returns the fault of a row whose id occurred before; `None` for a new id. Ids must be unique, because they identify
+/// predictions.
 fn repeated_id(row: &MeasuredRow<'_>, first_lines: &mut BTreeMap<String, u64>) -> Option<RowError> {
     let id = row.cell("id")?;
     let first = *first_lines.entry(id.to_owned()).or_insert(row.line());
@@ -408,7 +409,7 @@ impl FileReport {
         }
     }
 
-    /// Records a row's assumptions under the rows that share them.
+    /// Records a row's assumptions. Rows with the same assumption share one record.
     fn add_assumptions(&mut self, id: &str, assumed: Vec<String>) {
         for what in assumed {
             match self.assumed.iter_mut().find(|known| known.what == what) {
@@ -419,7 +420,8 @@ impl FileReport {
     }
 }
 
-/// The confidence in a prediction with these `facts`, from the carried errors.
+/// Returns the confidence in a predicted step or peak with these `facts`, from the carried errors; `None` for other
+/// columns or without a finite interval.
 fn judge_step(column: &str, facts: &PredictionFacts, predicted: f64) -> Option<JudgedValue> {
     let quantity = [PredictedQuantity::StepTime, PredictedQuantity::Peak]
         .into_iter()
@@ -429,23 +431,25 @@ fn judge_step(column: &str, facts: &PredictionFacts, predicted: f64) -> Option<J
         .filter(|judged| judged.interval[1].is_finite())
 }
 
-/// The same for the time of a kernel or a collective, in microseconds.
+/// Returns the confidence in the predicted time of a kernel or a collective, in microseconds; `None` if nothing related
+/// was measured.
 fn judge_alone(facts: &AloneFacts, predicted: f64) -> Option<JudgedValue> {
     let (grade, interval) = AloneResiduals::read_carried().judge_prediction(facts, predicted)?;
     Some(JudgedValue { grade, interval: interval.around_prediction(predicted) })
 }
 
-/// The reports as one JSON object: `{"format": 1, "files": [...]}`. Each file is a [`FileReport`] without its
+/// Returns the reports as one JSON object: `{"format": 1, "files": [...]}`. Each file is a [`FileReport`] without its
 /// predictions, which [`predictions_csv`] writes as CSV.
 #[must_use]
 pub fn reports_json(reports: &[FileReport]) -> serde_json::Value {
     serde_json::json!({ "format": FORMAT, "files": reports })
 }
 
-/// The CSV `id,part,seconds`: the parts of every predicted training step, which sum to its total.
+/// Returns the CSV `id,part,seconds` with the parts of every predicted training step. Its total is one of the lines;
+/// the other parts sum to it.
 ///
 /// # Errors
-/// None is known: whatever the CSV writer reports.
+/// Errors of the CSV writer; none is known.
 pub fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(["id", "part", "seconds"])?;
@@ -457,13 +461,12 @@ pub fn breakdown_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// The CSV `id,quantity,measured,predicted,low,high,grade,stack`,
-/// one line per row and target column. `low` and `high` are
-/// the ends of the 90 % interval. An unknown measured value is an empty cell. Training runs' times and peaks, kernels
-/// and collectives have intervals and grades.
+/// Returns the CSV `id,quantity,measured,predicted,low,high,grade,stack`, with one line per row and target column.
+/// `low` and `high` are the ends of the 90 % interval. An unknown measured value is an empty cell. Times and peaks of
+/// training runs, kernels and collectives have intervals and grades.
 ///
 /// # Errors
-/// None is known: whatever the CSV writer reports.
+/// Errors of the CSV writer; none is known.
 pub fn predictions_csv(reports: &[FileReport]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(["id", "quantity", "measured", "predicted", "low", "high", "grade", "stack"])?;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 /// The column of the outcome: 1 if the run fitted, 0 if it ran out of memory.
 pub(super) const FITS: &str = "fits";
 
-/// Out-of-memory predictions of one group. Precision is `None` without such predictions, and recall is `None` without
-/// such runs.
+/// The out-of-memory predictions of one group. Precision is `None` if no row is predicted not to fit. Recall is `None`
+/// if no row ran out of memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OutOfMemoryScore {
     /// The group.
@@ -17,9 +17,9 @@ pub struct OutOfMemoryScore {
     pub failed: usize,
     /// Rows that ran out of memory and were predicted not to fit.
     pub caught: usize,
-    /// Rows that ran.
+    /// Rows that ran, false alarms included.
     pub ran: usize,
-    /// Rows that ran out of memory and were predicted not to fit.
+    /// Rows that ran and were predicted not to fit.
     pub false_alarms: usize,
     /// Caught rows divided by all rows predicted not to fit.
     pub precision: Option<f64>,
@@ -29,7 +29,7 @@ pub struct OutOfMemoryScore {
     pub wrong: Vec<String>,
 }
 
-/// One score for each group that has rows with a measured and a predicted outcome.
+/// Returns one score for each group that has rows with a measured and a predicted outcome.
 pub(super) fn score_groups(predictions: &[ValuePrediction]) -> Vec<OutOfMemoryScore> {
     let mut members: BTreeMap<&str, Vec<(&str, bool, bool)>> = BTreeMap::new();
     for p in predictions.iter().filter(|p| p.quantity == FITS) {

@@ -4,12 +4,12 @@ use super::dataset::Dataset;
 use super::predict::{self, PreparedInputs};
 use super::row::{MeasuredRow, RowFailure};
 
-/// Predicts the target columns of a row: pairs of a column and a value in the unit of the column.
+/// A function that predicts the target columns of a row. It returns pairs of a column and a value in the column's unit.
 pub(super) type RowPredictor =
     fn(&mut PreparedInputs, &MeasuredRow<'_>) -> Result<Vec<(&'static str, f64)>, RowFailure>;
 
 impl Dataset {
-    /// The predictor of the data set.
+    /// Returns the predictor of the data set.
     pub(super) fn predictor(self) -> RowPredictor {
         match self {
             Self::StreamContention => predict::streams::predict_streams,

@@ -1,5 +1,5 @@
-//! The quality of the order that predictions give to plans. A user who picks the best plan needs the order, even if all
-//! predictions are biased.
+//! The quality of the order that predictions give to plans and deployments. A user who picks the best plan needs the
+//! order to be right, even if all predictions are biased.
 
 use super::ValuePrediction;
 use serde::Serialize;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 /// Fewest rows of a group that allow a statement about their order.
 const LEAST: usize = 6;
 
-/// The quality of the order of rows that share a model, a number of chips and a global batch.
+/// The quality of the order of rows that compete: plans of one training job, or deployments for the same requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankingScore {
-    /// The data set and chip.
+    /// The group in summaries.
     pub group: String,
-    /// Groups with six or more rows.
+    /// Number of groups with six or more competing rows.
     pub groups: usize,
     /// Mean rank correlation (Spearman) over the groups.
     pub spearman: f64,
@@ -21,7 +21,7 @@ pub struct RankingScore {
     pub top1_regret_pct: f64,
 }
 
-/// The rankings of one quantity, by group of rows.
+/// Returns the scores of the order by one quantity, by group in summaries.
 #[must_use]
 pub fn score_rankings(predictions: &[ValuePrediction], quantity: &str) -> Vec<RankingScore> {
     let mut sets: BTreeMap<(&str, &str), Vec<(f64, f64)>> = BTreeMap::new();
@@ -50,8 +50,8 @@ pub fn score_rankings(predictions: &[ValuePrediction], quantity: &str) -> Vec<Ra
     scores.into_iter().map(ranking).collect()
 }
 
-/// The rank correlation of measured and predicted values; ties get their mean rank. `None` if all values of one side
-/// are equal.
+/// Returns the rank correlation of measured and predicted values; ties get their mean rank. `None` if all values of one
+/// side are equal.
 fn spearman_correlation(rows: &[(f64, f64)]) -> Option<f64> {
     let a = mean_ranks(rows.iter().map(|r| r.0));
     let b = mean_ranks(rows.iter().map(|r| r.1));
@@ -61,7 +61,7 @@ fn spearman_correlation(rows: &[(f64, f64)]) -> Option<f64> {
     (spread > 0.0).then(|| product(&a, &b) / spread)
 }
 
-/// Ranks from 1; equal values get their mean rank.
+/// Returns ranks from 1; equal values get their mean rank.
 fn mean_ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let values: Vec<f64> = values.collect();
     let rank = |v: &f64| {
@@ -72,7 +72,7 @@ fn mean_ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values.iter().map(rank).collect()
 }
 
-/// The regret of choosing the row that is predicted fastest, in percent.
+/// Returns the regret of choosing the row that is predicted fastest, in percent; `None` without rows.
 fn top1_regret(rows: &[(f64, f64)]) -> Option<f64> {
     let chosen = rows.iter().min_by(|a, b| a.1.total_cmp(&b.1))?.0;
     let best = rows.iter().map(|r| r.0).min_by(f64::total_cmp)?;

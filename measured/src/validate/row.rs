@@ -5,11 +5,11 @@ use serde::Serialize;
 use sim::files::{FaultParts, StructuredError};
 use std::path::{Path, PathBuf};
 
-/// Accepted values of a measured quantity, in its column's unit (us, s, mm^2, GiB, cycles). Values outside come from a
-/// wrong unit; errors in percent of them would be meaningless.
+/// Accepted values of a measured quantity, in its column's unit (us, s, mm^2, GiB, cycles). Values outside the range
+/// come from a wrong unit, so their errors in percent would be meaningless.
 const MEASURED: std::ops::RangeInclusive<f64> = 1e-9..=1e15;
 
-/// A row with a fault. It is not scored; the others are.
+/// A fault of a row, which is then not scored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{}:{line}: {key} = {value}: {limit}; {cure}", file.display())]
 pub struct RowError {
@@ -49,7 +49,7 @@ pub enum RowFailure {
 }
 
 impl RowError {
-    /// A row that the CSV reader refuses.
+    /// Returns the fault of a row that the CSV reader refuses.
     pub(super) fn from_csv_error(file: &Path, line: u64, why: &str) -> Self {
         Self {
             file: file.into(),
@@ -93,20 +93,20 @@ impl<'a> MeasuredRow<'a> {
         self.cell("id").unwrap_or_default().to_owned()
     }
 
-    /// True if the file has the column.
+    /// Returns whether the file has the column.
     #[must_use]
     pub fn has_column(&self, key: &str) -> bool {
         self.header.iter().any(|column| column == key)
     }
 
-    /// The cell; `None` if it is empty or the column is missing.
+    /// Returns the cell; `None` if it is empty or the column is missing.
     #[must_use]
     pub fn cell(&self, key: &str) -> Option<&'a str> {
         let at = self.header.iter().position(|column| column == key)?;
         self.cells.get(at).filter(|cell| !cell.is_empty())
     }
 
-    /// A fault of this row.
+    /// Returns a fault of this row in the column `key`.
     #[must_use]
     pub fn row_fault(&self, key: &str, limit: &str, cure: &str) -> RowFailure {
         RowFailure::Fault(Box::new(RowError {
@@ -128,7 +128,7 @@ impl<'a> MeasuredRow<'a> {
         Err(self.row_fault("row", &limit, "write one cell per column"))
     }
 
-    /// A required text.
+    /// Returns the text of a required cell.
     ///
     /// # Errors
     /// An empty cell.
@@ -136,16 +136,16 @@ impl<'a> MeasuredRow<'a> {
         self.cell(key).ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A required whole number of at least 1. `64.0` and `1e6` count as whole.
+    /// Returns a required whole number of at least 1. `64.0` and `1e6` count as whole.
     ///
     /// # Errors
-    /// An empty cell, no number, a fraction, zero, a negative or an absurd value.
+    /// An empty cell, no number, a fraction, zero, a negative number, or a number above 2^53.
     pub fn count(&self, key: &str) -> Result<u64, RowFailure> {
         self.text(key)?;
         self.optional_count(key)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A whole number of at least 1, if the cell has one.
+    /// Returns a whole number of at least 1; `None` for an empty cell.
     ///
     /// # Errors
     /// As [`Self::count`], but an empty cell is `None`.
@@ -160,7 +160,7 @@ impl<'a> MeasuredRow<'a> {
         }
     }
 
-    /// A dimension of a model or a batch, from 1 to `limit` ([`workloads::limits`]), if the cell has one.
+    /// Returns a dimension of a model or a batch, from 1 to `limit` ([`workloads::limits`]); `None` for an empty cell.
     ///
     /// # Errors
     /// As [`Self::optional_count`]; a value above the limit.
@@ -172,7 +172,7 @@ impl<'a> MeasuredRow<'a> {
         Err(self.row_fault(key, &format!("must be a whole number from 1 to {limit}"), "correct or remove the row"))
     }
 
-    /// A required dimension of a model or a batch.
+    /// Returns a required dimension of a model or a batch.
     ///
     /// # Errors
     /// As [`Self::optional_dimension`]; an empty cell.
@@ -181,11 +181,11 @@ impl<'a> MeasuredRow<'a> {
         self.optional_dimension(key, limit)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A side of a matrix product, if the cell has one.
+    /// Returns a side of a matrix product; `None` for an empty cell.
     ///
     /// # Errors
-    /// As [`Self::count`]; a value above 2^31 - 1, the largest index of a library, which is far beyond the memory of a
-    /// device.
+    /// As [`Self::optional_count`]; also a value above 2^31 - 1, the largest index of a library, which is far beyond
+    /// the memory of a device.
     pub fn optional_side(&self, key: &str) -> Result<Option<u64>, RowFailure> {
         let side = self.optional_count(key)?;
         if side.is_none_or(|side| side <= i32::MAX as u64) {
@@ -194,7 +194,7 @@ impl<'a> MeasuredRow<'a> {
         Err(self.row_fault(key, "a side of a matrix product is at most 2147483647", "correct or remove the row"))
     }
 
-    /// A required side of a matrix product.
+    /// Returns a required side of a matrix product.
     ///
     /// # Errors
     /// As [`Self::optional_side`]; an empty cell.
@@ -202,7 +202,7 @@ impl<'a> MeasuredRow<'a> {
         self.optional_side(key)?.ok_or_else(|| self.row_fault(key, "must not be empty", "fill it in"))
     }
 
-    /// A finite number, if the cell has one.
+    /// Returns a finite number; `None` for an empty cell.
     ///
     /// # Errors
     /// No number, NaN or an infinity.
@@ -215,7 +215,7 @@ impl<'a> MeasuredRow<'a> {
         }
     }
 
-    /// A stated time, zero for an empty cell.
+    /// Returns a stated time; zero for an empty cell. `empty` is the cure in errors.
     ///
     /// # Errors
     /// No number, or neither 0 nor within the accepted values of measurements.
@@ -227,7 +227,7 @@ impl<'a> MeasuredRow<'a> {
         }
     }
 
-    /// The measured value of a target column; `None` if the cell is empty.
+    /// Returns the measured value of a target column; `None` if the cell is empty.
     ///
     /// # Errors
     /// No number, or a number outside the range of the target.

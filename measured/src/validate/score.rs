@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The row with the largest error of a group; `None` if every row is exact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorstRow {
-    /// Its id.
+    /// The row's id.
     pub id: String,
     /// The measured value.
     pub measured: f64,
@@ -24,12 +24,12 @@ pub struct GroupScore {
     pub group: String,
     /// The target column.
     pub quantity: &'static str,
-    /// Rows with a measured and a predicted value.
+    /// Number of rows with a measured and a predicted value.
     pub n: usize,
     /// Rows of the group that could not be predicted.
     pub unpredicted: usize,
-    /// Rows whose prediction equals the measured value: within 1e-4 for percentages, which are printed with few digits,
-    /// and within 1e-9 relative otherwise.
+    /// Rows whose prediction equals the measured value. The tolerance is 1e-4 for percentages, which are printed with
+    /// few digits, and 1e-9 relative otherwise.
     pub exact: usize,
     /// Mean absolute error in percent, over rows with a non-zero measured value; `None` without such rows.
     pub mape_pct: Option<f64>,
@@ -37,13 +37,13 @@ pub struct GroupScore {
     pub median_pct: Option<f64>,
     /// Mean signed error in percent. Positive values mean that predictions are too high.
     pub bias_pct: Option<f64>,
-    /// Percentage of rows whose measured value lies in the 90 % interval, of those with an interval.
+    /// Percentage of the rows with a 90 % interval whose measured value lies in it; `None` without such rows.
     pub within_pct: Option<f64>,
     /// Median width of these intervals, in percent of the prediction.
     pub width_pct: Option<f64>,
     /// The row with the largest error; `None` if all are exact.
     pub worst: Option<WorstRow>,
-    /// The software stacks of its training runs, by name.
+    /// The software stacks of the group's training runs, by name.
     #[serde(rename = "stack", skip_serializing_if = "BTreeSet::is_empty")]
     pub stacks: BTreeSet<String>,
 }
@@ -51,8 +51,8 @@ pub struct GroupScore {
 /// The name of the group with all rows.
 pub(super) const ALL: &str = "all";
 
-/// The scores of every group and quantity of a report, by quantity and group. Only counts that must be exact are also
-/// summed over the whole file. Errors of different data sets are never pooled.
+/// Returns the scores of every group and quantity of a report, by quantity and group. Only counts that must be exact
+/// are also scored over the whole file. Errors of different data sets are never pooled.
 pub(super) fn score_groups(report: &FileReport) -> Vec<GroupScore> {
     let mut unpredicted: BTreeMap<String, usize> = BTreeMap::new();
     for row in &report.unpredicted {
@@ -86,12 +86,12 @@ pub(super) fn score_groups(report: &FileReport) -> Vec<GroupScore> {
     scores
 }
 
-/// The groups of a row: its own, and its size class within it.
+/// Returns the groups of a row: its own, and its size class within it.
 fn names_of_groups(group: &str, size: Option<&str>) -> impl Iterator<Item = String> {
     std::iter::once(group.to_owned()).chain(size.map(|size| format!("{group} {size}")))
 }
 
-/// The error in percent; `None` if the measured value is zero.
+/// Returns the error in percent; `None` if the measured value is zero.
 fn error_pct(measured: f64, predicted: f64) -> Option<f64> {
     (measured != 0.0).then(|| (predicted - measured) / measured * 100.0)
 }
@@ -139,7 +139,7 @@ fn score_pairs(group: &str, quantity: &'static str, rows: &[&ValuePrediction], u
     }
 }
 
-/// The median of sorted values: the middle one, or the mean of the two in the middle.
+/// Returns the median of sorted values: the middle one, or the mean of the two in the middle; `None` without values.
 fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     let upper = *sorted.get(middle)?;

@@ -1,4 +1,4 @@
-//! Predicted columns and the valid values of what was measured.
+//! Predicted columns, and the valid measured values in them.
 
 /// A column whose value is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,15 +13,15 @@ use sim::units::SquareMillimeters;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// How far a chip gets.
+/// The efficiency that a chip is modelled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChipEfficiency {
-    /// Every peak is reached, and launches are free.
+    /// The chip reaches every peak, and launches are free.
     Ideal,
-    /// As far as chips of its family were measured to get.
+    /// The efficiency that was measured on chips of its family.
     Family,
-    /// By scalars fitted to measurements of the chip, or of the one that its relatives are made from.
+    /// Scalars fitted to measurements of the chip, or of the chip that it is derived from.
     Fitted,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for ChipEfficiency {
     }
 }
 
-/// A built chip that a design is compared with, and on which terms.
+/// A built chip in a comparison, and the terms on which it is compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineChip {
@@ -55,13 +55,13 @@ pub struct BaselineChip {
     pub standing: BaselineStanding,
 }
 
-/// The terms on which a built chip is compared.
+/// The terms on which a built chip is compared with the found design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BaselineStanding {
-    /// On the found design's fabric, under the study's stack, by its fitted scalars.
+    /// On the found design's fabric, under the study's stack, with the chip's fitted scalars.
     SameFabric,
-    /// The same, with every peak reached.
+    /// As [`Self::SameFabric`], but the chip reaches every peak.
     Ideal,
     /// On its own fabric, under its own stack.
     AsSold,
@@ -71,7 +71,7 @@ pub enum BaselineStanding {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComparisonEntry {
-    /// The name for the reader: `best found`, `TPUv4, expert's plan`.
+    /// The name that the reader sees: `best found`, `TPUv4, expert's plan`.
     pub label: String,
     /// The chip in words.
     pub chip: String,
@@ -100,7 +100,7 @@ pub struct ComparisonEntry {
     /// The worst grade among the grounds of the step.
     #[serde(default)]
     pub grade: Option<Grade>,
-    /// The grounds of the step that were not measured in training runs, in words.
+    /// The grounds of the step that were not measured in training runs, in words, with their grades.
     #[serde(default)]
     pub evidence: Option<String>,
     /// The software stack.
@@ -112,28 +112,28 @@ pub struct ComparisonEntry {
     /// The rate of a device's port into the innermost tier of the network, one direction, in GB/s.
     #[serde(default)]
     pub port_gb_per_s: Option<f64>,
-    /// How far the chip gets: by its own fitted scalars, its family's, or to every peak.
+    /// The efficiency that the chip is modelled with.
     #[serde(default)]
     pub efficiency: Option<ChipEfficiency>,
-    /// The built chip that it is; `null` for designs.
+    /// The built chip of this entry; `null` for designs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<BaselineChip>,
-    /// The place of the entry that this one is compared with: the found design with the same kind of efficiency. `null`
-    /// is the first entry.
+    /// The index of the entry that this one is compared with: the found design with the same kind of efficiency. `null`
+    /// means the first entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_with: Option<usize>,
-    /// The value of the objective, in the unit of the comparison; `null` if no plan fits, or if the chip has no such
-    /// figure.
+    /// The value of the objective, in the unit of the comparison. `null` if no plan fits, or if the chip lacks a figure
+    /// that the objective needs.
     #[serde(default)]
     pub objective_value: Option<f64>,
-    /// The grounds of the step.
+    /// The properties of plan, chip, fabric and stack that the evidence for the step rests on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<PredictionFacts>,
-    /// The 90 % interval of how many times as good the entry that it is compared with is: from the errors of measured
-    /// pairs. `null` where nothing is known of either step.
+    /// The 90 % interval of [`Comparison::lead_over`] this entry, from the errors of measured pairs. `null` for the
+    /// entry that others are compared with, for the objective energy per token, and if nothing is known of either step.
     #[serde(default)]
     pub lead_interval: Option<[f64; 2]>,
-    /// Factor by which another step under the same software must be longer to be slower with 90 % confidence.
+    /// The factor by which another step under the same software must be longer to be slower with 90 % confidence.
     #[serde(default)]
     pub step_lead: Option<f64>,
     /// Model FLOPs utilisation, as a fraction.
@@ -142,36 +142,36 @@ pub struct ComparisonEntry {
     pub energy_per_step_j: Option<f64>,
     /// Peak memory of the fullest device, in GiB.
     pub peak_memory_gib: Option<f64>,
-    /// The bound of the step, in words.
+    /// The largest part of the step's time, in words.
     pub bound_by: Option<String>,
-    /// A note for the reader: why it is infeasible, or the changes that made it run.
+    /// A note for the reader: why the entry is infeasible, or the changes that made it run.
     pub note: Option<String>,
 }
 
-/// Designs side by side, each compared with the first.
+/// Designs side by side. Each is compared with the first, or with the entry that it names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// The objective that they are compared by.
+    /// The objective by which the entries are compared.
     #[serde(default)]
     pub objective: Objective,
-    /// In which way the entries are of unlike work.
+    /// The differences between the work of the entries, in words. Empty if all do the same work.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<String>,
-    /// The entries. Ratios refer to the first.
+    /// The entries. Ratios refer to the first entry, or to the entry named in `compared_with`.
     pub entries: Vec<ComparisonEntry>,
-    /// The causes of the first one's lead over one of the others.
+    /// The causes of the first entry's lead over one of the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<GainSplit>,
 }
 
-/// The lead of the first entry over another one, split into causes whose factors multiply to the whole.
+/// The lead of the first entry over another one, split into causes. The product of their factors is the whole lead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GainSplit {
     /// The label of the other entry.
     pub over: String,
-    /// The causes, in the order in which they were added to the other entry.
+    /// The causes, in the order in which they were applied to the other entry.
     pub causes: Vec<GainCause>,
 }
 
@@ -181,11 +181,11 @@ pub struct GainSplit {
 pub struct GainCause {
     /// The cause in words.
     pub cause: String,
-    /// The factor on the objective: above 1 where the first entry gains by it.
+    /// The factor on the objective: above 1 if the first entry gains by this cause.
     pub factor: f64,
 }
 
-/// The unit of an objective for one model alone.
+/// Returns the unit of an objective for a single model.
 #[must_use]
 pub fn unit_of_objective(objective: Objective) -> &'static str {
     objective.display_value(1.0, ValueScale::Alone { devices: 1.0, tokens: 1.0 }).1
@@ -228,7 +228,7 @@ impl ComparisonEntry {
         }
     }
 
-    /// Adds the evidence of the step under a software stack.
+    /// Adds the name of the software stack and the evidence for the step under it.
     #[must_use]
     pub fn with_evidence(self, stack: &str, evidence: Option<&EvidenceRecord>) -> Self {
         Self {
@@ -242,7 +242,7 @@ impl ComparisonEntry {
         }
     }
 
-    /// The entry of a run in which no design runs the model.
+    /// Makes the entry of a run in which no design runs the model.
     #[must_use]
     pub fn without_design(label: impl Into<String>) -> Self {
         Self {
@@ -278,21 +278,21 @@ impl ComparisonEntry {
         }
     }
 
-    /// True for an entry that stands on the found design's terms. Figures leave out the others: the same chip in other
-    /// forms.
+    /// True if figures draw this entry. They leave out entries that repeat a chip in another form: chips as sold, and
+    /// entries that are not compared with the first one.
     #[must_use]
     pub fn is_drawn(&self) -> bool {
         self.compared_with.is_none() && self.baseline.as_ref().is_none_or(|of| of.standing != BaselineStanding::AsSold)
     }
 
-    /// Adds the network that joins the devices.
+    /// Adds the name of the network between the devices, and the rate of a device's port into it.
     #[must_use]
     pub fn on_fabric(self, fabric: &Fabric) -> Self {
         let port_gb_per_s = fabric.tiers.first().map(|tier| tier.shared_rate() / 1e9);
         Self { fabric: Some(fabric.name.clone()), port_gb_per_s, ..self }
     }
 
-    /// Counts only `wanted` of the `done` sequences of a step.
+    /// Scales throughput and MFU to `wanted` of the `done` sequences of a step.
     #[must_use]
     pub fn counting_sequences(mut self, wanted: u64, done: u64) -> Self {
         let share = wanted as f64 / done.max(1) as f64;
@@ -302,7 +302,8 @@ impl ComparisonEntry {
         self
     }
 
-    /// Adds the value of an objective on a cluster of so many devices. An entry whose chip lacks the figure says so.
+    /// Adds the value of an objective on a cluster of `devices`. If the chip lacks a figure that the objective needs,
+    /// adds a note instead.
     #[must_use]
     pub fn with_objective(self, aim: &Aim, devices: f64) -> Self {
         let objective_value = self.value_of_objective(aim, devices);
@@ -331,7 +332,7 @@ impl ComparisonEntry {
     }
 }
 
-/// A note if the areas belong to different process nodes; otherwise empty.
+/// Returns a note if the areas belong to different process nodes; otherwise an empty text.
 pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
     let nodes: BTreeSet<&str> = entries.iter().filter_map(|e| e.node.as_deref()).collect();
     if nodes.len() < 2 {
@@ -342,13 +343,14 @@ pub(crate) fn processes_note(entries: &[ComparisonEntry]) -> String {
 }
 
 impl Comparison {
-    /// Entries of like work, compared by throughput.
+    /// Makes a comparison by throughput of entries that do the same work.
     #[must_use]
     pub fn of_entries(entries: Vec<ComparisonEntry>) -> Self {
         Self { entries, ..Self::default() }
     }
 
-    /// Adds the intervals of the leads. No measured pair says how sure a ratio of energies is.
+    /// Adds the intervals of the leads. The objective energy per token gets none, because no pairs of energies were
+    /// measured.
     #[must_use]
     pub fn with_lead_intervals(mut self) -> Self {
         let interval = |entry: &ComparisonEntry| {
@@ -364,13 +366,13 @@ impl Comparison {
         self
     }
 
-    /// The entry that another one is compared with.
+    /// Returns the entry that `entry` is compared with.
     fn base_of(&self, entry: &ComparisonEntry) -> Option<&ComparisonEntry> {
         self.entries.get(entry.compared_with.unwrap_or(0))
     }
 
-    /// How many times as good as this entry the first one with the same kind of efficiency is, by the objective. `None`
-    /// if either has no value.
+    /// Returns the factor by which the entry that `entry` is compared with is better by the objective. Records without
+    /// values of the objective use the throughput. `None` if either entry has no value.
     #[must_use]
     pub fn lead_over(&self, entry: &ComparisonEntry) -> Option<f64> {
         let first = self.base_of(entry)?;
@@ -392,20 +394,20 @@ impl Comparison {
         self.entries.iter().any(|entry| entry.times_reference.is_some())
     }
 
-    /// True if at least one entry runs.
+    /// True if at least one entry has a plan.
     #[must_use]
     pub fn any_runs(&self) -> bool {
         self.entries.iter().any(|entry| entry.plan.is_some() || entry.times_reference.is_some())
     }
 
-    /// The comparison as text: the entries, the table of their figures, and the notes. The column `first is` has the
-    /// throughput of the first entry relative to each entry.
+    /// Returns the comparison as text: the entries, the table of their figures, and the notes. The column `first is`
+    /// has the lead over each entry ([`Self::lead_over`]).
     #[must_use]
     pub fn to_text(&self) -> String {
         self.render_text(false)
     }
 
-    /// The same with the bad ends of the intervals, for a search that ranks by them.
+    /// As [`Self::to_text`], with the bad ends of the intervals, for a search that ranks by them.
     #[must_use]
     pub fn to_text_with_bad_ends(&self) -> String {
         self.render_text(true)
@@ -439,7 +441,7 @@ impl Comparison {
         text
     }
 
-    /// The intervals of the steps, and the entries that are too close to the first to call.
+    /// Returns the intervals of steps and leads, and the entries that are too close to call, in words.
     fn evidence_text(&self) -> String {
         let mut text = String::new();
         let interval = |e: &ComparisonEntry| {
@@ -472,15 +474,15 @@ impl Comparison {
         text
     }
 
-    /// The entries whose distance from the first is less than the model error, whichever of the two leads. Errors under
-    /// the same stack are correlated; under different stacks they are independent.
+    /// Returns the entries whose distance from the first is less than the model error, whichever of the two is better.
+    /// Errors under the same stack are correlated; errors under different stacks are independent.
     fn too_close_to_call(&self) -> Vec<&str> {
         let is_close = |other: &&ComparisonEntry| self.is_too_close(other).unwrap_or(false);
         self.entries.iter().skip(1).filter(is_close).map(|e| e.label.as_str()).collect()
     }
 
-    /// True if an entry's distance from the one that it is compared with is less than the model error. `None` without
-    /// an interval.
+    /// True if the distance between an entry and the one that it is compared with is less than the model error. `None`
+    /// if no interval of either kind is known.
     #[must_use]
     pub fn is_too_close(&self, other: &ComparisonEntry) -> Option<bool> {
         if let Some([low, high]) = other.lead_interval {
@@ -494,7 +496,7 @@ impl Comparison {
         Some(lead.max(1.0 / lead) <= settled)
     }
 
-    /// The table of means over several models.
+    /// Returns the table of means over several models.
     fn means_table(&self) -> TextTable {
         let dash = || "-".to_owned();
         let mut table = TextTable::new(["design", "area", "node", "x reference", "first is", "peak W", "USD"]);
@@ -519,7 +521,7 @@ impl Comparison {
         let word = |value: &Option<String>| value.clone().unwrap_or_else(dash);
         let unit = unit_of_objective(self.objective);
         type Cell<'a> = Box<dyn Fn(&ComparisonEntry) -> String + 'a>;
-        // A narrow screen drops the columns that are not kept, the last first.
+        // A narrow screen drops the columns that are not kept (`false`), from right to left.
         let mut columns: Vec<(&str, bool, Cell<'_>)> = vec![
             ("design", true, Box::new(|e| e.label.clone())),
             ("port GB/s", true, Box::new(|e| number(e.port_gb_per_s))),
@@ -543,7 +545,7 @@ impl Comparison {
         columns.push(("kJ/step", false, Box::new(|e| number(e.energy_per_step_j.map(|e| e / 1e3)))));
         columns.push(("peak GiB", false, Box::new(|e| e.peak_memory_gib.map_or_else(dash, |g| format!("{g:.2}")))));
         columns.push(("bound by", false, Box::new(|e| e.bound_by.clone().unwrap_or_default())));
-        // Answers of other verbs and of earlier versions lack some.
+        // Answers of other commands and of earlier versions lack some of these columns.
         columns.retain(|(head, _, cell)| {
             !["port GB/s", "efficiency", "stack"].contains(head) || self.entries.iter().any(|e| cell(e) != "-")
         });
@@ -558,7 +560,7 @@ impl Comparison {
     }
 }
 
-/// The lead of the first entry over another, cause by cause.
+/// Returns the lead of the first entry over another, cause by cause, in words.
 #[must_use]
 pub fn gain_text(gain: &GainSplit) -> String {
     let whole: f64 = gain.causes.iter().map(|of| of.factor).product();

@@ -1,47 +1,49 @@
-//! How sure the choice of a search is under what is not known, as data and as text.
+//! Confidence in a search's choice under draws of uncertain constants, as data and as text.
 
 use crate::text::{TextTable, fold_line, format_fields, format_percent, format_significant};
 use serde::{Deserialize, Serialize};
 
-/// A dimension counts as settled if the best designs of this fraction of the draws have the found design's value.
+/// A dimension counts as settled if, in at least this fraction of the draws, the best design has the found design's
+/// value.
 const SETTLED: f64 = 0.9;
-/// Inputs in the text.
+/// The largest number of constants shown in the text.
 const SHOWN: usize = 5;
-/// An input whose knowledge lowers the expected regret by less than this fraction settles nothing.
+/// If knowing a constant lowers the expected regret by at most this fraction, the text does not call it worth knowing.
 const WORTHLESS: f64 = 1e-4;
 
-/// How sure a choice is.
+/// Confidence in the choice of a design.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRecord {
-    /// Draws of the constants that are not known.
+    /// The number of draws of the uncertain constants.
     pub draws: u64,
-    /// Further draws in which no design is within the limit of power. They say nothing about the choice.
+    /// The number of further draws in which no design is within the power limit. They say nothing about the choice.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
-    /// Constants that change one of the finalists.
+    /// The number of constants that affect at least one finalist.
     pub constants: u64,
-    /// Designs that were considered under the draws.
+    /// The number of designs that were considered under the draws.
     pub considered: u64,
-    /// An estimate of how often a further draw has a best design that was not considered.
+    /// The estimated fraction of further draws whose best design was not considered.
     pub missed: f64,
     /// The fraction of draws in which the found design is the best.
     pub probability_best: f64,
-    /// How much worse than the best of a draw the found design is, as a fraction: the mean over the draws.
+    /// The found design's expected regret: its shortfall from the best design of a draw, as a fraction, averaged over
+    /// the draws.
     pub regret_expected: f64,
     /// The regret that 95 % of the draws stay below.
     pub regret_95: f64,
     /// The design with the least expected regret.
     pub robust: FinalistRecord,
-    /// By dimension, how often the best design of a draw has the found design's value.
+    /// For each dimension, the fraction of draws whose best design has the found design's value.
     pub settled: Vec<SettledRecord>,
-    /// The constants, most worth knowing first.
+    /// The constants, those most worth knowing first.
     pub tornado: Vec<TornadoRow>,
     /// The designs that were evaluated under all draws, the found one first.
     pub finalists: Vec<FinalistRecord>,
 }
 
-/// A design that may be the best one.
+/// A design that may be the best one under some draws.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FinalistRecord {
@@ -53,7 +55,7 @@ pub struct FinalistRecord {
     pub is_found: bool,
     /// The fraction of draws in which it is the best.
     pub probability_best: f64,
-    /// How much worse than the best of a draw it is: the mean over the draws.
+    /// Its shortfall from the best design of a draw, as a fraction, averaged over the draws.
     pub regret_expected: f64,
     /// The regret that 95 % of the draws stay below.
     pub regret_95: f64,
@@ -64,7 +66,7 @@ pub struct FinalistRecord {
     pub lost: f64,
 }
 
-/// How often the best design of a draw has the found design's value of a dimension.
+/// The fraction of draws whose best design has the found design's value of one dimension.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettledRecord {
@@ -72,15 +74,15 @@ pub struct SettledRecord {
     pub dimension: String,
     /// The found design's value.
     pub value: String,
-    /// The fraction of draws.
+    /// The fraction of draws whose best design has this value.
     pub probability: f64,
     /// The most frequent other value.
     pub other: Option<String>,
-    /// Its fraction of the draws.
+    /// The fraction of draws whose best design has that other value.
     pub other_probability: Option<f64>,
 }
 
-/// A constant, and the worth of knowing it.
+/// An uncertain constant, and the worth of knowing it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TornadoRow {
@@ -94,11 +96,12 @@ pub struct TornadoRow {
     pub nominal: f64,
     /// Its highest value.
     pub high: f64,
-    /// By how much the expected regret would fall if it were known, as a fraction.
+    /// The fall of the expected regret if the constant were known, as a fraction.
     pub worth: f64,
-    /// The found design's mean lead over the best other finalist in the lowest quarter of the range, as a fraction.
+    /// The found design's mean lead over the best other finalist, in the lowest quarter of the constant's range, as a
+    /// fraction.
     pub lead_low: f64,
-    /// The same in the highest quarter.
+    /// The same mean lead in the highest quarter of the range.
     pub lead_high: f64,
 }
 
@@ -107,7 +110,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl DecisionRecord {
-    /// The answer in words, with a table of the constants.
+    /// Returns the answer in words, with a table of the constants.
     #[must_use]
     pub fn to_text(&self) -> String {
         let percent = format_percent;
@@ -150,7 +153,7 @@ impl DecisionRecord {
         text
     }
 
-    /// The answer in a sentence.
+    /// Returns the answer in one sentence.
     #[must_use]
     pub fn summary_text(&self) -> String {
         let open: Vec<&SettledRecord> = self.settled.iter().filter(|of| of.probability < SETTLED).collect();
@@ -176,12 +179,12 @@ impl DecisionRecord {
         )
     }
 
-    /// The fraction of draws in which the found design loses all.
+    /// Returns the fraction of draws in which the found design cannot run ([`FinalistRecord::lost`]).
     fn found_lost(&self) -> f64 {
         self.finalists.first().map_or(0.0, |found| found.lost)
     }
 
-    /// The robust choice in words.
+    /// Returns the robust choice in words.
     fn robust_text(&self) -> String {
         if self.robust.is_found {
             return "the same design".to_owned();

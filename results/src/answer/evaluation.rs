@@ -8,7 +8,7 @@ use search::planner::{Job, PlanAnswer};
 use serde::Serialize;
 use step::{OverCapacity, TrainingPlan};
 
-/// The version of the JSON that this build writes.
+/// The version of the JSON format that this build writes.
 pub const FORMAT: u32 = 3;
 
 /// The answer of `coplace evaluate`.
@@ -18,13 +18,13 @@ pub struct EvaluateAnswer {
     pub format: u32,
     /// The job.
     pub job: JobRecord,
-    /// How the plans that the arguments leave open were decided.
+    /// The counts of the plans that the arguments leave open, by how they were decided.
     pub counts: PlanCounts,
     /// True if a plan fits.
     pub feasible: bool,
-    /// If none fits: the shortfall of the nearest plan.
+    /// If no plan fits: the shortfall of the nearest plan, or the reason for the refusal.
     pub why: Option<String>,
-    /// If memory is short: the smallest shortfall among the plans.
+    /// If memory is short: the shortfall of the nearest plan.
     pub shortfall: Option<ShortfallRecord>,
     /// The plan with its figures; `null` if there is none.
     pub result: Option<StepRecord>,
@@ -33,18 +33,18 @@ pub struct EvaluateAnswer {
     pub asked: Option<Question>,
 }
 
-/// The memory shortfall of the nearest plan.
+/// The shortfall of the nearest plan in device memory, host memory or storage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ShortfallRecord {
     /// The plan in one line.
     pub plan: String,
-    /// The fullest stage, counted from 0.
+    /// The stage that does not fit, counted from 0.
     pub stage: u32,
-    /// The largest class.
+    /// The largest class of device memory, or the host or storage if that is what does not suffice.
     pub class: String,
-    /// Need of one of its devices, in bytes.
+    /// Bytes that the stage needs in that memory, per device.
     pub need_bytes: u64,
-    /// Memory of a device, in bytes.
+    /// Bytes of that memory that are available, per device.
     pub have_bytes: u64,
     /// The difference, in bytes.
     pub lacking_bytes: u64,
@@ -64,7 +64,7 @@ impl ShortfallRecord {
 }
 
 impl EvaluateAnswer {
-    /// The record of an answer with its explained fastest plan. `model` is the name that the user gave.
+    /// Makes the record of an answer. `model` is the name that the user gave; `explained` explains the fastest plan.
     #[must_use]
     pub fn new(job: &Job<'_>, model: &str, answer: &PlanAnswer, explained: Option<&ExplainedPlan>) -> Self {
         let best = answer.best.first().zip(explained);

@@ -1,4 +1,4 @@
-//! Evidence as data, in the form of answers.
+//! Evidence for predictions as data, in the form of answers.
 
 use measured::evidence::{
     Evidence, EvidenceGround, Grade, PredictedQuantity, PredictionFacts, PredictionInterval, ResidualTable,
@@ -8,30 +8,31 @@ use serde::{Deserialize, Serialize};
 use sim::units::Bytes;
 use step::{DeviceMemory, StageMemory, usable_hbm};
 
-/// The confidence in a plan's step and peak.
+/// The evidence for a plan's step and memory peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvidenceRecord {
     /// The worst grade among the grounds of the step.
     pub grade: Grade,
-    /// The grounds that were not measured in training runs, or only through related ones. The others were measured.
+    /// The grounds of the step that training runs did not measure, or measured only through related ones. All others
+    /// were measured.
     pub grounds: Vec<GroundRecord>,
     /// The 90 % interval of the step, in seconds. The predicted step lies within it.
     pub step_interval_s: [f64; 2],
-    /// The grounds of step and peak. `null` in older records.
+    /// The properties that the evidence rests on. `null` in older records.
     #[serde(default)]
     pub facts: Option<PredictionFacts>,
-    /// The upper end of the 90 % interval of the ratio of two plans of the same job, measured over predicted: the step
-    /// of another plan that is longer by this factor is the slower one with 95 % confidence. Errors that both share
+    /// The upper end of the 90 % interval of the ratio of two plans of the same job, measured over predicted. A plan
+    /// whose predicted step is longer by this factor is slower with 95 % confidence. Errors that both plans share
     /// cancel.
     #[serde(default = "alike")]
     pub plan_lead: f64,
-    /// The same for another design, or another job, under the same software, with 90 % confidence.
+    /// The same factor between designs or jobs under the same software, with 90 % confidence.
     #[serde(default = "alike")]
     pub design_lead: f64,
     /// The worst grade among the grounds of the peak.
     pub peak_grade: Grade,
-    /// The grounds of the peak with a grade other than [`Grade::Measured`]: training runs have only related ones, or
+    /// The grounds of the peak whose grade is not [`Grade::Measured`]: training runs measured only related ones, or
     /// none. Empty in older records.
     #[serde(default)]
     pub peak_grounds: Vec<GroundRecord>,
@@ -39,24 +40,24 @@ pub struct EvidenceRecord {
     pub peak_interval_gib: [f64; 2],
 }
 
-/// One ground of a prediction.
+/// One ground of a prediction: a part of the setting that measurements may cover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroundRecord {
-    /// `chip`, `fabric`, `stack`, `mechanism`, `scale`.
+    /// The kind: `chip`, `fabric`, `stack`, `mechanism` or `scale`.
     pub what: String,
     /// The name; for the scale the number of chips.
     pub name: String,
-    /// The relation of the nearest measurement.
+    /// The grade of the nearest measurement.
     pub grade: Grade,
-    /// The nearest measurements, most runs first: things of its kind. For a mechanism these are the stacks it was
-    /// measured under; for the scale the numbers of chips at least as large, or else the largest. Empty in older
-    /// records, and if nothing of its kind was measured.
+    /// The nearest measurements of the same kind, most runs first. For a mechanism: the stacks under which it was
+    /// measured. For the scale: the numbers of chips that are at least as large, or else the largest one. Empty in
+    /// older records, and if nothing of the kind was measured.
     #[serde(default)]
     pub near: Vec<NearMeasurements>,
 }
 
-/// A thing that was measured in training runs.
+/// A chip, fabric, stack or scale that training runs measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NearMeasurements {
@@ -66,7 +67,7 @@ pub struct NearMeasurements {
     pub runs: usize,
 }
 
-/// The lead in records that are older than leads: no lead.
+/// Returns 1, no lead: the default for records that are older than leads.
 fn alike() -> f64 {
     1.0
 }
@@ -80,8 +81,8 @@ impl From<&EvidenceGround> for GroundRecord {
 }
 
 impl EvidenceRecord {
-    /// The evidence of a plan with these `facts`, its predicted step in seconds and its peak in GiB, from the carried
-    /// table. `None` if the table is empty.
+    /// Makes the evidence for a plan with these `facts`, a predicted step in seconds and a peak in GiB, from the
+    /// residual table in this build. `None` if the table gives no interval for the step or for the peak.
     #[must_use]
     fn of_prediction(facts: &PredictionFacts, step_s: f64, peak_gib: f64) -> Option<Self> {
         let table = ResidualTable::read_carried();
@@ -104,54 +105,57 @@ impl EvidenceRecord {
         })
     }
 
-    /// The evidence of a plan from a search.
+    /// Makes the evidence for a plan that a search found. `None` if the residual table gives no interval for the step
+    /// or for the peak.
     #[must_use]
     pub fn of_ranked(job: &Job<'_>, ranked: &RankedPlan) -> Option<Self> {
         let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
         let peak_gib = ranked.memory.stages.iter().map(|s| s.bytes_needed().gib()).fold(0.0, f64::max);
         let step = ranked.time.total.0;
         let mut record = Self::of_prediction(&facts, step, peak_gib)?;
-        // A device cannot exceed its peak, whatever the errors.
+        // A device cannot exceed its peak rate, whatever the model's errors are.
         let least = least_step_time(job).unwrap_or(0.0).min(step);
         record.step_interval_s[0] = record.step_interval_s[0].max(least);
         Some(record)
     }
 
-    /// The 90 % interval of the ratio of two steps, measured over predicted. `None` if a record is older than facts.
+    /// Returns the 90 % interval of the ratio of two steps, measured over predicted. `None` if a record has no facts or
+    /// nothing is known.
     #[must_use]
     pub fn ratio_interval(&self, other: &Self) -> Option<[f64; 2]> {
         ratio_interval(self.facts.as_ref()?, other.facts.as_ref()?)
     }
 
-    /// The grounds of the step that were not measured in training runs, worst first.
+    /// Returns the grounds of the step that were not measured in training runs in words, worst grade first.
     #[must_use]
     pub fn step_reasons(&self) -> String {
         list_reasons(&self.grounds)
     }
 
-    /// The grounds of the peak that were not measured in training runs, worst first.
+    /// Returns the grounds of the peak that were not measured in training runs in words, worst grade first.
     #[must_use]
     pub fn peak_reasons(&self) -> String {
         list_reasons(&self.peak_grounds)
     }
 }
 
-/// The 90 % interval of the ratio of two steps on these grounds, measured over predicted. `None` if nothing is known.
+/// Returns the 90 % interval of the ratio of two steps with these facts, measured over predicted. `None` if nothing is
+/// known.
 #[must_use]
 pub fn ratio_interval(one: &PredictionFacts, other: &PredictionFacts) -> Option<[f64; 2]> {
     let interval = ResidualTable::read_carried().ratio_interval(PredictedQuantity::StepTime, [one, other]);
     (interval != PredictionInterval::UNKNOWN).then_some([interval.low, interval.high])
 }
 
-/// The memory that a plan needs and the memory that a device has for programs.
+/// Returns the memory that the fullest device of a plan needs, and the memory that a device has for programs.
 #[must_use]
 pub fn need_and_have(job: &Job<'_>, ranked: &RankedPlan) -> [Bytes; 2] {
     let need = ranked.memory.stages.iter().map(StageMemory::bytes_needed).max().unwrap_or(Bytes::ZERO);
     [need, usable_hbm(job.stack, DeviceMemory::of_chip(job.chip).hbm)]
 }
 
-/// The chance that a plan's peak fits a device's memory, headroom included: from the errors that make the peak's 90 %
-/// interval. `None` if nothing is known.
+/// Returns the probability that a plan's peak fits a device's memory, headroom included. It comes from the same errors
+/// as the peak's 90 % interval. `None` if nothing is known.
 #[must_use]
 pub fn fit_probability(job: &Job<'_>, ranked: &RankedPlan) -> Option<f64> {
     let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
@@ -159,11 +163,11 @@ pub fn fit_probability(job: &Job<'_>, ranked: &RankedPlan) -> Option<f64> {
     ResidualTable::read_carried().probability_within(PredictedQuantity::Peak, &facts, have.as_f64() / need.as_f64())
 }
 
-/// The memory of a device that must stay free of the predicted peak of plans like this one, for their peaks to fit with
-/// this probability. `None` if nothing is known.
+/// Returns the device memory to keep free so that the real peaks of plans like this one fit with `probability`. `None`
+/// if nothing is known.
 #[must_use]
 pub fn memory_margin(job: &Job<'_>, ranked: &RankedPlan, probability: f64) -> Option<Bytes> {
-    /// Keeps a plan that fits exactly from falling below the probability by rounding.
+    /// Keeps rounding from moving a plan that fits exactly below the probability.
     const ROUNDING: f64 = 1.0 + 1e-9;
     let facts = PredictionFacts::of_plan(job.chip, job.fabric, job.stack, job.model, &ranked.plan);
     let factor = ResidualTable::read_carried().factor_at(PredictedQuantity::Peak, &facts, probability)?;
@@ -172,8 +176,8 @@ pub fn memory_margin(job: &Job<'_>, ranked: &RankedPlan, probability: f64) -> Op
     Some(have.saturating_sub(usable))
 }
 
-/// Lower bound of the step: the necessary matrix products on all devices at their peak. `None` if techniques omit some
-/// of them.
+/// Returns a lower bound of the step in seconds: the necessary matrix products on all devices at their peak. `None` if
+/// the job has techniques, which may omit some products, or if the chip has no peak for the type.
 fn least_step_time(job: &Job<'_>) -> Option<f64> {
     let peak = job
         .chip

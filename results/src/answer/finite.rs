@@ -1,5 +1,5 @@
-//! The last check of an answer: no number is infinite or not-a-number. JSON would write `null`, and a table `inf` or
-//! `NaN`.
+//! The last check of an answer: every number is finite. JSON would print other numbers as `null`, and a table as `inf`
+//! or `NaN`.
 
 use serde::Serialize;
 use serde::ser::{self, Serializer};
@@ -8,13 +8,13 @@ use std::fmt;
 /// An answer with a number that is not finite.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FiniteError {
-    /// The place and the value of the number.
+    /// A number that is not finite.
     #[error(
         "the answer's {key} is {value}, which is not finite; a value of the input is far too large or small: check its \
         unit and exponent"
     )]
     NotFinite {
-        /// The keys and positions of its place: `plans[0].step_s`.
+        /// The keys and positions that lead to the number: `plans[0].step_s`.
         key: String,
         /// The number.
         value: f64,
@@ -30,15 +30,15 @@ impl ser::Error for FiniteError {
     }
 }
 
-/// Checks every number of a value.
+/// Checks every number in a value.
 ///
 /// # Errors
-/// The first number that is not finite, with its place.
+/// The first number that is not finite, with its place; a value that cannot be serialized.
 pub fn check_finite(value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
     value.serialize(&mut NumberWalk { path: String::new() })
 }
 
-/// A walk through a value.
+/// A serializer that visits every number of a value and writes nothing.
 struct NumberWalk {
     /// The current place.
     path: String,
@@ -49,7 +49,7 @@ impl NumberWalk {
         if value.is_finite() { Ok(()) } else { Err(FiniteError::NotFinite { key: self.path.clone(), value }) }
     }
 
-    /// Visits a part and returns to its parent.
+    /// Visits a part, then restores the place of its parent.
     fn visit_part(&mut self, part: &str, value: &(impl Serialize + ?Sized)) -> Result<(), FiniteError> {
         let here = self.path.len();
         self.path.push_str(part);
@@ -64,7 +64,7 @@ impl NumberWalk {
     }
 }
 
-/// The members of a list or an object.
+/// A visit to the members of a list or an object.
 struct PartWalk<'a> {
     walk: &'a mut NumberWalk,
     /// For a list: the next position.

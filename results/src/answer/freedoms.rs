@@ -1,6 +1,6 @@
-//! The value of each freedom of a search: the chip alone, the plan alone, and both. They are compared with the TPU v4
-//! as built, and with Bayesian optimisation of the chip alone. The latter has at least as many evaluations as the joint
-//! search.
+//! The value of each freedom of a search: the chip alone, the plan alone, and both together. Two baselines stand beside
+//! them: the TPU v4 as built, and Bayesian optimisation of the chip alone. The Bayesian optimisation has at least as
+//! many evaluations as the joint search.
 
 use crate::answer::comparison::{ComparisonEntry, processes_note};
 use crate::text::{
@@ -10,7 +10,7 @@ use crate::text::{
 use serde::Serialize;
 use sim::units::SquareMillimeters;
 
-/// The compared freedoms, in the order of all lists. The first is the reference.
+/// The compared freedoms, in the order of every list in an answer. The first one is the reference.
 pub const FREEDOMS: [&str; 7] = [
     "reference chip, expert's plan",
     "reference chip, our plan",
@@ -21,7 +21,7 @@ pub const FREEDOMS: [&str; 7] = [
     "TPU v4 as measured, our plan",
 ];
 
-/// Chips evaluated exactly.
+/// The numbers of chips that were evaluated exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EvaluatedChips {
     /// By the joint search.
@@ -30,7 +30,7 @@ pub struct EvaluatedChips {
     pub bayesian: u64,
 }
 
-/// The case of one model.
+/// One model with the setting of its comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FreedomCase {
     /// The model.
@@ -39,11 +39,11 @@ pub struct FreedomCase {
     pub study: String,
     /// The expert's degrees, with their source.
     pub expert: String,
-    /// The chips that are ideal, and those that are calibrated.
+    /// The chips that are modelled as ideal, and those with calibrated scalars, in words.
     pub chips: String,
 }
 
-/// The answers for one model.
+/// The results for one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelFreedoms {
     /// The model.
@@ -52,30 +52,31 @@ pub struct ModelFreedoms {
     pub study: String,
     /// The expert's degrees, with their source.
     pub expert: String,
-    /// The chips that are ideal, and those that are calibrated.
+    /// The chips that are modelled as ideal, and those with calibrated scalars, in words.
     pub chips: String,
-    /// One entry per freedom, in the order of [`FREEDOMS`]. The labels are the same.
+    /// One entry per freedom, in the order of [`FREEDOMS`] and with the same labels.
     pub entries: Vec<ComparisonEntry>,
-    /// Throughput relative to the first entry; `null` if either has none.
+    /// Throughput of each entry relative to the first; `null` if either has none.
     pub times_first: Vec<Option<f64>>,
     /// Chips evaluated exactly.
     pub evaluations: EvaluatedChips,
-    /// For the joint search: upper bound on the relative improvement of a better design.
+    /// Upper bound of the relative improvement that a design missed by the joint search could bring.
     pub gap: f64,
 }
 
-/// One freedom over all models.
+/// The gain of one freedom over all models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FreedomGain {
     /// The freedom.
     pub freedom: String,
-    /// Geometric mean of the throughput relative to the first, over the models that have both; `null` if none has.
+    /// Geometric mean of the throughput relative to the first entry, over the models that have both; `null` if there is
+    /// none.
     pub times_first: Option<f64>,
-    /// The number of these models.
+    /// The number of models in the mean.
     pub models: usize,
 }
 
-/// The comparison.
+/// The comparison of freedoms.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Freedoms {
     /// By model.
@@ -87,7 +88,7 @@ pub struct Freedoms {
 }
 
 impl ModelFreedoms {
-    /// Makes the answers from the entries.
+    /// Makes the results of a model from its entries.
     #[must_use]
     pub fn from_entries(
         FreedomCase { model, study, expert, chips }: FreedomCase,
@@ -103,7 +104,7 @@ impl ModelFreedoms {
 }
 
 impl Freedoms {
-    /// Makes the comparison from the models' answers.
+    /// Makes the comparison from the results of the models.
     #[must_use]
     pub fn from_models(models: Vec<ModelFreedoms>, seed: u64) -> Self {
         let worth = |(at, freedom): (usize, &&str)| {
@@ -115,7 +116,7 @@ impl Freedoms {
         Self { over_all: over_all.collect(), models, seed }
     }
 
-    /// The comparison as tables.
+    /// Returns the comparison as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let times = |value: &Option<f64>| value.map_or_else(|| "-".to_owned(), |times| format!("{times:.3}x"));

@@ -1,4 +1,5 @@
-//! The answer of `validate --hindcast`: built chips beside the best ones under their constraints.
+//! The answer of `validate --hindcast`: each built chip beside the best chip that the search finds under the same
+//! limits.
 
 use crate::text::{ColumnAlign, TextTable, format_bytes, format_heading, format_percent};
 use serde::Serialize;
@@ -6,10 +7,10 @@ use sim::hardware::{Accelerator, chip_area, sustained_power};
 use sim::kernel::DataType;
 use sim::units::Bytes;
 
-/// The distance in peak within which a hindcast counts as found.
+/// A hindcast counts as near if the best chip's peak differs from the built chip's by at most this fraction.
 pub const NEAR: f64 = 0.15;
 
-/// Hindcasts of several chips.
+/// The hindcasts of several chips.
 #[derive(Debug, Clone, Serialize)]
 pub struct HindcastAnswer {
     /// Version of the format.
@@ -18,7 +19,7 @@ pub struct HindcastAnswer {
     pub chips: Vec<HindcastEntry>,
 }
 
-/// A built chip beside the best one under its constraints.
+/// A built chip beside the best chip under the same limits.
 #[derive(Debug, Clone, Serialize)]
 pub struct HindcastEntry {
     /// The built chip.
@@ -27,9 +28,9 @@ pub struct HindcastEntry {
     pub year: u32,
     /// The process of its compute dies.
     pub node: String,
-    /// The limit of area in mm²: the modelled area of the built chip.
+    /// The area limit in mm²: the modelled area of the built chip.
     pub max_area_mm2: f64,
-    /// The limit of power in W: the built chip's published one, or the modelled one.
+    /// The power limit in W: the published one of the built chip, or else its modelled power.
     pub max_power_w: f64,
     /// The model that is trained.
     pub model: String,
@@ -37,41 +38,41 @@ pub struct HindcastEntry {
     pub devices: u32,
     /// The fabric.
     pub fabric: String,
-    /// The built chip, ideal and within the limit of power.
+    /// The built chip, with every peak reached and its clock within the power limit.
     pub real: HindcastSide,
     /// The best chip found.
     pub found: HindcastSide,
-    /// The fraction by which another chip of the space may be faster than the best found.
+    /// The largest fraction by which another chip of the space may be faster than the best one found.
     pub gap: f64,
-    /// Peak of the best over that of the built chip.
+    /// Peak of the best chip over the peak of the built chip.
     pub peak_ratio: f64,
-    /// Step of the built chip over that of the best.
+    /// Step time of the built chip over that of the best chip.
     pub speedup: f64,
 }
 
-/// A chip of a hindcast, and its step.
+/// A chip of a hindcast, and its step time.
 #[derive(Debug, Clone, Serialize)]
 pub struct HindcastSide {
-    /// Cores, arrays of each, rows and columns.
+    /// Tensor cores, arrays per core, rows and columns of an array.
     pub arrays: [u32; 4],
     /// Lanes of a vector core.
     pub lanes: u32,
     /// The clock within the limit of power, in MHz.
     pub clock_mhz: f64,
-    /// Dense bf16 peak at that clock, in TFLOP/s.
+    /// Dense bf16 peak at that clock, in TFLOP/s; 0 without bf16.
     pub peak_tflops: f64,
-    /// Memory on the dies by level, innermost first, in bytes of the whole chip.
+    /// Memories on the dies, except register files: name and bytes of the whole chip. Innermost first.
     pub memories: Vec<(String, u64)>,
     /// Modelled area of the compute dies in mm².
     pub area_mm2: Option<f64>,
     /// Power under the heaviest sustained load in W.
     pub power_w: f64,
-    /// Seconds of a step under the fastest plan; `None` if it has none.
+    /// Step time under the fastest plan, in seconds; `None` if no plan fits.
     pub step_s: Option<f64>,
 }
 
 impl HindcastSide {
-    /// A chip, with the seconds of a step under its fastest plan.
+    /// Makes the figures of a chip. `step_s` is the step time under its fastest plan, in seconds.
     #[must_use]
     pub fn of_chip(chip: &Accelerator, step_s: Option<f64>) -> Self {
         let tensor = &chip.tensor;
@@ -102,7 +103,7 @@ impl HindcastSide {
 }
 
 impl HindcastAnswer {
-    /// The answer as text.
+    /// Returns the answer as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let dash = || "-".to_owned();

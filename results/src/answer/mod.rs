@@ -1,4 +1,4 @@
-//! Answers of verbs as data: plans, steps, comparisons, and the evidence for them. Described in `docs/json.md`.
+//! Answers of commands as data: plans, steps, comparisons, and the evidence for them. `docs/json.md` describes them.
 
 pub mod comparison;
 pub mod decision;

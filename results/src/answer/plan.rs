@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use step::{LayerKeeps, MemoryClass, NamedBytes, StageMemory, TrainingPlan, layer_keeps_by_stage};
 use workloads::{ActivationPolicy, Techniques};
 
-/// A memory technique, and the extent to which it is allowed.
+/// A memory technique with its effect on training and its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TechniqueRecord {
@@ -30,14 +30,14 @@ pub struct TechniqueRecord {
     pub technique: String,
     /// Its effect on the result of training: `exact`, `unbiased` or `biased`.
     pub gate: String,
-    /// Factor on the number of steps that the user expects.
+    /// The factor by which the user expects the number of steps to change.
     pub step_multiplier: f64,
     /// The source.
     pub source: String,
 }
 
 impl TechniqueRecord {
-    /// The records of a job's techniques.
+    /// Returns the records of a job's techniques.
     pub(crate) fn of_techniques(techniques: &Techniques) -> Vec<Self> {
         let of = |technique: &workloads::Technique| Self {
             technique: technique.to_string(),
@@ -74,19 +74,19 @@ pub struct PlannedAnswer {
     /// Trainable parameters of the model; `None` in answers of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<u64>,
-    /// Parameters that one token meets, in a model with experts: all but the experts that are not chosen.
+    /// Parameters that one token uses, in a model with experts: all except those of the experts that are not chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_parameters: Option<u64>,
     /// Memory techniques of every plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<TechniqueRecord>,
-    /// How the plans of the space were decided.
+    /// The counts of the plans of the space, by how they were decided.
     pub counts: PlanCounts,
-    /// The fastest plans that fit, fastest first; empty if none fits. If ranks are mapped: the plans that are fastest
-    /// in the order of the devices, sorted by their mapped steps. The last may be a plan that the software's framework
-    /// discourages ([`PlanRow::discouraged`]) and that is faster than the first.
+    /// The fastest plans that fit, fastest first; empty if none fits. If ranks are mapped, the plans are those that are
+    /// fastest with ranks in the order of the devices, sorted by their mapped steps. The last plan may be one that the
+    /// software's framework discourages ([`PlanRow::discouraged`]) and that is faster than the first.
     pub plans: Vec<PlanRow>,
-    /// The fastest plan of each family, listed or not, unless the search was stopped or ranks plans by bad ends.
+    /// The fastest plan of each family, listed or not. Empty if the search was stopped or ranks plans by bad ends.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub families: Vec<FamilyRow>,
     /// True if the plans are sorted by the bad ends of their intervals, best first.
@@ -98,19 +98,19 @@ pub struct PlannedAnswer {
     pub stages: Vec<StageRow>,
     /// The events of the fastest plan's step, by stage.
     pub timeline: Vec<TimelineRow>,
-    /// The memory of a device that programs may use, in GiB, minus the headroom.
+    /// The memory of a device that programs may use, less the headroom, in GiB. `None` if no plan fits.
     pub capacity_gib: Option<f64>,
-    /// Free memory that plans leave on every device, in GiB.
+    /// Memory that plans leave free on every device, in GiB.
     pub headroom_gib: f64,
-    /// Host memory per device, in GiB.
+    /// Host memory per device, in GiB. `None` if no plan fits.
     pub host_capacity_gib: Option<f64>,
-    /// The plans one decision away from the fastest one.
+    /// The plans that differ from the fastest one in a single decision.
     pub neighbours: Vec<NeighbourRow>,
     /// The placement of the fastest plan's ranks, if links differ or mapping was requested.
     pub mapping: Option<RankMappingRecord>,
-    /// If no plan fits: the shortfall of the nearest plan, or the reason of the refusal.
+    /// If no plan fits: the shortfall of the nearest plan, or the reason for the refusal.
     pub why: Option<String>,
-    /// A whole training under the first plan, where its tokens are given.
+    /// A whole training under the first plan, if its number of tokens is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub whole_training: Option<WholeTraining>,
     /// Parts of the model's file that are not modelled, with the assumptions made instead.
@@ -121,36 +121,37 @@ pub struct PlannedAnswer {
     pub asked: Option<Question>,
 }
 
-/// How the plans of a space were decided.
+/// The counts of the plans of a space, by how they were decided.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PlanCounts {
     /// Plans in the space.
     pub plans: usize,
-    /// Timed plans, in closed form or event by event.
+    /// Plans that were timed, in closed form or event by event.
     pub timed: usize,
     /// Plans timed event by event.
     pub simulated: usize,
-    /// Plans larger than memory.
+    /// Plans that need more memory than there is.
     pub over_capacity: usize,
-    /// Plans that their bound proves slower than the list.
+    /// Plans whose bound proves that they are slower than every plan of the list.
     pub rejected_by_bound: usize,
     /// Plans refused by the model, the fabric or the schedule.
     pub refused: usize,
     /// Plans that a stopped search did not reach or only bounded.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_reached: usize,
-    /// Splits of the layers other than the even one, which the counts above use.
+    /// Layer splits besides the even split. The counts above use the even one.
     pub splits: u64,
-    /// Splits that were evaluated one by one. Bounds rule out the others.
+    /// Layer splits that were evaluated one by one. Bounds rule out the others.
     pub splits_tried: u64,
     /// Upper bound on the relative speedup of another layer split over the first plan; `None` if the splits were given.
     pub split_tolerance: Option<f64>,
     /// Layouts, splits and schedules whose policies were chosen per stage. All others are slower than the first plan
-    /// even if they keep everything. `None` if all layers of a plan share one policy.
+    /// even if they keep everything, or do not fit even if they rerun everything. `None` if all layers of a plan share
+    /// one policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed: Option<usize>,
-    /// Upper bound on the relative reduction of a stage's passes by a better mix of the same policies. It is 0 if all
-    /// mixes are proven.
+    /// Upper bound on the relative reduction of a stage's passes by a better mix of the same policies; 0 if all mixes
+    /// are proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_gap: Option<f64>,
 }
@@ -165,25 +166,25 @@ pub struct PlanRow {
     pub layers: Vec<u64>,
     /// Time of one optimizer step in seconds, with ranks in the order of the devices.
     pub step_s: f64,
-    /// If ranks are mapped to the fabric's links: the mapped step in seconds.
+    /// If ranks are mapped to the fabric's links: the step with the mapping, in seconds.
     pub mapped_step_s: Option<f64>,
     /// Tokens per second over the whole cluster.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation as a fraction: necessary FLOPs over time and the chip's peak for the type of the
-    /// products. Causal scores count only the unmasked half; recomputation does not count.
+    /// Model FLOPs utilisation as a fraction: necessary FLOPs over the product of time and the chip's peak for the type
+    /// of the products. Causal scores count only the unmasked half; recomputation does not count.
     pub mfu: f64,
     /// Energy of one step over all devices in joules. Energy on network links is not modelled.
     pub energy_j: f64,
-    /// Largest need of any device, in GiB, with framework and collective buffers.
+    /// The largest need of any device, in GiB, including framework and collective buffers.
     pub peak_gib: f64,
-    /// The chance that the peak fits the device's memory, in the answers of `plan` and `evaluate`.
+    /// The probability that the peak fits the device's memory, in the answers of `plan` and `evaluate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit_probability: Option<f64>,
-    /// Similar plans that are not listed: same degrees, about the same time and memory.
+    /// The number of similar plans that are not listed: same degrees, about the same time and memory.
     pub alike: usize,
-    /// The reason why the software's framework cannot run it; `None` if no reason is known.
+    /// The reason why the software's framework cannot run the plan; `None` if no reason is known.
     pub cannot_run: Option<String>,
-    /// Why the software's framework discourages it, as a verdict and its reason (`not documented: ...`, `warned
+    /// The reason why the software's framework discourages the plan, after a verdict (`not documented: ...`, `warned
     /// against: ...`); `None` if no reason is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discouraged: Option<String>,
@@ -194,19 +195,19 @@ pub struct PlanRow {
     pub evidence: Option<EvidenceRecord>,
 }
 
-/// The peak of a stage.
+/// The memory peak of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageRow {
     /// The stage, from 0.
     pub stage: u32,
-    /// GiB by class.
+    /// GiB by memory class.
     pub classes_gib: BTreeMap<String, f64>,
-    /// The sum of the classes.
+    /// The sum of the classes, in GiB.
     pub need_gib: f64,
-    /// GiB in host memory: offloaded activations.
+    /// GiB in host memory: offloaded activations, and whatever memory techniques place there.
     pub host_gib: f64,
-    /// GiB in storage.
+    /// GiB in storage, placed there by memory techniques.
     #[serde(default, skip_serializing_if = "nothing")]
     pub storage_gib: f64,
     /// GB written to storage per device and step.
@@ -236,32 +237,32 @@ pub struct KeptTensorsRow {
     pub layers: u64,
     /// The policy of these layers.
     pub policy: ActivationPolicy,
-    /// Tensors that stay on the device, in MiB of one layer and micro-batch.
+    /// Tensors that stay on the device, in MiB per layer and micro-batch.
     pub device_mib: BTreeMap<String, f64>,
-    /// Tensors that go to the host.
+    /// Tensors that go to the host, in MiB per layer and micro-batch.
     pub host_mib: BTreeMap<String, f64>,
-    /// Tensors that go to storage.
+    /// Tensors that go to storage, in MiB per layer and micro-batch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub storage_mib: BTreeMap<String, f64>,
-    /// Tensors that the backward pass reads after recomputation.
+    /// Tensors that are recomputed for the backward pass, in MiB per layer and micro-batch.
     pub rebuilt_mib: BTreeMap<String, f64>,
-    /// The recomputed operators.
+    /// The operators that are recomputed.
     pub again: Vec<String>,
 }
 
-/// A plan one decision away.
+/// A plan that differs from the fastest one in a single decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NeighbourRow {
-    /// The decision.
+    /// The changed decision.
     pub change: String,
     /// The step in seconds, if the plan runs.
     pub step_s: Option<f64>,
-    /// The reason why it is no better.
+    /// The outcome in words: the relative change of the step with its cause, or the reason why the plan does not run.
     pub why: String,
 }
 
 impl PlannedAnswer {
-    /// The record of an answer. `model` is the name that the user gave.
+    /// Makes the record of an answer. `model` is the name that the user gave.
     #[must_use]
     pub fn from_answer(job: &Job<'_>, model: &str, answer: &PlanAnswer, neighbours: &[Neighbour]) -> Self {
         let best = answer.best.first();
@@ -301,7 +302,7 @@ impl PlannedAnswer {
         self.timeline = timeline::timeline_rows(timeline);
     }
 
-    /// Adds the mappings of ranks to measured links, in the order of the plans.
+    /// Adds the mappings of ranks to measured links. They are in the order of the plans.
     pub fn with_mappings(&mut self, mappings: &[RankMapping]) {
         for (row, mapping) in self.plans.iter_mut().zip(mappings) {
             row.mapped_step_s = Some(mapping.after.0);
@@ -318,7 +319,7 @@ impl PlannedAnswer {
 }
 
 impl PlanCounts {
-    /// The counts of an answer.
+    /// Returns the counts of an answer.
     #[must_use]
     pub fn from_answer(answer: &PlanAnswer) -> Self {
         Self {
@@ -338,17 +339,17 @@ impl PlanCounts {
     }
 }
 
-/// A plan of a job as a row, with its evidence.
+/// Returns a plan of a job as a row, with its evidence.
 pub(crate) fn plan_row(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     PlanRow { evidence: EvidenceRecord::of_ranked(job, ranked), ..plan_row_without_evidence(job, ranked) }
 }
 
-/// A plan of a job as a row, with its evidence and the chance that it fits.
+/// Returns a plan of a job as a row, with its evidence and the probability that it fits.
 pub(crate) fn plan_row_with_fit(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     PlanRow { fit_probability: fit_probability(job, ranked), ..plan_row(job, ranked) }
 }
 
-/// A plan of a job as a row.
+/// Returns a plan of a job as a row, without evidence.
 pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> PlanRow {
     let step = ranked.time.total.0;
     let chip = job.chip;
@@ -376,7 +377,7 @@ pub(crate) fn plan_row_without_evidence(job: &Job<'_>, ranked: &RankedPlan) -> P
     }
 }
 
-/// The stages of a plan as rows.
+/// Returns the stages of a plan as rows.
 #[must_use]
 pub fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
     let written = |of: &StageMemory| (of.written[0] + of.written[1] * ranked.plan.micro_batches()).as_f64() / 1e9;
@@ -385,7 +386,7 @@ pub fn stage_rows(job: &Job<'_>, ranked: &RankedPlan) -> Vec<StageRow> {
     let alike = ranked.plan.techniques.is_empty();
     if !matches!(ranked.plan.activations.uniform_policy(), Some(policy) if alike && !matches!(policy, ActivationPolicy::Tensors { .. }))
     {
-        // A timed plan has been lowered before, so that this succeeds.
+        // A timed plan was lowered before, so that lowering succeeds here.
         let keeps = layer_keeps_by_stage(job.model, &ranked.plan, job.stack).unwrap_or_default();
         for (row, keeps) in rows.iter_mut().zip(keeps) {
             row.keeps = keeps.into_iter().map(keeps_row).collect();
@@ -409,7 +410,7 @@ fn keeps_row(keeps: LayerKeeps) -> KeptTensorsRow {
     }
 }
 
-/// A stage's peak as a row.
+/// Returns a stage's memory peak as a row.
 #[must_use]
 pub fn stage_row(memory: &StageMemory) -> StageRow {
     let class = |c: MemoryClass| (c.to_string(), memory.class_bytes(c).gib());
@@ -424,7 +425,7 @@ pub fn stage_row(memory: &StageMemory) -> StageRow {
     }
 }
 
-/// A plan one decision away from the best plan, as a row.
+/// Returns a plan that differs from the best plan in a single decision, as a row.
 pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> NeighbourRow {
     let (step, why) = match &neighbour.outcome {
         NeighbourOutcome::Runs { step, grew } => {
@@ -457,13 +458,13 @@ pub(crate) fn neighbour_row(neighbour: &Neighbour, best: &RankedPlan) -> Neighbo
                 ),
             )
         }
-        // The cure is another neighbour.
+        // Only the fault is kept. The advice after the semicolon is itself another neighbour.
         NeighbourOutcome::Refused(why) => (None, why.to_string().split("; ").next().unwrap_or_default().to_owned()),
     };
     NeighbourRow { change: neighbour.change.clone(), step_s: step, why }
 }
 
-/// The name of a part of the step.
+/// Returns the reader's name of a part of the step. Unknown names stay unchanged.
 #[must_use]
 pub fn part_name(part: &str) -> &str {
     match part {
@@ -484,7 +485,7 @@ pub fn part_name(part: &str) -> &str {
     }
 }
 
-/// The name of the pipeline schedule.
+/// Returns the name of the pipeline schedule.
 #[must_use]
 pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
     match (plan.layout.pipeline, plan.layout.virtual_stages, plan.schedule) {
@@ -496,7 +497,7 @@ pub fn schedule_name(plan: &TrainingPlan) -> &'static str {
     }
 }
 
-/// A plan in one line: `t 8, p 12, d 10, v 2, micro-batch 1, ZeRO-1, sequence parallel, recompute full`.
+/// Describes a plan in one line: `t 8, p 12, d 10, v 2, micro-batch 1, ZeRO-1, sequence parallel, recompute full`.
 #[must_use]
 pub fn one_line(plan: &TrainingPlan) -> String {
     let l = &plan.layout;

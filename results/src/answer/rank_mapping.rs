@@ -5,10 +5,10 @@ use search::rank_mapping::{RankMapping, TrafficAxis};
 use serde::Serialize;
 use sim::status::SolveStatus;
 
-/// A mapping of ranks to devices, with its quality.
+/// A mapping of ranks to devices, with the proof of its quality.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RankMappingRecord {
-    /// `devices[rank]` is the device of the rank. Devices are numbered unit by unit, in the order of the links' rows.
+    /// `devices[rank]` is the device of a rank. Devices are numbered unit by unit, in the order of the rows of links.
     pub devices: Vec<u32>,
     /// Devices per unit that the links connect.
     pub unit_devices: u32,
@@ -16,24 +16,24 @@ pub struct RankMappingRecord {
     pub before_s: f64,
     /// Step in seconds under the best order of the parallel axes.
     pub ordered_s: f64,
-    /// This order, fastest first; axes of one rank are omitted.
+    /// The order of the axes, fastest-varying first. Axes with one rank are omitted.
     pub order: Vec<TrafficAxis>,
     /// Step in seconds as mapped.
     pub after_s: f64,
     /// Step in seconds if collectives took only their launch time.
     pub without_links_s: f64,
-    /// True if only mappings of whole units in an order of the axes are considered: for units that are a torus or have
-    /// several tiers.
+    /// True if only mappings of whole units in an order of the axes are considered. This holds for units that are a
+    /// torus or have several tiers.
     pub whole_units: bool,
-    /// Lower bound of the step over the considered mappings under this model, in seconds.
+    /// Lower bound of the step over the considered mappings, in seconds, under this model.
     pub lower_bound_s: f64,
     /// `optimal` or `gap`.
     pub status: &'static str,
-    /// `(after - lower bound) / after`.
+    /// The relative gap: `(after - lower bound) / after`.
     pub gap: f64,
     /// Communication by axis.
     pub axes: Vec<AxisTraffic>,
-    /// Moves tried by annealing; all mappings if there are few.
+    /// The number of moves that annealing tried, or the number of mappings if all were tried.
     pub moves: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct RankMappingRecord {
 pub struct AxisTraffic {
     /// The axis.
     pub axis: TrafficAxis,
-    /// Seconds in rank order.
+    /// Seconds with ranks in the order of the devices.
     pub before_s: f64,
     /// Seconds as mapped.
     pub after_s: f64,
@@ -72,7 +72,7 @@ impl From<&RankMapping> for RankMappingRecord {
     }
 }
 
-/// The name of an axis.
+/// Returns the name of an axis.
 #[must_use]
 pub fn axis_name(axis: TrafficAxis) -> &'static str {
     match axis {

@@ -27,177 +27,180 @@ pub struct ServingReport {
     pub ttft_limit_ms: Option<f64>,
     /// The limit on the mean time per output token, in ms; `null` without one.
     pub tpot_limit_ms: Option<f64>,
-    /// How it serves beside the plain way; `null` in the plain way.
+    /// The optional serving methods: drafts, held prefixes, cache placement, and inference technique. `null` if none is
+    /// used.
     pub method: Option<MethodRecord>,
     /// Assumptions about the model and the networks.
     #[serde(default)]
     pub assumptions: Vec<String>,
-    /// The objective that ranks deployments, as `--objective` has it.
+    /// The objective that ranks deployments, as an argument of `--objective`.
     pub objective: String,
     /// The unit of the objective's values.
     pub unit: String,
     /// Deployments, best first.
     pub choices: Vec<ServingChoice>,
-    /// Plans priced.
+    /// The number of plans that were priced.
     pub plans: u64,
-    /// Plans that do not serve, over all chips.
+    /// The number of plans that do not serve, over all chips.
     pub refused: u64,
-    /// Why the nearest one of them does not; `null` if all do.
+    /// The reason why the nearest such plan does not serve; `null` if all plans serve.
     pub nearest_refusal: Option<String>,
     /// The space of chips that was searched; `null` without one.
     pub space: Option<ServedSpaceRecord>,
-    /// Built chips beside the best of a space, at the same level; empty without a space.
+    /// Built chips beside the best chip of a space, within the same limits; empty without a space.
     pub baselines: Vec<ServedBaseline>,
-    /// Another tool's predictions for its own configurations; `null` unless asked for.
+    /// Another tool's predictions for its own configurations; `null` unless requested.
     pub beside: Option<PredictionsBeside>,
 }
 
-/// A built chip that serves the same requests on as many devices within the same level.
+/// A built chip that serves the same requests on the same number of devices within the same limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServedBaseline {
     /// The chip.
     pub chip: String,
     /// Its fabric; `null` if none can be used.
     pub fabric: Option<String>,
-    /// Format of its layers' products: the question's, or the nearest that its arrays multiply.
+    /// The number format of its layers' products: the requested one, or the nearest that its arrays multiply.
     pub products: String,
-    /// Format of its experts' products, likewise.
+    /// The number format of its experts' products, chosen in the same way.
     pub experts: String,
-    /// The value of the objective by its fitted rates; `null` if it does not serve.
+    /// The value of the objective with the chip's fitted rates; `null` if the chip does not serve.
     pub fitted: Option<f64>,
-    /// The same with the efficiency of the space's chips; `null` likewise.
+    /// The value with the efficiency of the space's chips; `null` if the chip does not serve.
     pub same_form: Option<f64>,
-    /// The format that it refuses, or the reason why it does not serve.
+    /// The number format that the chip lacks, or the reason why it does not serve.
     pub note: Option<String>,
 }
 
-/// A space of chips and how it was searched.
+/// A space of chips, with the course and the result of its search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServedSpaceRecord {
     /// The study.
     pub study: String,
-    /// Combinations of its values.
+    /// Combinations of the study's values.
     pub combinations: u64,
-    /// Those that are chips within its limits.
+    /// Combinations that are chips within the limits of the study.
     pub chips: u64,
-    /// Chips whose plans were all priced. The others cannot serve more by their bound.
+    /// Chips whose plans were all priced. The bounds of the other chips prove that they are not better.
     pub priced: u64,
-    /// The highest bound of a chip that was not priced, in the objective's unit; 0 if all were.
+    /// The highest bound of a chip that was not priced, in the objective's unit; 0 if all were priced.
     pub bound: f64,
-    /// How much higher than the best found the value of any chip of the space could be, as a fraction of the best.
+    /// Upper bound on the relative improvement of any chip of the space over the best one found.
     pub gap: f64,
-    /// The best chip's fields that differ from the base chip's, by key.
+    /// The fields of the best chip that differ from the base chip, by key.
     pub best_values: Vec<(String, String)>,
-    /// The best two chips of the space for pools apart; `null` unless asked for.
+    /// The best two chips of the space if prompts and decoding have separate pools; `null` unless requested.
     pub apart: Option<TwoChips>,
-    /// The price of one chip for training and serving; `null` unless asked for.
+    /// The cost of using one chip for both training and serving; `null` unless requested.
     pub both: Option<TrainAndServe>,
-    /// The value of the base chip, with the efficiency of the space's chips, on as many devices; `null` if it does not
-    /// serve.
+    /// The value of the base chip on the same number of devices, with the efficiency of the space's chips; `null` if it
+    /// does not serve.
     pub reference: Option<f64>,
 }
 
-/// One chip for training and serving beside the best chip for each.
+/// One chip for both training and serving, beside the best chip for each alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrainAndServe {
     /// The trained model.
     pub trains_model: String,
-    /// Weight of training.
+    /// The weight of training in the joint objective.
     pub train_weight: f64,
-    /// Chips whose fastest training plan was found. The others cannot do both better, by their bounds.
+    /// Chips whose fastest training plan was found. The bounds of the others prove that they do not do both better.
     pub priced_training: u64,
-    /// Chips whose deployments were priced, likewise.
+    /// Chips whose deployments were priced. The bounds of the others prove that they do not do both better.
     pub priced_serving: u64,
     /// The values of the best chip for training alone.
     pub training_values: Vec<(String, String)>,
     /// The values of the best chip for serving alone.
     pub serving_values: Vec<(String, String)>,
-    /// Training tokens per second and chip on the chip for both.
+    /// Training tokens per second and chip, on the chip for both.
     pub training_tokens_per_s: f64,
-    /// The chip's rate in training, as a fraction of the best chip's for training alone.
+    /// Training rate of the chip for both, as a fraction of the rate of the best training chip.
     pub trains: f64,
-    /// The chip's rate in serving, as a fraction of the best chip's for serving alone.
+    /// Serving rate of the chip for both, as a fraction of the rate of the best serving chip.
     pub serves: f64,
-    /// How the best chip for training alone serves, as the same fraction.
+    /// Serving rate of the best training chip, as a fraction of the rate of the best serving chip.
     pub training_chip_serves: f64,
-    /// How the best chip for serving alone trains, as a fraction of the best for training.
+    /// Training rate of the best serving chip, as a fraction of the rate of the best training chip.
     pub serving_chip_trains: f64,
 }
 
 /// Two chips of a space, one for each pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TwoChips {
-    /// The values of the chip for prompts.
+    /// The values of the chip for the prompts' pool.
     pub prefill_values: Vec<(String, String)>,
-    /// The values of the chip for decoding.
+    /// The values of the chip for the decoding pool.
     pub decode_values: Vec<(String, String)>,
-    /// Output tokens per second and device with two kinds of chips, on so many devices that they divide as they should.
-    /// No pair of the space serves more on any number of devices.
+    /// Output tokens per second and device with two kinds of chips, on so many devices that the pools reach their ideal
+    /// ratio. No pair of the space serves more on any number of devices.
     pub two_kinds: f64,
-    /// The same with the best single kind in both pools.
+    /// The same rate with the best single kind of chip in both pools.
     pub one_kind: f64,
-    /// The same with the best single kind and prompts on the decoding devices.
+    /// The same rate with the best single kind of chip, if prompts run on the decoding devices.
     pub together: f64,
-    /// The best two chips on the devices of the question; `null` if too few for two pools.
+    /// The best two chips on the requested devices; `null` if these are too few for two pools.
     pub cluster: Option<ClusterChips>,
 }
 
 /// The best two chips of a space on a finite cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterChips {
-    /// The values of the chip for prompts.
+    /// The values of the chip for the prompts' pool.
     pub prefill_values: Vec<(String, String)>,
-    /// The values of the chip for decoding.
+    /// The values of the chip for the decoding pool.
     pub decode_values: Vec<(String, String)>,
     /// Output tokens per second of the cluster. No other pair or split of its devices serves more.
     pub tokens_per_s: f64,
-    /// Pairs of chips whose splits were tried; the others cannot serve more by their rates on many devices.
+    /// Pairs of chips whose splits of the devices were tried. Their rates on many devices prove that other pairs serve
+    /// no more.
     pub tried: u64,
-    /// All pairs.
+    /// All pairs of chips.
     pub pairs: u64,
-    /// How much more as many devices of a large cluster serve, as a fraction: what whole replicas cost.
+    /// The fraction by which the same number of devices serves more as part of a large cluster: the loss from whole
+    /// replicas.
     pub below_many: f64,
 }
 
 /// A deployment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServingChoice {
-    /// The pool that decodes.
+    /// The pool that decodes. It also takes the prompts if `prefill` is `null`.
     pub decode: PoolRecord,
-    /// The pool for prompts, if they are apart.
+    /// The pool for prompts; `null` if one pool does both.
     pub prefill: Option<PoolRecord>,
     /// Devices in use.
     pub devices: u32,
-    /// Mean time from a request's arrival to its first token, ms.
+    /// Mean time from a request's arrival to its first token, in ms.
     pub ttft_ms: f64,
-    /// Mean time between two tokens, ms.
+    /// Mean time between two tokens, in ms.
     pub tpot_ms: f64,
     /// Requests per second of the whole deployment.
     pub requests_per_s: f64,
     /// Output tokens per second of the whole deployment.
     pub tokens_per_s: f64,
-    /// The same per device in use.
+    /// Output tokens per second and device in use.
     pub tokens_per_s_per_device: f64,
-    /// The value of the objective; `null` if a chip lacks its figure.
+    /// The value of the objective; `null` if a chip lacks a figure that it needs.
     pub value: Option<f64>,
-    /// The values of all objectives that the chips have figures for, by name.
+    /// The values of all objectives whose figures are known for the chips, by name.
     pub values: BTreeMap<String, f64>,
     /// Output tokens per joule of all devices in use.
     pub tokens_per_joule: f64,
-    /// Requests per second relative to the rate at which the queue grows without end.
+    /// Requests per second, as a fraction of the rate at which the queue grows without limit.
     pub load: f64,
-    /// Mean sequences that decode on a replica.
+    /// Mean number of sequences that decode on a replica.
     pub decoding: f64,
     /// Fraction of a decoding replica's time that prompts take.
     pub prompt_fraction: f64,
-    /// The reason why it does not serve more: `time_to_first_token`, `time_per_output_token`, `load` or
+    /// The limit that keeps the deployment from serving more: `time_to_first_token`, `time_per_output_token`, `load` or
     /// `power`.
     pub limited_by: ServingBound,
-    /// One decoding iteration, ms, by parts.
+    /// The parts of one decoding iteration, in ms.
     pub iteration: IterationRecord,
-    /// A prompt of the mean length alone, ms.
+    /// Time of a prompt of the mean length that runs alone, in ms.
     pub prompt_ms: f64,
-    /// The cache's way from one pool to the other, ms; 0 if they are one.
+    /// Time to transfer the cache from the prompts' pool to the decoding pool, in ms; 0 for a single pool.
     pub transfer_ms: f64,
 }
 
@@ -206,61 +209,62 @@ pub struct ServingChoice {
 pub struct PoolRecord {
     /// The chip.
     pub chip: String,
-    /// Replicas.
+    /// The number of replicas.
     pub replicas: u32,
-    /// Devices that split every layer.
+    /// Tensor-parallel degree: devices that split every layer.
     pub tp: u32,
-    /// Stages.
+    /// Pipeline stages.
     pub pp: u32,
-    /// Groups that attend for sequences of their own.
+    /// Data-parallel degree of attention: groups that each attend for their own sequences.
     pub attention_dp: u32,
-    /// Parts that hold experts of their own.
+    /// Expert-parallel degree: groups that each hold their own experts.
     pub ep: u32,
-    /// Devices that share the tokens of a sequence; records of earlier versions have 1.
+    /// Devices that share the tokens of a sequence when decoding; 1 in records of earlier versions.
     #[serde(default = "one_device")]
     pub dcp: u32,
-    /// Most tokens of an iteration; records of earlier versions have 0.
+    /// The largest number of tokens of an iteration; 0 in records of earlier versions.
     #[serde(default)]
     pub most_tokens: u64,
-    /// Format of the layers' products.
+    /// Number format of the layers' products.
     pub products: String,
-    /// Format of experts' products.
+    /// Number format of the experts' products.
     pub experts: String,
-    /// Format of the cache.
+    /// Number format of the cache.
     pub cache: String,
-    /// Memory of a device that the engine may use, GiB.
+    /// Device memory that the engine may use, in GiB.
     pub usable_gib: f64,
-    /// Weights on a device, GiB.
+    /// Weights on a device, in GiB.
     pub weights_gib: f64,
-    /// Working memory and context, GiB.
+    /// Working memory and device context, in GiB.
     pub working_gib: f64,
-    /// Room for the cache, GiB.
+    /// Memory for the cache, in GiB.
     pub cache_gib: f64,
-    /// Prefixes that all requests share, GiB.
+    /// Prefixes that all requests share, in GiB.
     pub prefixes_gib: f64,
-    /// Cache of one token in layers that see all tokens, KiB per device.
+    /// Cache of one token in layers that attend to all tokens, in KiB per device.
     pub cache_kib_per_token: f64,
-    /// Mean power of a device, W.
+    /// Mean power of a device, in W.
     pub device_w: f64,
-    /// The limit on it, W: the space's, or the chip's published one; `null` without one.
+    /// The power limit of a device in W: the limit of the space, or the one that the chip's maker publishes. `null`
+    /// without one.
     pub power_limit_w: Option<f64>,
-    /// The clock, MHz: the one at which most is served with the power within the limit.
+    /// The clock in MHz: the one that serves most within the power limit.
     pub clock_mhz: f64,
-    /// The clock without the limit, MHz.
+    /// The clock in MHz without the power limit.
     pub full_clock_mhz: f64,
 }
 
-/// The degree of records of earlier versions.
+/// Returns the degree in records of earlier versions.
 const fn one_device() -> u32 {
     1
 }
 
-/// One decoding iteration by parts, ms.
+/// The parts of one decoding iteration, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct IterationRecord {
-    /// The whole.
+    /// The whole iteration.
     pub total_ms: f64,
-    /// Products with weights.
+    /// Matrix products with weights.
     pub products_ms: f64,
     /// Attention.
     pub attention_ms: f64,
@@ -270,21 +274,21 @@ pub struct IterationRecord {
     pub communication_ms: f64,
     /// Gaps between kernels.
     pub gaps_ms: f64,
-    /// The host.
+    /// Work of the host.
     pub host_ms: f64,
     /// Passes that draft tokens.
     pub drafts_ms: f64,
-    /// Keys and values on their way from a memory off the device, as far as no other work hides them.
+    /// The exposed part of fetching keys and values from a memory off the device.
     pub fetches_ms: f64,
 }
 
-/// The figures of a pool's chip; `None` for a chip without an area model.
+/// Returns the figures of a pool's chip; `None` for a chip without an area model.
 pub type FiguresOfPool<'a> = dyn Fn(&ReplicaPool) -> Option<ChipFigures> + 'a;
 
 const MS: f64 = 1e3;
 
 impl IterationRecord {
-    /// Returns the names and times of the parts that take any, in ms. Text, explanation and page show these.
+    /// Returns the names and times of the parts that take time, in ms. Text, explanation and page show these.
     #[must_use]
     pub fn list_parts(&self) -> Vec<(&'static str, f64)> {
         let parts = [
@@ -316,7 +320,7 @@ impl IterationRecord {
 }
 
 impl PoolRecord {
-    /// Returns the plan in words, without the chip: `2 x tp 4, ep 2`.
+    /// Describes the plan without the chip: `2 x tp 4, ep 2`.
     #[must_use]
     pub fn plan_words(&self) -> String {
         let mut parts = vec![format!("tp {}", self.tp)];
@@ -356,7 +360,7 @@ impl PoolRecord {
 }
 
 impl ServingChoice {
-    /// Returns the chips in words: `h200`, or `prompts h100, decoding h200` in pools apart.
+    /// Describes the chips: `h200`, or `prompts h100, decoding h200` for two pools.
     #[must_use]
     pub fn chip_words(&self) -> String {
         match &self.prefill {
@@ -365,7 +369,7 @@ impl ServingChoice {
         }
     }
 
-    /// Returns the plans of the pools in words, without the chips.
+    /// Describes the plans of the pools, without the chips.
     #[must_use]
     pub fn plan_words(&self) -> String {
         match &self.prefill {
@@ -374,13 +378,13 @@ impl ServingChoice {
         }
     }
 
-    /// Returns output tokens per second that a user sees while an answer is generated.
+    /// Returns the output tokens per second that a user sees while an answer is generated.
     #[must_use]
     pub fn tokens_per_s_per_user(&self) -> f64 {
         MS / self.tpot_ms
     }
 
-    /// Returns the record of a deployment, with its value of `objective`.
+    /// Makes the record of a deployment, with its value of `objective`.
     #[must_use]
     pub fn of_deployment(deployment: &Deployment, objective: ServedObjective, figures: &FiguresOfPool<'_>) -> Self {
         let each = ServedObjective::all().into_iter();
@@ -409,7 +413,7 @@ impl ServingChoice {
     }
 }
 
-/// Returns a refusal in words.
+/// Returns the reason for a refusal in words.
 #[must_use]
 pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
     match refusal {
@@ -440,8 +444,8 @@ pub fn describe_refusal(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
 }
 
 impl ServingReport {
-    /// Returns the report of the answers for several hardware choices, with every deployment, by their values of the
-    /// objective.
+    /// Makes the report of the answers for several kinds of hardware, with every deployment, the highest value of the
+    /// objective first. `head` has the other fields.
     #[must_use]
     pub fn of_answers(
         head: Self,
@@ -452,7 +456,7 @@ impl ServingReport {
         let all = answers.iter().flat_map(|answer| &answer.deployments);
         let mut choices: Vec<ServingChoice> =
             all.map(|deployment| ServingChoice::of_deployment(deployment, objective, figures)).collect();
-        // Equal values are in the order of the times to the first token.
+        // Deployments with equal values are sorted by their times to the first token.
         let value = |choice: &ServingChoice| choice.value.unwrap_or(0.0);
         choices.sort_by(|a, b| value(b).total_cmp(&value(a)).then(a.ttft_ms.total_cmp(&b.ttft_ms)));
         let refused: u64 = answers.iter().map(|answer| answer.refused.len() as u64).sum();

@@ -1,51 +1,52 @@
-//! How a deployment serves beside the plain way, as data.
+//! The optional methods of a deployment beside plain serving, as data.
 
 use serde::{Deserialize, Serialize};
 use serving::beside::TechniqueFigures;
 use serving::method::{Drafter, ServingMethod};
 
-/// Drafts, held prefixes, and a cache off the device. Described in `docs/json.md`.
+/// Drafts, held prefixes, a cache off the device, and an inference technique. `docs/json.md` describes them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct MethodRecord {
-    /// Tokens drafted for a pass; `null` without drafts.
+    /// Tokens that are drafted for a pass; `null` without drafts.
     pub drafted: Option<u32>,
-    /// Drafts that a pass accepts, in the mean.
+    /// Mean number of drafted tokens that a pass accepts.
     pub accepted: Option<f64>,
-    /// The model that drafts, `module` or `lookup`.
+    /// The source of drafts: `module`, `lookup`, or the name of a draft model.
     pub draft_model: Option<String>,
-    /// Fraction of every prompt that is held; `null` without held prefixes.
+    /// The fraction of every prompt whose keys and values are held; `null` without held prefixes.
     pub prefix_hit: Option<f64>,
-    /// Tokens of all held prefixes; `null` for a single prefix.
+    /// The tokens of all held prefixes; `null` if there is a single prefix.
     pub prefix_tokens: Option<u64>,
-    /// The memory that a part of the cache lies in: `host` or `nvme`; `null` if all of it is on the device.
+    /// The memory that holds a part of the cache: `host` or `nvme`; `null` if the whole cache is on the device.
     pub cache_place: Option<String>,
-    /// Fraction of the keys and values that lies there.
+    /// The fraction of keys and values that lies in that memory.
     pub cache_away: Option<f64>,
-    /// The technique of inference, with the best plan's figures; `null` without one.
+    /// The inference technique, with its figures for the best plan; `null` without one.
     pub technique: Option<InferenceRecord>,
 }
 
-/// A technique of inference beside the plain way, for a prompt of the mean length alone on the best plan.
+/// An inference technique beside plain serving. The figures are for the best plan and a single prompt of the mean
+/// length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InferenceRecord {
     /// The technique, with the given parameters.
     pub name: String,
-    /// Keys and values of the prompt at their peak, GiB per device.
+    /// Peak of the prompt's keys and values, in GiB per device.
     pub peak_gib: f64,
-    /// The same in the plain way.
+    /// The same peak in plain serving.
     pub plain_peak_gib: f64,
-    /// Time of the prompt, ms.
+    /// Time of the prompt, in ms.
     pub prompt_ms: f64,
-    /// The same in the plain way.
+    /// The same time in plain serving.
     pub plain_prompt_ms: f64,
-    /// Storage that a device reads per token of a sequence, KiB.
+    /// Data that a device reads from storage per token of a sequence, in KiB.
     pub read_kib_per_token: f64,
-    /// Stored memories, GiB per device.
+    /// Memories in storage, in GiB per device.
     pub stored_gib: f64,
 }
 
 impl InferenceRecord {
-    /// Returns the record of a technique's figures.
+    /// Makes the record of a technique's figures.
     #[must_use]
     pub fn of_figures(name: String, figures: &TechniqueFigures) -> Self {
         Self {
@@ -61,7 +62,7 @@ impl InferenceRecord {
 }
 
 impl MethodRecord {
-    /// Returns the record of a method; `None` of the plain way.
+    /// Makes the record of a method; `None` for plain serving.
     #[must_use]
     pub fn of_method(method: &ServingMethod<'_>) -> Option<Self> {
         if *method == ServingMethod::default() {

@@ -1,5 +1,5 @@
-//! The record of a job and a plan of it, with explained figures, as `evaluate` shows it. `plan` shows the same for its
-//! fastest plan, without the kernels. Described in `docs/json.md`.
+//! The record of a job and of one plan with explained figures, as `evaluate` shows it. `plan` shows the same for its
+//! fastest plan, without the kernels. `docs/json.md` describes the record.
 
 use crate::answer::plan::{PlanRow, StageRow, TechniqueRecord, part_name, plan_row, stage_rows};
 use crate::answer::timeline::{self, TimelineRow};
@@ -27,9 +27,9 @@ pub struct JobRecord {
     pub cluster: ClusterRecord,
     /// The software stack's name.
     pub stack: String,
-    /// How attention is computed.
+    /// The implementation of attention.
     pub attention: Attention,
-    /// The type of the matrix products.
+    /// The number format of the matrix products.
     pub products: DataType,
     /// The optimizer.
     pub optimizer: Optimizer,
@@ -56,16 +56,16 @@ pub struct ModelRecord {
     pub name: String,
     /// Trainable parameters.
     pub parameters: u64,
-    /// Parameters that one token meets, in a model with experts: all but the experts that are not chosen.
+    /// Parameters that one token uses, in a model with experts: all except those of the experts that are not chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_parameters: Option<u64>,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// Documents that sequences are packed from: tokens of a document, and the number of such documents.
+    /// The documents from which sequences are packed: the tokens of a document, and the number of such documents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub documents: Vec<[u64; 2]>,
-    /// Parts of the model's file that are not modelled, with the assumptions made instead. A network of another chip is
-    /// noted too.
+    /// Parts of the model's file that are not modelled, with the assumptions made instead. Also says if the network is
+    /// that of another chip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }
@@ -80,7 +80,7 @@ pub struct ChipRecord {
     pub tensor_cores: u32,
     /// Vector cores.
     pub vector_cores: u32,
-    /// Dense bf16 (else fp16) peak of the arrays in TFLOP/s; `null` if they support neither.
+    /// Dense peak of the arrays in bf16 (or else in fp16), in TFLOP/s; `null` if they support neither.
     pub peak_tflop_per_s: Option<f64>,
     /// Device memory in GiB.
     pub hbm_gib: f64,
@@ -95,7 +95,7 @@ pub struct ChipRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterRecord {
-    /// Accelerators; all are used.
+    /// The number of accelerators. All of them are used.
     pub devices: u32,
     /// The fabric between them, by name.
     pub fabric: String,
@@ -113,7 +113,7 @@ pub struct StepRecord {
     pub time: TimeRecord,
     /// Energy and power.
     pub energy: EnergyRecord,
-    /// Shares of the step's time, largest first: the parts, with the kernels of forward and backward passes by bound.
+    /// Shares of the step's time, largest first. Forward and backward passes are split by the bounds of their kernels.
     pub time_shares: Vec<NamedShare>,
     /// The memory of the stages.
     pub stages: Vec<StageRow>,
@@ -125,7 +125,7 @@ pub struct StepRecord {
     pub host_capacity_gib: f64,
     /// The stage whose devices are busy longest, counted from 0.
     pub slowest_stage: u32,
-    /// Its passes.
+    /// The passes of that stage.
     pub passes: Vec<PassRecord>,
 }
 
@@ -163,25 +163,25 @@ pub struct PassRecord {
     pub segment: String,
     /// `forward`, or `backward` with its recomputation.
     pub pass: String,
-    /// Runs per micro-batch on a device of the stage.
+    /// The number of executions per micro-batch on a device of the stage.
     pub count: u64,
     /// Time of one execution, in seconds.
     pub time_s: f64,
     /// Upper bound on the gain from a better schedule, in seconds; 0 if the schedule is proven.
     pub unproven_s: f64,
-    /// Dynamic energy of one run, in joules.
+    /// Dynamic energy of one execution, in joules.
     pub energy_j: f64,
-    /// The kernels in the order of their starts.
+    /// The kernels, in the order in which they start.
     pub kernels: Vec<KernelRecord>,
 }
 
-/// A kernel as it runs.
+/// A kernel in a pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelRecord {
     /// The name, unique within its pass.
     pub name: String,
-    /// The unit that runs it: `all cores`, `one core`, `network` or `link`.
+    /// The resource that runs it: `all cores`, `one core`, `network` or `link`.
     pub span: String,
     /// The start, in seconds from the start of the pass.
     pub start_s: f64,
@@ -189,18 +189,18 @@ pub struct KernelRecord {
     pub latency_s: f64,
     /// Latency as a fraction of the pass's time. Overlapping kernels add up to more than 1.
     pub share: f64,
-    /// Dynamic energy in joules; `null` on the network, which is not modelled.
+    /// Dynamic energy in joules; `null` on the network, whose energy is not modelled.
     pub energy_j: Option<f64>,
     /// Bytes read from and written to device memory; `null` on the network.
     pub hbm_bytes: Option<u64>,
     /// Achieved fraction of the peak of the cores that run it; `null` on the network and on links.
     pub utilization: Option<f64>,
-    /// The bound: the part that takes most of its time.
+    /// The bound: the resource that takes most of the kernel's time.
     pub bound: String,
 }
 
 impl JobRecord {
-    /// The record of a job. `model` is the name that the user gave.
+    /// Makes the record of a job. `model` is the name that the user gave.
     #[must_use]
     pub fn from_job(job: &Job<'_>, model: &str) -> Self {
         Self {
@@ -228,7 +228,7 @@ impl JobRecord {
 }
 
 impl ChipRecord {
-    /// The record of a chip.
+    /// Makes the record of a chip.
     #[must_use]
     pub fn from_chip(chip: &Accelerator) -> Self {
         let peak = chip.peak_flops(DataType::Bf16).or_else(|| chip.peak_flops(DataType::Fp16));
@@ -245,7 +245,7 @@ impl ChipRecord {
 }
 
 impl TimeRecord {
-    /// The figures of a plan of a job.
+    /// Makes the figures of a plan of a job.
     #[must_use]
     pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let step = ranked.time.total.0;
@@ -255,7 +255,7 @@ impl TimeRecord {
 }
 
 impl EnergyRecord {
-    /// The figures of a plan of a job.
+    /// Makes the figures of a plan of a job.
     #[must_use]
     pub fn from_plan(job: &Job<'_>, ranked: &RankedPlan) -> Self {
         let standing: Joules = job.chip.energy.static_power * ranked.time.total * f64::from(job.devices);
@@ -268,12 +268,12 @@ impl EnergyRecord {
     }
 }
 
-/// A plan with its explanation, the input of its record and its trace.
+/// A plan with its explanation: the input of its record and of its trace.
 #[derive(Debug, Clone)]
 pub struct ExplainedPlan {
-    /// The parts of its time.
+    /// The parts of the step's time.
     pub why: Explanation,
-    /// The events of its step.
+    /// The events of the step.
     pub timeline: Timeline,
 }
 
@@ -290,7 +290,7 @@ impl ExplainedPlan {
 }
 
 impl StepRecord {
-    /// The record of a plan of a job.
+    /// Makes the record of a plan of a job.
     ///
     /// # Errors
     /// As [`ExplainedPlan::explain_plan`].
@@ -298,7 +298,7 @@ impl StepRecord {
         Ok(Self::from_explained(job, ranked, &ExplainedPlan::explain_plan(job, ranked)?))
     }
 
-    /// The record of a plan of a job that has been explained already.
+    /// Makes the record of a plan of a job that was already explained.
     #[must_use]
     pub fn from_explained(job: &Job<'_>, ranked: &RankedPlan, explained: &ExplainedPlan) -> Self {
         let why = &explained.why;
@@ -354,7 +354,7 @@ fn kernel_record(kernel: &KernelDetail, pass_s: f64, chip: &Accelerator) -> Kern
     }
 }
 
-/// The name of a kernel's bound.
+/// Returns the name of a kernel's bound.
 pub(crate) fn kernel_bound(kernel: &KernelDetail, chip: &Accelerator) -> String {
     match (kernel.place, kernel.bound) {
         (KernelPlace::Host, Bottleneck::Network) => "link".to_owned(),

@@ -1,4 +1,4 @@
-//! The answer of `coplace techniques` as data: every technique on one model and chip. Described in `docs/json.md`.
+//! The answer of `coplace techniques` as data: every technique on one model and chip. `docs/json.md` describes it.
 
 use search::techniques::{TechniqueSetting, TechniqueTrial};
 use serde::Serialize;
@@ -33,31 +33,32 @@ pub struct TechniqueComparison {
     pub micro_batch_sequences: u64,
     /// Sequences of a step.
     pub global_batch_sequences: u64,
-    /// The memory of a device that programs may use.
+    /// Device memory that programs may use, in GiB.
     pub capacity_gib: f64,
-    /// Host memory per device.
+    /// Host memory per device, in GiB.
     pub host_capacity_gib: f64,
-    /// Storage per device.
+    /// Storage per device, in GiB.
     pub storage_capacity_gib: f64,
-    /// One row per technique. The plan without techniques comes first; then those that fit, in the asked order; then
-    /// the others, smallest need first; refused ones last.
+    /// One row per technique. The plan without techniques comes first. Then come the techniques that fit, in the
+    /// requested order; those that do not fit, smallest need first; and those that cannot be used. In
+    /// [`TechniqueOrder::Listed`], all rows after the first keep the order of the list.
     pub rows: Vec<TechniqueRow>,
-    /// The command that chooses what to keep, recompute and offload tensor by tensor for this plan; empty if it is not
+    /// The command that decides tensor by tensor what this plan keeps, recomputes and offloads; empty if it is not
     /// known.
     pub recompute_best: String,
 }
 
-/// The order of a comparison's rows that fit.
+/// The order of the rows whose plans fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TechniqueOrder {
-    /// Tokens per second.
+    /// Shortest step first; ties by the need of a device.
     #[default]
     Fastest,
-    /// Need of a device.
+    /// Smallest need of a device first; ties by the step.
     Memory,
-    /// Longest sequence.
+    /// Longest sequence that fits first; ties by the step.
     Longest,
-    /// The order of the list.
+    /// The order of the list, also for rows that do not fit.
     Listed,
 }
 
@@ -66,7 +67,8 @@ pub enum TechniqueOrder {
 pub struct TechniqueRow {
     /// The name with the given or chosen parameters.
     pub technique: String,
-    /// The effective values of all parameters of each technique, by its name. Empty if one cannot be used.
+    /// The values of all parameters of each technique, by its name. A technique whose values cannot be computed is left
+    /// out.
     pub parameters: BTreeMap<String, BTreeMap<String, f64>>,
     /// Its effect on the result of training: `exact`, `unbiased` or `biased`.
     pub gate: String,
@@ -74,13 +76,14 @@ pub struct TechniqueRow {
     pub formula: String,
     /// The source.
     pub source: String,
-    /// The reason why it cannot be used here; `null` if it can.
+    /// The reason why the technique cannot be used here; `null` if it can.
     pub refused: Option<String>,
-    /// True if bytes and step are those of the plan without techniques.
+    /// True if memory and step are those of the plan without techniques, and nothing goes to the host or to storage.
     pub changes_nothing: bool,
-    /// True if it needs as much memory as the plan without techniques, and no shorter step.
+    /// True if neither the need of a device nor the step is smaller than in the plan without techniques, within the
+    /// tolerances of this module.
     pub saves_nothing: bool,
-    /// The resulting figures of the plan.
+    /// The figures of the plan under the technique; `null` if it cannot be used.
     pub result: Option<TechniqueEffect>,
 }
 
@@ -89,31 +92,31 @@ pub struct TechniqueRow {
 pub struct TechniqueEffect {
     /// The peak of the fullest stage by class, in GiB.
     pub classes_gib: Vec<ClassGib>,
-    /// The need of a device, in GiB.
+    /// The need of the fullest device, in GiB.
     pub need_gib: f64,
-    /// Bytes in host memory, in GiB per device.
+    /// Data in host memory, in GiB per device.
     pub host_gib: f64,
-    /// Bytes in storage, in GiB per device.
+    /// Data in storage, in GiB per device.
     pub storage_gib: f64,
     /// True if the plan fits.
     pub fits: bool,
-    /// The shortfall, if the plan does not fit.
+    /// The shortfall in words; `null` if the plan fits.
     pub lacks: Option<String>,
-    /// Time of one step, even if the plan does not fit.
+    /// Time of one step in seconds, even if the plan does not fit.
     pub step_s: f64,
     /// Tokens per second over all devices.
     pub tokens_per_s: f64,
-    /// Step relative to the plan without techniques.
+    /// Step time over that of the plan without techniques.
     pub slowdown: f64,
-    /// Longest sequence that fits.
+    /// The longest sequence that fits, in tokens; `null` if none fits.
     pub longest_sequence_tokens: Option<u64>,
-    /// Largest micro-batch that fits.
+    /// The largest micro-batch that fits, in sequences; `null` if none fits.
     pub largest_micro_batch_sequences: Option<u64>,
-    /// Bytes written to storage per device and step, GB.
+    /// Data written to storage per device and step, in GB.
     pub storage_written_gb: f64,
-    /// Years that storage lasts per PB of its endurance; `null` if nothing is written.
+    /// Years until a device has written 1 PB to storage, by this step; `null` if nothing is written.
     pub storage_years_per_pb: Option<f64>,
-    /// Requested techniques without an effect here.
+    /// Notes on requested techniques that have no effect here.
     pub notes: Vec<String>,
 }
 
@@ -126,19 +129,20 @@ pub struct ClassGib {
     pub gib: f64,
 }
 
-/// A smaller part of a plan's need is no saving.
+/// A reduction of the need by less than this fraction is no saving.
 const NO_SAVING: f64 = 1e-3;
 
 /// Seconds of a year of 365 days.
 const YEAR: f64 = 365.0 * 86_400.0;
 
-/// Years that storage lasts per PB of its endurance (total writable bytes), if a step writes `written_gb`.
+/// Returns the years until `written_gb` per step add up to 1 PB. Multiply by the storage's endurance (total writable
+/// bytes) in PB to get its lifetime.
 pub(crate) fn years_per_pb(written_gb: f64, step_s: f64) -> f64 {
     1e6 * step_s / written_gb / YEAR
 }
 
 impl TechniqueComparison {
-    /// Evaluates lists of techniques, one row each, after the plan without any.
+    /// Evaluates lists of techniques, one row per list, after the plan without techniques.
     ///
     /// # Errors
     /// A plan that the model refuses even without techniques.
@@ -173,12 +177,12 @@ impl TechniqueComparison {
 }
 
 impl TechniqueOrder {
-    /// Compares two rows: those that fit come first, then the others by their need, then refused ones. Ties keep the
-    /// order of the list.
+    /// Compares two rows. Rows that fit come first, then the others by their need, then the techniques that cannot be
+    /// used. Ties are equal, so that a stable sort keeps the order of the list.
     fn compare_rows(self, a: &TechniqueRow, b: &TechniqueRow) -> Ordering {
         let key = |row: &TechniqueRow| match &row.result {
             None => (2, 0.0, 0.0),
-            // Too much for the host or for storage counts like too much for the device.
+            // Host memory and storage count in the need, because they may be what does not suffice.
             Some(result) if !result.fits => (1, result.need_gib + result.host_gib + result.storage_gib, 0.0),
             Some(result) => match self {
                 Self::Memory => (0, result.need_gib, result.step_s),
@@ -191,15 +195,16 @@ impl TechniqueOrder {
     }
 }
 
-/// Steps within this part of the plain one tie.
+/// Steps that differ by less than this fraction of the plain step tie.
 const TIE: f64 = 1e-3;
-/// Most combinations that a comparison offers.
+/// The largest number of combinations that a comparison offers.
 const OFFERED: usize = 6;
-/// A combination must need less than this part of what its best member needs.
+/// A combination must need less than this fraction of the need of its best member.
 const LESS: f64 = 0.99;
 
-/// Combinations of exact techniques of `lists` that need less memory than each of their members: those that fit,
-/// fastest first, then those with the smallest need. If no pair fits, a third technique is tried beside the smallest.
+/// Returns combinations of exact techniques from `lists` that need less memory than each of their members. Those that
+/// fit come first, fastest first; then those with the smallest need. If no pair fits, a third technique is added to
+/// each of the best pairs. At most six combinations are returned.
 ///
 /// # Errors
 /// A plan that the model refuses even without techniques.
@@ -247,14 +252,14 @@ pub fn offer_combinations(setting: &TechniqueSetting<'_>, lists: &[Techniques]) 
     Ok(found.into_iter().map(|(list, _)| list).take(OFFERED).collect())
 }
 
-/// The technique beside which frozen weights are quantised.
+/// The technique that makes it possible to quantise frozen weights.
 const ADAPTERS: &str = "lora";
 
-/// All built-in techniques with their defaults.
-/// One that quantises frozen weights stands beside LoRA.
+/// Returns every built-in technique with its default parameters. A technique that quantises frozen weights is combined
+/// with LoRA.
 ///
 /// # Errors
-/// A built-in file that cannot be read.
+/// A built-in file that cannot be read or parsed.
 pub fn all_techniques() -> Result<Vec<Techniques>, workloads::TechniqueError> {
     let alone_or_beside_adapters = |name: &String| {
         let technique: Technique = name.parse()?;
@@ -281,7 +286,7 @@ fn technique_row(
     let in_force =
         |technique: &Technique| Some((technique.preset().name.clone(), technique.parameter_values(&facts).ok()?));
     let parameters = tried.as_ref().map_or(list, |trial| &trial.techniques).iter().filter_map(in_force).collect();
-    // Differences below a mebibyte and a ten-thousandth of a step are none. A thousandth of the need is no saving.
+    // Differences below a mebibyte of memory or a ten-thousandth of a step count as none.
     let (same_need, same_step) = (1.0 / 1024.0, 1e-4);
     let need_of_none = none.memory.stages.iter().map(StageMemory::bytes_needed).max().unwrap_or_default().gib();
     let result = tried.ok().map(|trial| technique_effect(setting, list, &trial, none));
@@ -315,7 +320,7 @@ fn technique_effect(
     let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed());
     let most = |of: fn(&StageMemory) -> Bytes| trial.memory.stages.iter().map(of).max().unwrap_or_default();
     let batch = &setting.plan.batch;
-    // States are written once per step; activations and gradients in every micro-batch. Data that are only read were
+    // States are written once per step; activations and gradients are written in every micro-batch. Read-only data were
     // written before training.
     let micro_batches = setting.plan.micro_batches();
     let written = trial

@@ -1,33 +1,33 @@
-//! The timeline of a training step by stage, as data. Described in `docs/json.md`.
+//! The timeline of a training step by stage, as data. `docs/json.md` describes it.
 
 use serde::{Deserialize, Serialize};
 use sim::pipeline::{DeviceReport, Timeline};
 
-/// The device of one stage over a step. Times are in seconds from the start of the step.
+/// The timeline of one stage's device over a step. Times are in seconds from the start of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimelineRow {
     /// The stage, from 0.
     pub stage: u32,
-    /// Forward and backward passes, with their recomputation and communication.
+    /// Time in forward and backward passes, with their recomputation and communication.
     pub busy_s: f64,
-    /// Time without a pass, until the last pass of the pipeline ends.
+    /// Time without a pass, until the pipeline's last pass on any stage ends.
     pub bubble_s: f64,
-    /// Part of the bubble: waiting for a message whose sender had finished.
+    /// The part of the bubble spent waiting for a message whose sender had finished.
     pub exposed_send_s: f64,
-    /// From the stage's last pass to the end of its data-parallel communication.
+    /// Time from the stage's last pass to the end of its data-parallel communication.
     pub exposed_reduction_s: f64,
-    /// End of its last pass.
+    /// End of the stage's last pass.
     pub passes_end_s: f64,
-    /// End of its optimizer update.
+    /// End of the stage's optimizer update.
     pub end_s: f64,
-    /// Resident memory between passes, in GiB: weights, gradients, states, buffers.
+    /// Memory between passes, in GiB: weights, gradients, optimizer states and buffers.
     pub resident_gib: f64,
     /// Peak memory during passes, in GiB.
     pub peak_gib: f64,
 }
 
-/// The rows of a simulated step.
+/// Returns one row per stage of a simulated step.
 #[must_use]
 pub fn timeline_rows(timeline: &Timeline) -> Vec<TimelineRow> {
     let row = |(stage, device): (u32, &DeviceReport)| TimelineRow {

@@ -1,17 +1,17 @@
-//! A whole training of so many tokens under one plan.
+//! Time, energy and price of a whole training under one plan.
 
 use serde::{Deserialize, Serialize};
 
 /// A step of a training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrainedStep {
-    /// Its tokens.
+    /// The tokens of the step.
     pub tokens: u64,
-    /// Its time, s.
+    /// The time of the step, in seconds.
     pub seconds: f64,
-    /// The ends of the time's 90 % interval, s, where it has one.
+    /// The 90 % interval of the time, in seconds; `None` if it is not known.
     pub interval_s: Option<[f64; 2]>,
-    /// Its energy over all devices, J.
+    /// The energy of the step over all devices, in joules.
     pub energy_j: f64,
 }
 
@@ -21,18 +21,18 @@ pub struct TrainedStep {
 pub struct WholeTraining {
     /// Tokens that are trained on.
     pub tokens: u64,
-    /// Optimizer steps, the last one whole.
+    /// Optimizer steps; the last one is counted as a full step.
     pub steps: u64,
     /// Days of 24 hours.
     pub days: f64,
-    /// The days at both ends of the step's 90 % interval, where the plan has one.
+    /// The days at both ends of the step's 90 % interval; `None` if the plan has no interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days_interval: Option<[f64; 2]>,
     /// Hours summed over all devices.
     pub device_hours: f64,
-    /// Energy of the chips and their memories, kWh, without hosts, network and cooling.
+    /// Energy of the chips and their memories in kWh, without hosts, network and cooling.
     pub chips_kwh: f64,
-    /// The price of the device hours, USD, where one hour's is given.
+    /// The price of the device hours in USD, if the price of one hour is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usd: Option<f64>,
 }
@@ -43,7 +43,8 @@ const DAY_S: f64 = 86_400.0;
 const KWH_J: f64 = 3.6e6;
 
 impl WholeTraining {
-    /// The training of `tokens` on `devices`, of which a device hour costs `usd_per_device_hour`.
+    /// Returns the figures of a training on `tokens` with `devices`. `usd_per_device_hour` is the price of one device
+    /// for an hour.
     #[must_use]
     pub fn of_steps(step: &TrainedStep, tokens: u64, devices: u32, usd_per_device_hour: Option<f64>) -> Self {
         let steps = tokens.div_ceil(step.tokens.max(1));

@@ -1,4 +1,4 @@
-//! Compares kept answers of `evaluate` and `plan` side by side: chips, clusters or plans under one model of a step.
+//! Compares kept answers of `evaluate` and `plan`: chips, clusters or plans under one model of a step.
 
 use crate::answer::comparison::{Comparison, ComparisonEntry};
 use crate::answer::plan::one_line;
@@ -8,18 +8,18 @@ use crate::text::format_count;
 use search::design::Aim;
 use sim::hardware::Accelerator;
 
-/// An answer with a name for the reader.
+/// An answer with its name for the reader.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptAnswer {
     /// The name of its file, without the extension.
     pub label: String,
-    /// The answer in words.
+    /// The content of the answer.
     pub subject: PageSubject,
-    /// Its chip; `None` if the answer has no such file any more.
+    /// The chip of the answer; `None` if its file is no longer known.
     pub chip: Option<Box<Accelerator>>,
 }
 
-/// Compares the answers, each against the first. Chips have power, and with an area model area and cost.
+/// Compares the answers, each with the first. Entries of known chips have power, and area and cost if the die is known.
 #[must_use]
 pub fn compare_answers(answers: &[KeptAnswer]) -> Comparison {
     let difference = |answer: &KeptAnswer| {
@@ -57,8 +57,8 @@ fn answer_entry(answer: &KeptAnswer) -> ComparisonEntry {
     entry.with_objective(&Aim::default(), f64::from(u32::try_from(subject.devices).unwrap_or(u32::MAX)))
 }
 
-/// Describes the difference between the jobs of two answers. Chip, fabric, software and plan may differ: they are
-/// compared.
+/// Describes the difference between the work of two answers; `None` if it is the same. Chip, fabric, software and plan
+/// may differ, because they are compared.
 fn describe_difference(first: &PageSubject, other: &PageSubject) -> Option<String> {
     let mut parts = Vec::new();
     if (&first.names.model, first.sequence_tokens) != (&other.names.model, other.sequence_tokens) {

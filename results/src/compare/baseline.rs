@@ -19,7 +19,7 @@ struct PublishedPlacement {
     tensor_parallel: u32,
 }
 
-/// Parallel degrees as an expert writes them.
+/// Parallel degrees of an expert's placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertDegrees {
     /// Pipeline stages.
@@ -39,29 +39,29 @@ pub struct ExpertPlacement {
     pub source: String,
 }
 
-/// A placement as PHAZE runs it on a model's layers and a batch (`device_placement.cpp`, `fixedConfigTimePerBatch`):
-/// stages take ceil(L / p) layers until none is left, the last one has what follows the layers, and a rank has
-/// ceil(B / d) sequences. Empty stages between them, whose filling PHAZE counts, are left out here.
+/// A placement as PHAZE runs it on a model's layers and a batch (`device_placement.cpp`, `fixedConfigTimePerBatch`).
+/// Stages take ceil(L / p) layers until none is left. The last stage has whatever follows the layers. A rank has ceil(B
+/// / d) sequences. PHAZE counts the filling of empty stages in between; they are left out here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsedPlacement {
-    /// The degrees, without empty stages. The devices of such stages idle.
+    /// The degrees, without empty stages. The devices of empty stages are idle.
     pub degrees: ExpertDegrees,
     /// The split of the layers; `None` if it is even.
     pub ends: Option<LayerEnds>,
-    /// Sequences of a step, with those that fill up the ranks.
+    /// Sequences of a step, including those that only fill up the ranks.
     pub sequences: u64,
     /// The differences from the published placement; empty if there are none.
     pub note: String,
 }
 
 impl ExpertDegrees {
-    /// Returns the devices; `None` if no number holds them.
+    /// Returns the number of devices; `None` if it overflows.
     #[must_use]
     pub fn devices(self) -> Option<u32> {
         self.pipeline.checked_mul(self.tensor)?.checked_mul(self.data)
     }
 
-    /// Returns how PHAZE runs the placement for so many `layers` and `sequences`.
+    /// Returns the placement as PHAZE runs it for these `layers` and `sequences`.
     #[must_use]
     pub fn as_phaze_runs(self, layers: u64, sequences: u64) -> UsedPlacement {
         let (stages, ranks) = (u64::from(self.pipeline.max(1)), u64::from(self.data.max(1)));
@@ -69,7 +69,7 @@ impl ExpertDegrees {
         let held = (0..stages).map(|stage| layers.saturating_sub(stage.saturating_mul(each)).min(each));
         let mut chunks: Vec<u64> = held.take_while(|layers| *layers > 0).collect();
         let empty = stages - chunks.len() as u64;
-        // The last stage has the head alone if the layers do not reach it.
+        // If the layers do not reach the last stage, it has only the head.
         chunks.extend((empty > 0).then_some(0));
         let even = chunks.iter().all(|layers| *layers == each);
         let pipeline = u32::try_from(chunks.len()).unwrap_or(self.pipeline);
@@ -87,7 +87,7 @@ impl ExpertDegrees {
     }
 }
 
-/// PHAZE's expert placement of a built-in model, if it has one.
+/// Returns PHAZE's expert placement of a built-in model; `None` if it has none.
 #[must_use]
 pub fn expert_placement(model: &str) -> Option<ExpertPlacement> {
     let table: PublishedPlacements = serde_json::from_str(EXPERT_PLACEMENTS).ok()?;

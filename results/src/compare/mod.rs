@@ -1,4 +1,4 @@
-//! Side by side: runs, kept answers, and published baselines.
+//! Comparisons of runs, of kept answers, and of published baselines.
 
 pub mod answers;
 pub mod baseline;

@@ -1,4 +1,4 @@
-//! Runs side by side: one model by its rates; several models by their mean and one by one.
+//! Runs side by side: for one model by their rates; for several models by their mean and model by model.
 
 use crate::answer::comparison::{Comparison, ComparisonEntry};
 use crate::run::record::{BestDesign, Certificate, ModelPlan, Proof};
@@ -9,39 +9,39 @@ use search::design::Aim;
 use search::objective::MeasureMean;
 use serde::Serialize;
 
-/// Runs side by side.
+/// The comparison of several runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunComparison {
-    /// The best designs and the baselines. For several models the rates are means.
+    /// The best designs and the baselines. For several models, the rates are means.
     #[serde(flatten)]
     pub over: Comparison,
-    /// The same for each of several models; empty for one model.
+    /// The same comparison for each of several models; empty for one model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelComparison>,
-    /// The reference of the mean, in words.
+    /// The reference of the means, in words.
     #[serde(skip)]
     scale: String,
-    /// True if a run ranks by the bad ends of the steps' intervals.
+    /// True if at least one run ranks by the bad ends of the steps' intervals.
     #[serde(skip)]
     robust: bool,
 }
 
-/// Runs side by side on one of several models.
+/// The comparison of several runs on one of several models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelComparison {
     /// The model.
     pub model: String,
     /// Tokens per sequence in the first run.
     pub sequence_tokens: u64,
-    /// Its share among the models.
+    /// The weight of the model in the mean over models.
     pub share: f64,
     /// The best designs and the baselines, each under its best plan.
     #[serde(flatten)]
     pub comparison: Comparison,
 }
 
-/// Compares runs. The best design of the first run comes first. Entries of a run with another cluster or batch are
-/// marked.
+/// Compares runs. The best design of the first run comes first. If a run has another model, cluster, batch or
+/// objective, the comparison lists this difference.
 ///
 /// # Errors
 /// As [`rescale_to_first_reference`].
@@ -80,7 +80,7 @@ pub fn compare_runs(mut runs: Vec<SearchRun>) -> Result<RunComparison, String> {
 }
 
 impl RunComparison {
-    /// The comparison as text.
+    /// Returns the comparison as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let words = |comparison: &Comparison| match self.robust {
@@ -111,7 +111,7 @@ fn no_design_entry() -> Vec<ComparisonEntry> {
     vec![ComparisonEntry::without_design("nothing found")]
 }
 
-/// The best design of a run of several models and its baselines, by the mean over the models.
+/// Returns the best design of a run of several models and its baselines, by the mean over the models.
 fn mean_entries(run: &SearchRun, best: &BestDesign) -> Vec<ComparisonEntry> {
     let mut entries = vec![ComparisonEntry::from_design("best found", &best.design)];
     let baselines = best.models.first().into_iter().flat_map(|model| model.comparison.entries.iter().skip(1));
@@ -134,8 +134,8 @@ fn mean_entries(run: &SearchRun, best: &BestDesign) -> Vec<ComparisonEntry> {
     entries
 }
 
-/// Compares the best designs and baselines of the runs; those of the first run come first. Entries of a run with
-/// another model, cluster or batch are marked, because their throughputs belong to other work.
+/// Compares the best designs and baselines of the runs; those of the first run come first. If a run has another model,
+/// cluster, batch or objective, the comparison lists this difference, because its throughputs are for different work.
 #[must_use]
 pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
     labelled_entries(runs, &|run| match (&run.record.comparison, &run.record.best) {
@@ -145,7 +145,8 @@ pub fn compare_best_designs(runs: &[SearchRun]) -> Comparison {
     })
 }
 
-/// The entries of each run, the best first, with notes. All are measured by the objective of the first run.
+/// Returns the entries of each run, its best design first, with notes. All are measured by the objective of the first
+/// run.
 fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<ComparisonEntry>) -> Comparison {
     let aim = |run: &SearchRun| Aim {
         objective: run.record.asked.aim.objective,
@@ -177,7 +178,7 @@ fn labelled_entries(runs: &[SearchRun], own: &dyn Fn(&SearchRun) -> Vec<Comparis
     Comparison { objective: of_first.objective, differences, entries, gain }.with_lead_intervals()
 }
 
-/// The note on a best design that is not proven the best.
+/// Returns the note on a run whose best design is not proven to be the best. `None` if it is proven.
 fn unproven_note(certificate: &Certificate) -> Option<String> {
     match (certificate.proof, certificate.gap) {
         (Proof::Proven, _) => None,
@@ -191,7 +192,7 @@ fn unproven_note(certificate: &Certificate) -> Option<String> {
     }
 }
 
-/// Describes the difference between the work of two runs, if there is one.
+/// Describes the difference between the work of two runs; `None` if it is the same.
 #[must_use]
 pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String> {
     let (a, b) = (&first.record.study, &run.record.study);
@@ -211,12 +212,12 @@ pub fn describe_difference(first: &SearchRun, run: &SearchRun) -> Option<String>
     (!parts.is_empty()).then(|| format!("differs from the first run: {}", parts.join(", ")))
 }
 
-/// Rescales the rates of runs of several models to the reference of the first run. Runs of one model each stay
+/// Rescales the rates of runs of several models to the reference of the first such run. Runs of a single model stay
 /// unchanged.
 ///
 /// # Errors
-/// Runs of one model beside runs of several, or runs with other models, shares or means: their rates have no common
-/// scale. The message names the runs and the cure.
+/// Runs of one model beside runs of several, or runs with different models, weights or means, because their rates have
+/// no common scale. The message names the runs and gives advice.
 pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> {
     let Some(several) = runs.iter().find(|run| run.of_several_models()) else { return Ok(()) };
     let of = |run: &SearchRun| format!("{} (of {})", run.name, run.record.study.model);
@@ -250,7 +251,8 @@ pub fn rescale_to_first_reference(runs: &mut [SearchRun]) -> Result<(), String> 
     Ok(())
 }
 
-/// Rescales a run's rates to the reference of another run of the same models.
+/// Rescales a run's rates to the reference of another run of the same models. The error is a run by arithmetic means
+/// with other reference rates.
 fn rescale_run(run: &mut SearchRun, first: &SearchRun) -> Result<(), String> {
     let pairs: Vec<(&ModelPlan, &ModelPlan)> = run.models().iter().zip(first.models()).collect();
     // Equal references give equal values up to rounding.

@@ -1,4 +1,4 @@
-//! Runs of `coplace serve` side by side: the best deployment of each, in the unit of the first one's objective.
+//! Runs of `coplace serve` side by side: the best deployment of each, in the unit of the first run's objective.
 
 use crate::answer::serving::ServingChoice;
 use crate::run::serving::{ServedCase, ServingRun, format_or_dash};
@@ -8,32 +8,32 @@ use search::serve::ServedObjective;
 use serde::Serialize;
 use serving::best::ServingBound;
 
-/// Runs side by side.
+/// The comparison of several runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServingComparison {
     /// The objective of the first run.
     pub objective: String,
-    /// Its unit.
+    /// The unit of the objective.
     pub unit: String,
-    /// How the questions differ from the first, a line each.
+    /// The differences between the question of each run and that of the first, one line per run.
     pub differences: Vec<String>,
     /// For every combination of lengths and limits of the first run, the best deployment of each run.
     pub cases: Vec<ComparedCase>,
 }
 
-/// One combination of lengths and limits.
+/// One combination of lengths and limits, with the best deployment of each run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedCase {
-    /// The lengths and limits in words; those of the first run.
+    /// The lengths and limits of the first run, in words.
     pub case: String,
     /// The best deployment of each run.
     pub entries: Vec<ComparedDeployment>,
 }
 
-/// The best deployment of a run.
+/// The best deployment of one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedDeployment {
-    /// The run.
+    /// The name of the run.
     pub run: String,
     /// The chips of its pools; `null` if nothing serves.
     pub chip: Option<String>,
@@ -41,31 +41,31 @@ pub struct ComparedDeployment {
     pub plan: Option<String>,
     /// Devices in use.
     pub devices: Option<u32>,
-    /// The value of the first run's objective; `null` if a chip lacks its figure.
+    /// The value of the first run's objective; `null` if a chip lacks a figure that it needs.
     pub value: Option<f64>,
-    /// The value relative to the first entry's.
+    /// The value relative to the first run's value.
     pub times_first: Option<f64>,
     /// Output tokens per second.
     pub tokens_per_s: Option<f64>,
-    /// The same per device in use.
+    /// Output tokens per second and device in use.
     pub tokens_per_s_per_device: Option<f64>,
-    /// Mean time to the first token, ms.
+    /// Mean time to the first token, in ms.
     pub ttft_ms: Option<f64>,
-    /// Mean time between two tokens, ms.
+    /// Mean time between two tokens, in ms.
     pub tpot_ms: Option<f64>,
-    /// The reason why it does not serve more.
+    /// The limit that keeps the deployment from serving more.
     pub limited_by: Option<ServingBound>,
-    /// Mean power of a device that decodes, W.
+    /// Mean power of a decoding device, in W; `null` if it is not known.
     pub device_w: Option<f64>,
-    /// The reason why nothing serves.
+    /// The reason why nothing serves, or why the run has no such case.
     pub note: Option<String>,
 }
 
-/// Compares runs by the objective of the first one, which is the base of every ratio.
+/// Compares runs by the objective of the first one. All ratios are relative to the first run.
 ///
 /// # Errors
-/// No run; a first run by step time; a run that shares no combination of lengths and limits with the first, unless both
-/// have just one.
+/// No run; a first run whose objective is the step time; a run that shares no combination of lengths and limits with
+/// the first, unless both have only one.
 pub fn compare_serving_runs(runs: &[ServingRun]) -> Result<ServingComparison, String> {
     let Some(first) = runs.first() else { return Err("there is no run; give one".to_owned()) };
     let objective = ServedObjective::try_from(first.record.asked.objective)?;
@@ -90,7 +90,8 @@ pub fn compare_serving_runs(runs: &[ServingRun]) -> Result<ServingComparison, St
     Ok(ServingComparison { objective: objective.to_string(), unit: objective.unit().to_owned(), differences, cases })
 }
 
-/// The case of a run that stands beside a case of the first one: the same lengths and limits, or the only one of both.
+/// Finds the case of a run to compare with a case of the first run: the one with the same lengths and limits, or the
+/// only one if both runs have only one.
 fn own_case<'a>(run: &'a ServingRun, first: &ServingRun, case: &ServedCase) -> Option<&'a ServedCase> {
     match (&run.record.cases[..], first.record.cases.len()) {
         ([only], 1) => Some(only),
@@ -123,7 +124,7 @@ fn compared_deployment(run: &ServingRun, case: Option<&ServedCase>, by: ServedOb
     }
 }
 
-/// Describes how the question of a run differs from the first; `None` if it does not.
+/// Describes the differences between the question of a run and that of the first; `None` if there are none.
 #[must_use]
 pub fn describe_differences(first: &ServingRun, run: &ServingRun) -> Option<String> {
     let all = DeploymentQuestion::differences_from(&first.record.asked, &run.record.asked);

@@ -1,5 +1,6 @@
 //! DeepSpeed's `.json`: the batch, ZeRO, offloads and formats of a run. Source: DeepSpeed's page "DeepSpeed
-//! Configuration JSON" (2025). JSON has no comments, so this file has none: `lacking` alone has the rest.
+//! Configuration JSON" (2025). JSON has no comments; therefore only `lacking` names the parts that the file cannot
+//! express.
 
 use super::{DOCUMENTS, EmittedPlan, Inexpressible, PlanRecipe};
 use search::planner::{PlanSpace, Splits};
@@ -9,17 +10,18 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::{Attention, LossForm};
 use workloads::{ActivationPolicy, ZeroStage};
 
-/// Techniques that are keys of `zero_optimization`: the key and its device.
+/// Techniques that are keys of `zero_optimization`: technique, key, and device.
 const OFFLOADS: [(&str, &str, &str); 3] = [
     ("zero-offload", "offload_optimizer", "cpu"),
     ("zero-infinity", "offload_param", "cpu"),
     ("zero-infinity,to_nvme=1", "offload_param", "nvme"),
 ];
 
-/// Writes a plan as DeepSpeed's configuration. The model and its recomputation are the script's that starts DeepSpeed.
+/// Writes a plan as DeepSpeed's configuration. The script that starts DeepSpeed defines the model and its
+/// recomputation.
 ///
 /// # Errors
-/// None: DeepSpeed trains any model of the script.
+/// None: DeepSpeed trains whatever model the script defines.
 pub fn write_deepspeed(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let mut out = DeepSpeedKeys::default();
     out.set_batch(recipe);
@@ -30,8 +32,8 @@ pub fn write_deepspeed(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpress
     Ok(EmittedPlan { text: text + "\n", lacking: out.lacking })
 }
 
-/// The decisions that a file of DeepSpeed's can state: replicas under any stage of ZeRO, no pipeline, no context
-/// parallelism.
+/// Returns the decisions that a file of DeepSpeed can state: any stage of ZeRO and tensor parallelism; no pipeline, no
+/// context or expert parallelism; even layers; no or full recomputation.
 #[must_use]
 pub fn deepspeed_choices() -> PlanSpace {
     PlanSpace {
@@ -108,7 +110,7 @@ impl DeepSpeedKeys {
         self.set("optimizer", json!({ "type": "AdamW", "params": { "lr": 1e-4 } }));
     }
 
-    /// Names the parts that DeepSpeed's file has no keys for.
+    /// Notes the parts for which DeepSpeed's file has no keys.
     fn note_the_rest(&mut self, recipe: &PlanRecipe<'_>) {
         let (plan, layout) = (recipe.plan, &recipe.plan.layout);
         self.lack(layout.pipeline > 1, "a pipeline: DeepSpeed's is built by the script (PipelineModule)");

@@ -1,5 +1,5 @@
-//! Expresses the kept tensors of a plan's layers in a framework's names for parts of a layer. A policy is expressed by
-//! names if the names do the same for every tensor.
+//! Expresses the tensors that a plan's layers keep, by a framework's names for parts of a layer. Names express a policy
+//! exactly if they treat every tensor as the policy does.
 
 use super::PlanRecipe;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use workloads::{
     ActivationPolicy, LayerRun, SegmentKind, StagePolicies, Technique, Techniques, TensorId, TrainingGraph,
 };
 
-/// Presets that are modules of Megatron-LM's `--recompute-modules`. The module's name is the preset's without its
+/// Presets that are modules of Megatron-LM's `--recompute-modules`. The module has the preset's name without the
 /// prefix.
 const RECOMPUTED: [&str; 7] = [
     "recompute-core-attn",
@@ -22,7 +22,7 @@ const RECOMPUTED: [&str; 7] = [
     "recompute-shared-experts",
 ];
 
-/// Presets that are modules of `--offload-modules`.
+/// Presets that are modules of Megatron-LM's `--offload-modules`.
 const OFFLOADED: [&str; 7] = [
     "offload-attn-norm",
     "offload-qkv-linear",
@@ -33,13 +33,14 @@ const OFFLOADED: [&str; 7] = [
     "offload-moe-act",
 ];
 
-/// MaxText's names for groups of tensors, with the name of each member.
+/// MaxText's names for groups of tensors, with the names of their members.
 const WHOLES: [(NamedTensor, &[NamedTensor]); 2] = [
     (NamedTensor::QkvProj, &[NamedTensor::QueryProj, NamedTensor::KeyProj, NamedTensor::ValueProj]),
     (NamedTensor::Mlpwi, &[NamedTensor::Mlpwi0, NamedTensor::Mlpwi1]),
 ];
 
-/// Megatron-LM's name of a preset's module. The flag is true if the module is offloaded, false if it is recomputed.
+/// Returns Megatron-LM's name for a preset's module. The flag is true if the module is offloaded, false if it is
+/// recomputed. `None` if Megatron-LM has no such module.
 pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
     let name = |prefix: &str| preset.strip_prefix(prefix).map(|rest| rest.replace('-', "_"));
     if RECOMPUTED.contains(&preset) {
@@ -48,15 +49,15 @@ pub(super) fn megatron_module(preset: &str) -> Option<(String, bool)> {
     name("offload-").filter(|_| OFFLOADED.contains(&preset)).map(|name| (name, true))
 }
 
-/// The names that cover most of a policy, and the tensors that they treat differently.
+/// The names that express most of a policy, and the tensors that they treat differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PolicyNames<T> {
     pub words: T,
     pub otherwise: Vec<String>,
 }
 
-/// The plan with policies instead of techniques that only place or recompute a layer's tensors: frameworks have names
-/// for these policies. Techniques that do anything else stay.
+/// Returns the plan with policies instead of those techniques that only place or recompute a layer's tensors, because
+/// frameworks have names for policies. All other techniques stay.
 pub(super) fn plan_by_policies(recipe: &PlanRecipe<'_>) -> TrainingPlan {
     let plan = recipe.plan;
     let of = |places: bool| -> Techniques {
@@ -91,12 +92,12 @@ pub(super) fn plan_by_policies(recipe: &PlanRecipe<'_>) -> TrainingPlan {
     }
 }
 
-/// A layer of the plan, without techniques.
+/// Returns the graph of the plan without techniques. `None` if the model cannot be lowered.
 fn layer_without_techniques(recipe: &PlanRecipe<'_>) -> Option<TrainingGraph> {
     TrainingGraph::new(recipe.model, &lowering_of_plan(recipe.model, recipe.plan, recipe.stack)).ok()
 }
 
-/// The layer of the plan, and its treatment under a policy.
+/// Returns the layer of the plan, and its treatment under a policy. `None` if there is no such layer.
 pub(super) fn policy_on_layer(
     recipe: &PlanRecipe<'_>,
     policy: &ActivationPolicy,
@@ -106,7 +107,7 @@ pub(super) fn policy_on_layer(
     Some((graph, treatment))
 }
 
-/// The modules of Megatron-LM, by preset, whose union equals a policy or covers most of it.
+/// Finds the modules of Megatron-LM (by preset) that together equal a policy or cover most of it.
 pub(super) fn find_megatron_modules(
     recipe: &PlanRecipe<'_>,
     policy: &ActivationPolicy,
@@ -121,7 +122,7 @@ pub(super) fn find_megatron_modules(
     };
     let layer = &training.segment(SegmentKind::Layer)?.graph;
     let wanted = policy.treatment_with_extent(layer, recipe.stack.replay_extent());
-    // A module is included if the policy recomputes and offloads everything that the module does.
+    // A module is included if the policy recomputes everything that the module recomputes, and likewise offloads.
     let again = |treatment: &Treatment| treatment.recompute.iter().collect::<BTreeSet<_>>();
     let part = |name: &&&'static str| {
         under(&[**name]).is_some_and(|own| {
@@ -136,7 +137,7 @@ pub(super) fn find_megatron_modules(
     Some(PolicyNames { otherwise: describe_differences(layer, &wanted, &found), words })
 }
 
-/// The tensors that MaxText names, in host memory and on the device, whose union equals a policy or covers most of it.
+/// Finds MaxText's names of tensors in host memory and on the device that together equal a policy or cover most of it.
 pub(super) fn find_maxtext_names(
     recipe: &PlanRecipe<'_>,
     policy: &ActivationPolicy,
@@ -148,7 +149,7 @@ pub(super) fn find_maxtext_names(
             !tensors.is_empty() && tensors.iter().all(|t| place.contains(t))
         };
         let mut names: BTreeSet<NamedTensor> = NamedTensor::all_names().filter(all).collect();
-        // The name of a group stands for each of its members.
+        // The name of a group replaces the names of its members.
         for (whole, parts) in WHOLES {
             if names.contains(&whole) {
                 names.retain(|name| !parts.contains(name));
@@ -163,7 +164,7 @@ pub(super) fn find_maxtext_names(
     Some(PolicyNames { otherwise: describe_differences(&layer, &wanted, &found), words: [host, device] })
 }
 
-/// The tensors that two treatments of a layer place differently, in words.
+/// Lists the tensors that two treatments of a layer place differently, with the place that is wanted.
 fn describe_differences(layer: &OperatorGraph, wanted: &Treatment, found: &Treatment) -> Vec<String> {
     let place = |treatment: &Treatment, id: TensorId| {
         let partly = treatment.partly.as_ref().filter(|partly| partly.tensors.contains(&id));

@@ -17,10 +17,10 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::Variations;
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// Writes the settings of a plan, one per line. Lines that begin with `#` name parts that MaxText has no setting for.
+/// Writes the settings of a plan, one per line. Lines that begin with `#` name parts for which MaxText has no setting.
 ///
 /// # Errors
-/// A model that fits no decoder block of MaxText.
+/// A model that none of MaxText's decoder blocks fits.
 pub fn write_maxtext(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let (model, recipe) = (recipe.model, &PlanRecipe { plan, ..*recipe });
@@ -38,7 +38,7 @@ pub fn write_maxtext(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressib
     Ok(settings.0.into_text())
 }
 
-/// The decoder blocks of MaxText that fit models here.
+/// The decoder blocks of MaxText that models are written with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DecoderBlock {
     Llama,
@@ -87,17 +87,17 @@ impl DecoderBlock {
     }
 }
 
-/// Returns the axis of the data-parallel ranks: `fsdp` if they share the weights.
+/// Returns the axis of the data-parallel ranks: `fsdp` if they shard the weights, else `data`.
 fn axis_of_data(plan: &TrainingPlan) -> &'static str {
     if plan.layout.zero == ZeroStage::Parameters { "fsdp" } else { "data" }
 }
 
-/// Returns the axes of the mesh with their degrees, the innermost first.
+/// Returns the axes of the mesh with their degrees, innermost first.
 fn mesh_axes(recipe: &PlanRecipe<'_>) -> Vec<(&'static str, u32)> {
     let l = &recipe.plan.layout;
     let copies = (l.data / l.expert.max(1)).max(1);
     let tensor = (if l.sequence_parallel { "tensor_sequence" } else { "tensor" }, l.tensor);
-    // Hybrid sharding: `fsdp` shards inside each copy, `data` counts the copies.
+    // Hybrid sharding: `fsdp` shards the weights inside each copy, and `data` counts the copies.
     let whole = Some(state_copies(recipe.stack, recipe.fast_domain, l));
     let sharded = l.zero == ZeroStage::Parameters;
     let whole = whole.filter(|whole| sharded && *whole > 1 && copies.is_multiple_of(*whole));
@@ -158,7 +158,8 @@ impl MaxTextSettings {
         self.push_setting("logits_via_embedding", model.tied_head);
         if let PositionEncoding::Learned { rows } = model.position {
             self.push_setting("trainable_position_size", rows);
-            // As in configs/models/gpt3-175b.yml: one product for queries, keys and values, and unscaled logits.
+            // This follows configs/models/gpt3-175b.yml: one product for queries, keys and values, and logits that are
+            // not scaled.
             self.push_setting("fused_qkv", true);
             self.push_setting("normalize_embedding_logits", false);
         }
@@ -182,8 +183,8 @@ impl MaxTextSettings {
         let l = &plan.layout;
         let micro_batches = plan.micro_batches();
         let accumulated = if l.pipeline == 1 { micro_batches } else { 1 };
-        // MaxText counts the sequences per device of a step (or of a gradient-accumulation step). Fractions are
-        // allowed.
+        // MaxText counts the sequences of a step (or of a gradient-accumulation step) per device. The number may be a
+        // fraction.
         self.push_setting(
             "per_device_batch_size",
             plan.batch.global_batch as f64 / (accumulated * l.device_count()) as f64,
@@ -215,14 +216,13 @@ impl MaxTextSettings {
         }
     }
 
-    /// Sets the degrees within a slice (`ici_`) and between slices (`dcn_`). Axes fill the slice in the order of ranks.
-    /// Parts of the layout that no axis of MaxText's mesh has.
+    /// Notes the parts of the layout for which MaxText's mesh has no axis.
     fn push_layout_lacks(&mut self, recipe: &PlanRecipe<'_>) {
         let l = &recipe.plan.layout;
         let ulysses = l.context > 1 && l.context_method == ContextMethod::Ulysses;
         self.0.push_lack(ulysses, "Ulysses: MaxText gathers keys and values instead");
         self.0.push_lack(!recipe.model.documents.is_empty(), DOCUMENTS);
-        // Experts have an axis of their own, split off from the data-parallel ranks.
+        // Experts have their own axis, which is split off from the data-parallel ranks.
         let uneven = !l.data.is_multiple_of(l.expert.max(1));
         self.0.push_lack(
             uneven,
@@ -234,7 +234,8 @@ impl MaxTextSettings {
         );
     }
 
-    /// Divides the axes between what is inside a slice (`ici`) and between slices (`dcn`), the innermost first.
+    /// Sets the degrees of the axes inside a slice (`ici_`) and between slices (`dcn_`). The axes fill a slice from the
+    /// innermost outwards.
     fn push_mesh(&mut self, recipe: &PlanRecipe<'_>) {
         self.push_layout_lacks(recipe);
         let sharding = axis_of_data(recipe.plan);
@@ -253,7 +254,7 @@ impl MaxTextSettings {
                 outer = if axis == "data" { between } else { outer };
             }
         }
-        // The default would take all slices.
+        // By default, this axis would take all slices.
         if slices && outer == 1 {
             self.push_setting("dcn_data_parallelism", 1);
         }
@@ -340,7 +341,7 @@ impl MaxTextSettings {
         };
         match policy {
             ActivationPolicy::None => {
-                // Every layer is wrapped in jax.remat. No version has `none` among its policies.
+                // MaxText wraps every layer in jax.remat, and no version has a policy `none`.
                 self.push_setting("remat_policy", "minimal_with_context");
                 self.0.push_lack(
                     true,
@@ -388,7 +389,7 @@ impl MaxTextSettings {
     }
 }
 
-/// The policies that MaxText has a name for.
+/// Returns the policies for which MaxText has a name.
 #[must_use]
 pub fn maxtext_policies() -> Vec<ActivationPolicy> {
     let all = [false, true]
@@ -399,8 +400,8 @@ pub fn maxtext_policies() -> Vec<ActivationPolicy> {
     [ActivationPolicy::Full].into_iter().chain(own.map(of_name)).collect()
 }
 
-/// The other decisions that MaxText supports: equal stages, all forward passes first, sharded states (or weights too:
-/// fsdp, also with pipelines), gathered keys and values.
+/// Returns the other decisions that MaxText supports: equal stages, all forward passes first, sharded optimizer states
+/// (or weights too: fsdp, also with pipelines), gathered keys and values.
 #[must_use]
 pub fn maxtext_choices() -> PlanSpace {
     PlanSpace {
@@ -412,7 +413,7 @@ pub fn maxtext_choices() -> PlanSpace {
     }
 }
 
-/// MaxText's name of a policy, if it has one.
+/// Returns MaxText's name of a policy; `None` if it has none.
 fn policy_name(policy: NamedPolicy, offloaded: bool) -> Option<&'static str> {
     match (policy, offloaded) {
         (NamedPolicy::Minimal, false) => Some("minimal"),
@@ -424,13 +425,13 @@ fn policy_name(policy: NamedPolicy, offloaded: bool) -> Option<&'static str> {
         (NamedPolicy::SaveDotExceptMlp, false) => Some("save_dot_except_mlp"),
         (NamedPolicy::SaveDotWithContextExceptMlp, false) => Some("save_dot_with_context_except_mlp"),
         (NamedPolicy::SaveDotExceptMlpwi, false) => Some("save_dot_except_mlpwi"),
-        // Names from Paxml.
+        // These names come from Paxml.
         (NamedPolicy::SaveDotExceptLogits | NamedPolicy::SaveDotExceptLogitsFfn1, false) | (_, true) => None,
     }
 }
 
-/// A tensor under the names of MaxText's layers. Projections are separate except in GPT-3; the first two products of a
-/// gated MLP and the experts have names of their own.
+/// Returns the names of a tensor in MaxText's layers. Projections have separate names except in GPT-3. The first two
+/// products of a gated MLP and the experts have their own names.
 fn own_names(tensor: NamedTensor, model: &Model, block: DecoderBlock) -> Vec<String> {
     let names: &[&str] = match tensor {
         NamedTensor::QkvProj if block != DecoderBlock::Gpt3 => &["query_proj", "key_proj", "value_proj"],

@@ -5,11 +5,11 @@ use super::kept::plan_by_policies;
 use super::megatron_settings::{MegatronEntry, MegatronSettings};
 use super::{EmittedPlan, Inexpressible, PlanRecipe};
 
-/// Most GPUs that one host of a usual server has.
+/// The largest number of GPUs in one host of a usual server.
 const GPUS_OF_A_HOST: u64 = 8;
 
-/// Writes a bash script that launches a plan: its arguments, one per line, then what the plan leaves open. Lines that
-/// begin with `#` name parts that Megatron-LM has no argument for.
+/// Writes a bash script that launches a plan. It has the plan's arguments, one per line, then placeholders for what the
+/// plan leaves open. Lines that begin with `#` name parts for which Megatron-LM has no argument.
 ///
 /// # Errors
 /// A model that Megatron-LM's layers cannot express.
@@ -31,7 +31,7 @@ pub fn write_megatron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     Ok(EmittedPlan { text, lacking: settings.lacking })
 }
 
-/// An argument with its words, quoted where the shell would read them otherwise.
+/// Returns an argument with its words. Words with `|` or `(` are quoted, because the shell would interpret them.
 fn argument_line(argument: &str, words: &str) -> String {
     match words {
         "" => format!("--{argument}"),
@@ -46,7 +46,8 @@ fn launch_line(recipe: &PlanRecipe<'_>) -> String {
     format!("{} {program} \"${{PLAN[@]}}\" \"${{OPEN[@]}}\"", torchrun_of_plan(recipe))
 }
 
-/// Returns the launcher's words for a plan's devices: those of a host, the hosts, and where they meet.
+/// Returns the command of the launcher for a plan's devices: GPUs per host, number of hosts, and the address where they
+/// meet.
 pub(super) fn torchrun_of_plan(recipe: &PlanRecipe<'_>) -> String {
     let devices = recipe.plan.layout.device_count();
     let host = u64::from(recipe.fast_domain).min(GPUS_OF_A_HOST).min(devices).max(1);

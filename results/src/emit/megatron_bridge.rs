@@ -11,7 +11,7 @@ use step::{BRIDGE_FIELDS, BridgeField};
 use workloads::Model;
 use workloads::model::{PositionEncoding, other_names};
 
-/// The parts of `ConfigContainer` beside the model: name, class, and values that the plan leaves open.
+/// The sections of `ConfigContainer` besides the model: name, class, and values that the plan leaves open.
 const SECTIONS: [(&str, &str, &[&str]); 13] = [
     ("train", "TrainingConfig", &["train_iters=50"]),
     ("validation", "ValidationConfig", &["eval_iters=0"]),
@@ -41,7 +41,7 @@ const SECTIONS: [(&str, &str, &[&str]); 13] = [
     ("mixed_precision", "MixedPrecisionConfig", &[]),
 ];
 
-/// Arguments without a field of their own: other fields say the same.
+/// Arguments without a field of their own, because other fields imply them.
 const IMPLIED: [&str; 5] = [
     "accumulate-allreduce-grads-in-fp32",
     "grad-reduce-in-bf16",
@@ -50,19 +50,19 @@ const IMPLIED: [&str; 5] = [
     "num-layers-per-virtual-pipeline-stage",
 ];
 
-/// Families that Bridge makes a provider of from their configuration on Hugging Face (`register_bridge` in
+/// Families for which Bridge makes a provider from their configuration on Hugging Face (`register_bridge` in
 /// `src/megatron/bridge/models/`; those of Mixtral, Mistral and DeepSeek-V2 were removed).
 const FAMILIES: [&str; 7] = ["deepseek_v3", "glm4_moe", "gpt_oss", "llama", "qwen2", "qwen3", "qwen3_moe"];
 
-/// Kernels that Megatron-LM's arguments fuse unless they are told otherwise, and `TransformerConfig` does not.
+/// Fused kernels that are on by default in Megatron-LM's arguments, but not in `TransformerConfig`.
 const FUSED: [&str; 4] =
     ["bias_activation_fusion=True", "bias_dropout_fusion=True", "apply_rope_fusion=True", "persist_layer_norm=True"];
 
-/// Writes a Python program that trains a plan with Megatron Bridge. Its comments name the parts that Bridge has no
-/// field for.
+/// Writes a Python program that trains a plan with Megatron Bridge. Its comments name the parts for which Bridge has no
+/// field.
 ///
 /// # Errors
-/// A model that the layers of Megatron-LM's core cannot express.
+/// A model that the layers of Megatron-LM's core cannot express; a model that is not causal.
 pub fn write_megatron_bridge(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let recipe = &PlanRecipe { plan, ..*recipe };
@@ -72,7 +72,7 @@ pub fn write_megatron_bridge(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Ine
     let (mut comments, mut lacking) = (Vec::new(), settings.lacking.clone());
     for entry in &settings.entries {
         match entry {
-            // A provider from Hugging Face has its rotation.
+            // A provider from Hugging Face already knows the rotation.
             MegatronEntry::Comment(text) if text == YARN && provided => {}
             MegatronEntry::Comment(text) => comments.push(text.clone()),
             MegatronEntry::Setting(argument, _) if !is_expressed(argument) => {
@@ -108,7 +108,7 @@ pub fn write_megatron_bridge(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Ine
     Ok(EmittedPlan { text: lines.into_iter().map(|line| line + "\n").collect(), lacking })
 }
 
-/// Returns whether fields say what an argument says.
+/// True if fields of Bridge express an argument.
 fn is_expressed(argument: &str) -> bool {
     IMPLIED.contains(&argument) || BRIDGE_FIELDS.iter().any(|row| row.argument == argument)
 }
@@ -157,7 +157,8 @@ fn imports(recipe: &PlanRecipe<'_>, settings: &MegatronSettings) -> Vec<String> 
     own.chain(classes.map(|class| format!("    {class},"))).chain(rest.map(str::to_owned)).collect()
 }
 
-/// The model: a provider that Bridge makes of the configuration on Hugging Face, or one of the layers' numbers.
+/// Returns the lines of the model: a provider that Bridge makes from the configuration on Hugging Face, or a provider
+/// with the numbers of the layers.
 fn model_lines(recipe: &PlanRecipe<'_>, settings: &MegatronSettings) -> Vec<String> {
     let name = hugging_face_name(recipe.model);
     let dense = recipe.model.experts.is_none();
@@ -171,7 +172,7 @@ fn model_lines(recipe: &PlanRecipe<'_>, settings: &MegatronSettings) -> Vec<Stri
     let own = [
         Some(format!("virtual_pipeline_model_parallel_size={chunks}")),
         Some(format!("cross_entropy_loss_fusion={loss}")),
-        // The tokenizer then gives the vocabulary, which is padded.
+        // The vocabulary, which is padded, then comes from the tokenizer.
         name.map(|_| "vocab_size=None".to_owned()),
     ];
     let fields: Vec<String> = given.chain(own.into_iter().flatten()).collect();
@@ -193,13 +194,13 @@ fn model_lines(recipe: &PlanRecipe<'_>, settings: &MegatronSettings) -> Vec<Stri
     call_lines("    ", &format!("model = {class}"), &fields.into_iter().chain(rest).collect::<Vec<_>>(), "")
 }
 
-/// The fields of a part of the configuration that are written.
+/// Returns the fields of a section that are written.
 fn section_fields(settings: &MegatronSettings, section: &str, all: bool) -> Vec<String> {
     let rows = BRIDGE_FIELDS.iter().filter(|row| row.path.split_once('.').is_some_and(|(own, _)| own == section));
     rows.filter_map(|row| written_field(settings, row, all)).collect()
 }
 
-/// A field with its value; `None` where its argument is not given and `all` is false, or nothing has to be said.
+/// Returns a field with its value. `None` if its argument is not given and `all` is false, or if it needs no value.
 fn written_field(settings: &MegatronSettings, row: &BridgeField, all: bool) -> Option<String> {
     let words = settings.words_of(row.argument);
     let literal = row.literal(words).filter(|_| all || words.is_some())?;
@@ -207,13 +208,13 @@ fn written_field(settings: &MegatronSettings, row: &BridgeField, all: bool) -> O
     Some(format!("{name}={literal}"))
 }
 
-/// The format in which gradients are summed.
+/// Returns the field for the format in which gradients are summed.
 fn reduction_field(recipe: &PlanRecipe<'_>) -> String {
     let wide = recipe.plan.precision.gradient == DataType::Fp32;
     format!("grad_reduce_in_fp32={}", if wide { "True" } else { "False" })
 }
 
-/// A call with keyword arguments, one per line.
+/// Returns a call with keyword arguments, one per line.
 fn call_lines(indent: &str, call: &str, fields: &[String], end: &str) -> Vec<String> {
     if fields.is_empty() {
         return vec![format!("{indent}{call}(){end}")];
@@ -222,11 +223,11 @@ fn call_lines(indent: &str, call: &str, fields: &[String], end: &str) -> Vec<Str
     std::iter::once(format!("{indent}{call}(")).chain(inside).chain([format!("{indent}){end}")]).collect()
 }
 
-/// Returns the name on Hugging Face of the configuration that a model is; `None` for other models, and for families
+/// Returns the name on Hugging Face of a model's configuration. `None` for models that differ from it, and for families
 /// that Bridge does not read.
 fn hugging_face_name(model: &Model) -> Option<&'static str> {
     let mut known = Model::load(&model.name).ok().filter(|_| FAMILIES.contains(&model.family.as_str()))?;
-    // Choices of a plan.
+    // These values are choices of a plan, not of the configuration.
     known.variations.further_tokens = model.variations.further_tokens;
     known.documents.clone_from(&model.documents);
     known.assumptions.clone_from(&model.assumptions);

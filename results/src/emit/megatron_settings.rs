@@ -1,5 +1,5 @@
 //! Megatron-LM's settings of a plan: names of arguments, the combinations that `validate_args` asserts, and the options
-//! that it switches on itself. They are written as arguments, and as Megatron Bridge's fields. Source:
+//! that it switches on itself. Both the command line and Megatron Bridge's fields are written from them. Source:
 //! `megatron/training/arguments.py` of NVIDIA/Megatron-LM at commit 000c4ac24f61 (2025).
 
 use super::kept::{PolicyNames, find_megatron_modules, megatron_module};
@@ -15,7 +15,7 @@ use workloads::training::{Attention, ContextMethod};
 use workloads::variations::QueryKeyNorm;
 use workloads::{ActivationPolicy, Layout, Model, RankOrder, Technique, ZeroStage};
 
-/// Returns the features that Megatron-LM's layers have no setting for.
+/// Returns features for which Megatron-LM's layers have no setting, each with whether the model has it.
 fn refused_features(model: &Model) -> [(bool, &'static str); 20] {
     [
         (model.norm_placement == NormPlacement::Post, "layers that normalise after their sums"),
@@ -59,30 +59,30 @@ fn refused_features(model: &Model) -> [(bool, &'static str); 20] {
     ]
 }
 
-/// A line of settings.
+/// One line of settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MegatronEntry {
     /// A remark about the plan, or about the next settings.
     Comment(String),
-    /// An argument without its dashes, with its words; a switch has none.
+    /// An argument without its dashes, and its value; `None` for a switch.
     Setting(&'static str, Option<String>),
 }
 
-/// The arguments of a plan in their order, and what no argument expresses.
+/// The arguments of a plan in order, and the parts that no argument expresses.
 #[derive(Debug, Default)]
 pub(super) struct MegatronSettings {
     /// The arguments and comments.
     pub(super) entries: Vec<MegatronEntry>,
-    /// Parts of the plan that no argument expresses. Each is a comment too.
+    /// Parts of the plan that no argument expresses. Each of them is also a comment.
     pub(super) lacking: Vec<String>,
 }
 
-/// Said of a model whose rotation YaRN stretches, without latent attention. `--rotary-scaling-factor` is read for the
-/// latter alone, and `--position-embedding-type` has no `yarn`.
+/// The comment for a model without latent attention whose rotation YaRN stretches. Megatron-LM reads
+/// `--rotary-scaling-factor` only for latent attention, and `--position-embedding-type` has no `yarn`.
 pub(super) const YARN: &str = "positions by YaRN: pretrain_gpt.py has no arguments for it; its model provider has to \
                                set yarn_rotary_scaling_factor and its like; it changes no time";
 
-/// Layers with windows: their `keys`, and the period of the layers without one, if there are some.
+/// Attention windows of layers: the keys of a window, and the period of the layers without a window, if there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WindowedLayers {
     keys: u64,
@@ -90,7 +90,7 @@ struct WindowedLayers {
 }
 
 impl WindowedLayers {
-    /// Returns the windows of a model's layers; `None` if there are none, or in another order.
+    /// Returns the windows of a model's layers. `None` if there are none, or if their order is not periodic.
     fn of_model(model: &Model) -> Option<Self> {
         let sliding = |window: Option<KeyWindow>| match window {
             Some(KeyWindow::Sliding(keys)) => Some(keys),
@@ -106,14 +106,14 @@ impl WindowedLayers {
     }
 }
 
-/// The way in which Megatron-LM shards gradients or weights.
+/// Megatron-LM's option for sharding states, gradients or weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShardingFlag {
     Replicated,
     DistributedOptimizer,
     /// PyTorch's FSDP2.
     TorchFsdp,
-    /// Megatron's own FSDP: for gradients only, and where PyTorch's is refused.
+    /// Megatron-LM's own FSDP: for sharded gradients, and where PyTorch's is refused.
     MegatronFsdp,
 }
 
@@ -131,12 +131,13 @@ impl ShardingFlag {
     }
 }
 
-/// Returns whether Megatron-LM's precision-aware optimizer takes the plan.
+/// True if Megatron-LM's precision-aware optimizer supports the plan.
 fn is_precision_aware(plan: &TrainingPlan) -> bool {
     plan.layout.zero == ZeroStage::OptimizerStates && plan.optimizer == Optimizer::Adam
 }
 
-/// Returns the fraction of the optimizer's states that a technique offloads, and whether copies and updates overlap.
+/// Returns the fraction of the optimizer's states that a technique offloads, and whether copies overlap with updates.
+/// `None` for other techniques.
 fn offloaded_states(technique: &Technique) -> Option<(f64, bool)> {
     match technique.preset().name.as_str() {
         "zero-offload" => Some((1.0, false)),
@@ -149,7 +150,7 @@ fn offloaded_states(technique: &Technique) -> Option<(f64, bool)> {
 }
 
 impl MegatronSettings {
-    /// Returns the settings of a plan whose techniques are policies already (`plan_by_policies`).
+    /// Returns the settings of a plan, in which techniques for layers must already be policies (`plan_by_policies`).
     ///
     /// # Errors
     /// A model that the layers of Megatron-LM's core cannot express.
@@ -176,7 +177,7 @@ impl MegatronSettings {
         Ok(out)
     }
 
-    /// Returns the words of an argument that is given; empty for a switch.
+    /// Returns the value of an argument that is set; an empty text for a switch. `None` if it is not set.
     pub(super) fn words_of(&self, argument: &str) -> Option<&str> {
         self.entries.iter().find_map(|entry| match entry {
             MegatronEntry::Setting(known, words) if *known == argument => Some(words.as_deref().unwrap_or_default()),
@@ -188,7 +189,7 @@ impl MegatronSettings {
         self.entries.push(MegatronEntry::Setting(argument, Some(value.to_string())));
     }
 
-    /// Adds a switch, or an argument with its word.
+    /// Adds a switch, or an argument with its value after a space. Does nothing if `on` is false.
     fn push_flag(&mut self, words: &'static str, on: bool) {
         let (argument, value) = words.split_once(' ').map_or((words, None), |(name, value)| (name, Some(value)));
         if on {
@@ -196,14 +197,15 @@ impl MegatronSettings {
         }
     }
 
-    /// Adds a comment about the arguments, or about a choice for the reader.
+    /// Adds a comment about the arguments, or about a choice that is left to the reader. Does nothing if `on` is false.
     fn push_note(&mut self, on: bool, text: &str) {
         if on {
             self.entries.push(MegatronEntry::Comment(text.to_owned()));
         }
     }
 
-    /// Adds a comment about a part that the arguments cannot express.
+    /// Adds a comment about a part that the arguments cannot express, and notes it as lacking. Does nothing if `on` is
+    /// false.
     fn push_lack(&mut self, on: bool, text: &str) {
         self.push_note(on, text);
         if on {
@@ -247,7 +249,7 @@ impl MegatronSettings {
         }
     }
 
-    /// The sequence's length, and the vocabulary.
+    /// Adds the sequence length and the vocabulary.
     fn push_tokens(&mut self, recipe: &PlanRecipe<'_>) {
         let PlanRecipe { model, plan, stack, .. } = *recipe;
         self.push_argument("seq-length", plan.batch.sequence_length);
@@ -259,7 +261,7 @@ impl MegatronSettings {
         );
         self.push_lack(!model.documents.is_empty(), DOCUMENTS);
         self.push_argument("max-position-embeddings", plan.batch.sequence_length.max(model.max_sequence));
-        // The tokenizer without words counts the end of a document itself (`_NullTokenizer` adds 1).
+        // NullTokenizer itself adds the token for the end of a document (`_NullTokenizer` adds 1).
         self.push_argument("vocab-size", model.vocabulary - 1);
         let multiple = match model.vocabulary_multiple {
             0 | 1 => u64::from(stack.kernels.vocabulary_multiple),
@@ -278,7 +280,7 @@ impl MegatronSettings {
     fn push_activation(&mut self, recipe: &PlanRecipe<'_>) {
         let gated = recipe.model.gated;
         match recipe.numerics.gate_limit.filter(|_| gated) {
-            // GPT-OSS: x sigmoid(1.702 x) (y + 1), both inputs limited.
+            // GPT-OSS computes x sigmoid(1.702 x) (y + 1), and limits both inputs.
             Some(limit) => {
                 self.push_flag("quick-geglu", true);
                 self.push_argument("glu-linear-offset", "1.0");
@@ -290,8 +292,8 @@ impl MegatronSettings {
 
     fn push_windows(&mut self, model: &Model) {
         if let Some(WindowedLayers { keys, period }) = WindowedLayers::of_model(model) {
-            // The keys to the left of a query, without its own: Megatron Bridge reads GPT-OSS's 128 as (127, 0) too
-            // (`models/gpt_oss/gpt_oss_bridge.py`).
+            // The value counts the keys to the left of a query, without the query's own key. Megatron Bridge also reads
+            // GPT-OSS's 128 as (127, 0) (`models/gpt_oss/gpt_oss_bridge.py`).
             self.push_argument("window-size", format_args!("{},0", keys.saturating_sub(1)));
             if let Some(period) = period {
                 self.push_argument("window-attn-skip-freq", period);
@@ -404,7 +406,7 @@ impl MegatronSettings {
         self.push_flag("fp4-recipe nvfp4", precision.product == Some(DataType::Nvfp4));
         self.push_lack(precision.product == Some(DataType::Int8), "products in int8: Megatron-LM has fp8 and fp4 only");
         self.push_lack(precision.product == Some(DataType::Mxfp4), "products in mxfp4: Megatron-LM's fp4 is nvfp4");
-        // Transformer Engine's flash attention has no sinks, cuDNN's has ("Disabling FlashAttention for softmax_type").
+        // Transformer Engine's flash attention has no sinks; cuDNN's has ("Disabling FlashAttention for softmax_type").
         let fused = if model.variations.sinks { "fused" } else { "flash" };
         self.push_argument("attention-backend", if plan.attention == Attention::Fused { fused } else { "unfused" });
     }
@@ -427,14 +429,15 @@ impl MegatronSettings {
         self.push_flag("sequence-parallel", layout.sequence_parallel);
     }
 
-    /// Divides the layers among the stages.
+    /// Adds the arguments that divide the layers among the stages.
     ///
-    /// Flags exist for ends that count as layers. If every stage is one chunk and the inner stages are equal, flags
-    /// exist for other end sizes too (`arguments.py` asserts that the remaining layers divide). Every other split lists
-    /// its chunks (Megatron-LM core 0.13 and later).
+    /// There are flags for a split in which the embedding or the loss counts as a layer. If every stage is one chunk
+    /// and the inner stages are equal, there are also flags for other sizes of the first and the last stage
+    /// (`arguments.py` asserts that the remaining layers divide). Every other split lists its chunks (Megatron-LM core
+    /// 0.13 and later).
     fn push_stages(&mut self, model: &Model, layout: &Layout) {
         let Ok(split) = layout.chunk_split(model.layers) else { return };
-        // Leading layers stand beside the embedding.
+        // Leading layers are in the chunk of the embedding.
         let leading = model.list.leading.len() as u64;
         let of_block = model.layers_per_block();
         let uneven = split.first < split.inner || split.last < split.inner;
@@ -551,7 +554,8 @@ impl MegatronSettings {
         let (overlap, layout) = (&recipe.stack.overlap, &recipe.plan.layout);
         let sharing = ShardingFlag::of_layout(recipe.model, recipe.plan);
         let copies = u64::from(layout.data) * u64::from(layout.context) > 1;
-        // FSDP2 overlaps by itself. It is refused beside the distributed optimizer, which the latter flag requires.
+        // FSDP2 overlaps the reduction itself. `--overlap-param-gather` requires the distributed optimizer, beside
+        // which FSDP2 is refused.
         let reduced = copies && overlap.data_reduction > 0.0 && sharing != ShardingFlag::TorchFsdp;
         let sharded = matches!(sharing, ShardingFlag::DistributedOptimizer | ShardingFlag::MegatronFsdp);
         let gathered = copies && overlap.parameter_prefetch > 0.0 && sharded;
@@ -589,8 +593,8 @@ impl MegatronSettings {
         self.push_lack(shared, "the distributed optimizer takes adam only (core/optimizer/distrib_optimizer.py)");
     }
 
-    /// Formats of states and master weights, which only the precision-aware optimizer narrows. It asserts Adam and the
-    /// distributed optimizer (`megatron/core/optimizer/optimizer_config.py`).
+    /// Adds the formats of states and master weights. Only the precision-aware optimizer has narrower ones; it asserts
+    /// Adam and the distributed optimizer (`megatron/core/optimizer/optimizer_config.py`).
     fn push_states(&mut self, plan: &TrainingPlan) {
         let precision = &plan.precision;
         self.push_lack(
@@ -606,7 +610,7 @@ impl MegatronSettings {
             if precision.gradient == DataType::Bf16 {
                 self.push_argument("main-grads-dtype", precision.gradient);
             }
-            // An offloaded optimizer switches it on as well.
+            // An offloaded optimizer also switches the precision-aware optimizer on.
             let offloaded = plan.techniques.iter().any(|technique| offloaded_states(technique).is_some());
             self.push_flag("use-precision-aware-optimizer", !offloaded);
         }
@@ -618,10 +622,10 @@ impl MegatronSettings {
         );
     }
 
-    /// Techniques that are not policies of layers.
+    /// Adds the arguments of techniques that are not policies of layers.
     fn push_techniques(&mut self, plan: &TrainingPlan) {
         for technique in plan.techniques.iter() {
-            // It uses the path of the precision-aware optimizer, a part of the distributed optimizer.
+            // Offloading uses the precision-aware optimizer, which needs the distributed optimizer.
             match offloaded_states(technique).filter(|_| is_precision_aware(plan)) {
                 Some((fraction, overlapped)) => {
                     self.push_flag("optimizer-cpu-offload", true);
@@ -634,7 +638,7 @@ impl MegatronSettings {
         }
     }
 
-    /// Modules whose activations are recomputed or offloaded to the host.
+    /// Adds the modules whose activations are recomputed or offloaded to the host.
     fn push_modules(&mut self, modules: &[(String, bool)]) {
         let of = |away: bool| {
             modules.iter().filter(|(_, other)| *other == away).map(|(name, _)| name.as_str()).collect::<Vec<_>>()
@@ -652,7 +656,7 @@ impl MegatronSettings {
         self.push_lack(alone, "attn_proj offloaded without core_attn: Megatron-LM offloads both or neither");
     }
 
-    /// The activations that layers keep.
+    /// Adds the arguments for the activations that layers keep.
     fn push_activations(&mut self, recipe: &PlanRecipe<'_>) {
         let plan = recipe.plan;
         let Some(policy) = plan.activations.uniform_policy() else {

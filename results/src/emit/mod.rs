@@ -1,4 +1,4 @@
-//! Writes a plan in the configuration of the framework that will run it, and a step as a trace.
+//! Writes a plan as the configuration of the framework that will run it, and a step as a trace.
 
 mod deepspeed;
 mod kept;
@@ -28,61 +28,62 @@ use thiserror::Error;
 use workloads::Model;
 use workloads::training::LossForm;
 
-/// A plan with the job it was made for.
+/// A plan, with the job for which it was made.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanRecipe<'a> {
     /// The trained model.
     pub model: &'a Model,
-    /// Its plan.
+    /// The plan.
     pub plan: &'a TrainingPlan,
-    /// The software that the plan was timed under.
+    /// The software stack under which the plan was timed.
     pub stack: &'a SoftwareStack,
-    /// The chip's name.
+    /// The name of the chip.
     pub chip: &'a str,
-    /// Devices of a fast domain (a node, a slice).
+    /// The number of devices in a fast domain (a node, a slice).
     pub fast_domain: u32,
-    /// Further values of the model's configuration.
+    /// Further values from the model's configuration.
     pub numerics: ModelNumerics,
-    /// The placement of ranks on a fabric of measured links.
+    /// The placement of ranks, if links of the fabric were measured one by one.
     pub mapping: Option<&'a RankMappingRecord>,
 }
 
-/// Values of a model's configuration that change the training but not its time.
+/// Values of a model's configuration that change the training, but not its time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ModelNumerics {
     /// The base of the rotary embeddings.
     pub rotary_base: Option<f64>,
     /// The constant that norms add to the variance.
     pub norm_epsilon: Option<f64>,
-    /// The factor of Llama 3's stretched rotation.
+    /// The factor by which Llama 3 stretches the rotation.
     pub rotation_factor: Option<f64>,
     /// True if YaRN stretches the rotation (GPT-OSS, DeepSeek).
     pub yarn: bool,
     /// The limit on the inputs of a gated activation (GPT-OSS).
     pub gate_limit: Option<f64>,
-    /// How a router chooses experts.
+    /// The values of the router of experts.
     pub router: RouterNumerics,
 }
 
-/// Values of a router that change the training but not its time.
+/// Values of a router that change the training, but not its time.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct RouterNumerics {
-    /// True if sigmoids score experts, not a softmax.
+    /// True if experts are scored by sigmoids instead of a softmax.
     pub sigmoid: bool,
-    /// True if the softmax is over all experts, and the chosen ones keep their weights.
+    /// True if the softmax runs over all experts, and the chosen ones keep their weights.
     pub softmax_over_all: bool,
-    /// True if biases that follow the load choose experts (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+    /// True if biases that are adapted to the load take part in the choice of experts (DeepSeek-V3, arXiv:2412.19437,
+    /// section 2.1.2).
     pub balancing_bias: bool,
-    /// The factor on the chosen experts' weights, if it is not 1.
+    /// The factor on the weights of the chosen experts; `None` if it is 1 or not given.
     pub scaling_factor: Option<f64>,
-    /// The weight of the loss that balances the load; 0 without one.
+    /// The weight of the loss that balances the load; 0 without such a loss, `None` if not given.
     pub balance_loss: Option<f64>,
-    /// True if that loss is over each sequence.
+    /// True if the balancing loss is computed over each sequence.
     pub balances_sequences: bool,
 }
 
-/// Families whose routers score by sigmoids and choose by balancing biases whatever their files say, as transformers
-/// 5.17 builds them.
+/// Model families whose routers score by sigmoids and choose with balancing biases, whatever their files say. This is
+/// how transformers 5.17 builds them.
 const SIGMOID_ROUTERS: [&str; 6] = ["deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4_moe_lite", "kimi_k2"];
 
 impl RouterNumerics {
@@ -106,7 +107,7 @@ impl RouterNumerics {
 }
 
 impl ModelNumerics {
-    /// Reads a `config.json`. All values are `None` for other texts.
+    /// Reads the text of a `config.json`. For other texts, no value is given.
     #[must_use]
     pub fn from_config(config: &str) -> Self {
         let config: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
@@ -134,21 +135,23 @@ impl ModelNumerics {
     }
 }
 
-/// A plan in a framework's configuration.
+/// A plan as the configuration of a framework.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmittedPlan {
-    /// Arguments or settings, one per line. Lines that begin with `#` are comments; these include all of `lacking`.
+    /// Arguments or settings, one per line. In most formats, lines that begin with `#` are comments and contain all of
+    /// `lacking`.
     pub text: String,
-    /// Parts of the timed plan that the framework cannot express or refuses. With these arguments it runs another plan.
-    /// Empty if the configuration is complete.
+    /// Parts of the timed plan that the framework cannot express or refuses. With this configuration, the framework
+    /// runs a different plan in these parts. Empty if the configuration is complete.
     pub lacking: Vec<String>,
 }
 
-/// The part that every framework leaves to the loader of the data and to the choice of an attention kernel.
+/// Attention within packed documents: every framework leaves this to the data loader and to the choice of an attention
+/// kernel.
 const DOCUMENTS: &str = "attention within packed documents: the data's loader has to hand their ends to a kernel that \
                          skips the scores between them";
 
-/// Lines being written.
+/// A configuration that is being written.
 #[derive(Default)]
 struct EmittedLines {
     lines: Vec<String>,
@@ -160,14 +163,15 @@ impl EmittedLines {
         self.lines.push(line);
     }
 
-    /// Adds a comment about the arguments, or about a choice for the reader.
+    /// Adds a comment about the arguments, or about a choice that is left to the reader. Does nothing if `on` is false.
     fn push_note(&mut self, on: bool, text: &str) {
         if on {
             self.lines.push(format!("# {text}"));
         }
     }
 
-    /// Adds a comment about a part that the arguments cannot express.
+    /// Adds a comment about a part that the arguments cannot express, and notes it as lacking. Does nothing if `on` is
+    /// false.
     fn push_lack(&mut self, on: bool, text: &str) {
         self.push_note(on, text);
         if on {
@@ -181,7 +185,7 @@ impl EmittedLines {
     }
 }
 
-/// A model that a framework cannot express.
+/// The error of a model that a framework cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "--emit: {model} has {feature}, which coplace does not write for {framework}; leave --emit out, or plan another one"
@@ -189,13 +193,14 @@ impl EmittedLines {
 pub struct Inexpressible {
     /// The model's name.
     pub model: String,
-    /// The feature that is missing.
+    /// The feature that the framework lacks.
     pub feature: &'static str,
     /// The framework.
     pub framework: &'static str,
 }
 
-/// Returns the features of a model's mixers that only some frameworks have settings for.
+/// Returns features of a model's mixers, each with whether the model has it. Only some frameworks have settings for
+/// them.
 fn mixer_features(model: &Model) -> [(bool, &'static str); 9] {
     let variations = &model.variations;
     let own_heads = model.layer_kinds().iter().any(|(kind, _)| kind.attention.is_some());
@@ -221,8 +226,8 @@ impl PlanRecipe<'_> {
         }
     }
 
-    /// Comments for any framework: the software that the plan was timed under, if it is another, and the placement of
-    /// ranks.
+    /// Starts the lines with comments that any framework needs: the software stack under which the plan was timed, if
+    /// it is of another framework, and the placement of ranks.
     fn push_comments(&self, is_own: impl Fn(Framework) -> bool) -> EmittedLines {
         let foreign = !is_own(self.stack.framework.name);
         let timed = foreign.then(|| format!("# timed and sized under the software stack {}", self.stack.name));
@@ -244,8 +249,8 @@ impl PlanRecipe<'_> {
     }
 }
 
-/// The placement of ranks. It is the order of the nodes if each node keeps its ranks together and in order; otherwise
-/// it lists each rank's device.
+/// Describes the placement of ranks. It lists the order of the nodes if each node holds its ranks together and in
+/// order; otherwise it lists the device of each rank.
 fn describe_placement(mapping: &RankMappingRecord) -> String {
     let unit = mapping.unit_devices.max(1);
     let nodes: Vec<u32> =

@@ -14,10 +14,10 @@ use workloads::layout::split_by_cost;
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, LayerEnds, Model, ZeroStage};
 
-/// Writes a plan as nanotron's configuration. Comments name parts that it has no key for.
+/// Writes a plan as nanotron's configuration. Comments name the parts for which nanotron has no key.
 ///
 /// # Errors
-/// A model whose layers are not Llama's.
+/// A model whose layers are not those of Llama.
 pub fn write_nanotron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let config = llama_config(recipe);
     recipe.refuse_features("nanotron", &[(!is_llama(recipe.model, &config), "layers other than Llama's")])?;
@@ -33,7 +33,8 @@ pub fn write_nanotron(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressi
     Ok(out.0.into_text())
 }
 
-/// The decisions that nanotron supports: ZeRO-1, one chunk per stage, the splits of layers that it makes itself.
+/// Returns the decisions that nanotron supports: ZeRO-0 and ZeRO-1, one chunk per stage, no or full recomputation, and
+/// the layer splits that it makes itself.
 #[must_use]
 pub fn nanotron_choices(model: &Model, devices: u32) -> PlanSpace {
     let stages = (2..=devices).filter(|stages| devices.is_multiple_of(*stages) && u64::from(*stages) <= model.layers);
@@ -48,7 +49,7 @@ pub fn nanotron_choices(model: &Model, devices: u32) -> PlanSpace {
     }
 }
 
-/// The keys of nanotron's `LlamaConfig`, which are those of transformers'.
+/// Returns the keys of nanotron's `LlamaConfig`, which has the same keys as that of transformers.
 fn llama_config(recipe: &PlanRecipe<'_>) -> Value {
     let model = recipe.model;
     json!({
@@ -66,7 +67,8 @@ fn llama_config(recipe: &PlanRecipe<'_>) -> Value {
     })
 }
 
-/// True if a model is the Llama of a configuration, apart from its names and its longest sequence.
+/// True if a model is the Llama of a configuration, apart from name, family, longest sequence, vocabulary padding and
+/// assumptions.
 fn is_llama(model: &Model, config: &Value) -> bool {
     let mut config = config.clone();
     config["model_type"] = json!("llama");
@@ -83,8 +85,8 @@ fn is_llama(model: &Model, config: &Value) -> bool {
     parse_config("llama", "config.json", &config.to_string()).is_ok_and(same)
 }
 
-/// The layers of each stage by cost (`llama.py`, `get_block_compute_costs`): a layer costs the weights of its products,
-/// the output layer its own.
+/// Returns the layers of each stage, split by cost (`llama.py`, `get_block_compute_costs`). The cost of a layer is the
+/// number of weights in its products; the output layer has its own cost.
 fn split_of_stages(model: &Model, stages: u32) -> Vec<u64> {
     let layer = 4 * model.hidden * model.hidden + 3 * model.ffn * model.hidden;
     split_by_cost(model.layers, layer, model.vocabulary * model.hidden, stages)
@@ -101,7 +103,7 @@ impl NanotronLines {
         self.0.push(format!("  {key}: {value}"));
     }
 
-    /// The keys of a run besides its plan.
+    /// Adds the keys of a run that do not depend on its plan.
     fn push_general(&mut self) {
         self.push_section("general");
         self.push("project", "coplace");
@@ -113,7 +115,7 @@ impl NanotronLines {
         self.push_section("data_stages");
         self.0.push("- name: training".to_owned());
         self.push("start_training_step", 1);
-        // Without a data set nanotron trains on random tokens.
+        // Without a data set, nanotron trains on random tokens.
         self.push("data", "{dataset: null, num_loading_workers: 1, seed: 42}");
         self.push_section("tokenizer");
         self.push("tokenizer_name_or_path", "gpt2");
@@ -190,7 +192,7 @@ impl NanotronLines {
         }
     }
 
-    /// Compares the split of the layers with the one that nanotron makes.
+    /// Notes if nanotron makes another split of the layers than the plan.
     fn push_split(&mut self, recipe: &PlanRecipe<'_>) {
         let (model, layout) = (recipe.model, &recipe.plan.layout);
         let own = split_of_stages(model, layout.pipeline);

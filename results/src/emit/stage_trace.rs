@@ -1,24 +1,25 @@
-//! The stages of a step, pass by pass, as a trace for Chrome (`chrome://tracing`) and Perfetto
+//! A trace of a step, with the passes of every stage, for Chrome (`chrome://tracing`) and Perfetto
 //! (<https://ui.perfetto.dev>).
 
 use serde_json::{Value, json};
 use sim::pipeline::{PipelineEvent, PipelineEventKind, Timeline};
 use sim::units::Seconds;
 
-/// The step as a trace. Each stage is a process with a track of passes, a track of events once per step, and its memory
-/// as a counter in GiB. The format is the JSON object format of the Trace Event Format, with times in microseconds.
+/// Returns the trace of a step. Each stage is a process with a track of passes, a track of events that occur once per
+/// step, and a counter of its memory in GiB. The format is the JSON object format of the Trace Event Format, with times
+/// in microseconds.
 #[must_use]
 pub fn timeline_trace(title: &str, timeline: &Timeline) -> String {
     trace_text(title, timeline_events(timeline))
 }
 
-/// The text of a trace with these events.
+/// Returns the text of a trace with these events.
 pub(super) fn trace_text(title: &str, events: Vec<Value>) -> String {
     // The text is compact, because a step of a deep pipeline has a hundred thousand events.
     format!("{}\n", json!({ "displayTimeUnit": "ms", "otherData": { "title": title }, "traceEvents": events }))
 }
 
-/// The events of [`timeline_trace`].
+/// Returns the events of [`timeline_trace`].
 pub(super) fn timeline_events(timeline: &Timeline) -> Vec<Value> {
     let mut all = Vec::new();
     for (stage, device) in timeline.devices.iter().enumerate() {
@@ -37,7 +38,7 @@ pub(super) fn timeline_events(timeline: &Timeline) -> Vec<Value> {
     all
 }
 
-/// An event of a step with `devices` devices.
+/// Returns the trace event for an event of a step with `devices` devices.
 fn complete_event(event: &PipelineEvent, devices: usize) -> Value {
     let (name, track) = match event.kind {
         PipelineEventKind::Forward => ("forward", 0),

@@ -1,7 +1,7 @@
 //! PyTorch's selective activation checkpointing. The policy of one layer is a callback of
 //! `torch.utils.checkpoint.create_selective_checkpoint_contexts` (PyTorch 2.4 and later, `torch/utils/checkpoint.py`).
-//! PyTorch asks it for every operator whether to keep the result. Products with weights are told apart by their order,
-//! as in TorchTitan's `selective_ac_option = "op"`.
+//! For every operator, PyTorch asks the callback whether to keep the result. Products with weights are identified by
+//! their order, as in TorchTitan's `selective_ac_option = "op"`.
 
 use super::kept::{plan_by_policies, policy_on_layer};
 use super::{EmittedLines, EmittedPlan, Inexpressible, PlanRecipe};
@@ -12,8 +12,8 @@ use workloads::ActivationPolicy;
 use workloads::graph::{Gradient, OperatorNode};
 use workloads::recompute_policy::Treatment;
 
-/// Writes the policy of a plan's layers as a Python module with a function `layer_context`. Comments name parts that
-/// PyTorch cannot express.
+/// Writes the policy of a plan's layers as a Python module with a function `layer_context`. Comments name the parts
+/// that PyTorch cannot express.
 ///
 /// # Errors
 /// None: every layer has operators.
@@ -37,15 +37,15 @@ pub fn write_torch(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible
     Ok(lines.into_text())
 }
 
-/// The class of a layer's operator for PyTorch's dispatcher.
+/// The class of an operator, as PyTorch's dispatcher distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DispatchedOperator {
-    /// A product with weights: `aten.mm`.
+    /// A matrix product with weights: `aten.mm`.
     Product,
-    /// Such a product summed over the tensor-parallel devices.
+    /// A matrix product with weights whose result is summed over the tensor-parallel devices.
     Sum,
     Attention,
-    /// An operator without a name of its own.
+    /// Any other operator; the dispatcher cannot distinguish these.
     Other,
 }
 

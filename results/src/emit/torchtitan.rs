@@ -12,10 +12,10 @@ use workloads::footprint::Optimizer;
 use workloads::training::{Attention, ContextMethod};
 use workloads::{ActivationPolicy, Model, RankOrder, ZeroStage};
 
-/// Writes a plan as TorchTitan's configuration. Comments name parts that it has no key for.
+/// Writes a plan as TorchTitan's configuration. Comments name the parts for which TorchTitan has no key.
 ///
 /// # Errors
-/// A model that is none of TorchTitan's.
+/// A model whose shape is none of TorchTitan's flavours.
 pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpressible> {
     let plan = &plan_by_policies(recipe);
     let recipe = &PlanRecipe { plan, ..*recipe };
@@ -53,13 +53,14 @@ pub fn write_torchtitan(recipe: &PlanRecipe<'_>) -> Result<EmittedPlan, Inexpres
     Ok(out.0.into_text())
 }
 
-/// True if a model is a built-in one, apart from its name and its longest sequence.
+/// True if a model equals a built-in one, apart from its name and its longest sequence.
 fn has_shape_of(model: &Model, built_in: &str) -> bool {
     let same = |known: Model| Model { name: model.name.clone(), max_sequence: model.max_sequence, ..known } == *model;
     Model::load(built_in).is_ok_and(same)
 }
 
-/// The decisions that TorchTitan supports: FSDP2 (ZeRO-2 and ZeRO-3), ring attention, stages of equal layers.
+/// Returns the decisions that TorchTitan supports: FSDP2 (ZeRO-2 and ZeRO-3), ring attention, sequence parallelism,
+/// stages of equal layers, and data-parallel ranks before the pipeline.
 #[must_use]
 pub fn torchtitan_choices() -> PlanSpace {
     PlanSpace {
@@ -89,7 +90,7 @@ impl TorchTitanTables {
 
     fn push_batch(&mut self, recipe: &PlanRecipe<'_>) {
         let (plan, layout) = (recipe.plan, &recipe.plan.layout);
-        // Under a pipeline a rank's batch of a step is cut in micro-batches; without one, gradients are accumulated.
+        // With a pipeline, a rank's batch of a step is cut into micro-batches. Without one, gradients are accumulated.
         let local = match layout.pipeline {
             1 => plan.batch.micro_batch,
             _ => plan.batch.micro_batch * plan.micro_batches(),

@@ -1,5 +1,5 @@
-//! A step as a trace for Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>). It has every stage pass
-//! by pass, and the passes of the slowest stage kernel by kernel. The format is the JSON object format of the Trace
+//! A trace of a step for Chrome (`chrome://tracing`) and Perfetto (<https://ui.perfetto.dev>). It has the passes of
+//! every stage, and the kernels in the passes of the slowest stage. The format is the JSON object format of the Trace
 //! Event Format: complete events (`"ph": "X"`) with times in microseconds.
 
 use crate::answer::step::{ExplainedPlan, kernel_bound};
@@ -39,10 +39,10 @@ impl TraceTrack {
     }
 }
 
-/// Times closer than this count as equal: a thousandth of the schedule's tick of a picosecond.
+/// Times that differ by less than this count as equal, in seconds: a thousandth of the schedule's tick of a picosecond.
 const MOMENT: f64 = 1e-15;
 
-/// An event of the kernels' process.
+/// An event in the process of the kernels.
 struct KernelEvent {
     track: TraceTrack,
     name: String,
@@ -51,8 +51,8 @@ struct KernelEvent {
     arguments: Value,
 }
 
-/// Returns the trace of a step: its stages, as [`stage_trace::timeline_trace`] has them, and a further process with every
-/// pass of the slowest stage, each once.
+/// Returns the trace of a step. It has the stages, as in [`stage_trace::timeline_trace`], and another process with the
+/// kernels of the slowest stage, in which each pass occurs once.
 #[must_use]
 pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) -> String {
     let mut events = stage_trace::timeline_events(&explained.timeline);
@@ -62,9 +62,9 @@ pub fn kernel_trace(title: &str, explained: &ExplainedPlan, chip: &Accelerator) 
     stage_trace::trace_text(title, events)
 }
 
-/// The passes one after another, each once. There is one track per used core, one for kernels across all tensor cores,
-/// and one for kernels across all vector cores. A fused kernel is on a tensor track and on a vector track. Concurrent
-/// collectives have their own tracks. Kernels without duration are omitted.
+/// Returns the events of the passes one after another, each once. There is one track per used core, one for kernels
+/// across all tensor cores, and one for kernels across all vector cores. A fused kernel is on a tensor track and on a
+/// vector track. Concurrent collectives have separate tracks. Kernels without duration are omitted.
 fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name: &str) -> Vec<Value> {
     let mut events = Vec::new();
     let mut at = Seconds::ZERO;
@@ -99,7 +99,7 @@ fn kernel_events(passes: &[PassDetail], chip: &Accelerator, process: usize, name
     all
 }
 
-/// Adds the kernels of a pass that starts at `at`. Returns the end of the last one.
+/// Adds the kernels of a pass that starts at `at`. Returns the end of the last kernel.
 fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Seconds, chip: &Accelerator) -> Seconds {
     // The time at which each network track becomes free.
     let mut free: Vec<f64> = Vec::new();
@@ -120,7 +120,7 @@ fn add_pass_kernels(events: &mut Vec<KernelEvent>, pass: &PassDetail, at: Second
     last
 }
 
-/// The tracks of a kernel.
+/// Returns the tracks of a kernel. `free` has the time at which each network track becomes free.
 fn tracks_of_kernel(kernel: &KernelDetail, free: &mut Vec<f64>) -> Vec<TraceTrack> {
     let (tensor, vector) = match kernel.kernel {
         Kernel::Contraction(_) => (true, false),

@@ -5,7 +5,7 @@ use crate::text::format_significant;
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// The spacing of an axis.
+/// The kind of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AxisSpacing {
     /// Equal differences have equal distances.
@@ -41,12 +41,13 @@ fn power_of_ten(exponent: i32) -> String {
 }
 
 impl PlotAxis {
-    /// A linear axis over `range`, widened by 5 % on both sides. An empty range is widened too, so that a single value
-    /// lies in the middle. `floor` fixes the lower end (a throughput starts at 0).
+    /// Makes a linear axis over `range`, widened by 5 % on both sides. An empty range is widened too, so that a single
+    /// value lies in the middle. A `floor` fixes the lower end instead (throughputs start at 0), and the upper end is
+    /// widened by 8 %.
     pub(super) fn linear(label: &str, range: (f64, f64), floor: Option<f64>, pixels: (i32, i32)) -> Self {
         let (low, high) = range;
         let width = high - low;
-        // Areas that differ by less than a part in a thousand would otherwise fill the whole plot.
+        // Without this, areas that differ by less than a part in a thousand would fill the whole plot.
         let pad = if width > high.abs() * 1e-3 { width * 0.05 } else { (high.abs() * 0.1).max(1e-9) };
         let range = match floor {
             Some(floor) => (floor, (high + (high - floor) * 0.08).max(floor + 1e-9)),
@@ -56,7 +57,8 @@ impl PlotAxis {
         Self { label: label.into(), spacing: AxisSpacing::Linear, range, pixels }
     }
 
-    /// A logarithmic axis that covers `range` (positive) with a little room.
+    /// Makes a logarithmic axis over `range`, widened by 4 % (at least a tenth of a decade) on both sides. Both ends
+    /// must be positive.
     pub(super) fn log(label: &str, range: (f64, f64), pixels: (i32, i32)) -> Self {
         let (low, high) = (range.0.log10(), range.1.log10());
         let pad = ((high - low) * 0.04).max(0.1);
@@ -64,12 +66,12 @@ impl PlotAxis {
         Self { label: label.into(), spacing: AxisSpacing::Log, range, pixels }
     }
 
-    /// The lower and the upper end of the axis.
+    /// Returns the lower and the upper end of the axis.
     pub(super) fn range(&self) -> (f64, f64) {
         self.range
     }
 
-    /// The position of a value, clamped to the axis.
+    /// Returns the position of a value in SVG units, clamped to the axis.
     pub(super) fn position_of(&self, value: f64) -> i32 {
         let (low, high) = self.range;
         let share = match self.spacing {
@@ -80,7 +82,7 @@ impl PlotAxis {
         from + (share.clamp(0.0, 1.0) * f64::from(to - from)).round() as i32
     }
 
-    /// The ticks: round values within the axis, with their labels.
+    /// Returns the ticks: round values within the axis, with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match self.spacing {
             AxisSpacing::Linear => self.linear_ticks(),
@@ -88,7 +90,7 @@ impl PlotAxis {
         }
     }
 
-    /// Steps of 1, 2 or 5 times a power of ten, at most one tick per 55 units.
+    /// Returns ticks in steps of 1, 2 or 5 times a power of ten, at most one per 55 SVG units.
     fn linear_ticks(&self) -> Vec<(f64, String)> {
         let (low, high) = self.range;
         let wanted = f64::from((self.pixels.1 - self.pixels.0).abs()) / 55.0;
@@ -102,8 +104,8 @@ impl PlotAxis {
         (first..=last).map(|i| i as f64 * step).map(|v| (v, word(if v == 0.0 { 0.0 } else { v }))).collect()
     }
 
-    /// Powers of ten, thinned to about one per 60 units. An axis of less than two decades also has 2 and 5 times each
-    /// power.
+    /// Returns ticks at powers of ten, thinned to about one per 60 SVG units. An axis of less than two decades also has
+    /// ticks at 2 and 5 times each power.
     fn log_ticks(&self) -> Vec<(f64, String)> {
         let (low, high) = (self.range.0.log10(), self.range.1.log10());
         let length = f64::from((self.pixels.1 - self.pixels.0).abs());
@@ -127,7 +129,7 @@ impl PlotAxis {
     }
 }
 
-/// A number without padding zeros.
+/// Formats a number with at most four decimals, without trailing zeros.
 fn trim_zeros(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -136,14 +138,14 @@ fn trim_zeros(value: f64) -> String {
 /// The two axes of a plot.
 #[derive(Debug, Clone)]
 pub(super) struct PlotFrame {
-    /// Left to right.
+    /// The horizontal axis, from left to right.
     pub(super) x: PlotAxis,
-    /// Bottom to top.
+    /// The vertical axis, from bottom to top.
     pub(super) y: PlotAxis,
 }
 
 impl PlotFrame {
-    /// The position of a point.
+    /// Returns the position of a point in SVG units.
     pub(super) fn position_of(&self, x: f64, y: f64) -> SvgPoint {
         (self.x.position_of(x), self.y.position_of(y))
     }

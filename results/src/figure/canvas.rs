@@ -7,10 +7,10 @@ use plotters::prelude::{DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBac
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontFamily, FontStyle, FontTransform, IntoTextStyle, RGBAColor, ShapeStyle};
 
-/// A point on the surface: SVG units from the left and from the top.
+/// A point on the surface, in SVG units from the left and from the top.
 pub(super) type SvgPoint = (i32, i32);
 
-/// Fonts by preference. The first renders the PNG; a browser may have the others.
+/// Fonts in the order of preference. The PNG is rendered with the first; a browser may have only the others.
 const FAMILY: &str = "DejaVu Sans, Verdana, sans-serif";
 
 /// Text size for titles, in SVG units.
@@ -47,13 +47,13 @@ pub(super) enum PlotMark {
     Dot,
     /// A circle, not filled.
     Ring,
-    /// A square on its corner.
+    /// A diamond.
     Diamond,
-    /// A triangle that stands on its side.
+    /// A triangle with a point at the top.
     Triangle,
     /// A square.
     Square,
-    /// A short upright line.
+    /// A short vertical line.
     Tick,
     /// A short line along the x axis: the legend's symbol of a line.
     Line,
@@ -61,15 +61,16 @@ pub(super) enum PlotMark {
     Band,
 }
 
-/// The surface. It keeps the first error of the drawing library, draws nothing more after it, and reports it at the
-/// end.
+/// The drawing surface. After the first error of the drawing library it draws nothing more. It reports that error at
+/// the end.
 pub(super) struct Canvas<'a> {
     area: DrawingArea<SVGBackend<'a>, Shift>,
     failure: Option<String>,
 }
 
 impl Canvas<'_> {
-    /// Draws a figure of `size`. `paint` draws on an empty white surface.
+    /// Draws a figure of `size` (width, height) in SVG units. `paint` draws on an empty white surface. `title` names
+    /// the figure in errors.
     pub(super) fn draw_figure(
         title: &str,
         size: (u32, u32),
@@ -82,7 +83,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Paints into `svg` and returns what failed.
+    /// Paints into `svg`. Returns the message of the first error, if any.
     fn paint_svg(svg: &mut String, size: (u32, u32), paint: impl FnOnce(&mut Canvas<'_>)) -> Option<String> {
         let area = SVGBackend::with_string(svg, size).into_drawing_area();
         let mut canvas = Canvas { area, failure: None };
@@ -106,7 +107,7 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Draws a filled rectangle.
+    /// Draws a filled rectangle between two opposite corners.
     pub(super) fn draw_rectangle(&mut self, from: SvgPoint, to: SvgPoint, color: RGBAColor) {
         self.draw_element(&Rectangle::new([from, to], color.filled()));
     }
@@ -141,12 +142,12 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Draws one line of text. `anchor` says which part of the text lies at `at`.
+    /// Draws one line of text. `anchor` names the point of the text that lies at `at`.
     pub(super) fn draw_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor, anchor: (HPos, VPos)) {
         self.draw_styled_text(words, at, size, color, anchor, FontStyle::Normal, FontTransform::None);
     }
 
-    /// Draws bold text.
+    /// Draws one line of bold text.
     pub(super) fn draw_bold_text(
         &mut self,
         words: &str,
@@ -158,7 +159,7 @@ impl<'a> Canvas<'a> {
         self.draw_styled_text(words, at, size, color, anchor, FontStyle::Bold, FontTransform::None);
     }
 
-    /// Draws text that reads upwards.
+    /// Draws one line of text that reads upwards, centred at `at`.
     pub(super) fn draw_upright_text(&mut self, words: &str, at: SvgPoint, size: i32, color: RGBColor) {
         self.draw_styled_text(
             words,
@@ -182,20 +183,20 @@ impl<'a> Canvas<'a> {
         style: FontStyle,
         turn: FontTransform,
     ) {
-        // XML allows no control characters, but the path of a model may have some.
+        // The path of a model may contain control characters, which XML does not allow.
         let words: String = words
             .chars()
             .map(|c| if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) { '?' } else { c })
             .collect();
-        // The SVG backend divides sizes by 1.24 to turn a line height into a font size.
+        // The SVG backend takes a size for a line height, and divides it by 1.24 to get the font size.
         let font = (FontFamily::Name(FAMILY), f64::from(size) * 1.24, style).into_font().transform(turn);
         let style = font.into_text_style(&self.area).color(&color).pos(Pos::new(h, v));
         self.draw_element(&Text::new(words, at, style));
     }
 }
 
-/// Estimates the width of a line of DejaVu Sans, in SVG units. Advance widths in em: 0.75 for capitals, `m`, `w` and
-/// wide signs, 0.32 for narrow letters and points, 0.62 for the rest. The estimate is a few percent too large.
+/// Estimates the width of a line of DejaVu Sans, in SVG units. The widths in em are 0.38 for narrow letters and points,
+/// 0.95 for `m`, `w` and wide signs, 0.75 for capitals, and 0.63 for the rest. The estimate is a few percent too large.
 pub(super) fn text_width(words: &str, size: i32) -> i32 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | 'f' | 't' | 'r' | ' ' | '.' | ',' | ':' | ';' | '\'' | '|' | '(' | ')' | '/' | '-' => 0.38,
@@ -206,7 +207,7 @@ pub(super) fn text_width(words: &str, size: i32) -> i32 {
     (words.chars().map(em).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 
-/// Cuts a line of text to `width`. An ellipsis marks a cut.
+/// Cuts a line of text to at most `width` SVG units. A cut line ends in an ellipsis.
 pub(super) fn cut_to_width(words: &str, size: i32, width: i32) -> String {
     let mut cut = words.to_owned();
     if text_width(&cut, size) > width {
@@ -216,7 +217,7 @@ pub(super) fn cut_to_width(words: &str, size: i32, width: i32) -> String {
     cut
 }
 
-/// Wraps words to lines of at most `width`. A single word that is wider is cut with an ellipsis.
+/// Wraps words to lines of at most `width` SVG units. A word that is wider is cut, with an ellipsis.
 pub(super) fn wrap_to_width(words: &str, size: i32, width: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words.split_whitespace() {

@@ -1,5 +1,5 @@
-//! The value of each freedom of a search. Each model has a bar per freedom: throughput relative to the reference chip
-//! under the expert's plan.
+//! The figure of the value of each freedom of a search. For each model, every freedom has a bar: the throughput
+//! relative to the reference chip under the expert's plan.
 
 use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, SMALL, TITLE};
@@ -12,11 +12,11 @@ const WIDTH: i32 = 1040;
 const LEFT: i32 = 400;
 const RIGHT: i32 = 940;
 const TOP: i32 = 84;
-/// Heights of a model's name and of a bar.
+/// The heights of a model's name and of a bar, in SVG units.
 const NAME: i32 = 34;
 const BAR: i32 = 26;
 
-/// Draws the comparison.
+/// Draws the comparison of freedoms.
 ///
 /// # Errors
 /// Errors of the drawing library.

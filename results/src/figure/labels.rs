@@ -1,8 +1,8 @@
-//! Labels beside points. They overlap neither each other nor the points that they name.
+//! Places labels beside points. Labels overlap neither each other nor the points that they name.
 
 use super::canvas::{SMALL, SvgPoint, text_width};
 
-/// A rectangle: left, top, right, bottom.
+/// A rectangle in SVG units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LabelBox {
     pub(super) left: i32,
@@ -29,29 +29,29 @@ impl LabelBox {
     }
 }
 
-/// Free space around the text of a label.
+/// Free space around the text of a label, in SVG units.
 const MARGIN: i32 = 4;
 
-/// Obstacles in a plot, in addition to the labelled points.
+/// Obstacles in a plot, besides the labelled points.
 #[derive(Debug, Default)]
 pub(super) struct LabelObstacles<'a> {
     /// Points that labels may cover if no other place is free.
     pub crowd: &'a [SvgPoint],
-    /// Points along lines, which labels avoid.
+    /// Points along lines. Labels avoid them.
     pub lines: &'a [SvgPoint],
 }
 
-/// The leader from a point to its label: it ends at the nearest point of the label's edge.
+/// Returns the leader from a point to its label. It ends at the nearest point of the label's edge.
 pub(super) fn leader_line(at: SvgPoint, area: &LabelBox) -> [SvgPoint; 2] {
     [at, (at.0.clamp(area.left, area.right), at.1.clamp(area.top, area.bottom))]
 }
 
-/// Places each label `(point, words)` near its point, in the given order.
+/// Places each label `(point, text)` near its point, in the given order.
 ///
-/// A label lies inside `plot` and never covers another label or the mark of a labelled point. If such a place exists,
-/// the label interrupts no line, its leader crosses no label and no leader, and no leader crosses it. Among the
-/// remaining places it covers the fewest points of the crowd. Returns `None` for a label without a place (with hundreds
-/// of labels).
+/// A label lies inside `plot`, and never covers another label or the mark of a labelled point. If possible, it
+/// interrupts no line, its leader crosses no label and no leader, and no leader crosses it. Among the remaining places,
+/// the cheapest one by [`cost_of_label`] is chosen: near the point, with few covered points of the crowd. A label
+/// without a place is `None` (with hundreds of labels).
 pub(super) fn place_labels(
     labels: &[(SvgPoint, &str)],
     around: &LabelObstacles<'_>,
@@ -76,7 +76,8 @@ pub(super) fn place_labels(
     placed
 }
 
-/// Counts conflicts: line points under the label, leaders across it, and labels across its leader.
+/// Counts conflicts: 1 if a line runs under the label, and 1 for each leader across it, each label across its leader,
+/// and each pair of crossing leaders.
 fn count_conflicts(at: SvgPoint, area: &LabelBox, lines: &[SvgPoint], taken: &[(LabelBox, [SvgPoint; 2])]) -> usize {
     let own = leader_line(at, area);
     let interrupts = usize::from(lines.iter().any(|place| area.contains_point(*place)));
@@ -88,8 +89,9 @@ fn count_conflicts(at: SvgPoint, area: &LabelBox, lines: &[SvgPoint], taken: &[(
     interrupts + others.sum::<usize>()
 }
 
-/// The cost of a place. One rank farther away costs as much as three covered points, and the covered points count up to
-/// twenty. In a dense plot a distant label is worse than a label that hides a few of many points.
+/// Returns the cost of a place. The next place in the order of candidates costs as much as three covered points. At
+/// most twenty covered points count. In a dense plot, a distant label is worse than a label that hides a few of many
+/// points.
 fn cost_of_label(rank: usize, area: &LabelBox, around: &LabelObstacles<'_>) -> usize {
     around.crowd.iter().filter(|place| area.contains_point(**place)).count().min(20) + 3 * rank
 }
@@ -110,7 +112,8 @@ fn lines_cross([a, b]: [SvgPoint; 2], [c, d]: [SvgPoint; 2]) -> bool {
     side(a, b, c) * side(a, b, d) < 0 && side(c, d, a) * side(c, d, b) < 0
 }
 
-/// Candidate rectangles for the text around the point, nearest first: sixteen directions at growing distances.
+/// Returns candidate rectangles for the text around the point, nearest first: sixteen directions at each of growing
+/// distances.
 fn candidate_boxes((x, y): SvgPoint, words: &str) -> Vec<LabelBox> {
     let (width, height) = (text_width(words, SMALL) + 2 * MARGIN, SMALL + 2 * MARGIN);
     let mut areas = Vec::new();

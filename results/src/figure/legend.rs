@@ -1,28 +1,28 @@
-//! The legend: the meaning of each mark, in a column beside the plot.
+//! The legend: a column beside the plot that explains the marks.
 
 use super::canvas::{Canvas, INK, PlotMark, SMALL, SvgPoint, wrap_to_width};
 use plotters::style::RGBAColor;
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// One line of a legend.
+/// One entry of a legend.
 #[derive(Debug, Clone)]
 pub(super) struct LegendEntry {
     /// The mark.
     pub(super) mark: PlotMark,
-    /// Its radius in SVG units.
+    /// The radius of the mark, in SVG units.
     pub(super) radius: i32,
-    /// Its colour.
+    /// The colour of the mark.
     pub(super) color: RGBAColor,
     /// The meaning of the mark.
     pub(super) words: String,
-    /// True if the next entry belongs to the same group; the gap is smaller then.
+    /// True if the next entry belongs to the same group. The gap below is then smaller.
     pub(super) joined: bool,
 }
 
-/// Height of a line of text.
+/// Height of a line of text, in SVG units.
 const LINE: i32 = 17;
 
-/// Height of the entries, with text wrapped to `width`.
+/// Returns the height of the entries in SVG units, with text wrapped for a legend of `width`.
 pub(super) fn legend_height(entries: &[LegendEntry], width: i32) -> i32 {
     let of = |entry: &LegendEntry| {
         LINE * wrap_to_width(&entry.words, SMALL, width - 30).len().max(1) as i32 + gap_below(entry)
@@ -30,13 +30,13 @@ pub(super) fn legend_height(entries: &[LegendEntry], width: i32) -> i32 {
     entries.iter().map(of).sum()
 }
 
-/// The gap below an entry.
+/// Returns the gap below an entry, in SVG units.
 fn gap_below(entry: &LegendEntry) -> i32 {
     if entry.joined { 2 } else { 8 }
 }
 
-/// Draws the entries downwards from `at`, with text wrapped to `width`. The last line counts the entries that do not
-/// fit above `bottom`.
+/// Draws the entries downwards from `at`, with text wrapped for a legend of `width`. If entries do not fit above
+/// `bottom`, the last line gives their number.
 pub(super) fn draw_legend(canvas: &mut Canvas<'_>, entries: &[LegendEntry], at: SvgPoint, width: i32, bottom: i32) {
     let (left, mut y) = at;
     for (i, entry) in entries.iter().enumerate() {

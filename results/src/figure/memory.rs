@@ -1,4 +1,4 @@
-//! A device's memory over one step, with one line per drawn pipeline stage.
+//! The figure of a device's memory over one step, with one line per drawn pipeline stage.
 
 use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PlotMark, SMALL, TITLE, cut_to_width};
@@ -13,18 +13,18 @@ const LEFT: i32 = 96;
 const RIGHT: i32 = 800;
 const TOP: i32 = 84;
 const BOTTOM: i32 = 440;
-/// Moments drawn per stage, about one per unit of width. Each interval keeps its maximum.
+/// The number of moments drawn per stage, about one per SVG unit of width. Each interval keeps its maximum.
 const MOMENTS: usize = 700;
 
-/// Draws the memory of the devices of a traced step, in GiB, beside the `capacity_gib` that plans may use. `about`
-/// describes the plan. If there are more stages than colours, the figure has the first, the last and some between.
+/// Draws the memory of the devices over a step, in GiB, and the `capacity_gib` that plans may use. `about` describes
+/// the plan. If there are more stages than colours, only the first, the last and some in between are drawn.
 ///
 /// # Errors
 /// Errors of the drawing library.
 pub fn draw_memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Result<Figure, FigureError> {
     let stages = choose_stages(timeline.devices.len());
     let peak = timeline.devices.iter().map(|device| device.peak_memory.gib()).fold(0.0, f64::max);
-    // The capacity line would press the curves of a nearly empty device onto the axis.
+    // A line at the capacity would press the curves of a nearly empty device onto the axis.
     let near = capacity_gib < 3.0 * peak;
     let most = if near { peak.max(capacity_gib) } else { peak };
     let frame = PlotFrame {
@@ -72,7 +72,7 @@ pub fn draw_memory(about: &str, timeline: &Timeline, capacity_gib: f64) -> Resul
     })
 }
 
-/// Chooses the stages to draw, at most one per colour: both ends, and others at equal distances.
+/// Chooses the stages to draw, at most one per colour: the first, the last, and others at equal distances.
 fn choose_stages(stages: usize) -> Vec<usize> {
     let count = stages.min(PALETTE.len());
     let mut drawn: Vec<usize> = (0..count).map(|i| i * (stages.max(1) - 1) / (count.max(2) - 1)).collect();
@@ -80,7 +80,7 @@ fn choose_stages(stages: usize) -> Vec<usize> {
     drawn
 }
 
-/// The memory of a stage as a step function.
+/// Returns the corners of a stage's memory as a step function.
 fn memory_steps(frame: &PlotFrame, device: &DeviceReport, total: f64) -> Vec<(i32, i32)> {
     let span = device.memory.len().div_ceil(MOMENTS).max(1);
     let mut places: Vec<(i32, i32)> = Vec::new();

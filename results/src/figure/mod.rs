@@ -1,5 +1,5 @@
-//! Figures, drawn as SVG. The PNG is rendered from the SVG with the font beside this file, so that equal data give
-//! equal bytes on every machine.
+//! Figures as SVG. The PNG is rendered from the SVG with the font in this directory, so that equal data give equal
+//! bytes on every machine.
 
 mod axes;
 mod canvas;
@@ -25,10 +25,10 @@ pub use validation::plots_of_report;
 use crate::store::files::{self, Unwritable, WriteError};
 use std::path::{Path, PathBuf};
 
-/// An error of making a figure.
+/// An error of making or writing a figure.
 #[derive(Debug, thiserror::Error)]
 pub enum FigureError {
-    /// The file cannot be written.
+    /// A file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// Drawing failed.
@@ -63,13 +63,13 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The figure as SVG.
+    /// Returns the figure as SVG.
     #[must_use]
     pub fn svg(&self) -> &str {
         &self.svg
     }
 
-    /// The figure as PNG, two pixels per SVG unit.
+    /// Renders the figure as PNG, with two pixels per SVG unit.
     ///
     /// # Errors
     /// Errors of the renderer.
@@ -77,10 +77,10 @@ impl Figure {
         png::render_png(&self.svg)
     }
 
-    /// Writes `STEM.svg` and `STEM.png` into `directory`, each atomically, and returns their paths.
+    /// Writes `STEM.svg` and `STEM.png` into `directory`, each atomically. Returns their paths.
     ///
     /// # Errors
-    /// Errors of the renderer or of the system.
+    /// Errors of the renderer or of the system; a path that is a link.
     pub fn write_files(&self, directory: &Path, stem: &str) -> Result<[PathBuf; 2], FigureError> {
         let [svg, png] = [directory.join(format!("{stem}.svg")), directory.join(format!("{stem}.png"))];
         files::refuse_link(&svg)?;

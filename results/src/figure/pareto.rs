@@ -1,4 +1,4 @@
-//! One quantity against another: all designs of a search, the Pareto front, and known chips.
+//! The figure of one quantity against another: all designs of a search, the Pareto front, and known chips.
 
 use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PAPER, PlotMark, SMALL, SvgPoint, TITLE};
@@ -13,38 +13,38 @@ use plotters::style::text_anchor::{HPos, VPos};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-/// A design as a point, in the units of the figure.
+/// A design as a point. Values are in the units of the figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DesignPoint {
-    /// Horizontal value.
+    /// The horizontal value.
     pub x: f64,
     /// The outcome of the design.
     pub outcome: DesignStatus,
-    /// Vertical value: the result of an evaluated design, otherwise its bound.
+    /// The vertical value: the result of an evaluated design, otherwise its bound. `None` if neither is known.
     pub y: Option<f64>,
 }
 
 /// The designs of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSeries {
-    /// Name in the legend. It may be empty if there is only one run.
+    /// The name in the legend. It may be empty if there is only one run.
     pub name: String,
     /// Its designs.
     pub points: Vec<DesignPoint>,
-    /// Upper limit of x for the chips, if there is one. The front does not continue beyond it.
+    /// The upper limit on x for the chips, if there is one. The front ends there.
     pub largest_x: Option<f64>,
     /// For a front with a third quantity: its name, and the points of all designs on that front.
     pub third: Option<(String, Vec<(f64, f64)>)>,
 }
 
-/// A named design of the figure: TPUv4, the best design found.
+/// A named design in the figure: TPUv4, or the best design found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedDesign {
     /// Its name.
     pub label: String,
-    /// Horizontal value, in the unit of the figure.
+    /// The horizontal value, in the unit of the figure.
     pub x: f64,
-    /// Vertical value, in the unit of the figure.
+    /// The vertical value, in the unit of the figure.
     pub y: f64,
     /// True if it is the best design of its run.
     pub best: bool,
@@ -55,7 +55,7 @@ pub struct NamedDesign {
 pub struct AxisScale {
     /// The quantity with its unit.
     pub label: String,
-    /// True if more is better.
+    /// True if larger values are better.
     pub more_is_better: bool,
 }
 
@@ -66,9 +66,9 @@ pub struct ParetoPlot {
     pub title: String,
     /// A line below the title: the study and the proof.
     pub subtitle: String,
-    /// Horizontal value.
+    /// The horizontal axis.
     pub x: AxisScale,
-    /// Vertical axis.
+    /// The vertical axis.
     pub y: AxisScale,
     /// One or more runs.
     pub series: Vec<RunSeries>,
@@ -76,14 +76,14 @@ pub struct ParetoPlot {
     pub references: Vec<NamedDesign>,
     /// The designs that are not drawn, and the reason.
     pub left_out: Option<String>,
-    /// One of the points, in words: `design`.
+    /// The noun for one of the points: `design`.
     pub noun: &'static str,
 }
 
 const SIZE: (u32, u32) = (1200, 720);
 const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 890, bottom: 640 };
 
-/// The points of the non-dominated evaluated designs, from left to right.
+/// Returns the evaluated designs that no other one dominates, from left to right.
 #[must_use]
 pub fn front_points(points: &[DesignPoint], x: &AxisScale, y: &AxisScale) -> Vec<(f64, f64)> {
     let least = |scale: &AxisScale, value: f64| if scale.more_is_better { -value } else { value };
@@ -106,7 +106,7 @@ fn evaluated_points(points: &[DesignPoint]) -> impl Iterator<Item = (f64, f64)> 
     known.filter_map(|p| p.y.map(|y| (p.x, y))).filter(|p| p.0.is_finite() && p.1.is_finite())
 }
 
-/// Draws one quantity against another. The height of the figure follows from the legend.
+/// Draws one quantity against another. If the legend needs more space, the figure becomes higher.
 ///
 /// # Errors
 /// Errors of the drawing library.
@@ -124,14 +124,14 @@ pub fn draw_pareto(plot: &ParetoPlot) -> Result<Figure, FigureError> {
     }
 }
 
-/// Draws everything, and returns the height that the legend needs.
+/// Draws everything. Returns the height that the legend needs, in SVG units.
 fn paint_pareto(canvas: &mut Canvas<'_>, plot: &ParetoPlot, height: i32) -> i32 {
     let frame = plot_frame(plot);
     canvas.draw_bold_text(&plot.title, (PLOT.left, 22), TITLE, INK, (HPos::Left, VPos::Top));
     canvas.draw_text(&plot.subtitle, (PLOT.left, 50), LABEL, GREY, (HPos::Left, VPos::Top));
     frame.draw_frame(canvas);
     let mut entries = Vec::new();
-    // Rejected designs lie under evaluated ones, and evaluated ones under every front.
+    // Rejected designs lie below evaluated ones, and evaluated ones below every front.
     for outcomes in [
         &[DesignStatus::Pruned, DesignStatus::Open, DesignStatus::Infeasible, DesignStatus::OverArea][..],
         &[DesignStatus::Evaluated],
@@ -182,7 +182,7 @@ fn plot_frame(plot: &ParetoPlot) -> PlotFrame {
     let upwards = points().filter_map(|p| p.y).chain(plot.references.iter().map(|r| r.y));
     let x = finite(across).unwrap_or((0.0, 1.0));
     let y = finite(upwards.collect()).filter(|y| y.1 > 0.0).unwrap_or((0.0, 1.0));
-    // Throughput starts at zero. For times and energies a start at zero says little.
+    // An axis of throughput starts at zero. For times and energies, a start at zero would show little.
     let floor = plot.y.more_is_better.then_some(0.0);
     PlotFrame {
         x: PlotAxis::linear(&plot.x.label, x, None, (PLOT.left, PLOT.right)),
@@ -195,7 +195,7 @@ fn tint_color(color: RGBColor, towards_white: f64) -> RGBColor {
     RGBColor(mix(color.0), mix(color.1), mix(color.2))
 }
 
-/// The style of an outcome: mark, radius, colour and words.
+/// Returns the style of an outcome: mark, radius, colour and words.
 fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, RGBColor, &'static str) {
     match outcome {
         DesignStatus::Evaluated => (PlotMark::Dot, 3, tint_color(color, 0.45), "evaluated"),
@@ -208,8 +208,8 @@ fn style_of_outcome(outcome: DesignStatus, color: RGBColor) -> (PlotMark, i32, R
     }
 }
 
-/// Draws the designs of all runs that have one outcome. Evaluated designs have the colour of their run and one legend
-/// entry per run. The others look the same in all runs and share one entry.
+/// Draws the designs of all runs that have one outcome, and returns their legend entries. Evaluated designs have the
+/// colour of their run, with one entry per run. Other designs look the same in all runs and share one entry.
 fn draw_designs(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -239,8 +239,9 @@ fn draw_designs(
     entries
 }
 
-/// Draws the designs of a run that have one outcome. Points on the same spot are drawn once. Returns the number of
-/// designs with a position; rejected designs of several models have no bound and hence no position.
+/// Draws the designs of one run that have one outcome. Points at the same place are drawn once. Returns the number of
+/// designs with a position. Designs without a bound have no position, for example the rejected designs of several
+/// models.
 fn draw_run_designs(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -268,9 +269,9 @@ fn draw_run_designs(
     total
 }
 
-/// Draws the front as a staircase, up to the limit of x or else to the largest x of the designs. Designs that are on
-/// the front only for a third quantity get rings. Returns points along the front, which labels avoid, and the legend
-/// entries.
+/// Draws the front as a staircase that ends at the limit on x, or else at the largest x of the designs. Designs that
+/// are on the front only because of a third quantity get rings. Returns points along the front, which labels avoid, and
+/// the legend entries.
 fn draw_front(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -317,7 +318,7 @@ fn draw_front(
     (along, entries)
 }
 
-/// The corners of the staircase of a front, from left to right.
+/// Returns the corners of a front's staircase, from left to right.
 fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, front: &[(f64, f64)]) -> Vec<SvgPoint> {
     let mut stairs: Vec<SvgPoint> = Vec::new();
     for (x, y) in front {
@@ -328,7 +329,7 @@ fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, f
     }
     let xs = || series.points.iter().map(|point| point.x).filter(|x| x.is_finite());
     if plot.x.more_is_better {
-        // Left of the first design, no design is better.
+        // The first design is also the best one at every smaller x, so that the line begins at the smallest x.
         let least = xs().reduce(f64::min);
         let begin = least.zip(stairs.first()).map(|(least, first)| (frame.x.position_of(least).min(first.0), first.1));
         stairs.splice(0..0, begin);
@@ -338,7 +339,8 @@ fn staircase_corners(frame: &PlotFrame, plot: &ParetoPlot, series: &RunSeries, f
     stairs
 }
 
-/// Points every two units along a vertical or horizontal line. A label across the line covers about ten of them.
+/// Returns points at every second unit along a vertical or horizontal line. A label across the line covers about ten of
+/// them.
 fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
     let steps = ((to.0 - from.0).abs() + (to.1 - from.1).abs()) / 2;
     (0..=steps)
@@ -346,8 +348,8 @@ fn points_between(from: SvgPoint, to: SvgPoint) -> Vec<SvgPoint> {
         .collect()
 }
 
-/// Marks and names the reference designs; names avoid `lines`. Several runs have too many names for the plot: their
-/// designs get numbers, and the legend entries are returned.
+/// Draws marks and names of the reference designs. Names avoid `lines`. The plot has no room for the names of several
+/// runs: their designs then get numbers, and the returned legend entries have the names.
 fn draw_references(
     canvas: &mut Canvas<'_>,
     frame: &PlotFrame,
@@ -374,8 +376,8 @@ fn draw_references(
             canvas.draw_line(vec![from, to, (x, y)], INK.to_rgba(), 1);
         }
     }
-    // All wide rims are drawn before all marks, and each mark gets a thin rim. Designs that lie close together hide
-    // little of each other and do not merge.
+    // All wide rims are drawn before all marks, and each mark has a thin rim. Marks that lie close together therefore
+    // hide little of each other and do not merge.
     let look = |i: usize| if named[i].best { (PlotMark::Diamond, 8) } else { (PlotMark::Square, 5) };
     for (i, (at, _)) in labels.iter().enumerate() {
         canvas.draw_mark(look(i).0, *at, look(i).1 + 2, PAPER.to_rgba());

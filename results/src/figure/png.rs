@@ -1,4 +1,4 @@
-//! Renders SVG to PNG with only the fonts of this repository. The fonts of the machine do not matter.
+//! Renders SVG to PNG, only with the fonts in this repository. Fonts of the machine are not used.
 
 use super::FigureError;
 use resvg::{tiny_skia, usvg};
@@ -9,7 +9,7 @@ const FONTS: [&[u8]; 2] = [include_bytes!("font/DejaVuSans.ttf"), include_bytes!
 /// Pixels per SVG unit.
 const SCALE: f32 = 2.0;
 
-/// Renders the SVG to PNG.
+/// Renders an SVG text to PNG.
 pub(super) fn render_png(svg: &str) -> Result<Vec<u8>, FigureError> {
     let failed = |why: String| FigureError::Render { why };
     let mut options = usvg::Options { font_family: "DejaVu Sans".into(), ..usvg::Options::default() };

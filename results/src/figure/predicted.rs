@@ -1,4 +1,4 @@
-//! Predicted against measured values on logarithmic axes. A point on the diagonal is exact.
+//! The figure of predicted against measured values on logarithmic axes. Points on the diagonal are exact predictions.
 
 use super::axes::{PlotAxis, PlotFrame};
 use super::canvas::{Canvas, GREY, INK, LABEL, PALETTE, PlotMark, SvgPoint, TITLE};
@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 /// Rows of one group: a data set, or a kernel on a chip.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PredictedGroup {
-    /// Name in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Measured and predicted values, in the unit of the plot.
+    /// Pairs of the measured and the predicted value, in the unit of the plot.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -24,11 +24,11 @@ pub struct PredictedGroup {
 pub struct PredictedPlot {
     /// The title.
     pub title: String,
-    /// A line below the title: the number of rows without a prediction.
+    /// A line below the title.
     pub subtitle: String,
     /// The measured quantity: `time`, `area`.
     pub quantity: String,
-    /// Its unit: `µs`, `mm²`.
+    /// The unit of the quantity: `µs`, `mm²`.
     pub unit: String,
     /// The groups.
     pub groups: Vec<PredictedGroup>,
@@ -37,10 +37,10 @@ pub struct PredictedPlot {
 const SIZE: (u32, u32) = (1000, 760);
 const PLOT: LabelBox = LabelBox { left: 100, top: 84, right: 700, bottom: 684 };
 
-/// Marks of the groups, in order. With six colours they distinguish 30 groups.
+/// The marks of the groups, in order. With six colours, they distinguish 30 groups.
 const MARKS: [PlotMark; 5] = [PlotMark::Dot, PlotMark::Diamond, PlotMark::Triangle, PlotMark::Square, PlotMark::Ring];
 
-/// The points that a logarithmic axis can show: both values are finite and positive.
+/// Returns the points that a logarithmic axis can show: both values are finite and positive.
 fn drawable_points(group: &PredictedGroup) -> impl Iterator<Item = (f64, f64)> {
     let fine = |v: f64| v.is_finite() && v > 0.0;
     group.points.iter().copied().filter(move |(m, p)| fine(*m) && fine(*p))
@@ -91,7 +91,7 @@ fn subtitle_text(plot: &PredictedPlot) -> String {
 /// Draws the diagonal of exact predictions and a band of ten percent around it.
 fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry> {
     let (low, high) = frame.x.range();
-    // The band is cut at the frame: its upper edge ends at the right end of the axis, and likewise its lower edge.
+    // The band is cut at the frame: its upper edge ends at the top of the frame, its lower edge starts at the bottom.
     let band = vec![
         frame.position_of(low, low),
         frame.position_of(low, low * 1.1),
@@ -111,7 +111,7 @@ fn draw_diagonal(canvas: &mut Canvas<'_>, frame: &PlotFrame) -> Vec<LegendEntry>
     ]
 }
 
-/// Draws a group. Its legend entry has the number of points and their mean error.
+/// Draws a group, and returns its legend entry with the number of points and their mean absolute error.
 fn draw_group(canvas: &mut Canvas<'_>, frame: &PlotFrame, group: &PredictedGroup, index: usize) -> LegendEntry {
     let color = PALETTE[index % PALETTE.len()].mix(0.6);
     let mark = MARKS[index / PALETTE.len() % MARKS.len()];

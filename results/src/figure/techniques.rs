@@ -1,5 +1,5 @@
-//! Techniques side by side. Each has a bar by class of memory and the time of the step; a line marks the memory of the
-//! device.
+//! The figure of techniques side by side. Each has a bar with its memory by class, and the time of the step. A line
+//! marks the memory of the device.
 
 use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, PlotMark, SMALL, TITLE, cut_to_width};
@@ -11,16 +11,16 @@ use plotters::style::Color;
 use plotters::style::RGBAColor;
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// The gate of techniques that do not change the training.
+/// The gate of techniques that do not change the result of training.
 const EXACT: &str = "exact";
-/// Height of a technique's line.
+/// Height of a technique's row, in SVG units.
 const LINE: i32 = 20;
 const TOP: i32 = 104;
 const WIDTH: i32 = 1180;
 const LEFT: i32 = 230;
 const RIGHT: i32 = 860;
 
-/// The classes with a colour of their own. All others are grey.
+/// The memory classes that have a colour, with their words in the legend. All other classes are grey.
 const SHOWN: [(&str, &str); 6] = [
     ("weights", "weights"),
     ("gradients", "gradients"),
@@ -30,7 +30,7 @@ const SHOWN: [(&str, &str); 6] = [
     ("transients", "transients"),
 ];
 
-/// Draws the usable techniques.
+/// Draws the techniques that can be used.
 ///
 /// # Errors
 /// Errors of the drawing library.
@@ -78,7 +78,7 @@ pub fn draw_techniques(answer: &TechniqueComparison) -> Result<Figure, FigureErr
     })
 }
 
-/// The legend. `lossy` is true if a technique changes the training.
+/// Returns the legend. `lossy` is true if some technique changes the result of training.
 fn legend_entries(lossy: bool) -> Vec<LegendEntry> {
     let entry =
         |mark, color: RGBAColor, words: &str| LegendEntry { mark, radius: 5, color, words: words.into(), joined: true };
@@ -87,13 +87,13 @@ fn legend_entries(lossy: bool) -> Vec<LegendEntry> {
     entries.push(entry(PlotMark::Band, GREY.mix(0.5), "gathered, logits, framework, buffers, allocator"));
     entries.push(entry(PlotMark::Line, INK.to_rgba(), "memory for programs"));
     if lossy {
-        // This entry has no mark: its text has the colour.
+        // The grey square stands for names in grey.
         entries.push(entry(PlotMark::Square, GREY.to_rgba(), "name in grey: changes what is trained"));
     }
     entries
 }
 
-/// Draws one technique: its name (grey if it changes the training), its classes and its step.
+/// Draws one technique: its name (grey if it changes the result of training), its memory by class, and its step.
 fn draw_technique(canvas: &mut Canvas<'_>, row: &TechniqueRow, y: i32, x: &impl Fn(f64) -> i32) {
     let Some(result) = &row.result else { return };
     let name = cut_to_width(&row.technique, SMALL, LEFT - 24);

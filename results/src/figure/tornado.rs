@@ -1,5 +1,5 @@
-//! The constants that move the lead of a found design: a bar each, from the lead in the lowest quarter of its range to
-//! that in the highest.
+//! The figure of the constants that move the lead of a found design. Each constant has a bar from the mean lead in the
+//! lowest quarter of its range to the mean lead in the highest quarter.
 
 use super::axes::PlotAxis;
 use super::canvas::{Canvas, GREY, GRID, INK, LABEL, PALETTE, SMALL, TITLE, cut_to_width};
@@ -9,7 +9,7 @@ use crate::text::{format_percent, format_significant};
 use plotters::style::Color;
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// Constants in the figure.
+/// The largest number of constants in the figure.
 const SHOWN: usize = 12;
 const WIDTH: i32 = 980;
 const LEFT: i32 = 330;

@@ -5,13 +5,13 @@ use crate::text::format_count;
 use measured::validate::FileReport;
 use std::collections::BTreeMap;
 
-/// One figure per predicted quantity of the report, with a name for its files: `kernels-measured_us`.
+/// Makes one figure for each predicted quantity of a report, with a name for its files: `kernels-measured_us`.
 ///
 /// # Errors
 /// Errors of the drawing library.
 pub fn plots_of_report(report: &FileReport) -> Result<Vec<(String, Figure)>, FigureError> {
     let mut figures = Vec::new();
-    // The outcome "fits" is yes or no and cannot be drawn.
+    // The quantity `fits` is yes or no, and cannot be drawn.
     for target in report.dataset.target_columns().iter().filter(|t| t.column != "fits") {
         let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for p in report.predictions.iter().filter(|p| p.quantity == target.column) {

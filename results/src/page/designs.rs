@@ -1,4 +1,4 @@
-//! The designs of a search that a page shows: as many as a browser draws quickly.
+//! The designs of a search that a page shows. Their number is limited to what a browser draws quickly.
 
 use crate::run::search_run::SearchRun;
 use crate::store::design::{DesignRow, DesignStatus};
@@ -6,23 +6,23 @@ use crate::text::format_count;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Most evaluated designs, and most other designs, on a page. A browser draws both in a second.
+/// The largest number of evaluated designs, and of other designs, on a page. A browser draws both in a second.
 const MOST: usize = 3000;
 
-/// Designs as rows of the columns named.
+/// Designs as rows of cells.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageDesigns {
-    /// How many designs are shown, in words.
+    /// The number of designs that are shown, in words.
     pub shown: String,
-    /// The columns: those of `designs.parquet`, with chip and plan in words.
+    /// The names of the columns: those of `designs.parquet`, with chip and plan in words.
     pub columns: [&'static str; 13],
-    /// A row per design.
+    /// One row per design, with one cell per column.
     pub rows: Vec<Value>,
 }
 
 impl PageDesigns {
-    /// Chooses designs of a run: the fastest evaluated ones, the front, and the unevaluated ones with the highest
-    /// bounds.
+    /// Chooses designs of a run: those on the front, the fastest evaluated ones, and those with the highest bounds
+    /// among the pruned and undecided ones.
     #[must_use]
     pub fn of_run(run: &SearchRun) -> Self {
         let front = run.designs_on_front();
@@ -86,14 +86,14 @@ impl PageDesigns {
     }
 }
 
-/// Rounds a number to seven digits for the browser; a picture has a thousand points. The front itself uses all digits,
-/// because rounding would create ties.
+/// Rounds a number to seven digits for the browser, because a picture is about a thousand points wide. The front itself
+/// uses all digits, because rounding would create ties.
 fn round_to_seven_digits(value: Option<f64>) -> Option<f64> {
     value.and_then(|value| format!("{value:.6e}").parse().ok())
 }
 
-/// The throughput of a design. In a robust search it is the one at the bad end of the step's interval, if the run has
-/// it.
+/// Returns the throughput of a design, in sequences per second. In a robust search it is the throughput at the bad end
+/// of the step's interval, if the run has the interval.
 fn throughput_of(row: &DesignRow, robust: bool) -> Option<f64> {
     let longer = row.bad_end_step_s.zip(row.step_time_s).filter(|_| robust).map_or(1.0, |(bad, step)| bad / step);
     row.throughput_sequences_per_s.map(|rate| rate / longer)

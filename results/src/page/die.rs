@@ -13,23 +13,23 @@ pub struct PageDie {
     pub node: String,
     /// The area of all compute dies in mm².
     pub area_mm2: f64,
-    /// Parts, largest first. Their areas add up to the total.
+    /// The parts, largest first. Their areas add up to the total.
     pub parts: Vec<DiePart>,
 }
 
 /// A part of a die.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DiePart {
-    /// Its name.
+    /// The name of the part.
     pub name: String,
     /// The area of all its instances in mm².
     pub area_mm2: f64,
-    /// Its inner parts, if the model has them.
+    /// The inner parts; empty if the model has none.
     pub parts: Vec<DiePart>,
 }
 
 impl PageDie {
-    /// The dies of a chip, under a name. `None` if the vendor discloses too little.
+    /// Returns the dies of a chip under a name. `None` if the vendor discloses too little for an area model.
     #[must_use]
     pub fn dies_of_chip(name: &str, chip: &Accelerator) -> Option<Self> {
         let areas = chip_area(chip).ok()?;
@@ -37,7 +37,7 @@ impl PageDie {
         let part = |part: &AreaPart| {
             let inside = |inner: &AreaPart| DiePart {
                 name: inner.name.replace('_', " "),
-                // The area over all cores, like that of the part.
+                // The area over all cores, as in the enclosing part.
                 area_mm2: inner.area.0 / core * part.area.0,
                 parts: Vec::new(),
             };

@@ -1,4 +1,4 @@
-//! The confidence of a page's figures: intervals, grades, and the nearest measurements.
+//! The evidence for a page's figures: intervals, grades, and the nearest measurements.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
 use crate::answer::evidence::{EvidenceRecord, GroundRecord};
@@ -7,9 +7,9 @@ use measured::evidence::Grade;
 use serde::Serialize;
 use sim::units::Seconds;
 
-/// Most measurements that are named per ground.
+/// The largest number of measurements that are named per ground.
 const NAMED: usize = 4;
-/// For records without evidence.
+/// The text for records without these reasons.
 const NOT_KEPT: &str = "not kept by the version that wrote the run";
 
 /// A figure with its interval.
@@ -17,43 +17,43 @@ const NOT_KEPT: &str = "not kept by the version that wrote the run";
 pub struct FigureWithInterval {
     /// The figure: `step time`, `peak memory`.
     pub figure: String,
-    /// The design: `best found`, `tpu_v4, ideal`.
+    /// The design to which the figure belongs: `best found`, `tpu_v4, ideal`.
     pub of: String,
     /// The predicted value with its unit.
     pub predicted: String,
-    /// The interval with 90 % confidence.
+    /// The 90 % interval, in words.
     pub interval: String,
     /// The grade in words.
     pub grade: String,
-    /// The parts that were not measured.
+    /// The grounds that were not measured, in words.
     pub why: String,
 }
 
-/// A ground of the best plan's step that was not measured in training runs.
+/// A ground of the best plan's step that training runs did not measure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UnmeasuredGround {
     /// The kind: `chip`, `software stack`.
     pub on: String,
-    /// Its name.
+    /// The name of the ground.
     pub name: String,
     /// The grade in words.
     pub grade: String,
-    /// The nearest measurements.
+    /// The nearest measurements, in words.
     pub measured: String,
 }
 
-/// The confidence of a page's figures.
+/// The evidence for a page's figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 pub struct PageEvidence {
-    /// The figures.
+    /// The figures with their intervals.
     pub figures: Vec<FigureWithInterval>,
-    /// The grounds of the predictions.
+    /// The grounds of the step that were not measured.
     pub rests: Vec<UnmeasuredGround>,
-    /// Consequences for comparisons: when one plan or design is surely faster than another.
+    /// The lead with which another plan of the job is slower with confidence.
     pub leads: Vec<PageFact>,
 }
 
-/// The intervals and grades of a subject. Empty if the subject has none.
+/// Returns the intervals and grades of a subject. Empty if the subject has none.
 pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
     let mut trust = PageEvidence::default();
     let best = if subject.kind == AnsweringVerb::Search { "best found" } else { "this plan" };
@@ -84,8 +84,8 @@ pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
         trust.leads = lead_facts(evidence);
     }
     let comparison = subject.run.as_ref().and_then(|run| run.record.comparison.as_ref());
-    // The first entry is the best design, which is already listed.
-    // The same chips in other forms rest on the same grounds.
+    // The first entry is the best design, which is already listed. Entries that are not drawn repeat a chip in another
+    // form and have the same grounds.
     let others = comparison.iter().flat_map(|comparison| comparison.entries.iter().skip(1));
     for entry in others.filter(|entry| entry.is_drawn()) {
         if let (Some(step), Some(ends), Some(grade)) = (entry.step_time_s, entry.step_interval_s, entry.grade) {
@@ -102,7 +102,7 @@ pub fn evidence_of_subject(subject: &PageSubject) -> PageEvidence {
     trust
 }
 
-/// `18.2 s to 26.1 s (-15 to +21 %)`.
+/// Formats an interval: `18.2 s to 26.1 s (-15 to +21 %)`.
 fn interval_text([low, high]: [f64; 2], predicted: f64, words: impl Fn(f64) -> String) -> String {
     let percent = |end: f64| format!("{:+.0}", (end / predicted - 1.0) * 100.0);
     format!("{} to {} ({} to {} %)", words(low), words(high), percent(low), percent(high))
@@ -143,7 +143,7 @@ fn unmeasured_ground(ground: &GroundRecord) -> UnmeasuredGround {
     UnmeasuredGround { on: on.to_owned(), name, grade: grade.to_owned(), measured }
 }
 
-/// The name of a mechanism of plans ([`crate::evidence_of::mechanisms_of_plan`]).
+/// Returns the reader's name of a mechanism of plans (see `mechanisms_of_plan` in the crate `measured`).
 fn mechanism_name(name: &str) -> &str {
     match name {
         "tensor" => "tensor parallelism",
@@ -177,7 +177,8 @@ fn mechanism_name(name: &str) -> &str {
     }
 }
 
-/// The lead that makes one step surely faster than another. Errors that both steps share cancel.
+/// Returns how much longer the step of another plan must be to be slower with confidence. Errors that both steps share
+/// cancel.
 fn lead_facts(evidence: &EvidenceRecord) -> Vec<PageFact> {
     let longer = |lead: f64| format!("{:.0} % longer", (lead - 1.0) * 100.0);
     let plan = Some(evidence.plan_lead).filter(|lead| *lead > 1.0);

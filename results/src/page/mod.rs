@@ -1,5 +1,5 @@
-//! A run as one self-contained HTML page: the question, the answer and its evidence. Apache ECharts, which the page
-//! carries, draws the figures. `assets/page.js` draws the contents of [`Page`].
+//! A run or an answer as one self-contained HTML page: the question, the answer and its evidence. The page contains
+//! Apache ECharts, which draws the figures. `assets/page.js` draws the contents of [`Page`].
 
 mod designs;
 mod die;
@@ -34,7 +34,7 @@ const CHARTS: &str = include_str!("assets/echarts-6.1.0.min.js");
 /// A figure of the answer, or a row of a table with two columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageFact {
-    /// Its name.
+    /// The name of the figure.
     pub name: String,
     /// The value with its unit.
     pub value: String,
@@ -61,7 +61,7 @@ pub struct PageTable {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A section with a figure that is drawn already.
+/// A section with a figure that was already drawn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageDrawing {
     /// The section's heading.
@@ -72,7 +72,7 @@ pub struct PageDrawing {
     pub svg: String,
 }
 
-/// The contents of a page. Names have units. Values that the run lacks are empty or `null`; `left_out` gives the
+/// The contents of a page. Names have units. Parts that the run lacks are empty or `null`, and `left_out` has the
 /// reasons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Page {
@@ -86,43 +86,43 @@ pub struct Page {
     pub facts: Vec<PageFact>,
     /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Figures that are drawn already; none of a training run.
+    /// Figures that were already drawn; empty for a training run.
     pub drawings: Vec<PageDrawing>,
-    /// Tables of their own; none of a training run.
+    /// Further sections with tables; empty for a training run.
     pub tables: Vec<PageTable>,
-    /// Intervals and grades, if the run has them.
+    /// The intervals and grades, if the run has them.
     pub evidence: PageEvidence,
-    /// The chip beside others, with the areas of their parts.
+    /// The chip beside others, with the areas of its parts.
     pub dies: Vec<PageDie>,
     /// The designs of a search.
     pub designs: Option<PageDesigns>,
     /// True if the search ranked designs by the bad end of the step's interval.
     pub robust: bool,
-    /// The best design beside others.
+    /// The best design beside others. Empty if there is no comparison.
     pub comparison: Vec<ComparisonEntry>,
-    /// The unit of the entries' objective.
+    /// The unit of the objective in the comparison.
     pub comparison_unit: String,
-    /// By entry, how many times as good the found design on the same terms is.
+    /// For each entry of the comparison: the factor by which the design that it is compared with is better.
     pub leads: Vec<Option<f64>>,
-    /// The causes of the lead over the reference as sold.
+    /// The causes of the lead over a reference chip.
     pub gain: Option<GainSplit>,
-    /// How sure the choice is.
+    /// Confidence in the choice under draws of uncertain constants.
     pub decision: Option<DecisionRecord>,
     /// The step's time in seconds.
     pub step_s: Option<f64>,
-    /// Parts of the step's time.
+    /// Shares of the step's time, by part.
     pub shares: Vec<NamedShare>,
-    /// Kernels of the step.
+    /// The kernels of the step, if it was replayed.
     pub roofline: Option<PageRoofline>,
-    /// The step, pass by pass.
+    /// The passes of the step, if it was replayed.
     pub timeline: Option<StepTimeline>,
-    /// The step, stage by stage.
+    /// The activity of each stage over the step.
     pub stages_over_a_step: Vec<TimelineRow>,
     /// The memory of every stage.
     pub memory: Vec<StageRow>,
     /// The memory of a device that programs may use, in GiB.
     pub capacity_gib: Option<f64>,
-    /// The plans one decision away.
+    /// The plans that differ from the shown one in a single decision.
     pub decisions: Vec<NeighbourRow>,
     /// The state of the proof, in words.
     pub proof: Vec<String>,
@@ -139,19 +139,20 @@ pub struct Page {
 }
 
 impl Page {
-    /// The script of Apache ECharts that pages carry.
+    /// Returns the script of Apache ECharts that pages contain.
     #[must_use]
     pub fn charts() -> &'static str {
         CHARTS
     }
 
-    /// The style that pages share.
+    /// Returns the style sheet that all pages share.
     #[must_use]
     pub fn style() -> &'static str {
         STYLE
     }
 
-    /// The page of a subject. `replay` is its replayed step, if the replay was possible; `left_out` says what was not.
+    /// Makes the page of a subject. `replay` is its replayed step, if the replay was possible. `left_out` names the
+    /// parts that are missing, with reasons.
     #[must_use]
     pub fn new(
         subject: &PageSubject,
@@ -203,12 +204,12 @@ impl Page {
         }
     }
 
-    /// The page as HTML without external resources.
+    /// Returns the page as HTML that needs no external resources.
     ///
     /// # Errors
     /// A value that JSON cannot hold.
     pub fn to_html(&self) -> Result<String, serde_json::Error> {
-        // A `<` in the data would end the script element. In JSON it occurs only inside strings.
+        // A `<` in the data could end the script element. JSON has it only inside strings.
         let data = serde_json::to_string(self)?.replace('<', "\\u003c");
         let title = self.title.replace('&', "&amp;").replace('<', "&lt;");
         let parts = [
@@ -218,7 +219,8 @@ impl Page {
             ("<!--CHARTS-->", CHARTS),
             ("<!--SCRIPT-->", SCRIPT),
         ];
-        // Each part is inserted once, in the order of the skeleton, so that no part is searched for inside another.
+        // Each part is inserted once, in the order of the skeleton. Therefore no mark is searched for inside an
+        // inserted part.
         let (mut html, mut rest) = (String::with_capacity(CHARTS.len() + data.len() + 65_536), SKELETON);
         for (mark, part) in parts {
             let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
@@ -231,7 +233,7 @@ impl Page {
     }
 }
 
-/// The footer.
+/// Returns the footer.
 fn made_by() -> String {
     format!("Written by coplace {}. Charts: Apache ECharts 6.1.0 (Apache License 2.0).", env!("CARGO_PKG_VERSION"))
 }

@@ -1,5 +1,5 @@
 //! Replays a kept plan to compute what its record lacks: all passes of all stages, memory over time, the operations of
-//! kernels, and the plans one decision away. A replay is valid only if it gives the recorded time.
+//! kernels, and the neighbouring plans. A replay is valid only if it gives the recorded time.
 
 use super::subject::FoundPlan;
 use crate::answer::plan::{NeighbourRow, neighbour_row, part_name};
@@ -14,80 +14,81 @@ use sim::units::{Bytes, Seconds};
 use step::explain::{Explanation, TimePart, explain_plan};
 use step::{ChipTimes, KernelDetail, KernelPlace};
 
-/// Most passes on a page. A browser moves this many without stutter.
+/// The largest number of passes on a page. A browser moves this many smoothly.
 const MOST_EVENTS: usize = 20_000;
-/// Most moments of a stage's memory on a page. Each interval keeps its maximum.
+/// The largest number of moments of a stage's memory on a page. Each interval keeps its maximum.
 const MOST_MOMENTS: usize = 1000;
-/// Largest relative difference between the replayed and the recorded step, for the rounding of sums.
+/// The largest relative difference between the replayed and the recorded step. It allows for rounding in sums.
 const SAME: f64 = 1e-9;
 
 /// A replayed plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanReplay {
-    /// Kernels of the step.
+    /// The kernels of the slowest stage, with the chip's roofline.
     pub roofline: PageRoofline,
-    /// Its passes.
+    /// The passes of the step.
     pub timeline: StepTimeline,
-    /// Shares of the step's time; kernels are grouped by their bound.
+    /// Shares of the step's time. Kernels are grouped by their bound.
     pub shares: Vec<NamedShare>,
-    /// The plans one decision away.
+    /// The plans that differ from this one in a single decision.
     pub decisions: Vec<NeighbourRow>,
 }
 
-/// The kernels of the slowest stage, and the roof above them.
+/// The kernels of the slowest stage, and the peaks of the chip.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageRoofline {
     /// The stage, from 0.
     pub stage: u32,
-    /// Peak of the arrays for the type of the products.
+    /// Peak of the arrays for the type of the products, in TFLOP/s; 0 if there is none.
     pub peak_tflop_per_s: f64,
-    /// Peak of the lanes, at one operation per lane and cycle.
+    /// Peak of the lanes in 10^12 operations per second, at one operation per lane and cycle.
     pub vector_tflop_per_s: f64,
-    /// Read bandwidth of the device memory.
+    /// Read bandwidth of the device memory, in GB/s.
     pub hbm_gb_per_s: f64,
     /// The kernels of a micro-batch.
     pub kernels: Vec<DrawnKernel>,
 }
 
-/// A kernel under the roof.
+/// A kernel in the roofline plot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DrawnKernel {
     /// The name, unique within its pass.
     pub name: String,
-    /// Segment and pass.
+    /// The names of the segment and the pass.
     pub pass: String,
     /// The kind: `matrix product`, `attention`, `vector`, `collective`, `copy`.
     pub kind: &'static str,
-    /// The unit that runs it.
+    /// The resource that runs it: `all cores`, `one core`, `network` or `link`.
     pub span: &'static str,
     /// Executions per micro-batch.
     pub count: u64,
     /// Time of one execution, in seconds.
     pub latency_s: f64,
-    /// Operations: FLOPs of matrix products, otherwise operations of the lanes.
+    /// Operations of one execution: FLOPs of matrix products and attention, operations of the lanes for vector kernels,
+    /// else 0.
     pub operations: f64,
-    /// Bytes read from and written to device memory.
+    /// Bytes read from and written to device memory; 0 on the network.
     pub hbm_bytes: u64,
     /// Achieved fraction of the peak of the cores that run it. `null` if no core runs it.
     pub utilization: Option<f64>,
-    /// The bound: the part that takes most of its time.
+    /// The bound: the resource that takes most of the kernel's time.
     pub bound: String,
 }
 
-/// A step, pass by pass.
+/// The passes of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepTimeline {
-    /// How much of the step is drawn, in words.
+    /// The part of the step that is drawn, in words.
     pub shown: String,
-    /// End of the drawn part, in seconds.
+    /// The end of the drawn part, in seconds.
     pub shown_s: f64,
     /// The whole step in seconds.
     pub total_s: f64,
-    /// Names of the kinds of passes. `events` refers to them by number.
+    /// The names of the kinds of passes. `events` refers to them by index.
     pub kinds: [&'static str; 6],
-    /// Stage, kind, micro-batch, chunk, start and length; times in seconds.
+    /// For each pass: stage, kind, micro-batch, chunk, start and length. Times are in seconds.
     pub events: Vec<(u32, usize, u32, u32, f64, f64)>,
-    /// The stages.
+    /// The memory of the stages.
     pub stages: Vec<DrawnStage>,
 }
 
@@ -96,7 +97,7 @@ pub struct StepTimeline {
 pub struct DrawnStage {
     /// The stage, from 0.
     pub stage: u32,
-    /// Pairs of a second and the GiB from then on.
+    /// Pairs of a time in seconds and the GiB from that time on.
     pub memory_gib: Vec<(f64, f64)>,
 }
 
@@ -104,7 +105,7 @@ impl PlanReplay {
     /// Replays a kept plan of a job.
     ///
     /// # Errors
-    /// The reason, in words, why the plan does not belong to the given job.
+    /// The reason, in words, why the plan does not belong to the job.
     pub fn new(job: &Job<'_>, kept: &FoundPlan) -> Result<Self, String> {
         let plan = &kept.plan.plan;
         let differs = "model, chip, fabric or stack differ from those of the run; give them with --model, --chip, \
@@ -141,7 +142,7 @@ impl PlanReplay {
 }
 
 impl PageRoofline {
-    /// The kernels of an explained plan under the chip's roofline.
+    /// Returns the kernels of an explained plan, with the peaks of the chip.
     #[must_use]
     pub fn new(job: &Job<'_>, why: &Explanation) -> Self {
         let chip = job.chip;
@@ -170,7 +171,7 @@ fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerato
     let (kind, operations) = match kernel.kernel {
         Kernel::Contraction(_) | Kernel::Epilogue(_) => ("matrix product", kernel.kernel.flops().as_f64()),
         Kernel::FusedAttention(_) => ("attention", kernel.kernel.flops().as_f64()),
-        // The operations of lanes follow from their busy time.
+        // The number of operations on lanes follows from the time during which the lanes are busy.
         Kernel::Elementwise(_) | Kernel::Reduction(_) => {
             ("vector", kernel.utilization * chip.peak_vector_operations().0 * part * kernel.latency.0)
         }
@@ -192,7 +193,7 @@ fn drawn_kernel(kernel: &KernelDetail, pass: &str, count: u64, chip: &Accelerato
 }
 
 impl StepTimeline {
-    /// The timeline of a step. A long step is cut after its beginning.
+    /// Returns the timeline of a step. A long step is cut after its first [`MOST_EVENTS`] passes.
     fn new(timeline: &Timeline) -> Self {
         let mut events: Vec<_> = timeline.events.iter().collect();
         events.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
@@ -237,7 +238,8 @@ fn kind_index(kind: PipelineEventKind) -> usize {
     }
 }
 
-/// The memory of a stage. Frequent changes are thinned; each interval keeps its maximum, so that no peak is lost.
+/// Returns the memory of a stage. Frequent changes are thinned. Each interval keeps its maximum, so that no peak is
+/// lost.
 fn drawn_stage(stage: u32, device: &DeviceReport, total: Seconds) -> DrawnStage {
     let gib = |(time, bytes): &(Seconds, Bytes)| (time.0, bytes.gib());
     let width = device.memory.len().div_ceil(MOST_MOMENTS).max(1);

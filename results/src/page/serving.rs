@@ -1,4 +1,5 @@
-//! The page of a run of `coplace serve`: the question, the answer, what binds, the alternatives and the built chips.
+//! The page of a run of `coplace serve`: the question, the answer, the binding limit, the alternatives and the built
+//! chips.
 
 use super::{Page, PageDrawing, PageEvidence, PageFact, PageTable, made_by};
 use crate::answer::serving::{PoolRecord, ServingChoice, ServingReport};
@@ -8,7 +9,8 @@ use crate::text::{format_count, format_percent, format_significant};
 use serving::best::ServingBound;
 
 impl Page {
-    /// Returns the page of a run of `serve`. The answer is that of the combination that serves most.
+    /// Returns the page of a run of `serve`. The answer shown is that of the combination with the highest value of the
+    /// objective.
     ///
     /// # Errors
     /// Errors of the drawing library.

@@ -1,11 +1,11 @@
-//! The sources of the constants.
+//! The sources of constants, as a page shows them.
 
 use serde::Serialize;
 use sim::hardware::ChipTemplate;
 use sim::network::Fabric;
 use step::SoftwareStack;
 
-/// The sources that a file names.
+/// The sources that a file gives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceFile {
     /// The kind and name of the file: `chip tpu_v4`.
@@ -15,7 +15,7 @@ pub struct SourceFile {
 }
 
 impl SourceFile {
-    /// The sources of a chip.
+    /// Returns the sources of a chip.
     #[must_use]
     pub fn of_chip(template: &ChipTemplate) -> Self {
         let mut rows: Vec<[String; 2]> =
@@ -26,7 +26,7 @@ impl SourceFile {
         Self { file: format!("chip {}", template.name), rows }
     }
 
-    /// The sources of a fabric.
+    /// Returns the sources of a fabric.
     #[must_use]
     pub fn of_fabric(fabric: &Fabric) -> Self {
         let mut rows: Vec<[String; 2]> = Vec::new();
@@ -39,7 +39,7 @@ impl SourceFile {
         Self { file: format!("fabric {}", fabric.name), rows }
     }
 
-    /// The sources of a stack.
+    /// Returns the sources of a software stack.
     #[must_use]
     pub fn of_stack(stack: &SoftwareStack) -> Self {
         let rows = stack.sources.iter().map(|(key, source)| [key.clone(), source.clone()]).collect();

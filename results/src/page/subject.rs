@@ -29,7 +29,7 @@ pub enum SubjectError {
         /// Message of the system.
         why: io::Error,
     },
-    /// A file with other contents.
+    /// A file that is neither a run nor an answer of this version.
     #[error("{}: {why}; give a run directory of `coplace search` or `serve`, or what `evaluate` or `plan` of this \
         version printed with --format json", file.display())]
     Malformed {
@@ -40,18 +40,18 @@ pub enum SubjectError {
     },
 }
 
-/// The verb that answered.
+/// The command that gave the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnsweringVerb {
-    /// `search`: a chip and a plan.
+    /// `search` found a chip and a plan.
     Search,
-    /// `evaluate`: one plan, explained.
+    /// `evaluate` explained one plan.
     Evaluate,
-    /// `plan`: the fastest plans and their neighbours.
+    /// `plan` found the fastest plans and their neighbours.
     Plan,
 }
 
-/// The names of a job's parts: built-in names or paths.
+/// The names of the parts of a job: built-in names or paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobNames {
     /// The model.
@@ -64,7 +64,7 @@ pub struct JobNames {
     pub stack: String,
 }
 
-/// A found plan with the recorded details.
+/// A plan with its recorded details.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundPlan {
     /// The plan and its rates.
@@ -73,7 +73,7 @@ pub struct FoundPlan {
     pub shares: Vec<NamedShare>,
     /// The memory of the stages.
     pub stages: Vec<StageRow>,
-    /// The stages over a step.
+    /// The activity of the stages over a step.
     pub timeline: Vec<TimelineRow>,
     /// The memory of a device that programs may use, in GiB.
     pub capacity_gib: f64,
@@ -81,18 +81,18 @@ pub struct FoundPlan {
     pub mean_power_w: Option<f64>,
 }
 
-/// The subject of a page.
+/// The subject of a page: a run or an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PageSubject {
-    /// The verb that answered.
+    /// The command that gave the answer.
     pub kind: AnsweringVerb,
-    /// The job's parts.
+    /// The names of the parts of the job.
     pub names: JobNames,
-    /// Trainable parameters, if the run has them.
+    /// Trainable parameters, if the run states them.
     pub parameters: Option<u64>,
-    /// Parameters that one token meets, if some experts are not chosen.
+    /// Parameters that one token uses, if some experts are not chosen.
     pub active_parameters: Option<u64>,
-    /// Devices.
+    /// The number of devices.
     pub devices: u64,
     /// Sequences per step over the whole cluster.
     pub global_batch: u64,
@@ -102,19 +102,19 @@ pub struct PageSubject {
     pub found: Option<FoundPlan>,
     /// The reason why there is no plan.
     pub why: Option<String>,
-    /// Neighbours of the plan, if the run has them.
+    /// The neighbours of the plan, if the run has them.
     pub decisions: Vec<NeighbourRow>,
     /// Parts of the model's file that are not modelled.
     pub assumptions: Vec<String>,
-    /// The run of a search.
+    /// The run, if the subject is a run of a search.
     pub run: Option<SearchRun>,
-    /// The question of the step that the page shows; `None` where no plan was found.
+    /// The question whose answer is the shown step; `None` if no plan was found.
     pub asked: Option<Question>,
-    /// The answer as it was kept.
+    /// The answer as it was kept, as JSON.
     pub said: Value,
 }
 
-/// The parts of the answer of `evaluate` that are read.
+/// The keys of an answer of `evaluate` that are read.
 #[derive(Deserialize)]
 struct EvaluatedFile {
     job: JobRecord,
@@ -124,7 +124,7 @@ struct EvaluatedFile {
     asked: Option<Question>,
 }
 
-/// The parts of the answer of `plan` that are read.
+/// The keys of an answer of `plan` that are read.
 #[derive(Deserialize)]
 struct PlannedFile {
     model: String,
@@ -160,10 +160,10 @@ impl FoundPlan {
 }
 
 impl PageSubject {
-    /// Reads a run directory or a file.
+    /// Reads a run directory or a file with an answer.
     ///
     /// # Errors
-    /// A file that is neither a run nor an answer.
+    /// A path that is neither a run nor an answer.
     pub fn read_from(path: &Path) -> Result<Self, SubjectError> {
         if path.is_dir() {
             let run = sweep::read_directory(path)?;
@@ -178,7 +178,7 @@ impl PageSubject {
         Self::parse(path, &text)
     }
 
-    /// The subject of a search record. `directory` is the directory of its run.
+    /// Makes the subject of a search record. `directory` is the directory of its run.
     #[must_use]
     pub fn from_record(directory: &str, record: SearchRecord) -> Self {
         let said = serde_json::to_value(&record).unwrap_or_default();
@@ -187,7 +187,7 @@ impl PageSubject {
         let mut best = record.best;
         let mut study = study;
         let mut assumptions = std::mem::take(&mut study.assumptions);
-        // The page shows one model: the first.
+        // The page shows only the first of several models.
         if let Some(best) = best.as_mut().filter(|best| !best.models.is_empty()) {
             let first = best.models.swap_remove(0);
             assumptions.push(format!(
@@ -219,10 +219,10 @@ impl PageSubject {
         }
     }
 
-    /// The subject of an answer's text. `file` names it in errors.
+    /// Reads the subject from the text of an answer. `file` names it in errors.
     ///
     /// # Errors
-    /// A text that is no answer of `evaluate` or `plan`.
+    /// A text that is no answer of `evaluate` or `plan` of this version; an impossible value.
     pub fn parse(file: &Path, text: &str) -> Result<Self, SubjectError> {
         let malformed = |why: String| SubjectError::Malformed { file: file.into(), why };
         let said: Value = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
@@ -243,7 +243,7 @@ impl PageSubject {
         check_values(&said).map_err(|fault| malformed(fault.to_string()))?;
         if has("job") && has("feasible") {
             of_version(crate::answer::evaluation::FORMAT)?;
-            // Parsing the text, not a value, gives errors a line and a column.
+            // The text is parsed again instead of the value, because errors then have a line and a column.
             let read = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
             return Ok(Self::from_evaluated(read, said));
         }

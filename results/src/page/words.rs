@@ -1,4 +1,4 @@
-//! The question, the answer and the proof in words.
+//! The question, the answer and the proof of a page, in words.
 
 use super::{AnsweringVerb, PageFact, PageSubject};
 use crate::answer::plan::one_line;
@@ -9,7 +9,7 @@ use crate::text::{
 };
 use sim::units::{Seconds, SquareMillimeters};
 
-/// The page's heading.
+/// Returns the heading of the page.
 pub fn page_title(subject: &PageSubject) -> String {
     let model = &subject.names.model;
     match subject.kind {
@@ -21,7 +21,7 @@ pub fn page_title(subject: &PageSubject) -> String {
     }
 }
 
-/// The question, in words.
+/// Returns the question in words.
 pub fn question_text(subject: &PageSubject) -> Vec<String> {
     let names = &subject.names;
     let active = subject.active_parameters.map_or_else(String::new, |n| format!(", {} active", significant_count(n)));
@@ -76,10 +76,10 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
     }
 }
 
-/// The note for values of a robust search.
+/// The words that follow a value of a robust search.
 const BAD_END: &str = "at the bad end of its step's 90 % interval";
 
-/// Limits of a study: key in the record's options, words and unit.
+/// The limits of a study: the key in the record's options, the words and the unit.
 const LIMITS: [(&str, &str, &str); 7] = [
     ("max_area_mm2", "area", "mm²"),
     ("max_power_w", "power under the heaviest load", "W"),
@@ -90,7 +90,7 @@ const LIMITS: [(&str, &str, &str); 7] = [
     ("min_hbm_gb_per_s", "least HBM bandwidth", "GB/s"),
 ];
 
-/// A limit, rounded to at most six digits.
+/// Returns a limit. If its text is longer than seven characters, it is rounded to five significant digits.
 fn shortened_limit(value: &str) -> String {
     match value.parse::<f64>() {
         Ok(number) if value.len() > 7 => format_significant(number, 5),
@@ -98,7 +98,7 @@ fn shortened_limit(value: &str) -> String {
     }
 }
 
-/// A count of parameters in words: `70.55 billion`.
+/// Formats a number of parameters: `70.55 billion`.
 fn significant_count(n: u64) -> String {
     match n as f64 {
         n if n >= 1e9 => format!("{} billion", format_significant(n / 1e9, 4)),
@@ -107,7 +107,7 @@ fn significant_count(n: u64) -> String {
     }
 }
 
-/// The answer in words.
+/// Returns the answer in words.
 pub fn answer_facts(subject: &PageSubject) -> Vec<String> {
     let Some(found) = &subject.found else {
         let why = subject.why.clone().unwrap_or_else(|| "nothing fits".to_owned());
@@ -123,7 +123,7 @@ pub fn answer_facts(subject: &PageSubject) -> Vec<String> {
     }
 }
 
-/// The figures of the answer.
+/// Returns the figures of the answer.
 pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
     let Some(found) = &subject.found else { return Vec::new() };
     let plan = &found.plan;
@@ -174,7 +174,7 @@ pub fn figure_facts(subject: &PageSubject) -> Vec<PageFact> {
     facts
 }
 
-/// The state of the proof.
+/// Returns the state of the proof in words.
 pub fn proof_text(subject: &PageSubject) -> Vec<String> {
     let Some(record) = search_record(subject) else { return Vec::new() };
     let c = &record.certificate;
@@ -201,7 +201,7 @@ pub fn proof_text(subject: &PageSubject) -> Vec<String> {
     std::iter::once(sentence).chain(c.why.clone()).chain(std::iter::once(model)).collect()
 }
 
-/// The counts behind the proof.
+/// Returns the counts behind the proof.
 pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
     let Some(record) = search_record(subject) else { return plan_counts_text(subject) };
     let c = &record.certificate;
@@ -231,7 +231,7 @@ pub fn certificate_facts(subject: &PageSubject) -> Vec<PageFact> {
     facts
 }
 
-/// The counts of plans in the answers of `plan` and `evaluate`.
+/// Returns the counts of plans in an answer of `plan` or `evaluate`.
 fn plan_counts_text(subject: &PageSubject) -> Vec<PageFact> {
     let Some(serde_json::Value::Object(counts)) = subject.said.get("counts") else { return Vec::new() };
     let number = |(key, value): (&String, &serde_json::Value)| {

@@ -1,4 +1,4 @@
-//! Figures of papers about inference: a study with an engine serves a batch of prompts on one device.
+//! Figures of papers about inference. A study that names an engine serves a batch of prompts on one device.
 
 use serving::beside::TechniqueFigures;
 use serving::best::ServingHardware;
@@ -14,9 +14,9 @@ pub(super) struct InferenceStudy<'a> {
     pub(super) chip: &'a Accelerator,
     pub(super) fabric: &'a Fabric,
     pub(super) engine: &'a ServingEngine,
-    /// The technique; `None` is the plain way.
+    /// The inference technique; `None` for plain serving.
     pub(super) technique: Option<&'a Technique>,
-    /// Prompts at once, and tokens of each and of its answer.
+    /// The number of prompts in the batch. The next fields are the tokens of one prompt and of its answer.
     pub(super) sequences: u64,
     pub(super) input: u64,
     pub(super) output: u64,
@@ -25,7 +25,7 @@ pub(super) struct InferenceStudy<'a> {
 impl InferenceStudy<'_> {
     const PLAN: ServingPlan = ServingPlan::of_one_device(ServingFormats::BF16);
 
-    /// Returns the tokens that the batch generates per second, from its prompts to its last tokens.
+    /// Returns the generated tokens over the time from the start of the prompts to the last tokens, per second.
     pub(super) fn generated_per_second(&self) -> Result<f64, String> {
         let rate = || {
             let technique = self.technique.map(|own| ContextTechnique::of_technique(own, self.model, self.input));
@@ -40,20 +40,20 @@ impl InferenceStudy<'_> {
         rate().map_err(|error: ServingError| error.to_string())
     }
 
-    /// Returns the bytes of weights, and of a prompt's keys and values at their peak.
+    /// Returns the bytes of the weights plus those of a prompt's keys and values at their peak.
     pub(super) fn prompt_peak(&self) -> Result<f64, String> {
         let peak = |figures: &TechniqueFigures| (figures.weights + figures.peak).as_f64();
         match self.technique {
             Some(technique) => Ok(peak(&self.figures(technique)?)),
             None => {
-                // A prompt of one chunk is merged with none.
+                // With a single chunk, the technique merges nothing. This gives the figures of plain serving.
                 let one: Technique = "homer".parse().map_err(|error: workloads::TechniqueError| error.to_string())?;
                 Ok(peak(&self.figures(&one.with_parameter("chunk", self.input as f64))?))
             }
         }
     }
 
-    /// Returns the bytes of stored memories.
+    /// Returns the bytes of the memories in storage.
     pub(super) fn stored(&self) -> Result<f64, String> {
         Ok(self.figures(self.technique.ok_or("no technique")?)?.stored)
     }

@@ -18,17 +18,17 @@ static REFERENCE: &str = include_str!("../../reference/techniques.toml");
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// An error of computing a figure.
+/// An error of computing a figure of a paper.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct PaperError {
-    /// The figure or the study.
+    /// The name of the figure, or of the file.
     pub place: String,
     /// The fault.
     pub why: String,
 }
 
-/// A figure of a paper.
+/// A published figure of a paper.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperFigure {
@@ -42,10 +42,10 @@ pub struct PaperFigure {
     pub study: String,
     /// The quantity of the study.
     pub quantity: StudyQuantity,
-    /// A study that the quantity is compared with. Then the figure is a relation of both.
+    /// Another study. If given, the figure is a relation of the quantity in both studies.
     #[serde(default)]
     pub against: Option<String>,
-    /// The relation to `against`.
+    /// The relation of the study's value to that of `against`.
     #[serde(default)]
     pub relation: FigureRelation,
     /// The paper's value; the lower end if it is a range.
@@ -58,33 +58,33 @@ pub struct PaperFigure {
     /// Tolerance in percent of the published value.
     #[serde(default)]
     pub tolerance_percent: Option<f64>,
-    /// Tolerance in units; for a percentage in percentage points.
+    /// Tolerance in units of the figure; for a percentage in percentage points.
     #[serde(default)]
     pub tolerance_points: Option<f64>,
-    /// The reason of the tolerance, and known causes of the error.
+    /// The reason for the tolerance, and the known causes of the error.
     pub why: String,
     /// The publication.
     pub source: String,
-    /// True if something was chosen after seeing the figure.
+    /// True if a choice was made after seeing the figure.
     #[serde(default)]
     pub fitted: bool,
-    /// True if the figure is not reproduced.
+    /// True if the figure is known not to be reproduced.
     #[serde(default)]
     pub missed: bool,
 }
 
-/// How a figure relates the values of two studies.
+/// The relation of the values of two studies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FigureRelation {
-    /// Reduction of the first against the second, in percent of the second.
+    /// Reduction of the first value against the second, in percent of the second.
     #[default]
     Cut,
-    /// The first over the second.
+    /// The first value over the second.
     Ratio,
-    /// The second over the first.
+    /// The second value over the first.
     Factor,
-    /// Increase of the first over the second, in percent of the second.
+    /// Increase of the first value over the second, in percent of the second.
     Gain,
 }
 
@@ -109,38 +109,38 @@ pub(crate) struct PaperFile {
     figures: Vec<PaperFigure>,
 }
 
-/// A paper's system: what claims about it leave out.
+/// A paper's system, with the settings that claims about it omit.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PaperSystem {
     /// The study whose settings hold unless a claim says otherwise.
     pub(crate) base: String,
-    /// Its techniques.
+    /// Its memory techniques.
     pub(crate) techniques: Vec<String>,
-    /// True if the techniques recompute layers themselves.
+    /// True if the techniques themselves recompute layers.
     #[serde(default)]
     pub(crate) recomputes: bool,
-    /// The family of the models that its papers name by size.
+    /// The family of models that its papers name only by size.
     #[serde(default)]
     pub(crate) family: Option<String>,
-    /// Words of its papers that change nothing.
+    /// Words in its papers that change nothing.
     #[serde(default)]
     pub(crate) words: Vec<String>,
-    /// True if a named optimizer is a method of its own.
+    /// True if a named optimizer replaces the system's techniques.
     #[serde(default)]
     pub(crate) replaces_optimizer: bool,
-    /// Studies in place of `base`, by the model's size in lower case.
+    /// Studies that replace `base` for some models. The key is the model's size (else its name) in lower case.
     #[serde(default)]
     pub(crate) sizes: BTreeMap<String, String>,
-    /// Why a training plan cannot use it.
+    /// The reason why a training plan cannot use the system.
     #[serde(default)]
     pub(crate) refused: Option<String>,
 }
 
-/// A published figure beside the computed one.
+/// A published figure beside the computed value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReproducedFigure {
-    /// Its name.
+    /// The name of the figure.
     pub id: String,
     /// The paper's system.
     pub system: String,
@@ -157,29 +157,29 @@ pub struct ReproducedFigure {
     pub predicted: f64,
     /// The unit of both values.
     pub unit: String,
-    /// Error in percent of the published value.
+    /// Error in percent of the published value; 0 inside a published range.
     pub error_pct: f64,
-    /// Error in units, if the tolerance is in units; for a percentage in percentage points. `None` if the tolerance is
-    /// relative.
+    /// Error in units of the figure, if the tolerance is in units; for a percentage in percentage points. `None` if the
+    /// tolerance is relative.
     pub error_points: Option<f64>,
     /// The tolerance: percent of the published value, or units (`points` for a percentage).
     pub tolerance: String,
     /// True if the error is within the tolerance.
     pub within: bool,
-    /// True if something was chosen after seeing the figure.
+    /// True if a choice was made after seeing the figure.
     pub fitted: bool,
     /// True if the figure is known not to be reproduced.
     pub missed: bool,
-    /// The reason of the tolerance.
+    /// The reason for the tolerance, and the known causes of the error.
     pub why: String,
     /// The publication.
     pub source: String,
 }
 
-/// Computes all figures of the reference.
+/// Computes all figures of the reference file.
 ///
 /// # Errors
-/// A study that cannot be run; this is a fault of the reference.
+/// A reference file or a study that cannot be read or run; this is a fault of the reference.
 pub fn reproduce_figures() -> Result<Vec<ReproducedFigure>, PaperError> {
     let file = read_reference()?;
     file.figures.iter().map(|figure| reproduce_figure(figure, &file.studies)).collect()
@@ -242,7 +242,7 @@ fn reproduce_figure(
         source: figure.source.clone(),
     })
 }
-/// The name of a unit's own steps. For a percentage they are points, not percent.
+/// Returns the unit of a difference between two values. For a percentage these are points, not percent.
 #[must_use]
 pub fn unit_of_points(unit: &str) -> &str {
     if unit == "%" { "points" } else { unit }

@@ -1,5 +1,5 @@
-//! Runs the study of a figure: a model, hardware, software, a plan and memory techniques. Reads the quantities of the
-//! run.
+//! Runs the study of a figure (a model, hardware, software, a plan and memory techniques), and reads quantities from
+//! the run.
 
 use super::inference::InferenceStudy;
 use include_dir::{Dir, include_dir};
@@ -17,17 +17,17 @@ use workloads::footprint::{Optimizer, Precision};
 use workloads::training::Attention;
 use workloads::{ActivationPolicy, Batch, Layout, Model, SegmentKind, Technique, Techniques, ZeroStage};
 
-/// Model, chip and stack of a study that names none.
+/// The model, chip and stack of a study that does not name them.
 const MODEL: &str = "llama2-7b";
 const CHIP: &str = "a100_80gb_sxm";
 const STACK: &str = "huggingface";
 
-/// Bytes of storage behind a device whose study gives a rate: no study is limited by it.
+/// Bytes of storage per device, if a study gives only the rate of the storage. They are enough for every study.
 const STORAGE: u64 = 1 << 47;
 
 static MODELS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/reference/techniques");
 
-/// The quantity of a study that a figure gives.
+/// The quantity of a run that a figure states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StudyQuantity {
@@ -35,49 +35,51 @@ pub enum StudyQuantity {
     Weights,
     /// Bytes of gradients.
     Gradients,
-    /// Bytes of master weights and states.
+    /// Bytes of master weights and optimizer states.
     States,
-    /// Bytes of the kept activations and of the loss, at the loss.
+    /// Bytes of kept activations and of the loss, at the time of the loss.
     ActivationsAtLoss,
     /// Peak of the live bytes.
     Peak,
-    /// The peak minus weights, master weights and states.
+    /// The peak, less weights, master weights and optimizer states, in bytes.
     BesideWeightsAndStates,
-    /// Bytes of the head alone in the forward pass: input, logits, weights and their gradient.
+    /// Bytes of the output head alone in the forward pass: input, logits, weights and the weights' gradient.
     HeadForward,
-    /// The same in both passes, with the input's gradient.
+    /// Bytes of the output head alone in both passes. They also include the input's gradient.
     Head,
     /// The longest sequence that fits, in thousands of tokens.
     Longest,
-    /// The longest sequence relative to that with only the inputs of layers kept.
+    /// The longest sequence, over the longest one if only the inputs of layers are kept.
     LongestOverRecompute,
-    /// The longest sequence relative to that without techniques.
+    /// The longest sequence, over the longest one without techniques.
     LongestOverPlain,
-    /// Activations kept by all layers on all devices, without statistics.
+    /// Bytes of activations that all layers on all devices keep, without statistics.
     ActivationsOfAllDevices,
-    /// Necessary operations over the chips' peak, in percent.
+    /// Model FLOPs utilisation in percent.
     Mfu,
-    /// 1 if it fits, otherwise 0.
+    /// 1 if the plan fits, otherwise 0.
     Fits,
-    /// Reduction of activations and transients at the peak against no techniques, in percent.
+    /// Reduction of activations, logits and transients at the peak, in percent of those without techniques.
     ActivationCut,
-    /// Kept inputs of products, without the attention's output projection, in percent of those without techniques.
+    /// Kept inputs of matrix products, except the attention's output projection, in percent of those without
+    /// techniques.
     InputsLeft,
-    /// Bytes kept by a layer per token and element of the residual stream.
+    /// Bytes that a layer keeps, per token and element of the residual stream.
     BytesPerSbh,
-    /// Bytes of weights, master weights and states.
+    /// Bytes of weights, master weights and optimizer states.
     WeightsAndStates,
-    /// Bytes of weights, gradients, master weights, states, activations and the loss, summed as in tables.
+    /// Bytes of weights, gradients, master weights, optimizer states, activations and the loss, summed as in the
+    /// papers' tables.
     Sum,
-    /// Temporary bytes of the update.
+    /// Bytes of temporary tensors in the optimizer's update.
     UpdateTemporaries,
-    /// The result of attention, in percent of the kept tensors of a layer that have gradients.
+    /// Size of attention's result, in percent of all kept tensors of a layer that have gradients.
     AttentionShare,
-    /// Largest micro-batch that fits.
+    /// The largest micro-batch that fits, in sequences.
     LargestMicroBatch,
-    /// Bytes of the inputs of products that all layers keep, without the attention's output projection.
+    /// Bytes of the inputs of matrix products that all layers keep, except the attention's output projection.
     LinearInputs,
-    /// Activations, logits and transients at the peak.
+    /// Bytes of activations, logits and transients at the peak.
     PeakActivations,
     /// Seconds of a step.
     StepSeconds,
@@ -85,26 +87,26 @@ pub enum StudyQuantity {
     TokensPerSecond,
     /// Sequences per second over all devices.
     SequencesPerSecond,
-    /// Necessary operations per second and device, in 10^12.
+    /// Necessary FLOPs per second and device, in TFLOP/s.
     TeraflopsPerDevice,
-    /// Memory of a device that programs may use.
+    /// Bytes of a device that programs may use.
     UsableMemory,
-    /// Bytes of data that training only reads, in host memory and storage.
+    /// Bytes of read-only data, in host memory and storage.
     ReadOnly,
-    /// The value of the study's `parameter` of its first technique.
+    /// The value of the parameter that the study names, in its first technique.
     Parameter,
-    /// Bytes that one product's input takes per token: of the study's `operator`.
+    /// Bytes per token of the input of one matrix product, which the study names as `operator`.
     BytesPerToken,
-    /// Bytes of weights, and of a prompt's keys and values at their peak, in inference.
+    /// Inference: bytes of the weights plus those of a prompt's keys and values at their peak.
     PromptPeak,
-    /// Bytes of memories in storage, in inference.
+    /// Inference: bytes of memories in storage.
     Stored,
-    /// Tokens that a batch generates per second, from its prompts to its last tokens, in inference.
+    /// Inference: tokens that a batch generates per second, from the start of its prompts to its last tokens.
     GeneratedPerSecond,
 }
 
 impl StudyQuantity {
-    /// Returns whether a quantity depends on the model's parameters only.
+    /// True if the quantity depends only on the model's parameters.
     pub(crate) fn is_of_parameters(self) -> bool {
         matches!(
             self,
@@ -113,13 +115,13 @@ impl StudyQuantity {
     }
 }
 
-/// A study: values that replace those of its base study.
+/// A study. Its values replace those of its base study.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PaperStudy {
     pub(crate) base: Option<String>,
     pub(crate) model: Option<String>,
-    /// A model without a file.
+    /// A model that has no file.
     #[serde(skip)]
     pub(crate) own_model: Option<Model>,
     pub(crate) chip: Option<String>,
@@ -141,16 +143,16 @@ pub(crate) struct PaperStudy {
     pub(crate) pipeline: Option<u32>,
     pub(crate) virtual_stages: Option<u32>,
     pub(crate) zero: Option<u8>,
-    /// Micro-batches of a step and replica; without it they follow from the global batch.
+    /// Micro-batches per step and replica. Without it, they follow from the global batch.
     pub(crate) accumulate: Option<u64>,
     pub(crate) nvme_gb_per_s: Option<f64>,
-    /// A serving engine: the study is one of inference.
+    /// A serving engine. If given, the study is one of inference.
     pub(crate) engine: Option<String>,
-    /// Tokens of an answer.
+    /// Tokens of an answer, in inference.
     pub(crate) output: Option<u64>,
-    /// The parameter of the first technique whose value is read.
+    /// The parameter of the first technique to read the value of.
     pub(crate) parameter: Option<String>,
-    /// The operator of a layer whose product's input is counted.
+    /// The operator of a layer to count the input of.
     pub(crate) operator: Option<String>,
     pub(crate) techniques: Option<Vec<String>>,
 }
@@ -162,21 +164,21 @@ pub(crate) struct PreparedPaperStudy {
     stack: SoftwareStack,
     plan: TrainingPlan,
     techniques: Techniques,
-    /// The engine, and tokens of an answer.
+    /// In inference: the engine, and the tokens of an answer.
     inference: Option<(ServingEngine, u64)>,
     parameter: Option<String>,
     operator: Option<String>,
 }
 
 impl PaperStudy {
-    /// Fills in the values of the base studies.
+    /// Returns the study with the values of its base studies filled in.
     pub(crate) fn resolve_bases(&self, studies: &BTreeMap<String, Self>) -> Self {
         let Some(base) = self.base.as_ref().and_then(|name| studies.get(name)) else { return self.clone() };
         let base = base.resolve_bases(studies);
         let own = self.clone();
         Self {
             base: None,
-            // A model given in the study replaces a named one of the base, and vice versa.
+            // A model of the study without a file replaces a named one of the base, and vice versa.
             own_model: own.own_model.or(if own.model.is_some() { None } else { base.own_model }),
             model: own.model.or(base.model),
             chip: own.chip.or(base.chip),
@@ -207,7 +209,7 @@ impl PaperStudy {
         }
     }
 
-    /// Returns the setting in words: model, chips, degrees, batch, formats, optimizer, recomputation, techniques.
+    /// Describes the setting: model, chips, degrees, batch, formats, optimizer, recomputation, techniques.
     pub(crate) fn describe_setting(&self) -> String {
         let model = self.own_model.as_ref().map_or(self.model.as_deref().unwrap_or(MODEL), |model| &model.name);
         let model = model.rsplit('/').next().unwrap_or(model).trim_end_matches(".json");
@@ -322,7 +324,7 @@ fn training_precision(name: Option<&str>) -> Result<Precision, String> {
     }
 }
 
-/// A built-in model, or one of the models beside the reference.
+/// Returns a built-in model, or one of the models in the directory of the reference (`techniques/...`).
 pub(crate) fn named_model(name: &str) -> Result<Model, String> {
     let Some(file) = name.strip_prefix("techniques/") else { return Model::load(name).map_err(|e| e.to_string()) };
     let text = MODELS.get_file(file).and_then(|f| f.contents_utf8()).ok_or_else(|| format!("no model {name}"))?;
@@ -380,7 +382,7 @@ impl PreparedPaperStudy {
         let trial = setting.try_best_fractions(&self.techniques).map_err(words)?;
         let fullest = trial.memory.stages.iter().max_by_key(|s| s.bytes_needed()).ok_or("no stage")?;
         let class = |class: MemoryClass| fullest.class_bytes(class).as_f64();
-        // The papers count master weights among the states.
+        // The papers count master weights among the optimizer states.
         let states = class(MemoryClass::MasterWeights) + class(MemoryClass::OptimizerStates);
         Ok(match quantity {
             StudyQuantity::Weights => class(MemoryClass::Weights),
@@ -417,7 +419,7 @@ impl PreparedPaperStudy {
             }
             StudyQuantity::UpdateTemporaries => {
                 let parameters = class(MemoryClass::Weights) / self.plan.precision.operand.bytes() as f64;
-                // Adam's foreach copies a state.
+                // Adam's foreach implementation copies a state.
                 let adam = self.plan.optimizer == Optimizer::Adam;
                 let state = if adam { self.plan.precision.state_type().bytes() as f64 } else { 0.0 };
                 let memory = &self.stack.memory;
@@ -456,7 +458,7 @@ impl PreparedPaperStudy {
         values.get(key).copied().ok_or_else(|| format!("no parameter {key}"))
     }
 
-    /// Bytes per token that the gradient of one product's weights reads.
+    /// Returns the bytes per token of the tensors from which one product's weight gradient is computed.
     fn input_bytes_per_token(&self) -> Result<f64, String> {
         let name = self.operator.as_deref().ok_or("no operator")?;
         let graph = self.graph(&self.techniques)?;
@@ -469,14 +471,14 @@ impl PreparedPaperStudy {
         Ok(read.iter().map(|t| layer.tensors[t.index()].bytes).sum::<Bytes>().as_f64() / tokens as f64)
     }
 
-    /// Necessary operations over the peak of all devices.
+    /// Returns the model FLOPs utilisation in percent.
     fn mfu(&self, trial: &TechniqueTrial) -> f64 {
         let peak = self.chip.peak_flops(self.plan.precision.operand).map_or(0.0, |peak| peak.0)
             * self.plan.layout.device_count() as f64;
         self.necessary_flops_per_second(trial) / peak.max(1.0) * 100.0
     }
 
-    /// Necessary operations per second of all devices.
+    /// Returns the necessary FLOPs per second over all devices.
     fn necessary_flops_per_second(&self, trial: &TechniqueTrial) -> f64 {
         let batch = &self.plan.batch;
         let flops =
@@ -489,8 +491,8 @@ impl PreparedPaperStudy {
         lower_plan(&self.model, &plan, &self.stack).map_err(|e| e.to_string())
     }
 
-    /// All gradients of one device without parallelism, even if they are not live at the peak. The largest gradient if
-    /// each is consumed immediately.
+    /// Returns the bytes of all gradients without parallelism, even if they are not live at the peak. For segments
+    /// whose gradients are consumed at once, the largest gradient counts instead.
     fn gradient_bytes(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let (mut sum, mut largest) = (0, 0);
@@ -511,13 +513,13 @@ impl PreparedPaperStudy {
         Ok((sum + largest) as f64)
     }
 
-    /// Activations kept by all layers, and the loss.
+    /// Returns the bytes of the activations that all layers keep, and of the logits.
     fn activations_at_loss(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let logits = self.logits_bytes(&self.techniques)?;
         Ok(trial.layer[0].as_f64() * self.model.layers as f64 + logits)
     }
 
-    /// Bytes of the live logits.
+    /// Returns the bytes of the live logits.
     fn logits_bytes(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let head = &graph.segment(SegmentKind::Head).ok_or("no head")?.graph;
@@ -527,7 +529,8 @@ impl PreparedPaperStudy {
         Ok(count * self.stack.memory.bytes_per_logit / slices as f64)
     }
 
-    /// The head alone: logits and input; with both passes also the input's gradient, the weights and their gradient.
+    /// Returns the bytes of the output head alone: logits, input, weights and the weights' gradient. `both` adds the
+    /// input's gradient.
     fn head_bytes(&self, both: bool) -> Result<f64, String> {
         let batch = &self.plan.batch;
         let operand = self.plan.precision.operand.bytes();
@@ -537,7 +540,7 @@ impl PreparedPaperStudy {
         Ok(self.logits_bytes(&self.techniques)? + input * if both { 2.0 } else { 1.0 } + weights)
     }
 
-    /// Bytes that all layers keep of tensors with gradients.
+    /// Returns the bytes of those tensors with gradients that all layers keep.
     fn kept_bytes_with_gradients(&self, trial: &TechniqueTrial) -> Result<f64, String> {
         let graph = self.graph(&trial.techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
@@ -547,7 +550,7 @@ impl PreparedPaperStudy {
         Ok(wide.map(|t| t.bytes).sum::<Bytes>().as_f64() * self.model.layers as f64)
     }
 
-    /// The result of attention relative to all kept tensors with gradients of a layer, in percent.
+    /// Returns the size of attention's result, in percent of all kept tensors of a layer that have gradients.
     fn attention_share_percent(&self) -> Result<f64, String> {
         let graph = self.graph(Techniques::none())?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
@@ -559,8 +562,8 @@ impl PreparedPaperStudy {
         Ok(result.as_f64() / wide.map(|t| t.bytes).sum::<Bytes>().as_f64().max(1.0) * 100.0)
     }
 
-    /// Bytes that the gradients of products' weights read in a layer, each tensor once, without the attention's output
-    /// projection.
+    /// Returns the bytes of the tensors from which a layer's weight gradients are computed, each tensor once. Norms and
+    /// the attention's output projection are left out.
     fn weight_gradient_inputs(&self, techniques: &Techniques) -> Result<f64, String> {
         let graph = self.graph(techniques)?;
         let layer = &graph.segment(SegmentKind::Layer).ok_or("no layer")?.graph;
@@ -573,7 +576,7 @@ impl PreparedPaperStudy {
     }
 }
 
-/// Activations, logits and transients of the fullest stage at its peak.
+/// Returns the largest sum of activations, logits and transients of any stage at its peak, in bytes.
 fn peak_activations(trial: &TechniqueTrial) -> f64 {
     let classes = [MemoryClass::Activations, MemoryClass::Transient, MemoryClass::Logits];
     let of = |s: &StageMemory| classes.map(|class| s.class_bytes(class)).into_iter().sum::<Bytes>().as_f64();

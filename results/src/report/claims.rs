@@ -4,7 +4,7 @@ use crate::papers::{ClaimReport, PredictedClaim};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_heading};
 use std::collections::BTreeMap;
 
-/// The claims with their predictions, the errors by paper, and the reasons of missing predictions.
+/// Returns the claims with their predictions, the errors by system, and the reasons for missing predictions and errors.
 #[must_use]
 pub fn claims_report(report: &ClaimReport) -> String {
     let mut table = TextTable::new(["system", "claimed", "predicted", "unit", "|error|", "metric", "model", "setting"]);
@@ -46,7 +46,7 @@ pub fn claims_report(report: &ClaimReport) -> String {
     text
 }
 
-/// Per system: the number of predicted claims and their errors.
+/// Returns a table of the systems, with the number of their claims, of the predicted ones, and their errors.
 fn errors_by_system(claims: &[PredictedClaim]) -> String {
     let mut systems: BTreeMap<&str, (usize, usize, Vec<f64>)> = BTreeMap::new();
     for claim in claims {

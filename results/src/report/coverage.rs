@@ -3,7 +3,7 @@
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count};
 use measured::evidence::{IntervalCoverage, RatioCoverage};
 
-/// The coverage as text.
+/// Returns the coverage of prediction intervals as text.
 #[must_use]
 pub fn coverage_report(found: &[IntervalCoverage]) -> String {
     let head =
@@ -26,7 +26,7 @@ pub fn coverage_report(found: &[IntervalCoverage]) -> String {
     table.render() + &fold_line(note)
 }
 
-/// The coverage of intervals of ratios as text.
+/// Returns the coverage of intervals of ratios as text.
 #[must_use]
 pub fn ratio_coverage_report(found: &[RatioCoverage]) -> String {
     let head = [

@@ -1,4 +1,4 @@
-//! One plan of one job as text. The kernels come first, if requested; the summary ends the report.
+//! The evaluation of a job as text. The kernels come first, if requested; the summary ends the report.
 
 use super::plan::{describe_parameters, kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use super::run::time_shares_text;
@@ -11,19 +11,19 @@ use crate::text::{
 };
 use sim::units::{Bytes, Seconds};
 
-/// Number of kernels in the summary.
+/// The number of kernels in the summary.
 const NAMED: usize = 10;
 
-/// The kernels that the report lists.
+/// The kernels that a report lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelDetailLevel {
-    /// Only the kernels that take most of the step.
+    /// Only the kernels that take most of the step's time.
     Longest,
-    /// All kernels of the slowest stage's passes as well.
+    /// Also all kernels in the passes of the slowest stage.
     All,
 }
 
-/// The whole report of an evaluation.
+/// Returns the whole report of an evaluation.
 #[must_use]
 pub fn evaluation_report(answer: &EvaluateAnswer, kernels: KernelDetailLevel) -> String {
     let mut text = job_text(&answer.job);
@@ -76,7 +76,7 @@ fn job_text(job: &JobRecord) -> String {
     ])
 }
 
-/// The figures of the plan, with explanations.
+/// Returns the figures of the plan, with explanations.
 fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
     let mut text = format_heading("Kernels that take most of the step");
     text.push_str(&longest_kernels(result));
@@ -112,7 +112,7 @@ fn step_text(answer: &EvaluateAnswer, result: &StepRecord) -> String {
     text
 }
 
-/// The mean power. A value that no chip of this kind can draw is marked as an error of the model.
+/// Returns the mean power. If it is above the maker's limit, the text says that the model overestimates energy.
 fn mean_power_text(answer: &EvaluateAnswer, energy: &EnergyRecord) -> String {
     let mean = energy.mean_power_per_device_w;
     let over = answer.job.chip.tdp_w.filter(|tdp| mean > *tdp).map_or_else(String::new, |tdp| {
@@ -137,7 +137,7 @@ fn energy_text(energy: &EnergyRecord) -> String {
     )
 }
 
-/// The kernels that take most time in the passes of the slowest stage, summed over their runs.
+/// Returns a table of the kernels that take most time in the passes of the slowest stage, each with all its executions.
 fn longest_kernels(result: &StepRecord) -> String {
     let mut all: Vec<(f64, &PassRecord, &KernelRecord)> = result
         .passes
@@ -175,7 +175,7 @@ fn longest_kernels(result: &StepRecord) -> String {
     text
 }
 
-/// All kernels of the slowest stage's passes.
+/// Returns tables of all kernels in the passes of the slowest stage.
 fn kernel_tables(result: &StepRecord) -> String {
     let title = match result.stages.len() {
         1 => "Kernels".to_owned(),

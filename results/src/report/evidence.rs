@@ -1,11 +1,11 @@
-//! The confidence in plans, as text.
+//! The evidence for plans, as text.
 
 use crate::answer::evidence::EvidenceRecord;
 use crate::answer::plan::PlanRow;
 use crate::text::{fold_line, format_fields, format_heading, format_seconds};
 use sim::units::Seconds;
 
-/// The intervals of a plan's step and peak and their grounds, as lines of a summary.
+/// Returns lines for a summary: the intervals of a plan's step and peak, the probability that it fits, and the grounds.
 pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     let Some(evidence) = &row.evidence else { return Vec::new() };
     let EvidenceRecord { step_interval_s: [low, high], peak_interval_gib: [least, most], .. } = *evidence;
@@ -30,14 +30,15 @@ pub(super) fn plan_evidence(row: &PlanRow) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// A chance in whole percent, from 99 % on in hundredths, rounded down: `89 %` is less than 90 %.
+/// Formats a probability, rounded down: in whole percent below 99 %, else in hundredths of a percent. `89 %` therefore
+/// means less than 90 %.
 #[must_use]
 pub fn format_chance(chance: f64) -> String {
     let down = |parts: f64| (chance * 100.0 * parts + 1e-6).floor() / parts;
     if chance < 0.99 { format!("{:.0} %", down(1.0)) } else { format!("{} %", down(100.0)) }
 }
 
-/// The confidence in the first plan, and the plans that are too close to call.
+/// Returns the evidence for the first plan, and the number of plans that are too close to call.
 pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     let Some((first, others)) = rows.split_first() else { return String::new() };
     let Some(evidence) = &first.evidence else { return String::new() };
@@ -56,7 +57,7 @@ pub(super) fn plans_evidence(rows: &[PlanRow]) -> String {
     text
 }
 
-/// The upper end of the interval of the ratio of two plans' steps, measured over predicted.
+/// Returns the upper end of the 90 % interval of the ratio of two plans' steps, measured over predicted.
 fn ratio_high(first: &EvidenceRecord, other: Option<&EvidenceRecord>) -> f64 {
     other.and_then(|other| first.ratio_interval(other)).map_or(first.plan_lead, |[_, high]| high)
 }

@@ -1,4 +1,4 @@
-//! Errors in sample and held out, side by side.
+//! Errors in sample and held out, side by side, as text.
 
 use crate::text::{ColumnAlign, TextTable, format_count};
 use measured::evidence::{AloneCoverage, AloneResiduals, HoldOutScheme, RunsAlone};
@@ -7,8 +7,9 @@ use measured::validate::held_out::{AloneResidual, FewRunsFit, HeldOutModel, RunR
 use measured::validate::score_rankings;
 use std::collections::BTreeMap;
 
-/// A line per data set and quantity: mean absolute errors in percent, in sample and with each kind of fold held out. It
-/// also has the quality of the order of comparable plans (Spearman), in sample and with models held out.
+/// Returns one line per data set and quantity: mean absolute errors in percent, in sample and with each kind of fold
+/// held out. Each line also has the rank correlation (Spearman) of comparable plans, in sample and with models held
+/// out.
 #[must_use]
 pub fn held_out_report(residuals: &[RunResidual]) -> String {
     let mut sets: BTreeMap<(&str, &str), Vec<&RunResidual>> = BTreeMap::new();
@@ -49,7 +50,8 @@ fn percent_cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
 }
 
-/// The mean absolute error of the rows that have one, in percent of the measured value.
+/// Returns the mean absolute error of those rows that have one, in percent of the measured value. `None` if none has
+/// one.
 fn mean_absolute_error(rows: &[&RunResidual], error: impl Fn(&RunResidual) -> Option<f64>) -> Option<f64> {
     let errors: Vec<f64> = rows.iter().filter_map(|r| error(r)).map(|e| ((-e).exp() - 1.0).abs() * 100.0).collect();
     (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
@@ -76,7 +78,7 @@ fn order_error(rows: &[&RunResidual], error: impl Fn(&RunResidual) -> Option<f64
         .map_or_else(|| "-".into(), |ranking| format!("{:.3}", ranking.spearman))
 }
 
-/// A line per data set: the errors of a stack that was fitted to a few rows.
+/// Returns one line per data set: the errors of a stack that was fitted to a few rows.
 #[must_use]
 pub fn few_runs_report(found: &[FewRunsFit]) -> String {
     let mut table =
@@ -94,8 +96,8 @@ pub fn few_runs_report(found: &[FewRunsFit]) -> String {
     table.render()
 }
 
-/// A line per engine and model: mean absolute errors in percent, in sample and with the model held out of the engine's
-/// fit.
+/// Returns one line per engine and model: mean absolute errors in percent, in sample and with the model held out of the
+/// engine's fit.
 #[must_use]
 pub fn held_out_models_report(found: &[HeldOutModel]) -> String {
     let head = ["engine", "model", "rows", "tpot_ms MAPE %", "held out", "ttft_ms MAPE %", "held out"];
@@ -108,8 +110,8 @@ pub fn held_out_models_report(found: &[HeldOutModel]) -> String {
     table.render()
 }
 
-/// A line per group of rows: mean absolute errors in percent and the coverage of intervals. Errors are in sample and
-/// with each kind of rows held out.
+/// Returns one line per group of rows: mean absolute errors in percent, in sample and with each kind of rows held out.
+/// A table of the coverage of intervals follows.
 #[must_use]
 pub fn alone_report(residuals: &[AloneResidual]) -> String {
     let mut groups: BTreeMap<&str, Vec<&AloneResidual>> = BTreeMap::new();
@@ -135,7 +137,7 @@ pub fn alone_report(residuals: &[AloneResidual]) -> String {
     format!("{}{words}\n{}", table.render(), coverage_of_alone(&coverage))
 }
 
-/// The coverage of the 90 % intervals of kernels and collectives.
+/// Returns the coverage of the 90 % intervals of kernels and collectives, as text.
 #[must_use]
 pub fn coverage_of_alone(found: &[AloneCoverage]) -> String {
     let mut table = TextTable::new(["data set", "of", "held out", "rows", "covered %", "median width %"]);

@@ -1,4 +1,4 @@
-//! Reports for people, built from [`crate::text`]. The functions are pure: nothing here prints.
+//! Reports for people, built with [`crate::text`]. The functions return texts; nothing here prints.
 
 mod claims;
 mod coverage;

@@ -1,15 +1,15 @@
-//! Published figures beside computed ones, as text.
+//! Published figures of papers beside computed ones, as text.
 
 use crate::papers::{ReproducedFigure, unit_of_points};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_heading, format_significant};
 
-/// The published value, or its range.
+/// Returns the published value or range.
 fn published_text(figure: &ReproducedFigure) -> String {
     let low = format_significant(figure.published, 4);
     figure.published_to.map_or(low.clone(), |high| format!("{low} to {}", format_significant(high, 4)))
 }
 
-/// The table, with reasons for the figures that are missed.
+/// Returns the table of figures, their settings, and the reasons for those that miss their tolerance.
 #[must_use]
 pub fn papers_report(figures: &[ReproducedFigure]) -> String {
     let mut table = TextTable::new(["figure", "what", "published", "predicted", "unit", "error", "allowed", "verdict"])

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use workloads::training::ContextMethod;
 
-/// The whole report.
+/// Returns the whole report of a plan search.
 #[must_use]
 pub fn plan_report(answer: &PlannedAnswer) -> String {
-    // A dense model's name says its size; that of one with experts may say either count.
+    // The name of a dense model tells its size. The name of a model with experts may tell either count.
     let counts = match (answer.parameters, answer.active_parameters) {
         (Some(all), Some(active)) => format!(" ({})", describe_parameters(all, Some(active))),
         _ => String::new(),
@@ -92,7 +92,7 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// The lines about a whole training.
+/// Returns the lines about a whole training.
 fn whole_training_fields(training: &WholeTraining) -> Vec<(&'static str, String)> {
     let short = |value: f64| format_significant(value, 3);
     let interval = training
@@ -108,12 +108,12 @@ fn whole_training_fields(training: &WholeTraining) -> Vec<(&'static str, String)
     lines
 }
 
-/// The note for schedules whose memory in flight depends on the times of passes.
+/// The note for schedules whose number of activations in flight depends on the times of passes.
 const V_MEMORY: &str = "In a V these are the activations of as many passes as a stage may have in flight, which \
     not every stage reaches: plans are\n\
     taken to fit by them, and what each stage holds at most is in the last column below.\n";
 
-/// How the plans of the space were decided, and the resulting proof.
+/// Returns how many plans were decided in which way, and the resulting proof.
 fn search_text(answer: &PlannedAnswer) -> String {
     let c = &answer.counts;
     let mut lines = vec![
@@ -145,7 +145,7 @@ fn search_text(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// The proof for the first plan.
+/// Returns the proof for the first plan, in words.
 fn proof_text(answer: &PlannedAnswer) -> String {
     if let Some(stopped) = &answer.stopped {
         let best = answer.plans.iter().map(|row| row.step_s).reduce(f64::min);
@@ -193,7 +193,7 @@ fn proof_text(answer: &PlannedAnswer) -> String {
     text
 }
 
-/// Which plans are not faster than the first.
+/// States that no plan is faster than the first, with an exception for a discouraged plan that is.
 fn first_place_text(rows: &[PlanRow]) -> String {
     let (Some(first), Some(faster)) = (rows.first(), faster_discouraged(rows)) else {
         return "no plan of the space is faster than the first".to_owned();
@@ -205,7 +205,7 @@ fn first_place_text(rows: &[PlanRow]) -> String {
     )
 }
 
-/// The letters of the table.
+/// The legend of the table of plans.
 const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Ulysses), expert-parallel devices; v: \
     model chunks per stage.\n\
     alike: unlisted plans with the same t, p, d, c, e and similar time and memory; they differ in v, layers, ranks or \
@@ -215,7 +215,7 @@ const LEGEND: &str = "t, p, d, c, e: tensor-, pipeline-, data-, context- (u: Uly
     MFU counts the unmasked half of causal scores, and no recomputation.\n\
     fits: the chance that the peak fits the memory (--fit).\n";
 
-/// The columns of the table of plans.
+/// The heads of the table of plans.
 const PLAN_COLUMNS: [&str; 22] = [
     "#",
     "t",
@@ -241,7 +241,7 @@ const PLAN_COLUMNS: [&str; 22] = [
     "discouraged",
 ];
 
-/// Columns that a narrow screen keeps longest.
+/// The columns that a narrow screen keeps longest.
 const KEPT: [&str; 16] = [
     "t",
     "p",
@@ -261,12 +261,12 @@ const KEPT: [&str; 16] = [
     "discouraged",
 ];
 
-/// The place of the fastest listed plan that the software's framework can run.
+/// Finds the fastest listed plan that the software's framework can run; returns its index. `None` if it can run none.
 fn place_of_runnable(rows: &[PlanRow]) -> Option<usize> {
     rows.iter().position(|row| row.cannot_run.is_none())
 }
 
-/// Names the fastest listed plan that the software's framework can run, unless it is the first.
+/// Names the fastest listed plan that the software's framework can run. Empty if that is the first plan.
 fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     let Some(first) = rows.first().filter(|row| row.cannot_run.is_some()) else { return String::new() };
     let Some(place) = place_of_runnable(rows) else { return fold_line("It can run none of these.") };
@@ -281,7 +281,7 @@ fn fastest_runnable_text(rows: &[PlanRow]) -> String {
     ))
 }
 
-/// The reasons why the software's framework cannot run some plans, each once.
+/// Lists the reasons why the software's framework cannot run some plans, each reason once with its plans.
 fn cannot_run_text(rows: &[PlanRow]) -> String {
     let reasons = numbers_by_reason(rows, |row| row.cannot_run.as_deref());
     let text = |(why, numbers): (&str, Vec<String>)| {
@@ -290,7 +290,7 @@ fn cannot_run_text(rows: &[PlanRow]) -> String {
     reasons.into_iter().map(text).collect()
 }
 
-/// The reasons why the software's framework discourages some plans, each once.
+/// Lists the reasons why the software's framework discourages some plans, each reason once with its plans.
 fn discouraged_text(rows: &[PlanRow]) -> String {
     let reasons = numbers_by_reason(rows, |row| row.discouraged.as_deref());
     let text = |(why, numbers): (&str, Vec<String>)| {
@@ -299,19 +299,19 @@ fn discouraged_text(rows: &[PlanRow]) -> String {
     reasons.into_iter().map(text).collect()
 }
 
-/// The verdict that stands before a reason: `not documented`.
+/// Returns the verdict before a reason: `not documented`.
 fn verdict_of_reason(why: &str) -> &str {
     why.split(':').next().unwrap_or(why)
 }
 
-/// The discouraged plan that follows a list of others because it is faster than the first.
+/// Returns the last plan of a list, if it is a discouraged plan that is faster than the first one.
 fn faster_discouraged(rows: &[PlanRow]) -> Option<&PlanRow> {
     let (first, last) = (rows.first()?, rows.last()?);
     let is_discouraged = |row: &PlanRow| row.discouraged.is_some();
     Some(last).filter(|last| is_discouraged(last) && !is_discouraged(first) && last.step_s < first.step_s)
 }
 
-/// The numbers of plans by a reason, in the order of the list.
+/// Groups the numbers of plans, from 1, by a reason. Reasons are in the order of the list.
 fn numbers_by_reason<'a>(
     rows: &'a [PlanRow],
     reason: impl Fn(&'a PlanRow) -> Option<&'a str>,
@@ -392,7 +392,7 @@ fn plans_table(rows: &[PlanRow]) -> String {
     text
 }
 
-/// The first plan in one line.
+/// Returns the first plan's figures in one line.
 fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
     let of = capacity_gib.map_or_else(String::new, |gib| format!(" of {gib:.1}"));
     let step = format_seconds(Seconds(row.mapped_step_s.unwrap_or(row.step_s)));
@@ -404,7 +404,7 @@ fn first_plan_line(row: &PlanRow, capacity_gib: Option<f64>) -> String {
     ))
 }
 
-/// The layers of the chunks; equal neighbours are grouped (`8+9x2+6`). Empty if all are equal.
+/// Returns the layers of the chunks, with equal neighbours grouped: `8+9x2+6`. A dash if all are equal.
 fn layer_split_cell(chunks: &[u64]) -> String {
     let runs: Vec<String> = chunks
         .chunk_by(|a, b| a == b)
@@ -413,7 +413,7 @@ fn layer_split_cell(chunks: &[u64]) -> String {
     if runs.len() > 1 { runs.join("+") } else { "-".to_owned() }
 }
 
-/// The parts of a step's time, longest first.
+/// Returns the parts of a step's time as text, longest first. `step_s` is the whole step, in seconds.
 pub fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     let mut parts: Vec<(&str, f64)> =
         parts_s.iter().map(|(name, time)| (part_name(name), *time)).filter(|(_, t)| *t > 0.0).collect();
@@ -423,8 +423,8 @@ pub fn time_parts_text(step_s: f64, parts_s: &BTreeMap<String, f64>) -> String {
     format_fields(&parts.into_iter().map(line).collect::<Vec<_>>())
 }
 
-/// The memory of the stages. Neighbours with equal memory share a line. A line for the host follows if it holds
-/// tensors.
+/// Returns the table of the stages' memory, in GiB. Neighbouring stages with equal memory share a row. Columns for the
+/// host and for storage follow if they hold data.
 pub fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>) -> String {
     let offloaded = stages.iter().any(|s| s.host_gib > 0.0);
     let stored = stages.iter().any(|s| s.storage_gib > 0.0);
@@ -469,7 +469,7 @@ pub fn memory_text(stages: &[StageRow], capacity: Option<f64>, host: Option<f64>
     table.render()
 }
 
-/// Bytes written to storage and the resulting lifetime. Empty if nothing is written.
+/// Returns the data written to storage, and the storage's lifetime. Empty if nothing is written.
 pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
     let written = stages.iter().map(|stage| stage.storage_written_gb).fold(0.0, f64::max);
     if written == 0.0 {
@@ -480,7 +480,8 @@ pub(super) fn storage_wear_text(stages: &[StageRow], step_s: f64) -> String {
     format!("{written} GB written to storage per device and step: for {years} years per PB of endurance (TBW)\n")
 }
 
-/// The tensors that the layers of each stage keep, if stages have their own policies. Equal neighbours share a line.
+/// Returns a table of the tensors that the layers of each stage keep, recompute or offload. Neighbouring stages with
+/// equal policies share a row. Empty if all layers keep all their tensors on the device.
 pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
     let stays =
         |keeps: &KeptTensorsRow| keeps.again.is_empty() && keeps.host_mib.is_empty() && keeps.storage_mib.is_empty();
@@ -524,16 +525,17 @@ pub(super) fn kept_tensors_text(stages: &[StageRow]) -> String {
     )
 }
 
-/// Most stages that are listed one by one.
+/// The largest number of stages that are listed one by one.
 const STAGES_SHOWN: usize = 16;
 
-/// The number of a model's parameters, with those that a token meets if they are fewer.
+/// Describes the number of a model's parameters, and of those that one token uses if they are given.
 pub(super) fn describe_parameters(all: u64, active: Option<u64>) -> String {
     let active = active.map_or_else(String::new, |active| format!(", {} active per token", format_count(active)));
     format!("{} parameters{active}", format_count(all))
 }
 
-/// The activity of every stage over a step. If there are many stages, only the first and the last are listed.
+/// Returns the table of the stages' activity over a step. If there are many stages, only the first and the last ones
+/// are listed.
 pub(super) fn timeline_text(rows: &[TimelineRow]) -> String {
     let head = [
         "stage",

@@ -1,14 +1,14 @@
-//! Cells that several tables of plans have.
+//! Table cells that several tables of plans share.
 
 use workloads::{ActivationPolicy, Layout, StagePolicies};
 
-/// Expert-parallel ranks, with the devices per expert if the layout states them.
+/// Returns the number of expert-parallel ranks, with the devices per expert if the layout states them: `8x2`.
 pub(super) fn experts_cell(layout: &Layout) -> String {
     let width = layout.expert_tensor.map_or_else(String::new, |width| format!("x{width}"));
     format!("{}{width}", layout.expert)
 }
 
-/// The tensors that layers keep, in a few words.
+/// Returns the policy for keeping and recomputing tensors, in a few words.
 pub(super) fn recompute_cell(policies: &StagePolicies) -> String {
     match policies.uniform_policy() {
         Some(ActivationPolicy::Tensors { .. }) => "by tensor".to_owned(),

@@ -4,16 +4,17 @@ use super::plan_cells::{experts_cell, recompute_cell};
 use crate::answer::plan::FamilyRow;
 use crate::text::{ColumnAlign, TextTable, fold_line, format_heading, format_percent, format_significant};
 
-/// The columns of the table of families.
+/// The heads of the table of families.
 const COLUMNS: [&str; 13] =
     ["family", "listed", "t", "p", "d", "c", "e", "v", "micro-batch", "ZeRO", "recompute", "step s", "slower"];
 
-/// Columns that a narrow screen keeps longest.
+/// The columns that a narrow screen keeps longest.
 const KEPT: [&str; 9] = ["family", "t", "p", "d", "c", "e", "ZeRO", "step s", "slower"];
 
-/// The fastest plan of each family. Empty if there are fewer than two: the list says it all.
+/// Returns the table of the fastest plan of each family. Empty if there are fewer than two families, because the list
+/// of plans then has the same content.
 ///
-/// `everything` is true if the list is from a larger space than the families that it lacks.
+/// `everything` is true if the list of plans comes from a larger space than the plans of families that are not listed.
 pub(super) fn families_text(rows: &[FamilyRow], everything: bool) -> String {
     if rows.len() < 2 {
         return String::new();

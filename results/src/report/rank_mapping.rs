@@ -4,7 +4,7 @@ use crate::answer::rank_mapping::{RankMappingRecord, axis_name};
 use crate::text::{TextTable, format_fields, format_percent, format_seconds};
 use sim::units::Seconds;
 
-/// Times, communication, and the ranks of each unit.
+/// Returns the times, the communication by axis, and the ranks of each unit.
 pub(super) fn mapping_text(m: &RankMappingRecord) -> String {
     let time = |t: f64| format_seconds(Seconds(t));
     let order = m.order.iter().map(|axis| axis_name(*axis)).collect::<Vec<_>>().join(", ");
@@ -31,7 +31,7 @@ pub(super) fn mapping_text(m: &RankMappingRecord) -> String {
     text
 }
 
-/// The ranks of each unit, in ascending order.
+/// Returns the ranks of each unit, in ascending order.
 fn ranks_by_unit(m: &RankMappingRecord) -> Vec<Vec<u32>> {
     let unit = m.unit_devices.max(1) as usize;
     let mut units = vec![Vec::new(); m.devices.len().div_ceil(unit)];
@@ -43,7 +43,7 @@ fn ranks_by_unit(m: &RankMappingRecord) -> Vec<Vec<u32>> {
     units
 }
 
-/// `0-7, 12, 14-15`.
+/// Formats ranks as ranges: `0-7, 12, 14-15`.
 fn rank_ranges(ranks: &[u32]) -> String {
     let runs = ranks.chunk_by(|a, b| a + 1 == *b);
     let run = |r: &[u32]| if r.len() == 1 { r[0].to_string() } else { format!("{}-{}", r[0], r[r.len() - 1]) };

@@ -1,4 +1,4 @@
-//! A run of `search` as text: the answer first, then its evidence.
+//! A run of `search` as text: first the answer, then its evidence.
 
 use super::plan::{kept_tensors_text, memory_text, storage_wear_text, timeline_text};
 use crate::answer::comparison::Comparison;
@@ -13,7 +13,7 @@ use crate::text::{
 };
 use sim::units::{Seconds, SquareMillimeters};
 
-/// The question of a run in a line.
+/// Returns the question of a run in one line.
 pub(super) fn question_line(record: &SearchRecord) -> String {
     let study = &record.study;
     match record.best.as_ref().map_or(&[][..], |best| &best.models) {
@@ -40,7 +40,7 @@ pub(super) fn question_line(record: &SearchRecord) -> String {
     }
 }
 
-/// The whole report of a run.
+/// Returns the whole report of a run.
 #[must_use]
 pub fn run_report(record: &SearchRecord) -> String {
     let study = &record.study;
@@ -84,12 +84,12 @@ pub fn run_report(record: &SearchRecord) -> String {
     text
 }
 
-/// A step at the bad end of its 90 % interval, in seconds, if the run has the interval.
+/// Returns the step at the bad end of its 90 % interval, in seconds; `None` if there is no interval.
 fn step_at_bad_end(plan: &PlanRow) -> Option<f64> {
     plan.evidence.as_ref().map(|evidence| evidence.step_interval_s[1])
 }
 
-/// The quantities of a front, its hypervolume and its knee.
+/// Returns the quantities of a front, its hypervolume and its knee.
 fn front_text(front: &FrontRecord, work: &StepScope) -> String {
     let of = |name: &String| {
         let quantity = FrontQuantity::from_name(name)?;
@@ -111,7 +111,7 @@ fn front_text(front: &FrontRecord, work: &StepScope) -> String {
     ])
 }
 
-/// Each of several models under its own plan.
+/// Returns a table of the models, each with its own plan.
 fn models_text(models: &[ModelPlan], robust: bool) -> String {
     let header = ["model", "share", "work", "plan", "tokens/s", "x reference", "MFU", "GiB", "step"];
     let mut table = TextTable::new(header.into_iter().chain(robust.then_some("bad end")));
@@ -144,7 +144,8 @@ fn models_text(models: &[ModelPlan], robust: bool) -> String {
     table.render()
 }
 
-/// The best design: chip, plan, totals, parts of the time, stages. A `robust` search adds the bad end of the step.
+/// Returns the best design: chip, plan, totals, parts of the time, stages. For a `robust` search it adds the bad end of
+/// the step.
 fn best_design_text(best: &BestDesign, robust: bool) -> String {
     let (row, step) = (&best.design, &best.step);
     let mut pairs = vec![("chip", row.describe_chip()), ("area", area_and_process(row))];
@@ -172,7 +173,7 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
             }),
         ),
         ("throughput", per_second(row.throughput_tokens_per_s, "tokens/s")),
-        // A record may lack the tokens.
+        // A record may lack the throughput in tokens.
         (
             if row.throughput_tokens_per_s.is_some() { "" } else { "throughput" },
             per_second(row.throughput_sequences_per_s, "sequences/s"),
@@ -215,20 +216,20 @@ fn best_design_text(best: &BestDesign, robust: bool) -> String {
     text
 }
 
-/// An area with its process node.
+/// Returns a design's area with its process node.
 fn area_and_process(row: &DesignRow) -> String {
     let node = row.node.as_ref().map_or_else(String::new, |node| format!(" of {node}"));
     format!("{}{node}", format_area(SquareMillimeters(row.area_mm2)))
 }
 
-/// Shares of a step's time, one line each.
+/// Returns shares of a step's time, one line each.
 pub(super) fn time_shares_text(shares: &[NamedShare]) -> String {
     let lines: Vec<(&str, String)> =
         shares.iter().map(|s| (s.name.as_str(), format!("{:>7}", format_percent(s.fraction)))).collect();
     format_fields(&lines)
 }
 
-/// The proof in one sentence, and the counts behind it.
+/// Returns the proof in one sentence, and the counts behind it.
 #[must_use]
 fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
     let c = certificate;
@@ -267,7 +268,7 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
         ("no chips", format_count(c.no_chip)),
         ("undecided", format_count(c.open)),
     ];
-    // Most searches have zeros here.
+    // These counts are zero in most searches; zeros are left out.
     pairs.retain(|(key, value)| {
         value != "0"
             || !matches!(
@@ -296,7 +297,7 @@ fn certificate_text(certificate: &Certificate, study: &StudyRecord) -> String {
     text
 }
 
-/// The number of chips that cannot be built, with the rules that they break.
+/// Returns the number of designs that cannot be built, with the rules that they break.
 fn unbuildable_text(certificate: &Certificate) -> String {
     let rules: Vec<String> = certificate
         .unbuildable_by_rule

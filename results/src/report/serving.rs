@@ -9,7 +9,7 @@ use crate::text::{
 };
 use serving::best::ServingBound;
 
-/// The whole report.
+/// Returns the whole report. Empty if nothing serves.
 #[must_use]
 pub fn serving_report(report: &ServingReport) -> String {
     let Some(best) = report.choices.first() else { return String::new() };
@@ -64,12 +64,12 @@ pub fn serving_report(report: &ServingReport) -> String {
     text
 }
 
-/// A count with its noun.
+/// Returns a count with its noun.
 fn count_of(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_count(count), if count == 1 { "" } else { "s" })
 }
 
-/// The objective that needs no words of its own.
+/// The objective whose value the report shows anyway.
 const THROUGHPUT: &str = "throughput";
 
 fn named_objective(report: &ServingReport) -> String {
@@ -79,7 +79,7 @@ fn named_objective(report: &ServingReport) -> String {
     }
 }
 
-/// Built chips at the same level beside the best chip.
+/// Returns a table of the built chips, with their values relative to the best chip.
 fn baselines_text(report: &ServingReport, best: &ServingChoice) -> String {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 4));
     let ratio = |value: Option<f64>| match (value, best.value) {
@@ -108,10 +108,10 @@ fn baselines_text(report: &ServingReport, best: &ServingChoice) -> String {
     )
 }
 
-/// Marks the time whose limit binds.
+/// Marks a time whose limit keeps a deployment from serving more.
 const BINDS: &str = "*";
 
-/// The space, the best chip's values, and what two kinds of chips bring.
+/// Describes the space, the values of its best chip, and the gain from two kinds of chips.
 fn space_text(report: &ServingReport, space: &ServedSpaceRecord, best: &ServingChoice) -> String {
     let values = |values: &[(String, String)]| {
         values.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join(", ")
@@ -220,12 +220,12 @@ fn space_text(report: &ServingReport, space: &ServedSpaceRecord, best: &ServingC
     format!("\n{}", format_fields(&fields))
 }
 
-/// The known error (measured/README.md, "Serving").
+/// The known error of the serving model (measured/README.md, "Serving").
 const SURE: &str = "means, not percentiles; of 649 measured points on H100 and H200, on which engines were fitted, \
     times per output token are 6 % off in the median and 17 % at the ninth of ten, times to the first token 23 % in \
     the median; no other chip was measured";
 
-/// Returns the known error, and why it may not hold here.
+/// Returns the known error, and the reasons why it may not hold for this answer.
 fn how_sure(report: &ServingReport) -> String {
     let mut text = SURE.to_owned();
     if report.engine == "ideal" {
@@ -279,7 +279,7 @@ fn plan_of_pool(pool: &PoolRecord) -> String {
     format!("{} on {}", pool.plan_words(), pool.chip)
 }
 
-/// Power, and tokens per joule where it is known.
+/// Returns the mean power, and tokens per joule if they are known.
 fn power_line(best: &ServingChoice) -> String {
     let power = power_of_pools(best);
     if best.tokens_per_joule == 0.0 {
@@ -288,7 +288,8 @@ fn power_line(best: &ServingChoice) -> String {
     format!("{power}; {} tokens per joule", format_significant(best.tokens_per_joule, 4))
 }
 
-/// The mean power of a device of each pool, and the clock if the limit of power matters.
+/// Returns the mean power of a device of each pool, and the clock if the power limit lowers it or keeps the deployment
+/// from serving more.
 fn power_of_pools(best: &ServingChoice) -> String {
     let held = best.limited_by == ServingBound::Power;
     let of = |pool: &PoolRecord| {
@@ -327,7 +328,7 @@ fn plan_line(best: &ServingChoice) -> String {
     }
 }
 
-/// Drafts, held prefixes, and a cache off the device.
+/// Describes drafts, held prefixes, a cache off the device, and the inference technique.
 fn method_line(method: &MethodRecord, pool: &PoolRecord) -> String {
     let mut parts = Vec::new();
     if let (Some(drafted), Some(accepted), Some(model)) = (method.drafted, method.accepted, &method.draft_model) {
@@ -346,7 +347,7 @@ fn method_line(method: &MethodRecord, pool: &PoolRecord) -> String {
     parts.join("; ")
 }
 
-/// A technique of inference beside the plain way.
+/// Describes an inference technique beside plain serving.
 fn technique_words(technique: &InferenceRecord) -> String {
     let number = |value: f64| format_significant(value, 3);
     let mut words = format!(

@@ -1,9 +1,10 @@
-//! Another tool's predictions beside coplace's, as text.
+//! Another tool's predictions beside those of coplace, as text.
 
 use crate::answer::serving_beside::{PredictionsBeside, ServedFigures};
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_heading, format_significant};
 
-/// A row per deployment: both times per output token, both times to the first token, and both rates.
+/// Returns one row per deployment with the predictions of both tools: time per output token, tokens per second and
+/// device, and time to the first token.
 #[must_use]
 pub fn predictions_beside(beside: &PredictionsBeside) -> String {
     let mut text = format_heading(&format!("{} beside these predictions, as many requests in flight", beside.file));

@@ -5,7 +5,7 @@ use crate::text::{
     ColumnAlign, TextTable, fold_line, format_assumptions, format_count, format_heading, format_significant,
 };
 
-/// A row per combination, then the front of every chip.
+/// Returns one row per combination, then the front of every chip.
 #[must_use]
 pub fn serving_cases(answer: &ServingCases) -> String {
     let unit = answer.cases.iter().find_map(|case| Some(case.answer.as_ref()?.unit.clone())).unwrap_or_default();
@@ -36,8 +36,8 @@ fn cases_table(cases: &[ServedCase], unit: &str, by_rate: bool) -> String {
     table.render()
 }
 
-/// The front of every chip and distribution of lengths: tokens per second and device against tokens per second and
-/// user.
+/// Returns the front of every chip and distribution of lengths: tokens per second and device against tokens per second
+/// and user.
 #[must_use]
 pub fn fronts_text(fronts: &[ServedFront]) -> String {
     let number = |value: f64| format_significant(value, 4);

@@ -1,14 +1,14 @@
-//! Why a run of `coplace serve` chose its deployment, as text.
+//! The reasons why a run of `coplace serve` chose its deployment, as text.
 
 use crate::answer::serving_explanation::{ExplainedAlternative, ServingExplanation};
 use crate::text::{
     ColumnAlign, TextTable, fold_line, format_count, format_fields, format_heading, format_percent, format_significant,
 };
 
-/// Plans that are shown beside the named ones.
+/// The number of plans that are shown beside those that the user named.
 const PLANS: usize = 12;
 
-/// The explanation as text.
+/// Returns the explanation as text.
 #[must_use]
 pub fn serving_explanation(explained: &ServingExplanation) -> String {
     let best = &explained.best;
@@ -55,10 +55,10 @@ pub fn serving_explanation(explained: &ServingExplanation) -> String {
     text
 }
 
-/// The limit that binds.
+/// The head of the column that names the limit.
 const BINDS: &str = "what binds";
 
-/// A row per alternative, with its chip where the heading does not name it.
+/// Returns a table with one row per alternative. `has_chips` adds a column for the chips.
 fn alternatives_table<'a>(rows: impl Iterator<Item = &'a ExplainedAlternative>, unit: &str, has_chips: bool) -> String {
     let heads = ["chip", "plan", unit, "x best", "first ms", "next ms", BINDS];
     let heads = if has_chips { &heads[..] } else { &heads[1..] };

@@ -1,4 +1,4 @@
-//! The answer of a search in a few lines: what, why, how sure, against what, and what next.
+//! The answer of a search in a few lines: the design, the reasons, its certainty, its baselines, and the next steps.
 
 use crate::answer::comparison::{BaselineStanding as Standing, Comparison, ComparisonEntry, unit_of_objective};
 use crate::answer::plan::one_line;
@@ -10,10 +10,10 @@ use crate::text::{
 use search::objective::Objective;
 use sim::units::{Seconds, SquareMillimeters};
 
-/// Parts of the step's time that are named.
+/// The number of parts of the step's time that are named.
 const PARTS: usize = 3;
 
-/// The short answer. `directory` is where the run lies.
+/// Returns the short answer. `directory` is the run's directory.
 #[must_use]
 pub fn run_summary(record: &SearchRecord, directory: &str) -> String {
     let mut text = super::run::question_line(record);
@@ -71,7 +71,7 @@ fn nothing_found(record: &SearchRecord) -> String {
     fold_line(&format!("Nothing found: {why}."))
 }
 
-/// The value of the objective, with the step.
+/// Returns the value of the objective, with throughput, MFU and step.
 fn objective_text(record: &SearchRecord, best: &BestDesign) -> String {
     let certificate = &record.certificate;
     let at =
@@ -93,13 +93,13 @@ fn objective_text(record: &SearchRecord, best: &BestDesign) -> String {
     [value, speed, mfu, step].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// The largest parts of the step's time.
+/// Returns the largest parts of the step's time.
 fn why_text(best: &BestDesign) -> String {
     let parts = best.step.time_shares.iter().take(PARTS);
     parts.map(|part| format!("{} {}", part.name, format_percent(part.fraction))).collect::<Vec<_>>().join("; ")
 }
 
-/// The proof in one sentence.
+/// Returns the proof in one sentence.
 fn proof_text(certificate: &Certificate) -> String {
     let among = format!("of {} designs", format_count(certificate.designs));
     let because = certificate.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
@@ -112,7 +112,8 @@ fn proof_text(certificate: &Certificate) -> String {
     proof + &because
 }
 
-/// How many times as good the found design is as built chips: a row a chip.
+/// Returns a table of how much better the found design is than built chips, one chip per row. Empty without built
+/// chips.
 fn against_text(comparison: &Comparison, model: Option<&str>) -> String {
     let mut chips: Vec<&str> = Vec::new();
     for entry in &comparison.entries {

@@ -9,11 +9,11 @@ use crate::text::{
 /// Marks a value that exceeds the memory.
 const MORE: &str = " !";
 
-/// Columns of what fits: tokens of a sequence, and sequences of a micro-batch.
+/// Heads of the columns of the longest sequence and of the largest micro-batch that fit.
 const LONGEST: &str = "longest";
 const LARGEST: &str = "batch";
 
-/// The whole report.
+/// Returns the whole report of a comparison of techniques.
 #[must_use]
 pub fn techniques_report(answer: &TechniqueComparison) -> String {
     let gib = |value: f64| format!("{} GiB", format_significant(value, 4));
@@ -69,15 +69,16 @@ pub fn techniques_report(answer: &TechniqueComparison) -> String {
     text
 }
 
-/// True if a row belongs into the table. A single requested technique does even if it changes nothing.
+/// True if the table shows a row. Short comparisons show all rows; longer ones leave out techniques that change or save
+/// nothing.
 fn is_shown(answer: &TechniqueComparison, row: &TechniqueRow) -> bool {
     !(row.changes_nothing || row.saves_nothing) || answer.rows.len() <= ALL_SHOWN
 }
 
-/// A comparison of so few rows shows all.
+/// Comparisons with at most this number of rows show all of them.
 const ALL_SHOWN: usize = 8;
 
-/// The techniques that the table leaves out, and why.
+/// Names the techniques that the table leaves out, with the reason.
 fn left_out_text(answer: &TechniqueComparison) -> String {
     let named = |holds: fn(&TechniqueRow) -> bool| {
         let rows = answer.rows.iter().filter(|row| !is_shown(answer, row) && holds(row));
@@ -91,7 +92,7 @@ fn left_out_text(answer: &TechniqueComparison) -> String {
     lines.map(|(what, names)| fold_line(&format!("{what}: {names}"))).collect()
 }
 
-/// Bytes written to storage and the resulting lifetime.
+/// Returns a table of the data written to storage, and of the storage's lifetime. Empty if nothing is written.
 fn written_text(answer: &TechniqueComparison) -> String {
     let mut table = TextTable::new(["written to storage", "GB per device and step", "years per PB of endurance (TBW)"]);
     let mut any = false;
@@ -110,7 +111,8 @@ fn written_text(answer: &TechniqueComparison) -> String {
     if any { format!("\n{}", table.render()) } else { String::new() }
 }
 
-/// The techniques of a job, one line each, and the divisor of the throughput. Empty without techniques.
+/// Returns the techniques of a job, one line each. If they multiply the number of steps, a line with the throughput
+/// divided by that factor follows. Empty without techniques.
 pub(super) fn job_techniques_text(techniques: &[TechniqueRecord], tokens_per_s: Option<f64>) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for technique in techniques {

@@ -1,16 +1,16 @@
-//! Validation as text.
+//! The validation of predictions against measurements, as text.
 
 use crate::text::{ColumnAlign, TextTable, fold_line, format_count, format_significant};
 use measured::validate::{Dataset, FileReport, GroupScore};
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-/// Most ids in a line; the line counts the others.
+/// The largest number of ids in a line. The line counts the others.
 const NAMED: usize = 4;
-/// Most faulty rows that are printed in full.
+/// The largest number of faulty rows that are printed in full.
 const FAULTS: usize = 20;
 
-/// The report of one file: its data set, the scores, and every row without a score.
+/// Returns the report of one file: its data set, the scores, and every row without a score.
 #[must_use]
 pub fn validation_report(report: &FileReport) -> String {
     let mut text =
@@ -38,7 +38,7 @@ pub fn validation_report(report: &FileReport) -> String {
     text
 }
 
-/// The software stacks of the predictions. The table's column of them may be left out for want of width.
+/// Returns the software stacks of the predictions. A narrow screen may drop their column in the table.
 fn stacks_text(report: &FileReport) -> String {
     let stacks: BTreeSet<&str> = report.groups.iter().flat_map(|score| &score.stacks).map(String::as_str).collect();
     match stacks.is_empty() {
@@ -96,7 +96,7 @@ fn score_cells(score: &GroupScore, [several, exact, judged, runs]: [bool; 4]) ->
     cells
 }
 
-/// The quality of the order of plans.
+/// Returns a table of how well predictions order comparable plans or deployments.
 fn rankings_table(report: &FileReport) -> String {
     if report.rankings.is_empty() {
         return String::new();
@@ -117,7 +117,7 @@ fn rankings_table(report: &FileReport) -> String {
     format!("\n{}", table.render())
 }
 
-/// The detection of runs out of memory.
+/// Returns a table of how well predictions tell runs that ran out of memory.
 fn out_of_memory_table(report: &FileReport) -> String {
     if report.out_of_memory.is_empty() {
         return String::new();
@@ -135,7 +135,7 @@ fn out_of_memory_table(report: &FileReport) -> String {
     format!("\n{}", table.render())
 }
 
-/// The assumptions, with their rows.
+/// Returns the assumptions, each with its rows.
 fn assumptions_text(report: &FileReport) -> String {
     if report.assumed.is_empty() {
         return String::new();
@@ -153,7 +153,7 @@ fn assumptions_text(report: &FileReport) -> String {
     text
 }
 
-/// The rows without a prediction, by reason.
+/// Returns the rows without a prediction, grouped by reason.
 fn unpredicted_text(report: &FileReport) -> String {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for row in &report.unpredicted {

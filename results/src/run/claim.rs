@@ -1,5 +1,5 @@
-//! Claims the directory of a run in progress. One search at a time may write into it, no foreign file is touched, and
-//! no link is followed.
+//! Claims the directory of a run. Only one search at a time may write into it. Foreign files are not touched, and links
+//! are not followed.
 
 use crate::run::record::RECORD;
 use crate::run::search_run::{DESIGNS, FILES};
@@ -11,49 +11,49 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An error of claiming a directory. The text continues after the directory's name.
+/// An error of claiming a directory. The message continues a sentence that begins with the directory's name.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryClaimError {
     /// The path is a file.
     #[error("is a file; give a directory")]
     File,
-    /// The directory holds something else.
+    /// The directory holds files that are not a run.
     #[error("holds files that are not a run; give an empty or a new directory")]
     Foreign,
-    /// A path that the run would write is not a plain file.
+    /// A path that the run would write is taken by something else.
     #[error("{name} in it {what}; remove it, or give an empty or a new directory")]
     Occupied {
-        /// The file.
+        /// The file name in the directory.
         name: &'static str,
-        /// Its name.
+        /// The obstacle, as a predicate: `is not a file`.
         what: &'static str,
     },
-    /// Another search uses it.
+    /// Another search is writing into the directory.
     #[error("another search writes into it; wait for its end, or give another directory")]
     Busy,
-    /// The system refuses access.
+    /// The system refuses to write into the directory.
     #[error("cannot be written into: {0}; give a directory you may write to")]
     Unwritable(#[from] io::Error),
 }
 
 /// Exclusive use of a run directory by this process, until the value is dropped. The operating system releases the lock
-/// with the process.
+/// when the process ends.
 #[derive(Debug)]
 pub struct DirectoryClaim {
     path: PathBuf,
-    /// Directories created for it, innermost first.
+    /// The directories that were created for the claim, innermost first.
     made: Vec<PathBuf>,
-    /// `None` on systems without directory locks. The digests still tell the files of two runs apart.
+    /// `None` on systems without directory locks. There, only the digests tell the files of two runs apart.
     _lock: Option<File>,
 }
 
 impl DirectoryClaim {
     /// Claims a directory for a run, and creates it if needed. The directory must be empty or hold an older run, which
-    /// stays until the new one is written. Leftovers of killed searches are removed.
+    /// stays until the new one is written. Files left behind by killed searches are removed.
     ///
     /// # Errors
-    /// A directory that is not a run's, that another search uses, or that is not writable. The check comes first,
-    /// because a long search must not fail at its end.
+    /// A directory that holds something else, that another search uses, or that is not writable. The check comes before
+    /// the search, because a long search must not fail at its end.
     pub fn for_run(path: &Path) -> Result<Self, DirectoryClaimError> {
         Self::take_directory(path, &FILES, |path| {
             let record = path.join(RECORD);
@@ -69,7 +69,7 @@ impl DirectoryClaim {
     }
 
     /// Claims a directory for a run of `serve`, and creates it if needed. The directory must be empty or hold an older
-    /// run of it.
+    /// run of `serve`.
     ///
     /// # Errors
     /// As [`Self::for_run`].
@@ -99,7 +99,8 @@ impl DirectoryClaim {
         Self::take_directory(path, &parts::FILES, held)
     }
 
-    /// Claims a directory for these files. `own` returns an error if it holds other files that coplace did not write.
+    /// Claims a directory for `files`. If other files are in it, `own` decides whether coplace wrote them, and returns
+    /// an error if not.
     fn take_directory(
         path: &Path,
         files: &[&'static str],
@@ -131,7 +132,7 @@ impl DirectoryClaim {
         Ok(Self { path: path.into(), made, _lock: lock })
     }
 
-    /// The directory.
+    /// Returns the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -139,10 +140,10 @@ impl DirectoryClaim {
 }
 
 impl Drop for DirectoryClaim {
-    /// Removes the directories created for a search that ended without a run.
+    /// Removes the directories that the claim created, if no run was written into them.
     fn drop(&mut self) {
         for directory in &self.made {
-            // A directory with a run stays.
+            // A directory that is not empty stays.
             if fs::remove_dir(directory).is_err() {
                 break;
             }
@@ -150,11 +151,11 @@ impl Drop for DirectoryClaim {
     }
 }
 
-/// Prefix of the file that tests write access to a directory.
+/// Prefix of the file that tests whether a directory is writable.
 const PROBE: &str = ".writable-";
 
-/// True if a killed search left the file: a staged file with the process id in its name (see [`crate::store::files`]),
-/// or the write probe.
+/// True if a killed search left the file: a staged file with a process id in its name (see [`crate::store::files`]), or
+/// the file of the write test.
 fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
     let name = name.to_string_lossy();
     let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -165,7 +166,7 @@ fn is_leftover(name: &OsStr, files: &[&str]) -> bool {
     name.strip_prefix(PROBE).is_some_and(number) || files.iter().any(|file| staged(file))
 }
 
-/// Locks a directory, on systems that support it.
+/// Locks a directory. `None` on systems that do not support this.
 fn lock_directory(path: &Path) -> Result<Option<File>, DirectoryClaimError> {
     let Ok(directory) = File::open(path) else { return Ok(None) };
     match directory.try_lock() {
@@ -175,7 +176,7 @@ fn lock_directory(path: &Path) -> Result<Option<File>, DirectoryClaimError> {
     }
 }
 
-/// Returns an error if one of the files to be written exists and is not a plain file.
+/// Returns an error if one of the files to be written exists as a link, a directory or another special file.
 fn refuse_occupied(path: &Path, files: &[&'static str]) -> Result<(), DirectoryClaimError> {
     for &name in files {
         match fs::symlink_metadata(path.join(name)) {

@@ -1,5 +1,5 @@
-//! Converts the results of a search to stored and printed forms: rows of the store, entries of comparisons, the
-//! certificate.
+//! Converts the results of a search to the forms that are stored and printed: rows of the store, entries of
+//! comparisons, and the certificate.
 
 use crate::answer::comparison::ComparisonEntry;
 use crate::answer::decision::{DecisionRecord, FinalistRecord, SettledRecord, TornadoRow};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use step::explain::explain_plan;
 use step::{ChipTimes, StepError};
 
-/// The dimensions of a chip, in the units of the store.
+/// Returns the dimensions of a chip, in the units of the store.
 #[must_use]
 pub fn design_dimensions(chip: &Accelerator, figures: &ChipFigures) -> DesignDimensions {
     DesignDimensions {
@@ -39,44 +39,44 @@ pub fn design_dimensions(chip: &Accelerator, figures: &ChipFigures) -> DesignDim
     }
 }
 
-/// The clock that the power limit leaves a chip, if it is below the design clock.
+/// Returns the clock in MHz that the power limit leaves a chip; `None` if the chip runs at its design clock.
 pub(crate) fn lowered_clock_mhz(chip: &Accelerator) -> Option<f64> {
     chip.lowered.map(|_| chip.clock.0 / 1e6)
 }
 
-/// True if the objective is the speed of a step.
+/// True if the objective depends only on the time of a step.
 fn is_step_speed(objective: Objective) -> bool {
     matches!(objective, Objective::Throughput | Objective::StepTime)
 }
 
-/// A model of a search.
+/// One model of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchedModel<'a> {
     /// The name, or the path of the file.
     pub name: &'a str,
-    /// The job on any chip, per fabric in the order of [`Space::fabric_settings`].
+    /// The job on an unspecified chip, once per fabric, in the order of [`Space::fabric_settings`].
     pub jobs: &'a [Job<'a>],
-    /// Its share among the models.
+    /// The model's weight in the mean over models.
     pub share: f64,
     /// The reference step, if there are several models.
     pub reference: ReferenceStep,
 }
 
-/// The models of a search, with their jobs on each fabric of the space, and the space.
+/// The models of a search with their jobs, and the space.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchedModelSet<'a> {
     /// The models; at least one.
     pub models: &'a [SearchedModel<'a>],
-    /// The chips.
+    /// The space of chips and fabrics.
     pub space: &'a Space,
-    /// The question, in words.
+    /// The objective, the axes of the front and the mean over models.
     pub aim: Aim,
-    /// True if values are at the bad ends of the steps' intervals.
+    /// True if designs are ranked by the bad ends of the steps' intervals.
     pub robust: bool,
 }
 
 impl<'a> SearchedModelSet<'a> {
-    /// The job of a model on the chip and the fabric of a design.
+    /// Returns the job of a model on the chip and the fabric of a design.
     #[must_use]
     pub fn job_on_design<'b>(&'b self, model: usize, id: DesignId, chip: &'b Accelerator) -> Job<'b>
     where
@@ -85,7 +85,8 @@ impl<'a> SearchedModelSet<'a> {
         Job { chip, ..self.models[model].jobs[self.space.fabric_of_design(id)] }
     }
 
-    /// The scale of the objective's values.
+    /// Returns the scale for displaying values of the objective: per cluster for one model, else relative to the
+    /// reference.
     #[must_use]
     pub fn objective_scale(&self) -> ValueScale {
         match self.models {
@@ -97,7 +98,7 @@ impl<'a> SearchedModelSet<'a> {
         }
     }
 
-    /// The rate of a model relative to the reference.
+    /// Returns a model's rate relative to its reference.
     #[must_use]
     pub fn rate_over_reference(&self, model: usize, ranked: &RankedPlan) -> f64 {
         self.models[model].reference.time.0 / ranked.time.total.0
@@ -108,7 +109,7 @@ impl<'a> SearchedModelSet<'a> {
         self.models.len() > 1
     }
 
-    /// Fills the row of a design that runs several models.
+    /// Fills in the row of a design that runs several models.
     fn fill_several(
         &self,
         row: &mut DesignRow,
@@ -159,21 +160,22 @@ impl<'a> SearchedModelSet<'a> {
         });
     }
 
-    /// All designs of a search, in their order.
+    /// Returns the rows of all designs of a search, in their order.
     ///
     /// # Errors
-    /// A design that is no chip. The enumeration has already refused such designs.
+    /// A design whose values make no chip. The enumeration has already refused such designs.
     pub fn design_rows(&self, answer: &DesignAnswer) -> Result<Vec<DesignRow>, String> {
         let number = |at: usize| answer.designs.get(at).map(|design| self.space.combination_of_design(design.id));
         answer.designs.iter().map(|design| self.design_row(design, &number)).collect()
     }
 
-    /// The row of a design. `number` gives the combination of a design of the answer by its place there.
+    /// Returns the row of a design. `number` maps an index in `answer.designs` to the number of that design's
+    /// combination.
     fn design_row(&self, d: &DesignOutcome, number: &dyn Fn(usize) -> Option<u64>) -> Result<DesignRow, String> {
         let chip = self.space.chip_of_design(d.id)?;
         let figures = self.space.figures_of_design(d.id, &chip);
         let job = self.job_on_design(0, d.id, &chip);
-        // Bounds at bad ends are no bounds of predicted steps.
+        // A bound on the bad end of the interval does not bound the predicted step.
         let throughput = is_step_speed(self.aim.objective) && !self.is_over_models() && !self.robust;
         let sequences_per_s =
             |bound: f64| (throughput && bound > 0.0).then(|| job.global_batch as f64 / bound).filter(|r| r.is_finite());
@@ -221,14 +223,14 @@ impl<'a> SearchedModelSet<'a> {
                 });
             }
             runner::CandidateOutcome::Open { bound } => row.bound_sequences_per_s = sequences_per_s(*bound),
-            // A combination outside the space has no row.
+            // Not reached: combinations outside the limits are not among the designs of an answer.
             runner::CandidateOutcome::Excluded(_) => row.outcome = DesignStatus::OverArea,
         }
         Ok(row)
     }
 }
 
-/// Fills in the figures of a design's fastest plan.
+/// Fills in the figures of a design's fastest plan. Without a plan, the row stays unchanged.
 pub fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignEvaluation) {
     let Ok(ranked) = &evaluation.outcome else { return };
     let (plan, layout) = (plan_row_without_evidence(job, ranked), &ranked.plan.layout);
@@ -253,17 +255,17 @@ pub fn fill_plan(row: &mut DesignRow, job: &Job<'_>, evaluation: &DesignEvaluati
     row.pipeline_schedule = Some(schedule_name(&ranked.plan).into());
     row.memory_policy = Some(format!("recompute {}", ranked.plan.activations));
     row.peak_memory_gib = Some(plan.peak_gib);
-    // The values are step times in seconds.
+    // The status bounds step times in seconds.
     let between = |low, high| format_seconds_between(Seconds(low), Seconds(high));
     row.plan_status = Some(evaluation.status.describe_with(between));
-    // An evaluated design is its own bound, up to the unproven part of its plan's schedules.
+    // For an evaluated design, the bound is its own throughput. An unproven schedule leaves a gap above it.
     row.bound_sequences_per_s = match evaluation.status {
         SolveStatus::Gap { lower_bound, .. } => Some(sequences(lower_bound)),
         _ => row.throughput_sequences_per_s,
     };
 }
 
-/// The largest part of a plan's time, in words.
+/// Returns the name of the largest part of a plan's time.
 ///
 /// # Errors
 /// A plan that the model, the fabric or the schedule does not allow.
@@ -273,7 +275,7 @@ pub fn bound_of_plan(job: &Job<'_>, ranked: &RankedPlan) -> Result<Option<String
     Ok(why.parts.first().map(|part| crate::answer::plan::part_name(&part.name).to_owned()))
 }
 
-/// The fastest plan of a job as an entry of a comparison. The entry of a chip without a plan says why.
+/// Returns the fastest plan of a job as an entry of a comparison. Without a plan, the note of the entry has the reason.
 ///
 /// # Errors
 /// As [`bound_of_plan`].
@@ -304,23 +306,23 @@ pub fn best_plan_entry(
     Ok(entry)
 }
 
-/// Adds the chip's process node, area, cost and power to an entry.
+/// Adds the chip's process node, area, cost and power to an entry of a comparison.
 pub(crate) fn entry_of_chip(mut entry: ComparisonEntry, chip: &Accelerator) -> ComparisonEntry {
     entry.node = chip.process_node().map(|node| node.to_string());
-    // A chip with an undisclosed die has neither area nor price.
+    // A chip whose die is not disclosed has no modelled area and no cost.
     if let Ok(figures) = ChipFigures::of_chip(chip) {
         entry.area_mm2 = Some(figures.area.0);
         entry.cost_usd = figures.cost_usd;
     }
-    // A measured die keeps its measured area.
+    // A published die area replaces the modelled one.
     entry.area_mm2 = chip.published.die_area.map(|area| area.0).or(entry.area_mm2);
-    // The power of a built chip is limited to the value that its maker states.
+    // A built chip draws at most the power that its maker states.
     let modelled = sim::hardware::sustained_power(chip).peak_power().0;
     entry.peak_power_w = Some(chip.published.tdp.map_or(modelled, |tdp| modelled.min(tdp.0)));
     entry
 }
 
-/// A chip in words.
+/// Describes a chip in one line.
 pub(crate) fn describe_chip(c: &Accelerator) -> String {
     let buffer = c.global_buffer().map_or_else(|| "no global buffer".into(), |level| format_bytes(level.capacity));
     let arrays = u64::from(c.tensor.cores) * u64::from(c.tensor.arrays_per_core);
@@ -338,7 +340,7 @@ pub(crate) fn describe_chip(c: &Accelerator) -> String {
     )
 }
 
-/// How sure the choice of a search is, in the form of its record.
+/// Makes the record of how certain the choice of a search is.
 #[must_use]
 pub fn decision_record(space: &Space, answer: &DecisionAnswer) -> DecisionRecord {
     let own = |id: DesignId| space.varied_dimensions(id).unwrap_or_default();
@@ -395,7 +397,7 @@ pub fn decision_record(space: &Space, answer: &DecisionAnswer) -> DecisionRecord
     }
 }
 
-/// The certificate of a search.
+/// Makes the certificate of a search.
 #[must_use]
 pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) -> Certificate {
     let (SearchedModelSet { models, space, aim, .. }, outside) = (searched, &answer.outside);
@@ -452,8 +454,8 @@ pub fn certificate_of(searched: &SearchedModelSet<'_>, answer: &DesignAnswer) ->
         unit: aim.objective.display_value(1.0, searched.objective_scale()).1.to_owned(),
         best_sequences_per_s: value.and_then(rate),
         bound_sequences_per_s: bound.and_then(rate),
-        // The objective is minimised: the bound is below the best value. It is zero if the search stopped before it had
-        // a bound.
+        // The objective is minimised, so that the bound is below the best value. The bound is zero if the search
+        // stopped before it had one.
         gap: value
             .zip(bound)
             .map(|(value, bound)| if proof == Proof::Proven { 0.0 } else { value / bound - 1.0 })

@@ -1,4 +1,4 @@
-//! The front of a run: its quantities, its designs, its hypervolume and its knee.
+//! The front of a run: its quantities, designs, hypervolume and knee.
 
 use crate::answer::comparison::ComparisonEntry;
 use crate::run::record::{FrontRecord, StudyRecord};
@@ -7,7 +7,7 @@ use search::objective::OperatingCost;
 use search::pareto::{Front, FrontPoint, FrontScales};
 use std::fmt;
 
-/// A quantity of a figure's axis and of a front.
+/// A quantity on an axis of a front and of its figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrontQuantity {
     /// Area of all compute dies.
@@ -18,22 +18,22 @@ pub enum FrontQuantity {
     Cost,
     /// Energy of a step over the whole cluster.
     Energy,
-    /// Throughput of the whole cluster. For several models: the mean relative to the reference.
+    /// Throughput of the whole cluster. For several models: the mean of their throughputs relative to the reference.
     Throughput,
     /// Time of a step.
     StepTime,
-    /// Throughput of a chip over its area.
+    /// Throughput of one chip over its area.
     PerArea,
-    /// Throughput of a chip over its power.
+    /// Throughput of one chip over its power.
     PerWatt,
-    /// Throughput of a chip over its cost.
+    /// Throughput of one chip over its cost.
     PerDollar,
-    /// Energy over the tokens of a step.
+    /// Energy of a step over its tokens.
     EnergyPerToken,
 }
 
 impl FrontQuantity {
-    /// All quantities with their names: those of objectives and of the axes of a search's front.
+    /// All quantities with their names. They are the objectives and the axes of fronts.
     pub const NAMES: [(&'static str, Self); 10] = [
         ("area", Self::Area),
         ("power", Self::Power),
@@ -47,19 +47,19 @@ impl FrontQuantity {
         ("energy-per-token", Self::EnergyPerToken),
     ];
 
-    /// The quantity with this name.
+    /// Finds the quantity with this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, quantity)| *quantity)
     }
 
-    /// True if more is better.
+    /// True if larger values are better.
     #[must_use]
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::Throughput | Self::PerArea | Self::PerWatt | Self::PerDollar)
     }
 
-    /// The name in plain words.
+    /// Returns the name in plain words.
     #[must_use]
     pub fn plain_name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl FrontQuantity {
         }
     }
 
-    /// The unit, for one model or for several relative to a reference.
+    /// Returns the unit, for one model or for several relative to a reference.
     #[must_use]
     pub fn unit(self, several: bool) -> &'static str {
         match (self, several) {
@@ -99,7 +99,7 @@ impl FrontQuantity {
         }
     }
 
-    /// The label of an axis without its unit.
+    /// Returns the label of an axis, without the unit.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -111,7 +111,8 @@ impl FrontQuantity {
         }
     }
 
-    /// The value for a design, in the unit of the quantity.
+    /// Returns the value for a design, in the unit of the quantity. `None` if a figure is missing or the value is not
+    /// finite.
     #[must_use]
     pub fn value_of(self, measured: &DesignMeasures, work: &StepScope) -> Option<f64> {
         let each = |takes: Option<f64>| {
@@ -125,7 +126,7 @@ impl FrontQuantity {
             Self::Energy | Self::EnergyPerToken if work.several => measured.energy_times_reference,
             Self::Energy => measured.energy_j.map(|joules| joules / 1e3),
             Self::Throughput if work.several => measured.rate,
-            // A sequence of another length is other work; a token is nearly the same work.
+            // Sequences of different lengths are different amounts of work; tokens are nearly the same amount.
             Self::Throughput => measured.rate.map(|rate| rate * work.sequence_tokens / 1e3),
             Self::StepTime => {
                 let bound = measured.rate.filter(|rate| *rate > 0.0 && !work.several).map(|rate| work.sequences / rate);
@@ -141,7 +142,7 @@ impl FrontQuantity {
         value.filter(|value| value.is_finite())
     }
 
-    /// The value with its sign changed such that less is better.
+    /// Returns the value, with its sign changed if larger values are better, so that less is better.
     fn minimised_value(self, value: f64) -> f64 {
         if self.more_is_better() { -value } else { value }
     }
@@ -153,14 +154,14 @@ impl fmt::Display for FrontQuantity {
     }
 }
 
-/// The known figures of a design.
+/// The figures of a design that are known.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct DesignMeasures {
     area_mm2: Option<f64>,
     power_w: Option<f64>,
     cost_usd: Option<f64>,
-    /// Sequences per second, or the mean of several models relative to the reference. For a design that was not
-    /// evaluated: the upper bound.
+    /// Sequences per second, or the mean over several models relative to the reference. For a design that was not
+    /// evaluated, this is the upper bound.
     rate: Option<f64>,
     step_s: Option<f64>,
     energy_j: Option<f64>,
@@ -168,24 +169,24 @@ pub struct DesignMeasures {
     times_reference_per_usd: Option<f64>,
 }
 
-/// Means over several models on a chip, relative to the reference.
+/// Means over several models on one chip, relative to the reference.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeanRatios {
     /// Throughput.
     pub times_reference: f64,
-    /// Energy per token: the inverse of the mean of tokens per joule.
+    /// Energy per token: the inverse of the mean of tokens per joule. `None` if it is not known.
     pub energy_times_reference: Option<f64>,
-    /// Throughput per USD of a chip and its energy over the years, if requested.
+    /// Throughput per USD of a chip and its energy over the years of use, if the objective includes the cost of energy.
     pub times_reference_per_usd: Option<f64>,
 }
 
 impl DesignMeasures {
-    /// Cost of a chip with its energy over the years.
+    /// Returns the cost of a chip with its energy over the years of use, in USD.
     fn lifetime_usd(&self, work: &StepScope) -> Option<f64> {
         Some(self.cost_usd? + work.usd_per_watt * self.energy_j? / self.step_s? / work.devices)
     }
 
-    /// Replaces the rates with the means over several models. Step and energy of one model are removed.
+    /// Replaces the rates with means over several models. Step time and energy of a single model are removed.
     #[must_use]
     pub fn with_means(self, means: &MeanRatios) -> Self {
         let MeanRatios { times_reference, energy_times_reference, times_reference_per_usd } = *means;
@@ -234,20 +235,20 @@ impl From<&ComparisonEntry> for DesignMeasures {
     }
 }
 
-/// The work of a step, for converting rates.
+/// The work of a step, which converts rates between units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepScope {
     sequences: f64,
     sequence_tokens: f64,
     devices: f64,
-    /// USD of energy per W that a chip draws.
+    /// USD of energy over the years of use, per W that a chip draws; 0 if the cost of energy is not included.
     usd_per_watt: f64,
     /// True if rates are means over several models.
     pub several: bool,
 }
 
 impl StepScope {
-    /// The work of a study's step.
+    /// Returns the work of a step in a study.
     #[must_use]
     pub fn of_study(study: &StudyRecord, several: bool) -> Self {
         let (sequences, sequence_tokens) = (study.global_batch_sequences as f64, study.sequence_tokens as f64);
@@ -262,25 +263,27 @@ impl StepScope {
         Self { sequences, sequence_tokens, devices, usd_per_watt, several }
     }
 
-    /// USD of a device's energy per W of its cluster of `devices`; `None` if energy is not paid.
+    /// Returns the USD of energy of one device, per W that its cluster of `devices` draws. `None` if the cost of energy
+    /// is not included.
     pub(crate) fn usd_per_cluster_watt(&self, devices: u64) -> Option<f64> {
         (self.usd_per_watt > 0.0).then(|| self.usd_per_watt / devices as f64)
     }
 }
 
-/// The axes of a front: horizontal, vertical, and a third quantity if there is one.
+/// The axes of a front: the horizontal and the vertical one, and a third quantity if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrontAxes {
-    /// Horizontal value.
+    /// The quantity on the horizontal axis.
     pub x: FrontQuantity,
-    /// Vertical axis.
+    /// The quantity on the vertical axis.
     pub y: FrontQuantity,
-    /// Not drawn. A design may be on the front because of it.
+    /// A third quantity, which is not drawn. It can put further designs on the front.
     pub z: Option<FrontQuantity>,
 }
 
 impl FrontAxes {
-    /// The axes of a search: its objective against the requested quantities, if the designs have them.
+    /// Returns the axes of a search: the objective against the requested quantities. Quantities that no evaluated
+    /// design has are replaced by throughput and area.
     #[must_use]
     pub fn of_search(designs: &[DesignRow], study: &StudyRecord, objective: &str, several: bool) -> Self {
         let work = StepScope::of_study(study, several);
@@ -296,19 +299,20 @@ impl FrontAxes {
         Self { x: axes.next().unwrap_or(FrontQuantity::Area), y, z: axes.next() }
     }
 
-    /// All axes, the vertical one first.
+    /// Returns all quantities, the vertical one first.
     pub fn all_quantities(self) -> impl Iterator<Item = FrontQuantity> {
         [Some(self.y), Some(self.x), self.z].into_iter().flatten()
     }
 
-    /// `throughput against area and power`.
+    /// Describes the axes: `throughput against area and power`.
     #[must_use]
     pub fn describe_axes(self) -> String {
         let third = self.z.map_or_else(String::new, |z| format!(" and {}", z.plain_name()));
         format!("{} against {}{third}", self.y.plain_name(), self.x.plain_name())
     }
 
-    /// The designs on the front, the best along `x` first. Among equal designs, the one with the least HBM stays.
+    /// Returns the designs on the front, the best along `x` first. Among designs with equal values, the one with the
+    /// least HBM stays.
     #[must_use]
     pub fn front_designs<'a>(self, designs: &'a [DesignRow], work: &StepScope) -> Vec<&'a DesignRow> {
         let mut front = Front::default();
@@ -322,7 +326,7 @@ impl FrontAxes {
         front.points().iter().filter_map(|point| designs.get(point.id)).collect()
     }
 
-    /// The values of a design along the axes; less is better. `None` if a value is missing.
+    /// Returns the values of a design along the axes, so that less is better. `None` if a value is missing.
     fn minimised_point(self, row: &DesignRow, work: &StepScope) -> Option<Vec<f64>> {
         let measured = DesignMeasures::from(row);
         self.all_quantities()
@@ -330,7 +334,7 @@ impl FrontAxes {
             .collect()
     }
 
-    /// The designs of a front as points; less is better.
+    /// Returns the designs of a front as points, so that less is better.
     #[must_use]
     pub fn minimised_points(self, front: &[&DesignRow], work: &StepScope) -> Vec<Vec<f64>> {
         front.iter().filter_map(|row| self.minimised_point(row, work)).collect()
@@ -338,7 +342,7 @@ impl FrontAxes {
 }
 
 impl FrontRecord {
-    /// The front of a search's designs; `None` if no design runs.
+    /// Makes the record of a search's front. `None` if no design is on it.
     #[must_use]
     pub fn from_designs(axes: FrontAxes, designs: &[DesignRow], work: &StepScope) -> Option<Self> {
         let front = axes.front_designs(designs, work);
@@ -346,7 +350,8 @@ impl FrontRecord {
         Self::from_points(axes, &front, &points, &FrontScales::of_fronts(&points)?)
     }
 
-    /// A front measured with given scales, which may cover further fronts.
+    /// Makes the record of a front that is measured with given scales. The scales may cover other fronts too. `None` if
+    /// the front is empty.
     #[must_use]
     pub fn from_points(
         axes: FrontAxes,

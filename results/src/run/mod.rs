@@ -1,4 +1,4 @@
-//! Runs: their directories, records, fronts, sweeps and parts, and what an answer of a search leaves in them.
+//! Run directories: records, fronts, sweeps and parts of searches, and the conversion of search results into them.
 
 pub mod claim;
 pub mod conversion;

@@ -1,4 +1,5 @@
-//! An older run of the same question in the directory of a new one. Its proof, draws and progress are not lost.
+//! An older run of the same question in the directory of a new one. A better proof, more draws and the progress are
+//! kept.
 
 use crate::run::record::{Proof, SearchRecord};
 use crate::run::search_run::{self, FoundFiles, PROGRESS};
@@ -6,7 +7,7 @@ use crate::text::format_percent;
 use search::ask::Question;
 use std::path::Path;
 
-/// The sound record of an older run of the same question.
+/// An older run of the same question whose record is intact.
 #[derive(Debug)]
 pub struct OlderRun {
     record: SearchRecord,
@@ -14,8 +15,8 @@ pub struct OlderRun {
 }
 
 impl OlderRun {
-    /// Reads the older run in a directory; `None` without a sound one of the question of `new`, by whatever limits at
-    /// which its search stopped.
+    /// Reads the older run in a directory. `None` if there is no run with an intact record, or if its question differs
+    /// from that of `new` in more than the limits at which a search stops.
     #[must_use]
     pub fn read_from(directory: &Path, new: &SearchRecord) -> Option<Self> {
         let question = |record: &SearchRecord| Question { limits: None, ..record.asked.clone() }.canonical();
@@ -26,7 +27,8 @@ impl OlderRun {
         Some(Self { record, progress })
     }
 
-    /// Returns the reason why the older run stays, for the reader; `None` if `new` proves as much.
+    /// Returns the reason why the older run is not overwritten, for the reader. `None` if `new` proves at least as
+    /// much.
     #[must_use]
     pub fn reason_to_stay(&self, new: &SearchRecord, directory: &Path) -> Option<String> {
         let [old, new] = [&self.record, new].map(gap_of_record);
@@ -43,8 +45,8 @@ impl OlderRun {
         })
     }
 
-    /// Adds to a new run of the same best design what it lacks and the older one has: more draws, the comparison with
-    /// built chips, and the progress of the proof.
+    /// Copies to a new run with the same best design what only the older run has: more draws, the comparison with built
+    /// chips, and the progress of the proof.
     pub fn add_to(self, new: &mut SearchRecord, found: &mut FoundFiles) {
         let design = |record: &SearchRecord| record.best.as_ref().map(|best| best.design.clone());
         if design(&self.record) != design(new) {
@@ -59,7 +61,7 @@ impl OlderRun {
     }
 }
 
-/// The gap of a record: 0 if it is proven, infinite without a bound.
+/// Returns the gap of a record: 0 if it is proven, infinite if it has no bound.
 fn gap_of_record(record: &SearchRecord) -> f64 {
     match record.certificate.proof {
         Proof::Proven | Proof::Infeasible => 0.0,

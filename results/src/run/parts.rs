@@ -1,6 +1,7 @@
-//! The parts of a search. Each part keeps its results in its own directory, and its best designs in a shared directory.
+//! The parts of a search. Each part keeps its results in its own directory and shares its best designs in a common
+//! directory.
 //!
-//! The directory of a part is complete or absent. A killed search leaves nothing that counts, and starts again.
+//! The directory of a part is complete or absent. A killed search leaves no result, and must start again.
 
 use crate::run::record::Versions;
 use crate::run::sweep::merge::SweepMergeError;
@@ -16,21 +17,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The file of a part's facts.
+/// The file with the facts about a part.
 pub const PART: &str = "part.json";
-/// The file of the decided designs.
+/// The file with the decided designs.
 pub const DECIDED: &str = "decided.bin";
 /// All files of a part's directory.
 pub const FILES: [&str; 3] = [SUMS, DECIDED, PART];
-/// The format of both.
+/// The version of the format of both files.
 const FORMAT: u32 = 3;
 
-/// Smallest interval between reads of other parts' results; per part see [`EACH`]. A thousand parts then hardly load
-/// their disk.
+/// The shortest interval between two reads of the other parts' results. With many parts it is [`EACH`] times their
+/// number, so that even a thousand parts hardly load their disk.
 const PAUSE: Duration = Duration::from_secs(1);
 const EACH: Duration = Duration::from_millis(20);
 
-/// The facts of a part.
+/// The facts about a part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartFacts {
     /// The format of the files.
@@ -41,20 +42,20 @@ pub struct PartFacts {
     pub question: String,
     /// The question as a value.
     pub asked: Question,
-    /// Seed of everything random.
+    /// The seed of all random choices.
     pub seed: u64,
     /// The number of the part, from 1.
     pub part: u32,
     /// Number of parts.
     pub parts: u32,
-    /// Evaluated designs.
+    /// The number of evaluated designs.
     pub evaluated: u64,
-    /// Elapsed time.
+    /// Elapsed time, in seconds.
     pub seconds: f64,
 }
 
 impl PartFacts {
-    /// The facts of a part that is about to be searched.
+    /// Makes the facts about a part that is going to be searched.
     #[must_use]
     pub fn for_part(question: String, asked: Question, seed: u64, shard: Shard) -> Self {
         let Shard { part, of: parts } = shard;
@@ -62,7 +63,7 @@ impl PartFacts {
         Self { format: FORMAT, coplace, question, asked, seed, part, parts, evaluated: 0, seconds: 0.0 }
     }
 
-    /// True if two are of parts of the same search; paths may be spelled otherwise.
+    /// True if both parts belong to the same search. Paths in the question may be spelled differently.
     #[must_use]
     pub fn is_same_search(&self, other: &Self) -> bool {
         let of = |facts: &Self| (facts.format, facts.coplace.clone(), facts.question.clone(), facts.seed, facts.parts);
@@ -73,10 +74,10 @@ impl PartFacts {
 /// An error of reading or merging parts.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchPartsError {
-    /// A file that is missing, damaged or of another part.
+    /// A file or digest that is missing, damaged or of another run.
     #[error(transparent)]
     Sums(#[from] DigestError),
-    /// A file with other contents.
+    /// A file whose contents cannot be decoded, or are of another format.
     #[error("{}: {why}; search the part again into another directory, or remove this one", file.display())]
     Malformed {
         /// The file.
@@ -89,10 +90,10 @@ pub enum SearchPartsError {
     Different {
         /// The first directory.
         first: PathBuf,
-        /// A directory of another sweep.
+        /// The directory that belongs to another search.
         other: PathBuf,
     },
-    /// No directory is given, or parts are missing.
+    /// No directory holds a part, or parts are missing.
     #[error(transparent)]
     Missing(#[from] SweepMergeError),
     /// A file cannot be written.
@@ -112,7 +113,7 @@ pub fn is_part(directory: &Path) -> bool {
     directory.join(PART).exists()
 }
 
-/// Reads the facts of the part in a directory.
+/// Reads the facts about the part in a directory.
 ///
 /// # Errors
 /// A file that is missing, damaged, or of another version.
@@ -133,10 +134,11 @@ pub fn read_facts(directory: &Path) -> Result<PartFacts, SearchPartsError> {
     }
 }
 
-/// Writes the results of a part into its directory; the file of facts comes last.
+/// Writes the results of a part into its directory. The file of facts comes last, so that a directory with it is
+/// complete.
 ///
 /// # Errors
-/// Errors of the system. Nothing of the part is there then.
+/// Errors of the system. A new directory then holds no file of facts.
 pub fn write_part(directory: &Path, facts: &PartFacts, answer: &PartAnswer) -> Result<(), SearchPartsError> {
     let (file, decided) = (directory.join(PART), directory.join(DECIDED));
     let malformed = |file: &Path, why: String| SearchPartsError::Malformed { file: file.into(), why };
@@ -150,19 +152,19 @@ pub fn write_part(directory: &Path, facts: &PartFacts, answer: &PartAnswer) -> R
 /// All parts of a search.
 #[derive(Debug)]
 pub struct SearchParts {
-    /// The facts of one of the parts.
+    /// The facts about the first part.
     pub facts: PartFacts,
     /// The answers, in the order of the parts.
     pub answers: Vec<PartAnswer>,
-    /// Total elapsed time.
+    /// Elapsed time in seconds, summed over the parts.
     pub seconds: f64,
 }
 
 impl SearchParts {
-    /// Reads the parts in directories, in any order.
+    /// Reads the parts in directories, which may be in any order. Directories without a part are skipped.
     ///
     /// # Errors
-    /// A file that is damaged; a part of another search; a part that no directory holds.
+    /// A file that is damaged; a part of another search; a part that is in none of the directories.
     pub fn open_all(directories: &[PathBuf]) -> Result<Self, SearchPartsError> {
         let mut held: BTreeMap<u32, (PathBuf, PartFacts)> = BTreeMap::new();
         for directory in directories.iter().filter(|directory| is_part(directory)) {
@@ -191,22 +193,22 @@ fn merged_answer(directory: &Path) -> Result<PartAnswer, SearchPartsError> {
     postcard::from_bytes(&bytes).map_err(|why| SearchPartsError::Malformed { file, why: why.to_string() })
 }
 
-/// The message of a part to the others.
+/// The message with which a part tells the others its best designs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct BestMessage {
     facts: PartFacts,
     front: Vec<FrontPoint>,
 }
 
-/// A directory in which every part of a search keeps its best designs. Each part has its own file, which is complete at
-/// any time.
+/// A directory through which the parts of a search share their best designs. Each part has its own file there, which is
+/// complete at all times.
 #[derive(Debug)]
 pub struct BestKnown {
     directory: PathBuf,
     facts: PartFacts,
     told: Vec<FrontPoint>,
     asked: Option<Instant>,
-    /// The error of writing to the directory, if any. The other parts then only search longer.
+    /// The last error of writing to the directory, if any. The search goes on; the other parts only prune less.
     pub failed: Option<WriteError>,
 }
 
@@ -234,7 +236,7 @@ impl BestKnown {
         }
     }
 
-    /// The message of another part. Empty if the file is missing or belongs to another search.
+    /// Reads the designs that another part shares. Empty if the file is missing or belongs to another search.
     fn read_message(&self, part: u32) -> Vec<FrontPoint> {
         let text = std::fs::read(self.message_file(part)).ok();
         let told: Option<BestMessage> = text.and_then(|text| serde_json::from_slice(&text).ok());

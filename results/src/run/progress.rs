@@ -1,4 +1,4 @@
-//! The progress of a search's proof: best value and bound over time, with the counts of decided designs.
+//! The progress of a search's proof: the best value and the bound over time, with the counts of decided designs.
 
 use crate::text::{TextTable, format_count, format_percent, format_significant};
 use search::design::DesignAnswer;
@@ -6,58 +6,58 @@ use search::objective::{Objective, ValueScale};
 use search::runner::{BoundSource, CandidateOutcome, DecisionCounts, SearchMoment};
 use search::space::Space;
 
-/// A line is added when the gap shrinks by this fraction.
+/// A new row starts when the gap shrinks by this fraction.
 const CLOSER: f64 = 0.2;
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgressRow {
     /// Seconds since the search began.
     pub seconds: f64,
-    /// The best value in the printed unit; `None` if there was none.
+    /// The best value in the displayed unit; `None` if there was none.
     pub best: Option<f64>,
-    /// The bound: no design is better. `None` if there was none.
+    /// The bound in the displayed unit: no design is better. `None` if there was none.
     pub bound: Option<f64>,
-    /// Relative gap between the bound and the best value.
+    /// Relative gap between bound and best value, as a fraction. `None` without one of them.
     pub gap: Option<f64>,
     /// The counts of decided designs.
     pub counts: DecisionCounts,
 }
 
-/// The table, in the unit of an objective.
+/// The table of a search's progress, in the unit of its objective.
 #[derive(Debug, Clone)]
 pub struct ProgressTable {
     objective: Objective,
     scale: ValueScale,
     /// True if values are at the bad ends of the steps' intervals.
     robust: bool,
-    /// Designs per chip, and designs outside the space from the start.
+    /// The number of designs per chip, and the number of designs outside the space from the start.
     designs: (u64, u64),
     rows: Vec<ProgressRow>,
     last: Option<ProgressRow>,
 }
 
 impl ProgressTable {
-    /// An empty table.
+    /// Makes an empty table.
     #[must_use]
     pub fn new(objective: Objective, scale: ValueScale, space: &Space) -> Self {
         let each = space.hbm.len().max(1) as u64;
         Self { designs: (each, space.outside.total() as u64 * each), ..Self::for_chips(objective, scale) }
     }
 
-    /// Sets whether the search ranks by the bad ends of the steps' intervals.
+    /// Sets whether the search ranks designs by the bad ends of the steps' intervals.
     #[must_use]
     pub fn with_bad_ends(self, robust: bool) -> Self {
         Self { robust, ..self }
     }
 
-    /// For a space with one design per chip, all of them within the space.
+    /// Makes an empty table for a space with one design per chip, all of them within the space.
     fn for_chips(objective: Objective, scale: ValueScale) -> Self {
         Self { objective, scale, robust: false, designs: (1, 0), rows: Vec::new(), last: None }
     }
 
-    /// Converts the counts of chips to counts of designs. Each memory size of a chip shares the outcome of the largest
-    /// one, except in evaluations.
+    /// Converts counts of chips to counts of designs. A chip has one design per memory size. All of them share the
+    /// outcome of the largest one, except that evaluations count one by one.
     fn to_design_counts(&self, counts: &DecisionCounts) -> DecisionCounts {
         let (each, outside) = self.designs;
         let [peaks, mapped, plans] = counts.alone;
@@ -71,8 +71,8 @@ impl ProgressTable {
         }
     }
 
-    /// Sets the counts of the last line to those of the answer, with the designs of smaller memories. The certificate
-    /// has the same counts.
+    /// Sets the counts of the last row to those of the answer, which include the designs with smaller memories. The
+    /// certificate has the same counts.
     pub fn finish_with(&mut self, answer: &DesignAnswer) {
         let mut counts =
             DecisionCounts { excluded: answer.outside.total() as u64 * self.designs.0, ..DecisionCounts::default() };
@@ -97,14 +97,14 @@ impl ProgressTable {
         }
     }
 
-    /// The unit of the values.
+    /// Returns the unit of the values.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         self.objective.display_value(1.0, self.scale).1
     }
 
-    /// Adds a moment of a search. A new line starts if the best design changes or the gap shrinks clearly. The choice
-    /// of lines does not depend on the clock.
+    /// Adds a moment of a search. It gets a new row if the best design changes or the gap shrinks clearly; otherwise it
+    /// becomes the last row until the next moment. The choice of rows does not depend on the clock.
     pub fn add_moment(&mut self, seconds: f64, moment: &SearchMoment) {
         let (objective, scale) = (self.objective, self.scale);
         let shown = |value: f64| (value > 0.0 && value.is_finite()).then(|| objective.display_value(value, scale).0);
@@ -134,12 +134,12 @@ impl ProgressTable {
         }
     }
 
-    /// The lines; the last moment is included.
+    /// Returns the rows, including the last moment.
     pub fn rows(&self) -> impl Iterator<Item = &ProgressRow> {
         self.rows.iter().chain(&self.last)
     }
 
-    /// The table as comma-separated values. The first line has the names of the columns.
+    /// Returns the table as comma-separated values. The first line has the names of the columns.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
@@ -164,7 +164,7 @@ impl ProgressTable {
         text
     }
 
-    /// The comparison as text.
+    /// Returns the table as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let header =

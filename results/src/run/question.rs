@@ -1,4 +1,4 @@
-//! How the best step of a run is asked for again.
+//! The question with which `evaluate` reproduces the best step of a run.
 
 use crate::run::record::SearchRecord;
 use crate::run::search_run::{CHIP, FABRIC};

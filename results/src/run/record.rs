@@ -1,8 +1,9 @@
 //! `record.json`: the question of a run, its answer, its proof and its times.
 //!
-//! The file is one JSON object. Everything outside `times` depends only on the study and the seed: two runs with one
-//! seed differ only in `times`. Every key of a number contains its unit; values that were not computed are `null`. The
-//! structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its meaning.
+//! The file is one JSON object. Everything outside `times` depends only on the study and the seed, so that two runs
+//! with one seed differ only in `times`. Every key of a number contains its unit. Values that were not computed are
+//! `null`. The structs of this module are the schema. [`FORMAT`] changes whenever a key disappears or changes its
+//! meaning.
 
 use crate::answer::comparison::Comparison;
 use crate::answer::decision::DecisionRecord;
@@ -26,28 +27,28 @@ pub const FORMAT: u32 = 5;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrontRecord {
-    /// The quantities, by the names of objectives and axes; the objective first.
+    /// The names of the quantities: the objective first, then the axes.
     pub quantities: Vec<String>,
-    /// Indices of the designs in `designs.parquet`.
+    /// The designs on the front, by `index` in `designs.parquet`.
     pub designs: Vec<i64>,
     /// Hypervolume of the front, as a fraction of a box. The box spans from the best of each quantity to a reference
-    /// point, which lies a tenth of the range beyond the worst.
+    /// point, which lies beyond the worst by a tenth of the range.
     pub hypervolume: f64,
     /// The knee of the front: the design with the least sum of all quantities, each scaled from 0 (best of the front)
     /// to 1 (worst).
     pub knee: DesignRow,
 }
 
-/// An error of a record.
+/// An error of writing or reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// It holds a number that JSON cannot hold.
+    /// The record has a number that JSON cannot hold.
     #[error("the record cannot be stored: {why}; a value that is not finite must be left out")]
     NotStorable {
-        /// The error of reading it back.
+        /// The error of reading the record back.
         why: String,
     },
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error(
         "{}: cannot be opened: {why}; give a run directory that `coplace search` or `coplace serve` wrote",
         file.display()
@@ -58,7 +59,7 @@ pub enum RecordError {
         /// Message of the system.
         why: io::Error,
     },
-    /// It is not JSON, or lacks keys of its format.
+    /// The file is not JSON, lacks keys of its format, or has impossible values.
     #[error("{}: {why}; run the search again, or give another run directory", file.display())]
     Malformed {
         /// The file.
@@ -66,7 +67,7 @@ pub enum RecordError {
         /// The fault, with line, column and key.
         why: String,
     },
-    /// It is the record of another verb.
+    /// The file is the record of `coplace serve`, where one of `search` or `sweep` is needed.
     #[error(
         "{}: is the record of a run of `coplace serve`, and here one of `coplace search` or `sweep` is needed; report, \
         explain, compare and pareto take runs of serve, and a chip that one found is best.toml in it", file.display()
@@ -75,7 +76,7 @@ pub enum RecordError {
         /// The file.
         file: PathBuf,
     },
-    /// It is not the record of `serve`.
+    /// The file is not the record of `coplace serve`, where one is needed.
     #[error(
         "{}: is not the record of a run of `coplace serve`, and the others are; compare runs of one verb",
         file.display()
@@ -84,7 +85,7 @@ pub enum RecordError {
         /// The file.
         file: PathBuf,
     },
-    /// It was written by another version of `coplace serve`.
+    /// Another version of `coplace serve` wrote the file.
     #[error("{}: format = {found}, this version of coplace reads 1; run serve again with it", file.display())]
     ServingFormat {
         /// The file.
@@ -92,7 +93,7 @@ pub enum RecordError {
         /// The format found, or `missing`.
         found: String,
     },
-    /// It was written by another version of coplace.
+    /// Another version of coplace wrote the file.
     #[error("{}: format = {found}, this version of coplace reads {FORMAT}; run the search again with it", file.display())]
     Format {
         /// The file.
@@ -108,7 +109,7 @@ pub enum RecordError {
 pub struct SearchRecord {
     /// Version of this schema: [`FORMAT`].
     pub format: u32,
-    /// The version that wrote it.
+    /// The version of coplace that wrote the record.
     pub versions: Versions,
     /// A digest of the whole question, with the texts of the model and the study. Runs with different digests answer
     /// different questions.
@@ -123,14 +124,14 @@ pub struct SearchRecord {
     pub best: Option<BestDesign>,
     /// The best design beside its baselines.
     pub comparison: Option<Comparison>,
-    /// How sure the choice is under what is not known; absent where nothing was drawn.
+    /// Confidence in the choice under draws of uncertain constants; absent if nothing was drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,
     /// The front, if one was searched for. `None` in older records and in sweeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub front: Option<FrontRecord>,
-    /// The power in W down to whose clocks the search lowered its chips, below what was asked, because they take less
-    /// energy there; absent where the highest clocks are best.
+    /// A power limit in W that the search chose itself, below the requested one. The search lowered the clocks to it,
+    /// because chips need less energy there. Absent if the highest clocks are best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lowered_to_w: Option<f64>,
     /// The question as a value, with the texts of the files that it names.
@@ -139,7 +140,7 @@ pub struct SearchRecord {
     pub times: BTreeMap<String, f64>,
 }
 
-/// The versions of the writer.
+/// The versions of the program that wrote a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
@@ -157,14 +158,14 @@ pub struct StudyRecord {
     pub model: String,
     /// Trainable parameters of the model.
     pub parameters: u64,
-    /// Parameters that one token meets, in a model with experts: all but the experts that are not chosen.
+    /// Parameters that one token uses, in a model with experts: all except those of the experts that are not chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_parameters: Option<u64>,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
     /// Designs in the space.
     pub space_designs: u64,
-    /// The chip whose area is the upper limit.
+    /// The chip that answers are compared with. In PHAZE's grid, its area is the area limit.
     pub reference_chip: String,
     /// Accelerators in the cluster.
     pub devices: u64,
@@ -174,11 +175,11 @@ pub struct StudyRecord {
     pub global_batch_sequences: u64,
     /// The software stack that runs them, by name.
     pub stack: String,
-    /// The plans that every chip is tried with, in words.
+    /// The plans that are tried on every chip, in words.
     pub plans: String,
-    /// The objective, which is maximised.
+    /// The objective in words.
     pub objective: String,
-    /// Further options that change the result, as given or by default.
+    /// Further options that change the result, with their given or default values.
     pub options: BTreeMap<String, String>,
     /// Parts of the model's file that are not modelled, with the assumptions made instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -193,7 +194,7 @@ pub enum Proof {
     Proven,
     /// No design in the space is better by more than the gap.
     Gap,
-    /// No design in the space runs the model; this is proven.
+    /// No design in the space runs the model. This is proven.
     Infeasible,
 }
 
@@ -205,53 +206,54 @@ pub struct Certificate {
     pub proof: Proof,
     /// Designs in the space.
     pub designs: u64,
-    /// Evaluated exactly.
+    /// Designs that were evaluated exactly.
     pub evaluated: u64,
-    /// Rejected by their bound.
+    /// Designs that were rejected by their bound.
     pub pruned: u64,
-    /// Rejected as part of a box of dimensions; included in `pruned`.
+    /// Designs that were rejected as part of a box of dimensions; included in `pruned`.
     #[serde(default)]
     pub pruned_in_boxes: u64,
-    /// Rejected because no plan fits.
+    /// Designs that were rejected because no plan fits.
     pub infeasible: u64,
-    /// Rejected for their area.
+    /// Designs outside the area limits.
     pub over_area: u64,
-    /// Rejected for their power.
+    /// Designs over the power limit.
     pub over_power: u64,
-    /// Rejected for their cost.
+    /// Designs over the cost limit.
     pub over_cost: u64,
-    /// Rejected for their HBM; omitted if none was.
+    /// Designs outside the HBM limits; omitted if there are none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub outside_hbm: u64,
-    /// Rejected because they cannot be built; omitted if none was.
+    /// Designs that cannot be built; omitted if there are none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unbuildable: u64,
-    /// The same by rule; omitted in sweeps.
+    /// The same count by rule; omitted in sweeps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unbuildable_by_rule: BTreeMap<BuildRule, u64>,
     /// Combinations of values that are no chip.
     pub no_chip: u64,
-    /// Undecided when the search stopped.
+    /// Designs that were undecided when the search stopped.
     pub open: u64,
-    /// True if the value of a design is at the bad end of its step's 90 % interval; omitted if it is that of the
+    /// True if designs are ranked at the bad end of their step's 90 % interval; omitted if they are ranked by the
     /// predicted step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub robust: bool,
-    /// The objective: `throughput`, `per-dollar`, ...
+    /// The name of the objective: `throughput`, `per-dollar`, ...
     pub objective: String,
     /// The best value of the objective, in `unit`.
     pub best: Option<f64>,
-    /// Bound of the objective: no design is better.
+    /// The bound of the objective, in `unit`: no design is better.
     pub bound: Option<f64>,
     /// The unit of both values.
     pub unit: String,
-    /// The best throughput found, in sequences per second, if it is the objective.
+    /// The best throughput found, in sequences per second. Only for one model whose objective is the speed of a step.
     pub best_sequences_per_s: Option<f64>,
-    /// Upper bound of the throughput, in sequences per second.
+    /// Upper bound of the throughput, in sequences per second, in the same cases.
     pub bound_sequences_per_s: Option<f64>,
-    /// (bound - best) / best, as a fraction: 0 when proven.
+    /// Relative distance between bound and best value, as a fraction: the larger over the smaller, less 1. It is 0 if
+    /// proven.
     pub gap: Option<f64>,
-    /// The reason, in words, why no design is possible or why the proof stopped.
+    /// The reason why no design is possible or why the proof stopped, in words.
     pub why: Option<String>,
 }
 
@@ -259,27 +261,27 @@ pub struct Certificate {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestDesign {
-    /// Chip, plan and totals: the row of the design in `designs.parquet`.
+    /// Chip, plan and totals: the design's row in `designs.parquet`.
     pub design: DesignRow,
     /// The plan with its explained figures, as `evaluate` shows it.
     pub step: StepRecord,
-    /// For several models: each under its own plan; `step` is that of the first.
+    /// For several models: each with its own plan; `step` is that of the first. Empty for one model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelPlan>,
     /// Notes for the reader: unused area, values at the edge of the search range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The arguments of an `evaluate` that gives the same time, except for model and chip: cluster, stack and plan.
+    /// The arguments with which `evaluate` gives the same time: cluster, stack and plan, but not model and chip.
     pub evaluate_with: Vec<String>,
 }
 
-/// One of several models on the best design.
+/// One of several models on the best design, with its plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelPlan {
     /// The name, or the path of the file.
     pub model: String,
-    /// Its share among the models, as a fraction.
+    /// Its weight among the models, as a fraction.
     pub share: f64,
     /// Accelerators that train it.
     pub devices: u64,
@@ -287,16 +289,16 @@ pub struct ModelPlan {
     pub global_batch_sequences: u64,
     /// Tokens per sequence.
     pub sequence_tokens: u64,
-    /// Throughput of the reference chip, with the efficiency of the space's chips, under its best plan.
+    /// Tokens per second of the reference chip under its best plan, with the efficiency of the space's chips.
     pub reference_tokens_per_s: f64,
-    /// Energy of its step over the whole cluster, in joules; absent in older records.
+    /// Energy of a step on the reference chip over the whole cluster, in joules; absent in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_energy_per_step_j: Option<f64>,
     /// Throughput relative to the reference.
     pub times_reference: f64,
     /// The plan with its explained figures, as `evaluate` shows it.
     pub step: StepRecord,
-    /// As [`BestDesign::evaluate_with`].
+    /// The arguments for `evaluate`, as in [`BestDesign::evaluate_with`].
     pub evaluate_with: Vec<String>,
     /// The design beside its baselines, on this model.
     pub comparison: Comparison,
@@ -309,7 +311,7 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl Versions {
-    /// The versions of this build.
+    /// Returns the versions of this build.
     #[must_use]
     pub fn current() -> Self {
         Self { coplace: env!("CARGO_PKG_VERSION").into() }
@@ -317,13 +319,14 @@ impl Versions {
 }
 
 impl Certificate {
-    /// (bound - best) / best, at least zero; `None` without a best value.
+    /// Returns (bound - best) / best for a maximised value, at least zero. `None` if the best value is not positive or
+    /// the bound is not finite.
     #[must_use]
     pub fn relative_gap(best: f64, bound: f64) -> Option<f64> {
         (best > 0.0 && bound.is_finite()).then(|| ((bound - best) / best).max(0.0))
     }
 
-    /// True if no chip is within the limits, so that nothing was tried.
+    /// True if no chip is within the limits, so that nothing was evaluated.
     #[must_use]
     pub fn is_without_candidates(&self) -> bool {
         let outside = self.over_area + self.over_power + self.over_cost + self.outside_hbm + self.unbuildable;
@@ -332,7 +335,7 @@ impl Certificate {
 }
 
 impl SearchRecord {
-    /// The record as stored JSON: indented, keys in the order of the structs, one line break at the end.
+    /// Returns the record as it is stored: indented JSON, keys in the order of the structs, one line break at the end.
     ///
     /// # Errors
     /// A number that is not finite.
@@ -340,7 +343,7 @@ impl SearchRecord {
         let unstorable = |e: serde_json::Error| RecordError::NotStorable { why: e.to_string() };
         let mut text = serde_json::to_string_pretty(self).map_err(unstorable)?;
         text.push('\n');
-        // JSON has no NaN: serde writes null. Reading the text back finds the loss, in optional numbers too.
+        // JSON has no NaN; serde writes null instead. Reading the text back finds such a loss, in optional numbers too.
         let back: Self = serde_json::from_str(&text).map_err(unstorable)?;
         if back == *self {
             Ok(text)
@@ -352,14 +355,14 @@ impl SearchRecord {
     /// Reads a record.
     ///
     /// # Errors
-    /// A file that is missing, truncated, no record, or of another format.
+    /// A file that is missing, truncated, no record of a search, or of another format; an impossible value.
     pub fn read_from(path: &Path) -> Result<Self, RecordError> {
         let text = sim::files::text::read_text(path).map_err(|why| RecordError::Open { file: path.into(), why })?;
         Self::parse(path, &text)
     }
 
-    /// Digest of the question of a directory's record, in any format. `None` without a record; `Some(None)` for a
-    /// record without a digest.
+    /// Reads the question's digest from the record in a directory, whatever its format. `None` without a record;
+    /// `Some(None)` if the record has no digest.
     #[must_use]
     pub fn read_question_digest(directory: &Path) -> Option<Option<String>> {
         let text = sim::files::text::read_text(&directory.join(RECORD)).ok()?;
@@ -370,7 +373,7 @@ impl SearchRecord {
     /// Reads a record from its text; `file` names it in errors.
     ///
     /// # Errors
-    /// Text that is truncated, no record, or of another format.
+    /// Text that is truncated, no record of a search, or of another format; an impossible value.
     pub fn parse(file: &Path, text: &str) -> Result<Self, RecordError> {
         let malformed = |e: serde_json::Error| RecordError::Malformed { file: file.into(), why: e.to_string() };
         let value: serde_json::Value = serde_json::from_str(text).map_err(malformed)?;
@@ -384,7 +387,7 @@ impl SearchRecord {
                 return Err(RecordError::Format { file: file.into(), found });
             }
         }
-        // Parsing the text, not a value, gives errors a line and a column.
+        // The text is parsed again instead of the value, because errors then have a line and a column.
         let record: Self = serde_json::from_str(text).map_err(malformed)?;
         match check_values(&value) {
             Ok(()) => Ok(record),

@@ -15,21 +15,21 @@ use search::objective::{MeasureMean, Term};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The store's file name.
+/// The file name of the store of designs.
 pub const DESIGNS: &str = "designs.parquet";
 /// The file name of the figure, without its extension.
 pub const PARETO: &str = "pareto";
-/// The figure's files.
+/// The files of the figure of the front.
 const PARETO_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
-/// The figure of what moves the choice, where something was drawn.
+/// The files of the figure of the constants that affect the choice. They exist only if constants were drawn.
 const TORNADO_FILES: [&str; 2] = ["tornado.svg", "tornado.png"];
 /// The file of the best chip.
 pub const CHIP: &str = "best.toml";
 /// The file of the fabric of the best chip, unless it is built in.
 pub const FABRIC: &str = "fabric.toml";
-/// The file of the gap over time.
+/// The file of the progress of the proof.
 pub(crate) const PROGRESS: &str = "progress.csv";
-/// Every file that a run may have, in the order in which they appear under their names.
+/// Every file that a run may have, in the order in which they are put in place.
 pub const FILES: [&str; 10] = [
     SUMS,
     DESIGNS,
@@ -43,43 +43,43 @@ pub const FILES: [&str; 10] = [
     RECORD,
 ];
 
-/// The files of the found design, which other verbs accept.
+/// The found design in the form of files that other commands accept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FoundFiles {
-    /// The chip's file.
+    /// The text of the chip's file.
     pub chip: Option<String>,
-    /// The fabric's file, unless the fabric is built in.
+    /// The text of the fabric's file, unless the fabric is built in.
     pub fabric: Option<String>,
-    /// The progress of the proof.
+    /// The progress of the proof as comma-separated values.
     pub progress: Option<String>,
 }
 
 /// An error of writing or reading a run directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The directory cannot be made.
+    /// A file or directory cannot be written.
     #[error(transparent)]
     Directory(#[from] WriteError),
-    /// An error of its record.
+    /// An error of the record.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// An error of its store.
+    /// An error of the store of designs.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An error of its figure.
+    /// An error of a figure.
     #[error(transparent)]
     Figure(#[from] FigureError),
-    /// An error of its digests.
+    /// An error of the digests.
     #[error(transparent)]
     Sums(#[from] DigestError),
-    /// It holds no run.
+    /// The directory holds no run.
     #[error("{}: is a directory without a run of coplace; give the directory of a run that found a chip, or in its \
         place a chip's file or name (coplace list chips)", directory.display())]
     NoRun {
         /// The directory.
         directory: PathBuf,
     },
-    /// It has no chip.
+    /// The run has no chip.
     #[error("{}: no {CHIP} in it: its search found no design that runs the model, or is of an older version; run a \
         search, or give a chip", directory.display())]
     NoChip {
@@ -98,12 +98,12 @@ impl Unwritable for RunError {
     }
 }
 
-/// The name of the run in a directory.
+/// Returns the name of the run in a directory.
 pub(crate) fn run_name(directory: &Path) -> String {
     directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Returns the directory of a run that is named by itself or by the record in it. Any other path stays as it is.
+/// Returns the directory of a run, given the directory or the record in it. Any other path is returned unchanged.
 #[must_use]
 pub fn directory_of_run(path: &Path) -> PathBuf {
     let is_record = path.file_name().is_some_and(|name| name == RECORD) && path.is_file();
@@ -114,17 +114,17 @@ pub fn directory_of_run(path: &Path) -> PathBuf {
     }
 }
 
-/// Reads the record of a search or of a sweep, and verifies its digest.
+/// Reads the record of a search or a sweep, and verifies its digest.
 ///
 /// # Errors
-/// A record that is missing, damaged, of another version, or of another run than the digests.
+/// A record that is missing, damaged or of another version, or whose digest does not match.
 pub fn read_record(directory: &Path) -> Result<SearchRecord, RunError> {
     let record = SearchRecord::read_from(&directory.join(RECORD))?;
     verify_file(directory, RECORD)?;
     Ok(record)
 }
 
-/// True if a directory's digests name a file.
+/// True if the digests of a directory list a file.
 pub(crate) fn has_digest_of(directory: &Path, file: &str) -> Result<bool, RunError> {
     Ok(DigestList::read_from(directory)?.lists_all(&[file]))
 }
@@ -134,22 +134,22 @@ pub(crate) fn verify_file(directory: &Path, file: &str) -> Result<(), RunError> 
     Ok(DigestList::read_from(directory)?.verify_file(directory, file)?)
 }
 
-/// A figure of a baseline on a model: the value of the reference, and that of the baseline.
+/// Returns a figure on one model: the value of the reference and that of a baseline.
 type Pair<'a> = &'a dyn Fn(&ModelPlan, &ComparisonEntry) -> Option<(f64, f64)>;
 
-/// A finished run.
+/// A finished run of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchRun {
     /// The name of the directory.
     pub name: String,
-    /// An error of its record.
+    /// The record.
     pub record: SearchRecord,
     /// All designs of the search.
     pub designs: Vec<DesignRow>,
 }
 
 impl SearchRun {
-    /// The mean over several models.
+    /// Returns the kind of mean over several models.
     pub(crate) fn scoring_over_models(&self) -> MeasureMean {
         if self.record.study.objective.ends_with(&format!("({})", MeasureMean::Mean)) {
             MeasureMean::Mean
@@ -158,17 +158,18 @@ impl SearchRun {
         }
     }
 
-    /// Writes the run into `directory`, and creates it if needed. The order is: digests, store, figure as SVG and PNG,
-    /// found files, record. Therefore a directory with a record is complete, and digests reveal files of two runs.
-    /// Everything is encoded and on the disk before the first file appears under its name. Returns the paths; the
-    /// record's is first.
+    /// Writes the run into `directory`, and creates it if needed. The order is: digests, store, figures as SVG and PNG,
+    /// found files, record. Therefore a directory with a record is complete, and digests reveal a mix of two runs. All
+    /// files are encoded and on the disk before the first one appears under its name. Returns the paths, the record's
+    /// first.
     ///
     /// # Errors
-    /// Errors of the system; a value that is not finite. Nothing of the run is there then.
+    /// Errors of the system; a value that is not finite. If writing fails before the first file is put in place, no
+    /// file of the run is there.
     pub fn write_run(&self, directory: &Path, found: &FoundFiles) -> Result<Vec<PathBuf>, RunError> {
         let path = |name: &str| directory.join(name);
         let mut files = vec![(path(DESIGNS), design_file::to_bytes(&path(DESIGNS), self.designs.iter().cloned())?)];
-        // A search by bad ends has no front.
+        // A search that ranks by bad ends has no front.
         if !self.record.certificate.robust {
             let figure = front_figure(std::slice::from_ref(self), self.axes_of_front())?;
             files.extend(PARETO_FILES.map(path).into_iter().zip([figure.svg().as_bytes().to_vec(), figure.png()?]));
@@ -183,7 +184,8 @@ impl SearchRun {
         files.insert(0, (path(SUMS), sums::digest_lines(&files).into_bytes()));
         let unwritable = |why| WriteError { file: directory.into(), why };
         std::fs::create_dir_all(directory).map_err(unwritable)?;
-        // Removes such files of an older run; the new digests do not list them.
+        // An older run may have files that this run does not have. They are removed, because the new digests do not
+        // list them.
         let missing = named.iter().filter(|(_, text)| text.is_none()).map(|(name, _)| *name);
         let missing = missing.chain(PARETO_FILES.into_iter().filter(|_| self.record.certificate.robust));
         let missing = missing.chain(TORNADO_FILES.into_iter().filter(|_| self.record.decision.is_none()));
@@ -194,15 +196,15 @@ impl SearchRun {
         Ok(files.into_iter().rev().map(|(path, _)| path).collect())
     }
 
-    /// Adds the designs to the record of a search. The digest is verified before the store is decoded. The figure is
-    /// not read, because `pareto` may have drawn another.
+    /// Reads the designs of a search and adds them to its record. The digest is verified before the store is decoded.
+    /// The figure is not verified, because `pareto` may have replaced it.
     pub(crate) fn read_designs(directory: &Path, record: SearchRecord) -> Result<Self, RunError> {
         verify_file(directory, DESIGNS)?;
         let designs = design_file::read_designs(&directory.join(DESIGNS))?;
         Ok(Self { name: run_name(directory), record, designs })
     }
 
-    /// Reads the file of the found chip. Verifies its digest and those of the other files that are simulated with it.
+    /// Reads the file of the found chip. Verifies its digest, and that of the fabric's file.
     ///
     /// # Errors
     /// A run without a chip, or a file that is missing, damaged, or of another run.
@@ -223,7 +225,7 @@ impl SearchRun {
         Ok(sim::files::text::read_text(&file).map_err(|why| DigestError::Unreadable { file, why })?)
     }
 
-    /// The axes of the front: the objective against the requested quantities.
+    /// Returns the axes of the front: the objective against the requested quantities.
     #[must_use]
     pub fn axes_of_front(&self) -> FrontAxes {
         FrontAxes::of_search(
@@ -234,33 +236,33 @@ impl SearchRun {
         )
     }
 
-    /// The designs on the front.
+    /// Returns the designs on the front.
     #[must_use]
     pub fn designs_on_front(&self) -> Vec<&DesignRow> {
         self.axes_of_front().front_designs(&self.designs, &self.step_scope())
     }
 
-    /// The work of its steps.
+    /// Returns the work of a step of this run.
     #[must_use]
     pub fn step_scope(&self) -> StepScope {
         StepScope::of_study(&self.record.study, self.of_several_models())
     }
 
-    /// The study in a line: `study phaze, 1,024 x phaze_flat, 4,096 sequences per step`.
+    /// Describes the study in one line: `study phaze, 1,024 x phaze_flat, 4,096 sequences per step`.
     fn setting_line(&self) -> String {
         let s = &self.record.study;
         let (devices, batch) = (format_count(s.devices), format_count(s.global_batch_sequences));
         format!("study {}, {devices} x {}, {batch} sequences per step", s.name, s.fabric)
     }
 
-    /// True if the run has several models: its throughputs are relative to a reference.
+    /// True if the run has several models. Its throughputs are then relative to a reference.
     #[must_use]
     pub fn of_several_models(&self) -> bool {
-        // A run without a best design has the mean in the name of its objective.
+        // Without a best design, the name of the objective shows it: it ends in the kind of mean, in parentheses.
         !self.models().is_empty() || self.record.study.objective.ends_with(')')
     }
 
-    /// The models on the best design; empty for one model.
+    /// Returns the models on the best design; empty for one model.
     #[must_use]
     pub fn models(&self) -> &[ModelPlan] {
         self.record.best.as_ref().map_or(&[], |best| &best.models)
@@ -276,21 +278,21 @@ impl SearchRun {
         }
     }
 
-    /// The process node of the designs' areas, if all share one.
+    /// Returns the process node of the designs, if all have the same.
     fn common_node(&self) -> Option<&String> {
         let mut nodes = self.designs.iter().map(|row| row.node.as_ref());
         let first = nodes.next()?;
         nodes.all(|node| node == first).then_some(first)?
     }
 
-    /// The process nodes of the designs, in words: `4 nm`, `3 nm, 7 nm`. Empty if none is known.
+    /// Lists the process nodes of the designs: `4 nm`, `3 nm, 7 nm`. Empty if none is known.
     #[must_use]
     pub fn node_names(&self) -> String {
         let nodes: BTreeSet<&String> = self.designs.iter().filter_map(|row| row.node.as_ref()).collect();
         nodes.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// The upper limit of a quantity, if the question has one.
+    /// Returns the upper limit of a quantity, if the question has one.
     fn largest_allowed(&self, quantity: FrontQuantity) -> Option<f64> {
         let key = match quantity {
             FrontQuantity::Area => "max_area_mm2",
@@ -302,8 +304,8 @@ impl SearchRun {
         self.record.study.options.get(key)?.parse().ok()
     }
 
-    /// The chips that the figure names: those of the comparison, or the best design. For several models the rates are
-    /// means relative to the reference.
+    /// Returns the chips that the figure names: those of the comparison, or only the best design. For several models,
+    /// the rates are means relative to the reference.
     fn known_chips(&self) -> Vec<(String, Option<&String>, DesignMeasures)> {
         let best = self.record.best.as_ref();
         let entry = |e: &'_ ComparisonEntry| DesignMeasures::from(e);
@@ -327,7 +329,8 @@ impl SearchRun {
         }
     }
 
-    /// The means of a baseline over the models, relative to the reference; `None` if it cannot run one of them.
+    /// Returns the means of a baseline over the models, relative to the reference. `None` if it cannot run one of the
+    /// models.
     pub(crate) fn means_of_baseline(&self, best: &BestDesign, label: &str) -> Option<MeanRatios> {
         let entry = |model: &'_ ModelPlan| model.comparison.entries.iter().position(|entry| entry.label == label);
         let runs: Vec<(&ModelPlan, &ComparisonEntry)> = best
@@ -336,7 +339,7 @@ impl SearchRun {
             .map(|model| Some((model, &model.comparison.entries[entry(model)?])))
             .collect::<Option<_>>()?;
         let over = self.scoring_over_models();
-        // Per model: the value of the reference, and that of the baseline.
+        // The pair has the value of the reference and that of the baseline, for one model.
         let value = |pair: Pair<'_>| {
             let pairs: Vec<(f64, f64)> = runs.iter().map(|(model, entry)| pair(model, entry)).collect::<Option<_>>()?;
             let term = |((model, _), (reference, _)): (&(&ModelPlan, &ComparisonEntry), &(f64, f64))| Term {
@@ -364,8 +367,8 @@ impl SearchRun {
         })
     }
 
-    /// The named chips of the figure, with their process node if it differs from `common`, and the chips that cannot be
-    /// drawn.
+    /// Returns the named chips of the figure, and the chips that cannot be drawn. The label has the process node if it
+    /// differs from `common`.
     fn named_chips(&self, axes: FrontAxes, common: Option<&String>) -> (Vec<NamedDesign>, Vec<String>) {
         let (mut drawn, mut left_out) = (Vec::new(), Vec::new());
         for (at, (label, node, measured)) in self.known_chips().into_iter().enumerate() {
@@ -376,7 +379,7 @@ impl SearchRun {
                     let label = other.map_or_else(|| label.clone(), |node| format!("{label} ({node})"));
                     drawn.push(NamedDesign { label, x, y, best: at == 0 });
                 }
-                // The comparison lists the chips that run nothing.
+                // A chip that runs nothing is not drawn; the comparison lists it.
                 (None, Some(_)) => left_out.push(label),
                 _ => {}
             }
@@ -385,7 +388,7 @@ impl SearchRun {
     }
 }
 
-/// The named chips of a figure of several runs, each point once, and the chips that cannot be drawn.
+/// Returns the named chips of a figure of several runs, each point once, and the chips that cannot be drawn.
 fn named_chips_of_runs(
     runs: &[SearchRun],
     axes: FrontAxes,
@@ -397,7 +400,7 @@ fn named_chips_of_runs(
         left_out.extend(not_drawn);
         for r in drawn {
             let (label, x, y) = (r.label, r.x, r.y);
-            // A chip at the same point in several runs is named once for all of them.
+            // If several runs have a chip at the same point, its label names no run.
             let same = |known: &&mut NamedDesign| {
                 !r.best && (known.x, known.y) == (x, y) && known.label.ends_with(&format!(": {label}"))
             };

@@ -10,18 +10,19 @@ use std::str::FromStr;
 pub enum DesignStatus {
     /// Its best plan was computed. The throughput is exact within the stated arithmetic.
     Evaluated,
-    /// Pruned by its bound: no plan on it can beat the best known design.
+    /// Pruned by its bound: another design is at least as good as this bound. If the search has a front, the other
+    /// design is also no worse along the front's axes.
     Pruned,
     /// No plan fits. The reason gives the shortfall of the nearest plan.
     Infeasible,
-    /// Outside the area limits of the study.
+    /// Outside the limits of the study.
     OverArea,
     /// Undecided when the search stopped.
     Open,
 }
 
 impl DesignStatus {
-    /// All outcomes, in the order of counts and drawings.
+    /// All outcomes, in the order in which counts and figures list them.
     pub const ALL: [Self; 5] = [Self::Evaluated, Self::Pruned, Self::Infeasible, Self::OverArea, Self::Open];
 
     /// The name used in files.
@@ -61,7 +62,7 @@ pub enum StoreCell {
     Null,
     /// An integer.
     Int(i64),
-    /// A finite number.
+    /// A number. Writing and reading reject values that are not finite.
     Float(f64),
     /// A text.
     Text(String),
@@ -83,7 +84,7 @@ trait Field: Sized {
     const KIND: ColumnKind;
     const REQUIRED: bool;
     fn cell(&self) -> StoreCell;
-    /// Reads the value, or says what is wrong with the cell.
+    /// Reads the value. The error names the fault of the cell.
     fn from_cell(cell: StoreCell) -> Result<Self, String>;
 }
 
@@ -164,7 +165,7 @@ impl Field for Option<String> {
 /// A column of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreColumn {
-    /// The name: the field's name in [`DesignRow`], with its unit.
+    /// The name, which is the field's name in [`DesignRow`] and contains the unit.
     pub name: &'static str,
     /// The type.
     pub kind: ColumnKind,
@@ -172,12 +173,12 @@ pub struct StoreColumn {
     pub required: bool,
 }
 
-/// Declares [`DesignRow`] once: the struct, its columns, and the conversion to and from cells. A new column is one line
-/// here.
+/// Declares the struct [`DesignRow`], its columns, and its conversion to and from cells in one place. A new column
+/// needs one line here.
 macro_rules! design_row {
     ($($(#[$doc:meta])* $field:ident: $kind:ty,)*) => {
-        /// One design with its outcome. Field names contain the units. `None` means that the step that computes the
-        /// value was not needed or not possible.
+        /// One design with its outcome. Field names contain the units. `None` means that the value was not computed,
+        /// either because the outcome did not need it or because it has no such value.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct DesignRow {
@@ -200,10 +201,11 @@ macro_rules! design_row {
                 vec![$(self.$field.cell(),)*]
             }
 
-            /// Makes a row from cells in the order of [`Self::COLUMNS`]. Missing cells at the end count as null.
+            /// Makes a row from cells in the order of [`Self::COLUMNS`]. Missing cells at the end count as null;
+            /// further cells are ignored.
             ///
             /// # Errors
-            /// The first column whose cell has a wrong type, and the reason.
+            /// The name of the first column whose cell has a wrong type or value, and the fault.
             pub fn from_cells(cells: impl IntoIterator<Item = StoreCell>) -> Result<Self, (&'static str, String)> {
                 let mut cells = cells.into_iter();
                 Ok(Self {
@@ -216,7 +218,7 @@ macro_rules! design_row {
 }
 
 design_row! {
-    /// Number of the design's combination of values in the order of the study, from 0, in searches and sweeps.
+    /// In searches and sweeps: the number of the design's combination of values in the order of the study, from 0.
     index: i64,
     /// Tensor cores per chip.
     tensor_cores: i64,
@@ -238,9 +240,10 @@ design_row! {
     area_mm2: f64,
     /// The outcome of the design.
     outcome: DesignStatus,
-    /// The reason of the outcome in words: the shortfall of an infeasible design.
+    /// The reason for the outcome in words: the shortfall of an infeasible design, or the design that prunes this one.
     reason: Option<String>,
-    /// Upper bound of the throughput over all plans, in sequences per second.
+    /// Upper bound of the throughput over all plans, in sequences per second. `None` for several models. A design that
+    /// was not evaluated has it only if the search ranks by the predicted step time.
     bound_sequences_per_s: Option<f64>,
     /// Throughput of the best plan, in sequences per second over the whole cluster.
     throughput_sequences_per_s: Option<f64>,
@@ -248,7 +251,7 @@ design_row! {
     throughput_tokens_per_s: Option<f64>,
     /// Time of one optimizer step in seconds.
     step_time_s: Option<f64>,
-    /// Model FLOPs utilisation: the model's FLOPs over peak times time, as a fraction.
+    /// Model FLOPs utilisation, as a fraction: the model's FLOPs over the product of peak FLOP/s and step time.
     mfu: Option<f64>,
     /// Energy of one optimizer step over the whole cluster, in joules.
     energy_per_step_j: Option<f64>,
@@ -272,17 +275,18 @@ design_row! {
     devices_used: Option<i64>,
     /// Pipeline schedule, by name.
     pipeline_schedule: Option<String>,
-    /// The recomputed or kept tensors, summarised over the stages.
+    /// The policy for keeping or recomputing tensors, summarised over the stages.
     memory_policy: Option<String>,
     /// Peak memory of the fullest device, in GiB.
     peak_memory_gib: Option<f64>,
-    /// The bound of the step, in words.
+    /// The largest part of the step's time, in words.
     bound_by: Option<String>,
-    /// The proof of the plan: `optimal`, or a gap.
+    /// The proof that the plan is the fastest: `optimal`, or a gap.
     plan_status: Option<String>,
     /// The process node. Areas of different nodes are not comparable.
     node: Option<String>,
-    /// The dimensions that the study varies, with the values of the design, unless they are PHAZE's.
+    /// The dimensions that the study varies, with the design's values. `None` in PHAZE's space, whose dimensions have
+    /// their own columns.
     dimensions: Option<String>,
     /// Power of a chip under its heaviest sustained load, in W.
     peak_power_w: Option<f64>,
@@ -292,25 +296,25 @@ design_row! {
     cost_usd: Option<f64>,
     /// Energy per token, in J.
     energy_per_token_j: Option<f64>,
-    /// For several models: the mean of their throughputs relative to the reference.
+    /// For several models: the mean of their throughputs, each relative to the reference.
     times_reference: Option<f64>,
-    /// For several models: per model the throughput, the ratio to the reference, and the plan, in words.
+    /// For several models: the throughput, the ratio to the reference and the plan of each model, in words.
     models: Option<String>,
     /// The clock in MHz that the power limit leaves, if it is below the design clock.
     lowered_clock_mhz: Option<f64>,
     /// For several models: energy per token relative to the reference. It is the inverse of the mean of tokens per
-    /// joule relative to the reference.
+    /// joule, each relative to the reference.
     energy_times_reference: Option<f64>,
-    /// For several models whose energy is paid: the mean of throughputs relative to the reference. Each is per USD of a
-    /// chip and its energy over the years.
+    /// For several models, if the objective includes the cost of energy: the mean of throughput per USD relative to the
+    /// reference. The USD are the cost of the chip and of its energy over its years of use.
     times_reference_per_usd: Option<f64>,
-    /// For a robust search with one model: the step in seconds at the bad end of its 90 % interval, by which designs
-    /// are ranked.
+    /// For a robust search of one model: the step in seconds at the bad end of its 90 % interval. The search ranks
+    /// designs by this value.
     bad_end_step_s: Option<f64>,
 }
 
 impl DesignRow {
-    /// An undecided design: only its dimensions.
+    /// Makes a row of a design whose outcome is open. It has only the dimensions.
     #[must_use]
     pub fn new_undecided(index: i64, dimensions: DesignDimensions) -> Self {
         Self {
@@ -361,7 +365,7 @@ impl DesignRow {
         }
     }
 
-    /// The chip in one line: `8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM`.
+    /// Describes the chip in one line: `8 x 128x128 TC, 2 x 128 VC, 128 MiB, 32 GiB HBM`.
     #[must_use]
     pub fn describe_chip(&self) -> String {
         let arrays = if self.arrays_per_core == 1 { String::new() } else { format!("{} x ", self.arrays_per_core) };
@@ -377,7 +381,7 @@ impl DesignRow {
         )
     }
 
-    /// The plan in one line, if there is one: `p 8, t 1, d 128, micro-batch 1, 1f1b`.
+    /// Describes the plan in one line: `p 8, t 1, d 128, micro-batch 1, 1f1b`. `None` without a plan.
     #[must_use]
     pub fn describe_plan(&self) -> Option<String> {
         let (p, t, d) = (self.stages?, self.tensor_parallel?, self.data_parallel?);
@@ -407,11 +411,11 @@ pub struct DesignDimensions {
     pub array_width: i64,
     /// Columns of each array (PHAZE's depth).
     pub array_depth: i64,
-    /// The outermost buffer that all cores share, in MiB.
+    /// The outermost buffer that all cores share, in MiB; 0 if there is none.
     pub global_buffer_mib: f64,
     /// HBM capacity in GiB.
     pub hbm_gib: f64,
-    /// Die area in mm².
+    /// Area of all compute dies in mm².
     pub area_mm2: f64,
 }
 

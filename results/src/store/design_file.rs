@@ -24,7 +24,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The version of the store's format of this build.
+/// The version of the file's format that this build writes and reads.
 pub const FORMAT: &str = "1";
 
 /// The key in the file's metadata that holds the format.
@@ -36,7 +36,7 @@ const CHECKSUM_KEY: &str = "coplace.checksum";
 /// Rows per row group. Writing takes some megabytes of memory, independent of the size of the space.
 const ROW_GROUP: usize = 65_536;
 
-/// An error of a store.
+/// An error of reading or writing a store of designs.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file cannot be written.
@@ -52,7 +52,7 @@ pub enum StoreError {
         /// The value.
         value: f64,
     },
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("{}: cannot be opened: {why}; give a run directory that `coplace search` wrote", file.display())]
     Open {
         /// The file.
@@ -60,7 +60,7 @@ pub enum StoreError {
         /// Message of the system.
         why: io::Error,
     },
-    /// It is truncated or damaged, or coplace did not write it.
+    /// The file is truncated or damaged, or coplace did not write it.
     #[error("{}: damaged, or no store of coplace ({why}); run the search again, or give another run directory", file.display())]
     Damaged {
         /// The file.
@@ -68,7 +68,7 @@ pub enum StoreError {
         /// The evidence of the damage.
         why: String,
     },
-    /// It was written by another version of coplace.
+    /// Another version of coplace wrote the file.
     #[error(
         "{}: `{FORMAT_KEY}` is {found}, this version of coplace reads {FORMAT}; \
          give a designs.parquet that it wrote, or run the search again", file.display()
@@ -79,7 +79,7 @@ pub enum StoreError {
         /// The format found, or `missing`.
         found: String,
     },
-    /// A required column is missing or has another type.
+    /// A required column is missing, or a column has another type.
     #[error("{}: column `{column}` {problem}, expected {expected}; run the search again", file.display())]
     Column {
         /// The file.
@@ -138,11 +138,11 @@ fn writer_properties() -> WriterProperties {
         .build()
 }
 
-/// Encodes the rows as the bytes of a store. `path` names it in errors. The bytes stay in memory (some tens per row),
-/// because the checksum is known only at the end.
+/// Encodes rows as the bytes of a store. `path` is the file that errors name. All bytes stay in memory (some tens per
+/// row), because the checksum is known only at the end.
 ///
 /// # Errors
-/// A value that is not a finite number.
+/// A value that is not a finite number; an error of the Parquet encoder.
 pub(crate) fn to_bytes<I>(path: &Path, rows: I) -> Result<Vec<u8>, StoreError>
 where
     I: IntoIterator<Item = DesignRow>,
@@ -223,10 +223,10 @@ pub(crate) fn write_column(
     Ok(())
 }
 
-/// Reads all rows of a store. Unknown columns are ignored; missing optional columns count as empty.
+/// Reads all rows of a store. Unknown columns are ignored; cells of missing optional columns are `None`.
 ///
 /// # Errors
-/// A file that is missing, damaged, foreign, or of another format; a value that does not fit.
+/// A file that is missing, damaged, of another format or not written by coplace; a value that does not fit its column.
 pub fn read_designs(path: &Path) -> Result<Vec<DesignRow>, StoreError> {
     read_sealed(path)?;
     let decoded = catch_panic(|| decode_rows(path)).map_err(|why| StoreError::Damaged { file: path.into(), why });
@@ -247,11 +247,11 @@ pub fn read_sealed(path: &Path) -> Result<Vec<u8>, StoreError> {
     }
 }
 
-/// Calls a reader, and returns its panic message as an error. The checksum detects damage, but not a file made to
-/// mislead the Parquet reader with a wrong length.
+/// Calls a reader and returns its panic message as an error. The checksum detects damage. It does not detect a file
+/// with a valid checksum whose wrong lengths make the Parquet reader panic.
 fn catch_panic<T>(read: impl FnOnce() -> T) -> Result<T, String> {
-    // The panic hook belongs to the process. Only one reader at a time may replace it, so that the original is
-    // restored.
+    // The panic hook is shared by the whole process. Only one reader at a time may replace it; otherwise the original
+    // hook could be lost.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let hook = panic::take_hook();
@@ -322,7 +322,8 @@ fn read_columns(path: &Path, group: &dyn RowGroupReader) -> Result<Vec<Vec<Store
     Ok(columns)
 }
 
-/// The position of the column in the file, if it is there. A required column must be there with its type.
+/// Finds the position of a column in the file; `None` if an optional column is missing. The error is a required column
+/// that is missing, or a column of another type.
 fn find_column(path: &Path, group: &RowGroupMetaData, column: &StoreColumn) -> Result<Option<usize>, StoreError> {
     let expected = match column.kind {
         ColumnKind::Int => "INT64",

@@ -1,4 +1,5 @@
-//! Writes files atomically. A process killed at any moment leaves either the old file or the new one, never a part.
+//! Writes files atomically. If the process is killed at any moment, a file has either its old contents or its new ones,
+//! never a part.
 
 use sim::files::{FaultParts, StructuredError};
 use std::fs::{self, File};
@@ -25,9 +26,9 @@ impl StructuredError for WriteError {
     }
 }
 
-/// An error that may be an error of writing.
+/// An error type that may hold a [`WriteError`].
 pub trait Unwritable {
-    /// The file and the message of the system, if it is one.
+    /// Returns the write error, which has the file and the system's message; `None` for other errors.
     fn write_error(&self) -> Option<&WriteError>;
 }
 
@@ -37,22 +38,23 @@ impl Unwritable for WriteError {
     }
 }
 
-/// The temporary path of a file being written. It lies beside the destination, so that the final rename stays on one
-/// file system and is atomic. The process id separates two runs in one directory.
+/// Returns the temporary path of a file that is being written. It lies beside the destination, so that the final rename
+/// stays on one file system and is atomic. The process id in the name separates two runs in one directory.
 pub(crate) fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
-/// The destination of a write to `path`: the target of a link.
+/// Returns the file that a write to `path` replaces: the target of a link, or `path` itself if it does not exist.
 fn resolve_destination(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Refuses a link in the place of a file that coplace names itself, in a directory that may be another's.
+/// Refuses a link in place of a file whose name coplace chooses. Another user may own the directory, and a link could
+/// lead the write to any file.
 ///
 /// # Errors
-/// A link.
+/// The path is a link.
 pub(crate) fn refuse_link(path: &Path) -> Result<(), WriteError> {
     match fs::symlink_metadata(path).is_ok_and(|at| at.is_symlink()) {
         false => Ok(()),
@@ -70,13 +72,14 @@ fn create_temporary(destination: &Path) -> io::Result<File> {
     File::options().write(true).create_new(true).open(temporary)
 }
 
-/// True if `path` is a device or a pipe. It is written directly, because a rename would replace it with a file.
+/// True if `path` is a device or a pipe. Such a path is written directly, because a rename would replace it with a
+/// file.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|at| !at.is_file() && !at.is_dir())
 }
 
-/// Writes `contents` to `path` atomically: to a temporary file beside it, which is flushed to the disk and renamed. On
-/// failure the temporary file is removed and the old contents stay.
+/// Writes `contents` to `path` atomically. A temporary file beside it is written, flushed to the disk and renamed. On
+/// failure the temporary file is removed and the old contents stay. Devices and pipes are written directly.
 ///
 /// # Errors
 /// Errors of the system, with the name of the destination.
@@ -85,7 +88,8 @@ pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), WriteError> {
 }
 
 /// Writes several files: first all temporary files, then all renames, in the given order. A failure before the renames
-/// changes nothing. A kill between two renames leaves the earlier files new and the later ones old.
+/// leaves all regular files unchanged; devices and pipes are written directly. A failure or kill between two renames
+/// leaves the earlier files new and the later ones old.
 ///
 /// # Errors
 /// Errors of the system, with the name of the destination.
@@ -112,7 +116,7 @@ pub fn write_files(files: &[(PathBuf, Vec<u8>)]) -> Result<(), WriteError> {
     done
 }
 
-/// A file that is written piece by piece beside its destination. It appears there once it is complete.
+/// A file that is written piece by piece under a temporary name. It appears at its destination once it is complete.
 #[derive(Debug)]
 pub struct StagedFile {
     destination: PathBuf,
@@ -121,7 +125,7 @@ pub struct StagedFile {
 }
 
 impl StagedFile {
-    /// Starts a file.
+    /// Creates the temporary file of `path`.
     ///
     /// # Errors
     /// Errors of the system.
@@ -131,7 +135,7 @@ impl StagedFile {
         Ok(Self { destination, file, kept: false })
     }
 
-    /// The file to write to.
+    /// Returns the file to write to.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
@@ -144,7 +148,7 @@ impl StagedFile {
         self.file.sync_all().map_err(|why| WriteError { file: self.destination.clone(), why })
     }
 
-    /// Moves the file to its destination.
+    /// Renames the temporary file to its destination.
     ///
     /// # Errors
     /// Errors of the system.

@@ -1,10 +1,11 @@
-//! Limits of the values of records. Digests tell that a file is as it was written, not that its values can be.
+//! Limits on the values in records. Digests prove that a file is unchanged; these limits prove that its values are
+//! possible.
 //!
-//! The key of a number contains its unit, so that the key alone says which values are possible.
+//! The key of a number contains its unit. Therefore the key alone decides which values are possible.
 
 use serde_json::Value;
 
-/// Ends of keys whose values are quantities: times, energies, powers, clocks, sizes, areas, prices and rates.
+/// Endings of keys whose values are quantities: times, energies, powers, clocks, sizes, areas, prices and rates.
 const QUANTITIES: [&str; 14] = [
     "_s",
     "_ms",
@@ -21,26 +22,26 @@ const QUANTITIES: [&str; 14] = [
     "_per_user",
     "_per_joule",
 ];
-/// Further keys of quantities.
+/// Other keys whose values are quantities.
 const NAMED_QUANTITIES: [&str; 4] = ["value", "mfu", "utilization", "decoding"];
-/// Objects of quantities, whatever their keys.
+/// Keys of objects whose numbers are quantities, unless a number's own key sets another limit.
 const TABLES: [&str; 2] = ["times", "values"];
-/// Keys of fractions: from 0 to 1.
+/// Keys of fractions, from 0 to 1.
 const FRACTIONS: [&str; 4] = ["load", "share", "prompt_fraction", "prefix_hit"];
-/// Keys of counts: at least 1.
+/// Keys of counts, at least 1.
 const COUNTS: [&str; 8] = ["devices", "devices_used", "replicas", "tp", "pp", "attention_dp", "ep", "dcp"];
-/// The layout of a plan: all its numbers are degrees, at least 1.
+/// The key of a plan's layout. Its numbers are degrees of parallelism, at least 1.
 const LAYOUT: &str = "layout";
-/// The question, which its own reader checks.
+/// The key of the question. It is skipped here, because its own reader checks it.
 const ASKED: &str = "asked";
-/// The largest error of rounding.
+/// The tolerance for rounding errors, in the unit of the value.
 const ROUNDING: f64 = 1e-6;
 
-/// A value that cannot be.
+/// An impossible value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key} = {value}: {limit}")]
 pub(crate) struct ImpossibleValue {
-    /// The keys and positions of its place: `cases[0].answer.choices[0].ttft_ms`.
+    /// The keys and positions that lead to the value: `cases[0].answer.choices[0].ttft_ms`.
     pub(crate) key: String,
     /// The value.
     pub(crate) value: String,
@@ -49,16 +50,16 @@ pub(crate) struct ImpossibleValue {
 }
 
 impl ImpossibleValue {
-    /// Returns a value that breaks a limit.
+    /// Makes the error for a value that breaks a limit.
     pub(crate) fn new(key: impl Into<String>, value: impl ToString, limit: impl Into<String>) -> Self {
         Self { key: key.into(), value: value.to_string(), limit: limit.into() }
     }
 }
 
-/// The values that a key allows.
+/// The range of values that a key allows.
 #[derive(Clone, Copy)]
 enum KeyLimit {
-    /// Any.
+    /// Any number.
     Free,
     /// Not negative.
     Quantity,
@@ -69,7 +70,7 @@ enum KeyLimit {
 }
 
 impl KeyLimit {
-    /// The limit of a key; a key without one has that of the object that it lies in.
+    /// Returns the limit of a key. A key without a limit inherits the limit of the enclosing object.
     fn of_key(key: &str, outer: Self) -> Self {
         if COUNTS.contains(&key) {
             Self::Count
@@ -96,7 +97,7 @@ impl KeyLimit {
 /// Checks every number of a record by its key.
 ///
 /// # Errors
-/// The first value that cannot be.
+/// The first impossible value.
 pub(crate) fn check_values(record: &Value) -> Result<(), ImpossibleValue> {
     check_below(record, "", KeyLimit::Free)
 }

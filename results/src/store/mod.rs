@@ -1,4 +1,4 @@
-//! Files on disk: the rows and the file of designs, atomic writes, digests and checksums.
+//! Files on disk: rows of designs and their Parquet file, atomic writes, digests and checksums.
 
 pub mod design;
 pub mod design_file;

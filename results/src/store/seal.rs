@@ -1,8 +1,8 @@
 //! A checksum inside a binary file. It detects damage before a parser trusts any length or offset.
 //!
-//! The file contains the text `fnv1a64:` followed by 16 hexadecimal digits (in a store: a value in the footer). They
-//! are the 64-bit FNV-1a hash of the whole file with these digits replaced by zeros. The last such text in the file
-//! counts.
+//! The file contains the text `fnv1a64:` followed by 16 hexadecimal digits (in a store: a value in the footer). The
+//! digits are the 64-bit FNV-1a hash of the whole file with these digits replaced by zeros. If the text occurs several
+//! times, the last one counts.
 
 /// The placeholder of the checksum in a file that is not sealed yet.
 pub(crate) const PLACEHOLDER: &str = "fnv1a64:0000000000000000";
@@ -10,39 +10,40 @@ pub(crate) const PLACEHOLDER: &str = "fnv1a64:0000000000000000";
 const MARK: &[u8] = b"fnv1a64:";
 const DIGITS: usize = 16;
 
-/// The state of a seal.
+/// The result of checking a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SealState {
     /// The file is unchanged.
     Intact,
     /// Some byte has changed.
     Broken,
-    /// The seal is missing: another program wrote the file, or its end is cut off.
+    /// The checksum is missing: another program wrote the file, or its end is cut off.
     Missing,
 }
 
 /// The start value of a hash: the offset basis of the 64-bit variant.
 pub(crate) const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// 64-bit FNV-1a (Fowler, Noll, Vo; offset basis and prime of the 64-bit variant), continued from `hash`.
+/// Returns the 64-bit FNV-1a hash of `bytes`, continued from `hash` (Fowler, Noll, Vo; offset basis and prime of the
+/// 64-bit variant).
 pub(crate) fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The hash of the file, with the digits at `at` read as zeros, as 16 hexadecimal digits.
+/// Returns the hash of the file, with the digits at `at` read as zeros, as 16 hexadecimal digits.
 fn digits_without_seal(file: &[u8], at: usize) -> String {
     let hash = fnv1a(BASIS, &file[..at]);
     let hash = fnv1a(hash, &[b'0'; DIGITS]);
     format!("{:016x}", fnv1a(hash, &file[at + DIGITS..]))
 }
 
-/// The position of the seal's digits.
+/// Finds the position of the checksum's digits. `None` if the file has no checksum.
 fn find_digits(file: &[u8]) -> Option<usize> {
     let at = file.windows(MARK.len()).rposition(|window| window == MARK)? + MARK.len();
     (at + DIGITS <= file.len()).then_some(at)
 }
 
-/// Fills in the checksum. A file without the placeholder stays unchanged.
+/// Replaces the placeholder with the checksum. A file without the placeholder stays unchanged.
 pub(crate) fn seal_file(file: &mut [u8]) {
     if let Some(at) = find_digits(file) {
         let digits = digits_without_seal(file, at);
@@ -50,7 +51,7 @@ pub(crate) fn seal_file(file: &mut [u8]) {
     }
 }
 
-/// Compares the file with its seal.
+/// Compares the file with its checksum.
 pub(crate) fn check_seal(file: &[u8]) -> SealState {
     match find_digits(file) {
         None => SealState::Missing,

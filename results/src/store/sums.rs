@@ -1,9 +1,9 @@
 //! `SHA256SUMS` ties the files of a run together. It has the format of `sha256sum`, which can verify it: `sha256sum -c
 //! SHA256SUMS`.
 //!
-//! Each file of a run is complete at all times. But files of two runs can lie side by side: after a kill between two
-//! renames over an older run, or after a copy. The digests reveal that. They also reveal a changed figure in a record,
-//! which JSON does not.
+//! Every file of a run is complete at all times. But files of two runs can lie side by side, after a kill between two
+//! renames over an older run, or after a copy. The digests reveal this. They also reveal an edited number in a record,
+//! which would still be valid JSON.
 
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The name of the file.
 pub const SUMS: &str = "SHA256SUMS";
 
-/// Letters of a digest: 256 bits, four bits each.
+/// The length of a digest in hexadecimal digits: 256 bits, four bits each.
 const LETTERS: usize = 64;
 
 /// An error of a run's digests, or of the files that they list.
@@ -30,7 +30,7 @@ pub enum DigestError {
         /// Message of the system.
         why: io::Error,
     },
-    /// The digests cannot be read.
+    /// The file of digests is malformed, or has no digest of a required file.
     #[error("{}: {why}; run the search again, or give another run directory", file.display())]
     Malformed {
         /// The file of digests.
@@ -62,7 +62,7 @@ pub enum DigestError {
 }
 
 impl DigestError {
-    /// Returns the file and the fault, without a cure.
+    /// Returns the file and the fault, without advice.
     pub(crate) fn into_fault(self) -> (PathBuf, String) {
         let unopened = |why: io::Error| format!("cannot be opened: {why}");
         match self {
@@ -82,12 +82,12 @@ impl DigestError {
     }
 }
 
-/// The digest of bytes, in hexadecimal letters.
+/// Returns the SHA-256 digest of bytes in hexadecimal digits.
 fn digest_of_bytes(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
-/// The digest of a file, in hexadecimal letters. The file is read piece by piece.
+/// Returns the SHA-256 digest of a file in hexadecimal digits. The file is read piece by piece.
 pub(crate) fn digest_of_file(file: &Path) -> io::Result<String> {
     let (mut hasher, mut open, mut piece) = (Sha256::new(), std::fs::File::open(file)?, vec![0; 1 << 16]);
     loop {
@@ -102,13 +102,13 @@ fn to_hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A short digest of a text: eight letters, enough to distinguish questions.
+/// Returns the first eight hexadecimal digits of a text's digest. They are enough to distinguish questions.
 #[must_use]
 pub fn short_digest(text: &str) -> String {
     digest_of_bytes(text.as_bytes()).chars().take(8).collect()
 }
 
-/// The digests of files, one line `DIGEST NAME` each.
+/// Returns the digests of files, one line `DIGEST  NAME` per file.
 pub(crate) fn digest_lines(files: &[(PathBuf, Vec<u8>)]) -> String {
     let line = |(path, bytes): &(PathBuf, Vec<u8>)| {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -125,7 +125,7 @@ impl DigestList {
     /// Reads the digests of a run directory.
     ///
     /// # Errors
-    /// A file that is missing or is no list of digests.
+    /// A file of digests that is missing or malformed.
     pub(crate) fn read_from(directory: &Path) -> Result<Self, DigestError> {
         let file = directory.join(SUMS);
         let text = sim::files::text::read_text(&file).map_err(|why| DigestError::Open { file: file.clone(), why })?;

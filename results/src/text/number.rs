@@ -1,4 +1,4 @@
-//! Formats numbers with at most four significant digits, and the unit always beside the number.
+//! Formats numbers together with their units. Most functions print four significant digits.
 
 use sim::units::{Bytes, Seconds, SquareMillimeters};
 
@@ -17,14 +17,15 @@ const SI_PREFIXES: [(f64, &str); 11] = [
     (1e-12, "p"),
 ];
 
-/// The largest error of a shown limit, as a fraction of it.
+/// The largest rounding error of a printed limit, as a fraction of the limit.
 const SHOWN: f64 = 1e-6;
 
-/// Most decimals of a number beside its limit.
+/// The largest number of decimals of a value that is printed beside its limit.
 const MOST_DECIMALS: usize = 15;
 
-/// Formats `value` with `digits` significant digits, without an exponent between 10^-4 and 10^7. Trailing zeros stay:
-/// they show the precision. Not-a-number and infinities print as `NaN`, `inf` and `-inf`.
+/// Formats `value` with `digits` significant digits (at least one). From 10^-4 up to 10^7 it prints no exponent.
+/// Trailing zeros stay, because they show the precision. Zero prints as `0`; not-a-number and infinities print as
+/// `NaN`, `inf` and `-inf`.
 #[must_use]
 pub fn format_significant(value: f64, digits: usize) -> String {
     if !value.is_finite() {
@@ -46,8 +47,8 @@ pub fn format_significant(value: f64, digits: usize) -> String {
     if grew && decimals > 0 { format!("{value:.*}", decimals - 1) } else { text }
 }
 
-/// Formats a value and a limit with as many decimals, at least `decimals`, as show the limit and tell the two apart:
-/// `8.143` and `8.100`.
+/// Formats a value and a limit with the same number of decimals, at least `decimals`: `8.143` and `8.100`. The number
+/// grows, up to 15, until the two texts differ and the limit is exact to one part in 10^6.
 #[must_use]
 pub fn format_apart(value: f64, limit: f64, decimals: usize) -> (String, String) {
     let of = |decimals: usize| (format!("{value:.decimals$}"), format!("{limit:.decimals$}"));
@@ -59,26 +60,27 @@ pub fn format_apart(value: f64, limit: f64, decimals: usize) -> (String, String)
     of((decimals..=MOST_DECIMALS).find(|decimals| shows(*decimals)).unwrap_or(MOST_DECIMALS))
 }
 
-/// `value` with an SI prefix and four significant digits: `power_of_ten_rate(2.75e14, "FLOP/s")` is `275.0 TFLOP/s`.
+/// Formats `value` with an SI prefix and four significant digits: `power_of_ten_rate(2.75e14, "FLOP/s")` is `275.0
+/// TFLOP/s`.
 #[must_use]
 pub fn power_of_ten_rate(value: f64, unit: &str) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{} {unit}", format_significant(value, 4));
     }
     let last = SI_PREFIXES[SI_PREFIXES.len() - 1];
-    // 0.99995 of a prefix already prints as 1.000 of it.
+    // From 0.99995 times a prefix on, a value prints as 1.000 with this prefix.
     let (scale, prefix) = SI_PREFIXES.into_iter().find(|(scale, _)| value.abs() >= scale * 0.99995).unwrap_or(last);
     format!("{} {prefix}{unit}", format_significant(value / scale, 4))
 }
 
-/// A time: `1.234 s`, `56.70 ms`, `8.900 µs`.
+/// Formats a time with four significant digits: `1.234 s`, `56.70 ms`, `8.900 µs`. Times from 1 s have no prefix.
 #[must_use]
 pub fn format_seconds(time: Seconds) -> String {
     if time.0.abs() >= 1.0 { format!("{} s", format_significant(time.0, 4)) } else { power_of_ten_rate(time.0, "s") }
 }
 
-/// Formats a range of two times. The first has no unit if both have the same: `435.9 to 471.3 ms`, `999.0 ms to 1.001
-/// s`.
+/// Formats a range of two times. If both have the same unit, only the second one shows it: `435.9 to 471.3 ms`, but
+/// `999.0 ms to 1.001 s`.
 #[must_use]
 pub fn format_seconds_between(low: Seconds, high: Seconds) -> String {
     let (low, high) = (format_seconds(low), format_seconds(high));
@@ -88,7 +90,7 @@ pub fn format_seconds_between(low: Seconds, high: Seconds) -> String {
     }
 }
 
-/// A size in binary units: `512 B`, `1.500 KiB`, `80.00 GiB`.
+/// Formats a size in binary units: `512 B`, `1.500 KiB`, `80.00 GiB`.
 #[must_use]
 pub fn format_bytes(size: Bytes) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -104,32 +106,33 @@ pub fn format_bytes(size: Bytes) -> String {
     format!("{} {}", format_significant(value, 4), UNITS[unit])
 }
 
-/// A size in GiB at every magnitude, for columns that must compare at a glance: `0.125 GiB`.
+/// Formats a size in GiB with three decimals, whatever its magnitude, so that a column of sizes is easy to compare:
+/// `0.125 GiB`.
 #[must_use]
 pub fn format_gib(size: Bytes) -> String {
     format!("{:.3} GiB", size.gib())
 }
 
-/// A fraction as a percentage with one decimal: `percent(0.4567)` is `45.7 %`.
+/// Formats a fraction as a percentage with one decimal: `format_percent(0.4567)` is `45.7 %`.
 #[must_use]
 pub fn format_percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-/// An area: `278.8 mm²`.
+/// Formats an area with four significant digits: `278.8 mm²`.
 #[must_use]
 pub fn format_area(area: SquareMillimeters) -> String {
     format!("{} mm²", format_significant(area.0, 4))
 }
 
-/// A rate of whole things, such as tokens per second. It has four significant digits, and thousands separators if more
-/// digits stand before the point.
+/// Formats a rate of whole things, such as tokens per second. From 10^4 to 10^15 it rounds to a whole number with
+/// thousands separators; other rates have four significant digits.
 #[must_use]
 pub fn format_rate(value: f64) -> String {
     if (1e4..1e15).contains(&value) { format_count(value.round() as u64) } else { format_significant(value, 4) }
 }
 
-/// A count with thousands separators: `29,360`.
+/// Formats a count with thousands separators: `29,360`.
 #[must_use]
 pub fn format_count(n: impl Into<u128>) -> String {
     let digits = n.into().to_string();

@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Default screen width, in characters.
 const WIDEST: usize = 170;
-/// Smallest width that reports are fitted to, in characters. Narrower screens get lines of this width.
+/// The smallest screen width that reports support, in characters. On a narrower screen, lines keep this width.
 const LEAST: usize = 60;
-/// The screen width that reports fit, in characters.
+/// The current screen width, in characters.
 static SCREEN: AtomicUsize = AtomicUsize::new(WIDEST);
-/// The smallest width to which a column of words is folded.
+/// The smallest width to which a column of text is folded, in characters.
 const NARROWEST: usize = 24;
 
-/// Sets the screen width, in characters. Later reports fit it.
+/// Sets the screen width for later reports, in characters. Widths below 60 count as 60.
 pub fn set_screen_width(columns: usize) {
     SCREEN.store(columns.max(LEAST), Ordering::Relaxed);
 }
 
-/// The screen width that reports fit, in characters.
+/// Returns the current screen width, in characters.
 fn screen_width() -> usize {
     SCREEN.load(Ordering::Relaxed)
 }
@@ -63,14 +63,14 @@ impl TextTable {
         self
     }
 
-    /// Marks columns, by their heads, as the important ones. A table that is too wide drops the other columns first.
+    /// Marks columns as important, by their heads. A table that is too wide drops all other columns first.
     #[must_use]
     pub fn keep_columns(mut self, heads: &[&str]) -> Self {
         self.kept = heads.iter().map(|head| (*head).to_owned()).collect();
         self
     }
 
-    /// Prints dropped columns below each row, as `head: cell` pairs.
+    /// Makes [`Self::render`] print dropped columns below each row, as `head: cell` pairs.
     #[must_use]
     pub fn spill_below(mut self) -> Self {
         self.spills = true;
@@ -84,7 +84,8 @@ impl TextTable {
         self.rows.push(row);
     }
 
-    /// Removes the columns that have one value in all rows, if there are several rows. Returns their heads and values.
+    /// Removes those of `columns` (in ascending order) that have the same value in all rows. Returns their heads and
+    /// values. A table with fewer than two rows keeps all columns.
     pub fn take_common_columns(&mut self, columns: &[usize]) -> Vec<(String, String)> {
         let mut taken = Vec::new();
         for &column in columns.iter().rev() {
@@ -107,10 +108,11 @@ impl TextTable {
         self.rows.is_empty()
     }
 
-    /// Renders the table, one line per row, ending in a line break.
+    /// Renders the table, one line per row (more if cells are folded), ending in a line break.
     ///
-    /// A table that is wider than the screen folds cells and heads first. If that is not enough, it drops columns from
-    /// the right and names them. The columns of [`Self::keep_columns`] go last.
+    /// A table that is wider than the screen first folds cells and heads. If that is not enough, it drops columns from
+    /// the right, those of [`Self::keep_columns`] last, and names them below the table. After [`Self::spill_below`] it
+    /// prints their cells below each row instead.
     #[must_use]
     pub fn render(&self) -> String {
         self.render_within(screen_width())
@@ -142,7 +144,7 @@ impl TextTable {
         text
     }
 
-    /// The dropped cells of a row, indented.
+    /// Returns the dropped cells of a row as indented text. Empty cells and dashes are left out.
     fn spilled_lines(&self, row: &[String], left_out: &[String], widest: usize) -> String {
         let cells = self
             .header
@@ -153,7 +155,7 @@ impl TextTable {
         if words.is_empty() { String::new() } else { fold_line_within(&format!("    {}", words.join("; ")), widest) }
     }
 
-    /// Renders all columns, and a text below each row.
+    /// Renders all columns. `below` has a text to print after each row.
     fn render_whole(&self, widest: usize, below: &[String]) -> String {
         let widths = self.column_widths(widest);
         let mut text = String::new();
@@ -167,8 +169,9 @@ impl TextTable {
         text
     }
 
-    /// The widths of the columns. If their sum is too large, the widest columns of words are folded, except for the
-    /// first. Then heads that are wider than their cells are folded.
+    /// Returns the widths of the columns. If their sum is too large, left-aligned columns are folded, the widest first.
+    /// The first column is folded last, and only on screens narrower than [`WIDEST`]. Then heads that are wider than
+    /// their cells are folded.
     fn column_widths(&self, widest: usize) -> Vec<usize> {
         let cells = |column: usize| self.rows.iter().map(move |row| row[column].chars().count()).max().unwrap_or(0);
         let head = |column: usize| self.header[column].chars().count();
@@ -199,12 +202,12 @@ impl TextTable {
         widths
     }
 
-    /// The number of characters by which columns of these widths exceed a line.
+    /// Returns the number of characters by which columns of these widths are wider than `widest`.
     fn excess_width(&self, widths: &[usize], widest: usize) -> usize {
         (widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)).saturating_sub(widest)
     }
 
-    /// Appends a row with as many lines as its tallest cell.
+    /// Appends a row, with as many lines as its tallest cell has.
     fn row_lines(&self, text: &mut String, cells: &[String], widths: &[usize]) {
         let folded: Vec<Vec<String>> = cells.iter().zip(widths).map(|(cell, width)| wrap_text(cell, *width)).collect();
         let height = folded.iter().map(Vec::len).max().unwrap_or(0);
@@ -232,7 +235,7 @@ impl TextTable {
     }
 }
 
-/// Splits a text where a line may break: after blanks, and between a comma or a plus sign and a letter.
+/// Splits a text at the places where a line may break: after spaces, and between a comma or a plus sign and a letter.
 fn break_pieces(text: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut characters = text.chars().peekable();
@@ -248,7 +251,7 @@ fn break_pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// Wraps a text to lines of at most `width` characters. A shorter text stays unchanged. A piece that is longer than
+/// Wraps a text to lines of at most `width` characters. A text that fits stays unchanged. A piece that is longer than
 /// `width` gets its own line.
 fn wrap_text(text: &str, width: usize) -> Vec<String> {
     if text.chars().count() <= width {
@@ -267,7 +270,8 @@ fn wrap_text(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Wraps a line that is wider than the screen. Continuation lines are indented by two more blanks.
+/// Wraps a line that is wider than the screen. Continuation lines are indented by two more spaces. The result ends in a
+/// line break.
 #[must_use]
 pub fn fold_line(line: &str) -> String {
     fold_line_within(line, screen_width())
@@ -286,8 +290,8 @@ fn fold_line_within(line: &str, widest: usize) -> String {
     text
 }
 
-/// Writes control characters other than line ends and tabs as Rust does (`\u{1b}`). Names in files of others could
-/// otherwise steer the terminal.
+/// Escapes control characters other than line ends and tabs as Rust does (`\u{1b}`). Without this, names in foreign
+/// files could send commands to the terminal.
 #[must_use]
 pub fn escape_controls(text: &str) -> Cow<'_, str> {
     let is_raw = |c: char| c.is_control() && c != '\n' && c != '\t';
@@ -298,15 +302,15 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(of).collect())
 }
 
-/// Wraps every line of a text that is wider than the screen.
+/// Wraps those lines of a text that are wider than the screen.
 #[must_use]
 pub fn fold_lines(text: &str) -> String {
     let of = |line: &str| if line.chars().count() > screen_width() { fold_line(line) } else { format!("{line}\n") };
     text.lines().map(of).collect()
 }
 
-/// Formats `name value` lines with aligned values, indented by two spaces. Long values and values of several lines
-/// continue below.
+/// Formats `name value` lines, indented by two spaces, with aligned values. Long values and values with several lines
+/// continue on the lines below.
 #[must_use]
 pub fn format_fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     let width = pairs.iter().map(|(key, _)| key.as_ref().chars().count()).max().unwrap_or(0);
@@ -325,13 +329,13 @@ pub fn format_fields<K: AsRef<str>, V: AsRef<str>>(pairs: &[(K, V)]) -> String {
     text
 }
 
-/// A heading: underlined, after a blank line.
+/// Returns an underlined heading after a blank line.
 #[must_use]
 pub fn format_heading(title: &str) -> String {
     format!("\n{title}\n{}\n", "=".repeat(title.chars().count()))
 }
 
-/// The assumptions about a model and its network, under a heading. Empty if there are none.
+/// Returns the assumptions about a model and its network, under a heading. Empty if there are none.
 #[must_use]
 pub fn format_assumptions(assumed: &[String]) -> String {
     if assumed.is_empty() {

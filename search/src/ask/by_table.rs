@@ -1,4 +1,4 @@
-//! A plan space read, written and put into words by the table of decisions.
+//! Reads, writes and describes a plan space by the table of decisions.
 
 use super::choices::PlanSpace;
 use super::decision::{DECISIONS, Decision, DecisionValues};
@@ -9,14 +9,14 @@ use std::fmt;
 use step::TrainingPlan;
 
 impl PlanSpace {
-    /// This space, with `other`'s values where it names none.
+    /// This space, completed with `other`'s values for the decisions that it leaves open.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
         DECISIONS.iter().for_each(|decision| (decision.access.complete)(&mut self, &other));
         self
     }
 
-    /// The space that holds one plan: every decision has the plan's value.
+    /// The space around one plan: every decision has the plan's value, or is open if the plan has none.
     #[must_use]
     pub fn of_plan(plan: &TrainingPlan) -> Self {
         let mut space = Self::default();
@@ -24,13 +24,13 @@ impl PlanSpace {
         space
     }
 
-    /// The space in a sentence.
+    /// Describes the space in a sentence.
     #[must_use]
     pub fn phrase(&self) -> String {
         DECISIONS.iter().filter_map(|decision| decision.phrase(self)).collect::<Vec<_>>().join("; ")
     }
 
-    /// The space as options of the command line, each with its value.
+    /// The space as command-line options, each with its value. Open decisions are left out.
     #[must_use]
     pub fn options(&self) -> Vec<(&'static Decision, String)> {
         let option = |decision: &'static Decision| {
@@ -50,7 +50,8 @@ impl Serialize for PlanSpace {
 }
 
 impl PlanSpace {
-    /// Writes every decision that is not open as an entry of a map: numbers and switches as such, other words as texts.
+    /// Writes every decision that is not open as an entry of a map. Numbers and switches keep their types; other values
+    /// are texts.
     pub(crate) fn serialize_entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         for decision in &DECISIONS {
             let Some(words) = (decision.access.get)(self) else { continue };
@@ -109,7 +110,7 @@ impl<'de> Deserialize<'de> for Words {
     }
 }
 
-/// The decision that a file's key names. An unknown key is an error at the key's own place.
+/// Reads a file's key as the decision that it names. An unknown key is reported at its own place in the file.
 pub(crate) struct OfKey;
 
 impl<'de> DeserializeSeed<'de> for OfKey {

@@ -1,4 +1,5 @@
-//! The decisions of a plan, each declared once. The command line, studies, JSON, refusals and records read this table.
+//! The decisions of a plan, each declared once. The command line, studies, JSON, error messages and records read this
+//! table.
 //!
 //! A new decision is a field of [`PlanSpace`], a row of [`DECISIONS`], and its rule in the enumeration of plans.
 
@@ -9,7 +10,7 @@ use workloads::limits::MAX_LAYERS;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
 
-/// A value with its word and its meaning.
+/// A value with its word and the word's meaning: (word, meaning, value).
 type Named<T> = (&'static str, &'static str, T);
 
 /// Methods of context parallelism.
@@ -41,12 +42,12 @@ pub(crate) const SCHEDULES: [Named<PipelineSchedule>; 7] = [
 
 /// The word for a choice that the planner makes for every stage or every plan.
 const BEST: &str = "best";
-/// The beginning of a word for a number of layers that rerun.
+/// The prefix of the word for a number of recomputed layers.
 const BLOCK: &str = "block:";
 /// The word for layers that are split evenly.
 const EVEN: &str = "even";
 
-/// Which values a decision has.
+/// The kind of values that a decision has.
 #[derive(Debug, Clone, Copy)]
 pub enum DecisionValues {
     /// Whole numbers from the first to the second.
@@ -55,36 +56,36 @@ pub enum DecisionValues {
     Words(fn() -> Vec<(&'static str, &'static str)>),
     /// `true` or `false`.
     Switch,
-    /// Texts of a grammar of their own, which `set` reads; the letter separates them on the command line.
+    /// Texts in their own grammar, which `set` parses. The character separates them on the command line.
     Texts(char),
 }
 
 /// A degree of a layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Degree {
-    /// Its list in a space.
+    /// The list of its values in a space.
     pub list: fn(&mut PlanSpace) -> &mut Option<Vec<u32>>,
     /// Its value in a layout.
     pub value: fn(&Layout) -> u32,
 }
 
-/// How the values of a decision are read from a space, and put into one.
+/// Functions that read the values of a decision from a space and write them into one.
 #[derive(Debug, Clone, Copy)]
 pub struct Access {
-    /// The values of a space, in words; `None` where all are open.
+    /// The values of a space as words; `None` if all are open.
     pub get: fn(&PlanSpace) -> Option<Vec<String>>,
-    /// Sets the values of a space from words.
+    /// Sets the values of a space from words. Fails for a word that is no value.
     pub set: fn(&mut PlanSpace, &[String]) -> Result<(), String>,
-    /// Takes another space's values where the first has none.
+    /// Takes another space's values if the first has none.
     pub complete: fn(&mut PlanSpace, &PlanSpace),
-    /// Sets the one value that a plan has; opens the decision where the plan has none.
+    /// Sets the single value that a plan has. Opens the decision if the plan has none.
     pub fix: fn(&mut PlanSpace, &TrainingPlan),
 }
 
 /// A decision of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Decision {
-    /// Its name in rules and in data: `tp`.
+    /// Its name in rules and in data, for example `tp`.
     pub key: &'static str,
     /// Its option on the command line, without dashes.
     pub flag: &'static str,
@@ -92,15 +93,15 @@ pub struct Decision {
     pub file: &'static str,
     /// Its name in a sentence.
     pub name: &'static str,
-    /// The words of a sentence if every value is open; `None` leaves the decision out of the sentence.
+    /// The words in a sentence if every value is open. `None` leaves the decision out of the sentence.
     pub open: Option<&'static str>,
     /// Help for the command line and for editors.
     pub doc: &'static str,
-    /// Which values it has.
+    /// The kind of its values.
     pub values: DecisionValues,
-    /// How a space holds it.
+    /// Access to its values in a space.
     pub access: Access,
-    /// Its numbers, if it is a degree of the layout.
+    /// Access as a number, if it is a degree of the layout.
     pub degree: Option<Degree>,
 }
 
@@ -164,7 +165,7 @@ fn words_of<T>(table: &[Named<T>]) -> Vec<(&'static str, &'static str)> {
     table.iter().map(|(name, meaning, _)| (*name, *meaning)).collect()
 }
 
-/// Access to a field that is a list; `$plan` gives the value of a plan.
+/// Access to a field that is a list. `$plan` gives a plan's value.
 macro_rules! list {
     ($field:ident, $plan:expr) => {
         Access {
@@ -190,9 +191,9 @@ macro_rules! degree {
     };
 }
 
-/// The widest degree that is read.
+/// Limit on degrees and micro-batches that are read.
 const WIDEST: u32 = 1 << 16;
-/// The most model chunks per stage that are read.
+/// Limit on model chunks per stage that are read.
 const MOST_CHUNKS_READ: u32 = 1024;
 
 /// Every decision of a plan, in the order in which records name them.
@@ -391,19 +392,20 @@ pub static DECISIONS: [Decision; 15] = [
     },
 ];
 
-/// A schedule by its name: 1f1b (interleaved where there are several chunks), gpipe, zb-h1, ...
+/// The schedule with this name: 1f1b (interleaved if there are several chunks), gpipe, zb-h1, and so on. `None` for
+/// another name.
 #[must_use]
 pub fn schedule_of(name: &str) -> Option<PipelineSchedule> {
     SCHEDULES.iter().find(|(known, ..)| *known == name).map(|(.., schedule)| *schedule)
 }
 
-/// The name of a schedule, as [`schedule_of`] knows it.
+/// The name of a schedule in [`schedule_of`]; `interleaved` for the interleaved schedule.
 #[must_use]
 pub fn schedule_name(schedule: PipelineSchedule) -> &'static str {
     SCHEDULES.iter().find(|(.., known)| *known == schedule).map_or("interleaved", |(name, ..)| name)
 }
 
-/// A schedule without its number of chunks, which is a decision of its own.
+/// A schedule without its number of chunks, which is a separate decision.
 fn unchunked(schedule: PipelineSchedule) -> PipelineSchedule {
     match schedule {
         PipelineSchedule::Interleaved { .. } => PipelineSchedule::OneForwardOneBackward,
@@ -411,7 +413,8 @@ fn unchunked(schedule: PipelineSchedule) -> PipelineSchedule {
     }
 }
 
-/// The words of the policies. `best` stands for policies that differ from stage to stage.
+/// The words of a space's policies. `best` stands for policies that differ from stage to stage. `None` if there are
+/// none.
 fn recompute_words(space: &PlanSpace) -> Option<Vec<String>> {
     let named = space.activations.iter().flatten().map(ToString::to_string);
     let blocks = space.blocks.iter().map(|count| format!("{BLOCK}{count}"));
@@ -486,13 +489,13 @@ fn set_splits(space: &mut PlanSpace, words: &[String]) -> Result<(), String> {
 }
 
 impl Decision {
-    /// Separates values on the command line.
+    /// The character that separates values on the command line.
     #[must_use]
     pub fn separator(&self) -> char {
         if let DecisionValues::Texts(letter) = self.values { letter } else { ',' }
     }
 
-    /// Sets the values of a space from words.
+    /// Sets the values of a space from words, after checking their number and range.
     ///
     /// # Errors
     /// No value; a word that is none of the decision's values; a number outside its range.
@@ -510,13 +513,14 @@ impl Decision {
         (self.access.set)(space, words)
     }
 
-    /// The decision of a rule's key.
+    /// The decision with this key; `None` for another key.
     #[must_use]
     pub fn of_key(key: &str) -> Option<&'static Self> {
         DECISIONS.iter().find(|decision| decision.key == key)
     }
 
-    /// The decision in a sentence: `tensor parallel 4 or 8`; `None` where every value is open and nothing is said then.
+    /// Describes the decision in a sentence: `tensor parallel 4 or 8`. `None` if every value is open and the decision
+    /// has no words for that.
     #[must_use]
     pub fn phrase(&self, space: &PlanSpace) -> Option<String> {
         let shown = |word: String| match (self.values, word.as_str()) {

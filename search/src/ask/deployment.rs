@@ -1,5 +1,4 @@
-//! A question about deployments: which model is served to which requests within which limits, on which chips, by which
-//! objective.
+//! A question about deployments: a model, requests, limits, chips and an objective.
 
 use super::question::{QuestionDifference, all_differences, name_by_text, paths_of_names};
 use super::spelling::{SpelledPart, settle_numbers};
@@ -27,15 +26,15 @@ pub enum ServedPools {
     Any,
 }
 
-/// A question about deployments as a value. Records store it as JSON; it can be asked again from there alone.
+/// A question about deployments. Records store it as JSON, which suffices to ask it again.
 ///
-/// Every combination of its lengths and limits is a case with an answer of its own.
+/// Every combination of lengths and limits is a separate case with its own answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeploymentQuestion {
     /// A built-in model's name, or the path of a Hugging Face `config.json`.
     pub model: String,
-    /// Keys of the model's file that the user takes to change nothing.
+    /// Keys of the model's file that the user declares to have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assume_ignored: Vec<String>,
     /// Chips that are compared: names or paths.
@@ -47,22 +46,22 @@ pub struct DeploymentQuestion {
     /// The weight of the study's training job, from 0 to 1; `None` if chips only serve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_weight: Option<f64>,
-    /// A fabric's name or path; `None` is each chip's usual one.
+    /// A fabric's name or path; `None` means each chip's usual fabric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
-    /// Storage in place of the chips' own: GB/s and GB of a device, `6.4:1600`.
+    /// Storage that replaces the chips' own, as GB/s and GB per device: `6.4:1600`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<String>,
     /// Devices that may be used.
     pub devices: u32,
     /// A built-in engine's name or a file's path.
     pub engine: String,
-    /// Distributions of the lengths of requests, a case each.
+    /// Distributions of request lengths. Each is a case.
     pub lengths: Vec<Vec<LengthClass>>,
-    /// Limits on the mean time to the first token in milliseconds, a case each; empty is no limit.
+    /// Limits on the mean time to the first token, in milliseconds. Each is a case; empty means no limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ttft_ms: Vec<f64>,
-    /// Limits on the mean time per output token in milliseconds, a case each; empty is no limit.
+    /// Limits on the mean time per output token, in milliseconds. Each is a case; empty means no limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tpot_ms: Vec<f64>,
     /// Devices of prompts and of decoding.
@@ -70,46 +69,47 @@ pub struct DeploymentQuestion {
     pub pools: ServedPools,
     /// Number formats.
     pub formats: ServingFormats,
-    /// Degrees that are given.
+    /// The degrees that the user gives.
     #[serde(default)]
     pub degrees: GivenDegrees,
-    /// How it serves beside the plain way.
+    /// Serving methods beyond the plain one.
     #[serde(default)]
     pub method: MethodSpec,
     /// The objective that ranks deployments and chips.
     #[serde(default)]
     pub objective: Objective,
-    /// The texts of the files that are named above.
+    /// The texts of the files named above.
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
 }
 
-/// How a deployment serves beside the plain way, which is the default.
+/// Serving methods of a deployment: drafts, held prefixes, the cache's memory and a technique. The default is plain
+/// serving.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MethodSpec {
-    /// Tokens drafted for a pass.
+    /// Tokens drafted for each pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<u32>,
-    /// Drafts that a pass accepts in the mean.
+    /// Mean number of drafted tokens that a pass accepts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted: Option<f64>,
-    /// The drafter: `module`, `lookup`, or a model's name or path; `None` is `module`.
+    /// The drafter: `module`, `lookup`, or a model's name or path; `None` means `module`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft_model: Option<String>,
-    /// Fraction of every prompt that is held.
+    /// Fraction of every prompt that is already cached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hit: Option<f64>,
-    /// Tokens of all held prefixes.
+    /// Tokens of all cached prefixes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_tokens: Option<u64>,
-    /// The memory of the cache: `host` or `nvme`; `None` is the device's.
+    /// The memory of the cache: `host` or `nvme`; `None` means the device's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_place: Option<String>,
-    /// Fraction of the cache that lies there.
+    /// Fraction of the cache in that memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_away: Option<f64>,
-    /// A technique of inference with its parameters.
+    /// An inference technique with its parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub technique: Option<String>,
 }
@@ -154,16 +154,16 @@ pub struct DeploymentSpec {
 }
 
 impl DeploymentQuestion {
-    /// Returns the number of combinations of lengths and limits, without making them. A number that is too large for
-    /// the type is its largest one.
+    /// Returns the number of combinations of lengths and limits, without listing them. It saturates at the largest
+    /// `usize`.
     #[must_use]
     pub fn count_cases(&self) -> usize {
         let limits = [&self.ttft_ms, &self.tpot_ms].map(|given| given.len().max(1));
         limits.into_iter().fold(self.lengths.len(), usize::saturating_mul)
     }
 
-    /// Returns every combination of lengths and limits: the limits on tokens change first, lengths last. Ask for
-    /// [`Self::count_cases`] first: it may be more than memory holds.
+    /// Returns every combination of lengths and limits. The limits per output token change fastest, the lengths
+    /// slowest. Check [`Self::count_cases`] first, because the list may exceed memory.
     #[must_use]
     pub fn list_cases(&self) -> Vec<DeploymentCase> {
         let limits = |given: &[f64]| match given {
@@ -184,31 +184,31 @@ impl DeploymentQuestion {
         cases
     }
 
-    /// Carries the texts of the files that it names.
+    /// Stores the texts of the named files in [`Self::files`].
     pub fn carry_files(&mut self) {
         let mut named: Vec<&str> = self.chips.iter().map(String::as_str).collect();
         named.push(&self.engine);
         named.extend([&self.fabric, &self.study].into_iter().flatten().map(String::as_str));
-        // A drafter may be a word.
+        // A drafter may be a word that is no file.
         let drafter = self.method.draft_model.iter().filter(|name| Path::new(name.as_str()).exists());
         let models = std::iter::once(&self.model).chain(drafter).map(String::as_str);
         let paths = paths_of_names(&named, models, &self.files);
         paths.iter().for_each(|path| self.files.carry(path));
     }
 
-    /// Returns the question as a text that is the same however its things are spelled.
+    /// Returns the question as a text. Equal questions have equal texts, however their parts are spelled.
     #[must_use]
     pub fn canonical(&self) -> String {
         self.comparable().to_string()
     }
 
-    /// Returns every value in which the question differs from another: its key with both values.
+    /// Returns every value in which the question differs from another, with its key and both values.
     #[must_use]
     pub fn differences_from(&self, other: &Self) -> Vec<QuestionDifference> {
         all_differences(&self.comparable(), &other.comparable())
     }
 
-    /// The question as JSON, with one spelling of every thing and texts in the place of the names of files.
+    /// The question as JSON, with one spelling for everything, and with the texts of files instead of their names.
     fn comparable(&self) -> Value {
         let mut own = Self { files: Files::default(), ..self.clone() };
         own.settle_names(&self.files);
@@ -218,7 +218,7 @@ impl DeploymentQuestion {
         value
     }
 
-    /// Sorts its lists of chips, lengths and limits: their order asks nothing.
+    /// Sorts the lists of chips, lengths and limits, because their order does not matter.
     fn sort_lists(&mut self) {
         self.chips.sort();
         self.lengths.sort_by_key(|classes| classes.iter().map(|of| (of.input, of.output)).collect::<Vec<_>>());
@@ -226,7 +226,8 @@ impl DeploymentQuestion {
         self.tpot_ms.sort_by(f64::total_cmp);
     }
 
-    /// Spells everything that it names in one way. A fabric that is every chip's usual one is as good as none.
+    /// Writes everything named in its canonical spelling. A fabric that is every chip's usual one is removed, because
+    /// it means the same as none.
     fn settle_names(&mut self, files: &Files) {
         SpelledPart::Model.settle(&mut self.model, files);
         self.method.draft_model.iter_mut().for_each(|model| SpelledPart::Model.settle(model, files));

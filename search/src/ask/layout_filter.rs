@@ -1,14 +1,14 @@
-//! Which layouts of a space count: by the framework's documentation, and by family.
+//! Selects layouts of a space by the framework's documentation and by family.
 
 use step::DiscouragedKind;
 use workloads::{Layout, ZeroStage};
 
-/// A family of plans: what the devices are mainly used for. A plan may be of two: context and expert parallel.
+/// A family of plans, by the main use of their devices. A plan may be of two families: context and expert parallel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlanFamily {
-    /// Data parallelism alone, weights and gradients copied (ZeRO-0, ZeRO-1).
+    /// Data parallelism alone, with copied weights and gradients (ZeRO-0, ZeRO-1).
     DataParallel,
-    /// Data parallelism alone, weights or gradients sharded (ZeRO-2, ZeRO-3).
+    /// Data parallelism alone, with sharded weights or gradients (ZeRO-2, ZeRO-3).
     Fsdp,
     /// Tensor or pipeline parallelism, without context and expert parallelism.
     TensorOrPipeline,
@@ -34,7 +34,7 @@ impl PlanFamily {
         }
     }
 
-    /// Returns whether a layout is of the family.
+    /// Returns true if a layout is of the family.
     #[must_use]
     pub fn includes_layout(self, layout: &Layout) -> bool {
         let sharded = layout.zero >= ZeroStage::Gradients;
@@ -62,7 +62,7 @@ pub struct LayoutFilter {
 }
 
 impl LayoutFilter {
-    /// Returns whether a layout counts. Its degrees, ZeRO stage and expert parallelism are decided.
+    /// Returns true if a layout counts. Its degrees, ZeRO stage and expert parallelism must be decided.
     #[must_use]
     pub fn admits_layout(&self, layout: &Layout) -> bool {
         let is_of = |kinds: &[DiscouragedKind]| kinds.iter().any(|kind| kind.includes_layout(layout));

@@ -1,7 +1,7 @@
-//! The question as a value, and the table of the decisions that a plan makes.
+//! Questions as values, and the table of the decisions that a plan makes.
 //!
-//! Command line, study files, JSON, records and refusals read [`DECISIONS`]; nothing else lists the
-//! decisions of a plan.
+//! The command line, study files, JSON, records and error messages read [`DECISIONS`]. Nothing else lists the decisions
+//! of a plan.
 
 mod by_table;
 mod choices;

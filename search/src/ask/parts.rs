@@ -45,7 +45,7 @@ fn one() -> f64 {
 }
 
 impl WorkloadSpec {
-    /// A model on the study's cluster.
+    /// A model with weight 1 on the study's cluster.
     #[must_use]
     pub fn of(model: &str) -> Self {
         let model = model.to_owned();
@@ -71,17 +71,18 @@ pub struct LimitSpec {
     pub within_percent: f64,
 }
 
-/// The shares of [`LimitSpec::within_percent`], as fractions of the best's time. Together they do not exceed it.
+/// The tolerance of [`LimitSpec::within_percent`], split into two fractions of the best's time. Together they do not
+/// exceed it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerances {
-    /// By how much a design that is left out may be better.
+    /// Largest fraction by which a design that is left out may be better.
     pub designs: f64,
-    /// By how much a split of a plan's layers that is left out may make it faster.
+    /// Largest fraction by which a split of the layers that is left out may make a plan faster.
     pub splits: f64,
 }
 
 impl LimitSpec {
-    /// Splits the tolerance: half is for splits of the layers, where the search chooses them.
+    /// Splits the tolerance. Half is for splits of the layers if the search chooses them; otherwise all is for designs.
     #[must_use]
     pub fn tolerances(&self, splits: Option<&Splits>) -> Tolerances {
         let within = self.within_percent / 100.0;

@@ -1,4 +1,4 @@
-//! A question: what runs, on what, under what, with which choices open, by which objective, within which limits.
+//! A question: the models, the chips, the software, the open choices, the objective and the limits.
 
 use super::choices::PlanSpace;
 use super::parts::{ClusterSpec, LimitSpec, WorkloadSpec};
@@ -14,39 +14,40 @@ use workloads::footprint::Optimizer;
 use workloads::training::{Attention, LossForm};
 use workloads::{Model, model};
 
-/// A question as a value. Records, parts and answers store it as JSON; it can be asked again from there alone.
+/// A question. Records, parts and answers store it as JSON, which suffices to ask it again.
 ///
-/// The values are those that hold: an option of the command line replaces the study's value.
+/// All values are final: an option of the command line has already replaced the study's value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    /// The study that it began with: a built-in one's name or a file's path. For people; the values below decide.
+    /// The study that it started from: a built-in one's name or a file's path. This is for people only; the values
+    /// below decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub study: Option<String>,
-    /// The work: each model with its weight, its tokens per sequence and its own cluster size.
+    /// The models, each with its weight, its tokens per sequence and its own cluster size.
     pub models: Vec<WorkloadSpec>,
-    /// Modules that predict further tokens, trained with every model.
+    /// Number of multi-token-prediction modules that are trained with every model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtp_layers: Option<u64>,
-    /// Room of an expert over its even share of the tokens.
+    /// Capacity of an expert, as a factor on its even share of the tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_factor: Option<f64>,
-    /// Keys of models' files that the user takes to change nothing.
+    /// Keys of models' files that the user declares to have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assume_ignored: Vec<String>,
     /// The chip, or the space of chips.
     pub chips: ChipChoice,
     /// The devices, their network and the sequences of a step.
     pub cluster: ClusterSpec,
-    /// Devices of a fast domain; `None` is the fabric's.
+    /// Devices of a fast domain; `None` means the fabric's own number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_domain: Option<u32>,
-    /// The software and how it is set.
+    /// The software and its settings.
     pub software: Software,
     /// The plans to choose from.
     #[serde(default)]
     pub plans: PlanSpace,
-    /// True if every value that the model can express is a choice where no list restricts it.
+    /// True if decisions without a list may take every value that the model can express.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub everything: bool,
     /// The objective.
@@ -64,11 +65,11 @@ pub struct Question {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ChipChoice {
-    /// One chip that stands already.
+    /// One given chip.
     One {
         /// A built-in chip's name or a file's path.
         chip: String,
-        /// Storage in place of the file's: GB/s and GB of a device, `6.4:1600`.
+        /// Storage that replaces the file's, as GB/s and GB per device: `6.4:1600`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nvme: Option<String>,
     },
@@ -76,44 +77,45 @@ pub enum ChipChoice {
     Space(Box<SpaceSpec>),
 }
 
-/// The software and how it is set.
+/// The software and its settings.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Software {
-    /// A built-in stack's name or a file's path; `None` is the chip's usual one.
+    /// A built-in stack's name or a file's path; `None` means the chip's usual stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
-    /// Options of the stack that are set, `TABLE.KEY=VALUE`.
+    /// Options of the stack that are changed, as `TABLE.KEY=VALUE`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack_options: Vec<String>,
     /// How attention is computed.
     #[serde(default)]
     pub attention: Attention,
-    /// The number format; `None` is bf16, or fp16 on chips without it.
+    /// The number format; `None` means bf16, or fp16 on chips without bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// The optimizer.
     #[serde(default)]
     pub optimizer: Optimizer,
-    /// Formats of gradients, states and master weights, where they are not the stack's usual ones.
+    /// Formats of gradients, states and master weights, if they are not the stack's usual ones.
     #[serde(default, skip_serializing_if = "KeptFormats::are_usual")]
     pub kept: KeptFormats,
-    /// How head and loss are computed; `None` is the stack's way.
+    /// The form in which head and loss are computed; `None` means the stack's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<LossForm>,
     /// GiB of every device's memory that plans leave free.
     #[serde(default)]
     pub headroom_gib: f64,
-    /// The least chance that a plan's peak fits the memory. `None`, or at most 0.5: the predicted peak has to fit.
+    /// The least probability that a plan's peak fits the memory. If it is `None` or at most 0.5, the predicted peak has
+    /// to fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<f64>,
     /// Memory techniques that every plan has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub techniques: Vec<String>,
-    /// Modules that the techniques' adapters stand beside, apart by commas; `None` is the techniques' own.
+    /// Modules that get the techniques' adapters, separated by commas; `None` means the techniques' own choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora_targets: Option<String>,
-    /// Techniques that may change what is trained.
+    /// Techniques that may be used although they change the training result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
 }
@@ -124,17 +126,17 @@ pub struct Software {
 pub struct AimSpec {
     /// The objective.
     pub objective: Objective,
-    /// How the rates of several models make one.
+    /// The mean over several models.
     pub over: MeasureMean,
-    /// How long chips run, and what their energy costs.
+    /// The years that chips run, and the cost of their energy.
     pub operation: OperatingCost,
-    /// The axes of the front; `None` is the objective's usual ones.
+    /// The axes of the front; `None` means the objective's usual axes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub front: Option<CostAxes>,
-    /// The longest step in seconds.
+    /// Limit on the step time, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_step_s: Option<f64>,
-    /// True if the bad ends of intervals are compared.
+    /// True if designs are compared by the bad ends of their intervals.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub robust: bool,
 }
@@ -143,7 +145,7 @@ impl Question {
     /// Reads a question from its JSON; `file` names it in errors.
     ///
     /// # Errors
-    /// What is no question, with line and column: a missing key, an unknown one, a value that cannot be.
+    /// A message with line and column: a missing key, an unknown key, or an invalid value.
     pub fn parse(file: &str, text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|why| format!("{file}: {why}"))
     }
@@ -154,25 +156,25 @@ impl Question {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// The first model's name.
+    /// The first model's name or path; empty without models.
     #[must_use]
     pub fn model(&self) -> &str {
         self.models.first().map_or("", |of| &of.model)
     }
 
-    /// Tokens per sequence of the first model: the model's longest where the question says nothing.
+    /// Tokens per sequence of the first model; the model's longest if the question does not say.
     #[must_use]
     pub fn sequence_length(&self, model: &Model) -> u64 {
         self.models.first().and_then(|of| of.sequence_length).unwrap_or(model.max_sequence)
     }
 
-    /// The space of chips, where it asks for one.
+    /// The space of chips; `None` if the question is about one chip.
     #[must_use]
     pub fn space(&self) -> Option<&SpaceSpec> {
         if let ChipChoice::Space(space) = &self.chips { Some(space) } else { None }
     }
 
-    /// Carries the texts of the files that it names.
+    /// Stores the texts of the named files in [`Self::files`].
     pub fn carry_files(&mut self) {
         let mut named: Vec<&str> = vec![&self.cluster.fabric];
         named.extend(self.software.stack.as_deref());
@@ -185,20 +187,20 @@ impl Question {
         paths.iter().for_each(|path| self.files.carry(path));
     }
 
-    /// The question as a text that is the same however its things are spelled: a built-in thing has its own name, and a
-    /// file of the user's own is its text.
+    /// The question as a text. Equal questions have equal texts, however their parts are spelled: a built-in part has
+    /// its canonical name, and a user's file is replaced by its text.
     #[must_use]
     pub fn canonical(&self) -> String {
         self.comparable().to_string()
     }
 
-    /// The first value in which a question differs from another: its key with both values.
+    /// The first value in which a question differs from another: its key with both values. `None` if they are equal.
     #[must_use]
     pub fn difference_from(&self, other: &Self) -> Option<String> {
         all_differences(&self.comparable(), &other.comparable()).first().map(ToString::to_string)
     }
 
-    /// The question as JSON, with one spelling of every thing and texts in the place of the names of files.
+    /// The question as JSON, with one spelling for everything, and with the texts of files instead of their names.
     fn comparable(&self) -> Value {
         let mut own = Self { study: None, files: Files::default(), ..self.clone() };
         own.settle_names(&self.files);
@@ -207,7 +209,7 @@ impl Question {
         value
     }
 
-    /// Spells everything that it names in one way.
+    /// Writes everything named in its canonical spelling.
     fn settle_names(&mut self, files: &Files) {
         self.models.iter_mut().for_each(|of| SpelledPart::Model.settle(&mut of.model, files));
         match &mut self.chips {
@@ -224,7 +226,7 @@ impl Question {
     }
 }
 
-/// The paths of the files among names of parts and of models.
+/// The paths of those names of parts and models that are files.
 pub(super) fn paths_of_names<'a>(named: &[&str], models: impl Iterator<Item = &'a str>, files: &Files) -> Vec<PathBuf> {
     let ends = [".toml", ".json", ".yaml"];
     let is_file = |name: &&&str| ends.iter().any(|end| name.ends_with(end)) && !Path::new(name).is_dir();
@@ -249,17 +251,17 @@ pub(super) fn name_by_text(value: &mut Value, files: &Files) {
     }
 }
 
-/// The longest value that a difference shows.
+/// Limit on the characters of a value in a difference.
 const SHOWN: usize = 60;
 
 /// A key at which two questions differ, with both values in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuestionDifference {
-    /// The key, with those that it lies in.
+    /// The full key, with the keys that contain it.
     pub key: String,
-    /// The value of the one.
+    /// The value in the first question.
     pub own: String,
-    /// The value of the other.
+    /// The value in the second question.
     pub other: String,
 }
 
@@ -269,7 +271,7 @@ impl std::fmt::Display for QuestionDifference {
     }
 }
 
-/// Every key at which two values differ, with both.
+/// Every key at which two JSON values differ, with both values.
 pub(super) fn all_differences(own: &Value, other: &Value) -> Vec<QuestionDifference> {
     let mut found = Vec::new();
     add_differences("", own, other, &mut found);

@@ -1,5 +1,5 @@
-//! One spelling of a thing that a question names. A built-in thing has several names, and a copy of its file a path.
-//! Two questions are the same if they name the same things.
+//! Canonical spelling of the things that a question names. A built-in thing has several names, and a copy of its file
+//! has a path. Two questions are equal if they name the same things.
 
 use crate::study_files;
 use serving::ServingEngine;
@@ -22,8 +22,8 @@ pub(super) enum SpelledPart {
 }
 
 impl SpelledPart {
-    /// Returns the own name of the built-in thing that `given` means, by any of its names or by a file with the same
-    /// contents. Returns `None` for a thing of the user's own.
+    /// Returns the canonical name of the built-in thing that `given` means, by any of its names or by a file with the
+    /// same contents. Returns `None` for a user's own thing.
     fn own_name(self, given: &str, files: &Files) -> Option<String> {
         let read = |name: &str| files.read(Path::new(name)).ok();
         let is_file = Path::new(given).extension().is_some_and(|end| end == "toml");
@@ -59,7 +59,7 @@ impl SpelledPart {
         }
     }
 
-    /// Writes the one spelling of a name: a built-in thing's own name. A file of the user's own keeps its path.
+    /// Replaces a name by its canonical spelling: a built-in thing's own name. A user's own file keeps its path.
     pub(super) fn settle(self, name: &mut String, files: &Files) {
         if let Some(own) = self.own_name(name, files) {
             *name = own;
@@ -67,7 +67,8 @@ impl SpelledPart {
     }
 }
 
-/// Writes numbers with colons between them in one way: `6.40:1600` as `6.4:1600`. Any other text stays as it is.
+/// Writes numbers that are separated by colons in a canonical form: `6.40:1600` as `6.4:1600`. Any other text is
+/// unchanged.
 pub(super) fn settle_numbers(text: &mut String) {
     let numbers: Option<Vec<String>> =
         text.split(':').map(|part| Some(part.trim().parse::<f64>().ok()?.to_string())).collect();
@@ -76,14 +77,14 @@ pub(super) fn settle_numbers(text: &mut String) {
     }
 }
 
-/// Returns a JSON text with sorted keys and usual spaces; `None` for another text.
+/// Returns a JSON text with sorted keys and standard spacing; `None` if the text is not JSON.
 pub(super) fn settle_json(text: &str) -> Option<String> {
     let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
     value.sort_all_objects();
     serde_json::to_string_pretty(&value).ok()
 }
 
-/// Returns the name among `names` whose thing equals `given`.
+/// Returns the first of `names` whose thing equals `given`; `None` if there is none.
 fn same_as<T: PartialEq>(
     given: Option<T>,
     mut names: impl Iterator<Item = String>,

@@ -1,4 +1,4 @@
-//! The hardware alone, for a search without bounds: chips of a space, each under its fastest plan with given degrees.
+//! The search over hardware alone, for a method without bounds: every chip has the time of its fastest plan.
 
 use super::best_plan;
 use crate::bayes::BayesProblem;
@@ -16,7 +16,7 @@ pub struct HardwareOnly<'a> {
 }
 
 impl HardwareOnly<'_> {
-    /// A design's chip, if it is within the limits.
+    /// A design's chip. `None` if it is outside the limits or cannot be built.
     #[must_use]
     pub fn chip_of_design(&self, id: DesignId) -> Option<Accelerator> {
         if id.hbm.is_some() {

@@ -1,4 +1,4 @@
-//! The objective's value, and bounds on it, from step times: for a chip and for a box of chips.
+//! Computes the objective's value from step times, and bounds on it for a chip or a box of chips.
 
 use super::{Aim, DesignEvaluation, DesignSearch, Rejection, Workload, evaluate_chip, infeasible_evaluation};
 use crate::objective::{FrontAxis, Objective, Term};
@@ -12,7 +12,7 @@ use step::Fidelity;
 
 /// Allowance for rounding in a quotient that a product reverses: four times the last bit of a double.
 pub(super) const SLACK: f64 = 1.0 + 4.0 * f64::EPSILON;
-/// The same for logarithms and sums of them.
+/// The allowance for rounding in logarithms and their sums.
 const WIDE_SLACK: f64 = 1.0 + 1e-12;
 
 /// A lower bound on a step's measure from its seconds: `besides` + `factor` * seconds.
@@ -27,7 +27,8 @@ impl MeasureLine {
         self.besides + self.factor * seconds
     }
 
-    /// The least seconds at which the measure is at least `value`; infinite if time alone does not prove it.
+    /// The least step time in seconds at which the bound reaches `value`. Infinite if the bound does not grow with
+    /// time.
     fn seconds_reaching(&self, value: f64) -> f64 {
         if self.besides == 0.0 && self.factor == 1.0 {
             return value;
@@ -36,7 +37,7 @@ impl MeasureLine {
     }
 }
 
-/// How detailed a chip's step bounds may be and still hold for the chips that it stands for.
+/// The detail of step bounds. A [`ChipOrBox`] has the greatest detail at which its bounds hold for all its chips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BoundDepth {
     /// Kernels at their peaks.
@@ -60,7 +61,8 @@ pub(super) struct ChipOrBox {
 }
 
 impl ChipOrBox {
-    /// True if both have equal bounds on steps: the chips are equal except for energy and area model.
+    /// True if both have equal bounds on step times: their fast corners are equal except for energy and area model, and
+    /// so are their fabrics.
     fn is_as_fast_as(&self, other: &Self) -> bool {
         let mut fast = self.fast.clone();
         fast.energy.clone_from(&other.fast.energy);
@@ -123,7 +125,7 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// The measure of model `of` at which the value is at least `cutoff`.
+    /// The measure of model `of` at which the value reaches `cutoff`, rounded up.
     fn measure_at_cutoff(&self, factor: f64, measures: &[f64], of: usize, cutoff: f64) -> f64 {
         if cutoff.is_infinite() {
             return cutoff;
@@ -142,14 +144,14 @@ impl DesignSearch<'_> {
         }
     }
 
-    /// The factor on the measures of a chip with these figures; `None` if the chip has no such figure. The cost of
-    /// energy is part of the measures.
+    /// The factor from measures to the value, for a chip with these figures. `None` if the chip has no such figure. If
+    /// energy is paid, the factor is 1, because the chip's price is part of the measures.
     pub(super) fn objective_factor(&self, figures: &ChipFigures) -> Option<f64> {
         let factor = self.aim.objective.factor_of_chip(figures)?;
         Some(if self.aim.pays_energy() { 1.0 } else { factor })
     }
 
-    /// Lower bound on the measure of a model's step on a chip or box.
+    /// Lower bound on the measure of a model's step on a chip or box, as a function of the step time.
     fn measure_line(&self, model: usize, prepared: &PreparedJob<'_>, seen: &ChipOrBox) -> MeasureLine {
         if self.aim.pays_energy() {
             let (energy, watt) = (self.least_step_energy(prepared, seen.smallest_chip()), self.usd_per_watt(prepared));
@@ -175,8 +177,8 @@ impl DesignSearch<'_> {
         MeasureLine { besides: prepared.least_step_energy(small).0 * (1.0 - 1e-9), factor: factor * (1.0 - 1e-9) }
     }
 
-    /// Least kernel times of each model on the chip. `None` if the chip cannot be simulated; its evaluation reports
-    /// why.
+    /// Least kernel times of each model on the fastest chip. `None` if that chip cannot be simulated; its evaluation
+    /// reports why.
     fn bound_kernels<'c>(&self, seen: &'c ChipOrBox) -> Vec<Option<ChipKernels<'c>>> {
         let of = |workload: &Workload<'_>| {
             let prepared = workload.prepared.get(*seen.fabrics.first()?)?;
@@ -185,8 +187,8 @@ impl DesignSearch<'_> {
         self.workloads.iter().map(of).collect()
     }
 
-    /// Least value of a model's measure over the fabrics of a chip or box, at the given depth. It is only as tight as
-    /// needed to decide whether it is below `wanted`.
+    /// Lower bound on a model's measure over the fabrics of a chip or box, at the given depth. It is only as tight as
+    /// needed to decide whether the measure is below `wanted`.
     ///
     /// Plans are timed on one fabric. Several fabrics are bounded by the least collective times on any of them.
     fn least_measure<'c>(
@@ -221,15 +223,16 @@ impl DesignSearch<'_> {
             .collect()
     }
 
-    /// True if both have the same bounds on values, for any bounds.
+    /// True if both have the same bounds on values at every depth.
     pub(super) fn shares_bounds_with(&self, seen: &ChipOrBox, other: &ChipOrBox) -> bool {
         let factor = |seen: &ChipOrBox| self.objective_factor(&seen.figures);
         let time_alone = self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy();
         time_alone && factor(seen) == factor(other) && seen.is_as_fast_as(other)
     }
 
-    /// Lower bound on the values of a chip or box, from kernel peaks and, at depth `Buffered` if it holds, from what
-    /// arrays and buffers allow. Zero without a price; the evaluation reports that.
+    /// Lower bound on the values of a chip or box, from kernel peaks. At depth `Buffered`, if it holds for the box,
+    /// also from the part of the peaks that arrays and buffers allow. Zero without a price; the evaluation reports
+    /// that.
     ///
     /// `known` holds bounds of plan groups by model, or is empty. It receives new bounds.
     pub(super) fn coarse_lower_bound(&self, seen: &ChipOrBox, depth: BoundDepth, known: &mut Vec<GroupBounds>) -> f64 {
@@ -242,7 +245,7 @@ impl DesignSearch<'_> {
     }
 
     /// Lower bound on the values of a chip or box, at the greatest depth that holds. It is only as tight as needed to
-    /// decide whether it is below `cutoff`. `known` is as for [`Self::coarse_lower_bound`].
+    /// decide whether the values are below `cutoff`. `known` is as for [`Self::coarse_lower_bound`].
     pub(super) fn fine_lower_bound(&self, seen: &ChipOrBox, cutoff: f64, known: &mut Vec<GroupBounds>) -> f64 {
         let Some(factor) = self.objective_factor(&seen.figures) else { return 0.0 };
         known.resize(self.workloads.len(), GroupBounds::default());
@@ -262,7 +265,7 @@ impl DesignSearch<'_> {
         self.value_of_measures(factor, &measures)
     }
 
-    /// Least costs along the axes. A lower bound on a cost that depends on the plan.
+    /// Least costs along the axes. The cost in energy depends on the plan, so it is a lower bound.
     pub(super) fn least_costs(&self, seen: &ChipOrBox) -> FrontCosts {
         self.aim.axes.costs_along(|axis| match axis.cost_along(&seen.figures) {
             Some(cost) => cost,
@@ -271,7 +274,7 @@ impl DesignSearch<'_> {
         })
     }
 
-    /// Lower bound on the cost along the axis of energy.
+    /// Lower bound on the cost along the energy axis.
     fn least_energy_cost(&self, seen: &ChipOrBox) -> f64 {
         let mut kernels = self.bound_kernels(seen);
         let of = |model: usize| {
@@ -285,7 +288,7 @@ impl DesignSearch<'_> {
         self.cost_of_energy(&(0..self.workloads.len()).map(of).collect::<Vec<_>>())
     }
 
-    /// The cost along the axis of energy: joules of a step, or the mean over several models relative to the reference.
+    /// The cost along the energy axis: joules of a step, or for several models their mean relative to the reference.
     fn cost_of_energy(&self, joules: &[f64]) -> f64 {
         match joules {
             [alone] => *alone,

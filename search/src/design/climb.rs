@@ -1,7 +1,7 @@
-//! Finds a good design to start with: good designs among random ones, each improved step by step by its bound.
+//! Finds a good design to start a search with. It takes the best of some random designs and improves each by its bound,
+//! step by step.
 //!
-//! Its result is no answer and proves nothing. The search visits it first, so that bounds have a good value to prune
-//! by.
+//! The result proves nothing. The search visits it first, so that it has a good value to prune by.
 
 use super::DesignSearch;
 use super::bounds::{BoundDepth, ChipOrBox};
@@ -10,15 +10,15 @@ use crate::space::{DesignId, ListedDimension, SingleCombination, Space, combinat
 use rayon::prelude::*;
 use std::collections::BTreeSet;
 
-/// Below this number of chips searched one by one, looking for a good start takes as long as the search.
+/// For spaces without boxes and with fewer chips, looking for a good start takes as long as the search.
 const WORTH_CLIMBING: usize = 4096;
-/// Number of random designs within the limits.
+/// Limit on random designs that are within the limits.
 const DRAWN: usize = 128;
-/// Limit on draws. If few designs are within the limits, the drawing ends here.
+/// Limit on draws, for spaces where few designs are within the limits.
 const DRAWS: usize = 8192;
-/// Random designs that are improved, those with the best bounds.
+/// Number of random designs to improve: those with the best bounds.
 const STARTS: usize = 3;
-/// Designs bounded between updates of the best.
+/// Number of neighbours bounded at once; the climb moves after a batch with a better bound.
 const BATCH: usize = 16;
 /// Limit on steps from a random design.
 const STEPS: usize = 64;
@@ -37,8 +37,9 @@ struct ClimbedDesign {
     value: f64,
 }
 
-/// The best of some designs whose bounds are better than those of their neighbours. `None` if no random design is
-/// within the limits and has a plan, or if the space is small.
+/// The best design of a climb: the evaluated candidates are local optima of the bound, then random designs. `None` if
+/// none of them is within the limits and has a plan, if the space is small, or if `stop` returned true before an
+/// evaluation.
 ///
 /// # Errors
 /// An expression without a value, or a field that no chip has.
@@ -61,7 +62,7 @@ pub(super) fn climb_to_good_design(
     let mut tops = starts.par_iter().with_max_len(1).map(climb).collect::<Result<Vec<_>, String>>()?;
     tops.sort_by(|a, b| a.value.total_cmp(&b.value).then(a.place.point.cmp(&b.place.point)));
     tops.dedup_by_key(|top| top.place.point);
-    // Designs with good bounds may have no plan. Random ones come last.
+    // Designs with good bounds may have no plan, so the random designs follow as a fallback.
     let mut best: Option<ClimbedDesign> = None;
     for one in tops.iter().chain(&random) {
         let cutoff = best.map_or(f64::INFINITY, |best| best.value);
@@ -76,8 +77,8 @@ pub(super) fn climb_to_good_design(
     Ok(best.map(|best| best.place.point))
 }
 
-/// Improves a design by its bounds under changed constants. Its neighbours are designs within the limits of `within`,
-/// the same space with its own constants.
+/// Improves a design by its bounds under changed constants, which are those of `search`. `within` is the same space
+/// with its own constants. Only designs within its limits are neighbours.
 ///
 /// # Errors
 /// As [`climb_to_good_design`].
@@ -105,7 +106,7 @@ pub(super) fn climb_under(
     Ok(search.space.with_largest_memory(top.place.point))
 }
 
-/// Improves a design until no neighbour has a better bound.
+/// Improves a design until no neighbour has a better bound, under the search's own constants.
 fn climb_from(
     search: &DesignSearch<'_>,
     dials: &[ListedDimension],
@@ -116,7 +117,8 @@ fn climb_from(
     climb_by(&bound, (search.space, dials), start, stop)
 }
 
-/// A lower bound on the value of a design, as tight as needed to decide whether it is below a cutoff.
+/// Bounds a design's value from below, as tightly as needed to decide whether it is below a cutoff. `None` if the
+/// design is outside the limits.
 type DesignBound<'a> = dyn Fn(ClimbPosition, f64) -> Result<Option<ClimbedDesign>, String> + Sync + 'a;
 
 /// Improves a design until no neighbour has a better bound.
@@ -171,12 +173,12 @@ fn bound_design(
     Ok(Some(ClimbedDesign { place, value }))
 }
 
-/// The chip of a combination, if the space has it.
+/// The position of a combination. `None` if the space does not have its chip.
 fn position_of(space: &Space, combination: u64) -> Option<ClimbPosition> {
     space.design_of_combination(combination).map(|id| ClimbPosition { combination, point: id.point })
 }
 
-/// Some designs within the limits, always the same (Knuth's linear congruential generator MMIX).
+/// Random designs within the limits, the same in every call (Knuth's linear congruential generator MMIX).
 fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String> {
     let (mut state, mut found, total) = (0_u64, Vec::new(), search.space.combination_count());
     for _ in 0..DRAWS {
@@ -194,11 +196,11 @@ fn draw_designs(search: &DesignSearch<'_>) -> Result<Vec<ClimbPosition>, String>
     Ok(found)
 }
 
-/// Values of a dimension with more of them that [`designs_by_value`] takes at most.
+/// Limit on the values per dimension that [`designs_by_value`] tries.
 const VALUES_SHOWN: usize = 16;
 
-/// The designs that differ from one in a single dimension: every value that the space has beside it, of long dimensions
-/// some.
+/// The designs that differ from `id` in at most one dimension, `id` included. Dimensions with more than
+/// [`VALUES_SHOWN`] values are sampled.
 pub(super) fn designs_by_value(space: &Space, id: DesignId) -> Vec<DesignId> {
     let dials = space.listed_dimensions();
     let Some(combination) = space.combination_of_point(id.point) else { return Vec::new() };
@@ -221,7 +223,7 @@ fn change_places(dials: &[ListedDimension], here: &[usize], changed: &[(usize, u
     combination_of_places(dials, &there)
 }
 
-/// The designs that differ in one dimension, and those a step away in two.
+/// The combinations that differ in one dimension, or in two dimensions by one step each.
 fn neighbouring_combinations(dials: &[ListedDimension], combination: u64) -> Vec<u64> {
     let here = places_of_combination(dials, combination);
     let mut found = Vec::new();

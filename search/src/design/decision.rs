@@ -1,5 +1,5 @@
-//! How sure the choice of a design is: designs that may be the best one are evaluated under draws of the constants that
-//! are not known, the same draws for all.
+//! Estimates how sure the choice of a design is. Designs that may be the best are evaluated under draws of the
+//! uncertain constants, with the same draws for all designs.
 
 use super::climb::{climb_under, designs_by_value};
 use super::draws::{ConstantDraws, InfluentialConstants};
@@ -10,27 +10,27 @@ use crate::space::{DesignId, Space};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Designs of the front that become finalists at most, the best first.
+/// Limit on finalists from the front. The best designs come first.
 const FROM_FRONT: usize = 12;
 /// A design of the front that is worse than the best by more than this fraction is no finalist by itself.
 const NEAR: f64 = 0.1;
-/// Draws after which finalists that stay far behind are dropped.
+/// Number of draws for screening. Finalists that are far behind under these draws are dropped.
 const SCREENED: usize = 32;
-/// Finalists that are evaluated under all draws at most.
+/// Limit on finalists that are evaluated under all draws, unless all designs of a small space are finalists.
 const KEPT: usize = 12;
-/// A design that is worse than a draw's best by more than this fraction has its bound in place of its value.
+/// A design that is worse than a draw's best by more than this fraction gets its lower bound instead of its value.
 const FAR: f64 = 0.5;
-/// Parts of an input's range in which a decision is taken anew.
+/// Number of parts of an input's range. The best design is chosen anew in each part.
 const BINS: usize = 8;
-/// Shuffled inputs, whose worth is noise.
+/// Number of shuffled inputs. Their apparent worth is noise.
 const SHUFFLES: u64 = 16;
 
-/// How much is drawn.
+/// The effort of an analysis: numbers of draws and finalists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecisionEffort {
     /// Draws under which finalists are evaluated.
     pub draws: usize,
-    /// Draws for each of which the best design is looked for.
+    /// Number of draws for which the draw's own best design is searched.
     pub climbs: usize,
     /// Spaces with at most this many designs have all of them as finalists.
     pub all_up_to: usize,
@@ -49,13 +49,14 @@ impl Default for DecisionEffort {
 pub struct Finalist {
     /// The design.
     pub id: DesignId,
-    /// Its minimised value by draw; infinite where it has no plan.
+    /// Its minimised value by draw. Infinite if it exceeds the power limit or has no plan. A lower bound if it is far
+    /// behind the draw's best.
     pub values: Vec<f64>,
     /// The fraction of draws in which it is the best finalist.
     pub probability_best: f64,
-    /// The mean over the draws of how much worse it is than the draw's best, as a fraction.
+    /// Mean regret over the draws: the fraction by which it is worse than the draw's best, or 1 if it has no value.
     pub regret_expected: f64,
-    /// The regret that 95 % of the draws stay below.
+    /// The 95th percentile of the regret over the draws.
     pub regret_95: f64,
     /// The fraction of draws in which it exceeds a limit of area or cost, or cannot be built.
     pub over_limits: f64,
@@ -64,14 +65,14 @@ pub struct Finalist {
     pub lost: f64,
 }
 
-/// How often the best design of a draw has the found design's value of a dimension.
+/// The probability that the best design of a draw agrees with the found design in one dimension.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SettledDimension {
     /// The dimension.
     pub key: String,
     /// The found design's value.
     pub value: String,
-    /// The fraction of draws.
+    /// The fraction of draws in which they agree.
     pub probability: f64,
     /// The most frequent other value with its fraction.
     pub other: Option<(String, f64)>,
@@ -80,44 +81,45 @@ pub struct SettledDimension {
 /// A constant, and the worth of knowing it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputWorth {
-    /// The constant.
+    /// The constant's key.
     pub key: String,
-    /// The fall of the expected regret if it were known, as a fraction: the expected value of partial perfect
-    /// information, less the most that shuffled draws of it seem worth.
+    /// The fall of the expected regret if the constant were known, as a fraction: the expected value of partial perfect
+    /// information, less the most that shuffled draws of the constant seem worth.
     pub worth: f64,
-    /// The found design's mean lead over the best other finalist in the lowest quarter of its range, as a fraction.
+    /// The found design's mean lead over the best other finalist in the quarter of the draws with the lowest values, as
+    /// a fraction.
     pub lead_low: f64,
-    /// The same in the highest quarter.
+    /// The same lead in the quarter of the draws with the highest values.
     pub lead_high: f64,
 }
 
-/// How sure a choice is.
+/// The result of an analysis of how sure a choice is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionAnswer {
     /// The draws under which at least one finalist is within the limit of power and has a plan.
     pub draws: ConstantDraws,
-    /// The number of other draws. They say nothing about the choice.
+    /// The number of draws without such a finalist. They say nothing about the choice.
     pub left_out: usize,
     /// The finalists: the found design, then the others by their expected regret.
     pub finalists: Vec<Finalist>,
-    /// The finalist with the least expected regret.
+    /// Index in `finalists` of the one with the least expected regret.
     pub robust: usize,
-    /// Finalists before those far behind were dropped.
+    /// The number of finalists before those far behind were dropped.
     pub considered: usize,
-    /// An estimate of how often a further draw has a best design that is no finalist (Good and Turing); 0 where all
-    /// designs are finalists.
+    /// The estimated fraction of further draws whose best design is no finalist (Good and Turing); 0 if all designs are
+    /// finalists.
     pub missed: f64,
-    /// The dimensions with several values.
+    /// Agreement of the draws' best designs with the found design, for each dimension with several values.
     pub settled: Vec<SettledDimension>,
-    /// The constants, most worth knowing first.
+    /// The constants that change the objective's value, those most worth knowing first.
     pub inputs: Vec<InputWorth>,
 }
 
-/// Asks how sure the best design of an answer is. `None` if nothing is known to be uncertain: the answer has no best
-/// design, or the chips have no constants that could be drawn.
+/// Estimates how sure the best design of an answer is. `None` if the answer has no best design, if no constant that
+/// could be drawn changes the designs, or if `stop` returned true.
 ///
 /// # Errors
-/// Errors that the space's enumeration has already reported; no draw that leaves a finalist a plan.
+/// An error that the space's enumeration has already reported, or no draw in which a finalist has a value.
 pub fn decide_under_draws(
     search: &DesignSearch<'_>,
     answer: &DesignAnswer,
@@ -142,7 +144,7 @@ pub fn decide_under_draws(
     if stop() {
         return Ok(None);
     }
-    // A constant that moves one finalist alone decides too.
+    // A constant that changes a single finalist affects the decision too.
     let InfluentialConstants { keys, moves_value } = search.influential_constants(&ids)?;
     if keys.is_empty() {
         return Ok(None);
@@ -164,8 +166,8 @@ pub fn decide_under_draws(
     Ok(Some(DecisionAnswer { missed, inputs, ..answer }))
 }
 
-/// The best design by its bounds under each of some draws. The constants drawn are those of the designs near the found
-/// one and of designs with each other value of a dimension.
+/// The best design by its bounds under each of the first draws. Drawn constants are those that change the designs near
+/// the found one, or a design with another value in one dimension.
 fn climb_under_draws(
     search: &DesignSearch<'_>,
     near: &[DesignId],
@@ -182,7 +184,8 @@ fn climb_under_draws(
     spaces.par_iter().with_max_len(1).map(climb).collect()
 }
 
-/// The best designs of the front, the found one first. Other designs that a search evaluates depend on its path.
+/// The best designs of the front, the found one first. Other evaluated designs are left out, because they depend on the
+/// path of the search.
 fn near_designs(answer: &DesignAnswer, best: usize) -> Vec<DesignId> {
     let most = answer.value_of_design(best) * (1.0 + NEAR);
     let mut near: Vec<usize> =
@@ -192,7 +195,7 @@ fn near_designs(answer: &DesignAnswer, best: usize) -> Vec<DesignId> {
     found.map(|at| answer.designs[at].id).collect()
 }
 
-/// The fraction of draws with a best design of their own: the estimate of Good and Turing for what was not seen.
+/// The fraction of draws whose best design no other draw has: the estimate of Good and Turing for unseen designs.
 fn unseen_fraction(tops: &[DesignId]) -> f64 {
     let once = tops.iter().filter(|id| tops.iter().filter(|other| other == id).count() == 1).count();
     once as f64 / tops.len().max(1) as f64
@@ -228,7 +231,7 @@ fn exceeds_power(space: &Space, id: DesignId) -> bool {
     let Ok(chip) = space.chip_of_design(id) else { return true };
     let figures = space.figures_of_design(id, &chip);
     let most = space.limits().power_limit(&chip.constants, figures.area);
-    // The lowered clock meets the limit up to its step.
+    // The lowered clock meets the limit only up to a tolerance.
     most.is_some_and(|(most, _)| figures.peak_power.0 > most.0 * (1.0 + 1e-6))
 }
 
@@ -241,7 +244,8 @@ fn keep_promising(ids: &[DesignId], values: &[Vec<f64>]) -> Vec<DesignId> {
     std::iter::once(0).chain(others.into_iter().take(KEPT - 1)).map(|at| ids[at]).collect()
 }
 
-/// How much worse than the best of its draw each design is, by design and draw. A design without a plan loses all.
+/// The regrets by design and draw: the fraction by which the design is worse than the draw's best, or 1 without a
+/// value.
 fn regrets_of(values: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let draws = values.first().map_or(0, Vec::len);
     let best: Vec<f64> =
@@ -250,7 +254,8 @@ fn regrets_of(values: &[Vec<f64>]) -> Vec<Vec<f64>> {
     values.iter().map(|of| of.iter().zip(&best).map(regret).collect()).collect()
 }
 
-/// The fraction of draws in which a design exceeds a limit other than that of power, which lowers its clock.
+/// The fraction of draws in which a design cannot be built or exceeds a limit. The power limit does not count, because
+/// it lowers the clock instead.
 fn over_limits(space: &Space, spaces: &[Space], id: DesignId) -> f64 {
     let exceeds = |drawn: &&Space| {
         let Ok(chip) = drawn.chip_of_design(id) else { return true };
@@ -314,7 +319,7 @@ fn answer_of_values(
     Ok(DecisionAnswer { draws, left_out, finalists, robust, considered, missed: 0.0, settled, inputs })
 }
 
-/// The best design of each draw; the first of equal ones.
+/// The best design of each draw. On ties the first one wins.
 fn winners_of_draws(regrets: &[Vec<f64>]) -> Vec<usize> {
     let draws = regrets.first().map_or(0, Vec::len);
     let least = |draw: usize| {

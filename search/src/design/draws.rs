@@ -1,4 +1,4 @@
-//! Draws of what is not known: values of the model's constants within their ranges, the same for all designs.
+//! Random draws of the cost model's uncertain constants within their ranges. The draws are the same for all designs.
 
 use super::DesignSearch;
 use crate::objective::Objective;
@@ -10,18 +10,18 @@ use sim::hardware::{Accelerator, Constants};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Constants that matter to a decision, with their values in every draw.
+/// The constants that affect a decision, with their values in every draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConstantDraws {
     /// The keys, sorted.
     pub keys: Vec<String>,
-    /// By draw, where each key's value lies in its range: 0 is the lowest value, 1/2 the nominal one, 1 the highest.
+    /// By draw and key, the place of the value in its range: 0 is the lowest value, 1/2 the nominal one, 1 the highest.
     pub places: Vec<Vec<f64>>,
 }
 
 impl ConstantDraws {
-    /// Draws all of the keys independently and evenly: half of the draws lie below the nominal value, half above. The
-    /// draws of a key and seed are the same for any designs, whatever else is drawn.
+    /// Draws the keys independently. Half of the draws lie below the nominal value and half above, each half evenly. A
+    /// key's draws depend only on the key, the seed and the number of draws.
     #[must_use]
     pub fn draw_constants(keys: Vec<String>, draws: usize, seed: u64) -> Self {
         // Latin hypercube: every key takes each of `draws` equal parts of its range once.
@@ -62,23 +62,23 @@ impl ConstantDraws {
     }
 }
 
-/// A number of its own for each key (FNV-1a).
+/// A hash of the key (FNV-1a).
 fn hash_key(key: &str) -> u64 {
     key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Constants that change something of a design.
+/// The constants that change a design's chip or figures.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InfluentialConstants {
     /// The keys, sorted.
     pub keys: Vec<String>,
-    /// By key, true if the constant changes the value of the objective; others change only area or price.
+    /// By key, true if the constant may change the objective's value. The others change only area or price.
     pub moves_value: Vec<bool>,
 }
 
 impl DesignSearch<'_> {
-    /// The constants that change one of these designs. Constants that a study sets are known, and limits of what can be
-    /// built are set by the question: both are left out.
+    /// The constants that change at least one of these designs. Left out are constants that a study sets, which are
+    /// known, and limits of feasibility, which the question sets.
     ///
     /// # Errors
     /// Only errors that the space's enumeration has already reported.
@@ -119,7 +119,7 @@ impl DesignSearch<'_> {
         let figures = space.figures_of_design(id, &chip);
         let mut bare = Accelerator { constants: Constants::nominal(), ..chip.clone() };
         if self.aim.objective != Objective::EnergyPerToken && !self.aim.pays_energy() {
-            // Energy counts only by the clock that the limit of power leaves.
+            // Energies matter only through the clock that the power limit allows.
             bare.energy = EnergyModel::default();
             for level in bare.on_chip.iter_mut().chain([&mut bare.hbm]) {
                 (level.read_energy_per_byte, level.write_energy_per_byte) = Default::default();
@@ -135,7 +135,7 @@ struct BuiltDesign {
     constants: Arc<Constants>,
     /// The factor from its seconds to the objective.
     value: Option<f64>,
-    /// The chip without what does not count for the objective.
+    /// The chip, without the fields that do not affect the objective.
     chip: Accelerator,
     figures: ChipFigures,
 }

@@ -1,8 +1,7 @@
-//! Searches over chips: every chip of a space under its fastest plan, as a Pareto front of an objective against chip
-//! costs, with a certificate.
+//! Searches a space of chips for the Pareto front of an objective against chip costs. Every chip counts under its
+//! fastest plan, and the answer has a certificate.
 //!
-//! The planner makes the plans, for the study's software stack. One model prunes chips, evaluates them and prints the
-//! results.
+//! The planner makes the plans, for the study's software stack. The same cost model bounds chips and evaluates them.
 
 mod alone;
 mod bounds;
@@ -34,18 +33,18 @@ use step::{OverCapacity, StepError, TrainingPlan};
 pub struct DesignEvaluation {
     /// The fastest plan, or why there is none.
     pub outcome: Result<Box<RankedPlan>, Rejection>,
-    /// Proven bounds of the plan's time among all plans of the study on this chip, in seconds.
+    /// Proven bounds on the time of the fastest plan of the study on this chip, in seconds.
     pub status: SolveStatus,
 }
 
-/// Why a chip has no plan.
+/// Why a chip is rejected.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rejection {
-    /// No plan fits. The attempt with the smallest shortfall, if a plan was tried.
+    /// No plan fits. Holds the attempt with the smallest shortfall, if a plan was tried.
     TooLarge(Option<Box<(TrainingPlan, OverCapacity)>>),
-    /// Every plan takes at least the first time, which exceeds the second, the limit.
+    /// Too slow: every plan takes at least the first time. The second is the limit, which is shorter.
     TooSlow(Seconds, Seconds),
-    /// The fastest plan may take the first time at the bad end of its interval, which exceeds the second, the limit.
+    /// Perhaps too slow: at the bad end of its interval the fastest plan takes the first time. The second is the limit.
     MayBeSlow(Seconds, Seconds),
     /// The objective needs dollars, and the chip has no price.
     NoPrice,
@@ -54,7 +53,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Shortfall of the nearest attempt, in bytes.
+    /// Shortfall of the nearest attempt. Zero if a plan fits but is too slow, `u64::MAX` if no attempt is known.
     fn shortfall_bytes(&self) -> Bytes {
         match self {
             Self::TooSlow(..) | Self::MayBeSlow(..) => Bytes::ZERO,
@@ -107,7 +106,8 @@ pub(crate) fn infeasible_evaluation(why: Rejection) -> DesignEvaluation {
     DesignEvaluation { outcome: Err(why), status }
 }
 
-/// The fastest plan on a chip, or proof that none is below `cutoff` seconds. The value is the step's seconds.
+/// Finds the fastest plan on a chip, or proves that none is below `cutoff` seconds. The verdict's value is the step
+/// time in seconds.
 #[must_use]
 pub fn evaluate_chip(prepared: &PreparedJob<'_>, chip: &Accelerator, cutoff: f64) -> Verdict<DesignEvaluation> {
     verdict_of_fastest(prepared.fastest_plan(chip, cutoff))
@@ -126,7 +126,7 @@ fn verdict_of_fastest(found: Result<FastestPlan, StepError>) -> Verdict<DesignEv
     }
 }
 
-/// The fastest plan on a chip.
+/// Finds the fastest plan on a chip, without a cutoff.
 #[must_use]
 pub fn best_plan(prepared: &PreparedJob<'_>, chip: &Accelerator) -> DesignEvaluation {
     best_plan_of(prepared.fastest_plan(chip, f64::INFINITY))
@@ -203,7 +203,7 @@ pub struct DesignSearch<'a> {
     pub space: &'a Space,
     /// The objective and limits.
     pub aim: Aim,
-    /// Counts steps at the bad ends of their intervals instead of their predicted times.
+    /// If set, steps count at the bad ends of their intervals instead of their predicted times.
     pub robust: Option<RobustSearch<'a>>,
 }
 
@@ -215,7 +215,7 @@ pub struct DesignWatch<'a> {
     pub told: &'a mut (dyn FnMut(RunnerProgress, SearchMoment) + Send),
 }
 
-/// How one design was decided.
+/// The outcome for one design.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesignOutcome {
     /// The design.
@@ -225,7 +225,7 @@ pub struct DesignOutcome {
     pub outcome: CandidateOutcome<Vec<DesignEvaluation>>,
 }
 
-/// How a whole box of designs was decided.
+/// The outcome for a whole box of designs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoxOutcome {
     /// The box.
@@ -331,7 +331,8 @@ impl<'a> DesignSearch<'a> {
         let chips = if self.robust.is_some() { designs.len() + smaller.len() } else { designs.len() };
         designs.append(&mut smaller);
         let best = self.best_by_bad_end(&designs, &mut front, best);
-        // If no chip with its largest HBM is within the step limit, either all are decided or there is a bound.
+        // The runner has no bound if no chip with its largest HBM is feasible or open. At bad ends, a smaller capacity
+        // may still be feasible; its own value is then the bound.
         let lower_bound = answer.lower_bound.or(best.filter(|_| self.robust.is_some()).map(|_| f64::INFINITY));
         let status = match (best.map(|b| &designs[b].outcome), lower_bound) {
             (Some(CandidateOutcome::Evaluated { value, .. }), Some(bound)) => {
@@ -345,7 +346,8 @@ impl<'a> DesignSearch<'a> {
         Ok(DesignAnswer { designs, boxes, front, best, status, outside, counts: answer.counts })
     }
 
-    /// Sorts single designs and boxes in the space's order, and counts the rest.
+    /// Sorts single designs and boxes in the space's order, and counts excluded combinations. `by` becomes an index
+    /// into the designs.
     fn sort_outcomes(
         &self,
         outcomes: Vec<(Candidates, CandidateOutcome<Vec<DesignEvaluation>>)>,
@@ -415,8 +417,9 @@ impl<'a> DesignSearch<'a> {
         }
     }
 
-    /// The designs with less than the largest HBM. Chips of the front are evaluated; the others are decided by the
-    /// largest capacity, because less memory is never faster.
+    /// The designs with less than the largest HBM. Those of chips on the front are evaluated. The others are decided by
+    /// the largest capacity, because less memory is never faster. At bad ends, others are evaluated too if they may
+    /// beat the best.
     fn decide_smaller_capacities(&self, largest: &[DesignOutcome], front: &[usize]) -> Vec<DesignOutcome> {
         let capacities = self.space.hbm.iter().rev().skip(1).copied();
         let todo: Vec<DesignId> = capacities
@@ -461,7 +464,8 @@ impl<'a> DesignSearch<'a> {
         }
     }
 
-    /// The chip of the front that costs no more along any axis and is no worse than `chip`.
+    /// Index of a front design that costs no more than `chip` along any axis and whose value is at most `value`; `chip`
+    /// itself if there is none.
     fn find_dominator(&self, designs: &[DesignOutcome], front: &[usize], chip: usize, value: f64) -> usize {
         let cost = |c: usize, axis: FrontAxis| {
             self.space.figures.get(c).and_then(|figures| axis.cost_along(figures)).unwrap_or(0.0)
@@ -473,7 +477,7 @@ impl<'a> DesignSearch<'a> {
         front.iter().find(beats).copied().unwrap_or(chip)
     }
 
-    /// The rejection with the smallest shortfall, for a user whose model fits nowhere.
+    /// Describes the rejection with the smallest shortfall, or the excluded combinations if no design was rejected.
     fn find_nearest_miss(&self, designs: &[DesignOutcome], outside: &OutsideCounts) -> String {
         let rejection = |design: &'_ DesignOutcome| match &design.outcome {
             CandidateOutcome::Infeasible { evaluation } => {
@@ -499,8 +503,8 @@ fn value_of_verdict(outcome: &CandidateOutcome<Vec<DesignEvaluation>>) -> f64 {
     }
 }
 
-/// Index of the front chip's design with the least HBM that is as good as the largest. Smaller capacities come after
-/// `designs`.
+/// Index of the design with the least HBM that is as good as the front's `chip` with the most. Indices of `smaller`
+/// follow those of `designs`.
 fn preferred_capacity(designs: &[DesignOutcome], smaller: &[DesignOutcome], chip: usize) -> usize {
     let CandidateOutcome::Evaluated { value: best, .. } = designs[chip].outcome else { return chip };
     let equal = |d: &DesignOutcome| matches!(d.outcome, CandidateOutcome::Evaluated { value, .. } if value <= best * (1.0 + 1e-9));

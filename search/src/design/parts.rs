@@ -1,4 +1,5 @@
-//! Searches in parts on several machines: each searches its share of the space, and the results are merged.
+//! Splits a search into parts for several machines. Each part searches its share of the space, and the results are
+//! merged.
 //!
 //! The question and the number of parts alone decide which designs a part has. If the optimum is to be proven exactly,
 //! parts also prune by each other's results. This changes which designs are decided by bounds, but not the front or the
@@ -20,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Initial boxes per part: enough that every part has promising ones, few enough to make them quickly.
 const BOXES: usize = 16;
 
-/// Allowance when a design is evaluated again, as a fraction of its value: above rounding, and small enough to search
-/// quickly.
+/// Allowance when a design is evaluated again, as a fraction of its value. It exceeds rounding errors, and is small
+/// enough for a quick evaluation.
 const AGAIN: f64 = 1e-9;
 
 /// Designs that were decided together.
@@ -33,12 +34,12 @@ pub enum DecidedDesigns {
     Box(Region),
 }
 
-/// The decision about them.
+/// The decision about a set of designs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PartDecision {
     /// Evaluated, with the minimised value.
     Evaluated(f64),
-    /// No plan fits.
+    /// Evaluated, without a value: no plan fits or is fast enough, the chip has no price, or it cannot be simulated.
     Infeasible,
     /// Pruned by a bound.
     Pruned {
@@ -49,7 +50,7 @@ pub enum PartDecision {
         /// The source of the bound.
         shown: BoundSource,
     },
-    /// The search was stopped first.
+    /// The search was stopped first. Holds a lower bound on their values.
     Open(f64),
     /// Over a limit.
     Outside(OutsideReason),
@@ -62,7 +63,7 @@ pub enum PartDecision {
 pub struct PartAnswer {
     /// The decisions about its designs.
     pub decided: Vec<(DecidedDesigns, PartDecision)>,
-    /// The front of its own designs and of those received from other parts.
+    /// The front of the part's own designs and of those received from other parts.
     pub front: Vec<FrontPoint>,
     /// Designs of other parts that took part in pruning.
     pub heard: Vec<FrontPoint>,
@@ -79,7 +80,7 @@ struct PartSets {
 }
 
 impl DesignSearch<'_> {
-    /// Searches one part of the space, and exchanges results with others if given.
+    /// Searches one part of the space. Exchanges results with `others` if they are given and the allowed gap is zero.
     ///
     /// # Errors
     /// As [`DesignSearch::run_design_search`].
@@ -113,7 +114,8 @@ impl DesignSearch<'_> {
     /// Evaluated designs are evaluated again, to get their plans and to check the parts' claims.
     ///
     /// # Errors
-    /// Parts that do not fit together or belong to another question; as [`DesignSearch::run_design_search`].
+    /// Parts that do not fit together or belong to another question. Also the errors of
+    /// [`DesignSearch::run_design_search`].
     pub fn merge_parts(&self, parts: &[PartAnswer]) -> Result<DesignAnswer, String> {
         let front = merge_fronts(parts);
         let evaluated: BTreeSet<usize> = parts.iter().flat_map(PartAnswer::evaluated_designs).collect();
@@ -122,7 +124,8 @@ impl DesignSearch<'_> {
         }
         let heard: BTreeMap<usize, FrontPoint> =
             parts.iter().flat_map(|part| &part.heard).map(|point| (point.id, *point)).collect();
-        // A rival that another part received before its owner was stopped and started again.
+        // A part may have received a rival whose owner was then restarted and did not evaluate it again. A front point
+        // that is no worse replaces this rival.
         let known = |by: usize| match heard.get(&by).filter(|_| !evaluated.contains(&by)) {
             Some(point) => front
                 .best_point_within(&point.costs)
@@ -176,7 +179,8 @@ impl DesignSearch<'_> {
         })
     }
 
-    /// The sets of a part: chips dealt as in a sweep, or boxes in turn, the most promising first.
+    /// The sets of one part. Single chips are dealt as in a sweep. Boxes are sorted by their bounds, the most promising
+    /// first, and dealt in turn.
     fn deal_sets(&self, shard: Shard) -> Result<PartSets, String> {
         let problem = ChipProblem::new(*self);
         if self.space.whole_region().is_none() {
@@ -206,13 +210,13 @@ impl DesignSearch<'_> {
         sets.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.first.cmp(&b.first)));
         let own = |at: usize| at % shard.of as usize == (shard.part - 1) as usize;
         let sets = sets.into_iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, node)| node).collect();
-        // Exactly one part counts them.
+        // Only the first part counts the excluded sets.
         let excluded = if shard.part == 1 { excluded } else { Vec::new() };
         Ok(PartSets { sets, excluded })
     }
 }
 
-/// A part that has others but exchanges nothing, so that its answer does not depend on theirs.
+/// The exchange of a part that neither sends nor receives, so that its answer does not depend on other parts.
 struct SilentPart;
 
 impl ShardExchange for SilentPart {

@@ -1,5 +1,5 @@
-//! A space of chips as a problem for [`runner`](crate::runner): boxes of dimensions if the space has them, else its
-//! chips one by one.
+//! A space of chips as a problem for [`runner`](crate::runner). Sets are boxes of dimensions if the space has them,
+//! otherwise single chips.
 
 use super::bounds::{BoundDepth, ChipOrBox};
 use super::climb::climb_to_good_design;
@@ -11,12 +11,14 @@ use crate::space::{Enclosed, Region, SingleCombination};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Smaller boxes are split without a better bound: bounding each chip takes as long.
+/// Boxes with fewer designs are split without a refined bound, because bounding every chip takes as long.
 const WORTH_BOUNDING: u64 = 4;
-/// Smaller boxes are split along one of the [`LIKELY`] best dimensions of similar boxes, as long as one is left.
+/// Boxes with fewer designs try only the [`LIKELY`] best split dimensions of their parent box, unless none of these is
+/// left.
 const WORTH_COMPARING: u64 = 4096;
 const LIKELY: usize = 3;
-/// Limits on the gain of one part of a split, so that a split which helps both parts wins over one which helps one.
+/// Limits on the gain of one part of a split. They make a split that helps both parts win over one that helps a single
+/// part.
 const GAINS: (f64, f64) = (1e-3, 3.0);
 
 /// A set of chips.
@@ -24,7 +26,7 @@ const GAINS: (f64, f64) = (1e-3, 3.0);
 pub(super) enum Candidates {
     /// A chip, by its number in the space.
     One(usize, BoundsByModel),
-    /// A box, with the best split dimensions of the box that it is part of, best first.
+    /// A box. The numbers are the split dimensions of its parent box, best first.
     Box(Region, Vec<u16>, BoundsByModel),
 }
 
@@ -38,10 +40,11 @@ impl Candidates {
     }
 }
 
-/// The search's numbering of designs: chips with the largest HBM, in the space's order.
+/// The search as a branch-and-bound problem. A candidate's number is that of a chip with its largest HBM, in the
+/// space's order.
 pub(super) struct ChipProblem<'a> {
     pub search: DesignSearch<'a>,
-    /// The sets of one part of the search.
+    /// The sets of one part of the search; `None` for the whole search.
     part: Option<Vec<SearchNode<Candidates>>>,
 }
 
@@ -62,7 +65,7 @@ impl<'a> ChipProblem<'a> {
         Self { search, part: Some(sets) }
     }
 
-    /// Nodes of chips that are searched one by one. Each has a bound until `stop` returns true.
+    /// Nodes of chips that are searched one by one. Once `stop` returns true, nodes carry the trivial bound.
     pub fn single_chip_nodes(
         &self,
         points: Vec<usize>,
@@ -82,7 +85,7 @@ impl<'a> ChipProblem<'a> {
         points.into_par_iter().map(node).collect()
     }
 
-    /// The node of one chip. `known` are bounds of the set that it is part of.
+    /// The node of one chip, or the reason why it is excluded. `known` are bounds of the chip's parent set.
     fn single_chip(&self, point: usize, known: &BoundsByModel) -> BoxPart {
         let set = Candidates::One(point, BoundsByModel::default());
         match self.search.space.single_point(point) {
@@ -99,7 +102,7 @@ impl<'a> ChipProblem<'a> {
                     self.search.space.fabric_of_design(self.search.space.with_largest_memory(point)),
                 );
                 let mut lots = known.to_vec();
-                // Chips that are searched one by one are too many for a better bound.
+                // Without a parent set there are too many chips for a better bound.
                 let depth = if known.is_empty() { BoundDepth::Peaks } else { BoundDepth::Buffered };
                 let (costs, bound) =
                     (self.search.least_costs(&seen), self.search.coarse_lower_bound(&seen, depth, &mut lots));
@@ -115,7 +118,8 @@ impl<'a> ChipProblem<'a> {
         }
     }
 
-    /// A part of the node `of`, whose bounds also hold for the part. `whole` are the corners of `of`, if known.
+    /// The node for `region`, a part of the node `of`. The bounds of `of` hold for the part too. `whole` are the
+    /// corners of `of`, if known.
     fn part_of_box(
         &self,
         region: Region,
@@ -164,7 +168,8 @@ impl<'a> ChipProblem<'a> {
         })
     }
 
-    /// The gain of a part over the whole: the growth of its bound and of its costs, as logarithms.
+    /// The gain of a part over the whole: the growth of its bound and of its costs as logarithms, clamped to [`GAINS`].
+    /// An excluded part has the largest gain.
     fn gain_of_part(&self, part: &BoxPart, of: &SearchNode<Candidates>) -> f64 {
         let (least, most) = GAINS;
         let BoxPart::Node(part) = part else { return most };
@@ -200,7 +205,8 @@ impl<'a> ChipProblem<'a> {
             Enclosed::Within(corners) => Some(ChipOrBox::corners(*corners)),
             _ => None,
         };
-        // A box without a bound has none in halves with the same words, so it is split along words first.
+        // If a box has no bound, its halves with the same words have none either. So it is split along word dimensions
+        // first.
         let words = self.search.space.word_dimensions_of(region);
         if whole.is_none() && !words.is_empty() {
             tried = words;

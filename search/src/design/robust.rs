@@ -1,8 +1,8 @@
-//! Designs by the worst times of their steps, so that the search does not choose a design by a lucky model error.
+//! Searches by the bad ends of step times, so that the search does not choose a design by a lucky model error.
 //!
-//! Every design has its fastest plan as usual. Its step counts as long as at the bad end of the plan's interval: the
-//! predicted time times a factor of at least one. No factor is below the least factor of all plans. So a bound on
-//! times, multiplied by the least factor, is a bound on bad ends.
+//! Every design has its fastest plan as usual. Its step counts at the bad end of the plan's interval: the predicted
+//! time times a factor of at least one. The search knows a lower bound on the factors of all plans. So a bound on
+//! times, multiplied by this least factor, is a bound on bad ends.
 
 use super::bounds::SLACK;
 use super::{DesignEvaluation, DesignOutcome, DesignSearch, Rejection, value_of_verdict};
@@ -12,32 +12,31 @@ use crate::space::DesignId;
 use sim::hardware::Accelerator;
 use sim::units::Seconds;
 
-/// How many times as long as predicted the step of a job's plan may take: 1 or more, and the same whenever it is asked
-/// for.
+/// The factor from a plan's predicted step time to the bad end of its interval: 1 or more, and equal in every call.
 pub type StepFactor = fn(&Job<'_>, &RankedPlan) -> f64;
 
 /// A search by the bad ends of steps. Its objective depends on seconds alone, and it has no front.
 #[derive(Debug, Clone, Copy)]
 pub struct RobustSearch<'a> {
-    /// The factor at the bad end: [`bad_end_factor`](crate::bad_end::bad_end_factor), or what a test takes for it.
+    /// The factor at the bad end: [`bad_end_factor`](crate::bad_end::bad_end_factor), or a substitute in tests.
     pub factor: StepFactor,
     /// By model, a lower bound on the factor of any plan of its space, on any chip and fabric of the search.
     pub least: &'a [f64],
 }
 
 impl DesignSearch<'_> {
-    /// The least factor on a model's step seconds.
+    /// Lower bound on the factor of a model's plans; 1 if steps count as predicted.
     pub(super) fn least_step_factor(&self, model: usize) -> f64 {
         self.robust.map_or(1.0, |robust| robust.least.get(model).copied().unwrap_or(1.0))
     }
 
-    /// The factor on the step seconds of a plan.
+    /// The factor of one plan; 1 if steps count as predicted.
     pub(super) fn step_factor_of(&self, prepared: &PreparedJob<'_>, chip: &Accelerator, plan: &RankedPlan) -> f64 {
         self.robust.map_or(1.0, |robust| (robust.factor)(&prepared.job(chip), plan))
     }
 
-    /// Limit on a plan's predicted step, in seconds. Longer steps exceed the limit on steps, which applies to counted
-    /// times.
+    /// Limit on a plan's predicted step, in seconds; infinite without a step limit. A longer step exceeds the limit at
+    /// its bad end, because no factor is below the least one.
     pub(super) fn longest_step(&self, model: usize) -> f64 {
         self.aim.max_step.map_or(f64::INFINITY, |most| most.0 / self.least_step_factor(model) * SLACK)
     }

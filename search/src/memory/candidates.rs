@@ -1,10 +1,10 @@
-//! Finds the policies that can be on the front for some operator times, once per layer structure.
+//! Finds the policies that can be on the Pareto front for some operator times, once per layer structure.
 
 use super::labels::{AnyTimes, undominated_labels};
 use super::layer::{LayerTensors, OperatorSet};
 
-/// Limit on labels alive at one moment. Above it, listing candidates (quadratic in their number) costs more than
-/// solving afresh for each hardware.
+/// Limit on labels alive at one moment. Above it, listing candidates takes longer (quadratic in their number) than
+/// solving again for each hardware.
 const CANDIDATE_LIMIT: usize = 8_192;
 
 /// A policy that is optimal for some operator times.
@@ -15,10 +15,11 @@ pub(super) struct PolicyCandidate {
     pub operators: OperatorSet,
 }
 
-/// Lists all candidates in ascending (stash, workspace, set) order. `None`: more than [`CANDIDATE_LIMIT`].
+/// Lists all candidates in ascending (stash, workspace, set) order. `None` if more than [`CANDIDATE_LIMIT`] labels are
+/// alive at some moment.
 ///
 /// A policy is left out only if another one has no more stash and reruns a subset of its operators. For any
-/// non-negative times that other policy is no slower, and it rebuilds no more bytes.
+/// non-negative times, that other policy is no slower and rebuilds no more bytes.
 pub(super) fn enumerate_candidates(layer: &LayerTensors) -> Option<Vec<PolicyCandidate>> {
     let labels = undominated_labels(layer, AnyTimes(OperatorSet::EMPTY), CANDIDATE_LIMIT)?;
     let mut found: Vec<PolicyCandidate> = labels

@@ -1,6 +1,6 @@
-//! Copies of a layer's tensors to the host and to storage: their rates, their bytes and where they go.
+//! Copies of a layer's tensors to the host and to storage: their rates, bytes and destinations.
 
-/// The time of a copy of some bytes, one way.
+/// The rate of copies in one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyRate {
     /// Seconds before the first byte.
@@ -14,20 +14,22 @@ impl CopyRate {
         if bytes == 0 { 0.0 } else { self.latency + self.per_byte * bytes as f64 }
     }
 
-    /// The most bytes that can be copied in `seconds`.
+    /// The largest number of bytes that can be copied in `seconds`.
     pub(super) fn bytes_within(&self, seconds: f64) -> u64 {
         if self.per_byte > 0.0 { ((seconds - self.latency).max(0.0) / self.per_byte) as u64 } else { u64::MAX }
     }
 }
 
-/// Links for copies between a device, its host and its storage, beside the passes of one layer.
+/// The links for copies between a device, its host and its storage, and the pass times of one layer that can hide
+/// copies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyLinks {
-    /// To the host. Copies to storage use this link too.
+    /// The link to the host, if any. Copies to storage use it too.
     pub host: Option<CopyRate>,
-    /// To storage.
+    /// The link to storage, if any.
     pub storage: Option<CopyRate>,
-    /// The fraction of what fits beside a pass that the software hides behind it.
+    /// The fraction, 0 to 1, of overlapping time that the software uses: of copy time up to a pass's busy time, this
+    /// part is hidden.
     pub hidden: f64,
     /// Busy time of the forward pass, in seconds.
     pub forward: f64,
@@ -35,7 +37,7 @@ pub struct CopyLinks {
     pub backward: f64,
 }
 
-/// Bytes of a layer that are away from the device.
+/// Bytes of a layer that are offloaded from the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct OffloadedBytes {
     /// In the host's memory.
@@ -53,7 +55,7 @@ impl OffloadedBytes {
 }
 
 impl CopyLinks {
-    /// Seconds of the copies, one way. Infinite without the link that they need.
+    /// Seconds of the copies in one direction. Infinite if a link that they need is missing.
     #[must_use]
     pub fn copy_seconds(&self, away: OffloadedBytes) -> f64 {
         let shared = match &self.host {
@@ -69,7 +71,7 @@ impl CopyLinks {
         shared.max(stored)
     }
 
-    /// Exposed copy seconds of both passes, with `rerun` seconds of reruns in the backward pass.
+    /// Exposed copy seconds, summed over both passes. The backward pass has `rerun` seconds of reruns.
     #[must_use]
     pub fn exposed_copy_seconds(&self, away: OffloadedBytes, rerun: f64) -> f64 {
         self.pass_exposed_seconds(self.copy_seconds(away), rerun)
@@ -83,7 +85,8 @@ impl CopyLinks {
         exposed(self.forward) + exposed(self.backward + rerun)
     }
 
-    /// The part of `bytes` that can go to storage without making the copies slower than sending all to the host.
+    /// The part of `bytes` that can go to storage without making the copies slower than sending all to the host. Zero
+    /// without both links.
     pub(super) fn storage_bytes_beside_host(&self, bytes: u64) -> u64 {
         match (&self.host, &self.storage) {
             (Some(host), Some(storage)) => storage.bytes_within(host.seconds_of(bytes)).min(bytes),
@@ -91,12 +94,14 @@ impl CopyLinks {
         }
     }
 
-    /// Lower bound on the exposed seconds of copying so many bytes, to any destination and without latency.
+    /// Lower bound on the exposed seconds of copying `bytes` to any destination, without latency. `None` without a
+    /// link.
     pub(super) fn least_copy_seconds(&self, bytes: f64, rerun: f64) -> Option<f64> {
         Some(self.pass_exposed_seconds(self.least_seconds_per_byte()? * bytes, rerun))
     }
 
-    /// Least seconds per byte of a copy. Copies to storage also pass the link to the host, if there is one.
+    /// Least seconds per byte of a copy. Copies to storage also use the link to the host, if there is one. `None`
+    /// without a link.
     pub(super) fn least_seconds_per_byte(&self) -> Option<f64> {
         self.host.or(self.storage).map(|rate| rate.per_byte)
     }
@@ -106,7 +111,7 @@ impl CopyLinks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OffloadDestination {
     Host,
-    /// To both at once, with as much to storage as does not take longer.
+    /// To both at once, with as much to storage as takes no longer than the copies to the host.
     Both,
     Storage,
 }

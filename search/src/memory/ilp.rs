@@ -1,4 +1,5 @@
-//! Computes the same front with an integer program: slow, and independent of the label method.
+//! Computes the Pareto front of recomputation policies with integer programs: slowly, but independently of the label
+//! method.
 
 use super::copies::{CopyLinks, OffloadedBytes};
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorChoice, TensorIndex, TensorSource};
@@ -25,7 +26,8 @@ pub enum PolicyIlpError {
     },
 }
 
-/// The variables of one program: one per tensor and choice, and one per operator that may be rerun.
+/// The variables and constraints of one program. A variable per tensor says if it is kept, and a variable per
+/// recomputable operator says if it is rerun.
 struct PolicyProgram {
     variables: ProblemVariables,
     keep: Vec<Variable>,
@@ -33,12 +35,13 @@ struct PolicyProgram {
     rows: Vec<good_lp::Constraint>,
 }
 
-/// The exact Pareto front for the layer's own times, fastest policy first, by repeated integer programs.
+/// The exact Pareto front of stash against extra time, for the layer's own times, fastest policy first.
 ///
-/// Each round finds the fastest policy within the stash limit, then the smallest stash at that time. The next round's
-/// limit is one unit below that stash.
+/// Each round solves two integer programs: for the fastest policy within the stash limit, then for the smallest stash
+/// at that time. The next round's limit is one unit below that stash. A unit is the greatest common divisor of the
+/// tensor sizes.
 ///
-/// Policies with equal stash and time are not told apart here, so workspaces may be larger than those of
+/// Policies with equal stash and time are not distinguished here, so workspaces may be larger than those of
 /// [`super::RecomputeSpace::front`].
 ///
 /// # Errors
@@ -58,7 +61,8 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, Polic
             Err(good_lp::ResolutionError::Infeasible) => break,
             Err(source) => return Err(failed(source)),
         };
-        // Slightly above the time just found, for the solver's tolerance. Distinct sums of times lie farther apart.
+        // The limit is slightly above the time just found, for the solver's tolerance. Distinct sums of times lie
+        // farther apart.
         let time_limit = fastest.extra.0 * scale * (1.0 + 1e-9) + 1e-9;
         let set = solve_program(layer, unit, scale, budget, Some(time_limit)).map_err(failed)?;
         let policy = layer.policy_of_rerun(set);
@@ -72,8 +76,8 @@ pub fn pareto_by_ilp(layer: &LayerTensors) -> Result<Vec<RecomputePolicy>, Polic
 /// a quarter of a second.
 const NODES: u64 = 1_000;
 
-/// The fastest choice with at most `budget` bytes on the device and copies of whole tensors, and a lower bound in
-/// seconds on the time any choice adds. `None`: nothing fits.
+/// The fastest choice with at most `budget` bytes on the device, which copies whole tensors, and a lower bound in
+/// seconds on the added time of any such choice. `None` if nothing fits.
 ///
 /// One integer program decides all tensors of the layer. A tensor is kept, goes to the host, goes to storage, or its
 /// producer is rerun. The exposed copy time of a pass is at least the fraction that is never hidden, and at least the
@@ -156,7 +160,7 @@ pub fn fastest_by_ilp(
     let solution = outcome
         .into_solution()
         .map_err(|_| failed(good_lp::ResolutionError::Other("no choice found within the node limit")))?;
-    // The solver returns values in the order in which the variables were made.
+    // The solver returns values in the order in which the variables were added.
     let made = keep.iter().copied().chain(rerun.iter().chain(&host).chain(&storage).flatten().copied());
     let values: HashMap<Variable, f64> = made.zip(solution.iter().map(|(_, value)| value)).collect();
     let is = |x: Variable| values.get(&x).is_some_and(|value| *value > 0.5);
@@ -182,7 +186,8 @@ pub fn fastest_by_ilp(
     Ok(Some((choice, Seconds(bound))))
 }
 
-/// The fastest operators within the stash budget (in units). With a time limit: those of the smallest stash.
+/// The operators to rerun for the least time within the stash budget (in units). With a time limit (scaled seconds),
+/// those for the smallest stash within it.
 fn solve_program(
     layer: &LayerTensors,
     unit: u64,
@@ -210,7 +215,7 @@ fn build_program(layer: &LayerTensors) -> PolicyProgram {
     let keep: Vec<Variable> = layer.tensors.iter().map(|_| variables.add(variable().binary())).collect();
     let rerun: Vec<Option<Variable>> =
         layer.operators.iter().map(|o| o.recomputable.then(|| variables.add(variable().binary()))).collect();
-    // A tensor is at hand if it is kept or its producer rebuilds it.
+    // A tensor is available if it is kept or its producer rebuilds it.
     let at_hand = |t: TensorIndex| -> Expression {
         let producer = match layer.tensors[t.0].source {
             TensorSource::Operator(o) => rerun[o.0],

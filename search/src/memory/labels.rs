@@ -1,23 +1,23 @@
-//! The exact method: one pass over the operators with labels and dominance.
+//! The exact method for recomputation policies: one pass over the operators with labels and dominance.
 //!
-//! A label holds a decision (rerun or not) for every operator so far. Later operators can see only one consequence of
-//! it: which of the tensors they read, and the backward pass does not, are at hand in the backward pass. Such a tensor
-//! is kept already or rebuilt. One label dominates another if it has at least the same tensors at hand, at most the
-//! same stash and at most the same cost.
+//! A label holds a decision (rerun or not) for every operator so far. Only one consequence of it matters to later
+//! operators: the tensors that are at hand in the backward pass, among those that later operators read and the backward
+//! pass itself does not. A tensor is at hand if it is kept or rebuilt. One label dominates another if it has at least
+//! the same tensors at hand, at most the same stash and at most the same cost.
 
 use super::layer::{LayerTensors, OperatorIndex, OperatorSet, TensorIndex, TensorSource};
 
-/// The cost of rerunning operators, as finely as the caller compares labels.
+/// The cost of rerunning operators, in the form in which labels are compared.
 pub(super) trait RerunCost: Clone {
     /// The cost with one more operator rerun.
     fn add_rerun(&self, operator: usize) -> Self;
-    /// True if this cost is at most `other`, whatever operators both add later.
+    /// True if this cost is at most `other`, and stays so if both add the same operators later.
     fn is_at_most(&self, other: &Self) -> bool;
     /// The operators rerun.
     fn rerun_operators(&self) -> OperatorSet;
 }
 
-/// The set itself as cost: smaller means a subset, so a comparison holds for any non-negative times.
+/// The set of operators as the cost. A smaller cost means a subset, so a comparison holds for any non-negative times.
 #[derive(Clone)]
 pub(super) struct AnyTimes(pub OperatorSet);
 
@@ -33,7 +33,7 @@ impl RerunCost for AnyTimes {
     }
 }
 
-/// Cost in seconds for given times. The smaller workspace breaks ties.
+/// Cost in seconds for given operator times. On ties the smaller workspace wins.
 #[derive(Clone)]
 pub(super) struct GivenTimes<'a> {
     pub per_operator: &'a [(f64, u64)],
@@ -60,19 +60,20 @@ impl RerunCost for GivenTimes<'_> {
     }
 }
 
-/// A partial decision.
+/// The decisions for all operators so far.
 #[derive(Clone)]
 pub(super) struct Label<C> {
     /// Tensors that later operators may read and that are at hand in the backward pass, although the backward pass does
     /// not read them.
     at_hand: u128,
-    /// Bytes kept so far.
+    /// Bytes kept on the device so far.
     pub stash: u64,
-    /// The operators rerun so far.
+    /// The cost of the operators rerun so far.
     pub cost: C,
 }
 
-/// One operator as the pass sees it: what a rerun of it reads and what it saves.
+/// One operator as the pass over operators sees it: the tensors that its rerun reads, and the bytes that its rerun
+/// saves.
 struct OperatorStep {
     recomputable: bool,
     /// Inputs the backward pass does not read: (bit, bytes). All other inputs are at hand anyway.
@@ -110,7 +111,8 @@ fn operator_steps(layer: &LayerTensors) -> Vec<OperatorStep> {
     steps
 }
 
-/// Every decision that no other label dominates. `None` once more than `limit` labels are alive.
+/// The labels of all operators that no other label dominates. `None` once more than `limit` labels are alive. `nothing`
+/// is the cost without reruns.
 pub(super) fn undominated_labels<C: RerunCost>(
     layer: &LayerTensors,
     nothing: C,
@@ -150,7 +152,7 @@ fn rerun_operator<C: RerunCost>(label: &Label<C>, operator: OperatorIndex, step:
     }
 }
 
-/// Drops every dominated label; of equal labels the first in (stash, set size, set) order stays.
+/// Drops every dominated label. The first of equal labels in (stash, set size, set) order stays.
 fn keep_undominated<C: RerunCost>(mut labels: Vec<Label<C>>) -> Vec<Label<C>> {
     let order = |l: &Label<C>| (l.stash, l.cost.rerun_operators().len(), l.cost.rerun_operators());
     labels.sort_by_cached_key(order);

@@ -5,7 +5,7 @@ use sim::units::{Bytes, Seconds};
 use std::fmt;
 use thiserror::Error;
 
-/// The most operators, and the most tensors, of one layer: sets of them are 128-bit masks.
+/// Limit on operators, and on tensors, of one layer: sets of operators and tensors are 128-bit masks.
 pub const MAX_OPERATORS: usize = 128;
 
 /// Position of a tensor in [`LayerTensors::tensors`].
@@ -22,7 +22,7 @@ pub struct OperatorIndex(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorSource {
-    /// An input of the layer: it can be kept, never rebuilt.
+    /// An input of the layer. It can be kept but not rebuilt.
     LayerInput,
     /// An output of this operator.
     Operator(OperatorIndex),
@@ -35,7 +35,7 @@ pub struct SavedTensor {
     pub name: String,
     /// Size on one device for one micro-batch.
     pub bytes: Bytes,
-    /// The operator that makes it, or the layer's input.
+    /// Its origin: the operator that makes it, or the layer's input.
     pub source: TensorSource,
     /// True if the layer's backward pass reads it.
     pub needed_by_backward: bool,
@@ -46,13 +46,13 @@ pub struct SavedTensor {
 pub struct LayerOperator {
     /// Name shown in plans.
     pub name: String,
-    /// Time of one execution on one micro-batch.
+    /// Seconds of one execution on one micro-batch.
     pub forward: Seconds,
     /// Tensors it reads.
     pub inputs: Vec<TensorIndex>,
     /// Tensors it makes; a rerun rebuilds all of them.
     pub outputs: Vec<TensorIndex>,
-    /// True if the backward pass may rerun it. A random operator without its generator's state may not be rerun.
+    /// True if the backward pass may rerun it. A random operator whose generator state is not kept may not be rerun.
     pub recomputable: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct LayerOperator {
 pub struct LayerTensors {
     /// Every tensor that crosses from one operator to another or to the backward pass.
     pub tensors: Vec<SavedTensor>,
-    /// Operators in an execution order: each follows the producers of its inputs.
+    /// Operators in execution order: each operator follows the producers of its inputs.
     pub operators: Vec<LayerOperator>,
 }
 
@@ -181,14 +181,14 @@ pub struct RecomputePolicy {
 /// A fault of a layer description.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LayerError {
-    /// More operators or tensors than the sets hold.
+    /// More operators or tensors than a 128-bit set holds.
     #[error(
         "the layer has {count} {what}, the limit is {MAX_OPERATORS}: fuse operators or describe a part of the layer"
     )]
     TooMany {
         /// "operators" or "tensors".
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// An operator names a tensor that does not exist.
@@ -200,7 +200,7 @@ pub enum LayerError {
         operator: String,
         /// The index it names.
         tensor: usize,
-        /// How many tensors there are.
+        /// The number of tensors.
         count: usize,
     },
     /// An operator reads a tensor that a later operator makes.
@@ -218,7 +218,7 @@ pub enum LayerError {
     Source {
         /// The tensor.
         tensor: String,
-        /// How many output lists, of any operator, name it.
+        /// The number of output lists, of any operator, that name it.
         found: usize,
     },
     /// A time is negative, infinite or not a number.
@@ -229,12 +229,12 @@ pub enum LayerError {
         /// Its time.
         seconds: f64,
     },
-    /// A list of times does not match the operators.
+    /// The number of times differs from the number of operators.
     #[error("{given} times for {operators} operators: give one time per operator, in the same order")]
     TimeCount {
-        /// How many times were given.
+        /// The number of times given.
         given: usize,
-        /// How many operators there are.
+        /// The number of operators.
         operators: usize,
     },
 }
@@ -289,7 +289,7 @@ impl LayerTensors {
         Ok(())
     }
 
-    /// The fate of each tensor when the backward pass reruns exactly `rerun` and keeps as little as it can.
+    /// The choice for each tensor if the backward pass reruns exactly `rerun` and keeps as little as possible.
     #[must_use]
     pub fn tensor_choices(&self, rerun: OperatorSet) -> Vec<TensorChoice> {
         let mut read: Vec<bool> = self.tensors.iter().map(|t| t.needed_by_backward).collect();
@@ -306,7 +306,7 @@ impl LayerTensors {
         self.tensors.iter().zip(read).map(choose).collect()
     }
 
-    /// Stash, extra time and workspace of rerunning exactly `rerun`, with the operators' own times.
+    /// The policy that reruns exactly `rerun`: stash, workspace, and extra time by the operators' own times.
     #[must_use]
     pub fn policy_of_rerun(&self, rerun: OperatorSet) -> RecomputePolicy {
         let choices = self.tensor_choices(rerun);

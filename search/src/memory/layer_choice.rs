@@ -1,10 +1,10 @@
-//! The choice of a layer: the tensors that it keeps, rebuilds and sends away.
+//! The choice for a layer: the tensors that it keeps, rebuilds and offloads.
 
 use super::layer::{OperatorSet, TensorIndex};
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
 
-/// One way to treat a layer's tensors.
+/// One way to treat a layer's tensors, with offloading.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerChoice {
     /// Bytes kept on the device per micro-batch in flight.
@@ -13,17 +13,17 @@ pub struct LayerChoice {
     pub host: Bytes,
     /// Bytes kept in storage per micro-batch in flight.
     pub storage: Bytes,
-    /// Seconds of the reruns.
+    /// Seconds of the reruns in the backward pass.
     pub again: Seconds,
-    /// Seconds that reruns and copies add to the layer's passes.
+    /// Seconds that reruns and exposed copies add to the layer's passes.
     pub added: Seconds,
-    /// The operators run again.
+    /// The operators that are rerun.
     pub operators: OperatorSet,
     /// The tensors that go to the host.
     pub offloaded: Vec<TensorIndex>,
     /// The tensors that go to storage.
     pub stored: Vec<TensorIndex>,
-    /// Tensors of which only a fraction of the tokens goes, and that fraction. If the rest is rerun, `operators` are
-    /// those of the rest.
+    /// Tensors of which only a fraction of the tokens is offloaded, and that fraction. If the other tokens' part is
+    /// rebuilt, `operators` are rerun for these tokens only.
     pub share: Option<(Vec<TensorIndex>, TokenShare)>,
 }

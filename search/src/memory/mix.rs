@@ -1,5 +1,5 @@
-//! Chooses how many of a stage's layers follow which policy: an integer program over few policies, solved near its
-//! relaxation.
+//! Chooses the number of a stage's layers that follow each policy. The choice is an integer program over few policies,
+//! solved near its relaxation.
 //!
 //! Layers are alike, so a mix is a count `n_j` for each policy `j`. With `d` micro-batches in flight, minimise
 //! `sum n_j time_j` subject to:
@@ -8,23 +8,23 @@
 //! - `d sum n_j host_j` within the host's memory,
 //! - `d sum n_j storage_j` within the storage.
 //!
-//! The largest working set takes few values. For each of them as a cap, the rest is a plain budget. The relaxation
-//! mixes two neighbours `lo` and `hi` of the lower convex hull of (kept, time). The hull's slope there is the price of
-//! a byte.
+//! The largest working set takes few values. Each is tried as a cap, so that the device has a plain byte budget. The
+//! relaxation under a cap mixes two neighbours `lo` and `hi` of the lower convex hull of (kept, time). The hull's slope
+//! there is the price of a byte.
 //!
-//! A layer under another policy costs its reduced cost more than the relaxation. So only as many layers can follow it
-//! as the gap to the best mix so far allows. These counts are few; they are tried one by one, with all other layers on
-//! `lo` and `hi`. A search that ends has the best mix. After [`STATES`] the distance to the relaxation is reported as
-//! the gap.
+//! A layer under another policy exceeds the relaxation by its reduced cost. So the gap to the best mix so far limits
+//! the number of such layers. The few possible counts are tried one by one, with all other layers on `lo` and `hi`. A
+//! search that ends has the best mix. If it is cut off after [`STATES`] steps, the distance to the relaxation is
+//! reported as the gap.
 //!
-//! If such a mix sends more away than the host's memory or the storage holds, [`PolicyMixProgram`] solves the counts as
+//! If such a mix offloads more than the host's memory or the storage holds, [`PolicyMixProgram`] solves the counts as
 //! an integer program.
 
 use super::hull::lower_hull;
 use super::mix_point::{MixPoint, StageMix};
 use super::scarce::PolicyMixProgram;
 
-/// The question of one stage: which mix of policies is fastest and fits?
+/// The mix problem of one stage: find the fastest mix of policies that fits.
 #[derive(Debug, Clone, Copy)]
 pub struct MixQuestion<'a> {
     /// The policies.
@@ -33,9 +33,10 @@ pub struct MixQuestion<'a> {
     pub layers: u64,
     /// Micro-batches in flight.
     pub depth: f64,
-    /// Bytes on the device for everything kept and for the largest working set.
+    /// Bytes on the device for everything kept plus the largest working set.
     pub room: u64,
-    /// Bytes on the device for what is kept alone, if another moment limits it to so many.
+    /// Limit in bytes on what is kept on the device alone, from a moment other than the layers' passes; `None` if there
+    /// is no such limit.
     pub kept: Option<u64>,
     /// Bytes in the host's memory.
     pub host: u64,
@@ -46,15 +47,15 @@ pub struct MixQuestion<'a> {
 /// Limit on mixes tried for one price and cap.
 pub const STATES: usize = 20_000;
 
-/// Least weight of a policy's copies, as a fraction of its time. It breaks ties.
+/// Weight of a policy's copies, as a fraction of its time. It only breaks ties.
 const TIE: f64 = 1e-12;
 
-/// Differences in time below this fraction do not matter.
+/// Relative differences in time below this fraction do not matter.
 const TOLERANCE: f64 = 1e-9;
 
 impl MixQuestion<'_> {
-    /// Lower bound on the seconds of any mix, from the relaxations alone, assuming that the offloaded bytes fit. It
-    /// takes no noticeable time. `None`: no mix fits.
+    /// Lower bound on the seconds of any mix, from the relaxations alone. It assumes that the offloaded bytes fit.
+    /// `None` if no mix fits.
     #[must_use]
     pub fn lower_bound_seconds(&self) -> Option<f64> {
         if self.layers == 0 {
@@ -68,7 +69,7 @@ impl MixQuestion<'_> {
         self.working_set_caps().into_iter().filter_map(relaxed).reduce(f64::min)
     }
 
-    /// The distinct working sets that a mix may have as its largest, ascending.
+    /// The distinct working sets, in bytes, that can be a mix's largest and fit; ascending.
     fn working_set_caps(&self) -> Vec<u64> {
         let mut caps: Vec<u64> =
             self.points.iter().map(|point| point.working).filter(|cap| *cap <= self.room).collect();
@@ -77,7 +78,7 @@ impl MixQuestion<'_> {
         caps
     }
 
-    /// The fastest mix, if any fits.
+    /// The fastest mix, with a lower bound; `None` if none fits.
     #[must_use]
     pub fn find_best_mix(&self) -> Option<StageMix> {
         if self.layers == 0 {
@@ -112,7 +113,7 @@ impl MixQuestion<'_> {
         Some(StageMix { bound: bound.min(best.time), ..best })
     }
 
-    /// True if the bytes that a mix sends away fit, in bytes of one micro-batch.
+    /// True if the bytes that a mix offloads fit. Limits are bytes per micro-batch in flight.
     fn fits_away(&self, mix: &StageMix, [host, storage]: [f64; 2]) -> bool {
         let sum = |of: fn(&MixPoint) -> u64| {
             mix.counts.iter().map(|(j, n)| of(&self.points[*j]) as f64 * *n as f64).sum::<f64>()
@@ -120,8 +121,8 @@ impl MixQuestion<'_> {
         sum(|p| p.host) <= host && sum(|p| p.storage) <= storage
     }
 
-    /// The same question with less room on the device and away, after a mix turned out to need `device`, `host` and
-    /// `storage` bytes too much. The new limits are the mix's reckoned use less the excess.
+    /// The same problem with tighter limits, after a mix turned out to exceed those of device, host and storage by the
+    /// given bytes. A new limit is the mix's computed use less the excess; limits without an excess stay.
     #[must_use]
     pub fn tighten_budgets(&self, mix: &StageMix, device: u64, [host, storage]: [u64; 2]) -> Self {
         let sum = |of: fn(&MixPoint) -> u64| {
@@ -140,22 +141,22 @@ impl MixQuestion<'_> {
         }
     }
 
-    /// The policies with a working set of at most `cap`, and the remaining bytes for one micro-batch.
+    /// The policies with a working set of at most `cap`, and the bytes that remain for each micro-batch in flight.
     fn policies_under_cap(&self, cap: u64) -> (Vec<usize>, f64) {
         let budget = (self.room - cap).min(self.kept.unwrap_or(u64::MAX));
         let allowed = (0..self.points.len()).filter(|j| self.points[*j].working <= cap).collect();
         (allowed, budget as f64 / self.depth)
     }
 
-    /// The best mix of the allowed policies that keeps at most `budget` bytes of one micro-batch on the device,
-    /// wherever the rest goes.
+    /// The best mix of the allowed policies that keeps at most `budget` bytes per micro-batch on the device. Offloaded
+    /// bytes are not limited.
     fn best_mix_within(&self, allowed: &[usize], budget: f64) -> Option<StageMix> {
         Rounding::new(&self.price_policies(allowed), self.layers, budget)?.solve_rounding()
     }
 
-    /// The allowed policies that are faster than every policy with a smaller stash.
+    /// The allowed policies that are faster than every policy with fewer bytes kept, in the order of these bytes.
     fn price_policies(&self, allowed: &[usize]) -> Vec<PricedPolicy> {
-        // Breaks ties in time: the policy that copies least wins.
+        // On ties in time, the policy that copies least wins.
         let away = |p: &MixPoint| p.host as f64 + p.storage as f64;
         let most = |of: &dyn Fn(&MixPoint) -> f64| allowed.iter().map(|&at| of(&self.points[at])).fold(0.0, f64::max);
         let price = TIE * most(&|p| p.time) / most(&away).max(1.0);
@@ -184,7 +185,7 @@ fn keep_faster_mix(best: &mut Option<StageMix>, found: StageMix) {
     }
 }
 
-/// A policy whose time includes the weight of its copies.
+/// A policy whose time includes the tie-breaking weight of its copies.
 #[derive(Debug, Clone, Copy)]
 struct PricedPolicy {
     at: usize,
@@ -201,7 +202,7 @@ struct Rounding<'a> {
     hi: usize,
     layers: u64,
     budget: f64,
-    /// The relaxation's value.
+    /// The relaxation's value: a lower bound in seconds.
     bound: f64,
     states: usize,
     best: Option<(f64, Vec<u64>)>,
@@ -210,7 +211,7 @@ struct Rounding<'a> {
 impl<'a> Rounding<'a> {
     fn new(points: &'a [PricedPolicy], layers: u64, budget: f64) -> Option<Self> {
         let n = layers as f64;
-        // Bytes are whole, so this only gives back what rounding took from the budget.
+        // Bytes are whole, so the allowance only gives back what rounding took from the budget.
         let budget = budget * (1.0 + 1e-12);
         let (least, most) = (points.first()?, points.last()?);
         if least.kept * n > budget {
@@ -246,8 +247,8 @@ impl<'a> Rounding<'a> {
         Some(StageMix { counts: followed, time, bound })
     }
 
-    /// Tries every number of layers under each policy from `place` on. `left` holds the remaining layers, the remaining
-    /// bytes and the seconds of the layers already given.
+    /// Tries every possible number of layers under each policy of `others` from `place` on. `left` holds the remaining
+    /// layers, the remaining bytes, and the seconds of the layers already assigned. `reduced` is their reduced cost.
     fn branch_on_policy(&mut self, place: usize, counts: &mut Vec<u64>, left: (u64, f64, f64), reduced: f64) {
         let Some(&(cost, at)) = self.others.get(place) else { return };
         let (layers, budget, time) = left;
@@ -277,8 +278,8 @@ impl<'a> Rounding<'a> {
         counts[at] = 0;
     }
 
-    /// Completes a mix with `lo` and `hi`, with as many layers on the faster one as fit, and keeps it if it is the
-    /// fastest so far.
+    /// Completes a mix with `lo` and `hi`, with as many layers as possible on the faster one. Keeps the mix if it is
+    /// the fastest so far.
     fn fill_remaining_layers(&mut self, counts: &[u64], layers: u64, budget: f64, time: f64) {
         let (lo, hi) = (self.points[self.lo], self.points[self.hi]);
         let spare = budget - lo.kept * layers as f64;

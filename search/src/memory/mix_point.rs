@@ -1,6 +1,6 @@
-//! A policy as a mix of a stage's layers sees it, and the mix that was found.
+//! A policy as an item of a stage's mix, and the mix that was found.
 
-/// A policy as a mix sees it, for one layer and one micro-batch.
+/// The bytes and time of a policy, for one layer and one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MixPoint {
     /// Bytes kept on the device.
@@ -18,9 +18,10 @@ pub struct MixPoint {
 /// The best mix of a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageMix {
-    /// Layers by the policy's place, for policies that at least one layer follows; the smallest stash first.
+    /// Policies that at least one layer follows, by index into the problem's policies, with their number of layers; the
+    /// smallest stash first.
     pub counts: Vec<(usize, u64)>,
-    /// Seconds of both passes of all layers, one micro-batch.
+    /// Seconds of both passes of all layers, for one micro-batch.
     pub time: f64,
     /// Lower bound on the seconds of any mix.
     pub bound: f64,

@@ -1,22 +1,22 @@
-//! A layer's front with offloading to the host's memory or to storage: bytes on the device against added seconds, and
-//! the bytes away.
+//! The front of a layer's choices with offloading to the host's memory or to storage: bytes on the device against added
+//! seconds, with the offloaded bytes.
 //!
 //! The reruns decide which tensors are retained ([`RecomputeSpace`]). Some of the retained tensors are offloaded. A
 //! choice adds the time of its reruns and the exposed copy time of each pass. A copy of `c` seconds beside a pass of
-//! `busy` seconds exposes `max((1 - h) c, c - h busy)`, where the stack hides the fraction `h` of what fits. The
-//! exposed time depends on the bytes copied, not on which tensors they are. It grows with the bytes copied; a longer
+//! `busy` seconds exposes `max((1 - h) c, c - h busy)`. Here `h` is the fraction of the overlap that the stack hides.
+//! The exposed time depends on the number of bytes copied, not on the tensors. It grows with this number, and a longer
 //! backward pass hides more.
 //!
-//! Lower bound ([`LayerFront::lower_bound_within`]): suppose that parts of tensors could be copied. Then every choice
-//! is dominated by one with the rerun set of a point of the front without a host: it retains, reruns and copies no more
-//! for the same bytes on the device. If only a part of the tokens is rerun ([`super::rest`]), a point on a line between
-//! two such points dominates it.
+//! Lower bound ([`LayerFront::lower_bound_within`]): assume that parts of tensors can be copied. Then every choice is
+//! dominated by one with the rerun set of some point on the front without offloading. For the same bytes on the device,
+//! that one retains, reruns and copies no more. If only a part of the tokens is rerun ([`super::rest`]), a point on a
+//! line between two such points dominates the choice.
 //!
-//! The choices of the front copy whole tensors, as many bytes as are just enough, and a part of the tokens of one more
-//! tensor. This part is as large as a pass just hides, or what just leaves a budget on the device.
+//! The choices on the front copy whole tensors, plus a part of the tokens of one more tensor. This part is as large as
+//! a pass just hides, or as a budget on the device requires.
 //!
-//! Storage is behind the same link as the host's memory. A copy to storage takes at least the storage's own time, and
-//! shares the link with copies to the host.
+//! Storage is reached over the same link as the host's memory. A copy to storage takes at least the storage's own time,
+//! and shares the link with copies to the host.
 
 use super::copies::{CopyLinks, OffloadDestination, OffloadedBytes};
 use super::hull::lower_hull;
@@ -27,28 +27,29 @@ use super::space::RecomputeSpace;
 use sim::units::{Bytes, Seconds};
 use workloads::TokenShare;
 
-/// The choices of a layer.
+/// The front of a layer's choices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerFront {
-    /// The choices, smallest device bytes first. Each is faster than all with no more bytes on the device, at some
-    /// price of bytes away. Choices without and with copies are compared apart.
+    /// The choices, smallest device bytes first. Choices without and with copies are selected apart. Choices with
+    /// copies lie on a convex hull at some price of offloaded bytes, or are the fastest within a budget.
     pub choices: Vec<LayerChoice>,
-    /// The front without copies.
+    /// The front without copies, fastest policy first.
     exact: Vec<RecomputePolicy>,
     links: Option<CopyLinks>,
 }
 
-/// Resolution of sums of bytes: the fraction 1/256 of what a policy retains.
+/// Resolution of byte sums: 1/256 of the bytes that a policy retains.
 const SUMS: u64 = 256;
 
-/// Choices with copies beside the convex hull: the fastest within each of so many evenly spaced budgets.
+/// Number of evenly spaced budgets on the device. The fastest choice with copies within each is kept beside the convex
+/// hull.
 const BUDGETS: u64 = 16;
 
-/// Limit on the prices of bytes away for which choices are made.
+/// Limit on the prices of offloaded bytes for which choices are made.
 const PRICES: usize = 8;
 
 impl LayerFront {
-    /// The front of a layer whose operators take `forward`. Without links nothing is offloaded.
+    /// The front of a layer whose operators take `forward` seconds. Without links nothing is offloaded.
     ///
     /// # Errors
     /// As [`RecomputeSpace::front`].
@@ -65,8 +66,8 @@ impl LayerFront {
                 let copied: Vec<LayerChoice> =
                     copied.iter().filter(|(_, other)| *other == kind).map(|(choice, _)| choice.clone()).collect();
                 let mut chosen = thin_to_hull(&copied, &faster_than_smaller(&copied, 0.0));
-                // If the room away is scarce, its bytes have a price: the seconds that rerunning something else would
-                // save.
+                // If host memory or storage is scarce, its bytes have a price: the seconds that rerunning something
+                // else would save.
                 for price in rerun_prices(&exact) {
                     let front = faster_than_smaller(&copied, price);
                     let hull = lower_hull(&priced_points(&copied, &front, price));
@@ -80,7 +81,8 @@ impl LayerFront {
         Ok(Self { choices, exact, links })
     }
 
-    /// The fastest choice with at most `budget` bytes on the device.
+    /// The fastest choice with at most `budget` bytes on the device; `None` if none fits. On ties, fewer offloaded
+    /// bytes win.
     #[must_use]
     pub fn fastest_within(&self, budget: Bytes) -> Option<&LayerChoice> {
         let fits = self.choices.iter().filter(|choice| choice.stash <= budget);
@@ -88,14 +90,14 @@ impl LayerFront {
     }
 
     /// Lower bound on the added seconds of any choice with at most `budget` bytes on the device, even if parts of
-    /// tensors are copied and only a part of the tokens is rerun.
+    /// tensors are copied and only a part of the tokens is rerun. `None` if no choice fits.
     #[must_use]
     pub fn lower_bound_within(&self, budget: Bytes) -> Option<Seconds> {
         rest::lower_bound_of_rest(&self.exact, self.links.as_ref(), budget)
     }
 }
 
-/// Offloaded tensors.
+/// The offloaded tensors of a choice, with their bytes.
 #[derive(Debug, Clone, Default)]
 struct SentTensors {
     away: OffloadedBytes,
@@ -122,7 +124,7 @@ impl SentTensors {
     }
 }
 
-/// The tensors that a policy retains, largest first, so that sums need few of them.
+/// The tensors that a policy retains as (bytes, index), largest first, so that sums need few of them.
 struct RetainedTensors<'a> {
     tensors: Vec<(u64, usize)>,
     names: &'a dyn Fn(usize) -> &'a str,
@@ -133,7 +135,7 @@ impl RetainedTensors<'_> {
         self.tensors.iter().find(|(_, t)| *t == tensor).map_or(0, |(bytes, _)| *bytes)
     }
 
-    /// Sets of whole tensors, one for each distinguishable sum of their bytes.
+    /// Sets of whole tensors, one for each distinguishable sum of their bytes; the empty set is left out.
     fn distinct_sums(&self) -> Vec<u128> {
         let total: u64 = self.tensors.iter().map(|(bytes, _)| *bytes).sum();
         let width = total.div_ceil(SUMS).max(1);
@@ -153,8 +155,8 @@ impl RetainedTensors<'_> {
         sums.into_iter().flatten().map(|(_, set)| set).filter(|set| *set != 0).collect()
     }
 
-    /// Whole tensors with at most `bytes` in sum, and the missing part of one more tensor. `None`: there are not so
-    /// many bytes.
+    /// A set of whole tensors with at most `bytes` in sum, and one more tensor with the bytes still missing. `None` if
+    /// the tensors have fewer bytes in all.
     fn largest_sum_within(&self, bytes: u64) -> Option<(u128, Option<(usize, u64)>)> {
         let (mut left, mut set) = (bytes, 0_u128);
         for &(size, t) in &self.tensors {
@@ -169,8 +171,8 @@ impl RetainedTensors<'_> {
         Some((set, Some((next.1, left))))
     }
 
-    /// Offloads a set of tensors and a part of one more. `None`: nothing goes, or [`OffloadDestination::Both`] has
-    /// nothing in one of its places.
+    /// Offloads a set of tensors and a part of one more. `None` if nothing is offloaded, or if
+    /// [`OffloadDestination::Both`] has nothing in one of its destinations.
     fn send_tensors(
         &self,
         set: u128,
@@ -208,7 +210,7 @@ impl RetainedTensors<'_> {
             }
             sent.share = share.map(|share| (vec![TensorIndex(t)], share));
         }
-        // "Both" needs something in both places.
+        // "Both" needs bytes in both destinations.
         (sent.away.total() > 0 && (kind != OffloadDestination::Both || sent.away.storage > 0 && sent.away.host > 0))
             .then_some(sent)
     }
@@ -241,7 +243,7 @@ fn choices_with_copies(
         (OffloadDestination::Storage, links.storage),
     ] {
         let Some(rate) = rate else { continue };
-        // The bytes that a pass just hides.
+        // The bytes whose copy a pass just hides.
         let hidden = [links.forward, links.backward + policy.extra.0].map(|busy| rate.bytes_within(busy));
         let parts = hidden.into_iter().filter(|_| kind != OffloadDestination::Both).chain(budgets.iter().copied());
         let parts = parts
@@ -254,7 +256,7 @@ fn choices_with_copies(
     found
 }
 
-/// Prices of a byte, in rerun seconds: the slopes between corners of the front without a host, at most [`PRICES`].
+/// Prices of a byte in rerun seconds: the slopes between corners of the front without offloading, at most [`PRICES`].
 fn rerun_prices(exact: &[RecomputePolicy]) -> Vec<f64> {
     let corners: Vec<(f64, f64)> = exact.iter().rev().map(|policy| (policy.stash.as_f64(), policy.extra.0)).collect();
     let hull = lower_hull(&corners);
@@ -263,7 +265,7 @@ fn rerun_prices(exact: &[RecomputePolicy]) -> Vec<f64> {
     slopes.iter().copied().step_by(slopes.len().div_ceil(PRICES).max(1)).collect()
 }
 
-/// Bytes on the device and seconds, with a price for the bytes away.
+/// The bytes on the device and the seconds of choices, which include a price for offloaded bytes.
 fn priced_points(choices: &[LayerChoice], front: &[usize], price: f64) -> Vec<(f64, f64)> {
     front.iter().map(|at| (choices[*at].stash.as_f64(), price_choice(&choices[*at], price))).collect()
 }
@@ -276,8 +278,8 @@ fn away_bytes(choice: &LayerChoice) -> u64 {
     choice.host.0.saturating_add(choice.storage.0)
 }
 
-/// Indices of the choices that are faster than all with no more on the device, at a price of bytes away. Smallest
-/// device bytes first.
+/// Indices of the choices that are faster than all with no more bytes on the device, at a price of offloaded bytes.
+/// Smallest device bytes first.
 fn faster_than_smaller(choices: &[LayerChoice], price: f64) -> Vec<usize> {
     let mut order: Vec<(u64, f64, u64, usize)> = choices
         .iter()
@@ -294,7 +296,8 @@ fn faster_than_smaller(choices: &[LayerChoice], price: f64) -> Vec<usize> {
     order.into_iter().map(|(.., at)| at).collect()
 }
 
-/// The part of a front on its lower convex hull, where the best mixes are, and the fastest within a few budgets.
+/// The indices of a front's choices on its lower convex hull, where the best mixes are, and of the fastest within a few
+/// budgets.
 fn thin_to_hull(choices: &[LayerChoice], front: &[usize]) -> Vec<usize> {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return Vec::new() };
     let (least, range) = (choices[first].stash.0, choices[last].stash.0 - choices[first].stash.0);

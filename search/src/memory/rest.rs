@@ -1,12 +1,12 @@
 //! Choices that offload a part of the tokens and rerun the rest, as MEMO does (Zhao et al. 2025, section 4.1).
 //!
-//! Take two points of the front without a host: one with few or no reruns, and one with more. Some tokens follow the
-//! first point, the others the second. Tensors that both points retain are kept for all tokens, on the device or away.
-//! Tensors that only the first point retains are offloaded for its tokens. So a layer's copies can be exactly as long
-//! as its passes hide, with no bytes on the device for that.
+//! Take two points of the front without offloading: one with few or no reruns, and one with more. Some tokens follow
+//! the first point, the others the second. Tensors that both points retain are kept for all tokens, on the device or
+//! offloaded. Tensors that only the first point retains are offloaded for its tokens. So a layer's copies can be
+//! exactly as long as its passes hide, and need no bytes on the device.
 //!
-//! Such a choice retains at least as much as the line between both points, for its rerun seconds. The lower convex hull
-//! of the front therefore bounds all of them ([`lower_bound_of_rest`]).
+//! For its rerun seconds, such a choice retains at least as many bytes as the line between both points. So the lower
+//! convex hull of the front bounds all of them ([`lower_bound_of_rest`]).
 
 use super::copies::{CopyLinks, CopyRate, OffloadDestination, OffloadedBytes};
 use super::hull::lower_hull;
@@ -19,17 +19,17 @@ use workloads::TokenShare;
 /// Steps of the offloaded fraction of the tokens (MEMO's alpha is in eighths).
 const PARTS: u32 = 8;
 
-/// Millionths in a whole.
+/// The number of millionths in a whole.
 const WHOLE: u32 = 1_000_000;
 
-/// Limit on the points of the front without a host between which tokens are divided.
+/// Limit on the points of the front without offloading between which tokens are divided.
 const CORNERS: usize = 8;
 
 /// The choices between two points of the front.
 struct FrontSegment<'a> {
     space: &'a RecomputeSpace,
     links: &'a CopyLinks,
-    /// The policy of tokens that are offloaded.
+    /// The policy of the tokens whose tensors are offloaded.
     first: &'a RecomputePolicy,
     /// The policy of all other tokens.
     rest: &'a RecomputePolicy,
@@ -39,7 +39,7 @@ struct FrontSegment<'a> {
     part: Vec<usize>,
 }
 
-/// The choices between corners of the front without a host.
+/// The choices between pairs of corners of the front without offloading.
 pub(super) fn choices_with_rest_rerun(
     space: &RecomputeSpace,
     exact: &[RecomputePolicy],
@@ -62,7 +62,7 @@ pub(super) fn choices_with_rest_rerun(
     found
 }
 
-/// Tensors with bytes that a policy retains.
+/// Indices of the tensors that a policy retains, without empty ones.
 fn retained_tensors(space: &RecomputeSpace, operators: OperatorSet) -> Vec<usize> {
     let tensors = &space.layer().tensors;
     let choices = space.layer().tensor_choices(operators);
@@ -99,7 +99,8 @@ impl FrontSegment<'_> {
         found
     }
 
-    /// The fractions of the tokens whose copies each pass just hides, with `besides` further bytes to copy.
+    /// The fractions of the tokens whose copies the forward and the backward pass just hide, with `besides` further
+    /// bytes to copy. They may lie outside 0 to 1.
     fn hidden_fractions(&self, rate: &CopyRate, besides: u64, part: u64) -> [f64; 2] {
         let (besides, part) = (rate.latency + rate.per_byte * besides as f64, rate.per_byte * part as f64);
         // The more tokens are offloaded, the less is rerun beside their copies.
@@ -139,12 +140,12 @@ impl FrontSegment<'_> {
     }
 }
 
-/// Lower bound on the added seconds of any choice with at most `budget` bytes on the device, whatever parts of tensors
-/// are copied and whatever part of the tokens is rerun.
+/// Lower bound on the added seconds of any choice with at most `budget` bytes on the device, for any copied parts of
+/// tensors and any part of the tokens that is rerun. `None` if no choice fits.
 ///
-/// For given rerun seconds a choice retains at least what the front's hull has. Along an edge of the hull the added
-/// time is linear except at three corners: where nothing is left to copy, and where the copies are as long as either
-/// pass.
+/// For its rerun seconds, a choice retains at least as many bytes as the front's hull. Along an edge of the hull the
+/// added time is linear except at three corners: where nothing is left to copy, and where the copies are as long as the
+/// forward or the backward pass.
 pub(super) fn lower_bound_of_rest(
     exact: &[RecomputePolicy],
     links: Option<&CopyLinks>,
@@ -154,7 +155,7 @@ pub(super) fn lower_bound_of_rest(
     let Some(links) = links else { return alone.reduce(f64::min).map(Seconds) };
     let added = |stash: f64, extra: f64| match stash - budget.as_f64() {
         over if over <= 0.0 => Some(extra),
-        // Lower bound without latency: a choice may copy fewer bytes than the latency is worth.
+        // The bound ignores latency, because a choice may copy fewer bytes than the latency is worth.
         over => Some(extra + links.least_copy_seconds(over, extra)?),
     };
     let corners = hull_corners(exact);

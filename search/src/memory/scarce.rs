@@ -1,7 +1,7 @@
 //! Mixes under scarce host memory or storage: an integer program over the counts of the policies, with one row for the
 //! layers and one for each memory.
 //!
-//! It is needed if the fastest mix sends more away than the host's memory or the storage holds.
+//! It is needed if the fastest mix offloads more than the host's memory or the storage holds.
 
 use super::mix_point::{MixPoint, StageMix};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variable};
@@ -9,13 +9,14 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, Variab
 /// Node limit of the branch and bound; the rest is reported as the gap.
 const NODES: u64 = 2_000;
 
-/// A mix within this fraction of the relaxation is taken; the distance is reported as the gap.
+/// A mix within this fraction of the relaxation is accepted. The distance is reported as the gap.
 const ENOUGH: f64 = 1e-4;
 
 /// Allowance for errors in the solver's sums, as a fraction of a memory.
 const SLACK: f64 = 1e-6;
 
-/// Counts of the allowed policies within limits on the device, on the host and in storage, in bytes of one micro-batch.
+/// The program for the counts of the allowed policies. `room` limits the bytes of one micro-batch on the device, on the
+/// host and in storage.
 #[derive(Debug)]
 pub(super) struct PolicyMixProgram<'a> {
     points: &'a [MixPoint],
@@ -35,7 +36,7 @@ pub(super) struct SolvedMix {
 }
 
 impl<'a> PolicyMixProgram<'a> {
-    /// Keeps the policies that fit once and that no other policy dominates in time and every memory.
+    /// Keeps the policies of which one layer fits and that no other policy dominates in time and all three memories.
     pub fn new(points: &'a [MixPoint], allowed: &[usize], layers: u64, room: [f64; 3]) -> Self {
         let fits = |at: &usize| bytes_of_policy(&points[*at]).iter().zip(room).all(|(bytes, room)| *bytes <= room);
         let mut sorted: Vec<usize> = allowed.iter().copied().filter(fits).collect();
@@ -52,8 +53,8 @@ impl<'a> PolicyMixProgram<'a> {
         Self { points, allowed: kept, layers, room }
     }
 
-    /// Builds the program. Each memory is a row in fractions of its size, less `slack`. `whole` asks for integer
-    /// counts.
+    /// Builds the program. The row of each memory is in fractions of its size, and its limit is lowered by `slack`. If
+    /// `whole` is true, counts are integers.
     fn build_program(&self, whole: bool, slack: f64) -> (Problem, Vec<Variable>) {
         let longest = self.longest_time();
         let mut problem = Problem::new(OptimizationDirection::Minimize);
@@ -81,7 +82,8 @@ impl<'a> PolicyMixProgram<'a> {
                 .filter(|(_, share)| *share > 0.0)
                 .collect();
             if !row.is_empty() {
-                // Bytes are whole. Gives back what rounding took from the room; half a byte more admits an exact fit.
+                // Bytes are whole, so the factor gives back what rounding took from the room. Half a byte more admits
+                // an exact fit.
                 let whole = (room * (1.0 + 1e-12)).floor() + 0.5;
                 problem.add_constraint(row.as_slice(), ComparisonOp::Le, whole / room.max(1.0) - slack);
             }
@@ -93,7 +95,8 @@ impl<'a> PolicyMixProgram<'a> {
         self.allowed.iter().map(|at| self.points[*at].time).fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// Lower bound on the seconds of any mix, with fractional layers allowed. `None`: no mix fits.
+    /// Lower bound on the seconds of any mix, with fractional counts allowed. `None` if no mix fits; 0 if the solver
+    /// fails.
     pub fn solve_relaxation(&self) -> Option<f64> {
         if self.allowed.is_empty() {
             return None;
@@ -106,7 +109,8 @@ impl<'a> PolicyMixProgram<'a> {
         }
     }
 
-    /// The best mix. `least` is the bound of [`Self::solve_relaxation`].
+    /// The best mix that the solver finds, with a bound. `least` is the bound of [`Self::solve_relaxation`]. If rounded
+    /// counts do not fit, the program is solved again with some slack.
     pub fn solve_mix(&self, least: f64) -> SolvedMix {
         let mut bound = least;
         for slack in [0.0, SLACK] {
@@ -135,12 +139,12 @@ impl<'a> PolicyMixProgram<'a> {
         SolvedMix { mix: None, bound }
     }
 
-    /// True if a mix has all layers and fits, to the byte.
+    /// True if a mix covers all layers and fits each memory to the byte.
     fn mix_fits(&self, mix: &[(usize, u64)]) -> bool {
         let sum = |memory: usize| {
             mix.iter().map(|(at, n)| bytes_of_policy(&self.points[*at])[memory] * *n as f64).sum::<f64>()
         };
-        // Gives back what rounding took from the room.
+        // The factor gives back what rounding took from the room.
         let held = (0..3).all(|memory| sum(memory) <= self.room[memory] * (1.0 + 1e-12));
         held && mix.iter().map(|(_, n)| *n).sum::<u64>() == self.layers
     }

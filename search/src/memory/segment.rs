@@ -1,11 +1,12 @@
-//! Converts a lowered segment to this optimiser's layer.
+//! Converts a lowered segment to the layer description of this optimiser.
 
 use super::{LayerOperator, LayerTensors, OperatorIndex, OperatorSet, SavedTensor, TensorIndex, TensorSource};
 use sim::units::Seconds;
 use workloads::{OpId, RecomputeSet, Segment, TensorId};
 
 impl LayerTensors {
-    /// The tensors and operators of a segment. Operator times are zero; each chip fills in its own.
+    /// The tensors and operators of a segment. Operator times are zero, because they depend on the chip. All operators
+    /// count as recomputable.
     #[must_use]
     pub fn from_segment(segment: &Segment) -> Self {
         let tensors = segment.tensors().iter().map(|tensor| SavedTensor {
@@ -29,7 +30,7 @@ impl LayerTensors {
 }
 
 impl OperatorSet {
-    /// The operators in the workload's own type.
+    /// The same operators as the type of the `workloads` crate.
     #[must_use]
     pub fn recompute_set(self) -> RecomputeSet {
         self.iter().map(|index| OpId(index as u32)).collect()

@@ -5,8 +5,8 @@ use super::labels::{GivenTimes, undominated_labels};
 use super::layer::{LayerError, LayerTensors, OperatorSet, RecomputePolicy, TensorIndex};
 use sim::units::{Bytes, Seconds};
 
-/// All recompute policies of a layer that are optimal for some hardware, found once. Each hardware then only sums times
-/// and filters.
+/// All recompute policies of a layer that are optimal for some operator times, found once. For each hardware, only
+/// times are summed and policies filtered.
 #[derive(Debug, Clone)]
 pub struct RecomputeSpace {
     layer: LayerTensors,
@@ -30,8 +30,8 @@ impl RecomputeSpace {
         &self.layer
     }
 
-    /// How many policies can be on the front for some times. `None`: too many to list, so each call of
-    /// [`RecomputeSpace::front`] solves afresh.
+    /// The number of policies that can be on the front for some times. `None` if there are too many to list; then each
+    /// call of [`RecomputeSpace::front`] solves again.
     #[must_use]
     pub fn candidate_count(&self) -> Option<usize> {
         self.candidates.as_ref().map(Vec::len)
@@ -46,11 +46,12 @@ impl RecomputeSpace {
         self.front(&times)
     }
 
-    /// The Pareto front of stash bytes against extra seconds when operator `i` takes `forward[i]`. The fastest policy
-    /// (no reruns, largest stash) comes first. The smallest workspace breaks ties.
+    /// The Pareto front of stash bytes against extra seconds, if operator `i` takes `forward[i]`. The fastest policy
+    /// (no reruns, largest stash) comes first. On ties the smallest workspace wins.
     ///
     /// # Errors
-    /// [`LayerError::TimeCount`] or [`LayerError::Time`] for unusable times.
+    /// [`LayerError::TimeCount`] for another number of times than operators. [`LayerError::Time`] for a time that is
+    /// negative or not finite.
     pub fn front(&self, forward: &[Seconds]) -> Result<Vec<RecomputePolicy>, LayerError> {
         self.check_times(forward)?;
         let seconds: Vec<f64> = forward.iter().map(|t| t.0).collect();
@@ -68,8 +69,8 @@ impl RecomputeSpace {
         bad.map_or(Ok(()), |(t, o)| Err(LayerError::Time { operator: o.name.clone(), seconds: t.0 }))
     }
 
-    /// The front from labels compared by these times. [`RecomputeSpace::front`] uses it when there are too many
-    /// candidates.
+    /// The front from labels compared by these times, in seconds. [`RecomputeSpace::front`] uses it if there are too
+    /// many candidates.
     pub(super) fn solve_by_labels(&self, seconds: &[f64]) -> Vec<RecomputePolicy> {
         let bytes = |t: &TensorIndex| self.layer.tensors[t.0].bytes.0;
         let rebuilt = self.layer.operators.iter().map(|o| o.outputs.iter().map(bytes).fold(0, u64::saturating_add));
@@ -85,7 +86,8 @@ impl RecomputeSpace {
     }
 }
 
-/// The front of candidates sorted by (stash, workspace, set), in one pass: only a faster policy may follow.
+/// The front of candidates that are sorted by (stash, workspace, set). One pass suffices: a policy joins the front only
+/// if it is faster than those before.
 fn filter_front(sorted: &[PolicyCandidate], times: &SetTimes) -> Vec<RecomputePolicy> {
     let mut front: Vec<RecomputePolicy> = Vec::new();
     for candidate in sorted {
@@ -97,7 +99,7 @@ fn filter_front(sorted: &[PolicyCandidate], times: &SetTimes) -> Vec<RecomputePo
             operators: candidate.operators,
         };
         match front.last_mut() {
-            // Sums taken in another order differ in their last bits. Such a difference is no gain.
+            // Sums in another order differ in their last bits, and such a difference is no gain.
             Some(last) if seconds >= last.extra.0 * (1.0 - 1e-12) => {}
             Some(last) if last.stash == policy.stash => *last = policy,
             _ => front.push(policy),

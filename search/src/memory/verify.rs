@@ -1,4 +1,4 @@
-//! An independent check of a policy, by walking the passes.
+//! Checks a policy independently of the optimisers, by simulating both passes.
 
 use super::layer::{LayerTensors, RecomputePolicy, TensorChoice, TensorSource};
 use thiserror::Error;
@@ -6,7 +6,7 @@ use thiserror::Error;
 /// A fault of a policy.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PolicyFault {
-    /// A rerun operator is outside the layer, or may not run twice.
+    /// A rerun operator is not in the layer, or must not be rerun.
     #[error("operator {operator} is rerun, but it is not a recomputable operator of the layer")]
     NotRecomputable {
         /// Its index.
@@ -26,22 +26,23 @@ pub enum PolicyFault {
         /// The tensor.
         tensor: String,
     },
-    /// A stated number differs from the walk's result.
+    /// A stated number differs from the simulation's result.
     #[error("{what}: stated {stated}, found {found}")]
     Number {
         /// "stash", "workspace" or "extra".
         what: &'static str,
         /// The value that the policy states.
         stated: f64,
-        /// The value that the walk finds.
+        /// The value that the simulation finds.
         found: f64,
     },
 }
 
-/// Every fault of a policy that treats the layer's tensors as `choices` say; empty when it is sound.
+/// Returns every fault of a policy that treats the layer's tensors as `choices`; empty if the policy is sound.
 ///
-/// Keeps what `choices` keep and reruns the policy's operators in order. Every input must be at hand, and at the end
-/// all that the backward pass reads. Sums bytes and seconds on the way and compares them to 1e-9 relative.
+/// It keeps the tensors that `choices` keep, and reruns the policy's operators in order. Every input of a rerun must be
+/// at hand, and at the end every tensor that the backward pass reads. Stash, workspace and time are summed and compared
+/// with the policy's numbers to 1e-9 relative.
 #[must_use]
 pub fn verify_policy(layer: &LayerTensors, policy: &RecomputePolicy, choices: &[TensorChoice]) -> Vec<PolicyFault> {
     let mut faults = Vec::new();

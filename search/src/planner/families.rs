@@ -1,4 +1,4 @@
-//! The fastest plan of each family.
+//! Finds the fastest plan of each family.
 
 use super::search_plans::search_once;
 use super::{Job, PlanSpace, PlanWatch, RankedPlan};
@@ -17,8 +17,8 @@ pub struct FamilyPlan {
 }
 
 impl FamilyPlan {
-    /// The plan of a list that is the fastest of a family, if the list has one. The list has the fastest documented
-    /// plans, in any order. A discouraged plan behind them does not count.
+    /// The fastest plan of a family in `listed`; `None` if the list has none. The list has the fastest documented
+    /// plans, in any order. A discouraged plan at its end does not count.
     #[must_use]
     pub fn among_listed(job: &Job<'_>, listed: &[RankedPlan], family: PlanFamily) -> Option<Self> {
         let documented = listed[..job.count_documented(listed)].iter().enumerate();
@@ -27,7 +27,7 @@ impl FamilyPlan {
         Some(Self { family, place: Some(place), ranked: ranked.clone() })
     }
 
-    /// Searches the fastest plan of a family in a space; `None` if none fits, or if the watch stops the search.
+    /// Searches a space for the fastest plan of a family. `None` if none fits, or if the watch stops the search.
     ///
     /// # Errors
     /// A chip that the cost model cannot use.

@@ -1,4 +1,4 @@
-//! A job of training, and a plan of it tried.
+//! A training job, and the evaluation of one of its plans.
 
 use crate::planner::ranked::RankedPlan;
 use sim::hardware::Accelerator;
@@ -14,7 +14,7 @@ use workloads::memory::{TechniqueError, TrainingQuantities};
 use workloads::training::{Attention, Lowering};
 use workloads::{ActivationPolicy, Batch, ChunkSplit, Layout, Model, StagePolicies, Techniques, TrainingGraph};
 
-/// A model on hardware under software; the plan is left open.
+/// A training job: a model, hardware and software. The plan is left open.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The model.
@@ -44,7 +44,7 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The assumptions about the model, and about a network that is sold with other chips.
+    /// The assumptions about the model, and a note if the network is sold with other chips.
     #[must_use]
     pub fn assumptions(&self) -> Vec<String> {
         let (fabric, chip) = (self.fabric, self.chip);
@@ -92,15 +92,15 @@ impl<'a> Job<'a> {
         self.techniques.check_together(&TrainingQuantities::new(self.model, &lowering), micro_batches).err()
     }
 
-    /// The memory that a device has for plans.
+    /// The memory of a device that plans may use: its memory less [`Job::headroom`].
     pub(crate) fn device_memory(&self) -> DeviceMemory {
         let memory = DeviceMemory::of_chip(self.chip);
         DeviceMemory { hbm: memory.hbm.saturating_sub(self.headroom), ..memory }
     }
 
     /// The fraction of the model's training operations that remain under the job's techniques. Gradients of frozen
-    /// weights are not computed, and those of sampled or projected tokens cost less. 1 without techniques; operations
-    /// that techniques add do not count.
+    /// weights are not computed, and those of sampled or projected tokens cost less. 1 without techniques; the result
+    /// never exceeds 1, even if techniques add operations.
     #[must_use]
     pub fn share_of_training(&self) -> f64 {
         if self.techniques.is_empty() {
@@ -139,7 +139,8 @@ impl<'a> Job<'a> {
         self.stack.why_discouraged(plan, self.chip)
     }
 
-    /// The number of plans of a list without the discouraged one that follows them because it is faster than the first.
+    /// The length of a list of plans, without the discouraged plan at its end. A discouraged plan ends the list if it
+    /// is faster than the first.
     #[must_use]
     pub fn count_documented(&self, plans: &[RankedPlan]) -> usize {
         let (Some(first), Some(last)) = (plans.first(), plans.last()) else { return 0 };
@@ -148,8 +149,9 @@ impl<'a> Job<'a> {
         plans.len() - usize::from(follows)
     }
 
-    /// Lower bound on the devices that hold a plan. Each parameter's weight and optimizer states lie on at least one
-    /// device, and its gradient too if the stack never frees gradients. No policy moves them to the host.
+    /// Lower bound on the number of devices that a plan needs. Each parameter's weight and optimizer states lie on at
+    /// least one device, and its gradient too if the stack never frees gradients. No policy moves them to the host. 1
+    /// if the job has techniques.
     #[must_use]
     pub fn least_devices(&self) -> u64 {
         if !self.techniques.is_empty() {
@@ -165,7 +167,8 @@ impl<'a> Job<'a> {
         least.0.div_ceil(usable_hbm(self.stack, self.device_memory().hbm).saturating_sub(framework).0.max(1)).max(1)
     }
 
-    /// Number of data-parallel ranks among which ZeRO shards, if the stack shards only inside fast domains.
+    /// Number of data-parallel ranks that a ZeRO shard group has, if the stack shards only inside fast domains.
+    /// Otherwise `None`.
     pub(crate) fn sharding_domain(&self, plan: &TrainingPlan) -> Option<u32> {
         sharing_domain(self.stack, self.fabric.fast_domain_devices(), &plan.layout)
     }
@@ -181,10 +184,10 @@ impl<'a> Job<'a> {
         Ok(LoweredShape { graph: lower_plan(&fullest, plan, self.stack)?, profile })
     }
 
-    /// A plan's step, event by event.
+    /// The timeline of a plan's step, event by event.
     ///
     /// # Errors
-    /// A plan that the model, the fabric or the schedule does not allow.
+    /// A plan that the model, the fabric or the schedule does not allow, or a chip that the cost model cannot use.
     pub fn plan_timeline(&self, plan: &TrainingPlan) -> Result<Timeline, StepError> {
         let mut chip = ChipTimes::new(self.chip, self.stack)?;
         let shape = self.lower_shape(&mut chip, plan)?;
@@ -201,7 +204,8 @@ impl<'a> Job<'a> {
     /// Evaluates a given plan; `None` if it does not fit.
     ///
     /// # Errors
-    /// A plan that the model, the fabric or the schedule does not allow.
+    /// A plan that the model, the batch, the fabric or the schedule does not allow, or a chip that the cost model
+    /// cannot use.
     pub fn rank_plan(&self, plan: &TrainingPlan) -> Result<Option<RankedPlan>, StepError> {
         plan.layout.check_model_and_batch(self.model, &plan.batch)?;
         let mut chip = ChipTimes::new(self.chip, self.stack)?;
@@ -212,7 +216,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Evaluates one plan.
+    /// Evaluates the memory of one plan and, if it fits, its time and energy.
     pub(crate) fn try_plan(
         &self,
         chip: &mut ChipTimes,
@@ -239,7 +243,7 @@ impl<'a> Job<'a> {
 /// A model lowered and profiled for a plan.
 #[derive(Debug)]
 pub(crate) struct LoweredShape {
-    /// As on the device with the fullest experts.
+    /// The graph of the device with the fullest experts. It gives the memory; `profile` gives the time.
     pub(crate) graph: TrainingGraph,
     pub(crate) profile: StepProfile,
 }

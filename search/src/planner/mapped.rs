@@ -1,4 +1,4 @@
-//! Maps plans to fabrics with different links, and finds the fastest after mapping.
+//! Maps plans to fabrics whose links differ, and finds the fastest plan after mapping.
 
 use super::{Job, PlanAnswer, RankedPlan};
 use crate::rank_mapping::{MappingError, RankMapping, RankMappingEffort, StepTraffic, map_ranks, time_of_mapping};
@@ -12,10 +12,10 @@ pub enum PlanMappingError {
     /// A plan has no step time.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// A fabric has no mapping.
+    /// Ranks cannot be mapped to the fabric.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// Mapping was requested, but the fabric's links cannot be listed.
+    /// The fabric's links cannot be listed.
     #[error(
         "fabric `{fabric}` cut to {devices} devices: ranks are mapped to measured links, \
          and to a switch or a fat tree of 2 to {MOST_UNITS} units; \
@@ -29,24 +29,25 @@ pub enum PlanMappingError {
     },
 }
 
-/// Which fabrics ranks are mapped to.
+/// The fabrics to which ranks are mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapRanks {
-    /// Fabrics with different links. With equal links, measured or not, ranks stay in the order of the devices.
+    /// Only fabrics whose links differ. With equal links, measured or not, ranks stay in the order of the devices.
     WhereLinksDiffer,
-    /// All fabrics: even with equal links it matters which ranks share a unit.
+    /// All fabrics. Even with equal links, the ranks that share a unit matter.
     Always,
 }
 
 /// Maps the ranks of every plan of an answer to the fabric's links, and sorts the documented plans by their mapped
-/// times. Returns the mappings in the new order; empty if ranks stay in the order of the devices. A switch and a matrix
-/// of equal links are treated alike.
+/// times. Returns the mappings in the new order. The list is empty if ranks stay in the order of the devices. A switch
+/// and a matrix of equal links are treated alike.
 ///
-/// Only the plans of the answer's list are mapped. A plan that is slower than all of them in rank order is left out,
-/// even if it would win after mapping.
+/// Only the plans of the answer's list are mapped. So a plan outside the list is missed, even if it would win after
+/// mapping.
 ///
 /// # Errors
-/// A plan that cannot be lowered, or a fabric whose links cannot be listed although mapping is requested.
+/// A chip that the cost model cannot use, a plan that cannot be lowered, or a fabric that is to be mapped although its
+/// links cannot be listed.
 pub fn map_plans(
     job: &Job<'_>,
     answer: &mut PlanAnswer,
@@ -62,7 +63,7 @@ pub fn map_plans(
     let map = |chip: &mut ChipTimes, ranked: &RankedPlan| -> Result<(RankedPlan, RankMapping), PlanMappingError> {
         let traffic = StepTraffic::of_plan(chip, job.model, fabric, &ranked.plan)?;
         let mapping = map_ranks(&traffic, fabric, RankMappingEffort::default())?;
-        // If groups lie unevenly on the units of a switch, the listed links are more precise than its tiers.
+        // If groups lie unevenly on a switch's units, listed links are more precise than the switch's tiers.
         let time = time_of_mapping(&traffic, fabric, &in_order)?;
         Ok((RankedPlan { time, ..ranked.clone() }, mapping))
     };

@@ -1,18 +1,19 @@
 //! Finds the best training plan for given hardware.
 //!
-//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`step::Evaluator`]): the need of the fullest device, and
-//! the step's time. If only the event simulation gives the time (zero-bubble schedules, end chunks lighter than the
-//! inner ones), the closed form is a lower bound. Such plans that fit are simulated in the order of their bounds, until
-//! no bound is below the last plan of the requested list. So the list is exact for the space under this model. Nothing
-//! depends on the number of threads.
+//! Every plan of a [`PlanSpace`] is evaluated in closed form ([`step::Evaluator`]): the memory of the fullest device,
+//! and the step's time. For some plans (zero-bubble schedules, end chunks lighter than the inner ones) only the event
+//! simulation gives the time, and the closed form is a lower bound. Those of them that fit are simulated in the order
+//! of their bounds, until no bound is below the last plan of the requested list. So the list is exact for the space
+//! under this model. Nothing depends on the number of threads.
 //!
-//! A plan of the space leaves open how its layers are split into stages. It is counted and evaluated under the even
-//! split. Then `splits` tries splits near the even one for every plan that may enter the list, and looks for any other
-//! split that makes a plan much faster than the first. With [`Splits::Best`], every plan of the list gets its best
-//! split instead.
+//! A plan of the space does not fix the split of its layers into stages. It is counted and evaluated under the even
+//! split. Then `splits` tries splits near the even one for every plan that may enter the list. It also looks for any
+//! other split that makes a plan much faster than the first. With [`Splits::Best`], every plan of the list gets its
+//! best split instead.
 //!
 //! A space that is too large for this ([`Splits::NearOf`]) contains a small space that is searched first. The times of
-//! its list prune most other plans by a bound on their work, before anything else of them is evaluated.
+//! the small space's list prune most other plans by a bound on their work, before anything else about them is
+//! evaluated.
 
 mod bounds;
 mod chips;

@@ -1,4 +1,4 @@
-//! The plans one decision away from a plan: what an engineer would try next, and the result.
+//! Evaluates the plans one decision away from a plan: the changes that an engineer would try next.
 
 use super::search_plans::search_once;
 use super::space::plan_space::MOST_CHUNKS;
@@ -9,10 +9,10 @@ use step::{ChipTimes, MemoryClass, OverCapacity, StepError, StepMemory, Training
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, LayerEnds, Layout, RankOrder, ZeroStage};
 
-/// A plan one decision away.
+/// A plan that differs from the best by one decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Neighbour {
-    /// The decision: `t 4 -> 8, d 16 -> 8`.
+    /// The changed decision, for example `t 4 -> 8, d 16 -> 8`.
     pub change: String,
     /// The result.
     pub outcome: NeighbourOutcome,
@@ -23,33 +23,34 @@ pub struct Neighbour {
 /// The result of a neighbour.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NeighbourOutcome {
-    /// It runs.
+    /// It fits and runs.
     Runs {
-        /// Its step.
+        /// Its step time.
         step: Seconds,
-        /// The part of the step that grew most, and by how much.
+        /// The part of the step that grew most, with its growth.
         grew: (&'static str, Seconds),
     },
     /// It needs more memory than there is.
     OverCapacity {
         /// The shortfall of the fullest stage.
         why: OverCapacity,
-        /// The class that grew most over the best plan's fullest stage, and by how much.
+        /// The memory class that grew most over the best plan's fullest stage, with its growth.
         grew: (MemoryClass, Bytes),
     },
     /// It breaks a rule.
     Refused(StepError),
 }
 
-/// The neighbours of a plan, those with the slowest difference last:
+/// The neighbours of a plan: first those that run, by step time, then those that do not fit, then those that break a
+/// rule. They are:
 /// - a factor of two moved between two axes;
 /// - expert parallelism doubled and halved, for models with experts;
 /// - the next smaller and larger micro-batch and number of chunks;
-/// - every other activation policy and ZeRO stage of the space;
-/// - sequence parallelism toggled;
+/// - every other activation policy of the space, and every other ZeRO stage (ZeRO-3 only without a pipeline);
+/// - sequence parallelism toggled, the other context-parallel method, and the other order of ranks;
 /// - the split of the layers: even, a layer moved between the ends, or the run of longer chunks moved by one.
 ///
-/// If degrees or the micro-batch make the number of chunks invalid, the nearest valid number is used.
+/// If a change of degrees or of the micro-batch makes the number of chunks invalid, the nearest valid number is used.
 ///
 /// # Errors
 /// A chip that the cost model cannot use.
@@ -96,8 +97,8 @@ fn outcome(job: &Job<'_>, chip: &mut ChipTimes, best: &RankedPlan, plan: &Traini
     }
 }
 
-/// A plan with policies by stage whose stages have changed, with the best policies for the new ones; if none fits, with
-/// full recomputation.
+/// A plan with policies by stage whose stages have changed. It gets the best policies for the new stages, or full
+/// recomputation if none fits. `None` if it breaks a rule.
 fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     let l = &plan.layout;
     l.check_model_and_batch(job.model, &plan.batch).ok()?;
@@ -111,7 +112,7 @@ fn remixed(job: &Job<'_>, plan: &TrainingPlan) -> Option<TrainingPlan> {
     )
 }
 
-/// The class that grew most between the fullest stages of two plans, and by how much.
+/// The memory class that grew most between the fullest stages of two plans, with its growth in bytes.
 fn grown(now: &StepMemory, before: &StepMemory, why: &OverCapacity) -> (MemoryClass, Bytes) {
     let fullest = |memory: &StepMemory| memory.stages.iter().max_by_key(|stage| stage.bytes_needed()).cloned();
     if let (MemoryClass::Host | MemoryClass::Storage, _) | (_, None) = (why.class, fullest(before)) {
@@ -129,7 +130,7 @@ type Degree = fn(&mut Layout) -> &mut u32;
 const AXES: [(&str, Degree); 4] =
     [("t", |l| &mut l.tensor), ("p", |l| &mut l.pipeline), ("d", |l| &mut l.data), ("c", |l| &mut l.context)];
 
-/// All plans one decision away, with the decision's name.
+/// All plans one decision away, each with a description of the change.
 fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String, TrainingPlan)> {
     let layout = &plan.layout;
     let of_layout = |(change, layout)| (change, TrainingPlan { layout, ..plan.clone() });
@@ -151,8 +152,8 @@ fn changes(job: &Job<'_>, space: &PlanSpace, plan: &TrainingPlan) -> Vec<(String
     found
 }
 
-/// A plan that gets a pipeline, under a requested schedule: without a pipeline all schedules are equal, and plans have
-/// 1F1B.
+/// Sets a requested schedule for a plan that a change gives a pipeline. Without a pipeline all schedules are equal, and
+/// plans have 1F1B.
 fn with_schedule(
     space: &PlanSpace,
     before: &TrainingPlan,
@@ -168,7 +169,8 @@ fn with_schedule(
     (format!("{change}, {}", schedule.name()), plan)
 }
 
-/// A changed plan with an invalid number of chunks gets the nearest valid number; it is unchanged if there is none.
+/// Gives a changed plan with an invalid number of chunks the nearest valid number. The plan is unchanged if there is
+/// none.
 fn with_nearest_chunks(job: &Job<'_>, change: String, mut plan: TrainingPlan) -> (String, TrainingPlan) {
     let (layout, v) = (plan.layout, plan.layout.virtual_stages);
     let micro_batches = plan.micro_batches();
@@ -196,7 +198,7 @@ fn degrees(layout: &Layout, space: &PlanSpace) -> Vec<(String, Layout)> {
         for (less, shrink) in AXES {
             let mut other = *layout;
             let (a, b) = (*grow(&mut other), *shrink(&mut other));
-            // Context parallelism is a neighbour only of plans that have it, and for long sequences.
+            // Context parallelism is a neighbour only of plans that have it, or if the space lists context degrees.
             let foreign = more == "c" && layout.context == 1 && space.context.is_none();
             if more == less || b % 2 != 0 || foreign {
                 continue;
@@ -218,8 +220,8 @@ fn degrees(layout: &Layout, space: &PlanSpace) -> Vec<(String, Layout)> {
     found
 }
 
-/// Twice and half the expert-parallel devices, where they divide the devices that experts spread over. The devices that
-/// share an expert stay as many.
+/// Twice and half the expert-parallel degree, if it divides the devices that experts spread over. The number of devices
+/// that share an expert stays the same.
 fn expert_degrees(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     if job.model.experts.is_none() {
         return Vec::new();
@@ -237,7 +239,7 @@ fn expert_degrees(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     halved.into_iter().chain(doubled).map(with).collect()
 }
 
-/// The other context-parallel method, sequence parallelism toggled, the other order of ranks.
+/// The other context-parallel method, sequence parallelism toggled, and the other order of ranks.
 fn methods(layout: &Layout) -> Vec<(String, Layout)> {
     let mut found = Vec::new();
     if layout.context > 1 {
@@ -302,7 +304,7 @@ fn other_splits(job: &Job<'_>, layout: &Layout) -> Vec<(String, Layout)> {
     found
 }
 
-/// The other ZeRO stages.
+/// The other ZeRO stages; ZeRO-3 only without a pipeline.
 fn sharding(layout: &Layout) -> Vec<(String, Layout)> {
     let mut found = Vec::new();
     for zero in [ZeroStage::None, ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters] {

@@ -13,7 +13,7 @@ pub struct RankedPlan {
     pub time: StepTime,
     /// Its memory.
     pub memory: StepMemory,
-    /// The energy of a step over all devices.
+    /// The energy of a step, summed over all devices.
     pub energy: Joules,
     /// The number of similar plans that the search found and does not list. They have the same degrees, micro-batch,
     /// ZeRO stage and schedule, and the same kind of recomputation. Time and memory agree within [`ALIKE_TIME`] and
@@ -21,16 +21,16 @@ pub struct RankedPlan {
     pub alike: usize,
 }
 
-/// Largest relative difference of the times of similar plans: within four digits.
+/// Largest relative difference between the step times of similar plans.
 pub const ALIKE_TIME: f64 = 1e-3;
 
-/// Largest relative difference of their memory peaks: a few tenths of a GiB, which an allocator rounds and fragments
-/// anyhow.
+/// Largest relative difference between the memory peaks of similar plans. An allocator's rounding and fragmentation are
+/// as large: a few tenths of a GiB.
 pub const ALIKE_MEMORY: f64 = 0.02;
 
 impl RankedPlan {
-    /// True if two plans are similar: they differ at most in chunks per stage, splits of the layers, order of ranks,
-    /// and tensors kept or offloaded, with about the same memory and time.
+    /// True if two plans are similar: they have about the same memory and time, and differ at most in splits of the
+    /// layers, order of ranks, tensors kept or offloaded, and the number of chunks per stage above one.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let same = |plan: &TrainingPlan| TrainingPlan {
             layout: Layout {
@@ -59,15 +59,15 @@ impl RankedPlan {
         (a - b).abs() <= 1e-12 * a
     }
 
-    /// The peak of the fullest device, and of its host.
+    /// The peak memory of the fullest device, and the most host memory of a stage. `None` without stages.
     fn peak_memory(&self) -> [Option<Bytes>; 2] {
         let most = |of: fn(&StageMemory) -> Bytes| self.memory.stages.iter().map(of).max();
         [most(StageMemory::bytes_needed), most(|stage| stage.host)]
     }
 }
 
-/// Keeps one of similar plans: the fastest, with the number of the others. `plans` are sorted by time. Fewest chunks
-/// break ties, then the usual order of ranks.
+/// Keeps the fastest plan of each set of similar ones and counts the others in [`RankedPlan::alike`]. `plans` are
+/// sorted by time. On ties, fewer chunks win, then the usual order of ranks.
 pub(crate) fn keep_one_of_alike(plans: Vec<RankedPlan>) -> Vec<RankedPlan> {
     let mut kept: Vec<RankedPlan> = Vec::with_capacity(plans.len());
     let choice = |ranked: &RankedPlan| (ranked.plan.layout.virtual_stages, ranked.plan.layout.order as u8);
@@ -100,13 +100,13 @@ pub struct PlanAnswer {
     pub plans: usize,
     /// Timed plans: in closed form if that is exact, otherwise event by event.
     pub timed: usize,
-    /// Plans played event by event, among those timed.
+    /// Plans simulated event by event, among those timed.
     pub simulated: usize,
-    /// Plans too large for the devices' memory or for their hosts' share. Under [`crate::ask::Splits::NearOf`], counted only among
-    /// plans that the bound over all schedules leaves.
+    /// Plans too large for the devices' memory or for their hosts' share. Under [`crate::ask::Splits::NearOf`], only
+    /// plans that the bound over all schedules leaves are counted.
     pub over_capacity: usize,
-    /// Plans whose bound is no better than the last plan of the list. They fit, except those that the bound over all
-    /// schedules rejects before.
+    /// Plans that a bound prunes: they are no better than the last plan of the list. These plans fit, except that the
+    /// bound over all schedules prunes plans before their memory is checked.
     pub rejected_by_bound: usize,
     /// Plans refused by the model, the fabric or the schedule.
     pub refused: usize,
@@ -116,24 +116,23 @@ pub struct PlanAnswer {
     pub stopped: Option<Seconds>,
     /// The first reason of a refusal.
     pub refusal: Option<StepError>,
-    /// Other splits of the layers than the even one, under which plans are counted above.
+    /// Number of uneven splits of the layers. Plans are counted above under the even split only.
     pub splits: u64,
-    /// Other splits that were evaluated one by one. All others are no better than the last plan of the list, by a bound
-    /// over all splits of a plan or by their own.
+    /// Uneven splits that were evaluated one by one. All others are no better than the last plan of the list, by a
+    /// bound over all splits of a plan or by a bound of their own.
     pub splits_tried: u64,
-    /// How much faster than the first plan another split can be at most, as a fraction, for plans that have other
-    /// splits; `None` if the splits were given.
+    /// Largest fraction by which an untried split can be faster than the first plan; `None` if the splits were given.
     pub split_tolerance: Option<f64>,
-    /// How plans with policies by stage were decided; `None` if all layers of a plan follow one policy.
+    /// Statistics of plans with policies by stage; `None` if all layers of every plan follow one policy.
     pub mixed: Option<MixStatistics>,
     /// The plan with the smallest shortfall, among those that do not fit.
     pub nearest: Option<(TrainingPlan, OverCapacity)>,
-    /// Bytes of a device's memory with which that plan would fit; `None` if host memory or storage is short too.
+    /// Bytes of device memory with which the nearest plan would fit; `None` if host memory or storage is short too.
     pub enough: Option<Bytes>,
 }
 
 impl PlanAnswer {
-    /// Adds what another search over other plans of the space decided.
+    /// Adds the counts of another search, over other plans of the same space.
     pub(crate) fn add_counts(&mut self, other: &Self) {
         self.plans += other.plans;
         self.timed += other.timed;
@@ -153,7 +152,7 @@ impl PlanAnswer {
     }
 }
 
-/// How mixes were decided.
+/// Statistics of the search over mixes of policies.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MixStatistics {
     /// Layouts, splits and schedules whose stages were mixed. All others are slower than the fastest plan even if they

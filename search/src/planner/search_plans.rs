@@ -1,4 +1,4 @@
-//! The fastest plans of a space: the search over its plans, then over their splits and mixes.
+//! Searches a space for its fastest plans: first over its plans, then over their layer splits and policy mixes.
 
 use crate::ask::Splits;
 use crate::planner::ranked::keep_one_of_alike;
@@ -8,8 +8,8 @@ use crate::planner::{Job, PlanAnswer, PlanSpace, PlanWatch, RankedPlan, SPLIT_TO
 use sim::units::Seconds;
 use step::{MixKind, StepError};
 
-/// The `top` fastest plans of `space` for a job, fastest first, that the stack's framework documents
-/// ([`search_documented`]), and behind them the fastest that it discourages if that is faster than the first
+/// Returns the `top` fastest plans of `space` that the stack's framework documents, fastest first
+/// ([`search_documented`]). If the fastest discouraged plan is faster than the first of them, it follows as the last
 /// ([`add_discouraged`]).
 ///
 /// # Errors
@@ -34,8 +34,9 @@ pub fn search_plans_watched(
     Ok(answer)
 }
 
-/// The `top` fastest plans of `space` for a job, fastest first, that the stack's framework documents. If it cannot run
-/// the first, the fastest that it can run is among them or follows them. If none fits, the list is that of all plans.
+/// Returns the `top` fastest plans of `space` that the stack's framework documents, fastest first. If the framework
+/// cannot run the first, the list also has the fastest plan that it can run, if necessary as one plan more. If no
+/// documented plan fits, the list is that of all plans.
 ///
 /// # Errors
 /// As [`search_plans`].
@@ -53,8 +54,9 @@ pub fn search_documented(
     Ok(answer)
 }
 
-/// The `top` fastest documented plans of `space` whose layers are split evenly and follow one policy, in a fraction of
-/// the time of the whole search. Empty if none fits, or if the space asks for other splits.
+/// Returns the `top` fastest documented plans of `space` with even layer splits and one policy for all layers, in a
+/// fraction of the time of the whole search. Empty if none fits, or if `space.splits` is neither `None` nor
+/// [`Splits::Near`].
 ///
 /// # Errors
 /// As [`search_plans`].
@@ -73,8 +75,9 @@ pub fn scout_plans(
     Ok(answer.best)
 }
 
-/// Adds the fastest of the plans that the framework discourages to an answer of [`search_documented`], if it is faster
-/// than the first, whose time bounds the search. The answer is then about all plans of the space.
+/// Adds the fastest plan that the framework discourages to an answer of [`search_documented`], if that plan is faster
+/// than the answer's first, whose time limits the search. The answer then covers all plans of the space. Changes
+/// nothing if the answer is empty or its first plan is itself discouraged.
 ///
 /// # Errors
 /// As [`search_plans`].
@@ -101,8 +104,8 @@ pub fn add_discouraged(
     Ok(())
 }
 
-/// The fastest plan of a space that the stack's framework discourages, if it takes less than `limit`. `None` too if the
-/// watch stops the search.
+/// Returns the fastest plan of a space that the stack's framework discourages, if its step takes less than `limit`.
+/// `None` if there is no such plan, or if the watch stops the search.
 ///
 /// # Errors
 /// As [`search_plans`].
@@ -158,7 +161,7 @@ fn search_with_runnable(
     Ok(answer)
 }
 
-/// Factor on a list's length if it holds too many similar plans.
+/// Factor by which the list grows if it holds too many similar plans.
 const LONGER: usize = 4;
 
 /// The fastest plans, one of each set of similar ones.
@@ -168,8 +171,8 @@ fn search_one_of_alike(
     top: usize,
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
-    // Most lists of several plans need the longer search, which takes little more time than the shorter unless every
-    // plan of the list gets its best split.
+    // Most searches for several plans need the longer list. It takes little more time than the shorter one, unless
+    // every plan of the list gets its best split.
     let is_quick = top > 1 && !matches!(space.splits, Some(Splits::Best));
     let (mut length, mut shorter) = (if is_quick { top.saturating_mul(LONGER) } else { top }, None);
     loop {
@@ -180,8 +183,8 @@ fn search_one_of_alike(
             // The shorter list comes from a search that was not stopped.
             return Ok(shorter);
         }
-        // Similar plans leave too little room for others: search for a longer list, until it has enough, holds all
-        // plans, or is as long as anyone can read.
+        // Similar plans leave too little room for others. Search for a longer list until it has `top` different plans,
+        // holds all plans, or reaches the length limit.
         if answer.best.len() >= top || all || length >= top.saturating_mul(LONGER * LONGER) || answer.stopped.is_some()
         {
             answer.best.truncate(top);
@@ -202,14 +205,14 @@ pub(crate) fn search_once(
     search_below(job, space, (top, f64::INFINITY), watch)
 }
 
-/// The fastest plans that take less than a limit in seconds, including similar ones. Slower ones may be among them.
+/// Returns the fastest plans, including similar ones. Plans that take longer than `most` seconds may be missing.
 fn search_below(
     job: &Job<'_>,
     space: &PlanSpace,
     (top, most): (usize, f64),
     watch: PlanWatch<'_>,
 ) -> Result<PlanAnswer, StepError> {
-    // The small space's policies are no upper bound on plans with blocks alone.
+    // Times of the small space give no upper bound if the space's plans only recompute blocks.
     let usual = usual_subspace(space).filter(|_| !space.has_only_blocks());
     let usual = usual.map(|usual| InnerSpace::new(job, &usual, (top, most), watch)).transpose()?;
     let limit = usual.as_ref().map_or(most, |within| within.limit);
@@ -265,7 +268,7 @@ impl<'a> InnerSpace<'a> {
         Ok(Self { search, found, limit })
     }
 
-    /// Adds its plans to an answer that was stopped before it had reached them.
+    /// Adds the small space's plans to the answer of a stopped search, which may not have reached them.
     fn add_to_stopped(self, answer: &mut PlanAnswer, top: usize) -> Result<(), StepError> {
         let own = self.search.finish_answer(self.found, 0, SplitStatistics::default(), top)?;
         for ranked in own.best {

@@ -1,15 +1,15 @@
-//! Simulated annealing over assignments.
+//! Simulated annealing over assignments of ranks to devices.
 
 use super::state::MappingState;
 use crate::random::SeededRandom;
 
-/// The first temperature as a fraction of the time above the bound, and the last as a fraction of the first.
+/// The first temperature, as a fraction of the time above the bound, and the last, as a fraction of the first.
 const HOT: f64 = 0.1;
 const COLD: f64 = 1e-4;
-/// Limit on the blocks of a reversed run.
+/// Limit on the length of a reversed run, in blocks.
 const RUN: u64 = 6;
 
-/// The best assignment of a run.
+/// The best assignment of a run, its seconds, and the number of moves tried.
 #[derive(Debug)]
 pub(super) struct AnnealedMapping {
     pub time: f64,
@@ -17,7 +17,8 @@ pub(super) struct AnnealedMapping {
     pub moves: u64,
 }
 
-/// Improves `state` by `moves` moves. The answer is never slower than the start. Stops early when it meets the bound.
+/// Improves `state` by up to `moves` moves. The result is never slower than the start. Stops early if the bound is
+/// reached.
 pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32, bound: f64) -> AnnealedMapping {
     state.weigh_lines();
     let mut best = AnnealedMapping { time: state.step_seconds(), devices: state.devices.clone(), moves: 0 };
@@ -55,14 +56,15 @@ pub(super) fn anneal_mapping(mut state: MappingState<'_>, seed: u64, moves: u32,
     best
 }
 
-/// Sizes of blocks that move together: single ranks, units, and divisors and multiples of units.
+/// Sizes of blocks of ranks that move together: sizes that divide the ranks and are divisors or multiples of a unit.
 fn block_sizes(ranks: u64, unit: u64) -> Vec<u64> {
     (1..=ranks / 2)
         .filter(|b| ranks.is_multiple_of(*b) && (b.is_multiple_of(unit) || unit.is_multiple_of(*b)))
         .collect()
 }
 
-/// New devices for some ranks: two blocks of `order` swapped, or a run of blocks reversed.
+/// New devices for some ranks: two blocks of `order` are swapped, or a run of blocks is reversed. Empty if no rank
+/// would change its unit.
 fn propose_move(
     random: &mut SeededRandom,
     state: &MappingState<'_>,

@@ -1,14 +1,14 @@
 //! A lower bound on the step time over all assignments.
 //!
-//! The step time never falls when a collective takes longer (see `step`). So the step is no shorter than one in which
-//! every collective takes the least time that it can have together with the others.
+//! The step time never falls if a collective takes longer (see `step`). So no step is shorter than one in which every
+//! collective takes the least time that it can have together with the others.
 //!
-//! Either all groups of a line lie inside units, or some group crosses between units. Only some lines can be inside
-//! together: the ranks that their groups join must fit into a unit. For each such choice every collective has a least
-//! cost:
+//! A line is a set of groups that communicate alike. Either all groups of a line lie inside units, or some group
+//! crosses between units. Only some lines can be inside together, because the ranks that their groups join must fit
+//! into a unit. For each such choice every collective has a least cost:
 //! - A line inside costs its price inside a unit.
 //! - For any other line at least one group crosses. It costs the least over all spreads over two units or more, on the
-//!   fastest link. A unit holds no more members than the lines inside leave room for.
+//!   fastest link. Lines inside limit the members that a unit holds.
 //! - If the lines inside fill units exactly, the spread of all other groups is known, and every unit takes part. The
 //!   links that every unit needs then limit the slowest link of the slowest group (see `rates`).
 //! - If sends between stages are not all inside, a unit holds a limited number of a pipeline's stages, so a minimum
@@ -17,7 +17,7 @@
 //! The bound is the least step time over all choices. It does not depend on the numbering of units, and a faster link
 //! never raises it.
 //!
-//! If only whole units are moved, every group has the spread of its order of the axes, whichever units it gets.
+//! If only whole units are moved, an order of the axes fixes the spread of every group, whichever units it gets.
 
 use super::price::{CollectivePrices, SEND};
 use super::rates::{GroupShape, LinkRates};
@@ -27,10 +27,11 @@ use sim::network::{Fabric, GroupSpread, PlacementFinder};
 use std::collections::BTreeMap;
 use step::{ChipTimes, Communication};
 
-/// Limit on the different lines whose joint choices are enumerated: 2 to this power of choices.
+/// Limit on the different lines whose joint choices are enumerated. The number of choices is 2 to this power.
 const MAX_LINES: usize = 10;
 
-/// Lower bound on the step, in seconds, over all assignments of ranks to devices.
+/// Lower bound in seconds on the step over all assignments of ranks to devices. Without measured links, it is the step
+/// on a silent network.
 pub(super) fn lower_bound_of_mappings(traffic: &StepTraffic<'_>, fabric: &Fabric) -> f64 {
     let mut chip = traffic.own_cost_model();
     let (Some((links, unit)), Some(places)) = (fabric.measured_links(), PlacementFinder::of_fabric(fabric)) else {
@@ -63,13 +64,13 @@ struct MappingBound<'a> {
 
 /// One choice of lines inside units, and its consequences.
 struct InsideLines<'c> {
-    /// By line, whether all its groups lie inside units; `None` if the choice leaves that open.
+    /// By line, true if all its groups lie inside units; `None` if the choice leaves that open. Sends come last.
     inside: &'c [Option<bool>],
     joined: &'c JoinedRanks,
 }
 
 impl<'a> MappingBound<'a> {
-    /// The least step over all choices of lines that lie inside units.
+    /// The least step in seconds over all choices of lines that lie inside units.
     fn least_over_choices(&mut self) -> f64 {
         let traffic = self.traffic;
         let lines = traffic.lines.len();
@@ -96,7 +97,7 @@ impl<'a> MappingBound<'a> {
         least
     }
 
-    /// The least step under one choice.
+    /// The least step in seconds under one choice; infinite if the choice is impossible.
     fn least_under_choice(&mut self, choice: &InsideLines<'_>) -> f64 {
         let traffic = self.traffic;
         let mut table = traffic.silent_network();
@@ -166,7 +167,7 @@ impl<'a> MappingBound<'a> {
         )
     }
 
-    /// The least cost of a line of which at least one group crosses.
+    /// The least cost of a line that is outside: at least one of its groups crosses.
     fn cost_outside_unit(
         &mut self,
         ask: usize,
@@ -175,7 +176,7 @@ impl<'a> MappingBound<'a> {
         joined: &JoinedRanks,
     ) -> Communication {
         let members = groups[0].len() as u32;
-        // Sets lie wholly inside units. This bounds the sets in a unit, and each set's members of a group.
+        // Sets lie wholly inside units. This limits the sets in a unit, and the members of a group in each set.
         let (size, most) = joined.tightest_packing(groups);
         let least = self.least_crossing_cost(ask, members, self.unit / size * most);
         let spreads: Vec<GroupSpread> =
@@ -186,8 +187,8 @@ impl<'a> MappingBound<'a> {
         })
     }
 
-    /// The rate that limits groups of one spread. If every rank takes part and no group stays inside, every unit takes
-    /// part.
+    /// Upper bound on the rate, in bytes per second, that limits groups of one spread. If every rank takes part and no
+    /// group stays inside, every unit takes part.
     fn limiting_rate(&self, spreads: &[GroupSpread], groups: &[Vec<u32>], spread: GroupSpread, exchange: bool) -> f64 {
         let ranks: usize = groups.iter().map(Vec::len).sum();
         if spreads.len() > 1 || ranks < self.traffic.rank_count() as usize {

@@ -1,20 +1,20 @@
-//! Tries all assignments if there are few.
+//! Tries all assignments if there are few of them.
 
 use super::state::MappingState;
 use super::{MappingSearch, TrafficAxis};
 
-/// All assignments of ranks to units, whichever device of a unit each gets. If whole units are moved: all assignments
-/// of units to the blocks of every order of the axes.
+/// All assignments of ranks to units; the device inside a unit does not matter. If whole units are moved: all
+/// assignments of units to the blocks of every order of the axes.
 pub(super) struct AllAssignments<'o> {
     /// Assignments to permute.
     orders: Vec<&'o [u32]>,
-    /// Devices that stay together: a unit's devices if whole units are moved, else 1.
+    /// Devices that stay together: a unit's devices if whole units are moved, otherwise 1.
     block: u32,
     count: u64,
 }
 
 impl<'o> AllAssignments<'o> {
-    /// `None` if there are more than `most` assignments.
+    /// The assignments of a state's ranks; `None` if there are more than `most`.
     pub fn new_up_to(
         state: &MappingState<'_>,
         orders: &'o [(Vec<TrafficAxis>, Vec<u32>)],
@@ -25,13 +25,13 @@ impl<'o> AllAssignments<'o> {
         let block = if whole { unit } else { 1 };
         let orders: Vec<&[u32]> =
             orders.iter().take(if whole { orders.len() } else { 1 }).map(|(_, devices)| &devices[..]).collect();
-        // Counts blocks on units. The places of a unit are alike, so the count is a multinomial coefficient, here a
-        // product of binomial ones.
+        // Counts assignments of blocks to units. The places of a unit are alike, so the count is a multinomial
+        // coefficient, computed as a product of binomial coefficients.
         let mut count = orders.len() as u64;
         let held = unit / block;
         for blocks in (1..=ranks / unit).map(|units| units * held) {
             for i in 1..=held {
-                // Exact: the product of i consecutive factors is a multiple of i!.
+                // The division is exact, because the product of i consecutive factors is a multiple of i!.
                 count = count.checked_mul(u64::from(blocks - held + i))? / u64::from(i);
             }
             if count > u64::from(most) {
@@ -41,7 +41,7 @@ impl<'o> AllAssignments<'o> {
         Some(Self { orders, block, count })
     }
 
-    /// The fastest of all assignments.
+    /// Evaluates all assignments and returns the fastest.
     pub fn find_best_assignment(&self, state: &MappingState<'_>) -> MappingSearch {
         let mut state = state.clone();
         let (ranks, unit) = (state.devices.len(), state.unit_size());

@@ -1,28 +1,29 @@
-//! Maps ranks to devices of a fabric with different links: a measured matrix between nodes or devices.
+//! Maps ranks to devices of a fabric whose links differ: a measured matrix of rates between nodes or devices.
 //!
 //! # Objective
-//! The objective is the step time of a plan as a function of the assignment: [`step::step_time`] on [`step::PlacedNetwork`],
-//! the one model of a step. Every collective of every axis is priced on the links between its members under the
-//! assignment, by the fastest algorithm. The deciding link is the slowest link of a ring or the slowest member of an
-//! exchange ([`sim::network::PlacementFinder`]). The slowest group of an axis decides, whichever stage it is in. Ranks in the
-//! order of the devices take the same time as the plan without a mapping.
+//! The objective is the step time of a plan as a function of the assignment: [`step::step_time`] on
+//! [`step::PlacedNetwork`], the one model of a step. Every collective of every axis is priced on the links between its
+//! members, by the fastest algorithm. The deciding link is the slowest link of a ring or the slowest member of an
+//! exchange ([`sim::network::PlacementFinder`]). The slowest group of an axis decides, whichever stage it is in. Ranks
+//! in device order take the same time as the plan without a mapping.
 //!
 //! A search evaluates one plan many times. So the step's requests to the network are recorded once (see `traffic`), and
-//! a table answers them. An assignment changes only the placement of groups, and there are few different placements.
+//! a table answers them. An assignment changes only the placement of groups, and few different placements occur.
 //!
 //! # Search
 //! If there are at most [`RankMappingEffort::moves`] assignments, all are tried. Otherwise the search starts from the
-//! best orders of the parallel axes over the devices. Units are sorted by the rates of their links, and also so that
-//! units with fast links between them stand side by side (see `seriation`). So the numbering of units does not matter
-//! unless two units have links of equal rates. Simulated annealing swaps devices, swaps aligned blocks and reverses
-//! runs of blocks. Seeds are fixed, so the answer is reproducible. A lower bound (see `bound`) gives the largest
-//! possible distance to the optimum.
+//! best orders of the parallel axes over the devices. Units are sorted by the rates of their links. A second set of
+//! starts puts units with fast links side by side (see `seriation`). So the numbering of units does not matter unless
+//! two units have links of equal rates.
 //!
-//! With operator schedules, each pass is scheduled anew when its collectives take another time, and the schedule is
-//! remembered. An unproven schedule may be longer than necessary, and then the bound is too.
+//! Simulated annealing swaps devices, swaps aligned blocks and reverses runs of blocks. Seeds are fixed, so the answer
+//! is reproducible. A lower bound (see `bound`) limits the distance to the optimum.
 //!
-//! Zero-bubble schedules take long to play, so assignments are compared by a lower bound on the step. The best
-//! assignment is played, and so is rank order.
+//! With operator schedules, each pass is scheduled again if its collectives take another time, and the schedule is
+//! cached. An unproven schedule may be longer than necessary, and then the bound is longer too.
+//!
+//! Zero-bubble schedules take long to simulate, so assignments are compared by a lower bound on the step. The best
+//! assignment, the best order of the axes and rank order are simulated event by event.
 //!
 //! If units are tori or have several tiers (slices joined by measured links), only whole units are moved. Inside a
 //! unit, ranks lie in the order of the axes, and the unit's own tiers and dimensions price the groups. The lower bound
@@ -63,7 +64,7 @@ pub enum MappingError {
         /// The fabric.
         fabric: String,
     },
-    /// The plan has another number of ranks than the fabric has devices.
+    /// The plan's number of ranks differs from the fabric's number of devices.
     #[error("{ranks} ranks on {devices} devices of fabric `{fabric}`: must be equal; cut the fabric to the ranks")]
     Size {
         /// The fabric.
@@ -95,46 +96,47 @@ impl Default for RankMappingEffort {
 pub struct AxisTime {
     /// The axis.
     pub axis: TrafficAxis,
-    /// In rank order.
+    /// Seconds with ranks in device order.
     pub before: Seconds,
-    /// As mapped.
+    /// Seconds under the mapping.
     pub after: Seconds,
 }
 
 /// A mapping of ranks to devices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankMapping {
-    /// `devices[rank]` is where the rank runs; devices count unit by unit (node by node), in the matrix's order.
+    /// `devices[rank]` is the device of a rank. Devices are numbered unit by unit (node by node), in the matrix's
+    /// order.
     pub devices: Vec<u32>,
     /// Devices in a unit of the matrix.
     pub unit_devices: u32,
-    /// Step with ranks in the order of devices: the plan's time without a mapping.
+    /// Step time with ranks in device order: the plan's time without a mapping.
     pub before: Seconds,
-    /// Step under the best order of the axes.
+    /// Step time under the best order of the axes, at most `before`.
     pub ordered: Seconds,
-    /// The axes in this order, fastest first; axes of one rank are left out.
+    /// The axes in that order, fastest-changing first; axes of one rank are left out.
     pub order: Vec<TrafficAxis>,
-    /// Step as mapped.
+    /// Step time under the mapping.
     pub after: Seconds,
-    /// Step if no collective took any time except its launch.
+    /// Step time if collectives and sends took no time except their launches.
     pub without_links: Seconds,
-    /// True if only mappings of whole units in an order of the axes are considered: if a unit is a torus or has several
-    /// tiers.
+    /// True if only mappings of whole units in an order of the axes are considered, because a unit is a torus or has
+    /// several tiers.
     pub whole_units: bool,
-    /// Lower bound on the step over all mappings considered (status of `after`).
+    /// Lower bound on the step time over all mappings considered.
     pub lower_bound: Seconds,
-    /// How close to optimal the mapping is proven to be.
+    /// The proven distance of `after` from the optimum.
     pub status: SolveStatus,
-    /// Communication by axis.
+    /// Exposed communication by axis, for axes that communicate.
     pub axes: Vec<AxisTime>,
     /// Moves tried, or the number of assignments if all were tried.
     pub moves: u64,
 }
 
-/// Finds the mapping of a step's ranks to the devices of a fabric with measured links.
+/// Finds a fast mapping of a step's ranks to the devices of a fabric with measured links, and a lower bound.
 ///
 /// # Errors
-/// A fabric without measured links, or of another size; a step without a time.
+/// A fabric without measured links or of another size, or a step without a time.
 pub fn map_ranks(
     traffic: &StepTraffic<'_>,
     fabric: &Fabric,
@@ -142,7 +144,7 @@ pub fn map_ranks(
 ) -> Result<RankMapping, MappingError> {
     let unit_devices = check_unit_size(traffic.rank_count(), fabric)?;
     let no_links = || MappingError::NoLinks { fabric: fabric.name.clone() };
-    // The search uses its own order of units, independent of their numbers.
+    // The search sorts the units in an order of its own, which does not depend on their numbers.
     let order = fabric.measured_links().map_or_else(Vec::new, |(links, _)| own_order_of_units(links));
     let sorted = &fabric.clone().permute_units(&order);
     let mut place = vec![0; order.len()];
@@ -165,7 +167,7 @@ pub fn map_ranks(
     let ordered = first.with_assignment(&in_order).play_step()?;
     let MappingSearch { found, moves, least } = search_mapping(&mut first, &orders, whole, effort);
     let bound = least.unwrap_or_else(|| bound::lower_bound_of_mappings(traffic, sorted));
-    // Plays rank order, the best order of the axes and the search's answer, and keeps the fastest.
+    // Simulates rank order, the best order of the axes and the search's answer, and keeps the fastest.
     let mut best = (before, first.devices.clone());
     for (step, devices) in [(ordered, in_order), (first.with_assignment(&found).play_step()?, found)] {
         if step.total < best.0.total {
@@ -195,7 +197,7 @@ pub fn map_ranks(
 struct MappingSearch {
     found: Vec<u32>,
     moves: u64,
-    /// The least time of all assignments, if all were tried.
+    /// The least seconds of all assignments, if all were tried.
     least: Option<f64>,
 }
 
@@ -232,7 +234,8 @@ fn search_mapping(
     MappingSearch { found: best.map_or_else(|| first.devices.clone(), |best| best.devices), moves, least: None }
 }
 
-/// Sorts units by the rates of their links. Rates to units sorted so far break ties.
+/// Sorts units by the rates of their links. Units with equal rates are split further by the rates to each class of
+/// units found so far.
 fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
     let units: Vec<u32> = (0..links.unit_count()).collect();
     let mut class = vec![0_usize; units.len()];
@@ -259,8 +262,8 @@ fn own_order_of_units(links: &LinkMatrix) -> Vec<u32> {
     order
 }
 
-/// The axes that communicate before or after. The exposed sends are the difference between steps with and without
-/// sends.
+/// The times of the axes that communicate before or after the mapping. Exposed sends are the difference between the
+/// steps with and without sends.
 fn axis_times(steps: [&StepTime; 2], without_sends: [StepTime; 2]) -> Vec<AxisTime> {
     let sends = |at: usize| Seconds((steps[at].total - without_sends[at].total).0.max(0.0));
     let of = |axis: TrafficAxis, part: fn(&StepTime) -> Seconds| AxisTime {
@@ -279,7 +282,7 @@ fn axis_times(steps: [&StepTime; 2], without_sends: [StepTime; 2]) -> Vec<AxisTi
     all.into_iter().filter(|axis| axis.before.max(axis.after) > Seconds::ZERO).collect()
 }
 
-/// The step with a given assignment (`devices[rank]`).
+/// The step under a given assignment (`devices[rank]`), simulated event by event.
 ///
 /// # Errors
 /// As [`map_ranks`].
@@ -289,8 +292,8 @@ pub fn time_of_mapping(traffic: &StepTraffic<'_>, fabric: &Fabric, devices: &[u3
     Ok(MappingState::new(traffic, fabric, devices.to_vec()).ok_or_else(no_links)?.play_step()?)
 }
 
-/// Orders of the axes with their devices. If only whole units are moved, keeps the orders in which every group is
-/// evenly spaced inside units and has equally many devices in each, and always rank order.
+/// All orders of the axes, each with the devices of the ranks. If only whole units are moved, an order is kept only if
+/// every group is evenly spaced inside units and has equally many devices in each. Rank order is always kept.
 fn starting_orders(traffic: &StepTraffic<'_>, unit: u32, whole: bool) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
     let mut orders = traffic.axis_orders();
     let even = |devices: &[u32]| {

@@ -16,7 +16,7 @@ pub(super) struct CollectivePrices<'a> {
     known: HashMap<(usize, GroupSpread, u64), Communication>,
 }
 
-/// The index that stands for sends between stages among the requests.
+/// The index, among the requests, that stands for sends between stages.
 pub(super) const SEND: usize = usize::MAX;
 
 impl<'a> CollectivePrices<'a> {
@@ -24,7 +24,7 @@ impl<'a> CollectivePrices<'a> {
         Self { fabric, asks: &traffic.asks, send: traffic.send.unwrap_or(Bytes::ZERO), known: HashMap::new() }
     }
 
-    /// The cost of a request in a group with this spread, over links of `link` bytes per second between whole units.
+    /// The cost of a request in a group with this spread, over links of `link` bytes per second between units.
     pub fn price_of(&mut self, ask: usize, spread: GroupSpread, link: f64) -> Communication {
         let (fabric, asks, send) = (self.fabric, self.asks, self.send);
         *self.known.entry((ask, spread, link.to_bits())).or_insert_with(|| {

@@ -2,7 +2,7 @@
 
 use sim::network::LinkMatrix;
 
-/// Upper bounds on the slowest link of groups if every unit takes part.
+/// Upper bounds on the rate of the slowest link of groups, if every unit takes part.
 #[derive(Debug)]
 pub(super) struct LinkRates<'a> {
     links: &'a LinkMatrix,
@@ -10,7 +10,7 @@ pub(super) struct LinkRates<'a> {
     rates: Vec<f64>,
 }
 
-/// How a group connects its units.
+/// The shape in which a group connects its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupShape {
     /// A closed ring; with two units, there and back.
@@ -29,17 +29,17 @@ impl<'a> LinkRates<'a> {
         Self { links, rates }
     }
 
-    /// The rate of the fastest link.
+    /// The rate of the fastest link in bytes per second; infinite without links.
     pub fn fastest_link(&self) -> f64 {
         self.rates.first().copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Upper bound on the slowest link of the slowest group, if every unit is in a group over `units` units.
+    /// Upper bound on the rate of the slowest group's slowest link, if every unit is in a group over `units` units.
     ///
-    /// It is the fastest rate at which links that are no slower meet three conditions:
+    /// It is the highest rate such that the links of at least this rate meet three conditions:
     /// - Each unit has as many neighbours as the shape needs: two in a ring, one in a chain or a pair.
     /// - Each connected part has at least `units` units.
-    /// - For a ring through all units, the units stay connected without any one of them.
+    /// - For a ring through all units, the units stay connected without any single one of them.
     pub fn fastest_through(&self, units: u32, shape: GroupShape) -> f64 {
         let neighbours = if shape == GroupShape::Ring && units > 2 { 2 } else { 1 };
         let holds = |rate: f64| {
@@ -47,12 +47,13 @@ impl<'a> LinkRates<'a> {
             self.joins_every_unit(rate, neighbours, units)
                 && (!around || (0..units).all(|left_out| self.joins_all_but_one(rate, 0, Some(left_out))))
         };
-        // Slower links only connect more.
+        // A lower rate admits more links, which only connect more.
         let at = self.rates.partition_point(|rate| !holds(*rate));
         self.rates.get(at).or(self.rates.last()).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// The harmonic mean of a unit's `units - 1` fastest links, for the slowest unit.
+    /// Upper bound on the rate of an exchange: the harmonic mean rate of a unit's `units - 1` fastest links, for the
+    /// slowest unit.
     pub fn slowest_exchange(&self, units: u32) -> f64 {
         let mean = |a: u32| {
             let mut times: Vec<f64> =
@@ -64,8 +65,8 @@ impl<'a> LinkRates<'a> {
         (0..self.links.unit_count()).map(mean).fold(f64::INFINITY, f64::min)
     }
 
-    /// True if links no slower than `rate` give every unit so many neighbours and connect it to at least `units` units,
-    /// itself included.
+    /// True if links no slower than `rate` give every unit at least `neighbours` neighbours and connect it to at least
+    /// `units` units, itself included.
     fn joins_every_unit(&self, rate: f64, neighbours: usize, units: u32) -> bool {
         let near =
             |a: u32| (0..self.links.unit_count()).filter(|b| *b != a && self.links.rate_between(a, *b) >= rate).count();
@@ -80,7 +81,7 @@ impl<'a> LinkRates<'a> {
         self.reachable_units(rate, from, without) + u32::from(without.is_some()) >= self.links.unit_count()
     }
 
-    /// How many units links no slower than `rate` connect to `from`, itself included.
+    /// The number of units that links no slower than `rate` connect to `from`, itself included and `without` excluded.
     fn reachable_units(&self, rate: f64, from: u32, without: Option<u32>) -> u32 {
         let units = self.links.unit_count();
         let (mut seen, mut open, mut count) = (vec![false; units as usize], vec![from], 1);

@@ -3,8 +3,9 @@
 use kodama::{Method, linkage};
 use sim::network::LinkMatrix;
 
-/// The leaves of a tree of average linkage (Sokal and Michener, 1958), with the time of a byte between units as
-/// distance. Two branches that meet are turned so that the ends with the faster link touch.
+/// Returns the units in the order of the leaves of an average-linkage tree (Sokal and Michener, 1958). The distance of
+/// two units is the time of a byte between them. Two branches that meet are turned so that the ends with the faster
+/// link touch.
 pub(super) fn seriate_units(links: &LinkMatrix) -> Vec<u32> {
     let n = links.unit_count() as usize;
     let mut apart: Vec<f64> =

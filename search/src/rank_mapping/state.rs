@@ -1,4 +1,4 @@
-//! An assignment with the placement of every group, changed in place.
+//! An assignment with the placement of every group. Moves change it in place.
 
 use super::price::{CollectivePrices, SEND};
 use super::traffic::{NetworkTable, StepTraffic};
@@ -7,15 +7,15 @@ use sim::network::{Fabric, GroupPlacement, GroupSpread, LinkMatrix, PlacementFin
 use std::collections::HashMap;
 use step::{ChipTimes, Communication, StepError, StepTime};
 
-/// Weight of the mean group beside the slowest in the energy. It rewards a move that improves a group which does not
-/// decide.
+/// Weight of the mean group in the annealing energy, beside the slowest group. It rewards moves that improve a group
+/// that is not the slowest.
 const MEAN_SHARE: f64 = 0.02;
 
 /// Limit on cached step times.
 const MEMORY: usize = 1 << 17;
 
-/// Everything that the step's time depends on: the distinct spreads of each line with their slowest link, the same for
-/// sends by tier, and the tiers that neighbouring stages cross. Sends come after the lines.
+/// Everything that the step time depends on. It has the distinct spreads of each line with their slowest link, the same
+/// for sends by tier, and the tiers that neighbouring stages cross. Sends come after the lines.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Signature {
     places: Vec<(usize, GroupSpread, u64)>,
@@ -23,7 +23,7 @@ struct Signature {
 }
 
 impl Signature {
-    /// Adds a place. The slowest link of equal spreads stays.
+    /// Adds a group's placement. Only the slowest link of equal spreads is kept.
     fn add_place(&mut self, from: usize, line: usize, place: GroupPlacement) {
         let same = self.places[from..].iter_mut().find(|(l, spread, _)| *l == line && *spread == place.spread);
         match same {
@@ -52,19 +52,19 @@ pub(super) struct MappingState<'a> {
     /// The line of each group.
     line: Vec<usize>,
     lying: Vec<GroupPlacement>,
-    /// The tier on which the two members of a boundary's pair meet.
+    /// The tier on which the two members of a boundary's pair meet; 0 for other groups.
     meeting: Vec<usize>,
-    /// State of the changed groups before the last change.
+    /// The placements and tiers of the changed groups before the last change.
     undo: Vec<(usize, GroupPlacement, usize)>,
     stamp: Vec<u64>,
     clock: u64,
     known: HashMap<Signature, f64>,
-    /// Each line's contribution to the energy if its groups lie on links of 1 B/s.
+    /// By line, then for sends: seconds of energy per unit of the line's burden (seconds of a byte).
     weights: Vec<f64>,
 }
 
 impl<'a> MappingState<'a> {
-    /// `None` if the fabric has no measured links.
+    /// Places all groups under an assignment. `None` if the fabric has no measured links.
     pub fn new(traffic: &'a StepTraffic<'a>, fabric: &'a Fabric, devices: Vec<u32>) -> Option<Self> {
         let (mut groups, mut line, mut first) = (Vec::new(), Vec::new(), vec![0]);
         let lines = traffic.lines.iter().map(|line| line.groups.clone());
@@ -118,7 +118,7 @@ impl<'a> MappingState<'a> {
         self.fabric
     }
 
-    /// The links.
+    /// The measured links between units.
     pub fn links(&self) -> &'a LinkMatrix {
         self.places.links()
     }
@@ -192,13 +192,13 @@ impl<'a> MappingState<'a> {
         table
     }
 
-    /// The network's answers under this assignment.
+    /// The network's answers to the step's requests under this assignment.
     pub fn known_network(&mut self) -> NetworkTable<'a> {
         let signature = self.compute_signature();
         self.network_table(&signature)
     }
 
-    /// Seconds of the step, as [`StepTraffic::step_seconds_on`] gives them; cached by signature.
+    /// Seconds of the step, as in [`StepTraffic::step_seconds_on`]; cached by signature.
     pub fn step_seconds(&mut self) -> f64 {
         let signature = self.compute_signature();
         if let Some(known) = self.known.get(&signature) {
@@ -213,20 +213,20 @@ impl<'a> MappingState<'a> {
         time
     }
 
-    /// The step, played event by event.
+    /// The step, simulated event by event.
     pub fn play_step(&mut self) -> Result<StepTime, StepError> {
         let table = self.known_network();
         self.traffic.step_on_network(&mut self.chip, &table)
     }
 
-    /// The played step if sends between stages took no time.
+    /// The step if sends between stages took no time, simulated event by event.
     pub fn play_step_without_sends(&mut self) -> Result<StepTime, StepError> {
         let mut table = self.known_network();
         table.sends = Default::default();
         self.traffic.step_on_network(&mut self.chip, &table)
     }
 
-    /// Mean seconds of a byte over a line's groups, each at the unit with the fewest ports.
+    /// Mean seconds of a byte over groups, each at its unit with the fewest members.
     fn burden_of_line(&self, groups: std::ops::Range<usize>) -> f64 {
         let count = groups.len().max(1) as f64;
         self.lying[groups].iter().map(|place| 1.0 / (place.link.0 * f64::from(place.spread.least))).sum::<f64>() / count
@@ -256,13 +256,14 @@ impl<'a> MappingState<'a> {
         }
     }
 
-    /// The step time plus a small fraction of the time of groups that do not decide.
+    /// The step time in seconds, plus a small fraction of the mean time of groups, which includes groups that do not
+    /// decide.
     pub fn annealing_energy(&mut self) -> f64 {
         let mean: f64 = self.line_burdens().iter().zip(&self.weights).map(|(burden, weight)| burden * weight).sum();
         self.step_seconds() + MEAN_SHARE * mean
     }
 
-    /// Moves ranks to other devices. The devices must be a permutation of the ranks' own.
+    /// Moves ranks to other devices. The new devices must be a permutation of the ranks' own devices.
     pub fn assign_ranks(&mut self, changes: &[(usize, u32)]) {
         self.clock += 1;
         self.undo.clear();

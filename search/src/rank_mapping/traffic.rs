@@ -1,6 +1,6 @@
 //! Records a plan's requests to the network, and computes the step time from the answers.
 //!
-//! The same code plays the step as in [`step::step_time_of`]. There a fabric prices collectives; here a
+//! The same code simulates the step as in [`step::step_time_of`]. There a fabric prices collectives; here a
 //! [`NetworkTable`] does.
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub enum TrafficAxis {
     Tied,
 }
 
-/// Which ranks communicate.
+/// The ranks that take part in a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CommunicationGroup {
     /// The groups of a pattern.
@@ -50,11 +50,11 @@ pub(super) struct CollectiveRequest {
     pub among: CommunicationGroup,
 }
 
-/// Groups of ranks, with the requests that they carry out.
+/// Groups of ranks that communicate alike, with the requests that they carry out.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RankGroups {
     pub groups: Vec<Vec<u32>>,
-    /// True if all members send to each other. Then other links decide than in a ring.
+    /// True if all members send to each other. The slowest member then decides, instead of a ring's slowest link.
     pub exchange: bool,
     /// Indices into [`StepTraffic::asks`].
     pub asks: Vec<usize>,
@@ -66,11 +66,11 @@ pub(super) struct NetworkTable<'a> {
     asks: &'a [CollectiveRequest],
     fast_domain: u32,
     launch: Seconds,
-    /// By request.
+    /// The cost of each request.
     pub times: Vec<Communication>,
-    /// Sends between neighbouring stages, by the tier that they cross.
+    /// The cost of a send between neighbouring stages, by the tier that it crosses.
     pub sends: [Communication; MAX_TIERS],
-    /// The tier between neighbouring stages, by the lower one.
+    /// The tier between neighbouring stages, by the lower stage.
     pub tiers: Vec<usize>,
 }
 
@@ -102,7 +102,7 @@ impl StepNetwork for NetworkTable<'_> {
         self.answer_request(CollectiveKind::AllReduce, bytes, CommunicationGroup::Ends)
     }
 
-    /// As in [`step::Placed`].
+    /// As in [`step::PlacedNetwork`].
     fn tier_between(&self, _: &Layout, a: u32, b: u32) -> usize {
         if a.abs_diff(b) == 1 {
             return self.tiers[a.min(b) as usize];
@@ -111,7 +111,7 @@ impl StepNetwork for NetworkTable<'_> {
     }
 }
 
-/// Records the requests.
+/// A network that records the step's requests and answers each with zero cost.
 struct Recorder {
     fast_domain: u32,
     launch: Seconds,
@@ -156,7 +156,7 @@ impl StepNetwork for Recorder {
     }
 }
 
-/// A plan's step, as far as it depends on the network.
+/// A plan's step as far as it depends on the network: its work on the chip, and its recorded requests.
 #[derive(Debug, Clone)]
 pub struct StepTraffic<'a> {
     chip: ChipTimes,
@@ -174,10 +174,10 @@ pub struct StepTraffic<'a> {
 }
 
 impl<'a> StepTraffic<'a> {
-    /// Records the traffic of a plan, with ranks counted as in its layout.
+    /// Records the traffic of a plan. Ranks are counted as in its layout.
     ///
     /// # Errors
-    /// A plan that breaks a rule of its layout or cannot be lowered.
+    /// A plan that breaks a rule of its layout, cannot be lowered, or has no step time.
     pub fn of_plan(
         chip: &mut ChipTimes,
         model: &'a Model,
@@ -240,12 +240,12 @@ impl<'a> StepTraffic<'a> {
         self.lines.iter().flat_map(|line| line.groups.iter().cloned()).chain(pairs)
     }
 
-    /// The line between the first and the last stage, if they exchange.
+    /// The line between the first and the last stage. `None` if they do not communicate.
     pub(super) fn line_of_ends(&self) -> Option<usize> {
         self.lines.iter().position(|line| line.asks.iter().any(|ask| self.asks[*ask].among == CommunicationGroup::Ends))
     }
 
-    /// A network on which nothing takes any time.
+    /// A network on which collectives and sends take no time. The launch time stays that of the fabric.
     pub(super) fn silent_network(&self) -> NetworkTable<'_> {
         NetworkTable {
             asks: &self.asks,
@@ -257,12 +257,12 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// A copy of the cost model for [`Self::step_seconds_on`] and others, which cache kernels in it.
+    /// A copy of the cost model, for functions such as [`Self::step_seconds_on`] that cache kernels in it.
     pub(super) fn own_cost_model(&self) -> ChipTimes {
         self.chip.clone()
     }
 
-    /// The step, as [`step_time_of`] plays it.
+    /// The step, simulated as by [`step_time_of`].
     pub(super) fn step_on_network(
         &self,
         chip: &mut ChipTimes,
@@ -272,7 +272,8 @@ impl<'a> StepTraffic<'a> {
         step_time_of(chip, self.model, table, &self.plan, &profile)
     }
 
-    /// Seconds of the step. Under zero-bubble schedules, which take long to play, a lower bound.
+    /// Seconds of the step; infinite if it cannot be simulated. Under zero-bubble schedules, which take long to
+    /// simulate, a lower bound.
     pub(super) fn step_seconds_on(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> f64 {
         match self.closed_form_step(chip, table) {
             Some(PassesTime::Exact(time)) => time.0,
@@ -281,8 +282,8 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// Lower bound in seconds on the step, whichever boundaries cross each tier. The schedules' closed forms depend
-    /// only on their number.
+    /// Lower bound in seconds on the step for the same number of boundaries on each tier, whichever boundaries they
+    /// are. The schedules' closed forms depend only on this number.
     pub(super) fn lower_bound_by_crossings(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> f64 {
         match self.closed_form_step(chip, table) {
             Some(PassesTime::Exact(time) | PassesTime::AtLeast(time)) => time.0,
@@ -294,7 +295,7 @@ impl<'a> StepTraffic<'a> {
         }
     }
 
-    /// The step in closed form; `None` if the schedule has no closed form.
+    /// The step in closed form; `None` if the schedule has no closed form or the step cannot be priced.
     fn closed_form_step(&self, chip: &mut ChipTimes, table: &NetworkTable<'_>) -> Option<PassesTime> {
         let profile = self.work.price_on_network(chip, table).ok()?;
         let step = PlanOnNetwork { fabric: table, plan: &self.plan, profile: &profile };
@@ -313,7 +314,7 @@ impl<'a> StepTraffic<'a> {
         ))
     }
 
-    /// The axes in the order in which ranks count, fastest first, with their degrees.
+    /// The axes in the order in which ranks are counted, fastest-changing first, with their degrees.
     fn rank_order(&self) -> [(TrafficAxis, u32); 4] {
         let Layout { tensor, context, data, pipeline, order, .. } = self.plan.layout;
         let [data, pipeline] = [(TrafficAxis::Data, data), (TrafficAxis::Pipeline, pipeline)];
@@ -324,7 +325,7 @@ impl<'a> StepTraffic<'a> {
         [(TrafficAxis::Tensor, tensor), (TrafficAxis::Context, context), third, last]
     }
 
-    /// All orders of the axes with several ranks, with the device of each rank.
+    /// All orders of the axes that have several ranks, each with the device of every rank.
     pub(super) fn axis_orders(&self) -> Vec<(Vec<TrafficAxis>, Vec<u32>)> {
         let axes = self.rank_order();
         let wide: Vec<usize> = (0..4).filter(|axis| axes[*axis].1 > 1).collect();

@@ -1,5 +1,4 @@
-//! Runs one shard of a search among others. Each shard sends its best evaluated candidates to the others, so that all
-//! prune by them.
+//! Runs one shard of a search among others. Each shard sends its front to the others, so that all prune by it.
 //!
 //! Results received from other shards prune like local ones and join the front. A shard ignores received results for
 //! its own candidates: it evaluates them, or prunes them by others. So every point on the merged front has been
@@ -11,8 +10,8 @@ use std::collections::BTreeMap;
 
 /// Exchange of results between shards of a search.
 pub trait ShardExchange {
-    /// Sends the points of the own front that were evaluated here, and returns results of other shards, at any time and
-    /// in any order. Costs and values are exact.
+    /// Sends the front points that this shard evaluated, and returns results of other shards. These may come at any
+    /// time and in any order. Costs and values are exact.
     fn exchange_results(&mut self, own: &[FrontPoint]) -> Vec<FrontPoint>;
     /// Sends results for the last time, before the shard ends.
     fn send_last(&mut self, own: &[FrontPoint]) {
@@ -59,14 +58,14 @@ impl<'a, P: SearchProblem> OtherShards<'a, P> {
         self.own.iter().any(|set| problem.set_contains(set, candidate))
     }
 
-    /// Received candidates of other shards, by number.
+    /// The received candidates of other shards, in the order of their numbers.
     pub fn received_points(self) -> Vec<FrontPoint> {
         self.heard.into_values().collect()
     }
 }
 
 impl<P: SearchProblem> RunnerState<'_, P> {
-    /// Sends own results and takes those of others.
+    /// Sends this shard's results and inserts those of others into the front.
     pub(super) fn exchange_with_others(&mut self, among: &mut OtherShards<'_, P>) {
         if !among.others.is_among_others() {
             return;
@@ -96,8 +95,8 @@ impl<P: SearchProblem> RunnerState<'_, P> {
         }
     }
 
-    /// The candidate to visit first. If it belongs to another shard, it is evaluated here only to prune by it. Once
-    /// other shards have sent results, no goal is needed.
+    /// The candidate to visit first, if any. A candidate of another shard is evaluated here only to prune by it. `None`
+    /// once other shards have sent results.
     pub(super) fn goal_candidate(&mut self, among: &mut OtherShards<'_, P>) -> Result<Option<usize>, String> {
         if !among.heard.is_empty() {
             return Ok(None);

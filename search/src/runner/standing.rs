@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 /// The progress of a search, for a display.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunnerProgress {
-    /// Candidates decided so far, by evaluation or by bound.
+    /// Candidates decided so far: evaluated, pruned or excluded.
     pub decided: u64,
-    /// Candidates evaluated exactly, among those decided.
+    /// Evaluated candidates among them, including infeasible ones and those pruned during the evaluation.
     pub evaluated: usize,
     /// All candidates.
     pub total: u64,
@@ -18,25 +18,25 @@ pub struct RunnerProgress {
     pub bound: f64,
 }
 
-/// How many candidates were decided in which way.
+/// Counts of candidates by the way in which they were decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DecisionCounts {
     /// Candidates pruned as whole sets, by [`BoundSource`].
     pub in_sets: [u64; 3],
     /// Candidates pruned one by one, by [`BoundSource`].
     pub alone: [u64; 3],
-    /// Candidates outside limits, or no candidates.
+    /// Candidates that exceed a limit or are no chips.
     pub excluded: u64,
     /// Evaluated candidates, including infeasible ones and those pruned by [`BoundSource::Plans`].
     pub evaluated: u64,
-    /// Infeasible ones among the evaluated.
+    /// Infeasible candidates among the evaluated ones.
     pub infeasible: u64,
-    /// Refined sets.
+    /// Refinements. Each tightens a set's bound or splits the set.
     pub looks: u64,
 }
 
 impl DecisionCounts {
-    /// Candidates whose exact value was found: neither pruned on the way nor infeasible.
+    /// Number of evaluated candidates with an exact value: neither infeasible nor pruned during the evaluation.
     #[must_use]
     pub fn valued_candidates(&self) -> u64 {
         self.evaluated.saturating_sub(self.alone[BoundSource::Plans as usize] + self.infeasible)

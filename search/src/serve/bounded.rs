@@ -1,11 +1,12 @@
-//! Values of candidates that are bounded from above and priced only where the bound does not decide.
+//! Finds the candidate with the largest value. Values are bounded from above, and only candidates that the bounds do
+//! not decide are priced.
 
 use rayon::prelude::*;
 
-/// Candidates priced together before bounds are looked at again: enough to keep some cores busy.
+/// Candidates priced together before bounds are compared again: enough to keep some cores busy.
 const TOGETHER: usize = 8;
 
-/// The price of a candidate.
+/// The result of pricing a candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PricedValue {
     /// Its value.
@@ -14,18 +15,18 @@ pub enum PricedValue {
     AtMost(f64),
 }
 
-/// Prices a candidate. Only a value above the threshold matters.
+/// Prices a candidate, given its index and a threshold. Only a value above the threshold matters.
 pub type PriceValue<'a> = dyn Fn(usize, f64) -> PricedValue + Sync + 'a;
 
-/// Two values of a candidate as one.
+/// Functions that join two values of a candidate into one.
 pub struct JoinedValues<'a> {
-    /// The joint value, which rises in both.
+    /// The joint value of a first and a second value. It grows with both.
     pub join: &'a (dyn Fn(f64, f64) -> f64 + Sync),
-    /// The second value above which a candidate with this first value has more than a joint value: `(joint, first)`.
+    /// For a joint value and a first value: the second value above which the candidate exceeds that joint value.
     pub needed: &'a (dyn Fn(f64, f64) -> f64 + Sync),
 }
 
-/// Upper bounds on the values of candidates, some of them exact. The largest value is wanted.
+/// Upper bounds on the values of candidates, some of them exact. The search is for the largest value.
 #[derive(Debug, Clone, Default)]
 pub struct BoundedValues {
     upper: Vec<f64>,
@@ -39,25 +40,25 @@ impl BoundedValues {
         Self { exact: vec![false; upper.len()], upper }
     }
 
-    /// Returns the value of a candidate, or an upper bound on it.
+    /// Returns the value of a candidate, or an upper bound on it; 0 for an unknown candidate.
     #[must_use]
     pub fn at_most(&self, candidate: usize) -> f64 {
         self.upper.get(candidate).copied().unwrap_or(0.0)
     }
 
-    /// Returns the value of a candidate that was priced exactly.
+    /// Returns the value of a candidate, if it was priced exactly.
     #[must_use]
     pub fn exact(&self, candidate: usize) -> Option<f64> {
         self.exact.get(candidate).filter(|exact| **exact).map(|_| self.at_most(candidate))
     }
 
-    /// Returns the candidates that were priced exactly with their values, the largest first.
+    /// Returns the exactly priced candidates with their values, largest first.
     #[must_use]
     pub fn exact_by_falling(&self) -> Vec<(usize, f64)> {
         by_falling(&self.upper).into_iter().filter_map(|at| Some((at, self.exact(at)?))).collect()
     }
 
-    /// Returns how many candidates were priced exactly.
+    /// Returns the number of exactly priced candidates.
     #[must_use]
     pub fn priced(&self) -> usize {
         self.exact.iter().filter(|exact| **exact).count()
@@ -69,14 +70,14 @@ impl BoundedValues {
         self.upper.iter().zip(&self.exact).filter(|(_, exact)| !**exact).map(|(upper, _)| *upper).fold(0.0, f64::max)
     }
 
-    /// Returns the candidate with the largest exact value above zero, the first of equal ones.
+    /// Returns the candidate with the largest exact value above zero; on ties, the first.
     #[must_use]
     pub fn largest(&self) -> Option<usize> {
         let priced = (0..self.upper.len()).filter(|at| self.exact(*at).is_some_and(|value| value > 0.0));
         priced.max_by(|a, b| self.at_most(*a).total_cmp(&self.at_most(*b)).then(b.cmp(a)))
     }
 
-    /// Prices candidates in the order of their bounds until no bound is above the largest value. Returns
+    /// Prices candidates in the order of their bounds, until no remaining bound is above the largest value. Returns
     /// [`Self::largest`].
     pub fn settle_largest(&mut self, price: &PriceValue<'_>) -> Option<usize> {
         let mut best = self.largest().map_or(0.0, |at| self.at_most(at));
@@ -96,7 +97,7 @@ impl BoundedValues {
         self.price_above(&all, price, &|_| threshold);
     }
 
-    /// Prices those of some candidates whose bound is above their threshold.
+    /// Prices those of the candidates `some` whose bound is above their threshold.
     fn price_above(&mut self, some: &[usize], price: &PriceValue<'_>, threshold: &(dyn Fn(usize) -> f64 + Sync)) {
         let due: Vec<usize> =
             some.iter().copied().filter(|at| self.exact(*at).is_none() && self.at_most(*at) > threshold(*at)).collect();
@@ -112,8 +113,8 @@ impl BoundedValues {
         }
     }
 
-    /// Prices candidates by both values until no bound on the joint value is above the largest one. Returns the
-    /// candidate with the largest joint value above zero, the first of equal ones.
+    /// Prices both values of candidates, until no remaining bound on the joint value is above the largest one. Returns
+    /// the candidate with the largest joint value above zero; on ties, the first.
     pub fn settle_joint(
         &mut self,
         second: &mut Self,
@@ -148,7 +149,7 @@ impl BoundedValues {
     }
 }
 
-/// Returns the places of values, the largest first; of equal ones the first.
+/// Returns the indices of values, largest value first; on ties, the first index first.
 fn by_falling(values: &[f64]) -> Vec<usize> {
     let value = |at: usize| values.get(at).copied().unwrap_or(0.0);
     let mut order: Vec<usize> = (0..values.len()).collect();

@@ -1,12 +1,13 @@
-//! The chips of a space that serve best: the best one, the best two for pools apart, and the best one that also trains.
+//! Finds the chips of a space that serve best: the best chip, the best two for separate pools, and the best chip that
+//! also trains.
 //!
 //! Every chip of the space is built and bounded. Chips are priced in the order of their bounds, until no bound is above
-//! the best value found (`bounded`). So the answers are those of a search through all chips and pairs, without a gap.
+//! the best value found (`bounded`). So the answers equal those of an exhaustive search through all chips and pairs.
 //!
-//! **Two chips.** The rate of a pool depends on its own chip alone ([`serving::apart`]). On so many devices that a
-//! cluster divides as it should, a pair serves a b / (a + b) requests per device, with rates a and b of its pools. The
-//! rate rises in both, so each chip is chosen alone. On a finite cluster replicas are whole and the choice is joint:
-//! pairs are tried in the order of the same formula, which bounds them.
+//! **Two chips.** The rate of a pool depends on its own chip alone ([`serving::apart`]). On a cluster so large that any
+//! division is possible, a pair serves a b / (a + b) requests per device, with rates a and b of its pools. This grows
+//! with both rates, so each chip is chosen alone. On a finite cluster replicas are whole, so the choice is joint. Pairs
+//! are then tried in the order of the same formula, which bounds them.
 
 mod bounded;
 mod objective;
@@ -25,13 +26,13 @@ use serving::best::{self, DeviceBounds, ServingAnswer, ServingHardware, ServingQ
 use sim::network::Fabric;
 use thiserror::Error;
 
-/// Most combinations of a space: every one is built.
+/// Limit on the combinations of a space, because every one is built.
 pub const MOST_COMBINATIONS: u64 = 200_000;
 
-/// Why a space is not searched.
+/// Why a space cannot be searched.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ServedSpaceError {
-    /// More combinations than are built.
+    /// The space has more combinations than the limit.
     #[error(
         "its space has {0} combinations; serve builds every one, at most {MOST_COMBINATIONS}: give a study with \
         fewer values"
@@ -42,7 +43,7 @@ pub enum ServedSpaceError {
     Space(String),
 }
 
-/// A space of chips, and what they serve.
+/// A space of chips, and the requests that they serve.
 #[derive(Debug, Clone, Copy)]
 pub struct ServedSpace<'a> {
     /// The chips.
@@ -62,16 +63,16 @@ pub struct ServedSpace<'a> {
 pub struct ServedChip {
     /// The number of its combination.
     pub number: u64,
-    /// The chip with its figures.
+    /// The chip, with its figures and fabric.
     pub built: Box<CombinationChip>,
-    /// Bounds on one device.
+    /// Upper bounds on what one device serves.
     pub bounds: DeviceBounds,
 }
 
 /// The best chip for prompts and decoding on the same devices.
 #[derive(Debug, Clone)]
 pub struct BestServedChip {
-    /// Its place among the chips.
+    /// Its index in the list of chips.
     pub chip: usize,
     /// Its deployments, the one with the highest value first.
     pub answer: ServingAnswer,
@@ -105,7 +106,7 @@ impl<'a> ServedSpace<'a> {
         Ok(chips.into_iter().flatten().collect())
     }
 
-    /// Returns a chip with its fabric and the engine.
+    /// Returns a chip with its fabric and the engine; `None` if no chip within the limits is on that fabric.
     #[must_use]
     pub fn hardware<'c>(&self, chip: &'c ServedChip) -> Option<ServingHardware<'c>>
     where
@@ -115,7 +116,7 @@ impl<'a> ServedSpace<'a> {
         Some(ServingHardware { chip: &chip.built.chip, fabric, engine: self.engine })
     }
 
-    /// Returns the deployments on a chip, the one with the highest value first, and that value; zero if none serves.
+    /// Returns the deployments on a chip, highest value first, and the highest value; zero if none serves.
     #[must_use]
     pub fn price_chip(&self, chip: &ServedChip) -> (f64, ServingAnswer) {
         let Some(hardware) = self.hardware(chip) else { return (0.0, ServingAnswer::default()) };
@@ -135,7 +136,7 @@ impl<'a> ServedSpace<'a> {
         BoundedValues::from_bounds(chips.iter().map(bound).collect())
     }
 
-    /// Returns the chip with the highest value, prompts and decoding on the same devices; `None` if none serves.
+    /// Returns the chip with the highest value if prompts and decoding run on the same devices; `None` if none serves.
     #[must_use]
     pub fn best_chip(&self, chips: &[ServedChip]) -> Option<BestServedChip> {
         let mut values = self.bound_chips(chips);
@@ -149,7 +150,7 @@ impl<'a> ServedSpace<'a> {
         PricedValue::Exact(chips.get(at).map_or(0.0, |chip| self.price_chip(chip).0))
     }
 
-    /// Returns the values of a chip's dimensions that have several, by key.
+    /// Returns the dimensions with several values, each with the chip's value.
     #[must_use]
     pub fn values_of_chip(&self, chip: &ServedChip) -> Vec<(String, String)> {
         let listed: Vec<ListedDimension> = self.space.listed_dimensions();

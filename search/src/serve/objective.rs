@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 use serving::best::{Deployment, DeviceBounds, ReplicaPool};
 use sim::hardware::Accelerator;
 
-/// The objective of a deployment: one of [`Objective`] but the time of a step.
+/// The objective of a deployment: any [`Objective`] except the time of a step.
 ///
-/// Each is output tokens per second of the whole deployment, or these over the sum of a figure of its devices in use,
-/// or output tokens per joule. Larger is better. Every plan runs at its highest rate within the service level.
+/// A value is the output tokens per second of the whole deployment, or this rate over the sum of a figure of the
+/// devices in use, or output tokens per joule. Larger is better. Every plan runs at its highest rate within the service
+/// level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(into = "Objective", try_from = "Objective")]
 pub struct ServedObjective(Objective);
@@ -37,8 +38,8 @@ impl TryFrom<Objective> for ServedObjective {
     }
 }
 
-/// Returns the figures of a built chip. Its power under the heaviest load is at most its published limit; `None` for a
-/// chip without an area model.
+/// Returns the figures of a built chip, with its peak power capped at its published limit. `None` for a chip without an
+/// area model.
 #[must_use]
 pub fn figures_of_built_chip(chip: &Accelerator) -> Option<ChipFigures> {
     let figures = ChipFigures::of_chip(chip).ok()?;
@@ -53,17 +54,17 @@ impl ServedObjective {
         Objective::NAMES.into_iter().filter_map(|(_, objective)| Self::try_from(objective).ok()).collect()
     }
 
-    /// Returns the names of all.
+    /// Returns the names of all objectives.
     #[must_use]
     pub fn names() -> Vec<&'static str> {
         let served = Objective::NAMES.into_iter().filter(|(_, objective)| Self::try_from(*objective).is_ok());
         served.map(|(name, _)| name).collect()
     }
 
-    /// Returns the objective of this name.
+    /// Returns the objective with this name.
     ///
     /// # Errors
-    /// An unknown name, or that of an objective of training alone.
+    /// An unknown name, or the name of an objective for training only.
     pub fn from_name(name: &str) -> Result<Self, String> {
         let found = Objective::NAMES.into_iter().find(|(known, _)| *known == name);
         let unknown =
@@ -71,7 +72,7 @@ impl ServedObjective {
         Self::try_from(found.ok_or_else(unknown)?.1)
     }
 
-    /// True for output tokens per second of the whole deployment.
+    /// True if the objective is output tokens per second of the whole deployment.
     #[must_use]
     pub fn is_throughput(self) -> bool {
         self.0 == Objective::Throughput
@@ -87,12 +88,13 @@ impl ServedObjective {
         }
     }
 
-    /// Returns the value of a deployment; `figures` are those of the chip of a pool. `None` if a chip lacks the figure.
+    /// Returns the value of a deployment. `figures` gives the figures of a pool's chip. `None` if a chip lacks the
+    /// figure.
     #[must_use]
     pub fn value(self, deployment: &Deployment, figures: impl Fn(&ReplicaPool) -> Option<ChipFigures>) -> Option<f64> {
         match self.0 {
             Objective::Throughput | Objective::StepTime => Some(deployment.tokens_per_second),
-            // Zero is what a chip without energies gives.
+            // A chip without energies gives zero.
             Objective::EnergyPerToken => Some(deployment.tokens_per_joule).filter(|value| *value > 0.0),
             per => {
                 let of_pool = |pool: &ReplicaPool| {
@@ -106,7 +108,8 @@ impl ServedObjective {
     }
 
     /// Returns an upper bound on the value of any deployment on up to `devices` devices of a chip, with prompts and
-    /// decoding on the same ones. Zero for a chip that lacks the figure.
+    /// decoding on the same devices. `output` is the mean number of output tokens of a request. Zero for a chip that
+    /// lacks the figure.
     #[must_use]
     pub fn upper_bound(self, bounds: &DeviceBounds, output: f64, devices: u32, figures: &ChipFigures) -> f64 {
         let per_device = bounds.requests() * output;

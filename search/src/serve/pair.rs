@@ -1,4 +1,4 @@
-//! Two chips, one for each of two pools.
+//! Finds the best two chips for separate pools of prompts and decoding.
 
 use super::bounded::{BoundedValues, JoinedValues, PricedValue};
 use super::{ServedChip, ServedSpace};
@@ -8,43 +8,43 @@ use serving::apart::{
 use serving::best::{DeviceBounds, ServingAnswer, ServingHardware, ServingQuestion};
 use std::sync::OnceLock;
 
-/// The best chips of a space for pools apart.
+/// The best chips of a space for separate pools.
 #[derive(Debug, Clone)]
 pub struct BestPair {
-    /// Place of the chip for prompts, on many devices.
+    /// Index of the chip for prompts, on many devices.
     pub prompts: usize,
-    /// Place of the chip for decoding, on many devices.
+    /// Index of the chip for decoding, on many devices.
     pub decoding: usize,
-    /// Output tokens per second and device of both, on so many devices that they divide as they should. No pair and no
-    /// cluster serves more per device.
+    /// Output tokens per second per device of this pair, on a cluster so large that any division is possible. No pair
+    /// serves more per device on any cluster.
     pub many_devices: f64,
-    /// The same with the best single kind in both pools.
+    /// The same rate with the best single chip in both pools.
     pub one_kind: f64,
-    /// The best pair on the question's devices.
+    /// The best pair on the question's devices; `None` if none serves there.
     pub cluster: Option<ClusterPair>,
-    /// Chips priced in a pool for prompts, and in one for decoding.
+    /// Number of chips priced for prompts, and for decoding.
     pub priced: [usize; 2],
 }
 
 /// The best pair of chips on a finite cluster. No other pair or division of its devices serves more.
 #[derive(Debug, Clone)]
 pub struct ClusterPair {
-    /// Place of the chip for prompts.
+    /// Index of the chip for prompts.
     pub prompts: usize,
-    /// Place of the chip for decoding.
+    /// Index of the chip for decoding.
     pub decoding: usize,
     /// Output tokens per second of the cluster.
     pub tokens_per_second: f64,
-    /// Pairs whose divisions were tried. The others cannot serve more by their rates on many devices.
+    /// Number of pairs whose divisions were tried. The others cannot serve more, by their rates on many devices.
     pub tried: usize,
     /// Its deployments.
     pub answer: ServingAnswer,
 }
 
-/// Computes what a pool of one kind serves.
+/// Computes the rates of a pool by the size of its replicas.
 type PoolRatesOf = fn(&ServingQuestion<'_>, ServingHardware<'_>) -> Vec<SizedRate>;
 
-/// One of the two pools: its rates on chips by size of a replica, computed once each.
+/// The rates of one of the two pools, by chip and size of a replica. Each is computed once.
 struct PoolTable<'s> {
     space: &'s ServedSpace<'s>,
     chips: &'s [ServedChip],
@@ -70,7 +70,7 @@ impl<'s> PoolTable<'s> {
     }
 }
 
-/// Both pools, and requests per second and device of each by chip.
+/// Both pools, with the requests per second per device of each chip in each.
 struct TwoPools<'s> {
     prompts: PoolTable<'s>,
     decoding: PoolTable<'s>,
@@ -91,14 +91,14 @@ impl<'s> TwoPools<'s> {
         }
     }
 
-    /// Returns the best chip for each pool.
+    /// Returns the best chip for prompts and the best for decoding; `None` if a pool has none.
     fn settle_each(&mut self) -> Option<(usize, usize)> {
         let prompts = self.by_prompts.settle_largest(&|at, _| self.prompts.price(at))?;
         let decoding = self.by_decoding.settle_largest(&|at, _| self.decoding.price(at))?;
         Some((prompts, decoding))
     }
 
-    /// Returns the requests per second and device of the best chip in both pools.
+    /// Returns the requests per second per device of the best single chip in both pools; 0 if there is none.
     fn settle_one_kind(&mut self) -> f64 {
         let joined = JoinedValues { join: &rate_of_many_devices, needed: &|_, _| 0.0 };
         let prices = (&|at: usize, _: f64| self.prompts.price(at), &|at: usize, _: f64| self.decoding.price(at));
@@ -106,15 +106,15 @@ impl<'s> TwoPools<'s> {
         best.map_or(0.0, |at| rate_of_many_devices(self.by_prompts.at_most(at), self.by_decoding.at_most(at)))
     }
 
-    /// Returns the best pair on a finite cluster, its requests per second, and the pairs that were tried. It starts at
-    /// the best pair on many devices, whose rates bound all others.
+    /// Returns the best pair on a finite cluster, its requests per second, and the number of pairs tried. The search
+    /// starts at `start`, the best pair on many devices, whose rates bound all others.
     fn settle_cluster(&mut self, devices: u32, start: (usize, usize)) -> Option<(usize, usize, f64, usize)> {
         let rate_of = |pools: &Self, (a, b): (usize, usize)| {
             best_rate_of_pools(devices, pools.prompts.rates_of(a), pools.decoding.rates_of(b))
         };
         let count = f64::from(devices);
         let (mut best, mut rate, mut tried) = (start, rate_of(self, start), 1);
-        // Chips that could serve more beside the best chip of the other pool.
+        // Prices the chips that could serve more beside the best chip of the other pool.
         let (most_prompts, most_decoding) = (self.by_prompts.at_most(start.0), self.by_decoding.at_most(start.1));
         let needed = |other: f64| {
             let rest = count / rate - 1.0 / other;
@@ -140,7 +140,7 @@ impl<'s> TwoPools<'s> {
 }
 
 impl ServedSpace<'_> {
-    /// Returns the chips that serve most in pools apart; `None` if a pool has none. They are ranked by output tokens
+    /// Returns the chips that serve most in separate pools; `None` if a pool has none. They are ranked by output tokens
     /// per second, whatever the objective.
     #[must_use]
     pub fn best_pair(&self, chips: &[ServedChip]) -> Option<BestPair> {

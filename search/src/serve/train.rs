@@ -1,4 +1,4 @@
-//! One chip for training and serving.
+//! Finds the best chip for both training and serving.
 
 use super::bounded::{BoundedValues, JoinedValues, PricedValue};
 use super::{ServedChip, ServedSpace};
@@ -13,41 +13,42 @@ use serving::best::ServingAnswer;
 pub struct TrainedSpace<'a> {
     /// The job and its plans, prepared for every fabric of [`crate::space::Space::fabric_settings`], in that order.
     pub prepared: &'a [PreparedJob<'a>],
-    /// Tokens of a step per chip.
+    /// Tokens of a training step per chip.
     pub tokens_per_chip: f64,
 }
 
-/// The best chip for both, beside the best one for each.
+/// The best chip for both, and the best chip for each alone.
 #[derive(Debug, Clone)]
 pub struct ChipForBoth {
-    /// Place of the chip with the highest weighted geometric mean of both rates.
+    /// Index of the chip with the highest weighted geometric mean of both rates.
     pub chip: usize,
-    /// Its deployments, best first.
+    /// Its deployments, highest value first.
     pub answer: ServingAnswer,
-    /// Place of the best chip for training alone.
+    /// Index of the best chip for training alone.
     pub trainer: usize,
-    /// Place of the best chip for serving alone.
+    /// Index of the best chip for serving alone.
     pub server: usize,
-    /// Training tokens per second and chip: of the chip for both, the trainer and the server.
+    /// Training tokens per second per chip: of the chip for both, of the trainer and of the server.
     pub training: [f64; 3],
-    /// Output tokens per second of a deployment: of the chip for both, the trainer and the server.
+    /// Values of the best deployment under the serving objective: of the chip for both, of the trainer and of the
+    /// server.
     pub serving: [f64; 3],
-    /// Chips whose fastest training plan was found, and chips whose deployments were priced.
+    /// Number of chips whose fastest training plan was found, and of chips whose deployments were priced.
     pub priced: [usize; 2],
     /// The highest bound on the mean of a chip without both exact rates, as a fraction of the best mean: at most 1.
     pub open_bound: f64,
 }
 
 impl TrainedSpace<'_> {
-    /// Returns an upper bound on the training tokens per second of a chip: its kernels' peaks.
+    /// Returns an upper bound on the training tokens per second per chip, from its kernels' peaks.
     fn bound_rate(&self, chip: &ServedChip) -> f64 {
         let Some(prepared) = chip.built.fabric.and_then(|fabric| self.prepared.get(fabric)) else { return 0.0 };
         let kernels = ChipKernels::new(prepared, &chip.built.chip);
         kernels.map_or(0.0, |mut kernels| self.tokens_per_chip / prepared.coarse_bound(&mut kernels).0)
     }
 
-    /// Returns the training tokens per second of a chip under its fastest plan, or a bound at or below `threshold`;
-    /// zero without a plan.
+    /// Returns the training tokens per second per chip under the fastest plan; zero without a plan. May return an upper
+    /// bound at or below `threshold` instead.
     fn price_rate(&self, chip: &ServedChip, threshold: f64) -> PricedValue {
         let Some(prepared) = chip.built.fabric.and_then(|fabric| self.prepared.get(fabric)) else {
             return PricedValue::Exact(0.0);
@@ -63,7 +64,7 @@ impl TrainedSpace<'_> {
 
 impl ServedSpace<'_> {
     /// Returns the chip with the highest weighted geometric mean of training and serving, with `weight` between 0 and 1
-    /// for training; `None` if no chip does both. Serving is output tokens per second, whatever the objective.
+    /// for training; `None` if no chip does both. Serving counts as the value under the space's serving objective.
     #[must_use]
     pub fn best_for_both(&self, chips: &[ServedChip], trained: &TrainedSpace<'_>, weight: f64) -> Option<ChipForBoth> {
         let serve = |at: usize, _: f64| self.exact_value(chips, at);

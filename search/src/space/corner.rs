@@ -1,7 +1,9 @@
-//! Bounds a box of chips by two corner chips: one has the best of every figure, one takes the least.
+//! Bounds a box of chips by two corner chips. The fast corner has the best of every figure. The small corner has the
+//! least area, energy and power.
 //!
-//! Both chips are built by the reader of chip files, from the ends of every field's range in the box. So a bound of the
-//! fast chip holds for every chip of the box, if bounds are monotonic in the fields that vary ([`growth_of_bounds`]).
+//! The reader of chip files builds both corners from the ends of every field's range in the box. If bounds are
+//! monotonic in the fields that vary ([`growth_of_bounds`]), a bound of the fast corner holds for every chip of the
+//! box.
 
 use super::extent::ValueExtent;
 use super::grid::{DimensionOwner, Grid};
@@ -17,27 +19,28 @@ use sim::hardware::{
 };
 use sim::units::{BytesPerSecond, Hertz, SquareMillimeters, Watts};
 
-/// Allowance for sums and powers of doubles in another order than a chip's own.
+/// Relative allowance for rounding, because sums and powers are computed in another order than for a single chip.
 const ROUNDING: f64 = 1e-9;
-/// More than the allowance of the rule of the reticle.
+/// Relative allowance for the reticle rule; larger than the rule's own.
 const RETICLE_ROUNDING: f64 = 1e-5;
-/// How near to the power limit a bound on cells times clock is, as a fraction of it.
+/// Relative tolerance of the bisection for the bound on cells times clock.
 const CELL_RATE_STEP: f64 = 1.0 / 1024.0;
 
 /// Bounds on all chips of a box.
 #[derive(Debug, Clone)]
 pub struct Corners {
-    /// At least as fast as any chip of the box, with at least as much memory and at least as much of everything.
+    /// The fast corner: at least as fast as any chip of the box, with at least as much memory and at least as many of
+    /// all resources.
     pub fast: Accelerator,
-    /// Takes at most the energy per operation and the static power of any chip of the box.
+    /// The small corner: its energy per operation and its static power are at most those of any chip of the box.
     pub small: Accelerator,
-    /// Lower bounds on the figures. No price if no chip of the box has one.
+    /// Lower bounds on the figures. The price is `None` if no chip of the box has one.
     pub least: ChipFigures,
-    /// Indices of the fabrics that join them, see [`Space::fabric_settings`](super::Space::fabric_settings).
+    /// Indices of the fabrics of the box's chips in [`Space::fabric_settings`](super::Space::fabric_settings).
     pub fabrics: Vec<usize>,
-    /// True if kernels of [`Self::fast`], limited by its arrays and buffers, bound those of the box.
+    /// True if kernel times of [`Self::fast`], limited by its arrays and buffers, bound those of the box's chips.
     pub buffered: bool,
-    /// True if mapped kernels of [`Self::fast`] bound those of the box.
+    /// True if mapped kernel times of [`Self::fast`] bound those of the box's chips.
     pub mapped: bool,
 }
 
@@ -46,7 +49,7 @@ pub struct Corners {
 pub enum Enclosed {
     /// Bounded.
     Within(Box<Corners>),
-    /// Without a bound; it must be split.
+    /// Without a bound. The box must be split.
     Open,
     /// All its chips exceed a limit.
     Outside(OutsideReason),
@@ -61,7 +64,8 @@ struct Files {
 }
 
 impl Files {
-    /// Sets a field to the ends of its range. Returns whether a bound is known to follow the field.
+    /// Sets a field to the ends of its range. Returns true if both files have the field and bounds are known to be
+    /// monotonic in it.
     fn set_extent(&mut self, key: &str, extent: &ValueExtent) -> bool {
         let mut both = |fast: &FieldValue, small: &FieldValue| {
             self.fast.set_field(key, fast).is_ok() && self.small.set_field(key, small).is_ok()
@@ -72,7 +76,7 @@ impl Files {
             ValueExtent::Between(NumberInterval { low, high }) => (*low, *high),
         };
         let BoundGrowth { more, buffered, mapped, whole } = growth_of_bounds(key);
-        // Ends of expressions may lie between whole numbers; the chips' own values are whole.
+        // The ends of an expression's range may lie between whole numbers, but a chip's own value is whole.
         let (low, high) = if whole { (low.ceil(), high.floor()) } else { (low, high) };
         let known = low <= high
             && match more {
@@ -89,7 +93,7 @@ impl Files {
         Some((self.fast.build_accelerator().ok()?, self.small.build_accelerator().ok()?))
     }
 
-    /// The small chip, designed for the clock of the fast one.
+    /// The small corner, designed for the clock of the fast one. `None` if its file is no chip.
     fn small_chip_at_fast_clock(&self, fast: Hertz) -> Option<Accelerator> {
         let mut document = self.small.clone();
         document.set_field("clock_mhz", &FieldValue::Number(fast.0 / 1e6)).ok()?;
@@ -97,7 +101,8 @@ impl Files {
     }
 }
 
-/// The most cells of a chip whose dies are within `area`: those of `fast`, or what the least of everything else leaves.
+/// Upper bound on the multiply-accumulate cells of a chip whose dies are within `area` (mm²). It is the number of
+/// `fast`, or what fits if everything else takes the least area.
 fn most_cells(fast: &Accelerator, small: &Accelerator, die: NumberInterval, area: f64) -> f64 {
     let all = fast.tensor.unit_count() as f64;
     let (AreaModel::UnitAreas(_), true) = (&small.area_model, area < die.high) else { return all };
@@ -111,8 +116,8 @@ fn most_cells(fast: &Accelerator, small: &Accelerator, die: NumberInterval, area
     if left > 0.0 { left.min(all) } else { all }
 }
 
-/// The most cells times clock of a chip that is within a power limit, with at most `cells` cells and a clock of at
-/// least `lowest`. `power` is the least power at a clock and at cells times clock.
+/// Upper bound on cells times clock of a chip within a power limit, with at most `cells` cells and a clock of at least
+/// `lowest`. `power` gives the least power at a clock and at a rate of cells times clock.
 fn most_cell_rate(
     (cells, fastest, lowest): (f64, Hertz, Hertz),
     limit: Watts,
@@ -130,12 +135,12 @@ fn most_cell_rate(
     Hertz(high)
 }
 
-/// Lowers the corners of a box as the power limit lowers its chips. `fast` gets a clock that no chip exceeds, `small`
-/// the energy per operation at the lowest voltage. `fast` also gets a limit on cells times clock: many cells run at a
-/// low clock, and no chip has more than `cells`.
+/// Lowers the clocks of a box's corners as the power limit lowers those of its chips. `fast` gets a clock that no chip
+/// exceeds. `small` gets the energy per operation at the lowest voltage. `fast` also gets a limit on cells times clock,
+/// because a chip with many cells must run at a low clock. No chip has more than `cells`.
 ///
-/// The limits of the box's chips lie between two. Returns a lower bound on the power of a chip whose clock is lowered.
-/// `None`: no chip is within its limit.
+/// The power limits of the box's chips lie between `least` and `most`. Returns a lower bound on the power of a chip
+/// with a lowered clock. `None` if no chip is within its limit.
 fn lower_corner_clocks(
     files: &Files,
     (fast, small): (&mut Accelerator, &mut Accelerator),
@@ -144,14 +149,14 @@ fn lower_corner_clocks(
 ) -> Option<Watts> {
     let least =
         |small: &Accelerator, fast: &Accelerator| Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING));
-    // No chip runs below the lowest clock of the slowest, or at a lower voltage.
+    // No chip runs below the lowest clock of the slowest chip, or at a lower voltage.
     let lowest = lowest_clock(small);
     let deepest = lower_clock(small, lowest);
     if least(&deepest, fast) > most {
         return None;
     }
-    // At any clock, no chip takes less power than one with the fastest design clock, because its voltage and rates have
-    // fallen furthest.
+    // At a given clock, the chip with the fastest design clock takes the least power, because its voltage and rates
+    // have fallen furthest.
     let falling = match small.clock == fast.clock {
         true => small.clone(),
         false => files
@@ -163,7 +168,7 @@ fn lower_corner_clocks(
         Watts(least_power_at_cell_rate(&lower_clock(&falling, clock), fast, cells).0 * (1.0 - ROUNDING))
     };
     let limit = most_cell_rate((cells, fast.clock, lowest), most, at_rate);
-    // A chip that is within the limit at its own clock need not run at a whole number of MHz.
+    // One MHz is added because a chip within the limit at its own clock need not run at a whole number of MHz.
     let highest =
         highest_clock_within(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
     if highest < fast.clock {
@@ -182,14 +187,14 @@ fn lower_corner_clocks(
     Some(Watts(tightest.0 * part.powi(3) * (1.0 - ROUNDING)))
 }
 
-/// The least and the most of a figure in a box.
+/// The smallest and the largest value of a figure in a box.
 #[derive(Debug, Clone, Copy)]
 struct Between<T> {
     least: T,
     most: T,
 }
 
-/// Lowers the fastest corner to a clock that no chip exceeds. `least` is the lowest design clock of the box.
+/// Lowers the fast corner to a clock that no chip exceeds. `least` is the lowest design clock of the box.
 fn lower_fastest_clock(files: &Files, fast: &mut Accelerator, least: Hertz, clock: Hertz) {
     let mut document = files.fast.clone();
     let set = document.set_field("clock_mhz", &FieldValue::Number(clock.0 / 1e6)).is_ok();
@@ -206,7 +211,7 @@ fn lower_fastest_clock(files: &Files, fast: &mut Accelerator, least: Hertz, cloc
 }
 
 impl Grid {
-    /// Bounds the chips of a region within limits.
+    /// Bounds those chips of a region that are within the limits.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
@@ -217,7 +222,7 @@ impl Grid {
         if !self.set_extents(&mut files, &extents, false) {
             return Ok(Enclosed::Open);
         }
-        // Values that do not go together at the ends may do so in between.
+        // Values that do not go together at the ends may go together in between.
         let Some((mut fast, mut small)) = files.corner_chips() else { return Ok(Enclosed::Open) };
         let of = |chip: &Accelerator| chip_area(chip).map(|parts| parts.total_area().0).map_err(|why| why.to_string());
         let die = NumberInterval::new(of(&small)?, of(&fast)?).widen_relatively(ROUNDING);
@@ -262,7 +267,7 @@ impl Grid {
             };
             least.peak_power = least.peak_power.min(power);
         }
-        // A software stack recognises the chip by the base's name.
+        // Software stacks recognise a chip by the name of its base.
         let name = self.base_name(0, &fast.name);
         (fast.name, small.name) = (name.clone(), name);
         let Files { buffered, mapped, .. } = files;

@@ -1,4 +1,5 @@
-//! Dimensions of a space: a field of the base chip's or fabric's file, or a user-defined name, with its values.
+//! Dimensions of a space. A dimension is a field of the base chip's or fabric's file, or a user-defined name, with its
+//! values.
 
 use super::lookup::LookUp;
 use super::names::refers_to_names;
@@ -31,7 +32,7 @@ impl Values {
     }
 }
 
-/// In the syntax of a study.
+/// Writes values in the syntax of a study.
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -47,17 +48,17 @@ impl fmt::Display for Values {
 /// A dimension in a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dimension {
-    /// The field's key (`memory.hbm.capacity_gib`, `fabric.tier.ici.bandwidth_gb_per_s`), or a name that other
-    /// dimensions refer to.
+    /// The key of a field (`memory.hbm.capacity_gib`, `fabric.tier.ici.bandwidth_gb_per_s`), or a user-defined name
+    /// that other dimensions refer to.
     pub key: String,
     /// Its values.
     pub values: Values,
 }
 
-/// Reads a table of dimensions. Keys may be dotted or nested tables.
+/// Reads a table of dimensions, sorted by key. Keys may be dotted or nested tables.
 ///
 /// # Errors
-/// The faulty dimension, its value, the limit and the cure.
+/// A message with the faulty dimension, its value, the limit and the cure.
 pub fn read_dimensions(table: &toml::Table) -> Result<Vec<Dimension>, String> {
     let mut found = Vec::new();
     for (key, value) in table {
@@ -70,7 +71,7 @@ pub fn read_dimensions(table: &toml::Table) -> Result<Vec<Dimension>, String> {
     Ok(found)
 }
 
-/// The table of dimensions that [`read_dimensions`] reads as these.
+/// The table that [`read_dimensions`] reads as these dimensions.
 pub(super) fn dimensions_table(dimensions: &[Dimension]) -> toml::Table {
     let value = |values: &Values| match values {
         Values::Listed(list) => toml::Value::Array(list.iter().map(FieldValue::to_toml).collect()),
@@ -107,7 +108,7 @@ fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -
                 let Some(value) = torus_sides(item).or_else(|| FieldValue::from_toml(item)) else {
                     return Err(fault("has a value that is no number, word or torus (4x4x8); correct it"));
                 };
-                // A value listed twice makes no second chip.
+                // A repeated value is dropped, because it would make the same chip.
                 if !values.contains(&value) {
                     values.push(value);
                 }
@@ -131,14 +132,14 @@ fn add_dimension(key: String, value: &toml::Value, found: &mut Vec<Dimension>) -
     Ok(())
 }
 
-/// Writes a list of torus sides as a word: `4x4x8`.
+/// A list of torus sides as a word, for example `4x4x8`. `None` unless it has at least two positive whole numbers.
 fn torus_sides(item: &toml::Value) -> Option<FieldValue> {
     let sides = item.as_array()?.iter().map(|side| side.as_integer().filter(|side| *side > 0));
     let sides: Vec<String> = sides.map(|side| Some(side?.to_string())).collect::<Option<_>>()?;
     (sides.len() > 1).then(|| FieldValue::Word(sides.join("x")))
 }
 
-/// True if a text is the sides of a torus, `4x4x8`, and no expression.
+/// True if a text gives the sides of a torus (`4x4x8`) and is no expression.
 fn is_torus_sides(text: &str) -> bool {
     let number = |side: &str| !side.is_empty() && side.bytes().all(|byte| byte.is_ascii_digit());
     text.contains('x') && text.split('x').all(number)
@@ -155,7 +156,7 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
     if from > to {
         return Err("the range is empty: `from` is above `to`; swap them");
     }
-    // Allows for ends that sums and products of decimals just miss.
+    // The allowance includes an end that sums or products of decimals just miss.
     let end = to + (to.abs() + from.abs()) * 1e-12;
     let mut values = Vec::new();
     match (number("step"), number("factor")) {
@@ -180,7 +181,7 @@ fn values_of_range(table: &toml::Table) -> Result<Vec<FieldValue>, &'static str>
     Ok(values)
 }
 
-/// Describes a cycle among dimensions that refer to each other.
+/// Describes a cycle among dimensions that refer to each other, as an error message.
 pub(super) fn describe_cycle(waiting: &BTreeMap<&str, &Values>) -> String {
     let next = |key: &str| {
         waiting.keys().copied().find(|name| waiting.get(key).is_some_and(|values| values.refer_to_dimension(name)))

@@ -1,4 +1,4 @@
-//! How far the chips of a space get.
+//! The efficiency that the chips of a space are assumed to reach.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Every combination of a study's values, also outside its limits, for sweeps.
+//! Numbers and builds every combination of a study's values, within its limits or not, for sweeps.
 
 use super::{ChipFigures, ChipLimits, DesignId, OutsideReason, Space, SpaceKind, phaze_config_of};
 use sim::hardware::phaze::{PhazeConfig, design_accelerator};
@@ -6,7 +6,7 @@ use sim::hardware::{Accelerator, FieldValue};
 use sim::units::Bytes;
 use std::collections::BTreeSet;
 
-/// Limit on combinations that are evaluated together.
+/// Limit on combinations in one group of [`Space::combinations_by_fabric`].
 const TOGETHER: u64 = 16;
 
 /// A dimension with the values that a study lists.
@@ -36,12 +36,12 @@ pub enum Combination {
     Chip(Box<CombinationChip>),
     /// A chip outside the limits.
     Outside(OutsideReason, Box<CombinationChip>),
-    /// No chip, because the values do not go together; with the reason.
+    /// No chip: the values do not go together. Holds the reason.
     NoChip(String),
 }
 
 impl Space {
-    /// The listed dimensions. Combinations are numbered so that the first dimension changes least often.
+    /// The listed dimensions, in the order that numbers combinations: the first dimension changes least often.
     #[must_use]
     pub fn listed_dimensions(&self) -> Vec<ListedDimension> {
         match &self.kind {
@@ -75,11 +75,12 @@ impl Space {
         self.listed_dimensions().iter().map(|dial| dial.values.len() as u64).product()
     }
 
-    /// Groups of combinations that differ only in their fabric's dimensions, so that kernels other than collectives
-    /// take equal times. At most sixteen per group, ordered by the first of each. Every combination appears once.
+    /// Groups of combinations that differ only in their fabric's dimensions. Within a group, kernels other than
+    /// collectives take equal times. A group has at most sixteen combinations, and groups are ordered by their first.
+    /// Every combination appears once.
     pub fn combinations_by_fabric(&self) -> impl Iterator<Item = Vec<u64>> + Send + use<> {
         let free = match &self.kind {
-            // A fabric that follows from the area differs from chip to chip.
+            // A fabric that depends on the area differs from chip to chip, so nothing is grouped.
             SpaceKind::Grid(grid) => grid.dimensions_of_fabrics().unwrap_or_default(),
             SpaceKind::Phaze(..) => Vec::new(),
         };
@@ -135,7 +136,7 @@ impl Space {
         }
     }
 
-    /// The design of a combination, if the space has it.
+    /// The design of a combination. `None` if it is no design of the space.
     #[must_use]
     pub fn design_of_combination(&self, number: u64) -> Option<DesignId> {
         match &self.kind {
@@ -185,7 +186,7 @@ impl Space {
         }
     }
 
-    /// A combination as PHAZE's dimensions.
+    /// The configuration of a combination of PHAZE's grid.
     fn phaze_config_at(&self, number: u64) -> PhazeConfig {
         let dials = self.listed_dimensions();
         let at = places_of_combination(&dials, number);
@@ -210,7 +211,7 @@ fn combination_within(outside: Option<OutsideReason>, built: CombinationChip) ->
     }
 }
 
-/// Distinct numbers, in order.
+/// The distinct numbers, in the order of their first occurrence.
 fn distinct_numbers(values: &[f64]) -> Vec<FieldValue> {
     let mut seen = BTreeSet::new();
     values.iter().filter(|value| seen.insert(value.to_bits())).map(|value| FieldValue::Number(*value)).collect()

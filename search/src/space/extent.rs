@@ -1,18 +1,18 @@
-//! The extent of a dimension's value over a part of the space.
+//! The extent of a dimension's value over a part of a space.
 
 use super::interval::NumberInterval;
 use sim::hardware::FieldValue;
 
-/// The range of a value while the dimensions range over parts of their lists.
+/// The possible values of a dimension while the listed dimensions range over parts of their lists.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ValueExtent {
     /// A single value.
     Fixed(FieldValue),
     /// A number in this interval.
     Between(NumberInterval),
-    /// One of these values, which are no numbers.
+    /// One of these values, not all of which are numbers.
     Among(Vec<FieldValue>),
-    /// Unknown.
+    /// No extent is known.
     Unknown,
 }
 
@@ -25,7 +25,7 @@ impl ValueExtent {
         }
     }
 
-    /// The extent of a value that is one of `values`.
+    /// The extent of a value that is one of `values`; unknown if there are none.
     pub(super) fn one_of(values: Vec<&FieldValue>) -> Self {
         let [first, others @ ..] = &values[..] else { return Self::Unknown };
         if others.iter().all(|other| other == first) {

@@ -1,4 +1,4 @@
-//! Dimensions that follow from others: expressions in an order in which they can be computed.
+//! Computes dimensions that follow from others, in an order in which every expression has its inputs.
 
 use super::dimension::{Dimension, Values, describe_cycle};
 use super::extent::ValueExtent;
@@ -9,19 +9,21 @@ use exmex::{Express, FlatEx};
 use sim::hardware::FieldValue;
 use std::collections::BTreeMap;
 
-/// The die's area. It is known once all other fields are, and serves fields that grow with it (static power).
+/// The name of the die area in mm². The area is known once all other fields are, and serves fields that depend on it
+/// (static power).
 pub const AREA: &str = "area_mm2";
 
-/// How a dimension is computed.
+/// The rule that computes a dimension.
 #[derive(Debug, Clone)]
 enum Rule {
     /// A copy of another dimension.
     Same(usize),
     /// A word.
     Word(String),
-    /// A number computed from others, with the same expression over intervals.
+    /// A number computed from others: the expression, the positions of its names, and the same expression over
+    /// intervals.
     Computed(Box<FlatEx<f64>>, Vec<usize>, Box<Expression>),
-    /// A value looked up by another dimension.
+    /// A value looked up by the dimension at this position.
     LookedUp(usize, LookUp),
 }
 
@@ -31,17 +33,18 @@ struct Derived {
     slot: usize,
     text: String,
     rule: Rule,
-    /// True if it follows from the area.
+    /// True if it depends on the area.
     of_area: bool,
 }
 
 /// All dimensions of a space: the listed ones, and those computed from them.
 #[derive(Debug, Clone)]
 pub struct Formulas {
-    /// Names of all values, listed ones first, in the order of the study's keys.
+    /// The names of all values: listed dimensions first, in the order of the study's keys, then names that expressions
+    /// use and computed dimensions.
     keys: Vec<String>,
     listed: Vec<Vec<FieldValue>>,
-    /// Values that no design changes.
+    /// The initial values: the base's value for fields that expressions only read, otherwise NaN.
     start: Vec<FieldValue>,
     derived: Vec<Derived>,
 }
@@ -50,8 +53,8 @@ pub struct Formulas {
 pub type DesignValues = Vec<FieldValue>;
 
 impl Formulas {
-    /// Orders the dimensions by dependency. `base` gives the base's value of a field, for fields that expressions refer
-    /// to without varying them.
+    /// Orders the dimensions by dependency. `base` gives the base's value of a field that expressions read but no
+    /// dimension varies.
     ///
     /// # Errors
     /// The faulty dimension and its fault.
@@ -101,7 +104,7 @@ impl Formulas {
             Values::Derived(text) => self.parse_expression(key, text, base)?,
             Values::LookedUp(look_up) => {
                 let slot = self.slot_of_name(&look_up.by, base).ok_or_else(|| self.unknown_name(&look_up.by))?;
-                // Checks values that are known now; computed values are looked up when they are computed.
+                // Checks the values that are known now. Computed values are checked when a design is built.
                 self.possible_values(slot).into_iter().try_for_each(|value| look_up.value_for(value).map(drop))?;
                 Rule::LookedUp(slot, look_up.clone())
             }
@@ -117,7 +120,7 @@ impl Formulas {
         Ok(())
     }
 
-    /// The possible values of a slot, if they are listed or the base's.
+    /// The possible values at a position, if they are listed, looked up or the base's. Otherwise empty.
     fn possible_values(&self, slot: usize) -> Vec<&FieldValue> {
         if let Some(values) = self.listed.get(slot) {
             return values.iter().collect();
@@ -131,7 +134,7 @@ impl Formulas {
         }
     }
 
-    /// Parses an expression, a name or a word.
+    /// Parses a derived dimension: an expression, the name of another dimension, or a word.
     fn parse_expression(
         &mut self,
         key: &str,
@@ -156,7 +159,7 @@ impl Formulas {
         for name in expression.var_names() {
             slots.push(self.slot_of_name(name, base).ok_or_else(|| self.unknown_name(name))?);
         }
-        // Other functions of the parser have no interval version and could bound no box.
+        // This rejects the parser's functions without an interval version, which could not bound a box.
         let ends = Expression::parse(&brace_names(text)).map_err(|why| format!("{}; {FORM}", why.msg()))?;
         Ok(Rule::Computed(Box::new(expression), slots, Box::new(ends)))
     }
@@ -173,7 +176,7 @@ impl Formulas {
         self.keys[slot] == AREA || self.derived.iter().any(|derived| derived.slot == slot && derived.of_area)
     }
 
-    /// The slot of a name. A name that only the base has gets a slot of its own.
+    /// The position of a name in `keys`. A name that only the base has is added. `None` if neither has it.
     fn slot_of_name(&mut self, name: &str, base: &dyn Fn(&str) -> Option<FieldValue>) -> Option<usize> {
         if let Some(slot) = self.keys.iter().position(|key| key == name) {
             return Some(slot);
@@ -202,8 +205,8 @@ impl Formulas {
         self.derived.iter().any(|derived| derived.of_area)
     }
 
-    /// The positions in [`Self::keys`] that a design sets. `of_area` selects those that follow from the area; otherwise
-    /// the listed ones are included.
+    /// The positions in [`Self::keys`] that a design sets. If `of_area` is true, those that depend on the area;
+    /// otherwise all others, listed ones included.
     pub fn positions_set(&self, of_area: bool) -> impl Iterator<Item = usize> + '_ {
         let listed = if of_area { 0 } else { self.listed.len() };
         (0..listed)
@@ -227,10 +230,10 @@ impl Formulas {
         places
     }
 
-    /// All values of a combination, except those that follow from the area.
+    /// All values of a combination, except those that depend on the area, which stay NaN.
     ///
     /// # Errors
-    /// An expression whose value is no number.
+    /// An expression whose value is no number, or a look-up without a result.
     pub fn values_of_combination(&self, combination: u64) -> Result<DesignValues, String> {
         let mut slots = self.start.clone();
         for ((slot, place), values) in slots.iter_mut().zip(self.places_of_combination(combination)).zip(&self.listed) {
@@ -240,10 +243,10 @@ impl Formulas {
         Ok(slots)
     }
 
-    /// Adds the values that follow from the area.
+    /// Adds the values that depend on the area.
     ///
     /// # Errors
-    /// An expression whose value is no number.
+    /// As [`Self::values_of_combination`].
     pub fn add_area_values(&self, slots: &mut DesignValues, area_mm2: f64) -> Result<(), String> {
         if let Some(at) = self.keys.iter().position(|key| key == AREA) {
             slots[at] = FieldValue::Number(area_mm2);
@@ -303,7 +306,7 @@ impl Formulas {
     /// indices of its possible values.
     ///
     /// # Errors
-    /// An expression of fixed values whose value is no number.
+    /// An expression of fixed values whose value is no number, or a look-up without a result.
     pub(super) fn extents_of_region(&self, some: &[Vec<usize>]) -> Result<Vec<ValueExtent>, String> {
         let mut extents: Vec<ValueExtent> = self.start.iter().cloned().map(ValueExtent::Fixed).collect();
         for ((extent, places), values) in extents.iter_mut().zip(some).zip(&self.listed) {
@@ -313,7 +316,7 @@ impl Formulas {
         Ok(extents)
     }
 
-    /// Adds the extents of values that follow from the area.
+    /// Adds the extents of values that depend on the area.
     ///
     /// # Errors
     /// As [`Self::extents_of_region`].

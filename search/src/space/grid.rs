@@ -8,18 +8,18 @@ use rayon::prelude::*;
 use sim::hardware::{Accelerator, ChipDocument, FieldValue, HardwareError, fields};
 use std::collections::BTreeMap;
 
-/// Prefix of the key of a fabric's field.
+/// Prefix of the keys of a fabric's fields.
 pub const FABRIC: &str = "fabric.";
-/// The key of a chip's clock after the power limit lowered it.
+/// The key of the clock to which the power limit lowers a chip.
 pub(super) const LOWERED: &str = "lowered_clock_mhz";
-/// Limit on combinations if each is built once.
+/// Limit on combinations in a space that builds all of them.
 const MOST_COMBINATIONS: u64 = 50_000_000;
-/// Limit on combinations if boxes are searched: their numbers are exact as doubles.
+/// Limit on combinations in a space that is searched in boxes: doubles hold their numbers exactly.
 const MOST_IN_BOXES: u64 = 1 << 53;
 /// Limit on the fabrics of a space, because plans are prepared for each.
 const MOST_FABRICS: usize = 256;
 
-/// Combinations built in parallel.
+/// Combinations built in parallel before they are counted.
 const CHUNK: usize = 65_536;
 
 /// A chip of a grid.
@@ -50,14 +50,14 @@ pub struct FileSettings {
 pub struct Grid {
     pub(super) base: ChipDocument,
     pub(super) formulas: Formulas,
-    /// By position in [`Formulas::keys`], which file the value belongs to.
+    /// By position in [`Formulas::keys`]: the file that the value belongs to.
     pub(super) places: Vec<DimensionOwner>,
     pub(super) order: DimensionOrder,
     /// Chips within the limits. Empty if boxes are searched; then every combination is a point.
     pub(super) points: Vec<GridPoint>,
     /// The distinct settings of the fabric.
     pub(super) fabrics: Vec<Vec<(String, FieldValue)>>,
-    /// The fabrics of combinations, if boxes are searched.
+    /// The fabrics of combinations; `None` if boxes are not searched.
     joined: Option<CombinationFabrics>,
 }
 
@@ -75,7 +75,7 @@ struct CombinationFabrics {
 pub(super) enum DimensionOwner {
     Chip,
     Fabric,
-    /// No file: other dimensions refer to it.
+    /// No file: the name serves only other dimensions.
     Name,
 }
 
@@ -125,7 +125,7 @@ impl Grid {
         Ok(Self { base, formulas, places, order, points: Vec::new(), fabrics: Vec::new(), joined: None })
     }
 
-    /// Changes constants of the model for all chips.
+    /// Changes constants of the cost model for all chips.
     pub(super) fn set_constants(&mut self, changes: &BTreeMap<String, f64>) {
         self.base.set_constants(changes);
     }
@@ -147,12 +147,12 @@ impl Grid {
         self.formulas.combination_count()
     }
 
-    /// Makes every combination a point, whatever its limits, and finds the fabrics. Chips are built when a search
+    /// Makes every combination a point, within the limits or not, and finds the fabrics. Chips are built when a search
     /// visits them. Returns the number of points.
     ///
     /// # Errors
-    /// Too many combinations or fabrics; a fabric that follows from the area; a first combination without a value or
-    /// with a field that no chip has.
+    /// Too many combinations or fabrics, a fabric that depends on the area, or a first combination that has an
+    /// expression without a value or a field that no chip has.
     pub(super) fn join_fabrics(&mut self) -> Result<usize, String> {
         let count = self.count_up_to(MOST_IN_BOXES)?;
         if let Err(BuildFailure::Fault(why)) = self.build_from_values(0) {
@@ -188,7 +188,7 @@ impl Grid {
     /// The listed dimensions that fabrics depend on.
     ///
     /// # Errors
-    /// A fabric that follows from the area.
+    /// A fabric that depends on the area.
     pub(super) fn dimensions_of_fabrics(&self) -> Result<Vec<usize>, String> {
         let mut dimensions = Vec::new();
         let set = self.formulas.positions_set(false).chain(self.formulas.positions_set(true));
@@ -203,7 +203,8 @@ impl Grid {
         Ok(dimensions)
     }
 
-    /// The fabrics of combinations whose listed values have these indices.
+    /// The fabrics of all combinations in a part of the space. `some` gives, for each listed dimension, the indices of
+    /// its values.
     pub(super) fn fabrics_of(&self, some: &[Vec<usize>]) -> Vec<usize> {
         let Some(CombinationFabrics { dimensions, fabrics }) = &self.joined else {
             return (0..self.fabrics.len()).collect();
@@ -221,7 +222,7 @@ impl Grid {
         self.order.whole_region()
     }
 
-    /// The smallest point of a region.
+    /// The smallest point number in a region.
     pub(super) fn first_point(&self, region: &Region) -> usize {
         let places = self.order.places_of_region(region);
         self.formulas
@@ -235,7 +236,7 @@ impl Grid {
         self.order.places_of_region(region).iter().zip(places).all(|(some, place)| some.contains(&place))
     }
 
-    /// Dimensions of words with several values in a region. Words have no order.
+    /// The dimensions with words that have several values in a region. Words have no order, so no range bounds them.
     pub(super) fn word_dimensions_of(&self, region: &Region) -> Vec<usize> {
         region
             .open_dimensions()
@@ -250,7 +251,7 @@ impl Grid {
             .collect()
     }
 
-    /// Builds a combination within limits, with its figures.
+    /// Builds a combination and checks it against the limits.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
@@ -268,10 +269,12 @@ impl Grid {
         self.points.get(point).map_or(point as u64, |point| point.combination)
     }
 
-    /// Builds every combination and keeps those within the limits.
+    /// Builds every combination and keeps those within the limits. Returns the figures of the chips kept, and counts of
+    /// the others.
     ///
     /// # Errors
-    /// A field that no chip has, a value of the wrong type, an expression without a value, or a space without chips.
+    /// A field that no chip has, a value of the wrong type, an expression without a value, too many combinations, or no
+    /// combination that is a chip.
     pub(super) fn enumerate_chips(&mut self, limits: &ChipLimits) -> Result<(Vec<ChipFigures>, OutsideCounts), String> {
         let count = self.count_up_to(MOST_COMBINATIONS)?;
         let (mut figures, mut outside) = (Vec::new(), OutsideCounts::default());
@@ -351,7 +354,7 @@ impl Grid {
         Ok(())
     }
 
-    /// Why a file is no chip. For a file that cannot be read, finds the field that causes it.
+    /// Explains why a file is no chip. If the file cannot be read, finds the field that causes it.
     fn explain_failure(&self, error: HardwareError, slots: &DesignValues, of_area: bool) -> BuildFailure {
         let why = match error {
             HardwareError::Invalid { faults, .. } => {
@@ -387,7 +390,8 @@ impl Grid {
         FileSettings { chip: of(DimensionOwner::Chip).collect(), fabric: of(DimensionOwner::Fabric).collect() }
     }
 
-    /// The base's name and the combination's number.
+    /// The name of a chip: the base's name with `_like`, and the combination's number if there are several
+    /// combinations.
     pub(super) fn base_name(&self, combination: u64, base: &str) -> String {
         if self.formulas.combination_count() == Some(1) {
             format!("{base}_like")
@@ -415,7 +419,7 @@ impl Grid {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// The dimensions with several values, with a chip's values.
+    /// The dimensions with several listed values, each with the chip's value.
     pub(super) fn varied_dimensions(&self, point: usize) -> Vec<(String, FieldValue)> {
         let places = self.formulas.places_of_combination(self.number_of_point(point));
         let all = self.formulas.keys().iter().zip(self.formulas.listed_values()).zip(places);
@@ -424,7 +428,8 @@ impl Grid {
             .collect()
     }
 
-    /// Dimensions in which a chip has the largest (`true`) or smallest listed number, if the field could go further.
+    /// Dimensions in which a chip has the largest (`true`) or smallest (`false`) listed number, although the field
+    /// could go further.
     pub(super) fn dimensions_at_the_end(&self, point: usize) -> Vec<(String, f64, bool)> {
         let places = self.formulas.places_of_combination(self.number_of_point(point));
         let mut found = Vec::new();
@@ -440,8 +445,8 @@ impl Grid {
         found
     }
 
-    /// Dimensions whose smallest and largest number, in place of a chip's own, give other cores, on-chip memories or
-    /// link rates at one clock and on the same area.
+    /// Dimensions that change the cores, on-chip memories or link rates of a chip but neither its clock nor its area.
+    /// Each is tested at its smallest and largest number.
     pub(super) fn dimensions_without_area(&self, point: usize) -> Vec<String> {
         let places = self.formulas.places_of_combination(self.number_of_point(point));
         let with = |dimension: usize, place: usize| {
@@ -463,7 +468,7 @@ impl Grid {
         free.map(|(_, (key, _))| key.clone()).collect()
     }
 
-    /// The chip's file, at its design clock.
+    /// The chip's file, at its design clock, and the keys of the fields that the design sets.
     pub(super) fn chip_document(&self, point: usize) -> Result<(ChipDocument, Vec<String>), String> {
         let combination = self.number_of_point(point);
         let (settings, chip) = self.build_from_values(combination).map_err(BuildFailure::outside_reason)?;
@@ -484,7 +489,7 @@ pub enum SingleCombination {
     Chip(Box<Accelerator>, ChipFigures),
     /// A chip outside the limits.
     Outside(OutsideReason),
-    /// No chip, with the reason.
+    /// No chip. Holds the reason.
     Refused(String),
 }
 
@@ -496,7 +501,7 @@ impl SingleCombination {
     }
 }
 
-/// The Cartesian product of the lists; one empty choice if there are no lists.
+/// The Cartesian product of the lists; a single empty choice if there are no lists.
 fn cartesian_products(lists: &[Vec<usize>]) -> impl Iterator<Item = Vec<usize>> + '_ {
     let count: usize = lists.iter().map(Vec::len).product();
     (0..count).map(move |mut number| {
@@ -525,7 +530,8 @@ impl BuildFailure {
     }
 }
 
-/// Refuses fields that are measurements or publications about a built chip.
+/// Refuses to vary fields that report measurements or publications about a built chip, and fields that a chip file does
+/// not have.
 fn refuse_measured_fields(key: &str, base: &ChipDocument) -> Result<(), String> {
     let measured = ["calibration", "family_efficiency", "published", "sources", "aliases"];
     if measured.iter().any(|table| key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))

@@ -17,7 +17,7 @@ pub(super) struct NumberInterval {
     pub high: f64,
 }
 
-/// Any number, or no number.
+/// The interval of an unknown result: any number, or NaN.
 const ANY: NumberInterval = NumberInterval { low: f64::NEG_INFINITY, high: f64::INFINITY };
 
 /// An expression over intervals.
@@ -45,7 +45,7 @@ impl NumberInterval {
         self.low.is_finite() && self.high.is_finite()
     }
 
-    /// Widens the interval by a relative amount.
+    /// Widens both ends by a fraction of their absolute values.
     pub fn widen_relatively(self, by: f64) -> Self {
         Self::new(self.low - by * self.low.abs(), self.high + by * self.high.abs())
     }
@@ -64,7 +64,7 @@ impl NumberInterval {
         if divisor.low <= 0.0 && divisor.high >= 0.0 { ANY } else { self.map_corners(divisor, |a, b| a / b) }
     }
 
-    /// For a positive base, every power lies between those of the ends.
+    /// For a positive base, every power lies between those at the ends. For any other base, the result is unknown.
     fn raise_to(self, exponent: Self) -> Self {
         if self.low > 0.0 { self.map_corners(exponent, f64::powf).widen_relatively(LIBRARY) } else { ANY }
     }

@@ -1,4 +1,4 @@
-//! Finds the tightest value of a limit that still leaves a chip, for a space whose limits leave none.
+//! For a space whose limits leave no chip, finds the tightest value of one limit that still leaves a chip.
 
 use super::grid::{BuildFailure, Grid};
 use super::limits::{ChipFigures, ChipLimit, ChipLimits, OutsideReason};
@@ -9,11 +9,12 @@ use sim::hardware::{Accelerator, Unbuildable, least_sustained_power, lower_clock
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Limit on boxes visited. If it does not suffice, no value is reported.
+/// Limit on boxes visited. A search that reaches it reports no value.
 const BOXES: usize = 200_000;
 
 impl ChipLimit {
-    /// Bound on the limited figure of any chip in a box: the least, or the greatest if the limit is a minimum.
+    /// Bound on the limited figure of any chip in a box: a lower bound, or an upper bound if the limit is a minimum.
+    /// `None` if no chip of the box has a price and the limit is on cost.
     fn bound_of_box(self, corners: &super::Corners) -> Option<f64> {
         let (fast, small) = (&corners.fast, &corners.small);
         Some(match self {
@@ -27,7 +28,7 @@ impl ChipLimit {
     }
 }
 
-/// A region in the queue; the one whose bound is nearest to the limit comes first.
+/// A region in the queue. The region whose bound is nearest to the limit comes first.
 struct QueuedRegion {
     far: f64,
     region: Region,
@@ -49,7 +50,7 @@ impl PartialOrd for QueuedRegion {
 
 impl Ord for QueuedRegion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        // The smaller region breaks ties: it is nearer to a single chip.
+        // On ties the smaller region comes first, because it is nearer to a single chip.
         self.far
             .total_cmp(&other.far)
             .then_with(|| self.region.combination_count().cmp(&other.region.combination_count()))
@@ -57,8 +58,9 @@ impl Ord for QueuedRegion {
 }
 
 impl Space {
-    /// The tightest value of `limit` that leaves at least one chip within all `others`; for example, the least area.
-    /// `None` if the others leave no chip either, or if none is found soon.
+    /// The tightest value of `limit` that leaves at least one chip within all `others`, for example the least area. The
+    /// limit of the same kind in `others` is ignored. `None` if no chip is within the others, or if the search ends at
+    /// its limit of boxes.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
@@ -73,7 +75,7 @@ impl Space {
                     let exceeds = others.lower_clock_and_check(&mut chip).ok()?.1;
                     exceeds.is_none().then(|| limit.value_of_chip(&chip)).flatten()
                 };
-                // In the area window, the lower end follows the upper one.
+                // The area window is not applied to the area itself, because its lower end follows its upper end.
                 let inside = |chip: &Accelerator, config: &_| {
                     limit == ChipLimit::Area
                         || ChipFigures::of_chip(chip).is_ok_and(|figures| space.admits_area(config, figures.area))
@@ -86,12 +88,13 @@ impl Space {
     }
 }
 
-/// Combinations that are built to find the one nearest to what can be built.
+/// Number of combinations that are sampled for the one nearest to a limit of feasibility.
 const SAMPLED: u64 = 2_000;
 
 impl Space {
-    /// The chip nearest to a limit of building, among those within the other limits: the least need over what there
-    /// is, among combinations spread evenly over the space. `None` if there is none.
+    /// The rule that the chip nearest to feasibility breaks: the smallest ratio of need to limit, among chips within
+    /// the other limits. Only a sample of combinations, spread evenly over the space, is built. `None` if the sample
+    /// has no such chip, or for PHAZE's grid.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
@@ -153,7 +156,7 @@ impl Grid {
         Ok(None)
     }
 
-    /// The limited figure of the single chip of a region, if the chip is within the other limits.
+    /// The limited figure of a region's single chip. `None` if it is no chip, exceeds another limit, or has no price.
     fn value_of_single_chip(
         &self,
         region: &Region,

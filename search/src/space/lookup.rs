@@ -1,5 +1,5 @@
-//! Look-ups: a dimension's value for each value of another one, for relations without a formula (such as the HBM of a
-//! process).
+//! Look-ups: tables of a dimension's value for each value of another one. They express relations without a formula,
+//! such as the HBM rate of a process node.
 
 use super::extent::ValueExtent;
 use super::interval::NumberInterval;
@@ -11,7 +11,7 @@ use std::fmt;
 pub struct LookUp {
     /// The other dimension, or a field of the base.
     pub by: String,
-    /// Values of the other dimension in the study's syntax, each with its result.
+    /// The other dimension's values in the study's syntax, each with its result.
     pub values: Vec<(String, FieldValue)>,
 }
 
@@ -19,7 +19,7 @@ impl LookUp {
     /// Reads a table with `by` and `values`.
     ///
     /// # Errors
-    /// The fault and the cure.
+    /// A message with the fault and the cure.
     pub(super) fn read_table(table: &toml::Table) -> Result<Self, String> {
         const FORM: &str = "write { by = \"area.node\", values = { n7 = 460, n3 = 922 } }";
         let (Some(by), Some(values)) = (table.get("by").and_then(toml::Value::as_str), table.get("values")) else {
@@ -46,7 +46,7 @@ impl LookUp {
     /// The result for `value`.
     ///
     /// # Errors
-    /// No result, with the cure.
+    /// A message that there is no result, with the cure.
     pub(super) fn value_for(&self, value: &FieldValue) -> Result<&FieldValue, String> {
         let found = self.values.iter().find(|(key, _)| key_matches(key, value));
         found.map(|(_, of)| of).ok_or_else(|| {

@@ -1,7 +1,8 @@
-//! Design spaces: the chips that a search may build, and their figures.
+//! Design spaces: the chips that a search may choose from, and their figures.
 //!
 //! PHAZE's grid ([`HardwareSpace`]) has its own formulas. Any other space is a base chip's file with varied fields
-//! ([`SpaceDimensions`]), read by the reader of chip files. So a new dimension is a line of a study and needs no code.
+//! ([`SpaceDimensions`]). The reader of chip files builds its chips, so a new dimension is a line of a study and needs
+//! no code.
 
 mod corner;
 mod dimension;
@@ -38,25 +39,26 @@ use sim::hardware::{Accelerator, AreaError, ChipDocument, FieldValue};
 use sim::units::{Bytes, SquareMillimeters, Watts};
 use std::collections::BTreeMap;
 
-/// Limit on combinations that are searched one by one: all are built within a minute, and each has its row in the run's
-/// table.
+/// Limit on combinations that are searched one by one. All of them are built within a minute, and each has a row in the
+/// run's table.
 const ONE_BY_ONE: u64 = 300_000;
 
-/// The chips of a space that are within its limits, in the order of enumeration.
+/// A design space. If it is searched one by one, its points are the chips within the limits, in the order of
+/// enumeration. If it is searched in boxes, every combination of values is a point.
 #[derive(Debug, Clone)]
 pub struct Space {
     kind: SpaceKind,
     /// The figures of each chip. Empty if boxes are searched; then chips are built when a search visits them.
     pub figures: Vec<ChipFigures>,
-    /// If boxes are searched: the number of combinations, and the limits.
+    /// If boxes are searched: the number of combinations, and the limits. Otherwise `None`.
     boxes: Option<(usize, ChipLimits)>,
     /// HBM capacities that every chip may carry, ascending. Empty if capacity is an ordinary dimension.
     pub hbm: Vec<Bytes>,
     /// The area limit, if any.
     pub max_area: Option<SquareMillimeters>,
-    /// Combinations that are no chips of the space.
+    /// Counts of combinations that are no chips of the space, as far as the enumeration knows them.
     pub outside: OutsideCounts,
-    /// The limits on its chips. For PHAZE's grid without an area limit, the reference's area is the limit.
+    /// The limits on its chips. PHAZE's grid without an area limit is limited by the reference's area instead.
     limits: ChipLimits,
 }
 
@@ -66,24 +68,25 @@ enum SpaceKind {
     Grid(Box<Grid>),
 }
 
-/// A design of a space: one of its chips, with one of the HBM capacities if each chip may carry several.
+/// A design of a space: one of its points and, if chips may carry several HBM capacities, one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DesignId {
     /// The chip's index.
     pub point: usize,
-    /// Its HBM capacity, if that is no dimension of the chip.
+    /// Its HBM capacity. `None` if the capacity is an ordinary dimension, or for a point's largest.
     pub hbm: Option<Bytes>,
 }
 
 impl Space {
-    /// PHAZE's grid within limits. Without an area limit, the area of `reference` is the limit. At least one of its HBM
-    /// capacities must be within the limits. PHAZE's parts have no PHYs, so the limits of what can be built do not apply.
+    /// PHAZE's grid within limits. Without an area limit, the area of `reference` is the limit. At least one of the
+    /// grid's HBM capacities must be within the limits. PHAZE's chips have no PHYs, so limits of feasibility do not
+    /// apply.
     ///
     /// # Errors
     /// A reference chip without an area model.
     pub fn from_phaze(grid: &PhazeGrid, limits: &ChipLimits, reference: &Accelerator) -> Result<Self, AreaError> {
         let limits = &ChipLimits { lift_build_limits: true, ..*limits };
-        // HBM capacities within the limits; the grid leaves out chips with any other.
+        // Keeps the HBM capacities within the limits. The enumeration drops chips with other capacities.
         let allowed = |gib: &f64| {
             limits.min_hbm_gib.is_none_or(|least| *gib >= least) && limits.max_hbm_gib.is_none_or(|most| *gib <= most)
         };
@@ -117,7 +120,7 @@ impl Space {
         })
     }
 
-    /// A base chip's relatives: few are searched one by one, many box by box.
+    /// The variants of a base chip. Few combinations are searched one by one, many in boxes.
     ///
     /// # Errors
     /// As [`Self::from_grid`] and [`Self::from_boxes`].
@@ -129,7 +132,7 @@ impl Space {
         }
     }
 
-    /// A base chip's relatives within limits.
+    /// The variants of a base chip within limits, searched one by one.
     ///
     /// # Errors
     /// A field that no chip has, a value of the wrong type, an expression without a value, or no combination that is a
@@ -148,11 +151,12 @@ impl Space {
         })
     }
 
-    /// A base chip's relatives, searched in boxes. Every combination is a point, within the limits or not, and chips
-    /// are built when a search visits them.
+    /// The variants of a base chip, searched in boxes. Every combination is a point, within the limits or not, and
+    /// chips are built when a search visits them.
     ///
     /// # Errors
-    /// As [`Self::from_grid`], as far as the first combination shows it; a fabric that follows from a chip's area.
+    /// An error of [`Self::from_grid`] that the first combination shows, too many fabrics, or a fabric that depends on
+    /// a chip's area.
     pub fn from_boxes(mut grid: Grid, limits: &ChipLimits) -> Result<Self, String> {
         let count = grid.join_fabrics()?;
         let (figures, hbm, outside) = (Vec::new(), Vec::new(), OutsideCounts::default());
@@ -177,7 +181,7 @@ impl Space {
         grid.set_constants(changes);
         Some(Self {
             kind: SpaceKind::Grid(grid),
-            // Figures are those of the changed chips.
+            // The figures of the original chips do not hold for the changed ones.
             figures: Vec::new(),
             boxes: self.boxes,
             hbm: self.hbm.clone(),
@@ -202,7 +206,7 @@ impl Space {
         }
     }
 
-    /// The smallest point of a region.
+    /// The smallest point number in a region.
     #[must_use]
     pub fn first_point(&self, region: &Region) -> usize {
         if let SpaceKind::Grid(grid) = &self.kind { grid.first_point(region) } else { 0 }
@@ -220,13 +224,13 @@ impl Space {
         if let SpaceKind::Grid(grid) = &self.kind { grid.points_of_region(region) } else { Vec::new() }
     }
 
-    /// Dimensions of words with several values in a region. Words have no order and so no common bound.
+    /// The dimensions with words that have several values in a region. Words have no order and so no common bound.
     #[must_use]
     pub fn word_dimensions_of(&self, region: &Region) -> Vec<usize> {
         if let SpaceKind::Grid(grid) = &self.kind { grid.word_dimensions_of(region) } else { Vec::new() }
     }
 
-    /// Bounds the chips of a region.
+    /// Bounds the chips of a region. A space that is not searched in boxes has no bound.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
@@ -237,7 +241,7 @@ impl Space {
         }
     }
 
-    /// Builds one point.
+    /// Builds one point. It may be no chip only if boxes are searched.
     ///
     /// # Errors
     /// An expression without a value, or a field that no chip has.
@@ -251,7 +255,7 @@ impl Space {
         }
     }
 
-    /// True if the limits are known to leave no chip, before any box is visited.
+    /// True if the limits leave no chip. False for every space searched in boxes, where no chip is built yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chip_count() == 0
@@ -263,13 +267,13 @@ impl Space {
         &self.limits
     }
 
-    /// The number of chips.
+    /// The number of points: chips within the limits, or all combinations if boxes are searched.
     #[must_use]
     pub fn chip_count(&self) -> usize {
         self.boxes.map_or(self.figures.len(), |(count, _)| count)
     }
 
-    /// The number of designs: chips times HBM capacities.
+    /// The number of designs: points times HBM capacities.
     #[must_use]
     pub fn design_count(&self) -> usize {
         self.chip_count() * self.hbm.len().max(1)
@@ -284,7 +288,7 @@ impl Space {
     /// A design's chip, at the clock that the power limit allows.
     ///
     /// # Errors
-    /// Only errors that the enumeration has already reported: the values were a chip.
+    /// Values that are no chip. If designs are searched one by one, the enumeration has already dropped these.
     pub fn chip_of_design(&self, id: DesignId) -> Result<Accelerator, String> {
         let mut chip = match &self.kind {
             SpaceKind::Phaze(space, _) => design_accelerator(&phaze_config_of(space, id)),
@@ -294,14 +298,14 @@ impl Space {
         Ok(chip)
     }
 
-    /// The figures of a design: its chip's, with its own HBM.
+    /// The figures of a design, with its own HBM. Area and power are infinite if they are unknown.
     #[must_use]
     pub fn figures_of_design(&self, id: DesignId, chip: &Accelerator) -> ChipFigures {
         let none =
             ChipFigures { area: SquareMillimeters(f64::INFINITY), peak_power: Watts(f64::INFINITY), cost_usd: None };
         match self.figures.get(id.point) {
             Some(of_point) if id.hbm.is_none() => *of_point,
-            // The cost of a chip includes its HBM, so each of several capacities needs its own figures.
+            // The cost of a chip includes its HBM, so each HBM capacity needs its own figures.
             of_point => ChipFigures::of_chip(chip).unwrap_or(of_point.copied().unwrap_or(none)),
         }
     }
@@ -341,8 +345,8 @@ impl Space {
         }
     }
 
-    /// The dimensions that the space varies, with a design's values; `None` for PHAZE's, which have columns of their
-    /// own.
+    /// The dimensions that the space varies, each with the design's value. `None` for PHAZE's grid, which has its own
+    /// columns in tables.
     #[must_use]
     pub fn varied_dimensions(&self, id: DesignId) -> Option<Vec<(String, FieldValue)>> {
         match &self.kind {
@@ -351,7 +355,8 @@ impl Space {
         }
     }
 
-    /// The distinct settings of the fabric, keys without `fabric.`. One empty setting if the space varies only chips.
+    /// The distinct settings of the fabric, with keys without `fabric.`. A single empty setting if the space varies
+    /// only chips.
     #[must_use]
     pub fn fabric_settings(&self) -> Vec<Vec<(String, FieldValue)>> {
         match &self.kind {
@@ -369,8 +374,8 @@ impl Space {
         }
     }
 
-    /// Dimensions in which a design has the largest (`true`) or smallest number of the study's list: a better design
-    /// may lie beyond.
+    /// Dimensions in which a design has the largest (`true`) or smallest (`false`) number of the study's list, with
+    /// that number. A better design may lie beyond.
     #[must_use]
     pub fn at_the_end(&self, id: DesignId) -> Vec<(String, f64, bool)> {
         match &self.kind {
@@ -399,8 +404,8 @@ impl Space {
         }
     }
 
-    /// Dimensions that give a design more or less silicon without a change of its area: nothing of `area.*` follows
-    /// them. The clock is none of them.
+    /// Dimensions that change a design's cores, on-chip memories or link rates but neither its area nor its clock,
+    /// because no field of `area.*` follows them. Empty for PHAZE's grid.
     #[must_use]
     pub fn dimensions_without_area(&self, id: DesignId) -> Vec<String> {
         match &self.kind {

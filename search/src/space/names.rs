@@ -1,4 +1,4 @@
-//! The names in an expression of dimensions. They may contain dots and may have the name of a function.
+//! Finds the names in an expression of dimensions. Names may contain dots and may equal the name of a function.
 
 /// The syntax of expressions, for messages.
 pub(super) const FORM: &str = "write plain numbers, names of dimensions, + - * / ^ and min, max, ceil, floor, round, sqrt, ln, log2, log10, exp, abs";
@@ -10,8 +10,8 @@ fn is_name_character(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == '.'
 }
 
-/// Splits an expression into pieces, each with whether it is a name. Pieces that begin with a digit or stand before a
-/// bracket are no names.
+/// Splits an expression into pieces, and tells for each whether it is a name. A piece that begins with a digit or
+/// stands before a bracket is no name.
 fn split_expression(text: &str) -> Vec<(bool, &str)> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -25,7 +25,7 @@ fn split_expression(text: &str) -> Vec<(bool, &str)> {
     found
 }
 
-/// The names in an expression.
+/// The names in an expression, sorted and distinct.
 pub(super) fn names_in_expression(text: &str) -> Vec<String> {
     let mut names: Vec<String> =
         split_expression(text).into_iter().filter(|(named, _)| *named).map(|(_, name)| name.to_owned()).collect();
@@ -37,7 +37,7 @@ pub(super) fn names_in_expression(text: &str) -> Vec<String> {
 /// Checks that every word before a bracket is a known function.
 ///
 /// # Errors
-/// The first unknown function.
+/// A message with the first unknown function.
 pub(super) fn check_functions(text: &str) -> Result<(), String> {
     match called_functions(text).into_iter().find(|called| !FUNCTIONS.contains(called)) {
         Some(called) => Err(format!("{called} is no known function; {FORM}")),
@@ -45,7 +45,7 @@ pub(super) fn check_functions(text: &str) -> Result<(), String> {
     }
 }
 
-/// The words that stand before a bracket, as functions do.
+/// The words that stand before a bracket, as function names do.
 fn called_functions(text: &str) -> Vec<&str> {
     let pieces = split_expression(text);
     let is_called =
@@ -62,7 +62,7 @@ pub(super) fn refers_to_names(text: &str, name: &str) -> bool {
     split_expression(text).into_iter().any(|(named, piece)| named && piece == name)
 }
 
-/// The expression with its names in braces, so that they may contain dots and have the name of a function.
+/// The expression with its names in braces, so that names may contain dots and may equal the name of a function.
 pub(super) fn brace_names(text: &str) -> String {
     split_expression(text)
         .into_iter()

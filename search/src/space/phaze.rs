@@ -13,17 +13,17 @@ use sim::hardware::phaze::{PhazeConfig, design_accelerator};
 use sim::units::{Bytes, SquareMillimeters};
 use std::collections::BTreeSet;
 
-/// One chip of the space with its area.
+/// One chip of PHAZE's space with its area.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HardwarePoint {
-    /// The chip's dimensions, with the largest HBM of the space, which the area model ignores.
+    /// The chip's dimensions. Its HBM is the largest of the space; the area model ignores HBM.
     pub config: PhazeConfig,
     /// Its die area.
     pub area: SquareMillimeters,
 }
 
-/// The chips of a space, in enumeration order: tensor cores, vector cores, width, depth, global buffer, outermost
-/// first.
+/// The chips of PHAZE's space, in the order of enumeration: tensor cores, vector cores, width, depth, global buffer,
+/// with the first outermost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HardwareSpace {
     /// The chips inside the area limits.
@@ -53,7 +53,7 @@ impl HardwareSpace {
         hbm.sort_unstable();
         hbm.dedup();
         let mut space = Self { points: Vec::new(), hbm, max_area, min_area, outside: 0 };
-        // A value listed twice makes no second chip.
+        // A repeated value makes the same chip again, which is dropped.
         let mut seen = BTreeSet::new();
         for config in grid_combinations(spec, space.hbm.last().copied().unwrap_or_default()).filter(|c| seen.insert(*c))
         {
@@ -67,13 +67,13 @@ impl HardwareSpace {
         Ok(space)
     }
 
-    /// True if a chip of this area is inside the limits.
+    /// True if a chip of this area is inside the area limits.
     pub(super) fn admits_area(&self, config: &PhazeConfig, area: SquareMillimeters) -> bool {
         let exempt = config.num_tc == 1 || config.num_vc == 1;
         area <= self.max_area && (exempt || area >= self.min_area)
     }
 
-    /// Every combination of the grid's values with its largest HBM, within the limits or not.
+    /// Every combination of the grid's values with the largest HBM, within the limits or not.
     pub(super) fn all_combinations<'a>(&self, spec: &'a PhazeGrid) -> impl Iterator<Item = PhazeConfig> + use<'a> {
         grid_combinations(spec, self.hbm.last().copied().unwrap_or_default())
     }

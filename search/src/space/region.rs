@@ -1,17 +1,17 @@
-//! Boxes: products of ranges of a space's dimensions.
+//! Boxes of combinations: products of ranges of a space's dimensions.
 
 use super::formula::Formulas;
 use serde::{Deserialize, Serialize};
 use sim::hardware::FieldValue;
 
-/// A box of combinations: for each listed dimension a range of adjacent values, with numbers in ascending order.
+/// A box of combinations: for each listed dimension a range of adjacent values. Numbers are in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// By dimension: the first and the last position in the dimension's order.
     ranges: Vec<(u16, u16)>,
 }
 
-/// The order of each dimension's values.
+/// The order of each dimension's values, for ranges.
 #[derive(Debug, Clone)]
 pub(super) struct DimensionOrder {
     /// By dimension: indices into the study's list. Numbers ascend; words keep the list's order.
@@ -33,7 +33,7 @@ impl DimensionOrder {
 
     /// The region of all combinations.
     pub fn whole_region(&self) -> Region {
-        // A dimension has at most 65,536 values.
+        // The position fits in 16 bits, because a dimension has at most 65,536 values.
         Region { ranges: self.places.iter().map(|places| (0, (places.len() - 1) as u16)).collect() }
     }
 

@@ -1,8 +1,8 @@
-//! The JSON Schema of dimensions: a table with any keys of the base chip.
+//! The JSON Schema of a study's dimensions and constants.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// Schema of a table of dimensions. Keys may be dotted or nested tables.
+/// The schema of a table of dimensions: any keys, which may be dotted or nested tables.
 pub(super) fn dimensions_schema(_: &mut SchemaGenerator) -> Schema {
     let number = "a number, a word or a flag";
     json_schema!({

@@ -15,7 +15,7 @@ pub struct PhazeGrid {
     pub tensor_cores: Vec<u32>,
     /// Vector cores per chip.
     pub vector_cores: Vec<u32>,
-    /// Rows of each tensor core's array; also the lanes of each vector core (PHAZE's width).
+    /// Rows of each tensor core's array, and lanes of each vector core (PHAZE's width).
     pub array_widths: Vec<u32>,
     /// Columns of each tensor core's array (PHAZE's depth).
     pub array_depths: Vec<u32>,
@@ -32,7 +32,7 @@ pub struct PhazeGrid {
 pub struct SpaceDimensions {
     /// The chip that all others are made from: a built-in one's name or a chip file's path.
     pub base_chip: String,
-    /// How far all chips get.
+    /// The efficiency that all chips reach.
     pub efficiency: EfficiencyChoice,
     /// The dimensions, by key.
     pub dimensions: Vec<Dimension>,
@@ -43,7 +43,7 @@ pub struct SpaceDimensions {
 pub enum Chips {
     /// PHAZE's grid.
     Phaze(PhazeGrid),
-    /// A base chip's relatives.
+    /// The variants of a base chip.
     Grid(SpaceDimensions),
 }
 
@@ -55,7 +55,7 @@ pub struct SpaceSpec {
     pub chips: Chips,
     /// The chip for comparison. Its area is the area limit of PHAZE's grid.
     pub reference_chip: String,
-    /// Their limits.
+    /// The limits on its chips.
     pub limits: ChipLimits,
     /// Constants of the model that differ from the nominal ones, by key.
     pub constants: BTreeMap<String, f64>,
@@ -138,20 +138,20 @@ impl JsonSchema for SpaceSpec {
 }
 
 impl SpaceSpec {
-    /// How far its chips get. PHAZE's reach every peak.
+    /// The efficiency that its chips reach. PHAZE's chips are ideal.
     #[must_use]
     pub fn efficiency(&self) -> EfficiencyChoice {
         if let Chips::Grid(spec) = &self.chips { spec.efficiency } else { EfficiencyChoice::Ideal }
     }
 
-    /// The names of the chips that it begins with: the base chip and the reference chip.
+    /// The names or paths of the chips that it refers to: the base chip, if any, and the reference chip.
     #[must_use]
     pub fn named_chips(&self) -> Vec<&str> {
         let base = if let Chips::Grid(spec) = &self.chips { Some(spec.base_chip.as_str()) } else { None };
         base.into_iter().chain([self.reference_chip.as_str()]).collect()
     }
 
-    /// The same, to be spelled otherwise.
+    /// [`Self::named_chips`] as mutable references, to change their spelling.
     pub(crate) fn named_chips_mut(&mut self) -> impl Iterator<Item = &mut String> {
         let base = if let Chips::Grid(spec) = &mut self.chips { Some(&mut spec.base_chip) } else { None };
         base.into_iter().chain([&mut self.reference_chip])
@@ -168,7 +168,7 @@ impl From<SpaceSpec> for SpaceFile {
             max_hbm_gib,
             min_hbm_gb_per_s,
             lift_build_limits,
-            // A choice of the search, not of the study.
+            // The search sets this limit, not the study.
             lower_to_w: _,
         } = spec.limits;
         let reference_chip = Some(spec.reference_chip);

@@ -1,4 +1,4 @@
-//! The rules that a study's values obey.
+//! Checks a study's values against their rules.
 
 use super::{Study, StudyError, grid, serve, workload};
 use crate::ask::Splits;
@@ -51,7 +51,7 @@ impl Study {
         Ok(())
     }
 
-    /// Policies by stage go with even splits only.
+    /// Refuses block-wise recomputation, and policies by stage with other splits than even ones.
     fn check_plans(&self, file: &str) -> Result<(), StudyError> {
         let plans = &self.plan.choices;
         if let Some(count) = plans.blocks.first() {

@@ -3,7 +3,7 @@
 use super::StudyError;
 use crate::space::PhazeGrid;
 
-/// Checks PHAZE's lists.
+/// Checks the lists of values in PHAZE's grid.
 pub(super) fn check(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
     let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
     for (key, values, most) in [
@@ -32,7 +32,7 @@ pub(super) fn check(file: &str, s: &PhazeGrid) -> Result<(), StudyError> {
             "list capacities in GiB",
         );
     }
-    // As for every chip: memory shared by all cores is no larger than the memory around it.
+    // This holds for every chip: a memory that all cores share is no larger than the memory around it.
     let largest = s.global_buffer_mib.iter().copied().max().unwrap_or_default() as f64;
     if let Some(small) = s.hbm_gib.iter().find(|gib| **gib * 1024.0 < largest) {
         let value = format!("{small:?} beside space.global_buffer_mib = {:?}", s.global_buffer_mib);

@@ -20,7 +20,7 @@ pub(super) fn place(file: &str, text: &str, why: &str) -> String {
     line(text, key).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
 }
 
-/// The same for a key of a table that may occur several times: the line with this value, if any.
+/// As [`place`], for a key that may occur in several tables: the line with this value, or else the key's first line.
 pub(super) fn place_of_value(file: &str, text: &str, key: &str, value: &str) -> String {
     let number = |text: &str| text.split('#').next().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     let same = |written: &str| match (number(written), number(value)) {
@@ -31,13 +31,13 @@ pub(super) fn place_of_value(file: &str, text: &str, key: &str, value: &str) -> 
     own.or_else(|| line(text, key)).map_or_else(|| file.to_owned(), |line| format!("{file}, line {line}"))
 }
 
-/// The line of a key (from 1), or of the head of its table.
+/// The line of a key or of a table's head, counted from 1.
 fn line(text: &str, key: &str) -> Option<usize> {
     lines(text).find(|(_, found, _)| found == key).map(|(line, ..)| line)
 }
 
-/// Lines (from 1) with their keys and the text after them, and heads of tables. Keys and heads stand at the beginning
-/// of a line; lines inside lists and multi-line texts have none.
+/// The lines with a key or a table's head: line number (from 1), full key, and the text after `=`. Keys and heads stand
+/// at the beginning of a line. Lines inside lists and multi-line texts have none.
 fn lines(text: &str) -> impl Iterator<Item = (usize, String, &str)> {
     let mut table = String::new();
     (1..).zip(text.lines()).filter_map(move |(number, line)| {

@@ -1,4 +1,4 @@
-//! The table `[plan]` of a study: the software, and the plans that each chip is tried with.
+//! Reads the table `[plan]` of a study: the software, and the plans to try on each chip.
 
 use crate::ask::{DECISIONS, Decision, DecisionValues, OfKey, PlanSpace, Splits, Words};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -9,20 +9,21 @@ use std::fmt;
 use workloads::footprint::Optimizer;
 use workloads::training::Attention;
 
-/// The plans that each chip is tried with, and the software that runs them. A decision that is left out takes every value that obeys the rules.
+/// The plans to try on each chip, and the software that runs them. A decision that is left out takes every value that
+/// obeys the rules.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanSpec {
-    /// The software stack: a built-in one's name or a file's path; `ideal` where it is left out.
+    /// The software stack: the name of a built-in one, or a file's path. `ideal` if it is left out.
     pub stack: String,
     /// How attention is computed.
     pub attention: Attention,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// The plans to choose from. Layers are split as is fastest where the study says nothing.
+    /// The plans to choose from. If the study does not say otherwise, layers get the fastest split.
     pub choices: PlanSpace,
 }
 
-/// A key of the table.
+/// A key of the table `[plan]`.
 enum PlanKey {
     Stack,
     Attention,
@@ -30,7 +31,7 @@ enum PlanKey {
     Of(&'static Decision),
 }
 
-/// Reads a key; an unknown one is an error at its own place.
+/// Reads a key. An unknown key is reported at its own place in the file.
 struct ReadKey;
 
 impl<'de> DeserializeSeed<'de> for ReadKey {

@@ -1,9 +1,9 @@
-//! The deployment of a study.
+//! Checks the deployment of a study.
 
 use super::{Study, StudyError};
 use serving::plan::ServedProduct;
 
-/// Checks the deployment's values.
+/// Checks the deployment's values; a study without one passes.
 pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
     let Some(serve) = &study.serve else { return Ok(()) };
     let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });

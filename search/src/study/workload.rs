@@ -1,8 +1,8 @@
-//! The workload of a study: a cluster, and models beside each other.
+//! Checks the workload of a study: the cluster and its models.
 
 use super::{Study, StudyError};
 
-/// The cluster and the models.
+/// Checks the sizes and batches of the cluster and of every model, and the models' weights.
 pub(super) fn check(study: &Study, file: &str) -> Result<(), StudyError> {
     let fail = |key, value: String, limit, cure| Err(StudyError::Value { file: file.into(), key, value, limit, cure });
     let c = &study.cluster;

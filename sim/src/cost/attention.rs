@@ -39,7 +39,7 @@ struct AttentionTiling {
     route: Route,
 }
 
-/// Bytes between the arrays and the lanes of a core, in each direction of the ports.
+/// Bytes between the arrays and the lanes of a core, in each direction (reads and writes are equal).
 #[derive(Debug, Clone, Copy, Default)]
 struct CoreExchange {
     /// Scores, probabilities and sums at the core's innermost memory.
@@ -48,8 +48,10 @@ struct CoreExchange {
     accumulated: f64,
 }
 
-/// Bytes that a core needs for a tile of `q` queries and `k` keys: the kept tile with its fp32 accumulators, two tiles
-/// of the streamed operand, and the fp32 scores.
+/// Returns the bytes that a core needs for a tile of `q` queries and `k` keys. Forward: the kept queries with their
+/// fp32 output, two tiles of keys and values, and the fp32 scores. Backward: the kept keys and values with their fp32
+/// gradients, two tiles of queries and of output gradients, an fp32 accumulator of the queries' gradients, and two fp32
+/// tiles of scores.
 fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     let (d, b, kv) = (a.head_dim as f64, a.operand.bytes() as f64, a.key_value_tensors() as f64);
     match a.direction {
@@ -58,8 +60,9 @@ fn footprint_of_tile(a: &FusedAttention, q: f64, k: f64) -> f64 {
     }
 }
 
-/// The cost of fused attention. Pieces of sequences are worked on one after the other by one kernel, which is launched
-/// once; pieces of each length wait for the memories once. At worst the kernel masks whole sequences.
+/// Returns the cost of fused attention. One kernel, launched once, works on the pieces of sequences one after the
+/// other; the pieces of each length wait for the memories once. If that is not faster than masking whole sequences, the
+/// kernel masks them.
 pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let whole = cost_of_whole(model, view, &FusedAttention { pieces: None, ..*a });
     if a.pieces.is_none() {
@@ -87,7 +90,8 @@ pub(super) fn cost_of_attention(model: &CostModel, view: &SpanResources, a: &Fus
     cost
 }
 
-/// The cost on whole sequences: the fastest of the power-of-two tiles that fit the local buffer and of the routes.
+/// Returns the cost on whole sequences with the fastest power-of-two tiles that fit the local buffer, on the fastest
+/// route.
 fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> KernelCost {
     let machine = &model.machine;
     let capacity = view.local.first().map_or(f64::INFINITY, |level| level.capacity);
@@ -132,8 +136,9 @@ fn cost_of_whole(model: &CostModel, view: &SpanResources, a: &FusedAttention) ->
     }
 }
 
-/// A lower bound over all tile sizes: both units' work over all cores, including the array rows and columns that a
-/// head's products cannot fill.
+/// Returns a lower bound in seconds over all tile sizes: the launch overhead plus the larger of the arrays' and the
+/// lanes' work, spread over all cores. The arrays' work includes the rows and columns that a head's products cannot
+/// fill.
 pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, a: &FusedAttention) -> f64 {
     let machine = &model.machine;
     let arrays = &machine.arrays;
@@ -152,12 +157,12 @@ pub(super) fn lower_bound_of_attention(model: &CostModel, view: &SpanResources, 
     machine.calibration.launch_overhead.0 + vector.max(tensor)
 }
 
-/// Cycles of the lanes per score, beside the units for exponentials.
+/// Lane cycles per score. The units for transcendental functions, if any, compute the exponentials.
 fn lane_cycles(machine: &Machine, a: &FusedAttention) -> f64 {
     Transcendentals::EXPONENTIAL.least_lane_cycles(vector_cycles(a), machine.transcendentals_per_lane)
 }
 
-/// Operations per score.
+/// Vector operations per score.
 fn vector_cycles(a: &FusedAttention) -> f64 {
     match a.direction {
         Direction::Forward => FORWARD_CYCLES,
@@ -255,8 +260,9 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
     plans.reduce(|best, other| if other.total_seconds() < best.total_seconds() { other } else { best }).unwrap_or(base)
 }
 
-/// Bytes that a pair of tiles moves between the arrays and the lanes of a core. Every product writes its sums once per
-/// fold and reads them as often: for the next fold, or for the lanes. The lanes write what the next product takes.
+/// Returns the bytes that a pair of tiles moves between the arrays and the lanes of a core. Every product writes its
+/// sums once per fold. They are read as often: for the next fold, or by the lanes. The lanes write the operand of the
+/// next product.
 fn exchange_of_pair(machine: &Machine, a: &FusedAttention, q: f64, k: f64) -> CoreExchange {
     let (d, arrays) = (a.head_dim as f64, &machine.arrays);
     let product = |m: f64, n: f64, c: f64| {
@@ -299,13 +305,13 @@ impl CoreExchange {
 }
 
 impl AttentionTiling {
-    /// Seconds, without launch and the shortest route's latency.
+    /// Returns the seconds of the tiling, without the launch and without the shortest route's latency.
     fn total_seconds(&self) -> f64 {
         self.time + self.route.extra_latency
     }
 
-    /// Bytes read from and written to shared level `i`. The innermost level on the route streams tiles to the cores.
-    /// Results go around levels that have a path around them.
+    /// Returns the bytes read from and written to shared level `i`. The innermost level on the route streams tiles to
+    /// the cores. Results bypass the levels that have a bypass.
     fn bytes_through_shared(&self, view: &SpanResources, a: &FusedAttention, i: usize) -> (f64, f64) {
         if !self.route.crosses_level(i) {
             return (0.0, 0.0);
@@ -318,7 +324,8 @@ impl AttentionTiling {
         (read, results + filled)
     }
 
-    /// Bytes read from and written to a core's own memory. The innermost one serves arrays and lanes.
+    /// Returns the bytes read from and written to a core's own memory. The innermost of these memories serves arrays
+    /// and lanes.
     fn bytes_through_local(&self, a: &FusedAttention, innermost: bool) -> (f64, f64) {
         let exchanged = if innermost { self.on_core.local } else { 0.0 };
         (self.into_arrays + exchanged, self.streamed + written_bytes(a) + exchanged)
@@ -336,8 +343,8 @@ impl AttentionTiling {
         slowest
     }
 
-    /// The slowest of a core's own ports. Arrays with their sums in registers wait for the innermost memory's stream
-    /// alone, as the scalars of GPUs were fitted.
+    /// Returns the time in seconds and the level of the slowest of a core's own ports. For arrays that keep their sums
+    /// in registers, only the innermost memory's stream counts: the scalars of GPUs were fitted that way.
     fn slowest_local_port(&self, model: &CostModel, view: &SpanResources, a: &FusedAttention) -> (f64, usize) {
         let workers = view.cores.min(view.vector_cores);
         let sums = model.machine.arrays.sums;
@@ -357,10 +364,9 @@ impl AttentionTiling {
     }
 }
 
-/// Bytes that the device's memory moves; streams come from the innermost shared level. The bytes are compulsory only
-/// where an on-chip shared level holds the streamed operands of the heads in flight. Otherwise the cores that work on
-/// one head stream the same tiles in step (`kept` tiles of it, one core each). The shared level passes each tile to all
-/// of them.
+/// Returns the bytes that the device's memory moves. They are compulsory only where an on-chip shared level holds the
+/// streamed operands of the heads in flight. Otherwise the cores that work on one head (one for each of its `kept`
+/// tiles) stream the same tiles in step. A shared level passes each tile to all of them.
 fn device_bytes(view: &SpanResources, route: Route, a: &FusedAttention, streamed: f64, kept: f64) -> f64 {
     let workers = view.cores.min(view.vector_cores);
     let in_flight = ceil_div(workers, kept).min(a.batch as f64 * a.heads as f64);

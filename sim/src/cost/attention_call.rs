@@ -20,7 +20,7 @@ pub struct AttentionCall {
     pub keys: u64,
     /// Dimension of a head.
     pub head_dim: u64,
-    /// Keys that a query sees at most, where attention has a window.
+    /// Keys that a query sees at most, if attention has a window.
     pub window: Option<u64>,
     /// Type of queries, keys and values.
     pub operand: DataType,
@@ -29,8 +29,8 @@ pub struct AttentionCall {
 }
 
 impl AttentionCall {
-    /// Returns the call that runs a kernel of a step. `None` if libraries' rates do not cover it: attention that is not
-    /// causal, over pieces of a sequence, or on keys that are the values.
+    /// Returns the call that runs a kernel of a step. `None` if libraries' rates do not cover the kernel: attention
+    /// that is not causal, over pieces of a sequence, or on keys that are the values.
     #[must_use]
     pub fn of_kernel(kernel: &FusedAttention, software: AttentionSoftware) -> Option<Self> {
         let covered = kernel.causal && kernel.pieces.is_none() && !kernel.values_are_keys;
@@ -61,7 +61,7 @@ pub enum AttentionSoftware {
     Version(AttentionLibrary),
 }
 
-/// A chip without an attention library of this name.
+/// Error: a chip has no attention library of this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{chip} has no attention library {name:?}; known are: {known}")]
 pub struct UnknownAttentionLibrary {
@@ -89,8 +89,8 @@ impl AttentionSoftware {
         })
     }
 
-    /// The library of this name on a chip. A serving library and the generation of FlashAttention 2 are known on every
-    /// chip, by rates that fit several.
+    /// Returns the library of this name on a chip. A serving library and the generation of FlashAttention 2 are known
+    /// on every chip, by rates that were fitted to several chips.
     ///
     /// # Errors
     /// [`UnknownAttentionLibrary`] lists the names that exist.

@@ -1,5 +1,5 @@
-//! Lower bounds and latencies of a kernel, from cheapest to exact: at peak rates, with the traffic that its buffers
-//! force, and mapped.
+//! Lower bounds and latencies of a kernel, from cheapest to exact: at peak rates, with the traffic that the cores'
+//! buffers force, and mapped.
 
 use super::machine::{CoreUse, SpanResources};
 use super::{CostModel, Span, attention, contraction, vector_core};
@@ -10,8 +10,9 @@ use crate::units::Seconds;
 const ROUNDING: f64 = 1e-9;
 
 impl CostModel {
-    /// A lower bound on the latency over all mappings: the larger of the work at peak rate and the compulsory bytes
-    /// over the device memory's bandwidth, plus the launch overhead. Costs a few arithmetic operations.
+    /// Returns a lower bound on the latency over all mappings: the launch overhead plus the larger of the work at peak
+    /// rate and the compulsory bytes over the device memory's bandwidth. Costs a few arithmetic operations. If a kernel
+    /// library runs the product, the bound is its latency less a rounding margin.
     #[must_use]
     pub fn lower_bound(&self, kernel: &Kernel, span: Span) -> Seconds {
         self.lower_bound_on(kernel, self.view_of_span(span, kernel))
@@ -68,7 +69,8 @@ impl CostModel {
         Seconds(on(self.view_of_span(span, kernel)).min(paired) * (1.0 - ROUNDING))
     }
 
-    /// The resources of the paired cores, for fused kernels on a chip with unequal numbers of tensor and vector cores.
+    /// Returns the resources of the paired cores for a contraction with an epilogue across all cores, on a chip with
+    /// unequal numbers of tensor and vector cores. `None` in all other cases.
     fn restrict_to_pairs(&self, kernel: &Kernel, span: Span) -> Option<&SpanResources> {
         let pairs =
             self.machine.paired_resources().filter(|_| span == Span::AllCores && matches!(kernel, Kernel::Epilogue(_)));
@@ -84,15 +86,15 @@ impl CostModel {
         }
     }
 
-    /// The time that a kernel's products take at [`Accelerator::cell_rate_limit`](crate::hardware::Accelerator), on any
-    /// span; zero without a limit.
+    /// Returns the time that a kernel's products take at
+    /// [`Accelerator::cell_rate_limit`](crate::hardware::Accelerator), on any span; zero without a limit.
     #[must_use]
     pub fn time_at_cell_rate_limit(&self, kernel: &Kernel) -> Seconds {
         Seconds(self.machine.time_at_cell_rate_limit(kernel) * (1.0 - ROUNDING))
     }
 
-    /// The lower of the latencies of [`Self::cost_of_kernel`] on one core and on all cores: the same number in a
-    /// fraction of the time.
+    /// Returns the lower of the latencies of [`Self::cost_of_kernel`] on one core and on all cores, in a fraction of
+    /// its time.
     #[must_use]
     pub fn fastest_latency(&self, kernel: &Kernel) -> Seconds {
         match kernel {
@@ -111,7 +113,7 @@ impl CostModel {
         }
     }
 
-    /// The latency of [`Self::cost_of_kernel`]: the same number in a fraction of the time.
+    /// Returns the latency of [`Self::cost_of_kernel`], in a fraction of its time.
     #[must_use]
     pub fn latency_of_kernel(&self, kernel: &Kernel, span: Span) -> Seconds {
         let view = self.view_of_span(span, kernel);
@@ -127,8 +129,8 @@ impl CostModel {
         }
     }
 
-    /// The fastest latency over both spans. All cores come first: they are seldom slower than one core, whose mappings
-    /// are then pruned.
+    /// Returns the fastest latency over both spans. All cores come first: they are seldom slower than one core, so most
+    /// of the single core's mappings are then pruned.
     fn fastest_mapping(&self, kernel: &Kernel, c: &Contraction, epilogue: Option<&Epilogue>) -> Seconds {
         let mut best = contraction::latency_of_contraction(
             self,
@@ -163,7 +165,7 @@ impl CostModel {
     }
 }
 
-/// The kind of cores that a kernel occupies.
+/// Returns the kind of cores that a kernel occupies.
 fn cores_of_kernel(kernel: &Kernel) -> CoreUse {
     match kernel {
         Kernel::Contraction(_) => CoreUse::Tensor,

@@ -1,5 +1,5 @@
-//! Fits a chip's physical scalars to measured kernels, starting from the chip's file: the scalars of its calibration,
-//! and of its kernel library if it has one.
+//! Fits a chip's physical scalars to measured kernels, starting from the chip's file. The scalars are those of its
+//! calibration, and of its kernel library if it has one.
 
 use super::{CostError, CostModel, Routine};
 pub use crate::grouped_errors::GroupError;
@@ -11,9 +11,9 @@ use crate::units::Seconds;
 
 /// Fewest measurements for a fit.
 pub const LEAST_ROWS: usize = 5;
-/// Added to a time in microseconds before its logarithm: launches are resolved to a tenth of a microsecond.
+/// Added to a time in microseconds before its logarithm is taken. Launches are resolved to a tenth of a microsecond.
 const FLOOR_US: f64 = 0.1;
-/// Added to a fraction that may be zero before its logarithm.
+/// Added to a fraction before its logarithm is taken, where the fraction may be zero.
 const FLOOR_FRACTION: f64 = 0.05;
 
 /// The clock of a measurement.
@@ -120,7 +120,7 @@ pub struct DeterminedScalar {
     pub key: String,
     /// The file's value.
     pub before: f64,
-    /// The fitted value; the file's value where the measurements do not determine it.
+    /// The fitted value; the file's value if the measurements do not determine it.
     pub after: f64,
     /// Its 90 % confidence range from the measurements, all other scalars fixed.
     pub range: (f64, f64),
@@ -133,21 +133,22 @@ pub struct DeterminedScalar {
 pub struct ChipFit {
     /// The chip with the fitted scalars; the others keep their values.
     pub chip: Accelerator,
-    /// The scalars to fit.
+    /// The fit of each chosen scalar.
     pub scalars: Vec<DeterminedScalar>,
     /// Errors per group, in order of the groups' names.
     pub groups: Vec<GroupError>,
     /// Root mean square of the groups' mean errors before the fit.
     pub before: f64,
-    /// The same after the fit.
+    /// Root mean square of the groups' mean errors after the fit.
     pub after: f64,
-    /// The same for measurements that are left out in turn.
+    /// The same with each measurement predicted from a fit to the others; more than twelve measurements are left out in
+    /// twelve folds.
     pub left_out: f64,
-    /// The same for groups that are left out in turn; `None` if there is only one group.
+    /// The same with each group predicted from a fit to the other groups; `None` if there is only one group.
     pub by_group: Option<f64>,
 }
 
-/// Why a fit cannot start.
+/// The reason why a fit cannot start.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CalibrationError {
     /// The accelerator cannot be costed.
@@ -181,8 +182,8 @@ pub enum CalibrationError {
     },
 }
 
-/// The predicted time of a routine measured alone, under its clock. The host's overhead is known only for single
-/// kernels.
+/// Returns the predicted time of a routine measured alone, under its clock. The host's overhead is known only for
+/// single kernels; the other routines have the device's time under both clocks.
 #[must_use]
 pub fn predict_time(model: &CostModel, routine: &Routine, timing: MeasurementClock) -> Seconds {
     match (routine, timing) {
@@ -191,11 +192,11 @@ pub fn predict_time(model: &CostModel, routine: &Routine, timing: MeasurementClo
     }
 }
 
-/// Carries `from`'s scalars over to `chip`, as if nobody had measured it. All are copied, except that the load
-/// bandwidth per core and cycle scales with the core's multiply-accumulates: memories and library tiles are designed to
-/// feed the arrays. From an A100 (22 bytes at 1,024 multiply-accumulates in bf16) the rule gives an H100 (2,048) 44
-/// bytes, and in reverse 24; the fits give 48 and 22. The rule was made with these two in view; no third generation
-/// with a library is measured.
+/// Returns `chip` with the scalars of `from`, as if `chip` had not been measured. All scalars are copied, except that
+/// the load bandwidth per core and cycle scales with the core's multiply-accumulates: memories and library tiles are
+/// designed to feed the arrays. From an A100 (22 bytes at 1,024 multiply-accumulates in bf16) the rule gives an H100
+/// (2,048) 44 bytes, and in reverse 24; the fits give 48 and 22. The rule was made with these two chips in view; no
+/// third generation with a library is measured.
 #[must_use]
 pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator {
     let mut changed = chip.clone();
@@ -214,8 +215,8 @@ pub fn carry_scalars_over(from: &Accelerator, chip: &Accelerator) -> Accelerator
 }
 
 /// Fits the scalars named by `keys` (all, if empty) to the measurements. All groups have the same weight. A scalar
-/// moves from its value in the chip's file as far as the measurements require; one that they do not determine stays.
-/// Deterministic.
+/// moves from its value in the chip's file as far as the measurements require. A scalar that they do not determine
+/// stays. Deterministic.
 ///
 /// # Errors
 /// [`CalibrationError`] for an accelerator that cannot be costed, too few measurements, a time that is not positive, or
@@ -228,8 +229,8 @@ pub fn fit_scalars(
     fit_chosen_scalars(accelerator, measurements, keys, true)
 }
 
-/// Fits all scalars from the accelerator's own values only. Built-in chips are no starting points, because they may
-/// have been fitted to the same measurements.
+/// Fits all scalars, starting only from the accelerator's own values. Built-in chips are no starting points here,
+/// because they may have been fitted to the same measurements.
 ///
 /// # Errors
 /// As [`fit_scalars`].
@@ -339,14 +340,15 @@ impl ChipFitProblem<'_> {
         if self.from_others { self.similar_built_in_chips().map(point).collect() } else { Vec::new() }
     }
 
-    /// Built-in chips that run kernels like this one: by a library, or as a compiler maps them.
+    /// Built-in chips that run kernels like this one: both by a library, or both as a compiler maps them.
     fn similar_built_in_chips(&self) -> impl Iterator<Item = &'static Accelerator> {
         let by_library = self.chip.library.is_some();
         let all = templates().unwrap_or_default().iter().map(|template| &template.accelerator);
         all.filter(move |chip| chip.library.is_some() == by_library)
     }
 
-    /// ln(predicted / measured) of these measurements at a point.
+    /// Returns ln(predicted / measured) of these measurements at a point; infinite if the chip at that point cannot be
+    /// costed.
     fn log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut chip = self.chip.clone();
         for (scalar, coordinate) in self.scalars.iter().zip(point) {
@@ -361,7 +363,7 @@ impl ChipFitProblem<'_> {
         rows.iter().map(error).collect()
     }
 
-    /// The same, weighted so that all groups of these rows have the same weight.
+    /// Returns the log errors of these rows, weighted so that all their groups have the same weight.
     fn weighted_log_errors(&self, rows: &[usize], point: &[f64]) -> Vec<f64> {
         let mut counts = vec![0_usize; self.groups.len()];
         rows.iter().for_each(|row| counts[self.groups.group_of_each()[*row]] += 1);

@@ -41,7 +41,7 @@ impl MappingProblem {
         }
     }
 
-    /// The cost of passes over memory where a dimension is zero and nothing is multiplied.
+    /// Returns the cost of passes over memory if a dimension is zero and nothing is multiplied, else `None`.
     fn as_stream(&self, model: &CostModel, view: &SpanResources, operations: f64) -> Option<KernelCost> {
         (self.batch * self.m * self.n * self.k == 0.0).then(|| {
             let read = self.batch * self.k * (self.m + self.n) * self.operand + self.epilogue_read;
@@ -50,27 +50,27 @@ impl MappingProblem {
     }
 }
 
-/// Cycles of the lanes for elementwise work, one more per result where results are summed.
+/// Lane cycles of the elementwise work; one more per result where results are summed.
 fn lane_cycles(e: &Epilogue, machine: &Machine) -> f64 {
     let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
     let cycles = vector_core::lane_cycles_of_element(machine, function.function, function.direction);
     function.elements as f64 * (cycles + sum)
 }
 
-/// Operations of elementwise work; one more per result where results are summed.
+/// Operations of elementwise work; one more per result if results are summed.
 fn operations_of_epilogue(e: &Epilogue) -> f64 {
     let (function, sum) = (&e.elementwise, if e.summed > 1 { 1.0 } else { 0.0 });
     function.elements as f64 * (vector_core::elementwise_cycles(function.function, function.direction) + sum)
 }
 
-/// The vendor's library, if it runs the product. A kernel that sums its results is none of its products: its cores keep
-/// their sums while they stream an operand, and no tile ends by writing results.
+/// Returns the vendor's library if it runs the product. The library has no kernel that sums its results: such a
+/// kernel's cores keep their sums while they stream an operand, and no tile ends by writing results.
 fn library_of_product<'v>(view: &'v SpanResources, epilogue: Option<&Epilogue>) -> Option<&'v LibraryModel> {
     view.library.as_ref().filter(|_| epilogue.is_none_or(|e| e.summed <= 1))
 }
 
-/// Launch overhead, or the library's floor of a kernel, and the longest latency of a shared level on the shortest
-/// route.
+/// Returns the seconds before and after the work: the launch overhead, the library's floor per kernel (if a library
+/// runs it), and the longest latency of a shared level on the shortest route.
 fn overhead_seconds(model: &CostModel, view: &SpanResources) -> f64 {
     let floor = view.library.as_ref().map_or(0.0, LibraryModel::floor_seconds);
     model.machine.calibration.launch_overhead.0 + view.least_latency() + floor
@@ -94,7 +94,7 @@ pub(super) fn latency_of_contraction(
         return library::latency_of_product(machine, view, library, c, &p).min(known);
     }
     let overhead = overhead_seconds(model, view);
-    // Rounded up, so that an equally fast mapping is not pruned for its rounding.
+    // Rounded up, so that rounding does not prune an equally fast mapping.
     let limit = (known - overhead) * (1.0 + 1e-12);
     let least_compute = Some(least_array_cycles(machine, view, &p) * (1.0 - 1e-9));
     let mut best = BestMapping { fastest: limit, chosen: None, prune: true, least_compute };
@@ -102,7 +102,7 @@ pub(super) fn latency_of_contraction(
     best.chosen.map_or(known, |_| known.min(overhead + best.fastest))
 }
 
-/// The cost of a contraction, with elementwise work on its result while it is on chip.
+/// Returns the cost of a contraction, with the elementwise work on its result while the result is on chip.
 pub(super) fn cost_of_contraction(
     model: &CostModel,
     view: &SpanResources,
@@ -150,7 +150,7 @@ fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTra
         let reread = if i == shared.park { shared.partials } else { 0.0 };
         traffic.add_traffic(level.index, read + reread, written);
     }
-    // Parts of K leave the cores as partial results.
+    // If K is cut, partial results leave the cores.
     let whole = shared.partials == 0.0;
     let results = if whole { p.written_bytes() } else { shared.partials + p.epilogue_written };
     let passing = results + p.epilogue_read;
@@ -166,8 +166,9 @@ fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTra
     traffic
 }
 
-/// A lower bound over all mappings: the arrays' folds over all workers, the lanes' work, and the least traffic through
-/// the ports of shared levels and of the cores' own memories.
+/// Returns a lower bound in seconds over all mappings: the overheads plus the longest of the arrays' folds over all
+/// workers, the lanes' work, and the least traffic through the ports of shared levels and of the cores' own memories.
+/// For a library's product it is the exact latency.
 pub(super) fn lower_bound_of_contraction(
     model: &CostModel,
     view: &SpanResources,
@@ -201,8 +202,8 @@ fn least_port_time(view: &SpanResources, p: &MappingProblem, route: Route, into_
     level.busy_seconds(into_cores + if at == 0 { 0.0 } else { results } + p.epilogue_read, results)
 }
 
-/// A lower bound on the arrays' time over all cuts. However M, N and K are cut, each part of a stationary dimension
-/// takes at least its share of the whole's folds.
+/// Returns a lower bound in seconds on the arrays' time over all cuts. However M, N and K are cut, each part of a
+/// stationary dimension takes at least its share of the whole's folds.
 fn least_array_cycles(machine: &Machine, view: &SpanResources, p: &MappingProblem) -> f64 {
     let a = &machine.arrays;
     let (sr, sc, t) = match a.dataflow {
@@ -214,11 +215,11 @@ fn least_array_cycles(machine: &Machine, view: &SpanResources, p: &MappingProble
     p.batch * folds * t / (view.cores * a.count * p.rate)
 }
 
-/// A lower bound on the port time of the busiest core's own memories, given the operand bytes into all cores. The
-/// busiest core has at least the mean number of units. Each level takes in these bytes and passes on at least as many,
-/// as often as the next level's capacity demands. The innermost feeds the arrays; those on neighbouring columns share
-/// the streamed operand. It holds their partial sums: however K is cut, each result leaves the arrays at least once per
-/// fold of the whole K.
+/// Returns a lower bound in seconds on the port time of the busiest core's own memories, given the operand bytes into
+/// all cores. The busiest core has at least the mean number of units. Each level takes in these bytes and passes on at
+/// least as many, as often as the next level's capacity demands. The innermost level feeds the arrays; arrays on
+/// neighbouring columns share the streamed operand. It also holds the arrays' partial sums. However K is cut, each
+/// result leaves the arrays at least once per fold of the whole K.
 fn least_local_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, into_cores: f64) -> f64 {
     let a = &machine.arrays;
     let results = p.batch * p.m * p.n * p.result;

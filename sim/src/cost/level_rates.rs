@@ -5,7 +5,7 @@ use crate::hardware::{Accelerator, MemoryLevel, MemoryScope};
 /// A memory level: the capacity of one instance and the seconds per byte through its ports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelRates {
-    /// Bytes of an instance; the span's share where the level is shared and the span is one core.
+    /// Bytes of an instance; the span's share if the level is shared and the span is one core.
     pub(super) capacity: f64,
     /// Seconds per byte read.
     pub(super) read: f64,
@@ -47,7 +47,8 @@ impl LevelRates {
     }
 }
 
-/// The levels of one scope, outermost first; the device's memory is the outermost of the chip.
+/// Returns the levels of one scope, outermost first. The device's memory is the chip's outermost level, whatever its
+/// scope.
 pub(super) fn split_levels(accelerator: &Accelerator, scope: MemoryScope, share: f64) -> Vec<LevelRates> {
     let last = accelerator.level_count() - 1;
     let achieved = accelerator.calibration.hbm_achieved_fraction;

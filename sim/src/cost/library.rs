@@ -1,10 +1,10 @@
 //! Products as a vendor's kernel library runs them: tiles of the library's shapes, in waves over the cores.
 //!
 //! Every core works on one tile at a time. A step of its inner loop takes the longer of its products and its loads from
-//! the shared cache; a tile adds its start and end. The last wave, partly filled, takes as long as the others. The
-//! contracted dimension may be split over cores; the parts are then summed. Meanwhile the device's memory moves the
-//! data that the shared cache does not hold. Power limits the clock below the joint draw of arrays and memory. The
-//! model takes the fastest tile and split, as a library's heuristics or tuning do.
+//! the shared cache; a tile adds its start and end. A partly filled last wave takes as long as a full one. The
+//! contracted dimension may be split over cores, and the parts are then summed. Meanwhile the device's memory moves the
+//! data that the shared cache does not hold. The chip's power limit bounds the joint draw of arrays and memory, which
+//! adds a lower bound on the time. The model takes the fastest tile and split, as a library's heuristics or tuning do.
 //!
 //! The scalars are [`KernelLibrary`]'s. The constants here agree on the chips that were measured (A100, H100).
 
@@ -16,7 +16,7 @@ use super::{Bottleneck, CostModel, KernelCost, Traffic};
 use crate::kernel::{Contraction, DataType};
 use crate::units::Seconds;
 
-/// Result tiles: those of CUTLASS' and cuBLAS' tensor-core kernels, and the narrow ones of products by a few rows.
+/// Result tiles: those of CUTLASS' and cuBLAS' tensor-core kernels, and narrow ones for products with a few rows.
 const TILES: [(f64, f64); 20] = [
     (256.0, 128.0),
     (128.0, 256.0),
@@ -49,25 +49,25 @@ const STEP_BYTES: f64 = 128.0;
 /// Most bytes that a thread loads or stores at once; the alignment of a matrix's rows may allow fewer.
 const VECTOR_BYTES: u64 = 16;
 
-/// Alignment in bytes that the matrices of a batch need for their products to run on tensor cores. Matrices lie one
+/// Alignment in bytes that the matrices of a batch need for their products to run on tensor cores. The matrices lie one
 /// after another in rows of a head's numbers; 150 16-bit numbers give an alignment of 4. cuBLAS asks for 16 (its
 /// library documentation, "Tensor Core Usage"), but has kernels with smaller loads for single products.
 const BATCH_BYTES: f64 = 8.0;
 
-/// Fraction of the fp32 units' rate at which misaligned products run instead. Fitted to the extra time per sequence in
-/// a layer of 96 heads of 150 numbers, compared with 64 heads of 224 (Megatron-DeepSpeed on A100, micro-batches of 1 to
-/// 8).
+/// Fraction of the fp32 units' rate at which misaligned products of a batch run instead. Fitted to the extra time per
+/// sequence of a layer with 96 heads of 150 numbers, compared with 64 heads of 224 (Megatron-DeepSpeed on A100,
+/// micro-batches of 1 to 8).
 const SCATTERED_ISSUE: f64 = 0.43;
 
 /// Seconds to start summing the parts of a split: a second kernel, or a turn at the semaphore. Fitted: 2.2 us on A100,
 /// 2.8 on H100.
 const SPLIT_OVERHEAD: f64 = 2.5e-6;
 
-/// Seconds to the first bytes from the device's memory: latency and the ramp of the first wave. Fitted: 1.5 us on A100
-/// and on H100.
+/// Seconds to the first bytes from the device's memory: its latency and the ramp of the first wave. Fitted: 1.5 us on
+/// A100 and on H100.
 const MEMORY_RAMP: f64 = 1.5e-6;
 
-/// Exposed fraction of the shorter of computing and moving. Fitted: 0.15 on A100, 0.05 on H100.
+/// Fraction of the shorter of computing and moving that is exposed. Fitted: 0.15 on A100, 0.05 on H100.
 const EXPOSED: f64 = 0.1;
 
 /// Power of the device's memory at its peak, as a fraction of the chip's dynamic power. Fitted on H100: 0.20; HBM3 at
@@ -81,8 +81,8 @@ const CACHE_HELD: f64 = 0.45;
 /// Sets of weights that measurements of single products rotate through, to defeat caches.
 const WEIGHT_SETS: f64 = 5.0;
 
-/// Power-limited fraction of peak of 8-bit products, relative to that of 16-bit ones, where the chip has no fraction
-/// of the format ([`crate::hardware::Calibration::achieved_by_format`]). Fitted on H100.
+/// Fraction of peak that power allows 8-bit products, relative to 16-bit ones. It is used where the chip gives no
+/// fraction for the format ([`crate::hardware::Calibration::achieved_by_format`]). Fitted on H100.
 const NARROW_POWER: f64 = 0.926;
 
 /// Fraction of the operands that the device's memory has to move, from 0 to 1.
@@ -102,14 +102,14 @@ fn power_fraction(machine: &Machine, operand: DataType) -> f64 {
     measured.unwrap_or(machine.calibration.tensor_achieved_fraction * narrow)
 }
 
-/// Load width of single products with rows that do not start at multiples of a full vector, as a fraction of a full
-/// vector. Libraries have kernels with smaller loads, whose cores load 0.69 to 0.74 times as fast. The value was chosen
-/// after the measurement: on A100 such products of the output layer take 1.35 to 1.45 times as long as padded ones.
+/// Load width of single products whose rows do not start at multiples of a full vector, as a fraction of a full vector.
+/// Libraries have kernels with smaller loads, whose cores load 0.69 to 0.74 times as fast. The value was chosen after
+/// the measurement: on A100 such products of the output layer take 1.35 to 1.45 times as long as padded ones.
 const UNALIGNED_LOADS: f64 = 0.7;
 
 /// Load width along the rows of a product's matrices, as a fraction of a full vector. Rows lie along the contracted
-/// dimension or the result's columns, never along the left operand's rows. Weight gradients, with fp32 results, are the
-/// exception: their operands are contiguous in both dimensions of the result, and tokens are contracted.
+/// dimension or the result's columns, never along the left operand's rows. Weight gradients, which have fp32 results,
+/// are the exception. Their operands are contiguous in both dimensions of the result, and tokens are contracted.
 fn narrowest_row(c: &Contraction) -> f64 {
     let is_gradient = c.result == DataType::Fp32 && c.operand.bytes() == 2;
     let other = if is_gradient { c.m } else { c.k };
@@ -171,8 +171,8 @@ struct TileInvariants<'a> {
     partial: f64,
 }
 
-/// The cost of a product on the whole chip. The problem already contains the time of the `operations` lane-cycles of
-/// elementwise work.
+/// Returns the cost of a product on the whole chip. `p` already contains the time of the elementwise work; `operations`
+/// is needed only for its energy.
 pub(super) fn cost_of_product(
     model: &CostModel,
     view: &SpanResources,
@@ -225,12 +225,12 @@ pub(super) fn latency_of_product(
     library.floor_seconds() + choose_fastest_tile(machine, view, library, c, p).time
 }
 
-/// The time of equal products in one call, without their floor.
+/// Returns the seconds of equal products in one call, without the library's floor.
 pub(super) fn time_of_group(machine: &Machine, view: &SpanResources, library: &LibraryModel, c: &Contraction) -> f64 {
     choose_fastest_tile(machine, view, library, c, &MappingProblem::of_contraction(machine, view, c, None)).time
 }
 
-/// The fastest tile and split.
+/// Returns the fastest tile and split.
 fn choose_fastest_tile(
     machine: &Machine,
     view: &SpanResources,
@@ -240,7 +240,7 @@ fn choose_fastest_tile(
 ) -> TileChoice {
     let core = machine.core_peak(c.operand);
     let unaligned = unaligned_fraction(library, c);
-    // The measured rates of such kernels contain their loads.
+    // The measured rates of the kernels for unaligned rows include their loads.
     let vector = if unaligned.is_some() { 1.0 } else { load_width_of_product(c) };
     let scattered = c.batch > 1 && vector * (VECTOR_BYTES as f64) < BATCH_BYTES;
     let rate = match unaligned {
@@ -304,8 +304,8 @@ impl TileInvariants<'_> {
         }
     }
 
-    /// Operand bytes out of the device's memory. The tiles of a wave form a block that is as square as possible, and
-    /// each of its rows and columns is read once.
+    /// Returns the operand bytes out of the device's memory. The tiles of a wave form a block that is as square as
+    /// possible. Each row and column of the block is read once.
     fn fetched_bytes(&self, (tm, tn): (f64, f64), (rows, columns): (f64, f64), tiles: f64) -> f64 {
         let p = self.p;
         let at_once = (rows * columns).min(self.cores);

@@ -2,10 +2,10 @@
 //! past them.
 //!
 //! The softmax of a tile lies between its two products. If products and softmax overlap, the longer one counts, plus
-//! the exposed part of the shorter (synchronous tensor cores, two tiles of one core in turn). A causal tile of queries
-//! sees the keys up to its own; a window limits them further. Decoding reads keys and values once for all query heads
-//! of a group, on as many cores as there are groups or parts of the keys. The scalars are
-//! [`crate::hardware::KernelLibrary`]'s; the constants agree on A100 and H100.
+//! the exposed part of the shorter one (synchronous tensor cores, two tiles of one core in turn). A causal tile of
+//! queries sees the keys up to its own; a window limits them further. Decoding reads keys and values once for all query
+//! heads of a group, on as many cores as there are groups or parts of the keys. The scalars are
+//! [`crate::hardware::KernelLibrary`]'s; the constants here agree on A100 and H100.
 
 use super::attention_call::{AttentionCall, AttentionSoftware};
 use super::library_model::LibraryModel;
@@ -19,16 +19,16 @@ const KEYS: f64 = 64.0;
 /// Rate of the products between softmaxes, as a fraction of the arrays' peak. Fitted: 0.74 on A100, 0.73 on H100
 /// (TensorRT-LLM).
 const ISSUE: f64 = 0.735;
-/// The same for a training library's kernel (FlashAttention 2), in which two blocks of a core take turns. Fitted to 12
-/// calls on A100 (Transformer Engine; SimuMax), like the next two.
+/// The same rate for a training library's kernel (FlashAttention 2), in which two blocks of a core take turns. Fitted
+/// to 12 calls on A100 (Transformer Engine; SimuMax), like the next two constants.
 const TRAINING_ISSUE: f64 = 0.85;
-/// The same in the backward pass, where five products share registers and shared memory.
+/// The same rate in the backward pass, where five products share registers and shared memory.
 const BACKWARD_ISSUE: f64 = 0.6;
-/// The exposed fraction of such a kernel in the forward pass.
+/// Exposed fraction of a training library's kernel in the forward pass.
 const TRAINING_EXPOSED: f64 = 0.45;
-/// Exposed fraction of the shorter of products and softmax. Fitted: 0.74 on A100, 0.78 on H100.
+/// Exposed fraction of the shorter of products and softmax in all other kernels. Fitted: 0.74 on A100, 0.78 on H100.
 const EXPOSED: f64 = 0.76;
-/// Lane-cycles per score, as in `attention`.
+/// Lane cycles per score, as in `attention`.
 const FORWARD_CYCLES: f64 = 14.0;
 const BACKWARD_CYCLES: f64 = 15.0;
 /// Seconds to launch a serving library's context attention: rotary embedding, the write of keys and values to their
@@ -40,9 +40,10 @@ const CONTEXT_PASSES: f64 = 2.0;
 /// Seconds to launch one decoding step if the chip's library has no figure: one kernel with its embedding. Fitted to
 /// 400 calls on H100, like the constants below.
 const DECODE: f64 = 6.5e-6;
-/// Seconds to sum the parts where keys are split over cores.
+/// Seconds to sum the parts if keys are split over cores.
 const DECODE_SPLIT: f64 = 5.3e-6;
-/// Seconds to start and end the keys of one head on a core; of a group of query heads, per (1 + head dimension / 128).
+/// Seconds to start and end the stream of one head's keys on a core. The second constant is for a group of query heads,
+/// and is multiplied by (1 + head dimension / 128).
 const DECODE_HEAD: f64 = 0.78e-6;
 const DECODE_GROUP: f64 = 1.07e-6;
 /// Rate of keys and values into a core, relative to a product's operands.
@@ -71,7 +72,7 @@ pub(super) fn time_alone(model: &CostModel, view: &SpanResources, library: &Libr
     }
 }
 
-/// Seconds of the cores, with the better of the two tile heights of libraries.
+/// Returns the seconds of the cores, with the faster of the two tile heights of libraries.
 fn time_of_cores(model: &CostModel, view: &SpanResources, library: &LibraryModel, call: &AttentionCall) -> f64 {
     [128.0, 64.0]
         .into_iter()
@@ -131,7 +132,7 @@ fn rates_of_call(library: &LibraryModel, call: &AttentionCall) -> AttentionRates
     AttentionRates { issue, exposed, softmax, tile_overhead: overhead.0 }
 }
 
-/// Keys that a tile of queries sees: the mean and the maximum.
+/// Returns the mean and the largest number of keys that a tile of queries sees.
 fn visible_keys(call: &AttentionCall, height: f64, rows: f64) -> (f64, f64) {
     let keys = call.keys as f64;
     // All tiles see the tokens before the new ones.
@@ -163,7 +164,7 @@ fn time_of_decode(view: &SpanResources, library: &LibraryModel, call: &Attention
         library.scalars.decode.map_or(library.read / DECODE_STREAM, |decode| library.peak / decode.read_fraction);
     let moving = bytes * read;
     let sum = if parts > 1.0 { DECODE_SPLIT } else { 0.0 };
-    // Cores finish at different times, so where both take equally long neither hides all of the other.
+    // Cores finish at different times. So if both take equally long, neither hides all of the other.
     let launch = library.scalars.decode.map_or(DECODE, |decode| decode.launch.0);
     launch + (work.powi(4) + moving.powi(4)).sqrt().sqrt() + sum
 }

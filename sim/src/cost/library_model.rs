@@ -59,13 +59,14 @@ impl LibraryModel {
         self.core_read
     }
 
-    /// The least time of a kernel. In a stream it is zero, because a stack's launches already contain it.
+    /// The least time of a kernel. It is zero unless the device's clock measures the kernel alone: elsewhere a stack's
+    /// launches or the host's overhead already contain it.
     pub(super) fn floor_seconds(&self) -> f64 {
         if self.waits { self.scalars.floor.0 } else { 0.0 }
     }
 
-    /// The least time of a row function's work: the latency of reading a row, summing it and writing it. In a stream
-    /// it is zero, as the floor is.
+    /// The least time of a row function's work: the latency of reading a row, summing it and writing it. It is zero
+    /// wherever [`Self::floor_seconds`] is.
     pub(super) fn row_wait_seconds(&self) -> f64 {
         if self.waits { ROW_WAIT } else { 0.0 }
     }

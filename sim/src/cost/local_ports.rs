@@ -1,6 +1,6 @@
 //! Traffic through the ports of a core's own memories: operands, partial sums, results.
 //!
-//! One function counts the bytes of a unit for its time and for the report.
+//! One function counts the bytes of a unit, both for its time and for the report.
 
 use super::machine::{Machine, SpanResources};
 use super::mapping_problem::{MappingProblem, least_operand_bytes};
@@ -15,7 +15,7 @@ pub(super) struct CoreUnit {
     pub(super) k: f64,
     /// Arrays that share the unit's folds.
     pub(super) arrays: f64,
-    /// Cores' units in a core's memories at a time: one per array where arrays work apart.
+    /// Units in a core's memories at a time: one per array if the arrays work on units of their own.
     pub(super) in_core: f64,
     /// Parts of K on different workers. The sums of a part are not the result yet.
     pub(super) split: f64,
@@ -30,7 +30,7 @@ pub(super) struct UnitTraffic {
     pub(super) local_sums: f64,
     /// Sums, written to the accumulators and read from them.
     pub(super) accumulated: f64,
-    /// Operands from outside, once.
+    /// Operands from outside the core, each once.
     fetched: f64,
     /// Results, or the sums of a part of K, and what the epilogue writes.
     written: f64,
@@ -45,8 +45,8 @@ pub(super) struct LocalPorts {
     pub(super) traffic: UnitTraffic,
 }
 
-/// The ports of a core's memories for one unit: with the sums in the accumulators where that is faster, else in the
-/// local buffer.
+/// Returns the bytes and the time of one unit at the ports of a core's memories. The sums stay in the accumulators if
+/// that is faster, else in the local buffer.
 pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingProblem, unit: &CoreUnit) -> LocalPorts {
     let a = &machine.arrays;
     let through = |into: f64, local: f64, accumulated: f64| {
@@ -81,7 +81,8 @@ struct OperandWords {
     stationary: f64,
 }
 
-/// Arrays on neighbouring columns of folds share the streamed operand.
+/// Returns the words of operands that enter the arrays. Arrays on neighbouring columns of folds share the streamed
+/// operand.
 fn operand_words(machine: &Machine, unit: &CoreUnit) -> OperandWords {
     let a = &machine.arrays;
     let CoreUnit { m, n, k, arrays, .. } = *unit;
@@ -121,8 +122,8 @@ fn slowest_port(view: &SpanResources, p: &MappingProblem, unit: &CoreUnit, traff
     slowest
 }
 
-/// Operand bytes of a unit out of core level `i` into the next inner one: once where that holds the unit's
-/// accumulators, else as often as its capacity demands.
+/// Returns the operand bytes of a unit out of core level `i` into the next inner one. They move once if the inner level
+/// holds the unit's accumulators, else as often as its capacity demands.
 fn inner_bytes(view: &SpanResources, p: &MappingProblem, i: usize, unit: &CoreUnit) -> f64 {
     let CoreUnit { m, n, k, .. } = *unit;
     let inner = view.local.get(i + 1).map_or(0.0, |level| level.capacity);

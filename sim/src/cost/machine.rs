@@ -21,7 +21,7 @@ pub(super) struct SpanResources {
     pub(super) routes: Vec<Route>,
     /// Levels of each core, outermost first.
     pub(super) local: Vec<LevelRates>,
-    /// Bytes in which a vector core can keep rows, if it has a buffer or the core a memory.
+    /// Bytes in which a vector core can keep rows: its buffer, else its core's memory; `None` if it has neither.
     row_buffer: Option<f64>,
     /// Vector cores.
     pub(super) vector_cores: f64,
@@ -29,24 +29,24 @@ pub(super) struct SpanResources {
     /// that its framework runs alone.
     pub(super) exposed: f64,
     pub(super) unfused: f64,
-    /// The vendor's kernel library, where the span is the whole chip.
+    /// The vendor's kernel library; `None` if the span is not the whole chip or the chip has no library.
     pub(super) library: Option<LibraryModel>,
 }
 
 impl SpanResources {
-    /// The longest latency on the shortest route.
+    /// The longest latency of a level on the shortest route, in seconds.
     pub(super) fn least_latency(&self) -> f64 {
         self.routes.first().map_or(0.0, |route| route.latency_seconds(&self.shared))
     }
 
-    /// The routes that vector work may take. Its streams are used once, so they take the shortest, unless a vector core
-    /// keeps rows in a shared memory.
+    /// The routes that vector work may take. Its data is used once, so it takes the shortest route, unless a vector
+    /// core has no memory of its own and keeps rows in a shared one.
     pub(super) fn stream_routes(&self) -> &[Route] {
         if self.row_buffer.is_some() { self.routes.get(..1).unwrap_or_default() } else { &self.routes }
     }
 
-    /// The bytes in which a vector core keeps rows on this route: its own memory, else its share of the outermost
-    /// shared memory on the die that the route crosses.
+    /// The bytes in which a vector core keeps rows on this route: those of its own memory, else its share of the
+    /// outermost shared memory on the die that the route crosses.
     pub(super) fn row_buffer_on(&self, route: Route) -> f64 {
         let shared = || route.levels_crossed(&self.shared).nth(1).map(|(_, level)| level.capacity);
         self.row_buffer.or_else(shared).unwrap_or(0.0)
@@ -60,7 +60,7 @@ pub(super) struct Machine {
     /// Functions per lane and cycle that units beside the lanes compute.
     pub(super) transcendentals_per_lane: f64,
     pub(super) arrays: CoreArrays,
-    /// Multiply-accumulates per unit and cycle by type, achieved fraction included; fallbacks resolved.
+    /// Multiply-accumulates per unit and cycle, by type. They include the achieved fraction and the fallbacks.
     rates: [f64; DataType::ALL.len()],
     /// The same without the achieved fraction.
     peak_rates: [f64; DataType::ALL.len()],
@@ -70,8 +70,8 @@ pub(super) struct Machine {
     one_tensor: SpanResources,
     one_vector: SpanResources,
     one_pair: SpanResources,
-    /// The cores that have a partner, with the whole memories, and their fraction of the tensor cores. `None` where
-    /// every core has a partner.
+    /// The resources of the cores that have a partner, with the whole memories, and their fraction of the tensor cores.
+    /// `None` if every core has a partner.
     pairs: Option<(SpanResources, f64)>,
     all: SpanResources,
     alone: SpanResources,
@@ -82,10 +82,11 @@ pub(super) struct Machine {
 /// *Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations*, 2019).
 const FP32_PASSES: f64 = 6.0;
 
-/// The multiply-accumulate rate of a type, with these fallbacks where the arrays lack it:
+/// Returns the multiply-accumulates per unit and cycle of a type, with these fallbacks if the arrays lack it:
 /// - 16-bit types replace one another, or run as fp32.
-/// - 8-bit types run as 16-bit ones.
-/// - fp32 takes [`FP32_PASSES`] bf16 products.
+/// - fp8 and int8 run as 16-bit types or as fp32; block formats run as fp8, or else like fp8.
+/// - fp32 takes [`FP32_PASSES`] 16-bit products.
+/// - Failing these, the first supported type's rate counts. `None` if the arrays support no type.
 fn rate_with_fallback(accelerator: &Accelerator, data_type: DataType) -> Option<f64> {
     let get = |t| accelerator.tensor.macs_per_unit_per_cycle.get(t);
     let sixteen = || get(DataType::Bf16).or_else(|| get(DataType::Fp16));
@@ -178,7 +179,8 @@ impl Machine {
         }
     }
 
-    /// The resources of the paired cores and their fraction of the tensor cores; `None` where every core has a partner.
+    /// Returns the resources of the paired cores and their fraction of the tensor cores; `None` if every core has a
+    /// partner.
     pub(super) fn paired_resources(&self) -> Option<(&SpanResources, f64)> {
         self.pairs.as_ref().map(|(view, share)| (view, *share))
     }
@@ -188,7 +190,7 @@ impl Machine {
         &self.alone
     }
 
-    /// The same for a kernel timed by the host, whose overhead contains the kernel's start.
+    /// Returns the same resources for a kernel timed by the host, whose overhead contains the kernel's start.
     pub(super) fn resources_alone_by_host(&self) -> &SpanResources {
         &self.alone_by_host
     }

@@ -1,21 +1,21 @@
 //! The mapper: cuts a contraction into tiles for the memories, the cores and the arrays.
 //!
-//! A *unit* is the part (um, un) of one product's result that one core computes at a time, over all of K. It is
-//! feasible in a local buffer if one of three residencies fits: its accumulators (operands then stream in
-//! double-buffered chunks), its rows of the left operand, or its columns of the right operand. In each case a unit
-//! fetches um x K and K x un once. So the left operand crosses the port ceil(N/un) times and the right one ceil(M/um)
-//! times. Edges are exact (imperfect factors). The same closed form gives the traffic into every shared level from the
-//! next outer one.
+//! A *unit* is the part (um, un) of one product's result that one core computes at a time, over all of K. A unit fits
+//! into a local buffer if one of three residents fits: its accumulators (operands then stream in double-buffered
+//! chunks), its rows of the left operand, or its columns of the right operand. In each case a unit fetches um x K and K
+//! x un once. So the left operand crosses the port ceil(N/un) times and the right one ceil(M/um) times. Edges are exact
+//! (imperfect factors). The same closed form gives the traffic into every shared level from the next outer one.
 //!
 //! Sums that leave the arrays before K is done cross the ports of `local_ports`. Operands take the fastest route
-//! through the shared levels (`shared_traffic`); results, used once, go around every level that has a path around it.
+//! through the shared levels (`shared_traffic`). Results are used once, and bypass every level that has a path around
+//! it.
 //!
 //! Time = launch + latencies + max(fill + compute + drain, every port). Compute runs in waves of units over the cores;
-//! units of edge size form waves of their own. The exposed part of computing and moving, which a chip's software stack
-//! does not overlap (`overlap_fraction`), is added.
+//! units of edge size form waves of their own. Two terms are added: the sum of partial results if K is split, and the
+//! exposed part of computing and moving that a chip's software stack does not overlap (`overlap_fraction`).
 //!
-//! The mapper is monotone in three ways: a candidate's time only falls with bandwidth, its feasibility only grows with
-//! capacity, and more effort only adds candidates.
+//! The mapper is monotone in three ways: a candidate's time never rises with bandwidth, a feasible candidate stays
+//! feasible with more capacity, and more effort only adds candidates.
 
 use super::local_ports::{CoreUnit, time_of_unit};
 use super::machine::{Machine, SpanResources};
@@ -48,17 +48,17 @@ pub(super) struct MappingCost {
 /// fastest one's; traffic and energy are those of the chosen one.
 const THRIFT: f64 = 1.01;
 
-/// Most waves that are tried beyond those of all workers. A limit on effort, chosen: random chips obey the law of cores
-/// to 1e-4 with it.
+/// Most waves that are tried beyond the number that all workers need. It limits the effort; with it, random chips obey
+/// the law of cores to 1e-4.
 const MOST_WAVES: f64 = 256.0;
 
 /// The best mapping so far.
 pub(super) struct BestMapping {
     pub(super) fastest: f64,
     pub(super) chosen: Option<MappingCost>,
-    /// True if to prune candidates that cannot win.
+    /// True if candidates that cannot win are pruned.
     pub(super) prune: bool,
-    /// A lower bound on the arrays' time over all cuts; only where the traffic is not asked for.
+    /// A lower bound on the arrays' time over all cuts; `None` if the mapping's traffic is needed.
     pub(super) least_compute: Option<f64>,
 }
 
@@ -90,7 +90,7 @@ fn unit_sizes(machine: &Machine, p: &MappingProblem, effort: MappingEffort, prun
     (of(p.m, granule_m), of(p.n, granule_n))
 }
 
-/// Tries mappings for [`BestMapping`]. Units of work go to cores, or to single arrays.
+/// Tries mappings and offers them to `best`. Units of work go to cores, or to single arrays.
 pub(super) fn search_mappings(
     machine: &Machine,
     view: &SpanResources,
@@ -126,7 +126,8 @@ pub(super) fn search_mappings(
     }
 }
 
-/// The largest near-square unit that fits. If only the fastest time is asked for, trying it first prunes most others.
+/// Returns the largest near-square unit that fits, or `None`. If only the fastest time is needed, trying this unit
+/// first prunes most others.
 fn largest_square_unit(
     ms: &TileSizes,
     ns: &TileSizes,
@@ -139,7 +140,7 @@ fn largest_square_unit(
     })
 }
 
-/// Tries a unit size that fits: with all arrays of a core on one unit, and with one unit per array where that fits into
+/// Tries a unit size that fits: with all arrays of a core on one unit, and with one unit per array if that fits into
 /// the array's part of the core's memory.
 #[inline]
 fn try_unit(
@@ -165,7 +166,7 @@ fn try_unit(
     }
 }
 
-/// Tries a unit size with K whole, then split as long as workers have no unit.
+/// Tries a unit size with K whole, then with K in twice as many parts each time while some workers have no unit.
 fn try_splits(
     machine: &Machine,
     view: &SpanResources,
@@ -185,7 +186,7 @@ fn try_splits(
     }
 }
 
-/// The fastest mapping: its time, and the mapping chosen for traffic.
+/// Returns the fastest time and the mapping chosen for traffic. Without a mapping both are zero.
 pub(super) fn fastest_mapping(
     machine: &Machine,
     view: &SpanResources,
@@ -234,8 +235,8 @@ struct UnitTile {
     into_cores: f64,
 }
 
-/// Offers the mappings of a tile on every route. The device's memory can always hold partial results; an on-chip level
-/// can where they fit.
+/// Offers the mapping of a tile on its fastest route, for each level that can hold partial results. The device's memory
+/// always can; an on-chip level can if they fit.
 fn try_parks(
     machine: &Machine,
     view: &SpanResources,
@@ -267,7 +268,7 @@ fn try_parks(
                 break;
             }
             let candidate = cost_from_times(machine, view, p, tile, compute, &ports, shared);
-            // The route of less energy wins among equally fast ones.
+            // Among equally fast routes the one with less energy wins.
             let cost = |m: &MappingCost| (m.time, m.shared_energy);
             if fastest.as_ref().is_none_or(|fastest| cost(&candidate) < cost(fastest)) {
                 fastest = Some(candidate);
@@ -286,15 +287,15 @@ impl UnitTile {
         if self.independent { view.cores * machine.arrays.count } else { view.cores }
     }
 
-    /// Units of work, and most units in progress at a time.
+    /// Returns the number of units of work, and the most units in progress at a time.
     #[inline]
     fn unit_counts(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem) -> (f64, f64) {
         let units = p.batch * self.tm * self.tn * self.split;
         (units, units.min(self.worker_count(machine, view)))
     }
 
-    /// A lower bound on the arrays' time with both ends, given one on the time of all arrays over all cuts. In k waves
-    /// of U units fewer than U / (k - 1) workers compute, and U / k units are filled and drained at a time.
+    /// Returns a lower bound on the arrays' time with both ends, given a bound on the time of all arrays over all cuts.
+    /// In k waves of U units, fewer than U / (k - 1) workers compute, and U / k units are filled and drained at a time.
     #[inline]
     fn least_time(&self, machine: &Machine, view: &SpanResources, p: &MappingProblem, least_compute: f64) -> f64 {
         let (units, _) = self.unit_counts(machine, view, p);
@@ -308,8 +309,8 @@ impl UnitTile {
     }
 }
 
-/// Seconds to read the first operands and write the last results of the units in progress; nothing is computed
-/// meanwhile.
+/// Returns the seconds to read the first operands and to write the last results of the units in progress. Nothing is
+/// computed meanwhile.
 #[inline]
 fn time_at_the_ends(view: &SpanResources, p: &MappingProblem, tile: &UnitTile, rows: f64, active: f64) -> f64 {
     let Some(level) = view.shared.first() else { return 0.0 };
@@ -322,11 +323,11 @@ fn time_at_the_ends(view: &SpanResources, p: &MappingProblem, tile: &UnitTile, r
 #[derive(Debug, Clone, Copy)]
 struct ArrayTime {
     seconds: f64,
-    /// The sum over all units.
+    /// The sum of the seconds of all units.
     of_units: f64,
 }
 
-/// The time of the arrays, on at most so many workers.
+/// Returns the time of the arrays, on at most `most` workers.
 fn compute_time(machine: &Machine, view: &SpanResources, p: &MappingProblem, tile: &UnitTile, most: f64) -> ArrayTime {
     let a = &machine.arrays;
     let per_unit = if tile.independent { 1.0 } else { a.count };
@@ -356,7 +357,8 @@ fn cost_from_times(
     let reread = view.shared.get(shared.park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let moving = ports.slowest;
-    // The time on so many workers with so many units in progress; the work; the time of the busiest core's own ports.
+    // Returns, for `workers` workers with `in_progress` units in progress: the mapping's time, the work with both ends,
+    // the work, and the time of the busiest core's own ports.
     let on_workers = |workers: f64, in_progress: f64, compute: f64| {
         let local_time = own.seconds * ceil_nonnegative(units / workers.min(view.cores));
         let work = compute.max(p.epilogue_time).max(local_time);
@@ -369,12 +371,13 @@ fn cost_from_times(
     };
     let waves = ceil_div(units, active);
     let (mut time, mut total, mut work, mut local_time) = on_workers(active, ceil_div(units, waves), compute.seconds);
-    // More waves of fewer units take longer to compute, and shorter to fill and drain: workers may idle.
+    // More waves of fewer units take longer to compute, but less time to fill and drain. So leaving workers idle may be
+    // faster.
     let of_one = time_at_the_ends(view, p, tile, machine.arrays.rows, 1.0);
     let mut more = waves;
     while total > moving && more < units.min(waves + MOST_WAVES) {
         more += 1.0;
-        // The most workers that take so many waves.
+        // The most workers that need this many waves.
         let workers = ceil_div(units, more - 1.0) - 1.0;
         let in_progress = ceil_div(units, more);
         let least = (compute.of_units / workers).max(work.min(p.epilogue_time));
@@ -413,8 +416,8 @@ impl UnitTile {
     }
 }
 
-/// Cycles of waves of units over the workers, and cycles of all units. Units of one size are dealt before the next
-/// smaller size; a wave takes as long as its largest unit.
+/// Returns the cycles of waves of units over the workers, and the cycles of all units. Units of one size are dealt
+/// before the next smaller size; a wave takes as long as its largest unit.
 #[inline]
 fn count_waves(p: &MappingProblem, tile: &UnitTile, workers: f64, cycles: impl Fn(f64, f64) -> f64) -> (f64, f64) {
     let (tm, tn) = (tile.tm, tile.tn);

@@ -1,9 +1,9 @@
-//! The mapper's view of a contraction, and the least operand bytes into a memory of given capacity.
+//! The mapper's view of a contraction, and the least operand bytes into a memory of a given capacity.
 
 use super::machine::Machine;
 use super::tensor_core::{ACCUMULATOR, ceil_div, ceil_nonnegative};
 
-/// A contraction in floats.
+/// A contraction as the mapper uses it, in floats. `operand` is in bytes per number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MappingProblem {
     pub(super) batch: f64,
@@ -11,11 +11,12 @@ pub(super) struct MappingProblem {
     pub(super) n: f64,
     pub(super) k: f64,
     pub(super) operand: f64,
-    /// Bytes written per number of the result: fewer than a number's where results are summed.
+    /// Bytes written per number of the result; less than a number's size if results are summed.
     pub(super) result: f64,
-    /// Multiply-accumulates per unit and second.
+    /// Multiply-accumulates per multiply-accumulate unit and second.
     pub(super) rate: f64,
-    /// Numbers along K that a unit contracts at once: a unit with a double rate for a narrow type holds two weights.
+    /// Numbers along K that a multiply-accumulate unit contracts at once: at a double rate for a narrow type, it holds
+    /// two weights.
     pub(super) depth: f64,
     /// Elementwise work on each result while it is on chip: seconds on the lanes, and further bytes read.
     pub(super) epilogue_time: f64,
@@ -38,13 +39,13 @@ impl MappingProblem {
     }
 }
 
-/// Bytes of a tile's first chunk along K: enough to fill the array's rows once.
+/// Returns the length along K of a tile's first chunk, in numbers: enough to fill the array's rows once.
 pub(super) fn chunk_bytes(machine: &Machine, k: f64) -> f64 {
     k.min(machine.arrays.rows)
 }
 
-/// True if a tile (m, n) of a product over k has a residency in `capacity` bytes: accumulators, left rows or right
-/// columns.
+/// Returns true if a tile (m, n) of a product over k fits into `capacity` bytes with one of its residents:
+/// accumulators, left rows or right columns.
 #[inline]
 pub(super) fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, operand: f64) -> bool {
     let accumulators = m * n * ACCUMULATOR + 2.0 * (m + n) * chunk * operand;
@@ -57,9 +58,9 @@ pub(super) fn fits_capacity(capacity: f64, m: f64, n: f64, k: f64, chunk: f64, o
         || k * n * operand + least + chunk * n * ACCUMULATOR <= capacity
 }
 
-/// The least operand bytes into a memory of `capacity` for one product. The candidates are tiles (j-th even split of M,
-/// the largest N that fits with it) with accumulators resident here or in the `inner` memories, and resident panels of
-/// either operand.
+/// Returns the least operand bytes into a memory of `capacity` bytes for one product. Candidates are tiles with
+/// accumulators resident here or in the `inner` bytes of inner memories, and resident panels of either operand. The
+/// tiles are the even splits of M, each with the largest N that fits.
 pub(super) fn least_operand_bytes(p: &MappingProblem, capacity: f64, inner: f64, chunk: f64) -> f64 {
     let (left, right) = (p.m * p.k * p.operand, p.k * p.n * p.operand);
     let compulsory = left + right;

@@ -80,7 +80,7 @@ pub struct Traffic {
     pub read: [f64; MAX_LEVELS],
     /// Bytes written to each level.
     pub written: [f64; MAX_LEVELS],
-    /// Bytes of sums written to the cores' accumulators, and read from them, where the chip has such memories.
+    /// Bytes of partial sums written to the cores' accumulator memories, where the chip has them. As many are read.
     pub accumulated: f64,
 }
 
@@ -128,8 +128,8 @@ pub struct KernelCost {
 }
 
 impl KernelCost {
-    /// A transfer on the network or a host link. The cores are not charged for its buffer's way through the device's
-    /// memory.
+    /// The cost of a transfer on the network or a host link. It has no energy, and no traffic of its buffer through the
+    /// device's memory.
     #[must_use]
     pub fn on_network(latency: Seconds) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl KernelCost {
         }
     }
 
-    /// The same work with another latency; the utilization scales with it.
+    /// Returns the same work with another latency. The utilization scales with it; energy and traffic stay.
     #[must_use]
     pub fn stretched_to(self, latency: Seconds) -> Self {
         let slower = if latency > Seconds::ZERO { self.latency / latency } else { 1.0 };
@@ -149,7 +149,7 @@ impl KernelCost {
     }
 }
 
-/// Why an accelerator cannot be costed.
+/// The reason why an accelerator cannot be costed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CostError {
     /// A figure that the model divides by is not a positive number.
@@ -202,8 +202,8 @@ impl CostModel {
     /// Prepares an accelerator.
     ///
     /// # Errors
-    /// [`CostError`] where a figure that the model divides by is zero, negative or not a number, or where the levels
-    /// are out of order.
+    /// [`CostError`] if a figure that the model divides by is not positive and finite, if there are too many levels or
+    /// they are out of order, or if the arrays support no data type.
     pub fn new(accelerator: Accelerator) -> Result<Self, CostError> {
         let machine = Machine::new(&accelerator)?;
         Ok(Self { accelerator, machine, effort: MappingEffort::default() })
@@ -222,9 +222,10 @@ impl CostModel {
         &self.accelerator
     }
 
-    /// The cost of a kernel as part of a compiled step: row functions are fused, and data moves while the arrays
-    /// compute. [`crate::network`] costs collectives; here they are the passes of their buffer through the device's own
-    /// memory. Transfers use the host or storage link; without that link the latency is infinite. Never panics.
+    /// Returns the cost of a kernel as part of a compiled step: row functions are fused, and data moves while the
+    /// arrays compute. [`crate::network`] costs collectives; here they are the passes of their buffer through the
+    /// device's own memory. Transfers use the host or storage link; without that link the latency is infinite. Never
+    /// panics.
     #[must_use]
     pub fn cost_of_kernel(&self, kernel: &Kernel, span: Span) -> KernelCost {
         let cost = self.cost_on_cores(kernel, |cores| self.machine.resources_of(span, cores));
@@ -243,9 +244,9 @@ impl CostModel {
         }
     }
 
-    /// The cost of a kernel that a framework runs alone on the whole chip, as in measurements of single kernels. It
-    /// includes the passes that the chip's software stack leaves unfused and the transfers that it does not overlap. It
-    /// excludes host overheads ([`CostModel::time_by_host`]).
+    /// Returns the cost of a kernel that a framework runs alone on the whole chip, as in measurements of single
+    /// kernels. It includes the passes that the chip's software stack leaves unfused and the transfers that the stack
+    /// does not overlap. It excludes host overheads ([`CostModel::time_by_host`]).
     #[must_use]
     pub fn cost_alone(&self, kernel: &Kernel) -> KernelCost {
         self.cost_on_cores(kernel, |_| self.machine.resources_alone())
@@ -289,7 +290,7 @@ impl CostModel {
     fn cost_of_transfer(&self, transfer: &Transfer) -> KernelCost {
         let bytes = transfer.bytes.as_f64();
         let link = match transfer.link {
-            // The device takes no part. If the rate of the host's memory is unknown the transfer is free.
+            // The device takes no part. If the rate of the host's memory is unknown, the transfer is free.
             TransferLink::HostMemory => {
                 let rate =
                     self.accelerator.host.as_ref().and_then(|link| link.memory).map_or(f64::INFINITY, |rate| rate.0);
@@ -315,9 +316,10 @@ impl CostModel {
         }
     }
 
-    /// The time that a host clock shows for a kernel that a framework runs alone on the whole chip. A native library
-    /// call adds the host's overhead. A composed operation keeps the host busy for its dispatch time; the last
-    /// `host_overhead` of it overlaps the device. Both contain the kernel's start on the device.
+    /// Returns the time that a host clock shows for a kernel that a framework runs alone on the whole chip. For a call
+    /// of a native library it is the host's overhead plus the latency. A composed operation keeps the host busy for its
+    /// dispatch time; the last `host_overhead` of it overlaps the device. Both include the kernel's start on the
+    /// device.
     #[must_use]
     pub fn time_by_host(&self, kernel: &Kernel) -> Seconds {
         let latency = self.cost_on_cores(kernel, |_| self.machine.resources_alone_by_host()).latency;
@@ -330,7 +332,7 @@ impl CostModel {
         }
     }
 
-    /// The energy of the traffic, summed over the levels and the accumulators.
+    /// Returns the energy of the traffic, summed over the levels and the accumulators.
     fn add_traffic_energy(&self, traffic: &Traffic) -> Joules {
         let sums = self.accelerator.tensor.accumulation.memory();
         let each = sums.map_or(Joules::ZERO, |memory| memory.read_energy_per_byte + memory.write_energy_per_byte);

@@ -5,7 +5,7 @@ use crate::kernel::{
 };
 use crate::units::Bytes;
 
-/// Why a name and shape do not form a kernel.
+/// The reason why a name and a shape do not form a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Not one of [`KERNEL_NAMES`].
@@ -63,7 +63,7 @@ pub const KERNEL_NAMES: [&str; 27] = [
     "hbm_copy_rw",
 ];
 
-/// The shape columns of a measurement; zero where a column is empty.
+/// The shape columns of a measurement; zero if a column is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelShape {
     /// Rows.
@@ -74,14 +74,13 @@ pub struct KernelShape {
     pub k: u64,
     /// Independent products or matrices; zero counts as one.
     pub batch: u64,
-    /// Total number of elements, for kernels without rows.
+    /// Total number of elements, for elementwise kernels.
     pub elements: u64,
 }
 
 /// The data type of a name: canonical (`bf16`) or as frameworks print it (`bfloat16`).
 ///
-/// # Errors
-/// [`NameError::UnknownType`].
+/// [`NameError::UnknownType`] for any other name.
 pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
     match name.to_ascii_lowercase().as_str() {
         "fp32" | "float32" | "f32" => Ok(DataType::Fp32),
@@ -103,7 +102,7 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
 ///   such matrices and write one.
 /// - `adamw` updates `elements` weights that have the type of their gradients and moments: four numbers read and three
 ///   written per weight (PyTorch's fused AdamW).
-/// - Elementwise kernels take `elements`, or batch x m x n where that is absent.
+/// - Elementwise kernels take `elements`, or batch x m x n if `elements` is zero.
 /// - `hbm_copy` reads its elements from the device's memory and leaves them on chip; `hbm_copy_rw` also writes them
 ///   back.
 ///
@@ -177,7 +176,7 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
     }))
 }
 
-/// A weight's gradient; the product's epilogue adds it to the fp32 sum over micro-batches.
+/// Returns the gradient of a weight. The product's epilogue adds it to the fp32 sum over micro-batches.
 fn weight_gradient(
     shape: KernelShape,
     data_type: DataType,

@@ -1,9 +1,9 @@
 //! Routes: which shared levels a kernel's data crosses between the device's memory and the cores.
 //!
-//! Data crosses the device's memory and every cache. Software chooses for each kernel whether data crosses a
-//! scratchpad that has a path around it. Data that is used once gains nothing there, so only operands that are used
-//! again cross it, and only on routes that include it. A kernel takes its fastest route, so another level or path never
-//! makes it slower.
+//! Data crosses the device's memory and every cache. A scratchpad has a path around it, and software chooses for each
+//! kernel whether data crosses it. Data that is used once gains nothing there. So only operands that are used again
+//! cross a scratchpad, and only on routes that include it. A kernel takes its fastest route, so another level or path
+//! never makes it slower.
 
 use super::level_rates::LevelRates;
 
@@ -17,7 +17,8 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// All routes through these levels, the shortest first: it crosses the levels that have no path around them.
+    /// Returns all routes through these levels. The first is the shortest: it crosses only the levels that have no path
+    /// around them.
     pub(super) fn list_routes(shared: &[LevelRates]) -> Vec<Self> {
         let mut routes = vec![Self { levels: 0, extra_latency: 0.0 }];
         for (i, level) in shared.iter().take(8).enumerate() {
@@ -35,7 +36,7 @@ impl Route {
         self.levels >> level & 1 == 1
     }
 
-    /// The next level inwards that the route crosses; `None` at the innermost one.
+    /// Returns the next level inwards that the route crosses; `None` if there is none.
     #[inline]
     pub(super) fn next_level(self, level: usize) -> Option<usize> {
         let inner = u32::from(self.levels) >> (level + 1);

@@ -26,15 +26,15 @@ pub struct ExpertsCall {
     pub operand: DataType,
 }
 
-/// How a framework's linear layer converts its 16-bit input to narrow operands.
+/// The conversion of a linear layer's 16-bit input to narrow operands, as a framework does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputConversion {
     /// The operands are narrow already.
     None,
-    /// By a scale that the input's largest number gives, in launches of their own (TensorRT-LLM).
+    /// Conversion by a scale that the input's largest number gives, in launches of their own (TensorRT-LLM).
     Quantise,
-    /// In one elementwise kernel, by a scale that is known before (PyTorch's `to`).
+    /// Conversion in one elementwise kernel, by a scale that is known before (PyTorch's `to`).
     Cast,
 }
 
@@ -64,10 +64,11 @@ const QUANTISE_BYTES: f64 = 6.0;
 /// Seconds to launch routing, permutation, both products, activation and sum in a layer of experts. Fitted to 600
 /// layers on H100 (TensorRT-LLM): 26.8 us in bf16, 29.2 in fp8.
 const EXPERTS: f64 = 28.0e-6;
-/// Times that the tokens between those kernels cross the device's memory, relative to once. Fitted to the same layers.
+/// Traffic of the tokens between those kernels through the device's memory, relative to one crossing each. Fitted to
+/// the same layers.
 const EXPERTS_PASSES: f64 = 1.4;
-/// Start and end of a tile of a group relative to a single product's: the group's sizes and pointers are looked up
-/// first. Fitted to the same layers: 2.8 in bf16, 3.6 in fp8.
+/// Start and end of a tile of a group, relative to those of a single product's tile: the group's sizes and pointers are
+/// looked up first. Fitted to the same layers: 2.8 in bf16, 3.6 in fp8.
 const GROUP_TILE: f64 = 3.0;
 
 impl CostModel {
@@ -83,7 +84,8 @@ impl CostModel {
         }
     }
 
-    /// A framework's linear layer measured alone. Only a chip with a library converts, and only for narrow operands.
+    /// Returns the time of a framework's linear layer measured alone. Only a chip with a library converts the input,
+    /// and only to operands of one byte.
     fn time_of_linear_alone(&self, c: &Contraction, conversion: InputConversion) -> Seconds {
         let product = self.cost_alone(&Kernel::Contraction(*c)).latency;
         let numbers = c.batch * c.m * c.k;
@@ -161,7 +163,7 @@ impl CostModel {
     }
 }
 
-/// One read of 16-bit numbers and one write of 8-bit ones.
+/// A kernel that reads 16-bit numbers once and writes 8-bit ones once.
 fn cast_to_narrow(elements: u64) -> Kernel {
     Kernel::Elementwise(Elementwise {
         function: ElementwiseFunction::Convert,

@@ -1,12 +1,12 @@
 //! Traffic through the levels that all cores share: operands on a route, results, partial results of a split K.
 //!
-//! One function counts the bytes for the time, the energy and the report.
+//! One function counts the bytes, for the time, the energy and the report.
 
 use super::machine::{Machine, SpanResources};
 use super::mapping_problem::{MappingProblem, chunk_bytes, least_operand_bytes};
 use super::route::Route;
 
-/// Traffic that no unit size changes: the operand bytes into each shared on-chip level.
+/// Traffic that is the same for all unit sizes: the operand bytes into each shared on-chip level.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OuterTraffic {
     /// Operand bytes into each shared level that is crossed.
@@ -21,7 +21,7 @@ impl OuterTraffic {
     }
 }
 
-/// Bytes that a mapping moves through the shared levels, apart from what [`OuterTraffic`] and the problem fix.
+/// Bytes through the shared levels that depend on the mapping; [`OuterTraffic`] and the problem give the rest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedTraffic {
     /// The levels that the operands cross.
@@ -34,9 +34,9 @@ pub(super) struct SharedTraffic {
 }
 
 impl SharedTraffic {
-    /// Bytes read from and written to shared level `i`, without the partial results' rereading. The device's memory
-    /// gives what the next level on the route takes in, and takes the results. So does a level without a path around
-    /// it.
+    /// Returns the bytes read from and written to shared level `i`, without the rereading of partial results. A level
+    /// on the route is read for the next level inwards and filled from outside. Results and the epilogue's operands
+    /// cross only the levels without a path around them, the device's memory among them.
     #[inline]
     pub(super) fn bytes_through_level(
         &self,
@@ -86,7 +86,7 @@ pub(super) fn least_shared_time(
     view.routes.iter().map(on).fold(f64::INFINITY, f64::min)
 }
 
-/// The port times of the shared levels.
+/// Returns the port times of the shared levels.
 #[inline]
 pub(super) fn time_shared_ports(
     view: &SpanResources,

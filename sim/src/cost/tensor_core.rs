@@ -129,7 +129,7 @@ pub(super) struct CoreArrays {
 /// The place of partial sums between folds, as the mapper uses it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SumPlace {
-    /// They take no time.
+    /// Partial sums take no time.
     Free,
     /// At the ports of the core's innermost memory.
     LocalBuffer,
@@ -138,7 +138,7 @@ pub(super) enum SumPlace {
 }
 
 impl SumPlace {
-    /// Seconds for a byte written to the accumulators and read from them; zero where the chip has none.
+    /// Seconds per byte that is both written to the accumulators and read from them; zero if the chip has none.
     pub(super) fn seconds_per_byte(self) -> f64 {
         match self {
             Self::Memory { read, write, .. } => read.max(write),
@@ -161,14 +161,14 @@ impl SumPlace {
 }
 
 impl CoreArrays {
-    /// Times that a product over `k` writes each sum before the last time; it reads each as often.
+    /// Returns how often a product over `k` writes each sum as a partial one. It reads each sum as often.
     pub(super) fn partial_passes(&self, k: f64) -> f64 {
         count_result_passes(self.dataflow, self.rows as u64, k as u64).saturating_sub(1) as f64
     }
 
-    /// Times that the stationary operand of a product (m, n, k) enters the arrays if its sums stay in accumulators of
-    /// `capacity` bytes, where `arrays` arrays share the folds. The sums of the columns in progress must fit; the
-    /// streamed dimension is cut into chunks that do. `None` where chunks are shorter than the load of the next fold.
+    /// Returns how often the stationary operand of a product (m, n, k) enters the arrays if the sums stay in
+    /// accumulators of `capacity` bytes and `arrays` arrays share the folds. The sums of the columns in progress must
+    /// fit, so the streamed dimension is cut into chunks. `None` if a chunk is shorter than the load of the next fold.
     pub(super) fn stationary_passes(&self, capacity: f64, (m, n, k): (f64, f64, f64), arrays: f64) -> Option<f64> {
         let (_, spatial, streamed) = self.mapped_dimensions(m, n, k);
         let wide = spatial.min(self.columns * arrays);
@@ -177,9 +177,9 @@ impl CoreArrays {
         (chunks <= 1.0 || hidden).then_some(chunks)
     }
 
-    /// Cycles of `folds` folds that stream `t` on one array, each loading `used` rows. With preload the next stationary
-    /// tile loads while the current one streams, so filling and draining count once per kernel
-    /// ([`CoreArrays::fill_cycles`]). Without it they count once per fold, as in SCALE-Sim.
+    /// Returns the cycles of `folds` folds that stream `t` operands on one array, each loading `used` rows. With
+    /// preload the next stationary tile loads while the current one streams, so filling and draining count once per
+    /// kernel ([`CoreArrays::fill_cycles`]). Without preload they count once per fold, as in SCALE-Sim.
     fn cycles_of_folds(&self, folds: f64, t: f64, used: f64) -> f64 {
         if !self.preload {
             return folds * (t + self.load_cycles(self.rows) + self.rows + self.columns - 2.0);
@@ -194,9 +194,9 @@ impl CoreArrays {
         }
     }
 
-    /// Cycles that a preloading array adds once per kernel: the way through the rows and columns that a product (m, n,
-    /// k) uses, or the load of its first stationary tile if that is longer. Zero without preload, where every fold
-    /// includes both.
+    /// Returns the cycles that a preloading array adds once per kernel: the way through the rows and columns that a
+    /// product (m, n, k) uses, or the load of its first stationary tile if that takes longer. Zero without preload,
+    /// where every fold includes both.
     pub(super) fn fill_cycles(&self, m: f64, n: f64, k: f64) -> f64 {
         if !self.preload {
             return 0.0;
@@ -206,7 +206,7 @@ impl CoreArrays {
         (rows + columns - 2.0).max(self.load_cycles(rows))
     }
 
-    /// The array dimensions that M and N are mapped on; `None` for the streamed one.
+    /// Returns the array dimensions that M and N are mapped on; `None` for the streamed one.
     pub(super) fn spatial_granules(&self) -> (Option<f64>, Option<f64>) {
         match self.dataflow {
             Dataflow::OutputStationary => (Some(self.rows), Some(self.columns)),
@@ -223,8 +223,9 @@ impl CoreArrays {
         }
     }
 
-    /// Cycles of a tile on `workers` of the core's arrays together. The arrays share the folds, split the streamed
-    /// dimension, or both (`workers` = a x b, a arrays over folds, b over the stream), whichever is fastest.
+    /// Returns the cycles of a tile on `workers` of the core's arrays together. The arrays share the folds, split the
+    /// streamed dimension, or do both (`workers` = a x b: a arrays over folds, b over the stream), whichever is
+    /// fastest.
     pub(super) fn tile_cycles(&self, m: f64, n: f64, k: f64, workers: f64) -> f64 {
         let (sr, sc, t) = self.mapped_dimensions(m, n, k);
         let used = sr.min(self.rows);

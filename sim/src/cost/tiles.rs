@@ -3,7 +3,7 @@
 use super::tensor_core::{ceil_div, ceil_nonnegative};
 use serde::{Deserialize, Serialize};
 
-/// Tile sizes that the mapper tries per dimension.
+/// The tile sizes that the mapper tries per dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MappingEffort {
@@ -18,7 +18,7 @@ pub enum MappingEffort {
 }
 
 impl MappingEffort {
-    /// True if its sizes come in descending order.
+    /// True if the sizes of every dimension come in descending order.
     pub(super) fn sizes_only_fall(self) -> bool {
         self == Self::Library
     }
@@ -27,7 +27,7 @@ impl MappingEffort {
 /// Most candidates per dimension: 64 powers of two, 64 with a factor of three, 64 splits.
 const MAX_SIZES: usize = 192;
 
-/// Tile sizes of one dimension, descending, without repeats.
+/// Tile sizes of one dimension, the whole dimension first. Thorough sizes are neither sorted nor free of repeats.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileSizes {
     values: [f64; MAX_SIZES],
@@ -35,9 +35,10 @@ pub(super) struct TileSizes {
 }
 
 impl TileSizes {
-    /// The sizes for an effort. `granule` is the array dimension that this dimension is mapped on; `None` for the
-    /// streamed one, which keeps all sizes. With a granule a size is dropped if a smaller one gives as many tiles and
-    /// as many folds of the edge tile: the smaller one takes as long and needs less room.
+    /// Returns the sizes for an effort. `granule` is the array dimension that this dimension is mapped on; `None` for
+    /// the streamed one. If every size is listed ([`MappingEffort::Exhaustive`] up to 64), a granule drops each size
+    /// whose next smaller one gives as many tiles and as many folds of the edge tile: the smaller one takes as long and
+    /// needs less room.
     pub(super) fn new(dimension: f64, effort: MappingEffort, granule: Option<f64>) -> Self {
         let mut sizes = Self { values: [0.0; MAX_SIZES], count: 0 };
         sizes.push(dimension);
@@ -74,7 +75,8 @@ impl TileSizes {
         sizes
     }
 
-    /// Drops every size whose successor gives the same tiles and folds. The sizes are consecutive and descending.
+    /// Drops every size whose successor gives as many tiles and no more folds. The sizes are consecutive and
+    /// descending.
     fn drop_dominated(&mut self, dimension: f64, granule: f64) {
         let cut = |size: f64| {
             let tiles = ceil_div(dimension, size);

@@ -1,13 +1,13 @@
-//! Vector work: explicit passes over memory, bounded by the lanes and by every memory port that the data crosses. A
-//! scratchpad with a path around it is crossed only where a core without a memory of its own keeps rows in it.
+//! Vector work: explicit passes over memory, bounded by the lanes and by every memory port that the data crosses. Data
+//! crosses a scratchpad with a path around it only if a core without a memory of its own keeps rows in it.
 //!
-//! Cycles per element are lane-cycles of PHAZE's published vector-core estimator (Wang et al., ICML 2024). It gives
+//! Cycles per element are lane cycles of PHAZE's published vector-core estimator (Wang et al., ICML 2024). It gives
 //! addition, multiplication and ReLU 1; division 10; square root and erf 15; sigmoid and SiLU 12; sine and cosine 13;
-//! dropout 2; the exponential inside softmax 10. Functions that it does not list are composed of those operations. So
-//! is tanh: its listed 27 is above the cost through its own sigmoid.
+//! dropout 2; the exponential inside softmax 10. Functions that it does not list are composed of those operations. Tanh
+//! is composed too, because the estimator's 27 exceeds the cost through its own sigmoid.
 //!
 //! Units beside the lanes (`vector.transcendentals_per_cycle`) take a part of the transcendental functions, so that
-//! both end at once; their energy is counted as the lanes'.
+//! both finish at the same time. The units' energy is counted as the lanes'.
 
 use super::machine::{Machine, SpanResources};
 use super::route::Route;
@@ -25,25 +25,25 @@ const DIVISION: f64 = 10.0;
 const SQUARE_ROOT: f64 = 15.0;
 const DROPOUT: f64 = 2.0;
 
-/// Lane-cycles of one number whose places a kernel computes by itself: divisions by the sizes of the dimensions, for
-/// every operand. Such kernels of PyTorch 2.11 (products with tables of sines, sums of transposed heads, copies of
-/// halves, conversions to fp32) run at 0.26 to 0.35 T numbers/s on an H100 (16,896 lanes at 1.83 GHz, of which 0.641 are
-/// achieved), whatever their bytes: 67 lane-cycles at 0.3 T numbers/s, range 57 to 77; concatenations run at 0.22
-/// (`measured/reference/pytorch_h100_h200/step_kernels.csv`).
+/// Lane cycles of one number whose address a kernel computes by itself, with divisions by the sizes of the dimensions
+/// for every operand. Such kernels of PyTorch 2.11 (products with tables of sines, sums of transposed heads, copies of
+/// halves, conversions to fp32) run at 0.26 to 0.35 T numbers/s on an H100 (16,896 lanes at 1.83 GHz, of which 0.641
+/// are achieved), whatever their bytes. This is 67 lane cycles at 0.3 T numbers/s, with a range of 57 to 77.
+/// Concatenations run at 0.22 (`measured/reference/pytorch_h100_h200/step_kernels.csv`).
 const INDEXED: f64 = 67.0;
 
 /// Rows that a core works on at a time: the sublanes of a TPU's vector unit (8 x 128 registers), or the blocks of 256
 /// threads that fill the 2048 threads of a GPU's multiprocessor.
 const ROWS_IN_FLIGHT: f64 = 8.0;
 
-/// Rows that a core of a GPU works on at a time where a framework's own normalisation runs alone by the device's clock:
-/// 128 of the 2,048 threads of a multiprocessor a row, as PyTorch's layer_norm_kernel.cu has it (from memory). Chosen on
-/// 34 rows of an earlier H100 (PyTorch 2.11): rows of 16 KiB take three passes there. On A100 by the host's clock
+/// Rows that a core of a GPU works on at a time if a framework's own normalisation runs alone by the device's clock. A
+/// row takes 128 of the 2,048 threads of a multiprocessor, as in PyTorch's layer_norm_kernel.cu (from memory). Chosen
+/// on 34 rows of an earlier H100 (PyTorch 2.11), where rows of 16 KiB take three passes. On A100 by the host's clock
 /// (LLMCompass) they take two, so such rows keep [`ROWS_IN_FLIGHT`].
 const ROWS_IN_FLIGHT_ALONE: f64 = 16.0;
 
-/// Most of the device memory's peak that a library's kernels reach where they do not stream: row functions wait for
-/// the sums of their rows, and an optimizer's update goes through up to seven arrays. Fitted to softmax, layer
+/// Largest fraction of the device memory's peak that a library's kernels reach if they do not stream: row functions
+/// wait for the sums of their rows, and an optimizer's update goes through up to seven arrays. Fitted to softmax, layer
 /// normalisation and GELU on A100 (LLMCompass, 42 kernels) as the chip's stream. 53 rows of softmax on V100 and A100
 /// PCIe (NeuSight) reach 0.43 to 0.9, in the mean 0.68; AdamW in fp32 reaches 0.75 on H100 and 0.73 on H200.
 const BROKEN_STREAM: f64 = 0.766;
@@ -72,8 +72,9 @@ impl Transcendentals {
         Self { count: self.count + more.count, lane_cycles: self.lane_cycles + more.lane_cycles }
     }
 
-    /// Cycles of the lanes per element, of `cycles` in all, if software gives the units the part that ends both sides
-    /// first. `units_per_lane`: functions per cycle that the units of a lane compute.
+    /// Returns the lane cycles per element of a function that takes `cycles` on the lanes alone, if software gives the
+    /// units the part that lets both sides finish first. The units of a lane compute `units_per_lane` functions per
+    /// cycle.
     pub(super) fn least_lane_cycles(self, cycles: f64, units_per_lane: f64) -> f64 {
         if units_per_lane <= 0.0 || self.count <= 0.0 {
             return cycles;
@@ -107,13 +108,13 @@ fn row_transcendentals(function: RowFunction, direction: Direction) -> Transcend
     }
 }
 
-/// Cycles of the lanes per result of an elementwise function, beside the units for transcendental functions.
+/// Lane cycles per result of an elementwise function, less the part that the units for transcendental functions take.
 pub(super) fn lane_cycles_of_element(machine: &Machine, function: ElementwiseFunction, direction: Direction) -> f64 {
     let cycles = elementwise_cycles(function, direction);
     elementwise_transcendentals(function, direction).least_lane_cycles(cycles, machine.transcendentals_per_lane)
 }
 
-/// Lane-cycles per result of an elementwise function.
+/// Lane cycles per result of an elementwise function, all of it on the lanes.
 #[must_use]
 pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -> f64 {
     use ElementwiseFunction::{
@@ -162,7 +163,7 @@ pub fn elementwise_cycles(function: ElementwiseFunction, direction: Direction) -
     }
 }
 
-/// Lane-cycles per element of a row function, without its row-level work (one division or root per row).
+/// Lane cycles per element of a row function, without its work per row (one division or root).
 #[must_use]
 pub fn row_cycles(function: RowFunction, direction: Direction) -> f64 {
     match (function, direction) {
@@ -222,8 +223,8 @@ fn passes_of_function(function: RowFunction, direction: Direction) -> RowPasses 
     }
 }
 
-/// True if frameworks compose the kernel from operations of their own language when it is timed from the host.
-/// Normalisations and activations are composed; contractions, softmax and plain copies are single library calls.
+/// True if frameworks compose the kernel from operations of their own language when it is timed from the host. These
+/// are both normalisations, GELU, SwiGLU and the rotary embedding; all other kernels count as single library calls.
 pub(super) fn is_composed(kernel: &Kernel) -> bool {
     match kernel {
         Kernel::Reduction(r) => matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm),
@@ -280,8 +281,8 @@ struct SlowestPort {
 }
 
 impl StreamPass {
-    /// Bytes read and written through a shared level. On-chip levels (all but the first) are also filled from outside
-    /// and emptied towards it.
+    /// Returns the bytes read and written through a shared level. On-chip levels (all but the first) are also filled
+    /// from outside and emptied outwards.
     fn bytes_through_level(&self, level: usize) -> (f64, f64) {
         let through = if level == 0 { 0.0 } else { 1.0 };
         (self.read + through * self.written, self.written + through * self.read)
@@ -307,7 +308,7 @@ impl StreamPass {
         port
     }
 
-    /// Seconds of launches and latencies, and of the work.
+    /// Returns the seconds of launches and latencies, and those of the work.
     fn total_seconds(&self, model: &CostModel, view: &SpanResources, port: &SlowestPort) -> (f64, f64) {
         let floor = view.library.map_or(0.0, |library| library.floor_seconds());
         let start = model.machine.calibration.launch_overhead.0 + port.latency + floor;
@@ -331,7 +332,7 @@ impl RoutedPass {
     }
 }
 
-/// The fastest route; among equally fast ones the shortest.
+/// Returns the pass on its fastest route, and on the shortest of equally fast ones.
 fn choose_fastest_route(model: &CostModel, view: &SpanResources, pass: impl Fn(Route) -> StreamPass) -> RoutedPass {
     let on = |route: Route| {
         let pass = pass(route);
@@ -399,8 +400,8 @@ fn elementwise_pass(model: &CostModel, view: &SpanResources, e: &Elementwise) ->
     StreamPass { read, written, busy, operations, useful: operations, kernels: 1.0, slower, wait: 0.0 }
 }
 
-/// The cost of a row function: one read and one write while the rows in flight stay on chip, another read where they
-/// spill. The chip's unfused fraction adds elementary passes, each a kernel of its own.
+/// Returns the cost of a row function. It reads and writes its rows once while the rows in flight stay on chip, and
+/// reads them again if they spill. The chip's unfused fraction adds elementary passes, each a kernel of its own.
 pub(super) fn cost_of_reduction(model: &CostModel, view: &SpanResources, r: &Reduction) -> KernelCost {
     finish_cost(model, view, |route| reduction_pass(model, view, r, route))
 }
@@ -463,21 +464,22 @@ fn rows_stay(view: &SpanResources, route: Route, r: &Reduction, row_bytes: f64) 
     }
 }
 
-/// True if a row function's reads wait for the sums of its rows. Normalisations of rows that do not stay on chip read
-/// them twice, each time as a stream.
+/// True if a row function's reads wait for the sums of its rows. Normalisations whose rows do not stay on chip read the
+/// rows twice, each time as a stream.
 fn waits_for_sums(r: &Reduction, stays: bool) -> bool {
     stays || r.function == RowFunction::Softmax
 }
 
-/// True for an optimizer's update.
+/// True for an optimizer's update with state; plain SGD counts as a stream.
 fn is_update(function: ElementwiseFunction) -> bool {
     use ElementwiseFunction::{Adafactor, Adam, Adam8bit, Momentum};
     matches!(function, Adafactor | Adam | Adam8bit | Momentum)
 }
 
-/// Factor on the device memory's busy time, which assumes the chip's `hbm_achieved_fraction`. It is 1 in a step and on
-/// chips without a library. A plain stream (`streams`) that runs alone reaches at least the library's `read_fraction`,
-/// so its factor is at most 1. Other kernels that run alone reach at most [`BROKEN_STREAM`], so theirs is at least 1.
+/// Returns a factor on the device memory's busy time, which assumes the chip's `hbm_achieved_fraction`. It is 1 in a
+/// step and on chips without a library. A plain stream (`streams`) that runs alone reaches at least the library's
+/// `read_fraction`, so its factor is at most 1. Other kernels that run alone reach at most [`BROKEN_STREAM`], so theirs
+/// is at least 1.
 fn slowdown_alone(model: &CostModel, view: &SpanResources, streams: bool) -> f64 {
     let achieved = model.machine.calibration.hbm_achieved_fraction;
     match view.library.filter(|library| library.alone) {

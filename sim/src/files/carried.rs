@@ -1,4 +1,4 @@
-//! Text files that travel with a question.
+//! Text files that a request carries with it.
 
 use super::text;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::io::Result;
 use std::path::Path;
 
-/// Texts by the paths that name them. A file that is not among them is read from the disk.
+/// Texts by the paths that name them. A file that is not carried is read from the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Files(BTreeMap<String, String>);
 
 impl Files {
-    /// The text of a file in UTF-8, without its byte order mark: the text that travels, else the disk's.
+    /// Returns the text of a file in UTF-8, without its byte order mark: the carried text if there is one, else the
+    /// text on the disk.
     ///
     /// # Errors
     /// Those of [`text::read_text`].
@@ -20,19 +21,20 @@ impl Files {
         self.text(path).map_or_else(|| text::read_text(path), |text| Ok(text.to_owned()))
     }
 
-    /// The text that travels under a path.
+    /// Returns the text that is carried under a path; `None` if there is none.
     #[must_use]
     pub fn text(&self, path: &Path) -> Option<&str> {
         self.0.get(&path.display().to_string()).map(String::as_str)
     }
 
-    /// True if a file can be read here, carried or from the disk.
+    /// True if a text is carried under a path, or if the path exists on the disk.
     #[must_use]
     pub fn exists(&self, path: &Path) -> bool {
         self.text(path).is_some() || path.exists()
     }
 
-    /// Reads a file now and carries its text. A file that cannot be read is left to its reader, who says why.
+    /// Reads a file now and carries its text, unless a text is carried already. A file that cannot be read is skipped;
+    /// [`Self::read`] reports the error.
     pub fn carry(&mut self, path: &Path) {
         if self.text(path).is_none()
             && let Ok(text) = text::read_text(path)
@@ -46,7 +48,7 @@ impl Files {
         self.0.insert(path.display().to_string(), text);
     }
 
-    /// Carries no longer what lies at a path.
+    /// Removes the text that is carried under a path, if any.
     pub fn remove(&mut self, path: &Path) {
         self.0.remove(&path.display().to_string());
     }

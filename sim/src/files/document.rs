@@ -9,7 +9,7 @@ use std::fmt;
 pub enum FieldValue {
     /// A number in the unit that the key names.
     Number(f64),
-    /// A word, such as a node.
+    /// A word, such as the name of a technology node.
     Word(String),
     /// True or false.
     Flag(bool),
@@ -37,7 +37,7 @@ impl FieldValue {
     /// As a TOML value; a whole number is an integer.
     #[must_use]
     pub fn to_toml(&self) -> toml::Value {
-        /// Whole numbers up to this are written as such: a double holds them all.
+        /// Whole numbers up to this are written as integers: a double holds them all exactly.
         const LARGEST_WHOLE: f64 = 9e15;
         match self {
             Self::Number(number) if number.fract() == 0.0 && number.abs() <= LARGEST_WHOLE => {
@@ -67,7 +67,7 @@ const ALTERNATIVES: [&[&str]; 3] = [
     &["write_gb_per_s", "write_bytes_per_cycle"],
 ];
 
-/// Every field with a single value, by key.
+/// Returns every field with a single value, with its dotted key. Items of a list without a `name` are skipped.
 #[must_use]
 pub fn list_fields(table: &toml::Table) -> Vec<(String, FieldValue)> {
     let mut found = Vec::new();
@@ -77,7 +77,7 @@ pub fn list_fields(table: &toml::Table) -> Vec<(String, FieldValue)> {
     found
 }
 
-/// The value of a field.
+/// Returns the value of a field. `None` if there is no such field, or if it is a table or a list.
 #[must_use]
 pub fn field_value(table: &toml::Table, key: &str) -> Option<FieldValue> {
     let (parents, last) = split_key(key);
@@ -87,11 +87,11 @@ pub fn field_value(table: &toml::Table, key: &str) -> Option<FieldValue> {
     parent.get(last).and_then(FieldValue::from_toml)
 }
 
-/// Sets a field in a table that the file has. It replaces alternatives: `read_bytes_per_cycle` replaces
+/// Sets a field in a table that the file has, and removes the field's alternatives: `read_bytes_per_cycle` replaces
 /// `read_gb_per_s`.
 ///
 /// # Errors
-/// No such table, or a field that is a table itself.
+/// There is no such table, or the field is a table or a list.
 pub fn set_field(table: &mut toml::Table, key: &str, value: &FieldValue, file: &str) -> Result<(), FileFault> {
     let (parents, last) = split_key(key);
     let Some(table) =
@@ -154,7 +154,7 @@ impl<'a> FieldParent<'a> {
     }
 }
 
-/// Adds the fields with a single value below a value.
+/// Appends the fields with a single value at or below a value to `found`.
 fn collect_leaves(key: String, value: &toml::Value, found: &mut Vec<(String, FieldValue)>) {
     match value {
         toml::Value::Table(table) => {

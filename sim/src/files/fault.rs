@@ -1,4 +1,4 @@
-//! The parts of an error, kept beside its message: a program reads them without taking a text apart.
+//! The parts of an error, kept beside its message so that programs need not parse the message.
 
 /// The parts of an error. A part that the error does not have is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,20 +29,20 @@ impl FaultParts {
         Self { file: None, key, value, limit: part(limit.into()), cure: part(cure.into()) }
     }
 
-    /// The parts of a whole file: one that cannot be read, or is of another kind.
+    /// The parts of a fault of a whole file, which cannot be read or is of another kind.
     #[must_use]
     pub fn of_file(file: impl Into<String>, limit: impl Into<String>, cure: impl Into<String>) -> Self {
         Self::of_key("", "", limit, cure).in_file(file)
     }
 
-    /// The same, in a file.
+    /// Returns these parts with a file.
     #[must_use]
     pub fn in_file(self, file: impl Into<String>) -> Self {
         Self { file: Some(file.into()), ..self }
     }
 }
 
-/// An error that knows its parts.
+/// An error that can be taken apart.
 pub trait StructuredError: std::error::Error + 'static {
     /// The parts of the first fault.
     fn fault_parts(&self) -> FaultParts;

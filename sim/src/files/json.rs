@@ -77,12 +77,12 @@ impl JsonReader {
         self.faults.push(FileFault::new(key, shorten_value(&value.to_string()), limit, cure));
     }
 
-    /// The root object.
+    /// Returns the root object. If the value is not an object, records a fault and returns `None`.
     pub fn root_object<'a>(&mut self, value: &'a Value) -> Option<JsonObject<'a>> {
         self.object_at("", value)
     }
 
-    /// The object at a path.
+    /// Returns the object at a path. If the value is not an object, records a fault and returns `None`.
     pub fn object_at<'a>(&mut self, path: &str, value: &'a Value) -> Option<JsonObject<'a>> {
         let Some(map) = value.as_object() else {
             let key = if path.is_empty() { "the file" } else { path };
@@ -93,13 +93,14 @@ impl JsonReader {
         Some(JsonObject { path, map })
     }
 
-    /// The object under a key.
+    /// Returns the object under a key. If the key is missing or its value is not an object, records a fault and returns
+    /// `None`.
     pub fn object_under<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> Option<JsonObject<'a>> {
         let value = self.value_of_key(object, key)?;
         self.object_at(&format!("{}{key}", object.path), value)
     }
 
-    /// Records the first key that is not among `known` as a fault.
+    /// Records a fault for the first key that is not in `known`.
     pub fn refuse_unknown_keys(&mut self, object: &JsonObject<'_>, known: &[&str]) {
         if let Some((key, value)) = object.map.iter().find(|(key, _)| !known.contains(&key.as_str())) {
             let limit = format!("is not a key; there are {}", known.join(", "));
@@ -107,7 +108,7 @@ impl JsonReader {
         }
     }
 
-    /// The value of a required key.
+    /// Returns the value of a required key. If the key is missing, records a fault and returns `None`.
     pub fn value_of_key<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> Option<&'a Value> {
         let found = object.map.get(key);
         if found.is_none() {
@@ -116,7 +117,7 @@ impl JsonReader {
         found
     }
 
-    /// The list under a key.
+    /// Returns the list under a key; an empty list after a fault.
     pub fn list_under<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> &'a [Value] {
         let Some(value) = self.value_of_key(object, key) else { return &[] };
         value.as_array().map_or_else(
@@ -156,7 +157,7 @@ impl JsonReader {
         }
     }
 
-    /// A positive number up to `most` under a key.
+    /// Returns a positive number up to `most` under a key; the smallest positive `f64` after a fault.
     pub fn positive_number_under(&mut self, object: &JsonObject<'_>, key: &str, most: f64) -> f64 {
         let before = self.faults.len();
         let number = self.number_under(object, key, 0.0, most);
@@ -183,7 +184,7 @@ impl JsonReader {
         }
     }
 
-    /// A Boolean under a key.
+    /// Returns a Boolean under a key; false after a fault.
     pub fn flag_under(&mut self, object: &JsonObject<'_>, key: &str) -> bool {
         let Some(value) = self.value_of_key(object, key) else { return false };
         value.as_bool().unwrap_or_else(|| {
@@ -192,7 +193,7 @@ impl JsonReader {
         })
     }
 
-    /// A text under a key.
+    /// Returns a text under a key; an empty text after a fault.
     pub fn text_under<'a>(&mut self, object: &JsonObject<'a>, key: &str) -> &'a str {
         let Some(value) = self.value_of_key(object, key) else { return "" };
         value.as_str().unwrap_or_else(|| {
@@ -201,7 +202,8 @@ impl JsonReader {
         })
     }
 
-    /// The meaning of the text under a key, from the pairs in `known`; the first meaning after a fault.
+    /// Returns the meaning of the text under a key, from the pairs in `known`. After a fault it is the first meaning,
+    /// or `None` if `known` is empty.
     pub fn choice_under<T: Copy>(&mut self, object: &JsonObject<'_>, key: &str, known: &[(&str, T)]) -> Option<T> {
         let before = self.faults.len();
         let text = self.text_under(object, key);

@@ -1,7 +1,7 @@
 //! Line numbers of CSV records. The csv reader's own count lags by one after line ends of two characters, and by one
 //! for every empty line that it skips.
 
-/// Counts the lines of a text up to records that are read in order.
+/// Counts the lines of a text up to each record. The records are read in order.
 #[derive(Debug, Clone)]
 pub struct LineCounter<'a> {
     text: &'a [u8],

@@ -50,7 +50,7 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// A file that cannot be used; every fault is listed.
+/// A file that cannot be used, with all its faults. The message lists the first ten.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}: {}", self.faults_as_text())]
 pub struct FileError {

@@ -1,10 +1,10 @@
-//! JSON that gives no key of an object twice. An ordinary reader would silently take one of the two values.
+//! JSON in which no object gives a key twice. An ordinary reader would silently take one of the two values.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
 
-/// The value of a JSON text.
+/// Returns the value of a JSON text.
 ///
 /// # Errors
 /// Text that is not JSON, or a key given twice in an object at any depth ([`serde_json::Error::is_data`] distinguishes
@@ -16,7 +16,7 @@ pub fn parse_strict(text: &str) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// The cure for a text that [`parse_strict`] refuses; `otherwise` where no key is given twice.
+/// Returns the cure for a text that [`parse_strict`] refuses: `otherwise`, unless a key is given twice.
 #[must_use]
 pub fn cure_for_refusal<'a>(error: &serde_json::Error, otherwise: &'a str) -> &'a str {
     if error.is_data() { "give each key once" } else { otherwise }

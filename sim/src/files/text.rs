@@ -1,4 +1,5 @@
-//! Text files as users save them. Unreadable files are explained before a parser fails on their first bytes.
+//! Text files as users save them. Files that are not UTF-8 text are explained here, before a parser fails on their
+//! first bytes.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};

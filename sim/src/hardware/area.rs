@@ -44,7 +44,7 @@ impl AreaBreakdown {
         self.in_core.iter().map(|part| part.area).sum()
     }
 
-    /// The area of `component` at `level` (`die` or `core`), under the names of die photographs; `TOTAL` and
+    /// Returns the area of `component` at `level` (`die` or `core`), under the names of die photographs; `TOTAL` and
     /// `TOTAL_core` are the sums. Photographs do not separate link controllers from the logic around them, so
     /// `offchip_link_ctrl` is zero here and counts in `other`. `None` for an unknown name.
     #[must_use]
@@ -63,7 +63,7 @@ impl AreaBreakdown {
     }
 }
 
-/// Why an accelerator has no modelled area.
+/// The reason why an accelerator has no modelled area.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AreaError {
     /// The vendor discloses too little.
@@ -82,10 +82,11 @@ pub enum AreaError {
     },
 }
 
-/// The area of an accelerator by component.
+/// Returns the area of an accelerator by component.
 ///
 /// # Errors
-/// [`AreaError::Undisclosed`] where the chip's file does not describe its die.
+/// [`AreaError::Undisclosed`] if the chip's file does not describe its die; [`AreaError::Coefficients`] if PHAZE's
+/// table is damaged.
 pub fn chip_area(accelerator: &Accelerator) -> Result<AreaBreakdown, AreaError> {
     match &accelerator.area_model {
         AreaModel::Phaze22nm => phaze_22nm::phaze_area(accelerator),

@@ -1,4 +1,5 @@
-//! Limits of building: the reticle, the edge of the dies, the package, and heat (`sim/constants/package.toml`).
+//! Limits on chips that can be built: the reticle, the edge of the dies, the package, and heat
+//! (`sim/constants/package.toml`).
 
 use super::area::{AreaError, Floorplan};
 use super::constants::Constants;
@@ -8,15 +9,15 @@ use crate::units::{SquareMillimeters, Watts};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A limit of what can be built.
+/// A limit on chips that can be built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildRule {
-    /// A die is larger than the reticle.
+    /// A die must not be larger than the reticle.
     Reticle,
     /// HBM stacks sit along two opposite sides of each die.
     HbmSides,
-    /// HBM is faster than stacks of its generation.
+    /// HBM must not be faster than the stacks of its generation.
     HbmRate,
     /// PHYs of HBM, links, other dies and PCIe share the edge of each die.
     Shoreline,
@@ -71,14 +72,14 @@ impl BuildRule {
     }
 }
 
-/// Why a chip cannot be built.
+/// The rule that a chip breaks, and by how much.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Unbuildable {
     /// The rule.
     pub rule: BuildRule,
-    /// The chip's need.
+    /// The amount that the chip needs, in the unit of [`BuildRule::subject`].
     pub need: f64,
-    /// The amount that there is.
+    /// The amount that is available, in the same unit.
     pub have: f64,
 }
 
@@ -90,8 +91,8 @@ impl fmt::Display for Unbuildable {
 }
 
 impl Floorplan {
-    /// Silicon side by side in the package: base or compute dies, and stacks. Zero for a single die without stacks,
-    /// which needs no interposer.
+    /// Returns the silicon side by side in the package: base or compute dies, and stacks. It is zero for a single die
+    /// without stacks, which needs no interposer.
     #[must_use]
     pub fn package_silicon(&self, constants: &Constants, compute: SquareMillimeters) -> SquareMillimeters {
         if self.hbm_stacks == 0 && self.dies <= 1 {
@@ -102,7 +103,7 @@ impl Floorplan {
         SquareMillimeters(dies + f64::from(self.hbm_stacks) * stack)
     }
 
-    /// The dies that hold the PHYs: their number and the area of one.
+    /// Returns the number of dies that hold the PHYs, and the area of one in mm^2.
     fn dies_with_phys(&self, compute: SquareMillimeters) -> (f64, f64) {
         match self.base {
             Some(base) => (f64::from(base.count), base.mm2_each),
@@ -111,16 +112,16 @@ impl Floorplan {
     }
 }
 
-/// Chips between two: `small` needs the least, `large` has the most of everything.
+/// All chips between two. `small` has the least need of every rule, `large` the most supply.
 struct BuildRange<'a> {
     small: &'a Accelerator,
     large: &'a Accelerator,
-    /// Area of the compute dies of the smallest and of the largest.
+    /// Total area of the compute dies of the smallest and of the largest chip.
     least: SquareMillimeters,
     most: SquareMillimeters,
 }
 
-/// Allowance for sums of doubles in another order.
+/// Relative rounding margin, for sums of doubles in another order.
 const ROUNDING: f64 = 1e-6;
 
 /// The number of a chip's compute dies.
@@ -131,7 +132,7 @@ fn die_count(chip: &Accelerator) -> f64 {
     }
 }
 
-/// The area of as many dies as a chip has, each as large as the reticle.
+/// Returns the area of as many dies as a chip has, each as large as the reticle.
 #[must_use]
 pub fn largest_compute_area(chip: &Accelerator) -> SquareMillimeters {
     let package = &chip.constants.package;
@@ -144,7 +145,8 @@ fn longest_side(constants: &Constants, die: f64) -> f64 {
 }
 
 impl BuildRange<'_> {
-    /// Need and supply of a rule, or `None` where it does not apply. Power is not among them.
+    /// Returns the need and the supply of a rule; `None` if the rule does not apply. [`BuildRule::PowerDensity`] is not
+    /// checked here.
     fn need_and_supply(&self, rule: BuildRule) -> Option<(f64, f64)> {
         let constants = &*self.small.constants;
         let package = &constants.package;
@@ -195,17 +197,18 @@ impl BuildRange<'_> {
     }
 }
 
-/// The first rule that a chip breaks, heat apart (see [`cooled_power`]).
+/// Returns the first rule that a chip breaks, except heat (see [`cooled_power`]).
 ///
 /// # Errors
-/// [`AreaError`] where the chip has no area model.
+/// [`AreaError`] if the chip has no area model.
 pub fn find_unbuildable(chip: &Accelerator) -> Result<Option<Unbuildable>, AreaError> {
     let area = chip_area(chip)?.total_area();
     Ok(BuildRange { small: chip, large: chip, least: area, most: area }.first_broken())
 }
 
-/// A rule that every chip between two breaks. `small` has the least of each field, `large` the most; their dies have
-/// areas from `least` to `most`. They differ in no word and have as many dies.
+/// Returns a rule that every chip between two breaks, or `None`. `small` has the least of each numeric field and
+/// `large` the most; their dies have areas from `least` to `most`. All other fields and the number of dies must be the
+/// same.
 #[must_use]
 pub fn find_unbuildable_between(
     small: &Accelerator,
@@ -216,7 +219,7 @@ pub fn find_unbuildable_between(
     BuildRange { small, large, least, most }.first_broken()
 }
 
-/// The most power that compute dies of this area can be cooled at.
+/// Returns the largest power that a cooler can remove from compute dies of this area.
 #[must_use]
 pub fn cooled_power(constants: &Constants, area: SquareMillimeters) -> Watts {
     Watts(area.0 * constants.package.power_density)

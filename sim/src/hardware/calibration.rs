@@ -1,4 +1,5 @@
-//! The physical scalars of a chip that are fitted to measurements: few, named, bounded, and ideal by default.
+//! The physical scalars of a chip that are fitted to measurements. They are few, named and bounded; the defaults are
+//! ideal.
 
 use super::PerDataType;
 use crate::kernel::DataType;
@@ -6,8 +7,8 @@ use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// The measured properties of a chip beyond its data sheet. The default is the ideal chip: no overhead, no latency
-/// beyond the memories' own, every peak reached. At most eight scalars and a rate per number format; none depends on a
-/// kernel's shape.
+/// beyond the memories' own, every peak reached. There are at most eight scalars and a rate per number format. None of
+/// them depends on a kernel's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Time to start a kernel on the device; every measurement contains it.
@@ -31,8 +32,8 @@ pub struct Calibration {
     /// runs as separate kernels instead of fused; 0 with hand-written kernels. It applies only to kernels measured
     /// alone: a compiled step fuses them.
     pub unfused_fraction: f64,
-    /// The same as `tensor_achieved_fraction` for a number format whose products were measured: power holds the clock
-    /// down by the energy of the format's products. Absent: the 16-bit formats' fraction holds.
+    /// Fraction of the arrays' peak for a number format whose products were measured: the energy of the format's
+    /// products makes power hold the clock down. A format without a value takes `tensor_achieved_fraction`.
     #[serde(default, skip_serializing_if = "PerDataType::is_empty")]
     pub achieved_by_format: PerDataType<f64>,
 }
@@ -150,14 +151,14 @@ impl Calibration {
         self.achieved_by_format.get(format).unwrap_or(self.tensor_achieved_fraction)
     }
 
-    /// The same scalars with the rates of all formats scaled, as by a lower clock.
+    /// Returns the same scalars with the rates of all formats scaled, as a lower clock would scale them.
     #[must_use]
     pub fn scale_tensor_rates(self, factor: f64) -> Self {
         let achieved_by_format = self.achieved_by_format.map_values(|fraction| fraction * factor);
         Self { tensor_achieved_fraction: self.tensor_achieved_fraction * factor, achieved_by_format, ..self }
     }
 
-    /// The scalar with this key.
+    /// Returns the scalar with this key, if there is one.
     #[must_use]
     pub fn find_parameter(key: &str) -> Option<&'static CalibrationParameter> {
         const { &Self::PARAMETERS }.iter().find(|parameter| parameter.key == key)

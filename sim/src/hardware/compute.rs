@@ -18,7 +18,7 @@ pub enum Dataflow {
     InputStationary,
 }
 
-/// A value per data type; absent where the type is not supported.
+/// A value per data type; absent if the type is not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerDataType<T> {
@@ -59,7 +59,7 @@ impl<T> Default for PerDataType<T> {
 }
 
 impl<T: Copy> PerDataType<T> {
-    /// The value for a type.
+    /// Returns the value for a type; `None` if the type is not supported.
     #[must_use]
     pub fn get(&self, data_type: DataType) -> Option<T> {
         match data_type {
@@ -99,7 +99,7 @@ impl<T: Copy> PerDataType<T> {
         }
     }
 
-    /// This table, with the other's values where this one has none.
+    /// Returns this table, with the other's values for the types that have none here.
     #[must_use]
     pub fn or_else_from(&self, other: &Self) -> Self {
         Self {
@@ -169,9 +169,9 @@ pub struct VectorCores {
     pub cores: u32,
     /// Results of the simplest function (an addition) per core and cycle: lanes x sublanes.
     pub lanes: u32,
-    /// A vector core's own buffer; `None` where it shares the tensor core's local buffer.
+    /// A vector core's own buffer; `None` if it shares the tensor core's local buffer.
     pub buffer: Option<Bytes>,
-    /// Transcendental functions (exponential, reciprocal, root, hyperbolic tangent) per core and cycle that units beside
-    /// the lanes compute. 0: the lanes compute them.
+    /// Functions such as exponential, reciprocal, root and hyperbolic tangent that units beside the lanes compute, per
+    /// core and cycle. With zero the lanes compute them.
     pub transcendentals_per_cycle: f64,
 }

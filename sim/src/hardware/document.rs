@@ -44,8 +44,9 @@ impl ChipDocument {
         Self::parse_chip_file(text, &format!("{found}.toml"))
     }
 
-    /// The chip as if it had not been built: without aliases, published figures and measured limits. `ideal` removes
-    /// its fitted scalars as well.
+    /// Returns the chip as if it had not been built: without aliases, published figures and lowered clock, and without
+    /// a stated idle power if the file describes the die. `ideal` removes the fitted scalars, the family's efficiency
+    /// and the sustained clock as well.
     #[must_use]
     pub fn strip_measured(mut self, ideal: bool) -> Self {
         for table in ["aliases", "published"].into_iter().chain(MEASURED.into_iter().filter(|_| ideal)) {
@@ -64,7 +65,8 @@ impl ChipDocument {
         self
     }
 
-    /// Gives the chip the efficiency of a family, whose constants hold in place of scalars of its own.
+    /// Gives the chip the efficiency of a family. [`Self::build_accelerator`] refuses a chip that also has a
+    /// `calibration` table of its own.
     pub fn set_family_efficiency(&mut self, family: ChipFamily) {
         self.table.insert(FAMILY.into(), toml::Value::String(family.name().into()));
     }
@@ -81,8 +83,9 @@ impl ChipDocument {
         }
     }
 
-    /// Writes the process and the clock to which stated energies of memories refer, so that they follow a change of
-    /// either. Idle power is measured, so a changed chip has the model's.
+    /// Writes the process and the clock to which stated energies of memories refer, so that the energies follow a
+    /// change of either. Removes a stated idle power if the file describes the die: it was measured, and a changed chip
+    /// takes the model's.
     fn pin_stated_energies(&mut self) {
         let states = |memory: &toml::Value| {
             memory.get("read_pj_per_byte").is_some() || memory.get("write_pj_per_byte").is_some()
@@ -104,7 +107,8 @@ impl ChipDocument {
         }
     }
 
-    /// Every field with a single value, by key. Tables of a list go by their names: `memory.hbm.capacity_gib`.
+    /// Returns every field with a single value, by key, without names, descriptions and origins of fits. Tables of a
+    /// list go by their names: `memory.hbm.capacity_gib`.
     #[must_use]
     pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
         let mut found = document::list_fields(&self.table);
@@ -112,7 +116,7 @@ impl ChipDocument {
         found
     }
 
-    /// The value of a field.
+    /// Returns the value of a field; `None` if the file has no such field.
     #[must_use]
     pub fn field_value(&self, key: &str) -> Option<FieldValue> {
         document::field_value(&self.table, key)
@@ -166,8 +170,8 @@ impl ChipDocument {
         file::build_table(self.table.clone(), &self.file)
     }
 
-    /// The chip's file as text, with `source` for the fields in `set`. [`ChipTemplate::from_toml_str`] reads it back as
-    /// [`Self::build_accelerator`] builds it.
+    /// Returns the chip's file as text, with `source` as the source of the fields in `set` and of new fields.
+    /// [`ChipTemplate::from_toml_str`] reads it back as [`Self::build_accelerator`] builds it.
     ///
     /// # Errors
     /// A document that cannot be written as TOML; its reader would have refused it.

@@ -3,7 +3,7 @@
 use crate::files::{FaultParts, FileFault, StructuredError};
 use thiserror::Error;
 
-/// Why a chip's file or name was refused.
+/// The reason why a chip's file or name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HardwareError {
     /// No template of this name.

@@ -7,7 +7,7 @@ use crate::limits;
 pub struct ChipField {
     /// Its key; `*` stands for a name.
     pub key: &'static str,
-    /// Its unit; empty where it has none.
+    /// Its unit; empty if it has none.
     pub unit: &'static str,
     /// The accepted range, in the unit; `None` for words.
     pub range: Option<(f64, f64)>,
@@ -314,7 +314,7 @@ pub enum FieldEffect {
     Unknown,
 }
 
-/// How kernels' bounds follow a chip's field.
+/// The dependence of kernels' bounds on a chip's field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundGrowth {
     /// The effect of an increase on kernels at their peaks, and on the chip's area, power and cost.
@@ -328,10 +328,10 @@ pub struct BoundGrowth {
     pub whole: bool,
 }
 
-/// Tables whose numbers make a chip no slower and no smaller where they grow.
+/// Tables whose numbers never make a chip slower or smaller when they grow.
 const GROWING_TABLES: [&str; 5] = ["memory.", "tensor.accumulators.", "host.", "storage.", "area."];
 
-/// How bounds follow a field of a chip's file.
+/// Returns the dependence of bounds on a field of a chip's file. Fields without a range are unknown.
 ///
 /// The mapper is monotone in rates and capacities. It is not monotone in the number and shape of the arrays, which cut
 /// products into tiles. Larger arrays need longer chunks of operands, so buffers hold less of them.
@@ -372,7 +372,7 @@ pub fn growth_of_bounds(key: &str) -> BoundGrowth {
     }
 }
 
-/// The description of a chip's key, or of a fabric's key with the prefix `fabric.`.
+/// Returns the description of a chip's key, or of a fabric's key with the prefix `fabric.`; `None` if there is none.
 #[must_use]
 pub fn find_field(key: &str) -> Option<&'static ChipField> {
     let matches = |field: &&ChipField| {

@@ -79,7 +79,7 @@ struct ChipFile {
 }
 
 impl ChipFile {
-    /// The usual software and fabric. The reader of whole files says whether the hardware is a built-in chip's.
+    /// Returns the usual software and fabric. The reader of whole files adds the built-in chip with the same hardware.
     fn read_origin(&self) -> ChipOrigin {
         let (usual_stack, usual_fabric) = (self.usual_stack.clone(), self.usual_fabric.clone());
         ChipOrigin { built_in: None, usual_stack, usual_fabric }
@@ -219,7 +219,7 @@ pub(super) fn read_chip_file(text: &str, file: &str) -> Result<ChipTemplate, Har
     }
 }
 
-/// The scalars of kernels and streams, where the file has them.
+/// The scalars of kernels and streams, if the file has them.
 struct MeasuredScalars {
     library: Option<KernelLibrary>,
     attention: BTreeMap<String, AttentionLibrary>,
@@ -272,7 +272,8 @@ fn plain_message(why: &toml::de::Error) -> String {
     }
 }
 
-/// `None` where a memory level cannot be read; the faults give the reason.
+/// Builds the chip. Returns `None` if a memory level cannot be read, if there is no memory, or if the static power has
+/// no default; the faults give the reason.
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
     let constants = read_constants(&raw.constants, faults);
@@ -380,7 +381,7 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
     Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
 }
 
-/// The constants with the file's changes; the nominal ones where the changes have faults.
+/// The constants with the file's changes; the nominal ones if the changes have faults.
 fn read_constants(table: &toml::Table, faults: &mut Vec<FileFault>) -> Arc<Constants> {
     read_changes(table).and_then(|changes| Constants::with_changes(&changes)).unwrap_or_else(|found| {
         faults.extend(found);
@@ -562,7 +563,7 @@ impl FittedTables<'_> {
         FormatKernels { row_scaled, ..self.read_scalars_beside(&[key], path, &scalars, &FormatKernels::PARAMETERS) }
     }
 
-    /// All scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
+    /// Reads all scalars of a table, with one origin each or one for the table (`fitted_on = "..."`).
     fn read_scalars<T: Default>(
         &mut self,
         name: &str,
@@ -572,7 +573,8 @@ impl FittedTables<'_> {
         self.read_scalars_beside(&[], name, table, known)
     }
 
-    /// The same in a table that has other keys too, which are read elsewhere.
+    /// Reads all scalars of a table as [`Self::read_scalars`] does, and allows the keys in `others`, which are read
+    /// elsewhere.
     fn read_scalars_beside<T: Default>(
         &mut self,
         others: &[&str],

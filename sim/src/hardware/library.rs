@@ -5,7 +5,7 @@ use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// Products and attention as a library of hand-written kernels runs them: tiles of fixed shapes, one per core at a
-/// time. Kernels of a chip without a library are mapped by a search over tiles, as a compiler does.
+/// time. If a chip has no library, a search over tiles maps its kernels, as a compiler does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct KernelLibrary {
     /// The least time of a launched kernel on the device: launch, first instruction, last write.
@@ -19,16 +19,16 @@ pub struct KernelLibrary {
     pub tile_overhead: Seconds,
     /// Fraction of the device memory's peak bandwidth at which a product reads its operands.
     pub read_fraction: f64,
-    /// Fraction of it at which results are written.
+    /// Fraction of the device memory's peak bandwidth at which results are written.
     pub write_fraction: f64,
     /// Fraction of the vector lanes' peak that attention's softmax reaches between its products.
     pub softmax_fraction: f64,
     /// Start and end of a tile of queries in attention.
     pub attention_tile_overhead: Seconds,
-    /// The kernel of a decoding step, where it was measured.
+    /// The kernel of a decoding step, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<DecodeKernel>,
-    /// The kernels of products whose rows start off a full vector, where they were measured.
+    /// The kernels of products whose rows start off a full vector, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unaligned: Option<UnalignedKernels>,
     /// The kernels of number formats that differ from the 16-bit ones beyond the arrays' rate.
@@ -37,13 +37,13 @@ pub struct KernelLibrary {
 }
 
 /// Kernels of 16-bit products with a matrix whose rows do not start at multiples of 16 B. Hopper's matrix instructions
-/// and its copy engine need such rows; a library then runs kernels of earlier generations, and with rows at odd
-/// numbers those that load number by number.
+/// and its copy engine need such multiples. Otherwise a library runs kernels of earlier generations; for rows that
+/// start at odd numbers these load number by number.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct UnalignedKernels {
     /// Fraction of the arrays' peak that products reach if rows start at multiples of 4 or 8 B.
     pub pieces: f64,
-    /// The same if rows start at multiples of 2 B.
+    /// The fraction that they reach if rows start at multiples of 2 B.
     pub numbers: f64,
 }
 
@@ -84,7 +84,7 @@ impl DecodeKernel {
     ];
 }
 
-/// How a library's products of one number format differ from its 16-bit ones.
+/// The differences between a library's products of one number format and its 16-bit ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FormatKernels {
     /// Launches that convert the input of a framework's linear layer to the format.
@@ -94,8 +94,8 @@ pub struct FormatKernels {
     pub step: Seconds,
     /// Most parts that the contracted dimension is split into.
     pub most_splits: f64,
-    /// True if the products that the rates come from have a scale per row or block. Row-wise recipes run them as they
-    /// are.
+    /// True if the measured products behind the rates have a scale per row or block. Row-wise recipes then run these
+    /// products unchanged.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub row_scaled: bool,
 }
@@ -107,7 +107,7 @@ impl Default for FormatKernels {
 }
 
 impl FormatKernels {
-    /// Splits of kernels without a limit of their own.
+    /// Largest number of splits for kernels without a limit of their own.
     pub const MOST_SPLITS: f64 = 32.0;
 
     /// The optional key of [`Self::row_scaled`].
@@ -249,7 +249,7 @@ pub struct FittedScalar<T> {
 }
 
 impl KernelLibrary {
-    /// All scalars. A file that has the table gives all of them. Tables of formats come below it.
+    /// All scalars. A file that has the table gives all of them. The tables of formats lie below this table.
     pub const PARAMETERS: [FittedScalar<Self>; 8] = [
         FittedScalar {
             key: "floor_us",

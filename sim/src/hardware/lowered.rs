@@ -1,9 +1,9 @@
 //! A chip at a lower clock than it is designed for, to meet a power limit.
 //!
-//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process
-//! (`process.voltage_floor`); below the floor only the clock falls. A chip at a clock takes the same energy whatever
-//! clock it is designed for. Everything on the cores' clock slows with
-//! it: arrays, lanes, and the bandwidth and latency of memories on the die. HBM, links and static power stay.
+//! Dynamic power is C V^2 f. Voltage follows the clock down to the floor of its process (`process.voltage_floor`);
+//! below that floor only the clock falls. A chip at a clock takes the same energy whatever clock it is designed for.
+//! Everything on the cores' clock slows with it: arrays, lanes, and the bandwidth and latency of memories on the die.
+//! HBM, links and static power stay.
 
 use super::{Accelerator, Accumulation, ProcessNode, sustained_power};
 use crate::units::{BytesPerSecond, Hertz, Joules, Seconds, Watts};
@@ -12,24 +12,24 @@ use serde::Serialize;
 /// Step of clocks, in Hz.
 const STEP: f64 = 1e6;
 
-/// How a chip's clock was lowered.
+/// The change of a chip whose clock was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LoweredClock {
     /// The designed clock.
     pub from: Hertz,
-    /// Its voltage as a fraction of the voltage at that clock.
+    /// The lowered voltage as a fraction of the voltage at the designed clock.
     pub voltage_fraction: f64,
 }
 
-/// The voltage fraction of a chip at a lower clock. For an unknown process it is that of the node whose voltage falls
-/// least.
+/// Returns the voltage fraction of a chip at a lower clock. If the process is unknown, the node whose voltage falls
+/// least gives it.
 fn voltage_fraction_of_chip(chip: &Accelerator, clock: Hertz) -> f64 {
     let of = |node: ProcessNode| chip.constants.voltage_fraction(node, chip.clock, clock);
     chip.process_node().map_or_else(|| ProcessNode::ALL.into_iter().map(of).fold(0.0, f64::max), of)
 }
 
-/// The chip at a lower clock; unchanged where `clock` is not below its own. A chip that is already lowered starts from
-/// its current clock.
+/// Returns the chip at a lower clock; unchanged if `clock` is not below its own. A chip that is already lowered starts
+/// from its current clock.
 #[must_use]
 pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     let mut slow = chip.clone();
@@ -59,15 +59,15 @@ pub fn lower_clock(chip: &Accelerator, clock: Hertz) -> Accelerator {
     slow
 }
 
-/// The lowest clock at which a chip may run. Far below the voltage floor an operation takes no less dynamic energy and
-/// ever more static energy. A smaller chip at a higher clock then does the same work within the same power.
+/// Returns the lowest clock at which a chip may run. Far below the voltage floor, an operation takes no less dynamic
+/// energy but ever more static energy. A smaller chip at a higher clock then does the same work within the same power.
 #[must_use]
 pub fn lowest_clock(chip: &Accelerator) -> Hertz {
     Hertz(chip.clock.0 * chip.constants.process.lowest_clock_fraction)
 }
 
-/// The highest clock at which `power` is within `limit`; `power` must grow with the clock. It is `designed`, or else a
-/// whole number of MHz that is at least `lowest`.
+/// Returns the highest clock at which `power` is within `limit`; `power` must grow with the clock. The clock is
+/// `designed`, or else a whole number of MHz that is at least `lowest`. `None` if there is no such clock.
 #[must_use]
 pub fn highest_clock_within(
     designed: Hertz,
@@ -79,8 +79,8 @@ pub fn highest_clock_within(
     highest_clock_where(designed, lowest, |clock| power(clock) <= limit)
 }
 
-/// The highest clock at which `holds`, which must hold at all clocks below one at which it holds. It is `designed`, or
-/// else a whole number of MHz that is at least `lowest`.
+/// Returns the highest clock at which `holds` is true. If `holds` is true at a clock, it must be true at all lower
+/// ones. The result is `designed`, or else a whole number of MHz that is at least `lowest`; `None` if there is none.
 #[must_use]
 pub fn highest_clock_where(designed: Hertz, lowest: Hertz, holds: impl Fn(Hertz) -> bool) -> Option<Hertz> {
     if holds(designed) {
@@ -99,8 +99,8 @@ pub fn highest_clock_where(designed: Hertz, lowest: Hertz, holds: impl Fn(Hertz)
     Some(step(low))
 }
 
-/// The chip at the highest clock, in whole MHz, at which its sustained power is within `limit`. It is unchanged where
-/// it already is, and `None` where it is not even at its lowest clock.
+/// Returns the chip at the highest clock, in whole MHz, at which its sustained power is within `limit`. It is unchanged
+/// if its own clock already is. `None` if even its lowest clock is not.
 #[must_use]
 pub fn lower_clock_to_power(chip: &Accelerator, limit: Watts) -> Option<Accelerator> {
     let power = |clock: Hertz| sustained_power(&lower_clock(chip, clock)).peak_power();

@@ -21,22 +21,22 @@ pub struct ChipCost {
     pub memory_usd: f64,
     /// The interposer that joins dies and stacks, in USD.
     pub interposer_usd: f64,
-    /// Assembly, package and test, with what bad packages lose, in USD.
+    /// Assembly, package and test, and the good parts lost in bad packages, in USD.
     pub packaging_usd: f64,
     /// This chip's share of the design, in USD.
     pub design_usd: f64,
 }
 
 impl ChipCost {
-    /// Dies, memory, interposer, package and design.
+    /// Returns the sum of dies, memory, interposer, package and design, in USD.
     #[must_use]
     pub fn total_usd(&self) -> f64 {
         self.dies_usd + self.memory_usd + self.interposer_usd + self.packaging_usd + self.design_usd
     }
 }
 
-/// Whole dies on a wafer: its area over a die's, less the dies that its edge cuts (Hennessy and Patterson, section
-/// 1.6).
+/// Returns the number of whole dies on a wafer: its area over a die's, less the dies that its edge cuts (Hennessy and
+/// Patterson, section 1.6).
 #[must_use]
 pub fn dies_per_wafer(die: SquareMillimeters) -> u32 {
     let radius = WAFER_MM / 2.0;
@@ -52,8 +52,8 @@ pub fn yield_fraction(constants: &Constants, die: SquareMillimeters) -> f64 {
     (1.0 + die.0 / 100.0 * defect_density / process_complexity).powf(-process_complexity)
 }
 
-/// The fraction of dies with at most `spares` bad cores, where `area` holds the cores: a defect spoils one core, and
-/// defects are Poisson.
+/// Returns the fraction of dies with at most `spares` bad cores, of cores that cover `area` in all. A defect spoils one
+/// core, and defects are Poisson.
 fn repaired_fraction(constants: &Constants, area: SquareMillimeters, spares: u32) -> f64 {
     let expected = area.0 / 100.0 * constants.manufacturing.defect_density;
     let mut term = (-expected).exp();
@@ -65,24 +65,25 @@ fn repaired_fraction(constants: &Constants, area: SquareMillimeters, spares: u32
     sum.min(1.0)
 }
 
-/// The defects of a chip's cores.
+/// The assumption about defects of a chip's cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CoreDefects {
     /// Repaired as far as there are spare cores.
     AsSpared,
-    /// All repaired: a lower bound on the cost, and one that grows with every field.
+    /// All repaired. This gives a lower bound on the cost that grows with every field.
     AllRepaired,
 }
 
-/// The cost of a chip from its modelled area. `None` where a die does not fit on a wafer.
+/// Returns the cost of a chip from its modelled area; `None` if a die does not fit on a wafer.
 ///
 /// # Errors
-/// [`AreaError`] where the chip has no area model.
+/// [`AreaError`] if the chip has no area model.
 pub fn chip_cost(accelerator: &Accelerator) -> Result<Option<ChipCost>, AreaError> {
     cost_with_defects(accelerator, CoreDefects::AsSpared)
 }
 
-/// A lower bound on the costs of all chips that have at least the fields of this one, in USD.
+/// Returns a lower bound, in USD, on the costs of all chips that have at least the fields of this one. `None` if a die
+/// does not fit on a wafer.
 ///
 /// # Errors
 /// As [`chip_cost`].

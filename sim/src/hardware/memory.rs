@@ -13,7 +13,7 @@ pub enum MemoryScope {
     Chip,
 }
 
-/// Who decides what a shared memory on the die holds, and so which data crosses it.
+/// The owner of a shared memory's contents on the die: it decides which data crosses the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
@@ -50,8 +50,8 @@ pub struct MemoryLevel {
     pub name: String,
     /// The cores that share it.
     pub scope: MemoryScope,
-    /// Who fills it. It matters for shared memories on the die; a core's own memories and the device's memory are
-    /// never bypassed.
+    /// The owner of its contents. It matters only for shared memories on the die: a core's own memories and the
+    /// device's memory are never bypassed.
     pub kind: MemoryKind,
     /// Usable bytes of an instance.
     pub capacity: Bytes,
@@ -70,8 +70,8 @@ pub struct MemoryLevel {
 }
 
 impl MemoryLevel {
-    /// The time for which the ports are busy with this traffic through one instance: the sum of both directions with
-    /// one port, the slower of the two otherwise. Latency is not included.
+    /// Returns the time for which the ports are busy with this traffic through one instance: the sum of both directions
+    /// with one port, else the slower of the two. Latency is not included.
     #[must_use]
     pub fn busy_time(&self, read: Bytes, written: Bytes) -> Seconds {
         let (reading, writing) = (read / self.read_bandwidth, written / self.write_bandwidth);

@@ -93,7 +93,8 @@ pub struct PublishedFigures {
     pub peak: PerDataType<FlopsPerSecond>,
 }
 
-/// The facts of a chip that are no part of its hardware: identifiers, which the owners of stacks and fabrics resolve.
+/// Facts of a chip that are not part of its hardware. They are identifiers, which the owners of stacks and fabrics
+/// resolve.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ChipOrigin {
     /// The built-in chip whose hardware its file describes; `None` for other hardware.
@@ -114,16 +115,17 @@ pub struct Accelerator {
     /// The designed clock and voltage, if the clock is lowered: see [`lower_clock`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lowered: Option<LoweredClock>,
-    /// Most cells times clock: a limit on the arrays' rate below their number times [`Self::clock`]. Only bounds on
-    /// sets of chips have one, where no chip has both the most cells and the highest clock of its set.
+    /// An upper limit on cells times clock. It caps the arrays' rate below their number times [`Self::clock`]. Only
+    /// chips that bound a set of chips have a limit, where no chip of the set has both the most cells and the highest
+    /// clock.
     #[serde(skip)]
     pub cell_rate_limit: Option<Hertz>,
-    /// True if its file says on which measurements the rate of its products was fitted. The chip kept to its published
-    /// limit of power meanwhile.
+    /// True if the chip's file says on which measurements the rate of its products was fitted. The chip kept to its
+    /// published power limit during them.
     #[serde(skip)]
     pub rates_are_measured: bool,
     /// Fraction of the clock that matrix products keep in hours of training, limited by power and heat. It is relative
-    /// to the short runs that `calibration` was fitted to; 1 where unknown.
+    /// to the short runs that `calibration` was fitted to; 1 if unknown.
     pub sustained_clock_fraction: f64,
     /// The matrix units.
     pub tensor: TensorCores,
@@ -137,7 +139,7 @@ pub struct Accelerator {
     pub host: Option<HostLink>,
     /// Storage behind the host, if any.
     pub storage: Option<Storage>,
-    /// How a fused kernel's cores are paired.
+    /// The pairing of a fused kernel's cores.
     pub pairing: Pairing,
     /// The cores that a kernel on all cores blocks.
     pub exclusivity: Exclusivity,
@@ -149,13 +151,13 @@ pub struct Accelerator {
     pub energy: EnergyModel,
     /// Physical scalars fitted to measurements; ideal by default.
     pub calibration: Calibration,
-    /// The vendor's kernel library, where its scalars are fitted.
+    /// The vendor's kernel library, if its scalars are fitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<KernelLibrary>,
     /// Versions of attention libraries that were measured on it, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub attention: BTreeMap<String, AttentionLibrary>,
-    /// How concurrent streams slow each other, where that was measured.
+    /// The slowdown of concurrent streams by one another, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamContention>,
     /// The vendor's published figures.
@@ -180,7 +182,7 @@ fn is_nominal(constants: &Constants) -> bool {
 
 impl Accelerator {
     /// True if all work takes the same time and the same dynamic energy on both. They may then differ only in name,
-    /// area, static power and published figures.
+    /// area, static power, published figures and origin.
     #[must_use]
     pub fn runs_like(&self, other: &Self) -> bool {
         let bare = |chip: &Self| Self {
@@ -194,21 +196,22 @@ impl Accelerator {
         bare(self) == bare(other)
     }
 
-    /// True if both have the same hardware, published figures aside.
+    /// True if both have the same hardware. Names, published figures and origins may differ.
     #[must_use]
     pub fn has_hardware_of(&self, other: &Self) -> bool {
         let same_power = self.energy.static_power == other.energy.static_power;
         same_power && self.area_model == other.area_model && self.runs_like(other)
     }
 
-    /// The built-in chip with its hardware, else its own name: what measured data and fabrics call it.
+    /// Returns the name that measured data and fabrics use: that of the built-in chip with this hardware, else the
+    /// chip's own.
     #[must_use]
     pub fn known_name(&self) -> &str {
         self.origin.built_in.as_deref().unwrap_or(&self.name)
     }
 
-    /// Dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x clock. `None`
-    /// where the arrays do not support the type.
+    /// Returns the dense peak of the matrix units: 2 x cores x arrays x rows x columns x MACs per unit and cycle x
+    /// clock. `None` if the arrays do not support the type.
     #[must_use]
     pub fn peak_flops(&self, data_type: DataType) -> Option<FlopsPerSecond> {
         let rate = self.tensor.macs_per_unit_per_cycle.get(data_type)?;
@@ -221,7 +224,7 @@ impl Accelerator {
         FlopsPerSecond(f64::from(self.vector.cores) * f64::from(self.vector.lanes) * self.clock.0)
     }
 
-    /// The same chip with the efficiency that chips of its family were measured to reach, in place of its own
+    /// Returns the same chip with the efficiency that chips of its family were measured to reach, in place of its own
     /// (`sim/constants/efficiency.toml`).
     #[must_use]
     pub fn with_family_efficiency(self) -> Self {
@@ -229,8 +232,8 @@ impl Accelerator {
         Self { calibration, sustained_clock_fraction: 1.0, ..self }
     }
 
-    /// The chip as [`ChipDocument::strip_measured`] leaves it: no fitted scalar, no kernel library, no attention library
-    /// and no contention of streams.
+    /// Returns the chip as [`ChipDocument::strip_measured`] leaves it: no fitted scalar, no kernel library, no
+    /// attention library and no contention of streams.
     #[must_use]
     pub fn without_measured_limits(self) -> Self {
         Self {
@@ -250,7 +253,7 @@ impl Accelerator {
         ChipFamily::of_memory_kind(self.global_buffer().map(|level| level.kind))
     }
 
-    /// The process node of the die; `None` where the die is not disclosed.
+    /// The process node of the die; `None` if the die is not disclosed.
     #[must_use]
     pub fn process_node(&self) -> Option<ProcessNode> {
         match &self.area_model {

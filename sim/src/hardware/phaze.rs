@@ -107,14 +107,15 @@ impl PhazeConfig {
         (read, read / 2.0)
     }
 
-    /// A name made of its dimensions.
+    /// Returns a name made of the dimensions.
     fn name(&self) -> String {
         let (buffer, hbm) = (self.global_buffer.0 >> 20, self.hbm.gib());
         format!("tc{}_vc{}_{}x{}_glb{buffer}MiB_hbm{hbm:.0}GiB", self.num_tc, self.num_vc, self.width, self.depth)
     }
 }
 
-/// The chip file of a design point: PHAZE's own file with the dimensions set. It reads back as [`design_accelerator`].
+/// Returns the chip file of a design point: PHAZE's own file with the dimensions set. It reads back as
+/// [`design_accelerator`] builds it.
 ///
 /// # Errors
 /// A built-in file that cannot be read; the tests read them all.

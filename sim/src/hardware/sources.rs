@@ -3,7 +3,7 @@
 use crate::files::FileFault;
 use std::collections::BTreeMap;
 
-/// The `[sources]` table as dotted key -> text. Nested tables and quoted dotted keys are equivalent.
+/// Returns the `[sources]` table as texts by dotted key. Nested tables and quoted dotted keys are equivalent.
 pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) -> BTreeMap<String, String> {
     let mut flat = BTreeMap::new();
     let mut stack: Vec<(String, &toml::Value)> = table.iter().map(|(key, value)| (key.clone(), value)).collect();
@@ -24,8 +24,8 @@ pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) 
     flat
 }
 
-/// Checks that a source covers every number and that every source covers a number. Fitted scalars have `fitted_on`
-/// instead; changed constants are an assumption of the file.
+/// Checks that a source covers every number and that every source covers a number. Fitted scalars are exempt, because
+/// they have `fitted_on`; so are changed constants, which are an assumption of the file.
 pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<FileFault>) {
     let mut numbers = Vec::new();
     for (key, value) in file.iter().filter(|(key, _)| {

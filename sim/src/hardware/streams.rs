@@ -1,10 +1,10 @@
-//! How concurrent kernels, collectives and host copies slow each other: few scalars per chip and its host.
+//! The slowdown of concurrent kernels, collectives and host copies by one another: few scalars per chip and its host.
 
 use super::library::FittedScalar;
 use serde::{Deserialize, Serialize};
 
-/// Relative increase of a stream's time while another stream runs: 0.2 is a fifth longer. Slowdowns by several streams
-/// add. Without measurements all are 0.
+/// The relative increase of a stream's time while another stream runs: 0.2 is a fifth longer. Slowdowns by several
+/// streams add. Without measurements all are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StreamContention {
     /// Kernels during a collective inside the fast domain, which takes cores, cache and memory bandwidth.

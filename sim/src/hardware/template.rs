@@ -21,7 +21,7 @@ impl ChipTemplate {
         Ok(template)
     }
 
-    /// The built-in chip of this name or alias; case, `-` and blanks do not matter.
+    /// Returns the built-in chip of this name or alias; case, `-` and blanks do not matter.
     ///
     /// # Errors
     /// [`HardwareError::Unknown`] lists the names that exist.
@@ -36,7 +36,7 @@ impl ChipTemplate {
         }
     }
 
-    /// The source of a figure: its key's, or that of the nearest table above it.
+    /// Returns the source of a figure: that of its key, or of the nearest table above it; `None` if there is none.
     #[must_use]
     pub fn source_of(&self, key: &str) -> Option<&str> {
         let mut prefix = key;

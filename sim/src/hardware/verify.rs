@@ -9,17 +9,17 @@ use crate::limits::{self, LARGEST_COUNT};
 use crate::units::Bytes;
 use std::ops::RangeInclusive;
 
-/// Upper limit of a published peak over the arrays' peak (rounding of the published figure).
+/// Upper limit of a published peak over the arrays' peak. It allows for the rounding of the published figure.
 const PEAK_ROUNDING: f64 = 1.02;
-/// Lower limit of that ratio (a clock that is not kept, units that are not counted).
+/// Lower limit of the same ratio. It allows for a clock that is not kept and for units that are not counted.
 const PEAK_SHORTFALL: f64 = 0.9;
 
-/// Every missing, zero, negative, NaN or contradictory figure; empty for a valid chip.
+/// Returns every missing, zero, negative, NaN or contradictory figure; an empty list for a valid chip.
 #[must_use]
 pub fn find_faults(accelerator: &Accelerator) -> Vec<FileFault> {
     let mut faults = ChipFaults::default();
     check_compute(accelerator, &mut faults);
-    // Bandwidths may be given per cycle. With an impossible clock they are wrong because of it and are not reported.
+    // Bandwidths may be given per cycle. With an impossible clock they are wrong because of it, and are not reported.
     let clock = accelerator.clock.0;
     for level in accelerator.memory_levels() {
         check_memory(level, clock.is_finite() && clock > 0.0, &mut faults);

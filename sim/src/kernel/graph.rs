@@ -11,7 +11,7 @@ use std::fmt;
 pub struct OpId(pub u32);
 
 impl OpId {
-    /// The index into the operators of that part.
+    /// Returns the index as a `usize`.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -64,8 +64,9 @@ pub enum ParallelAxis {
 /// The role of a kernel in a training step. The code that makes the kernel sets it; names are only for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KernelRole {
-    /// The operator of the kernel: the first of several in one kernel, or the producer of a tensor whose gradients are
-    /// summed. `None` where the graph has no such operator: for the optimizer, and for sums of a tensor from outside.
+    /// The operator of the kernel. A kernel of several operators names the first, and a sum of a tensor's gradients
+    /// names the tensor's producer. `None` if the graph has no such operator: for the optimizer, and for sums of a
+    /// tensor from outside.
     pub operator: Option<OpId>,
     /// The pass that runs it.
     pub pass: Pass,

@@ -3,7 +3,7 @@
 use super::FusedAttention;
 use serde::{Deserialize, Serialize};
 
-/// Most lengths that a kernel tells apart.
+/// Largest number of distinct piece lengths in a kernel.
 pub const MOST_PIECE_LENGTHS: usize = 8;
 
 /// The pieces of one length in a sequence.
@@ -11,16 +11,16 @@ pub const MOST_PIECE_LENGTHS: usize = 8;
 pub struct PieceLength {
     /// Keys of a piece.
     pub keys: u64,
-    /// Keys of the sequence that lie in such pieces.
+    /// Keys of the sequence that lie in pieces of this length.
     pub held: u64,
 }
 
-/// The pieces that a sequence is cut into. A query sees keys of its own piece alone.
+/// The pieces that a sequence is cut into. A query sees only keys of its own piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SequencePieces([PieceLength; MOST_PIECE_LENGTHS]);
 
 impl SequencePieces {
-    /// Returns the pieces of the given lengths; `None` without a length that holds keys, or with more than
+    /// Returns the pieces of the given lengths. `None` if no length holds keys, or if there are more than
     /// [`MOST_PIECE_LENGTHS`].
     #[must_use]
     pub fn new(lengths: &[PieceLength]) -> Option<Self> {
@@ -48,8 +48,9 @@ impl SequencePieces {
 }
 
 impl FusedAttention {
-    /// Returns attention on the pieces of each length as a kernel on whole sequences, and how often it runs. A kernel
-    /// has a whole number of pieces; the second number corrects for the rounding. Without pieces the kernel runs once.
+    /// Returns attention on the pieces of each length as a kernel on whole sequences, with the number of times that it
+    /// runs. A kernel has a whole number of pieces, and the second number corrects for that rounding. Without pieces
+    /// the kernel itself is returned and runs once.
     pub fn kernels_of_pieces(&self) -> impl Iterator<Item = (Self, f64)> {
         let whole = self.pieces.is_none().then_some((*self, 1.0));
         let of_length = move |length: PieceLength| {

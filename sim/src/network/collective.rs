@@ -58,11 +58,11 @@ pub struct CollectiveCost {
     pub launch: Seconds,
     /// The time of steps, independent of the size.
     pub startup: Seconds,
-    /// The time that grows with the size.
+    /// The time that grows with the bytes.
     pub transfer: Seconds,
     /// The cheapest algorithm.
     pub algorithm: Algorithm,
-    /// The tier with the slowest links.
+    /// The index of the tier whose transfer takes longest.
     pub bound_tier: usize,
     /// Bytes that a device sends into each tier.
     pub link_bytes: [Bytes; MAX_TIERS],
@@ -73,7 +73,7 @@ pub struct CollectiveCost {
 }
 
 impl CollectiveCost {
-    /// The later of two concurrent collectives, with the larger port time of both on each tier.
+    /// Returns the later of two concurrent collectives, with the larger port time of both on each tier.
     pub(super) fn slower_of(self, other: Self) -> Self {
         let mut slower = if other.latency > self.latency { other } else { self };
         let ports = self.port_times.into_iter().zip(other.port_times);
@@ -104,7 +104,7 @@ struct CollectiveDraft {
     algorithm: Algorithm,
     startup: f64,
     transfer: f64,
-    /// The slowest tier, and its time.
+    /// The tier with the longest transfer, and the transfer's seconds.
     bound: (usize, f64),
     bytes: [f64; MAX_TIERS],
     /// The fewest bytes of any candidate, per tier.
@@ -124,7 +124,7 @@ impl CollectiveDraft {
         faster
     }
 
-    /// This candidate followed by `next`.
+    /// Returns this candidate followed by `next`.
     fn followed_by(mut self, next: Self) -> Self {
         self.startup += next.startup;
         self.transfer += next.transfer;
@@ -141,16 +141,16 @@ impl CollectiveDraft {
 }
 
 impl Fabric {
-    /// The cost of a collective whose group runs in parallel with its sibling groups; every device belongs to one of
-    /// them. Slower links or more bytes never make it faster. For a group beyond the fabric the outermost tier is
-    /// extended; [`Fabric::check_group`] detects such groups.
+    /// Returns the cost of a collective whose group runs in parallel with its sibling groups; every device belongs to
+    /// one of them. Slower links or more bytes never make a collective faster. For a group larger than the fabric the
+    /// outermost tier is extended; [`Fabric::check_group`] detects such groups.
     #[must_use]
     pub fn cost_of_collective(&self, collective: &Collective) -> CollectiveCost {
         self.cost_of_collective_sharing(collective, 1.0)
     }
 
     /// As [`Fabric::cost_of_collective`], while `flows` flows of equal weight share every port. `flows` includes this
-    /// one and is at least 1.
+    /// one; values below 1 count as 1.
     #[must_use]
     pub fn cost_of_collective_sharing(&self, collective: &Collective, flows: f64) -> CollectiveCost {
         if let Some(cost) = self.cost_on_links(collective, flows) {
@@ -165,7 +165,7 @@ impl Fabric {
         self.finish_cost(pricer.price_collective(collective.kind, &levels, size), None)
     }
 
-    /// The cost of sending `bytes` from device `from` to device `to` while all other devices send over the same
+    /// Returns the cost of sending `bytes` from device `from` to device `to` while all other devices send over the same
     /// distance.
     #[must_use]
     pub fn cost_of_send_between(&self, from: u32, to: u32, bytes: Bytes) -> CollectiveCost {
@@ -174,8 +174,8 @@ impl Fabric {
         self.finish_cost(level.map(|level| pricer.price_point_to_point(&level, bytes.as_f64())), None)
     }
 
-    /// The cost of a collective of a group that lies on units of the outermost tier as given by `spread`. `link` is the
-    /// bandwidth of the whole unit's slowest link in use. A group inside one unit uses no link.
+    /// Returns the cost of a collective whose group lies on units of the outermost tier as given by `spread`. `link` is
+    /// the bandwidth of the slowest link in use, of a whole unit. A group inside one unit uses no link.
     #[must_use]
     pub fn cost_of_spread_collective(
         &self,
@@ -245,12 +245,12 @@ impl Fabric {
 struct CollectivePricer<'a> {
     fabric: &'a Fabric,
     flows: f64,
-    /// Nominal bytes per second of a device on the outermost tier, where the group's own links determine it.
+    /// Nominal bytes per second of a device on the outermost tier, if the group's own links determine it.
     outer: Option<f64>,
 }
 
 impl CollectiveDraft {
-    /// Adds the messages of a tier: startups add, transfers overlap.
+    /// Adds the messages of a tier. Startups add up, and transfers overlap.
     fn add_parallel_messages(&mut self, demand: &TierDemand, startup: f64, wire: f64) {
         self.startup += startup;
         self.bytes[demand.tier] += demand.bytes;
@@ -276,7 +276,7 @@ impl CollectivePricer<'_> {
             CollectiveKind::SendRecv => levels.last().map(|l| self.price_point_to_point(l, size)),
             CollectiveKind::AllToAll => Some(self.price_direct_exchange(levels, size, None)),
             CollectiveKind::Dispatch(choice) => Some(self.price_direct_exchange(levels, size, Some(choice))),
-            // NCCL has no other algorithm for it (src/graph/tuning.cc).
+            // NCCL has no other algorithm for a broadcast (src/graph/tuning.cc).
             CollectiveKind::Broadcast => Some(self.price_pipeline_through(Algorithm::Ring, levels, size, 1.0, 0.0)),
             CollectiveKind::AllGather | CollectiveKind::ReduceScatter => {
                 if flat && levels.len() > 1 && self.longest_ring_step(levels) > 0.0 {
@@ -331,7 +331,8 @@ impl CollectivePricer<'_> {
         }
     }
 
-    /// One pass (all-gather, reduce-scatter) or two (all-reduce) over one level on `size` bytes per port, in `k` parts.
+    /// Prices one pass (all-gather, reduce-scatter) or two (all-reduce) over one level, on `size` bytes per port, in
+    /// `k` parts.
     fn price_level_pass(&self, level: &GroupLevel, size: f64, k: f64, passes: f64) -> CollectiveDraft {
         let torus = self.fabric.is_torus(level);
         let algorithm = if torus { Algorithm::TorusDimensions } else { Algorithm::Ring };
@@ -346,7 +347,8 @@ impl CollectivePricer<'_> {
         self.price_pipelined(algorithm, &[demand], copy)
     }
 
-    /// All-gather, or its mirror reduce-scatter, level after level: the outer tiers carry shards, the inner ones more.
+    /// Prices an all-gather, or its mirror reduce-scatter, level after level. The outer tiers carry shards, the inner
+    /// ones more.
     fn price_gather_phases(&self, levels: &[GroupLevel], size: f64) -> CollectiveDraft {
         let mut total: Option<CollectiveDraft> = None;
         for level in levels {
@@ -382,7 +384,7 @@ impl CollectivePricer<'_> {
         CollectiveDraft { startup: ring.startup.max(in_step), ..ring }
     }
 
-    /// The longest ring step of these tiers; 0 where none is given.
+    /// The longest ring step of these tiers; 0 if none is given.
     fn longest_ring_step(&self, levels: &[GroupLevel]) -> f64 {
         levels.iter().filter_map(|level| self.fabric.tiers[level.tier].ring_step).map(|step| step.0).fold(0.0, f64::max)
     }
@@ -437,7 +439,8 @@ impl CollectivePricer<'_> {
         size / group_members(levels) / innermost
     }
 
-    /// The switch reduces: a member sends its buffer once and its share of the result, in total `1 + 1/k` of the size.
+    /// Prices a reduction in the switch; `None` if the tier has none. A member sends its buffer once and its share of
+    /// the result, in total `1 + 1/k` of the size.
     fn price_in_network(&self, level: &GroupLevel, size: f64) -> Option<CollectiveDraft> {
         let engine = self.fabric.tiers[level.tier].in_network?;
         let sent = size * (1.0 + 1.0 / f64::from(level.fan_out));
@@ -455,8 +458,8 @@ impl CollectivePricer<'_> {
         })
     }
 
-    /// The innermost switch reduces and multicasts while trees join the units (NCCL's NVLSTree). The slower part
-    /// decides.
+    /// Prices a reduction in the innermost switch while trees join the units (NCCL's NVLSTree). The slower part
+    /// decides. `None` without a reducing switch, on one level, or with a torus outside it.
     fn price_in_network_tree(&self, levels: &[GroupLevel], size: f64) -> Option<CollectiveDraft> {
         let (inner, outer) = levels.split_first()?;
         if outer.is_empty() || outer.iter().any(|l| self.fabric.is_torus(l)) {
@@ -489,8 +492,8 @@ impl CollectivePricer<'_> {
         )
     }
 
-    /// The cost of concurrent demands under the fastest protocol: steps add, and the slowest tier decides the transfer.
-    /// A tier without a protocol keeps its bulk figures under it.
+    /// Prices concurrent demands under the fastest protocol: steps add up, and the slowest tier decides the transfer. A
+    /// tier that lacks a protocol keeps its bulk figures under it.
     fn price_pipelined(&self, algorithm: Algorithm, demands: &[TierDemand], copy: f64) -> CollectiveDraft {
         let nothing = [0.0; MAX_TIERS];
         let empty = CollectiveDraft {
@@ -542,7 +545,8 @@ fn group_members(levels: &[GroupLevel]) -> f64 {
     f64::from(levels.last().map_or(1, |l| l.members))
 }
 
-/// A transfer of `wire` seconds in chunks that cost `chunk` seconds each, at the best chunk size.
+/// Returns the seconds of a transfer that takes `wire` seconds on the wire, in chunks that cost `chunk` seconds each,
+/// at the best chunk size.
 fn time_of_chunked_transfer(wire: f64, chunk: f64) -> f64 {
     wire + 2.0 * (chunk * wire).sqrt()
 }

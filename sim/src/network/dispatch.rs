@@ -1,15 +1,15 @@
 //! Items that each go to several members of a group: the fraction of them that crosses a tier.
 //!
-//! Sent copy by copy (an all-to-all), an item crosses a tier once for every part behind it. Alternatively it is sent
-//! once into every unit that holds any of its parts, and forwarded inside. DeepSeek-V3 sends once over InfiniBand to
-//! every node, then over NVLink (Technical Report, arXiv:2412.19437, section 3.2.2). It then crosses once per unit. The
-//! mean number of units follows from how parts are chosen, with all sets equally likely.
+//! Sent copy by copy (an all-to-all), an item crosses a tier once for every part behind the tier. Alternatively it is
+//! sent once into every unit that holds any of its parts, and is forwarded inside. DeepSeek-V3 does so: over InfiniBand
+//! to every node, then over NVLink (Technical Report, arXiv:2412.19437, section 3.2.2). The item then crosses the tier
+//! once per unit. The mean number of units follows from the choice of parts, with all sets equally likely.
 
 use super::level::GroupLevel;
 use crate::kernel::PartChoice;
 
-/// The share of a member's buffer that leaves its unit through a level's tier in a group of `n` members, and the number
-/// of messages.
+/// Returns the share of a member's buffer that leaves its unit through a level's tier in a group of `n` members, and
+/// the number of messages.
 pub(super) fn share_leaving_unit(level: &GroupLevel, n: f64, choice: Option<PartChoice>) -> (f64, f64) {
     let (below, members) = (f64::from(level.members_below), f64::from(level.members));
     match choice {
@@ -23,8 +23,8 @@ pub(super) fn share_leaving_unit(level: &GroupLevel, n: f64, choice: Option<Part
 }
 
 impl PartChoice {
-    /// The mean number of network units that an item goes to. Each unit holds this share of the parts; units are
-    /// contiguous.
+    /// Returns the mean number of network units that an item goes to. Units are contiguous, and each holds `share` of
+    /// the parts.
     #[must_use]
     pub fn units_reached(&self, share: f64) -> f64 {
         let parts = u64::from(self.parts.max(1));
@@ -36,8 +36,8 @@ impl PartChoice {
         (1.0 - missed / ways as f64) * parts as f64 / unit as f64
     }
 
-    /// The probability that no part of a unit is chosen. The unit has `unit` parts and begins at part `from` of a group
-    /// of `group` parts.
+    /// Returns the probability that no part of a unit is chosen. The unit has `unit` parts and begins at part `from` of
+    /// a group of `group` parts.
     fn miss_probability(&self, from: u64, unit: u64, group: u64) -> f64 {
         let first = (group - from).min(unit) % group;
         let (whole, last) = ((unit - first) / group, (unit - first) % group);
@@ -67,7 +67,7 @@ impl PartChoice {
     }
 }
 
-/// The logarithm of the binomial coefficient n over k; minus infinity where it is zero.
+/// The logarithm of the binomial coefficient n over k; minus infinity if it is zero.
 fn log_choices(n: u64, k: u64) -> f64 {
     if k > n { f64::NEG_INFINITY } else { (1..=k).map(|i| ((n - k + i) as f64 / i as f64).ln()).sum() }
 }

@@ -26,7 +26,7 @@ impl FabricDocument {
         Self::load_from(name_or_path, chip, &Files::default())
     }
 
-    /// The same, with the texts of `files` in the place of files on the disk.
+    /// As [`Self::load_for`], with the texts of `files` in place of files on the disk.
     ///
     /// # Errors
     /// Those of [`Self::load_for`].
@@ -44,7 +44,8 @@ impl FabricDocument {
         Ok(Self { table, file: name_or_path.to_owned() })
     }
 
-    /// Every field with a single value, by key. Tiers go by their names: `tier.ici.bandwidth_gb_per_s`.
+    /// Returns every field with a single value, by key, without names of the fabric, sources and software. Tiers go by
+    /// their names: `tier.ici.bandwidth_gb_per_s`.
     #[must_use]
     pub fn list_fields(&self) -> Vec<(String, FieldValue)> {
         let mut fields = document::list_fields(&self.table);
@@ -56,8 +57,8 @@ impl FabricDocument {
         fields
     }
 
-    /// The name of the communication library's version or setting for which the document has figures and which
-    /// `software` names.
+    /// Returns the first version or setting of the communication library that `software` names and for which the
+    /// document has figures. `None` if there is none.
     #[must_use]
     pub fn software_with_figures(&self, software: &str) -> Option<&str> {
         self.apply_software(software)?.get("name")?.as_str()
@@ -71,7 +72,7 @@ impl FabricDocument {
         all.iter().filter_map(toml::Value::as_table).find(named)
     }
 
-    /// The document with the figures under this version or setting, and without those of others
+    /// Returns the document with the figures under this version or setting, and without those of others
     /// ([`Fabric::built_in_under_software`]).
     #[must_use]
     pub fn with_software(mut self, software: &str) -> Self {
@@ -84,7 +85,7 @@ impl FabricDocument {
         if let Some(toml::Value::Table(tier)) =
             self.table.get_mut("tier").and_then(toml::Value::as_array_mut).and_then(|t| t.first_mut())
         {
-            // Lines and all-to-all keep the software's protocols only, if it has any.
+            // If the software has no protocol of lines or all-to-all, the tier has none either.
             tier.retain(|key, _| !key.starts_with("line_") && !key.starts_with("exchange_"));
             let figures = own.into_iter().filter(|(key, _)| !matches!(key.as_str(), "name" | "source" | "launch_us"));
             tier.extend(figures);
@@ -92,7 +93,7 @@ impl FabricDocument {
         self
     }
 
-    /// The value of a field.
+    /// Returns the value of a field; `None` if the document has no such field.
     #[must_use]
     pub fn field_value(&self, key: &str) -> Option<FieldValue> {
         document::field_value(&self.table, key)
@@ -131,12 +132,12 @@ impl FabricDocument {
         self.prepend_text("source", source);
     }
 
-    /// Prepends what was fitted and on which data.
+    /// Prepends a text that says what was fitted, and on which data.
     pub fn set_fitted_on(&mut self, what: &str) {
         self.prepend_text("fitted_on", what);
     }
 
-    /// Prepends a text to the file's own text, which then applies to the rest.
+    /// Prepends a text to the file's own text under a key. The file's text then applies to the rest.
     fn prepend_text(&mut self, key: &str, text: &str) {
         let said = self.table.get(key).and_then(toml::Value::as_str).filter(|said| !said.is_empty());
         let rest = said.map_or_else(String::new, |said| format!("; the rest: {said}"));

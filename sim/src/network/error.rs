@@ -23,7 +23,7 @@ impl fmt::Display for FabricFault {
     }
 }
 
-/// Why a fabric or its use was refused.
+/// The reason why a fabric or its use was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NetworkError {
     /// A file that cannot be read.
@@ -61,7 +61,7 @@ pub enum NetworkError {
         /// All faults.
         faults: Vec<FabricFault>,
     },
-    /// A fabric shared by several chips has no figures for this one.
+    /// A fabric that several chips share has no figures for this one.
     #[error(
         "fabric `{fabric}` has no figures for chip `{chip}`: it has {known}; give the bandwidth explicitly or add a [[chip]] table"
     )]

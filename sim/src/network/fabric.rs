@@ -63,11 +63,11 @@ pub struct LineProtocol {
     pub chunk: Seconds,
 }
 
-/// The protocols of an all-to-all where it was measured: parallel sends and receives. In NCCL they have no lines of 128
-/// bytes.
+/// The protocols of an all-to-all, if they were measured: parallel sends and receives. In NCCL they have no lines of
+/// 128 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeProtocol {
-    /// Time of bulk messages in addition to their bytes, whatever the number of peers.
+    /// Time of bulk messages in addition to their bytes. It does not depend on the number of peers.
     pub step: Seconds,
     /// Bandwidth that they achieve together, as a fraction of nominal.
     pub fraction: f64,
@@ -86,7 +86,7 @@ pub struct InNetwork {
     pub fraction: f64,
     /// Time per pipelined chunk.
     pub chunk: Seconds,
-    /// True if the library is told to use it whatever the size.
+    /// True if the library is told to use it for messages of any size.
     #[serde(default)]
     pub forced: bool,
 }
@@ -96,37 +96,37 @@ pub struct InNetwork {
 pub struct Tier {
     /// `nvlink`, `infiniband`, `ici`, `dcn`, ...
     pub name: String,
-    /// Devices in one unit of this tier, all inner tiers included; `u32::MAX` where the network sets no limit.
+    /// Devices in one unit of this tier, all inner tiers included; `u32::MAX` if the network sets no limit.
     pub devices: u32,
     /// The topology that joins the units of the tier below.
     pub topology: Topology,
-    /// Nominal bandwidth of a device's port into this tier, one direction. For a matrix: the slowest link's, per
+    /// Nominal bandwidth of a device's port into this tier, one direction. For a matrix, that of the slowest link, per
     /// device.
     pub bandwidth: BytesPerSecond,
-    /// Fraction of it that bulk transfers achieve.
+    /// Fraction of `bandwidth` that bulk transfers achieve.
     pub achieved_fraction: f64,
-    /// Fixed time of an operation that crosses this tier, whatever its steps and bytes.
+    /// Fixed time of an operation that crosses this tier. It does not depend on steps and bytes.
     pub operation: Seconds,
     /// Latency of one step (hop) of the bulk protocol.
     pub step: Seconds,
     /// Time that each pipelined chunk adds, for synchronising sender and receiver.
     pub chunk: Seconds,
-    /// The least time of every step of a ring that crosses this tier, inside units too: members forward in step, so all
-    /// wait for the slowest hop. If it is given, gathering and scattering across the tier run as one ring, because NCCL
-    /// has no other algorithm for them.
+    /// The least time of every step of a ring that crosses this tier, steps inside units included: members forward in
+    /// step, so all wait for the slowest hop. If it is given, gathering and scattering across the tier run as one ring,
+    /// because NCCL has no other algorithm for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ring_step: Option<Seconds>,
-    /// Rate of the local copy that ends a collective; infinite where the copy is hidden.
+    /// Rate of the local copy that ends a collective; infinite if the copy is hidden.
     pub final_copy: BytesPerSecond,
     /// The low-latency protocol, if any.
     pub low_latency: Option<LowLatency>,
     /// The protocol of lines, if any.
     pub line: Option<LineProtocol>,
-    /// The all-to-all's own protocols, where they were measured.
+    /// The protocols of an all-to-all, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeProtocol>,
-    /// Bytes per second of a device in groups of 2, 3, ... members inside a unit, where some links are missing or
-    /// doubled (a cube mesh). Empty where every group has the whole port.
+    /// Bytes per second of a device in groups of 2, 3, ... members inside a unit, if some links are missing or doubled
+    /// (a cube mesh). Empty if every group has the whole port.
     pub group_bandwidth: Vec<BytesPerSecond>,
     /// Reduction in the switch, if any.
     pub in_network: Option<InNetwork>,
@@ -145,16 +145,16 @@ pub struct Fabric {
     pub launch: Seconds,
     /// Innermost first.
     pub tiers: Vec<Tier>,
-    /// The measurements that the scalars were fitted to; empty where none were.
+    /// The measurements that the scalars were fitted to; empty if none were.
     pub fitted_on: String,
-    /// The built-in chips that are sold with it; empty where it is made for any chip.
+    /// The built-in chips that are sold with it; empty if it is made for any chip.
     #[serde(default)]
     pub joins: Vec<String>,
 }
 
 impl Tier {
-    /// Nominal bytes per second of a device on this tier, one direction, while all devices send: its port, or its part
-    /// of a fat tree's thinner upper links.
+    /// Nominal bytes per second of a device on this tier, one direction, while all devices send. It is the rate of its
+    /// port, or its part of a fat tree's thinner upper links.
     #[must_use]
     pub fn shared_rate(&self) -> f64 {
         match self.topology {
@@ -171,7 +171,7 @@ impl Fabric {
         self.joins.is_empty() || self.joins.iter().any(|joined| joined == chip)
     }
 
-    /// Devices of the whole fabric; `u32::MAX` where it sets no limit.
+    /// The number of devices of the whole fabric; `u32::MAX` if the fabric sets no limit.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         self.tiers.last().map_or(1, |t| t.devices)
@@ -183,7 +183,8 @@ impl Fabric {
         self.tiers.first().map_or(1, |t| t.devices)
     }
 
-    /// Devices in one unit *joined by* tier `tier`: those of the tier below, 1 for the innermost.
+    /// The number of devices in one unit *joined by* tier `tier`: a unit of the tier below, or one device for the
+    /// innermost tier.
     #[must_use]
     pub(crate) fn unit_devices(&self, tier: usize) -> u32 {
         if tier == 0 { 1 } else { self.tiers[tier - 1].devices }
@@ -230,7 +231,7 @@ impl Fabric {
     }
 
     /// This fabric with units of `devices` devices at `tier`. Outer tiers keep their device counts, rounded down to
-    /// whole units. `None` when no torus slice has that size or the inner units do not divide it.
+    /// whole units. `None` if no torus slice has that size or the inner units do not divide it.
     pub(crate) fn resize_tier(mut self, tier: usize, devices: u32) -> Option<Self> {
         let below = self.unit_devices(tier);
         if devices == 0 || !devices.is_multiple_of(below) {
@@ -287,8 +288,8 @@ impl Fabric {
         self
     }
 
-    /// This fabric with its 3D tori cabled as twisted ones where their sides allow it (`n x n x 2n`, `n x 2n x 2n`, all
-    /// closed). This option of TPU v4 slices speeds up all-to-all. Other patterns keep their times.
+    /// Returns this fabric with its 3D tori cabled as twisted ones if their sides allow it (`n x n x 2n`, `n x 2n x
+    /// 2n`, all closed). This option of TPU v4 slices speeds up all-to-all. Other patterns keep their times.
     #[must_use]
     pub fn with_twist(mut self) -> Self {
         for tier in &mut self.tiers {
@@ -329,7 +330,7 @@ impl Fabric {
     /// Checks that a group lies within the fabric.
     ///
     /// # Errors
-    /// It reaches beyond the last device.
+    /// The group reaches beyond the last device.
     pub fn check_group(&self, group: RankGroup) -> Result<(), NetworkError> {
         let span = u64::from(group.ranks.max(1) - 1) * u64::from(group.stride) + 1;
         if span <= u64::from(self.device_count()) {

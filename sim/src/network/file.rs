@@ -22,7 +22,7 @@ impl Fabric {
         embedded::FABRICS.iter().map(|(name, _)| *name).collect()
     }
 
-    /// A built-in fabric. If several chips share it, it has the figures of the first one.
+    /// Returns a built-in fabric. If several chips share it, it has the figures of the first one.
     ///
     /// # Errors
     /// [`NetworkError::Unknown`] lists the names that exist.
@@ -48,8 +48,8 @@ impl Fabric {
         load_fabric(name_or_path, None, &Files::default())
     }
 
-    /// As [`Fabric::load`], with the fabric's figures for `chip`. Fabrics of one chip ignore it; fabrics like
-    /// `ici_3d_torus` have one set of figures per TPU generation.
+    /// As [`Fabric::load`], with the fabric's figures for `chip`. A fabric without `[[chip]]` tables ignores `chip`;
+    /// fabrics like `ici_3d_torus` have one set of figures per TPU generation.
     ///
     /// # Errors
     /// Those of [`Fabric::load`], and a fabric without figures for this chip.
@@ -57,7 +57,7 @@ impl Fabric {
         Self::load_for_chip_from(name_or_path, chip, &Files::default())
     }
 
-    /// The same, with the texts of `files` in the place of files on the disk.
+    /// As [`Fabric::load_for_chip`], with the texts of `files` in place of files on the disk.
     ///
     /// # Errors
     /// Those of [`Self::load_for_chip`].
@@ -65,7 +65,8 @@ impl Fabric {
         load_fabric(name_or_path, Some(chip), files)
     }
 
-    /// The same for a chip at hand. Figures for its own name go before those for the built-in chip with its hardware.
+    /// As [`Fabric::load_for_chip_from`], for an accelerator. Figures for its own name go before those for the built-in
+    /// chip with its hardware.
     ///
     /// # Errors
     /// Those of [`Self::load_for_chip`].
@@ -86,8 +87,8 @@ impl Fabric {
         fabric_for_chip(parse_file(name, template_text(name)?)?, name, chip)
     }
 
-    /// [`Self::built_in_for_chip`] under a version or setting of the communication library. The figures are those of
-    /// the first `[[software]]` table whose name occurs in `software`, else the file's own.
+    /// As [`Self::built_in_for_chip`], under a version or setting of the communication library. The figures are those
+    /// of the first `[[software]]` table that `software` names, else the file's own.
     ///
     /// # Errors
     /// As [`Self::built_in_for_chip`].
@@ -99,7 +100,7 @@ impl Fabric {
         fabric_for_chip(file, name, chip)
     }
 
-    /// The text of a fabric's file.
+    /// Returns the text of a fabric's file; an error if the file cannot be read.
     pub fn text_of_file(path: &str, files: &Files) -> Result<String, NetworkError> {
         files.read(path.as_ref()).map_err(|e| NetworkError::Unreadable { file: path.into(), why: e.to_string() })
     }
@@ -113,7 +114,7 @@ impl Fabric {
     }
 }
 
-/// A fabric by name or by path, with a chip's figures, or those of its first chip.
+/// Returns a fabric by name or by path, with the figures of `chip`, or of the file's first chip if there is no `chip`.
 fn load_fabric(name_or_path: &str, chip: Option<&str>, files: &Files) -> Result<Fabric, NetworkError> {
     let file = if name_or_path.ends_with(".toml") {
         parse_file(name_or_path, &Fabric::text_of_file(name_or_path, files)?)?
@@ -160,7 +161,7 @@ pub(super) fn build_checked(name: &str, file: FabricFile) -> Result<Fabric, Netw
     build_fabric(&check_file(name, file)?)
 }
 
-/// Parses a file, checks every set of figures in it, and applies those of its first chip if it lists chips.
+/// Parses a file, checks every set of figures in it, and applies those of its first chip if the file lists chips.
 fn parse_file(name: &str, text: &str) -> Result<FabricFile, NetworkError> {
     let file = toml::from_str(text);
     check_file(
@@ -196,7 +197,7 @@ fn apply_chip(file: &mut FabricFile, chip: &FabricChipTable) {
     }
 }
 
-/// True if the text of a run names this version or setting, and does not say that it is off.
+/// True if a run's description of its software names this version or setting, and does not say that it is off.
 pub(super) fn names_software(text: &str, name: &str) -> bool {
     text.contains(name) && !text.contains(&format!("{name} off"))
 }

@@ -17,7 +17,7 @@ pub(crate) struct GroupLevel {
     pub members: u32,
     /// Members inside the units below this tier.
     pub members_below: u32,
-    /// Units from one of its units to the next.
+    /// Distance in units from one of the group's units to the next.
     pub spacing: u32,
 }
 
@@ -44,15 +44,15 @@ pub struct GroupSpread {
     pub units: u32,
     /// Members in the fullest unit.
     pub most: u32,
-    /// Members in the emptiest unit; it reaches the others through their ports.
+    /// Members in the emptiest unit. This unit reaches the other units through these members' ports.
     pub least: u32,
     /// Devices from one member to the next inside a unit; 1 where a unit holds one member, or where units are flat.
     pub stride: u32,
 }
 
 impl Fabric {
-    /// The levels of a group with this spread. If units hold unequal numbers, the emptiest unit's ports carry the
-    /// traffic.
+    /// Returns the levels of a group with this spread. If units hold unequal numbers of members, the emptiest unit's
+    /// ports carry the traffic.
     pub(crate) fn levels_of_spread(&self, spread: GroupSpread) -> GroupLevels {
         let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
         let mut levels = GroupLevels { list: [none; MAX_TIERS], len: 0 };
@@ -75,12 +75,12 @@ impl Fabric {
         levels
     }
 
-    /// The levels of a group. For a group beyond the fabric the outermost tier is extended.
+    /// Returns the levels of a group. If the group is larger than the fabric, the outermost tier is extended.
     pub(crate) fn levels_of_group(&self, group: RankGroup) -> GroupLevels {
         self.levels_on_inner_tiers(self.tiers.len(), group)
     }
 
-    /// The same on the inner `tiers` tiers alone; the outermost of them is extended.
+    /// As [`Self::levels_of_group`], on the inner `tiers` tiers alone; the outermost of these is extended.
     fn levels_on_inner_tiers(&self, tiers: usize, group: RankGroup) -> GroupLevels {
         let (ranks, stride) = (group.ranks.max(1), group.stride.max(1));
         let none = GroupLevel { tier: 0, fan_out: 1, ports: 1, members: 1, members_below: 1, spacing: 1 };
@@ -106,14 +106,14 @@ impl Fabric {
         levels
     }
 
-    /// The innermost tier in which two devices share a unit.
+    /// Returns the innermost tier in which two devices share a unit, or the outermost tier if they share none.
     #[must_use]
     pub fn meeting_tier(&self, a: u32, b: u32) -> usize {
         let shared = self.tiers.iter().position(|tier| a / tier.devices == b / tier.devices);
         shared.unwrap_or(self.tiers.len().saturating_sub(1))
     }
 
-    /// The tier on which devices `a` and `b` meet, as a level; `None` when they are the same.
+    /// Returns the tier on which devices `a` and `b` meet, as a level; `None` if they are the same device.
     pub(crate) fn meeting_level(&self, a: u32, b: u32) -> Option<GroupLevel> {
         let tier = self.meeting_tier(a, b);
         let unit = self.unit_devices(tier);
@@ -164,7 +164,7 @@ impl Fabric {
         }
     }
 
-    /// Nominal bytes per second of a device that sends to one other, `spacing` units away, while all devices do the
+    /// Nominal bytes per second of a device that sends to one other, the level's spacing away, while all devices do the
     /// same.
     pub(crate) fn pair_rate(&self, level: &GroupLevel) -> f64 {
         let tier = &self.tiers[level.tier];

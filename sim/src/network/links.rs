@@ -7,7 +7,7 @@
 //!   columns are ignored). The column `file` distinguishes several clusters in one file. `diagonal` = 1 marks the lines
 //!   of a unit with itself, which measure no link and are skipped.
 //!
-//! Each ordered pair of units has one measurement, or one per `direction` where the file has that column. mpiGraph
+//! Each ordered pair of units has one measurement, or one per `direction` if the file has that column. mpiGraph
 //! measures every transfer twice, at its sender and at its receiver. The model has one rate per pair of units: the mean
 //! of all its measurements in both directions. Either all pairs are measured both ways, or all one way.
 
@@ -23,7 +23,7 @@ use thiserror::Error;
 /// Most units for which [`Fabric::with_written_links`] writes out equal links.
 pub const MOST_UNITS: u32 = 4096;
 
-/// Why links cannot be read.
+/// The reason why links cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LinksError {
     /// Not a table of either form.
@@ -95,7 +95,7 @@ impl LinkMatrix {
         Ok(Self::from_rows(&rows.iter().map(|r| r.iter().map(|x| x * 1e9).collect()).collect::<Vec<_>>()))
     }
 
-    /// Reads either form of a links file; `of` selects a cluster in a file of measurements.
+    /// Reads either form of a links file. `of` selects a cluster in a file of measurements.
     ///
     /// # Errors
     /// A table of neither form, an ambiguous choice, or impossible links.
@@ -220,7 +220,7 @@ struct MeasurementColumns {
     diagonal: Option<usize>,
 }
 
-/// The units and the rate (MB/s) of a measurement; `None` for a line that measures no link.
+/// Returns the units and the rate (MB/s) of a measurement; `None` for a line that measures no link.
 fn read_measurement(
     r: &LinkRecord,
     columns: &MeasurementColumns,
@@ -266,8 +266,8 @@ type RateSums = BTreeMap<(usize, usize), (f64, f64)>;
 /// By direction, source and destination: the line number.
 type SeenDirections<'a> = BTreeMap<(&'a str, usize, usize), u64>;
 
-/// Refuses gaps in the numbering of units, and pairs without a measurement. It runs before the table of all pairs is
-/// allocated, so memory grows with the number of lines and not with the numbers on them.
+/// Refuses gaps in the numbering of units, and pairs without a measurement. This check runs before the table of all
+/// pairs is allocated. So memory grows with the number of lines, and not with the numbers on them.
 fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), LinkLineFault> {
     let units: BTreeSet<usize> = sums.keys().flat_map(|(a, b)| [*a, *b]).collect();
     let first_line_of = |unit: usize| {
@@ -299,7 +299,7 @@ fn check_complete(sums: &RateSums, seen: &SeenDirections<'_>) -> Result<(), Link
     Ok(())
 }
 
-/// The mean of all measurements between two units, GB/s.
+/// Returns the mean of all measurements between each two units, in GB/s.
 fn average_rates<'a>(records: impl Iterator<Item = &'a LinkRecord>, columns: &MeasurementColumns) -> LinkRows {
     let mut sums = RateSums::new();
     let mut seen = SeenDirections::new();
@@ -335,9 +335,9 @@ fn average_rates<'a>(records: impl Iterator<Item = &'a LinkRecord>, columns: &Me
 }
 
 impl Fabric {
-    /// This fabric with measured links between units of `unit_devices` devices (its nodes, or 1 for links between
-    /// devices). Inner tiers stay. Latencies are those of the replaced tier. The rates are achieved rates, so there is
-    /// no further loss.
+    /// Returns this fabric with measured links between units of `unit_devices` devices (its nodes, or 1 for links
+    /// between devices). Inner tiers stay. Latencies are those of the replaced tier. The rates are achieved rates, so
+    /// no further loss applies.
     ///
     /// # Errors
     /// No tier has units of that size, or none joins them.
@@ -396,13 +396,14 @@ impl Fabric {
         Some(fabric)
     }
 
-    /// True if some of the outermost tier's links are slower than others.
+    /// True if the outermost tier has measured links and some are slower than others.
     #[must_use]
     pub fn links_differ(&self) -> bool {
         self.measured_links().is_some_and(|(links, _)| links.rates_differ())
     }
 
-    /// The measured links of the outermost tier, and the devices of one of its units.
+    /// Returns the measured links of the outermost tier, and the number of devices in one of its units. `None` if it
+    /// has none.
     #[must_use]
     pub fn measured_links(&self) -> Option<(&LinkMatrix, u32)> {
         match &self.tiers.last()?.topology {

@@ -37,7 +37,7 @@ impl LinkMatrix {
         Array2::from_shape_fn((units, units), |(a, b)| rows[a].get(b).copied().unwrap_or_default()).into()
     }
 
-    /// Units on each side.
+    /// The number of units.
     #[must_use]
     pub fn unit_count(&self) -> u32 {
         self.rates.nrows() as u32
@@ -68,8 +68,8 @@ impl LinkMatrix {
         self.rates.indexed_iter().filter(|((a, b), _)| a != b).map(|(_, rate)| *rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// The same number of units, joined by equal links of the harmonic mean of these. The result does not depend on the
-    /// units' order.
+    /// Returns a matrix of as many units, joined by equal links of the harmonic mean of these. The result does not
+    /// depend on the units' order.
     #[must_use]
     pub(crate) fn equalise(&self) -> Self {
         if !self.rates_differ() {
@@ -82,14 +82,15 @@ impl LinkMatrix {
         Self::with_uniform_links(units, rate)
     }
 
-    /// The first `units` rows and columns.
+    /// Returns the matrix of the first `units` units.
     #[must_use]
     pub(crate) fn truncate(&self, units: u32) -> Self {
         let first: Vec<u32> = (0..units.min(self.unit_count())).collect();
         self.permute(&first)
     }
 
-    /// The same links with unit `i` of the result at unit `order[i]` of this matrix: a mapping of ranks to hardware.
+    /// Returns the same links with unit `i` of the result at unit `order[i]` of this matrix: a mapping of ranks to
+    /// hardware.
     #[must_use]
     pub(crate) fn permute(&self, order: &[u32]) -> Self {
         let units = self.unit_count();
@@ -97,7 +98,8 @@ impl LinkMatrix {
         self.rates.select(Axis(0), &order).select(Axis(1), &order).into()
     }
 
-    /// Members of every sibling group of `fan_out` units, `spacing` apart; both are limited to the matrix.
+    /// Returns the members of every sibling group of `fan_out` units, `spacing` apart. Both numbers are limited to the
+    /// matrix.
     fn sibling_groups(&self, fan_out: u32, spacing: u32) -> impl Iterator<Item = Vec<u32>> {
         let spacing = spacing.clamp(1, (self.unit_count() / 2).max(1));
         let fan_out = fan_out.clamp(2, (self.unit_count() / spacing).max(2));
@@ -108,7 +110,8 @@ impl LinkMatrix {
         })
     }
 
-    /// The slowest link of the rings of all sibling groups, in rank order, in bytes per second of the unit.
+    /// Returns the rate of the slowest link in the rings of all sibling groups, in rank order, in bytes per second of
+    /// the unit.
     #[must_use]
     pub(crate) fn ring_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
@@ -120,7 +123,8 @@ impl LinkMatrix {
         slowest
     }
 
-    /// The slowest link between neighbours in rank order, without a link from the last back to the first.
+    /// Returns the rate of the slowest link between neighbours in rank order, without a link from the last back to the
+    /// first, in bytes per second of the unit.
     #[must_use]
     pub(crate) fn line_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;
@@ -132,8 +136,8 @@ impl LinkMatrix {
         slowest
     }
 
-    /// The rate of an exchange of equal shares for the slowest member of any sibling group: the harmonic mean of its
-    /// links.
+    /// Returns the rate of an exchange of equal shares for the slowest member of any sibling group: the harmonic mean
+    /// of the member's links, in bytes per second of the unit.
     #[must_use]
     pub(crate) fn exchange_rate(&self, fan_out: u32, spacing: u32) -> f64 {
         let mut slowest = f64::INFINITY;

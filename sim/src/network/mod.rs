@@ -14,9 +14,9 @@
 //! - Low latency (NCCL's LL, flags travel with the data):
 //!   `launch + steps * low_latency_step + link bytes / (bandwidth * low_latency_fraction)`.
 //!
-//! An all-to-all consists of parallel sends and receives. If a tier has scalars for it, bulk takes
-//! `launch + exchange_step + w + 2 * sqrt(exchange_chunk * w)` and low latency
-//! `launch + peers * low_latency_step + bytes to one / exchange_peer`. It has no protocol of lines.
+//! An all-to-all consists of parallel sends and receives. If a tier has scalars for it, bulk takes `launch +
+//! exchange_step + w + 2 * sqrt(exchange_chunk * w)` and low latency `launch + peers * low_latency_step + max(bytes to
+//! one / exchange_peer, link bytes / bandwidth)`. It has no protocol of lines.
 //!
 //! All of these are physical scalars of the tier, in its file. Nothing else depends on the message size.
 //!
@@ -27,7 +27,8 @@
 //! - Hierarchical: reduce-scatter inward, all-reduce on the outermost tier, all-gather back; the phases add.
 //! - Dimension-wise on tori: all dimensions at once on disjoint parts of the message (Scaling Book, "Collectives");
 //!   twisted tori are optional.
-//! - In-network: the switch reduces and multicasts. A device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`.
+//! - In-network: the switch reduces and multicasts. A device sends `s (1 + 1/n)` instead of `2 s (n-1)/n`. Between
+//!   units, trees may join the innermost switches (NCCL's NVLSTree).
 //! - Direct: all-to-all. Items for several members go copy by copy or once per unit, see
 //!   [`PartChoice`](crate::kernel::PartChoice).
 //! - Point to point.

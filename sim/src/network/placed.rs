@@ -14,7 +14,7 @@ pub struct GroupPlacement {
     /// The distribution of its members over the units.
     pub spread: GroupSpread,
     /// Bytes per second of a whole unit: the slowest link of the ring through the units in rank order. For an exchange
-    /// it is the slowest unit's harmonic mean over the others. Infinite inside a unit.
+    /// it is the slowest unit's harmonic mean over its links to the others. Infinite if the group lies inside a unit.
     pub link: BytesPerSecond,
 }
 
@@ -31,7 +31,7 @@ pub struct PlacementFinder<'a> {
 }
 
 impl<'a> PlacementFinder<'a> {
-    /// A finder for a fabric whose outermost tier is a matrix of links; `None` for others.
+    /// Returns a finder for a fabric whose outermost tier is a matrix of links; `None` for other fabrics.
     #[must_use]
     pub fn of_fabric(fabric: &'a Fabric) -> Option<Self> {
         let (links, unit) = fabric.measured_links()?;
@@ -50,8 +50,8 @@ impl<'a> PlacementFinder<'a> {
         self.unit
     }
 
-    /// The placement of a group whose ranks run on `devices`. Members inside a unit are assumed to be as far apart as
-    /// the first two neighbours that share one: groups of a parallel axis are evenly spaced.
+    /// Returns the placement of a group whose ranks run on `devices`. Members inside a unit are assumed to be as far
+    /// apart as the first two neighbours that share a unit, because groups of a parallel axis are evenly spaced.
     pub fn place_group(&mut self, kind: CollectiveKind, devices: impl Iterator<Item = u32>) -> GroupPlacement {
         self.seen.clear();
         let (mut members, mut stride, mut before) = (0, None, None);
@@ -104,9 +104,9 @@ impl Fabric {
         inner.len() > 1 || inner.iter().any(|tier| matches!(tier.topology, Topology::Torus { .. }))
     }
 
-    /// The cost of concurrent collectives of several groups on measured links; each group lists its devices in rank
-    /// order. The result is the slowest group's cost, with the largest port time of any group on each tier. `None`
-    /// without measured links or groups.
+    /// Returns the cost of concurrent collectives of several groups on measured links. Each group lists its devices in
+    /// rank order. The result is the slowest group's cost, with the largest port time of any group on each tier. `None`
+    /// without measured links or without groups.
     #[must_use]
     pub fn collective_among(
         &self,
@@ -137,8 +137,8 @@ impl Fabric {
         costs.reduce(CollectiveCost::slower_of)
     }
 
-    /// The cost of a collective of all groups of a pattern on unequal measured links; `None` where no group of the
-    /// pattern lies within the fabric.
+    /// Returns the cost of a collective of all groups of a pattern on unequal measured links. `None` if links are not
+    /// measured or are equal, or if no group of the pattern lies within the fabric.
     pub(super) fn cost_on_links(&self, collective: &Collective, flows: f64) -> Option<CollectiveCost> {
         let (links, _) = self.measured_links()?;
         if !links.rates_differ() {
@@ -154,7 +154,7 @@ impl Fabric {
     }
 }
 
-/// The members of every group of a pattern that lies within `ranks` ranks.
+/// Returns the members of every group of a pattern that lies within `ranks` ranks.
 pub fn sibling_groups(group: RankGroup, ranks: u32) -> impl Iterator<Item = Vec<u32>> {
     let (members, stride) = (u64::from(group.ranks.max(1)), u64::from(group.stride.max(1)));
     let (span, ranks) = (members * stride, u64::from(ranks));

@@ -1,12 +1,12 @@
 //! Concurrent streams on one device: kernels, a collective, copies from and to the host.
 //!
-//! Each stream runs at 1 / (1 + the slowdowns by the other running streams). When one ends, the rest speed up
-//! ([`StreamContention`]). Without known slowdowns the longest stream decides.
+//! A stream runs at 1 / (1 + the slowdowns by the other running streams) of its own speed. When one stream ends, the
+//! rest speed up ([`StreamContention`]). Without known slowdowns the longest stream decides.
 
 use crate::hardware::StreamContention;
 use crate::units::Seconds;
 
-/// The time of each stream alone; zero where there is none.
+/// The time of each stream if it runs alone; zero if there is no such stream.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StreamTimes {
     /// Kernels.
@@ -53,7 +53,7 @@ impl StreamTimes {
         Seconds(elapsed)
     }
 
-    /// Slowdowns: rows are the slowed streams, columns the streams that slow them.
+    /// Returns the slowdowns. Rows are the slowed streams, columns the streams that slow them.
     fn slowdown_matrix(&self, c: &StreamContention) -> [[f64; COUNT]; COUNT] {
         let (kernel_by, collective_by_kernel, by_copy, copy_out_by) = if self.between_nodes {
             (c.kernel_by_network, 0.0, c.network_by_copy, c.copy_out_by_network)

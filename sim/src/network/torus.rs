@@ -23,8 +23,8 @@ pub(crate) struct GroupExtent {
 }
 
 impl GroupExtent {
-    /// Links that one member drives along this dimension, divided among siblings: two on a closed ring of three or
-    /// more, one on a line. A line's inner nodes have two, but its ends have one and decide.
+    /// Links that one member drives along this dimension, divided among the sibling groups: two on a closed ring of
+    /// three or more, one on a line. A line's inner nodes have two links, but its ends have one and decide.
     pub fn links_per_member(&self) -> f64 {
         let links = if self.closed && self.members > 2 { 2.0 } else { 1.0 };
         links / f64::from(self.spacing)
@@ -64,8 +64,8 @@ impl GroupExtents {
     }
 }
 
-/// The extents of a group of `members` units, `spacing` apart in row-major numbering (first dimension fastest).
-/// Dimensions that it does not touch are left out; members beyond the torus extend the last dimension.
+/// Returns the extents of a group of `members` units, `spacing` apart in row-major numbering (first dimension fastest).
+/// Dimensions that the group does not touch are left out; members beyond the torus extend the last dimension.
 pub(crate) fn extents_of_group(dims: &[TorusDim], members: u32, spacing: u32) -> GroupExtents {
     let (mut left, mut spacing) = (members, spacing.max(1));
     let unused = GroupExtent { members: 1, spacing: 1, closed: false };
@@ -91,8 +91,8 @@ pub(crate) fn extents_of_group(dims: &[TorusDim], members: u32, spacing: u32) ->
     found
 }
 
-/// The most compact torus of `units` units within `limits`: the least sum of sides, then the longer last side. A side
-/// wraps if it is a multiple of `wrap_multiple`. `None` when no shape fits.
+/// Returns the most compact torus of `units` units within `limits`: the least sum of sides, then the shorter first
+/// sides. A side wraps if it is a multiple of `wrap_multiple`. `None` if no shape fits.
 pub(crate) fn compact_slice(limits: &[u32], wrap_multiple: u32, units: u32) -> Option<Vec<TorusDim>> {
     let mut best: Option<(u64, Vec<u32>)> = None;
     visit_shapes(limits, units, &mut Vec::new(), &mut |shape| {
@@ -128,8 +128,8 @@ pub(crate) fn can_twist(limits: &[u32], wrap_multiple: u32) -> bool {
     limits.len() == 3 && limits.iter().all(|side| *side >= n) && limits.iter().any(|side| *side >= n.saturating_mul(2))
 }
 
-/// Mean distance between the nodes of a twisted torus, each node itself included; `None` where the shape has no twisted
-/// form.
+/// Returns the mean distance between the nodes of a twisted torus, each node itself included; `None` if the shape has
+/// no twisted form.
 ///
 /// With `n x n x 2n` both short sides' wrap-around links shift by `n` along the long one. With `n x 2n x 2n` the short
 /// side's links shift by `n` along both (Camara et al., "Twisted Torus Topologies for Enhanced Interconnection

@@ -66,7 +66,7 @@ impl TierChecker {
     }
 }
 
-/// Every fault of a file except those of its `[[chip]]` tables.
+/// Returns every fault of a file except those of its `[[chip]]` tables.
 pub(crate) fn find_faults(file: &FabricFile) -> Vec<FabricFault> {
     let mut c = TierChecker { place: String::new(), faults: Vec::new() };
     c.check_text("name", &file.name, "give the fabric's name");
@@ -89,7 +89,7 @@ pub(crate) fn find_faults(file: &FabricFile) -> Vec<FabricFault> {
     c.faults
 }
 
-/// Every fault of a `[[chip]]` table.
+/// Returns every fault of a `[[chip]]` table.
 pub(crate) fn find_chip_faults(file: &FabricFile, chip: &FabricChipTable) -> Vec<FabricFault> {
     let mut c = TierChecker { place: format!("chip \"{}\".", chip.name), faults: Vec::new() };
     if chip.bandwidth_gb_per_s.len() != file.tiers.len() {
@@ -163,7 +163,7 @@ fn check_figures(c: &mut TierChecker, t: &TierTable) {
     }
 }
 
-/// Checks sizes; returns the devices of a unit of this tier where known.
+/// Checks sizes. Returns the devices of a unit of this tier, if known.
 fn check_structure(c: &mut TierChecker, t: &TierTable, below: Option<u32>, outermost: bool) -> Option<u32> {
     let only = |c: &mut TierChecker, present: bool, key: &str, wanted: TopologyName| {
         if present && t.topology != wanted {
@@ -262,7 +262,7 @@ fn check_dims(c: &mut TierChecker, sides: &[u32]) {
     }
 }
 
-/// Every fault of a matrix of links, GB/s of the whole unit.
+/// Returns every fault of a matrix of links in GB/s of the whole unit.
 pub(crate) fn find_link_faults(rows: &[Vec<f64>]) -> Vec<FabricFault> {
     let mut c = TierChecker { place: String::new(), faults: Vec::new() };
     check_matrix(&mut c, rows);

@@ -1,5 +1,5 @@
-//! Times and depths in closed form. The module documentation states where each is exact and where it is a bound;
-//! `tests.rs` checks it.
+//! Times and depths in closed form. The documentation of the pipeline module states which are exact and which are
+//! bounds; `tests.rs` checks it.
 
 use super::{GradientReduction, Pipeline, PipelineSchedule};
 use crate::units::Seconds;
@@ -42,14 +42,14 @@ pub fn passes_in_flight(schedule: PipelineSchedule, p: u32, k: u32, m: u32) -> u
     }
 }
 
-/// The most passes in flight of a schedule in a V on any of `p` devices, as `[early, late]` counts through its two
-/// chunks. A device's memory never exceeds that at one of these two corners, whatever a pass through either chunk
-/// keeps.
+/// Returns the most passes in flight of a schedule in a V on any of `p` devices, as two `[early, late]` counts through
+/// its two chunks. Whatever a pass through either chunk keeps, a device's memory never exceeds that of the larger of
+/// these two corners.
 ///
-/// At most `l` passes are in flight ([`PipelineSchedule::most_in_v`]), the last place being the later chunk's. There
-/// are never more through the later chunk than through the earlier one, because forward passes reach it later and its
-/// weight gradients come first (`zb_v.rs` tests both for all orders). With `m` micro-batches `(early, late)` therefore
-/// lies in `late <= early <= min(m, l - 1)`, `early + late <= l`, and a weighted sum is largest in a corner.
+/// At most `l` passes are in flight ([`PipelineSchedule::most_in_v`]), and the last place belongs to the later chunk.
+/// There are never more through the later chunk than through the earlier one, because forward passes reach it later and
+/// its weight gradients come first (`zb_v.rs` tests both for all orders). With `m` micro-batches `(early, late)`
+/// therefore lies in `late <= early <= min(m, l - 1)`, `early + late <= l`, and a weighted sum is largest in a corner.
 #[must_use]
 pub fn v_in_flight(schedule: PipelineSchedule, p: u32, m: u32) -> [[u32; 2]; 2] {
     let limit = schedule.most_in_v(p);
@@ -57,9 +57,10 @@ pub fn v_in_flight(schedule: PipelineSchedule, p: u32, m: u32) -> [[u32; 2]; 2] 
     [[m.min(limit - limit / 2), even], [most, most.min(limit - most)]]
 }
 
-/// Steady time per micro-batch of 1F1B. It is the largest value, over intervals of stages, of (work inside + sends
-/// inside in both directions) over the interval's length; without sends the slowest stage. `stages` are forward plus
-/// backward times, `sends` the times between them. Exact in the limit of many micro-batches.
+/// Returns the steady time per micro-batch of 1F1B. It is the largest value, over intervals of stages, of the work
+/// inside plus the sends inside in both directions, divided by the interval's length. Without sends it is the slowest
+/// stage. `stages` are forward plus backward times, `sends` the times between them. Exact in the limit of many
+/// micro-batches.
 #[must_use]
 pub fn one_f_one_b_period(stages: &[Seconds], sends: &[Seconds]) -> Seconds {
     let slowest = stages.iter().fold(Seconds::ZERO, |a, &b| a.max(b));
@@ -80,9 +81,9 @@ pub fn one_f_one_b_period(stages: &[Seconds], sends: &[Seconds]) -> Seconds {
     period
 }
 
-/// `sum s + 2 sum c + (m - 1) * period`: the planner's objective for 1F1B. Exact for equal stages without sends. An
-/// upper bound where backward over forward is the same on all stages; otherwise no bound (see the module
-/// documentation).
+/// Returns `sum s + 2 sum c + (m - 1) * period`, the planner's objective for 1F1B. It is exact for equal stages without
+/// sends, and an upper bound if backward over forward is the same on all stages. Otherwise it is no bound (see the
+/// module documentation).
 #[must_use]
 pub fn one_f_one_b_time(stages: &[Seconds], sends: &[Seconds], m: u32) -> Seconds {
     let fill: Seconds = stages.iter().copied().sum();
@@ -98,9 +99,9 @@ pub fn one_f_one_b_upper_bound(stages: &[Seconds], sends: &[Seconds], m: u32) ->
     one_f_one_b_time(&vec![slowest; stages.len()], sends, m)
 }
 
-/// A lower bound on the simulated time of 1F1B. For each stage it adds the way to it and back and its own work. It also
-/// adds the waits for the round trip through the later stages, before the stage's first and its last backward pass. The
-/// passes with which it fills a wait are subtracted.
+/// Returns a lower bound on the simulated time of 1F1B. For each stage it adds the way to the stage and back, and the
+/// stage's own work. It also adds the waits for the round trip through the later stages, before the stage's first and
+/// last backward pass, less the passes with which the stage fills such a wait.
 #[must_use]
 pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) -> Seconds {
     let p = stages.len();
@@ -133,7 +134,7 @@ pub fn one_f_one_b_lower_bound(stages: &[StageWork], sends: &[Seconds], m: u32) 
     best
 }
 
-/// The exact time of 1F1B's passes for any stages and sends, by a recurrence: equal to the event simulation.
+/// Returns the exact time of 1F1B's passes for any stages and sends, by a recurrence. It equals the event simulation's.
 ///
 /// In round `t` stage `k` runs the backward pass of micro-batch `t - p + k`, then the forward pass of micro-batch `t`.
 /// Each needs only the stage's own last end and the neighbour's pass of the same micro-batch (forward: of this round;
@@ -191,10 +192,10 @@ pub fn zb_h1_time(f: Seconds, b: Seconds, w: Seconds, devices: u32, m: u32) -> S
 }
 
 impl Pipeline {
-    /// A lower bound on the simulated time for every schedule and any stages. It is the largest of two paths. One is a
-    /// device's own work between the shortest way to its first pass and the shortest way back from its last, or its
-    /// reduction and optimizer. The other is one micro-batch's way through all stages. Needs no simulation; assumes
-    /// that [`Pipeline::check_description`] passes.
+    /// Returns a lower bound on the simulated time for every schedule and any stages. It is the larger of two paths.
+    /// One is one micro-batch's way through all stages. The other is the busiest device's own work after the shortest
+    /// way to its first pass, and before the shortest way back from its last pass or its reduction and optimizer. Needs
+    /// no simulation; assumes that [`Pipeline::check_description`] passes.
     #[must_use]
     pub fn lower_bound(&self) -> Seconds {
         let split = self.schedule.splits_backward();

@@ -3,9 +3,9 @@
 //! DualPipe (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.2.1) feeds a chain of `2 p` stages from both
 //! ends, so every device holds two stages and every stage is held twice. Both directions do the same work at the same
 //! time, mirrored. A device and its mirror image, taken as one, make a V over `p` devices with half the micro-batches:
-//! DualPipeV (deepseek-ai/DualPipe), whose devices hold no stage twice. DualPipe over `2 p` stages
-//! therefore takes the time and the memory of DualPipeV over `p` with twice the data-parallel copies, but for the send
-//! between the two middle stages.
+//! DualPipeV (deepseek-ai/DualPipe), whose devices hold no stage twice. So DualPipe over `2 p` stages takes the time
+//! and the memory of DualPipeV over `p` with twice the data-parallel copies, except for the send between the two middle
+//! stages.
 //!
 //! The report's bubble, `(p - 1) (F&B + B - 3 W)` for `2 p` stages, is that of [`dual_pipe_v_order`] where forward
 //! pass, input gradient and weight gradient take equal time (`tests.rs`).
@@ -13,13 +13,13 @@
 use super::order::{PassOrder, PipelinePass, StageTurn};
 use std::collections::VecDeque;
 
-/// A device's turn: its pass, through its early chunk (0) or its late one (1), and whether it runs as one with the next
-/// turn.
+/// A device's turn: its pass, the chunk of the pass (0 for the early one, 1 for the late one), and true if it runs as
+/// one with the next turn.
 type Turn = (PipelinePass, usize, bool);
 
-/// DualPipeV's order for at least two micro-batches per device. In the steady state a forward pass through one chunk
-/// and a whole backward pass through the other run as one; weight gradients are apart only while the pipeline fills and
-/// drains.
+/// Returns DualPipeV's order for at least two micro-batches per device. In the steady state a forward pass through one
+/// chunk and a whole backward pass through the other run as one. Weight gradients are separate only while the pipeline
+/// fills and drains.
 pub(super) fn dual_pipe_v_order(devices: usize, micro_batches: usize) -> PassOrder {
     let queues = (0..devices).map(|k| VecDeque::from(turns_of_device(devices, micro_batches, k))).collect();
     merge_in_order_of_need(queues, devices)
@@ -63,7 +63,7 @@ fn turns_of_device(devices: usize, micro_batches: usize, k: usize) -> Vec<Turn> 
     turns
 }
 
-/// One order of all devices' passes, each after those that it needs.
+/// Merges the devices' turns into one order, in which each pass comes after those that it needs.
 fn merge_in_order_of_need(mut queues: Vec<VecDeque<Turn>>, devices: usize) -> PassOrder {
     let last = 2 * devices - 1;
     let mut done = [vec![0_usize; 2 * devices], vec![0_usize; 2 * devices]];

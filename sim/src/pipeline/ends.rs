@@ -23,10 +23,10 @@
 //! The number of loops of each kind must fill the rounds with the largest sum of bonuses, and the closed walk must be
 //! connected. This is a knapsack of four kinds, whose optimum lies at one of a few counts.
 //!
-//! A path that waits in the first stages' warm-up instead gains one forward pass per round where a loop gains a whole
-//! stage. It never gains more under two conditions: no earlier pass is longer than a later stage with its sends, nor
-//! than the last stage. By symmetry the same holds at the end. In addition, the first stage must not be slower than an
-//! inner one while the last is faster.
+//! A path may instead wait in the first stages' warm-up. It then gains one forward pass per round where a loop gains a
+//! whole stage. It never gains more than the loops under two conditions: no earlier pass is longer than a later stage
+//! with its sends, and none is longer than the last stage. By symmetry the same holds at the end. In addition, the
+//! first stage must not be slower than an inner one while the last is faster.
 //!
 //! **Interleaved 1F1B** with `v` chunks. The path is the first micro-batch's way through all chunks, then the last
 //! device's passes up to the last micro-batch's last chunk, then that micro-batch's way back. On its way up, one trip
@@ -76,7 +76,7 @@ pub struct UnequalEndsPipeline {
     pub last: ChunkWork,
     /// Send time between neighbouring devices: the least of all pairs.
     pub send: Seconds,
-    /// The sum over the other pairs of their extra send time, for slower links. Zero where all take `send`.
+    /// The sum, over the other pairs, of their extra send time, for slower links. Zero if all pairs take `send`.
     pub farther: Seconds,
     /// Devices, at least 2.
     pub devices: u32,
@@ -111,7 +111,8 @@ impl PassesTime {
 const ROUNDING: f64 = 1e-12;
 
 impl UnequalEndsPipeline {
-    /// The time of all passes under a schedule. The module documentation states where it is exact.
+    /// Returns the time of all passes under a schedule. The module documentation states the conditions under which it
+    /// is exact.
     #[must_use]
     pub fn time_of_passes(&self, schedule: PipelineSchedule) -> PassesTime {
         match schedule {
@@ -130,7 +131,7 @@ impl UnequalEndsPipeline {
         self.farther == Seconds::ZERO
     }
 
-    /// The whole way of one micro-batch through `stages` virtual stages, in both directions, sends included.
+    /// Returns the time of one micro-batch through `stages` virtual stages, in both directions, sends included.
     fn time_of_whole_way(&self, stages: f64) -> f64 {
         self.first.total_seconds()
             + self.last.total_seconds()
@@ -199,21 +200,21 @@ impl UnequalEndsPipeline {
         PassesTime::exact_if(exact, time)
     }
 
-    /// The forward passes of one micro-batch on the way to the last device.
+    /// Returns the time of one micro-batch's forward passes on the way to the last device.
     fn time_of_way_up(&self) -> f64 {
         let others = f64::from(self.devices) - 1.0;
         self.first.forward.0 + self.inner.forward.0 * (others - 1.0) + self.send.0 * others + self.farther.0
     }
 
-    /// A lower bound: the smallest of those of the orders from which ZB-H1 takes the fastest.
+    /// Returns a lower bound: the smallest of the bounds of the orders from which ZB-H1 takes the fastest.
     fn time_of_zb_h1(&self) -> PassesTime {
         let bounds = ZB_H1_DELAYS.map(|delay| self.least_time_under_delay(f64::from(delay)));
         PassesTime::exact_if(false, bounds.into_iter().fold(f64::INFINITY, f64::min))
     }
 
-    /// A lower bound for ZB-H1 with weight gradients behind at most `delay` later input gradients: the last device's
-    /// work up to its last input gradient, followed by its own weight gradients, or by the way back to another device
-    /// and that device's delayed weight gradients.
+    /// Returns a lower bound for ZB-H1 with weight gradients behind at most `delay` later input gradients. It is the
+    /// last device's work up to its last input gradient, followed by its own weight gradients, or by the way back to
+    /// another device and that device's delayed weight gradients.
     fn least_time_under_delay(&self, delay: f64) -> f64 {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let way = self.time_of_way_up();
@@ -234,8 +235,8 @@ impl UnequalEndsPipeline {
         time
     }
 
-    /// A lower bound: the first device's work, another device's work after the forward passes to it, or the way of one
-    /// micro-batch.
+    /// Returns a lower bound: the largest of the first device's work, another device's work after the forward passes to
+    /// it, and the way of one micro-batch.
     fn time_in_v(&self) -> PassesTime {
         let (p, m) = (f64::from(self.devices), f64::from(self.micro_batches));
         let ends = (self.first.total_seconds() + self.last.total_seconds()) * m;
@@ -270,7 +271,7 @@ struct LoopKinds {
 }
 
 impl LoopChoice {
-    /// The bonus of a choice; minus infinity if it does not fill the rounds or is not connected.
+    /// Returns the bonus of a choice; minus infinity if the choice does not fill the rounds or is not connected.
     fn bonus_of_kinds(&self, k: LoopKinds) -> f64 {
         let (p, none) = (self.stages, f64::NEG_INFINITY);
         if k.first.min(k.last).min(k.inner).min(k.both) < 0 || (p == 2 && k.inner > 0) {
@@ -310,7 +311,8 @@ impl LoopChoice {
         if last < 0.0 { best.max(self.bonus_of_long_loops()) } else { best }
     }
 
-    /// Loops of one round at the better end, together with as many full loops as pay, or one to get there.
+    /// Returns the bonus of loops of one round at the better end. With them come as many full loops as pay, or one full
+    /// loop to reach that end.
     fn bonus_of_short_loops(&self) -> f64 {
         let (p, n) = (self.stages, self.rounds / self.stages);
         let mut best = f64::NEG_INFINITY;
@@ -322,8 +324,8 @@ impl LoopChoice {
         best.max(self.bonus_of_kinds(LoopKinds { first: self.rounds - p, last: 1, inner: 0, both: 0 }))
     }
 
-    /// As few loops as fill the rounds. The sum of bonuses is piecewise linear in their number, with corners where
-    /// loops have their kind's maximum length.
+    /// Returns the bonus of as few loops as fill the rounds. The sum of bonuses is piecewise linear in their number,
+    /// with corners at which loops have their kind's maximum length.
     fn bonus_of_long_loops(&self) -> f64 {
         let (p, rounds) = (self.stages, self.rounds);
         let mut best = f64::NEG_INFINITY;
@@ -340,7 +342,7 @@ impl LoopChoice {
         best.max(self.bonus_of_count((rounds - 1).max(1)))
     }
 
-    /// The largest bonus of `count` loops: they include ends where that pays, and where the rounds cannot be filled
+    /// Returns the largest bonus of `count` loops. They include ends if that pays, and if the rounds cannot be filled
     /// otherwise.
     fn bonus_of_count(&self, count: i64) -> f64 {
         let missing = (self.rounds - count * (self.stages - 2)).max(0);

@@ -3,9 +3,9 @@
 use super::StageWork;
 use crate::units::Seconds;
 
-/// The exact time of the passes of interleaved 1F1B with `chunks` chunks per device, for any virtual stages and sends:
-/// equal to the event simulation. It is a recurrence of `2 p (m chunks + p chunks)` steps. Micro-batches are a multiple
-/// of the devices.
+/// Returns the exact time of the passes of interleaved 1F1B with `chunks` chunks per device, for any virtual stages and
+/// sends. It equals the event simulation's. The recurrence takes `2 p (m chunks + p chunks)` steps. `m` must be a
+/// multiple of the devices.
 ///
 /// With `w = 2 (p - 1 - k) + (chunks - 1) p` device `k` runs its forward pass `w + n` before its backward pass `n`,
 /// both counted in its own order. Let it run forward pass `t - k` and then backward pass `t - k - w` in round `t`. The

@@ -79,8 +79,8 @@ pub enum PipelineSchedule {
         chunks: u32,
     },
     /// Zero bubble H1 (Qi et al., ICLR 2024): 1F1B with separate weight gradients that fill the bubble. Device `k`
-    /// delays them by `k` micro-batches, so every device has the peak memory of 1F1B's first device; or not at all,
-    /// where that is faster. It never takes longer than 1F1B with the same passes.
+    /// delays them by `k` micro-batches, so every device has the peak memory of 1F1B's first device. If it is faster,
+    /// no device delays them. The schedule never takes longer than 1F1B with the same passes.
     ZbH1,
     /// Zero bubble V (Qi et al., ICLR 2024): two chunks per device in a V (device `k` holds virtual stages `k` and
     /// `2p - 1 - k`), within the memory of 1F1B's first stage. It takes the fastest of a few orders of passes that are
@@ -106,8 +106,8 @@ impl PipelineSchedule {
         Self::IN_V.contains(&self)
     }
 
-    /// The most passes through one of the two chunks of a device in a V that are in flight on any of `p` devices; 0 for
-    /// other schedules.
+    /// Returns the most passes in flight on any of `p` devices of a schedule in a V, passes through both chunks
+    /// counted; 0 for other schedules.
     #[must_use]
     pub fn most_in_v(self, p: u32) -> u32 {
         let micro_batches = match self {
@@ -136,7 +136,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// The fewest micro-batches that its order is defined for on `p` devices.
+    /// Returns the fewest micro-batches for which the schedule's order is defined on `p` devices.
     #[must_use]
     pub fn least_micro_batches(self, p: u32) -> u32 {
         if self == Self::DualPipeV { 2 * p } else { 1 }
@@ -178,8 +178,8 @@ pub struct PipelineStage {
     pub resident: Bytes,
     /// Bytes that a micro-batch keeps from the start of its forward pass to the end of its input gradient.
     pub stash: Bytes,
-    /// The part of `stash` that the weight gradient needs; if the weight gradient is a separate pass, it stays until
-    /// that ends.
+    /// The part of `stash` that the weight gradient needs. If the weight gradient is a separate pass, this part stays
+    /// until that pass ends.
     pub stash_for_weights: Bytes,
     /// Bytes that one backward pass needs while it runs (recomputed activations, gradients of activations).
     pub working: Bytes,
@@ -212,8 +212,8 @@ pub struct Pipeline {
     /// Virtual stages in model order: devices times chunks. Under [`PipelineSchedule::Interleaved`] virtual stage `i`
     /// is on device `i mod p`.
     pub stages: Vec<PipelineStage>,
-    /// Time from the end of a pass to the arrival of its result. `sends[i]` is between virtual stages `i` and `i + 1`,
-    /// in both directions; it is ignored between stages of one device. There is one fewer than stages.
+    /// Time from the end of a pass to the arrival of its result. `sends[i]` is the time between virtual stages `i` and
+    /// `i + 1`, in both directions; it is ignored between stages of one device. There is one send fewer than stages.
     pub sends: Vec<Seconds>,
     /// Micro-batches of a step.
     pub micro_batches: u32,
@@ -225,7 +225,7 @@ pub struct Pipeline {
     pub optimizer_waits_for_all: bool,
 }
 
-/// Why a pipeline is invalid.
+/// The reason why a pipeline is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PipelineError {
     /// No stages or no micro-batches.

@@ -7,9 +7,9 @@ use super::{Pipeline, PipelineSchedule};
 pub(crate) enum PipelinePass {
     /// Forward.
     Forward,
-    /// Backward: all of it, or the input gradient where the schedule splits the weight gradient off.
+    /// Backward: all of it, or the input gradient if the schedule splits the weight gradient off.
     Backward,
-    /// The weight gradient, where the schedule splits it off.
+    /// The weight gradient, if the schedule splits it off.
     Weight,
     /// All of the backward pass, under a schedule that splits others.
     WholeBackward,
@@ -39,7 +39,7 @@ pub(crate) struct OrderStep {
 pub(super) struct StageTurn {
     pub stage: u32,
     pub pass: PipelinePass,
-    /// True of a forward pass that runs as one with the next turn, a backward pass: both start when both inputs are
+    /// True for a forward pass that runs as one with the next turn, a backward pass. Both start when both inputs are
     /// there, and their results leave together.
     pub with_next: bool,
 }
@@ -47,8 +47,8 @@ pub(super) struct StageTurn {
 /// All devices' passes, each after those that it needs.
 pub(super) type PassOrder = Vec<StageTurn>;
 
-/// The order of device `k`; `None` in a V, where several are tried. Under ZB-H1 weight gradients wait for at most
-/// `delay` later input gradients.
+/// Returns the order of device `k`; `None` in a V, where several orders are tried. Under ZB-H1 weight gradients wait
+/// for at most `delay` later input gradients.
 pub(crate) fn static_order_of(pipeline: &Pipeline, k: u32, delay: u32) -> Option<Vec<OrderStep>> {
     let (p, m) = (pipeline.device_count(), pipeline.micro_batches);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };
@@ -107,14 +107,14 @@ fn interleaved_order(p: u32, chunks: u32, m: u32, k: u32) -> Vec<OrderStep> {
     alternate_passes(total, warm_up, forward, backward)
 }
 
-/// The delays from which ZB-H1 takes the faster one: as many micro-batches as the device's place, as Qi et al. have it,
-/// or none. Without a delay a device does what it does under 1F1B and sends its gradients earlier, so the step is never
-/// longer than 1F1B's with the same passes. The first delay alone can be: where weight gradients take longer than the
-/// others, it leaves them to the end.
+/// The delays from which ZB-H1 takes the faster one: as many micro-batches as the device's place (Qi et al.), or none.
+/// Without a delay a device does what it does under 1F1B and sends its gradients earlier, so the step is never longer
+/// than 1F1B's with the same passes. With the first delay alone the step can be longer: if weight gradients take longer
+/// than the other passes, this delay leaves them to the end.
 pub(crate) const ZB_H1_DELAYS: [u32; 2] = [u32::MAX, 0];
 
-/// ZB-H1: 1F1B's order for forward passes and input gradients. A weight gradient runs when more than `k` input
-/// gradients, or more than `delay`, are ahead of it; the rest run at the end.
+/// ZB-H1: 1F1B's order for forward passes and input gradients. A weight gradient runs once more than min(`k`, `delay`)
+/// input gradients have run whose weight gradients have not; the rest run at the end.
 fn zb_h1_order(p: u32, m: u32, k: u32, delay: u32) -> Vec<OrderStep> {
     let warm_up = m.min(p - k - 1);
     let step = |pass, micro_batch| OrderStep { pass, stage: k, micro_batch };

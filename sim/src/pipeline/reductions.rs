@@ -1,10 +1,10 @@
-//! When the gradients of a device are reduced.
+//! The times at which the gradients of a device are reduced.
 
 use super::{GradientReduction, Pipeline};
 
-/// The reductions of a device's `stages` as (stage, start, end), in the order in which the gradients finish; stages
-/// without reduction time are omitted. `gradients` holds the start and end of each stage's last gradient-producing
-/// pass.
+/// Returns the reductions of a device's `stages` as (stage, start, end), in the order in which the gradients finish.
+/// Stages without reduction time are omitted. `gradients` holds the start and end of each stage's last pass that
+/// produces gradients.
 pub(super) fn times_of_reductions(
     pipeline: &Pipeline,
     stages: &[usize],

@@ -4,14 +4,15 @@
 //! A schedule that fixes the order of passes takes at least as long as any path through them. These are the paths, one
 //! for each device `j`:
 //! - The first micro-batch comes to one of the device's chunks, or comes back to its last one, and the device continues
-//!   from that pass. It may have done as many passes before, or waited; the path counts the way and not those passes.
+//!   from that pass. Meanwhile the device may have run passes of its own, or waited; the path counts the way and not
+//!   those passes.
 //! - Then all of the device's passes follow one another.
 //! - The end mirrors the beginning: the last micro-batch's way from one of the device's chunks back to the first one,
 //!   or from its last forward pass up to the last chunk and all the way back.
 //!
-//! In addition, no longer chunk is shorter than the others, so [`UnequalEndsPipeline`] without the run is faster. GPipe
-//! is two flow shops and exact. Under ZB-H1 and in a V a device's passes follow the way up to it; the passes after them
-//! are omitted.
+//! In addition, no longer chunk is shorter than the others, so [`UnequalEndsPipeline`] without the run gives a lower
+//! bound. GPipe is two flow shops, and its time is exact. Under ZB-H1 and in a V a device's passes follow the way up to
+//! it; the passes after them are omitted.
 
 use super::ends::{ChunkWork, PassesTime, UnequalEndsPipeline};
 use super::{PipelineSchedule, passes_in_flight};
@@ -83,7 +84,7 @@ impl LongerRunPipeline {
         all(FORWARD) + all(BACKWARD) + 2.0 * sends + (largest(FORWARD) + largest(BACKWARD)) * more
     }
 
-    /// The first micro-batch's way up to a device, and all of the device's passes.
+    /// Returns the time of the first micro-batch's way up to a device, followed by all of the device's passes.
     fn time_behind_way_up(&self, schedule: PipelineSchedule, device: u32) -> f64 {
         let p = &self.pipeline;
         let (place, stages) = (u64::from(device), u64::from(p.devices * schedule.chunks_per_device()));
@@ -97,7 +98,7 @@ impl LongerRunPipeline {
         FORWARD(work) + BACKWARD(work)
     }
 
-    /// The longest path through all passes of a device under plain or interleaved 1F1B.
+    /// Returns the longest path through all passes of a device under plain or interleaved 1F1B.
     fn longest_path_of_device(&self, schedule: PipelineSchedule, device: u32) -> f64 {
         let p = &self.pipeline;
         let chunks = u64::from(schedule.chunks_per_device());
@@ -114,9 +115,9 @@ impl LongerRunPipeline {
         work * f64::from(p.micro_batches) + (up + down).max(up + over).max(around + down).max(both)
     }
 
-    /// The largest extra time of one micro-batch's way over the device's passes that it replaces. The first value is
-    /// for its way to the device's chunks, in the first of the two directions. The second is for its way to the last
-    /// chunk and back to the device.
+    /// Returns the largest extra time of one micro-batch's way over the device's passes that the way replaces. The
+    /// first value is for the way to the device's chunks, in the first of the two directions. The second is for the way
+    /// to the last chunk and back to the device.
     fn extra_time_of_ways(
         &self,
         device: u32,

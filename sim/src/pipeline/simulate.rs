@@ -1,4 +1,4 @@
-//! The event simulation.
+//! The event simulation of a pipeline.
 
 use super::order::{OrderStep, PipelinePass, StageTurn, ZB_H1_DELAYS, static_order_of};
 use super::reductions::times_of_reductions;
@@ -15,9 +15,9 @@ pub enum PipelineEventKind {
     Forward,
     /// Recomputation before a backward pass.
     Recompute,
-    /// Backward pass: all of it, or the input gradient where the schedule splits the weight gradient off.
+    /// Backward pass: all of it, or the input gradient if the schedule splits the weight gradient off.
     Backward,
-    /// The weight gradient, where the schedule splits it off.
+    /// The weight gradient, if the schedule splits it off.
     WeightGradient,
     /// Reduction of gradients, on the network.
     Reduction,
@@ -36,9 +36,9 @@ pub struct PipelineEvent {
     pub micro_batch: u32,
     /// Its kind.
     pub kind: PipelineEventKind,
-    /// When it started.
+    /// The start of the event.
     pub start: Seconds,
-    /// When it ended.
+    /// The end of the event.
     pub end: Seconds,
 }
 
@@ -53,9 +53,9 @@ pub struct DeviceReport {
     pub exposed_send: Seconds,
     /// Time from the device's last pass to the end of its gradient reduction.
     pub exposed_reduction: Seconds,
-    /// When its last pass ended.
+    /// The end of the device's last pass.
     pub passes_end: Seconds,
-    /// When its optimizer update ended.
+    /// The end of the device's optimizer update.
     pub end: Seconds,
     /// Peak memory in bytes.
     pub peak_memory: Bytes,
@@ -77,7 +77,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Idle over available device time until the last pass: 0 for a perfectly filled pipeline.
+    /// Returns the idle fraction of the devices' time until the last pass ends: 0 for a perfectly filled pipeline.
     #[must_use]
     pub fn bubble_fraction(&self) -> f64 {
         let idle: Seconds = self.devices.iter().map(|d| d.bubble).sum();
@@ -90,7 +90,7 @@ impl Pipeline {
     /// Simulates the step and records every event and every change of memory.
     ///
     /// # Errors
-    /// A description that breaks a rule.
+    /// A description that breaks a rule, or a schedule that deadlocks ([`PipelineError::Stuck`]).
     pub fn simulate_step(&self) -> Result<Timeline, PipelineError> {
         self.play_schedule(true)
     }
@@ -98,7 +98,7 @@ impl Pipeline {
     /// As [`Pipeline::simulate_step`] without the records, for searches.
     ///
     /// # Errors
-    /// A description that breaks a rule.
+    /// A description that breaks a rule, or a schedule that deadlocks ([`PipelineError::Stuck`]).
     pub fn simulate_without_records(&self) -> Result<Timeline, PipelineError> {
         self.play_schedule(false)
     }
@@ -151,7 +151,7 @@ struct PipelinePlayer<'a> {
     device_of: Vec<usize>,
     /// Send time between stages `i` and `i + 1`; zero on one device.
     sends: Vec<f64>,
-    /// End of each pass by stage and micro-batch; NaN until it has run.
+    /// End of each pass by stage and micro-batch; NaN until the pass has run.
     forward_end: Vec<f64>,
     backward_end: Vec<f64>,
     /// Start and end of each stage's last gradient-producing pass.
@@ -193,8 +193,8 @@ impl<'a> PipelinePlayer<'a> {
         stage * self.micro_batches + micro_batch as usize
     }
 
-    /// The time at which a step's input was produced, and the time at which it arrives; `None` while its producer has
-    /// not run.
+    /// Returns the time at which a step's input was produced, and the time at which it arrives; `None` if its producer
+    /// has not run.
     fn arrival_of_input(&self, step: OrderStep) -> Option<(f64, f64)> {
         let s = step.stage as usize;
         let mine = self.forward_end[self.index_of_pass(s, step.micro_batch)];
@@ -211,14 +211,14 @@ impl<'a> PipelinePlayer<'a> {
             _ if s + 1 == self.pipeline.stages.len() => (mine, mine),
             _ => {
                 let end = self.backward_end[self.index_of_pass(s + 1, step.micro_batch)];
-                // Both inputs must exist. NaN makes the sum NaN where the stage's own forward pass has not run.
+                // Both inputs must exist. NaN makes the sum NaN if the stage's own forward pass has not run.
                 (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
             }
         };
         (!found.1.is_nan()).then_some(found)
     }
 
-    /// A backward pass that never ran, if any.
+    /// Returns the virtual stage and micro-batch of a backward pass that never ran, if any.
     fn find_unfinished(&self) -> Option<(usize, usize)> {
         let place = self.backward_end.iter().position(|end| end.is_nan())?;
         Some((place / self.micro_batches, place % self.micro_batches))
@@ -244,14 +244,14 @@ impl<'a> PipelinePlayer<'a> {
         }
     }
 
-    /// Plays an order in a V; every pass comes after those that it needs.
+    /// Plays an order in a V. Every pass comes after the passes that it needs.
     fn play_v_order(&mut self, order: &[StageTurn]) {
         let mut next = vec![[0_u32; 3]; self.pipeline.stages.len()];
         let mut steps = order.iter().map(|&StageTurn { stage, pass, with_next }| {
             let next = &mut next[stage as usize];
             let step = OrderStep { pass, stage, micro_batch: next[pass.kind_index()] };
             next[pass.kind_index()] += 1;
-            // Its weight gradient is done, too.
+            // The weight gradient is part of the whole backward pass.
             next[2] += u32::from(pass == PipelinePass::WholeBackward);
             (step, with_next)
         });
@@ -384,7 +384,8 @@ impl<'a> PipelinePlayer<'a> {
         (0..self.pipeline.stages.len()).filter(|&s| self.device_of[s] == k).collect()
     }
 
-    /// Reduces a device's gradients; returns the time at which all are reduced, at least the end of its last pass.
+    /// Reduces a device's gradients. Returns the time at which all are reduced, or the end of its last pass if that is
+    /// later.
     fn reduce_gradients(&mut self, k: usize) -> f64 {
         let passes_end = self.devices[k].report.passes_end.0;
         let mut all = passes_end;

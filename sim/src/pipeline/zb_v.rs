@@ -54,7 +54,7 @@ const NOMINALS: [NominalWork; 12] = [
     NominalWork { passes: [8, 24, 8], first: 4, last: 12, send: 0 },
 ];
 
-/// Most passes in the cache of orders.
+/// Most passes, over all orders, in the cache.
 const KEPT: usize = 1 << 22;
 
 /// Orders by schedule, devices and micro-batches.
@@ -62,7 +62,8 @@ type OrderCache = HashMap<(PipelineSchedule, usize, usize), Arc<[PassOrder]>>;
 
 static KNOWN: LazyLock<Mutex<OrderCache>> = LazyLock::new(Mutex::default);
 
-/// The orders of a schedule in a V for these numbers of devices and micro-batches.
+/// Returns the orders of a schedule in a V for these numbers of devices and micro-batches, from the cache if they are
+/// known.
 pub(super) fn v_orders(schedule: PipelineSchedule, devices: usize, micro_batches: usize) -> Arc<[PassOrder]> {
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(orders) = known().get(&(schedule, devices, micro_batches)) {
@@ -82,8 +83,8 @@ pub(super) fn v_orders(schedule: PipelineSchedule, devices: usize, micro_batches
     orders
 }
 
-/// The greedy schedule. The device that can start earliest takes its most urgent pass: backward, then forward (the
-/// later chunk first) within the memory limit, else a weight gradient that fills the gap.
+/// Returns the greedy schedule. The device that can start earliest takes its most urgent pass: backward, then forward
+/// (the later chunk first) within the memory limit, else a weight gradient that fills the gap.
 fn decide_order(nominal: &NominalWork, devices: usize, micro_batches: usize, limit: usize) -> PassOrder {
     let mut greedy = GreedyScheduler::new(nominal, devices, micro_batches, limit);
     let mut order = Vec::with_capacity(6 * devices * micro_batches);
@@ -125,7 +126,7 @@ struct GreedyScheduler<'a> {
     ends: [Vec<Vec<u64>>; 2],
     /// Number of weight gradients that have run, by stage.
     weights: Vec<usize>,
-    /// When each device is free.
+    /// The time at which each device is free.
     free: Vec<u64>,
 }
 
@@ -152,7 +153,7 @@ impl<'a> GreedyScheduler<'a> {
         }
     }
 
-    /// The arrival time of the input of a stage's next pass; `None` while its producer has not run.
+    /// Returns the arrival time of the input of a stage's next pass; `None` if its producer has not run.
     fn arrival_of_input(&self, stage: usize, pass: PipelinePass) -> Option<u64> {
         let [forward, backward] = &self.ends;
         let at = self.passes_done(stage, pass);
@@ -216,7 +217,7 @@ impl<'a> GreedyScheduler<'a> {
 }
 
 impl Pipeline {
-    /// The order with the shortest step; the first one of equals.
+    /// Returns the order with the shortest step, and the first of equals; `None` without orders.
     pub(super) fn fastest_v_order<'o>(&self, orders: &'o [PassOrder]) -> Option<&'o PassOrder> {
         let mut best: Option<(f64, &PassOrder)> = None;
         for order in orders {
@@ -228,7 +229,7 @@ impl Pipeline {
         best.map(|(_, order)| order)
     }
 
-    /// The total time of [`Pipeline::simulate_step`] under an order, without any other result.
+    /// Returns the total time of [`Pipeline::simulate_step`] under an order, without any other result.
     fn time_under_order(&self, order: &PassOrder) -> f64 {
         let (devices, m) = (self.device_count() as usize, self.micro_batches as usize);
         let last = self.stages.len() - 1;
@@ -285,7 +286,8 @@ impl Pipeline {
         self.end_of_updates(&free, &gradients)
     }
 
-    /// The end of the last update, from the ends of all devices' passes and the spans of the stages' last gradients.
+    /// Returns the end of the last update, from the ends of all devices' passes and the spans of the stages' last
+    /// gradients.
     fn end_of_updates(&self, free: &[f64], gradients: &[(f64, f64)]) -> f64 {
         let last = self.stages.len() - 1;
         let stages = |device: usize| [device, last - device];

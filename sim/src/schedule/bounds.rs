@@ -73,7 +73,7 @@ pub(super) fn first_operators(n: usize) -> OperatorBitset {
     if n >= 128 { OperatorBitset::MAX } else { (1 << n) - 1 }
 }
 
-/// The fewest core-ticks that operator `i` takes from resource `k` (0 tensor cores, 1 vector cores, 2 links).
+/// The fewest core-ticks that operator `i` takes from resource `k` (0: tensor cores, 1: vector cores, 2: links).
 pub(super) fn least_core_ticks(piece: &Piece, i: usize, k: usize) -> u64 {
     if piece.kind[i] & [TENSOR, VECTOR, LINK][k] == 0 {
         return 0;
@@ -95,8 +95,8 @@ pub(super) fn chain_tails(piece: &Piece) -> Vec<u64> {
     tail
 }
 
-/// Energy bound of the operators in `order` (sorted by falling `after`) on resource `k`: the largest, over all
-/// prefixes, of work per core plus the shortest tail.
+/// Returns the energy bound of the operators in `order` (sorted by falling `after`) on resource `k`. It is the largest,
+/// over all prefixes, of the work per core plus the shortest tail.
 fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, after: &[u64]) -> u64 {
     let m = u64::from(piece.m[k]);
     let (mut work, mut most) = (0, 0);
@@ -107,8 +107,8 @@ fn energy_bound(piece: &Piece, k: usize, order: impl Iterator<Item = usize>, aft
     most.div_ceil(m.max(1))
 }
 
-/// A lower bound on the time after each operator's end. It is the best of the chain, energy and mixed bounds over the
-/// descendants; `mixed_rounds` of 0 omits the mixed bound.
+/// Returns a lower bound on the time after each operator's end: the best of the chain, energy and mixed bounds over its
+/// descendants. `mixed_rounds` of 0 omits the mixed bound.
 pub(super) fn strong_tails(piece: &Piece, relation: &PrecedenceSets, mixed_rounds: usize) -> Vec<u64> {
     let n = piece.operator_count();
     let mut after = vec![0u64; n];
@@ -135,7 +135,7 @@ pub(super) fn strong_tails(piece: &Piece, relation: &PrecedenceSets, mixed_round
     after
 }
 
-/// A lower bound in one pass over a piece of any size: critical path, and energy with tails.
+/// Returns a lower bound, in one pass over a piece of any size: the larger of the critical path, and energy with tails.
 pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
     let n = piece.operator_count();
     let after: Vec<u64> = (0..n).map(|i| tails[i] - piece.shortest_latency(i)).collect();
@@ -151,7 +151,7 @@ pub(super) fn quick_lower_bound(piece: &Piece, tails: &[u64]) -> u64 {
 /// A weighted mean of chain and energy bounds; see the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct MixedBound {
-    /// Per operator, the weight of the chains and cores it is on.
+    /// Per operator, the weight of the chains and cores that it is on.
     pub on: Vec<f64>,
     /// Per operator, the weight of the chains and cores that it stops while it runs across all cores.
     pub stops: Vec<f64>,
@@ -161,8 +161,9 @@ pub(super) struct MixedBound {
     pub value: f64,
 }
 
-/// Rounds a bound up with a margin for its rounding error. Sums of up to 128 products of weights below one have a
-/// relative error below 1e-13, and a bound must not be rounded up past its true value.
+/// Rounds a bound up to whole ticks, after a margin for its rounding error is taken off. Sums of up to 128 products of
+/// weights below one have a relative error below 1e-13. Without the margin such an error could lift the bound past its
+/// true value.
 pub(super) fn round_down_safely(value: f64) -> u64 {
     (value * (1.0 - 1e-12) - 1e-9).max(0.0).ceil() as u64
 }
@@ -339,9 +340,9 @@ impl WeightGame<'_> {
     }
 }
 
-/// Operators that every optimal schedule runs across all cores. The test runs the operator across all cores, and then
-/// everything that can run in parallel with it, one after another. An operator is found if this takes less time than
-/// the operator alone on one core.
+/// Returns the operators that every optimal schedule runs across all cores. The test runs an operator across all cores,
+/// and then everything that can run in parallel with it, one after another. If this takes less time than the operator
+/// alone on one core, the operator is found.
 pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> OperatorBitset {
     let n = piece.operator_count();
     let mut related: Vec<OperatorBitset> = (0..n).map(|i| relation.descendants[i] | 1 << i).collect();
@@ -366,8 +367,8 @@ pub(super) fn find_only_across(piece: &Piece, relation: &PrecedenceSets) -> Oper
     }
 }
 
-/// The longest chain from each operator to the end, itself included, with every operator on one core: a priority for
-/// list schedules.
+/// Returns the longest chain from each operator to the end, itself included, with every operator on one core. It is a
+/// priority for list schedules.
 pub(super) fn successors_and_tails(piece: &Piece) -> Vec<u64> {
     let (offsets, succs) = successor_lists(piece);
     let mut tail = vec![0u64; piece.operator_count()];

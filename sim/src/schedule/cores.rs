@@ -4,7 +4,7 @@ use super::CoreAssignment;
 use super::list::PieceSchedule;
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
 
-/// Tries of the search for a pairing by index. They decide small cases; larger ones give up.
+/// Tries of the search for a pairing by index. They decide small cases; on larger ones the search gives up.
 const PAIRING_TRIES: u32 = 4_000;
 
 fn length_in_mode(piece: &Piece, found: &PieceSchedule, i: usize) -> u64 {
@@ -43,7 +43,7 @@ pub(super) fn assign_cores(piece: &Piece, found: &PieceSchedule) -> Vec<CoreAssi
 }
 
 /// Searches core indices for a schedule that ignored them, so that each fused operator gets two cores of equal index.
-/// `None` when no such assignment exists or [`PAIRING_TRIES`] run out.
+/// `None` if no such assignment exists, or if [`PAIRING_TRIES`] run out.
 pub(super) fn pair_by_index(piece: &Piece, found: &PieceSchedule) -> Option<Vec<u32>> {
     let order: Vec<usize> = order_by_start(piece, found).into_iter().filter(|&i| piece.kind[i] != LINK).collect();
     let mut search = PairSearch {
@@ -61,7 +61,7 @@ struct PairSearch<'a> {
     piece: &'a Piece,
     found: &'a PieceSchedule,
     order: Vec<usize>,
-    /// When each tensor and each vector core is next free.
+    /// The time at which each tensor and each vector core is next free.
     free: [Vec<u64>; 2],
     slots: Vec<u32>,
     tries: u32,
@@ -78,7 +78,7 @@ impl PairSearch<'_> {
         let end = start + length_in_mode(self.piece, self.found, i);
         let until = |busy: &[u64], c: usize| busy.get(c).map_or(u64::MAX, |&t| t.max(start));
         let width = self.free[0].len().max(self.free[1].len());
-        // Prefer indices whose partner core is busy longest: they are of least use to a fused operator.
+        // Prefer indices whose partner core is busy longest: a fused operator has the least use for them.
         let mut choices: Vec<(u64, usize)> = (0..width)
             .filter(|&c| {
                 (kind & TENSOR == 0 || until(&self.free[0], c) == start)

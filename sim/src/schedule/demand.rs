@@ -1,4 +1,4 @@
-//! How many cores and links of each kind an operator takes, in one number.
+//! The numbers of cores and links of each kind that an operator takes, packed into one number.
 
 /// Bits per kind in a [`CoreDemand`].
 const BITS: u32 = 10;
@@ -6,8 +6,8 @@ const BITS: u32 = 10;
 /// The highest bit of each kind.
 const GUARDS: u32 = 1 << (BITS - 1) | 1 << (2 * BITS - 1) | 1 << (3 * BITS - 1);
 
-/// Numbers of tensor cores, vector cores and links, packed into one number so that demands are added and compared at
-/// once. A searchable piece has at most 128 of each, which leaves the highest bit of each kind free.
+/// Numbers of tensor cores, vector cores and links, packed into one number so that one operation adds or compares them.
+/// A searchable piece has at most 128 of each, which leaves the highest bit of each kind free.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CoreDemand(u32);
 

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Largest makespan, in ticks, at which a solver's proof holds to the tick: solvers work in floating point with
+/// Largest makespan, in ticks, at which a solver's proof holds to the tick. Solvers work in floating point with
 /// relative tolerances of about 1e-6.
 const PROOF_TICKS: u64 = 200_000;
 
@@ -58,7 +58,7 @@ pub struct IlpOptions {
     pub time_limit: Option<Duration>,
 }
 
-/// Why an integer program gave no answer.
+/// The reason why an integer program gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IlpError {
     /// A piece has too many operators for the program.
@@ -106,8 +106,8 @@ pub fn solve_ilp(problem: &Problem, options: &IlpOptions) -> Result<Schedule, Il
     }))
 }
 
-/// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces that of the answer; a program
-/// that is solved to its end proves it. The answer stays as it is where the solver fails or its time runs out.
+/// Solves the program of a piece from the schedule of `answer`. A shorter schedule replaces that of the answer; a
+/// program that is solved to its end proves it. The answer stays as it is if the solver fails or its time runs out.
 pub(super) fn improve_answer(piece: &Piece, answer: &mut PieceAnswer, backend: Backend, time_limit: Option<Duration>) {
     let options = IlpOptions { formulation: Formulation::Tight, backend, time_limit };
     let Ok(solved) = solve_from_schedule(piece, &options, &answer.found, answer.lower_bound) else { return };
@@ -132,8 +132,8 @@ fn solve_piece_by_ilp(piece: &Piece, options: &IlpOptions) -> Result<PieceAnswer
     solve_from_schedule(piece, options, &start, quick_lower_bound(piece, &chain_tails(piece)))
 }
 
-/// Solves the program of a piece of 2 to [`SEARCHABLE`] operators, given a schedule and a lower bound. Core numbers are added
-/// for the kinds of core that a solution without them overloads.
+/// Solves the program of a piece of 2 to [`SEARCHABLE`] operators, given a schedule and a lower bound. Adds core
+/// numbers for the kinds of core that a solution without them overloads.
 fn solve_from_schedule(
     piece: &Piece,
     options: &IlpOptions,
@@ -178,8 +178,8 @@ fn solve_from_schedule(
     }
 }
 
-/// The lower bound that a solver's proof of a makespan gives: the makespan up to [`PROOF_TICKS`], less the solver's
-/// tolerance above.
+/// Returns the lower bound that a solver's proof of a makespan gives: the makespan itself up to [`PROOF_TICKS`], and
+/// above that the makespan less the solver's tolerance.
 fn proven_bound(makespan: u64) -> u64 {
     makespan - if makespan <= PROOF_TICKS { 0 } else { makespan.div_ceil(PROOF_TICKS) }
 }
@@ -190,7 +190,7 @@ fn end_times(piece: &Piece, found: &PieceSchedule) -> Vec<u64> {
         .collect()
 }
 
-/// True if precedence holds and nothing blocked runs in parallel with an operator across all cores.
+/// True if precedence holds and no operator runs in parallel with one across all cores that blocks it.
 fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
     let ends = end_times(piece, found);
     let apart = |i: usize, j: usize| ends[i] <= found.starts[j] || ends[j] <= found.starts[i];
@@ -201,7 +201,7 @@ fn orders_hold(piece: &Piece, found: &PieceSchedule) -> bool {
     })
 }
 
-/// The kinds of core of which a schedule uses more than there are.
+/// Returns, per kind of core, true if a schedule uses more cores than there are.
 fn overloaded_kinds(piece: &Piece, found: &PieceSchedule) -> [bool; 3] {
     let ends = end_times(piece, found);
     let mut over = [false; 3];
@@ -324,7 +324,7 @@ impl<'a> PieceProgram<'a> {
         }
     }
 
-    /// The work of a set of operators on the cores of kind `k`, per core.
+    /// Returns the work of a set of operators on the cores of kind `k`, per core.
     fn work_per_core(&self, k: usize, set: impl Iterator<Item = usize>) -> Expression {
         let m = f64::from(self.piece.m[k]);
         let mut sum = Expression::from(0.0);
@@ -343,8 +343,8 @@ impl<'a> PieceProgram<'a> {
         sum
     }
 
-    /// Cuts: no set of operators is faster than its work on one kind of core. The sets are all operators, and the
-    /// ancestors and descendants of each.
+    /// Adds cuts: no set of operators is faster than its work on one kind of core. The sets are all operators, and the
+    /// ancestors and the descendants of each operator.
     fn add_work_cuts(&mut self) {
         let n = self.piece.operator_count();
         for k in (0..3).filter(|&k| self.piece.m[k] > 0) {
@@ -395,7 +395,7 @@ impl<'a> PieceProgram<'a> {
         }
     }
 
-    /// Core numbers for the kinds of core in `groups`; operators on the same core are ordered.
+    /// Adds core numbers for the kinds of core in `groups`. Operators on the same core are ordered.
     fn add_core_groups(&mut self, groups: [bool; 3], found: &PieceSchedule) {
         let n = self.piece.operator_count();
         let numbers = assign_cores(self.piece, found);
@@ -442,7 +442,7 @@ impl<'a> PieceProgram<'a> {
         }
     }
 
-    /// The schedule and whether the solver proved it; `None` when the time ran out before a first solution.
+    /// Returns the schedule, and true if the solver proved it. `None` if the time ran out before a first solution.
     fn solve_within_limits(self, options: &IlpOptions) -> Result<Option<(PieceSchedule, bool)>, IlpError> {
         let operators = self.piece.operator_count();
         let outcome = match options.backend {

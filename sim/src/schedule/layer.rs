@@ -34,8 +34,8 @@ pub(super) struct SearchState {
     pub parent: u32,
 }
 
-/// A summary of a state that rejects most dominance tests early. The search reads it far more often than the rest of a
-/// state, and it fits one cache line.
+/// A summary of a state, which rejects most dominance tests early. The search reads it far more often than the rest of
+/// a state. It fits one cache line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StateSummary {
     pub time: u64,
@@ -68,13 +68,13 @@ impl StateSummary {
     }
 
     /// A necessary condition for this state to dominate `other`, which has started no more operators. The sums must
-    /// allow it, and this state must keep every completion open that `other` keeps. The second condition is waived
-    /// where this state is idle and earlier: all completions then end sooner (see `moves`).
+    /// allow dominance, and this state must keep open every completion that `other` keeps open. The second condition is
+    /// waived if this state is idle and earlier, because all its completions then end sooner (see `moves`).
     pub fn may_dominate_by_sums(&self, other: &Self) -> bool {
         self.holds_no_more(other) && (self.settled & !other.settled == 0 || self.idle && self.time < other.time)
     }
 
-    /// True if the sums allow that this state holds no more cores at any time from `other`'s time on.
+    /// True if the sums allow this state to hold no more cores than `other` at any time from `other`'s time on.
     pub fn holds_no_more(&self, other: &Self) -> bool {
         self.time <= other.time
             && self.last <= other.last
@@ -82,7 +82,7 @@ impl StateSummary {
     }
 }
 
-/// The index of no state.
+/// The index that stands for no state.
 pub(super) const NONE: u32 = u32::MAX;
 /// The bound of a dominated state.
 pub(super) const DEAD: u64 = u64::MAX;
@@ -124,8 +124,7 @@ pub(super) type BuildSetHasher<V> = HashMap<OperatorBitset, V, BuildHasherDefaul
 /// States whose memory a thread keeps: about 50 MB.
 const SPARE_STATES: usize = 1 << 17;
 
-/// Finished layers whose memory a thread reuses. The system maps new memory page by page, which took up to a fifth of a
-/// search's time.
+/// Finished layers whose memory a thread reuses. Mapping new memory page by page took up to a fifth of a search's time.
 struct SpareLayers {
     layers: Vec<StateLayer>,
     /// The capacity of these layers, in states.
@@ -161,7 +160,7 @@ impl StateLayer {
         self.known.push(known);
     }
 
-    /// The running operators of a state.
+    /// The running operators of a state, by its summary.
     pub fn runs_of_state(&self, known: &StateSummary) -> &[RunningOperator] {
         &self.runs[known.runs.0 as usize..(known.runs.0 + known.runs.1) as usize]
     }
@@ -170,7 +169,7 @@ impl StateLayer {
         &self.runs[node.runs.0 as usize..(node.runs.0 + node.runs.1) as usize]
     }
 
-    /// An empty layer; it reuses the memory of a spare one if this thread has any.
+    /// Returns an empty layer. It reuses the memory of a spare layer if this thread has one.
     pub fn take_spare() -> Self {
         SPARE.with_borrow_mut(|spare| {
             let layer = spare.layers.pop().unwrap_or_default();
@@ -184,7 +183,7 @@ impl StateLayer {
         self.clear_states();
         SPARE.with_borrow_mut(|spare| {
             let states = spare.states + self.nodes.capacity();
-            // A layer without capacity would hide those that have some.
+            // A layer without capacity would hide the layers that have some.
             if self.nodes.capacity() > 0 && states <= SPARE_STATES {
                 spare.states = states;
                 spare.layers.push(self);

@@ -1,15 +1,15 @@
-//! Remaining work after a down-set. All states that extend the down-set by one operator share it, so it is computed
-//! once.
+//! Remaining work after a down-set. All states that extend the down-set by one operator share this work, so it is
+//! computed once.
 
 use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::remaining::{ACROSS, CLASSES, NOTHING, RemainingOperators};
 use super::state::Searcher;
 
-/// Cached down-sets, as a power of two: about as many as a layer has states. Small pieces cache fewer, one bit per
-/// three operators.
+/// Number of cached down-sets, as a power of two: about as many as a layer has states. Small pieces cache fewer, with
+/// one bit per three operators.
 const REMEMBERED: usize = 9;
 
-/// A cache of the remaining work after the down-sets that were asked for last.
+/// A cache of the remaining work after the down-sets that were requested last.
 #[derive(Debug, Default)]
 pub(super) struct RemainingCache {
     known: Vec<(OperatorBitset, RemainingOperators)>,
@@ -56,7 +56,8 @@ impl Searcher<'_> {
         left.adds = self.increments_of(rest);
     }
 
-    /// The operators that can start once `operator` has started too. `set` is the down-set that includes `operator`.
+    /// Returns the operators that can start once `operator` has started too. `set` is the down-set that includes
+    /// `operator`.
     pub fn ready_after_start(&self, left: &RemainingOperators, operator: u8, set: OperatorBitset) -> OperatorBitset {
         if operator == NOTHING {
             return left.ready;

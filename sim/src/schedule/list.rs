@@ -11,7 +11,7 @@ pub(super) struct PieceSchedule {
     pub makespan: u64,
     pub starts: Vec<u64>,
     pub exclusive: Vec<bool>,
-    /// Per operator, the index of its core (of both cores, for a fused operator) where the piece pairs by index; empty
+    /// Per operator, the index of its core (of both cores, for a fused operator) if the piece pairs by index; empty
     /// otherwise.
     pub slots: Vec<u32>,
 }
@@ -19,9 +19,9 @@ pub(super) struct PieceSchedule {
 /// The rule for running operators across all cores.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ExclusivePolicy<'a> {
-    /// When an operator is alone: all cores are idle and no other operator is ready.
+    /// An operator runs across all cores when it is alone: all cores are idle and no other operator is ready.
     Alone,
-    /// If flagged, and when alone.
+    /// An operator runs across all cores if it is flagged, and also when it is alone.
     Flagged(&'a [bool]),
 }
 
@@ -35,13 +35,13 @@ struct ListScheduler<'a> {
     ready: [BinaryHeap<(u64, Reverse<u32>)>; CLASSES],
     running: BinaryHeap<Reverse<(u64, u32)>>,
     free: [u32; 3],
-    /// Busy tensor and vector cores; only where cores pair by index.
+    /// Busy tensor and vector cores; only if cores pair by index.
     busy: [Vec<bool>; 2],
     found: PieceSchedule,
     now: u64,
 }
 
-/// The list schedule for these priorities (higher first).
+/// Returns the list schedule for these priorities (higher first).
 pub(super) fn list_schedule(piece: &Piece, priority: &[u64], exclusive: ExclusivePolicy<'_>) -> PieceSchedule {
     let n = piece.operator_count();
     let mut waiting: Vec<u32> = (0..n).map(|i| piece.predecessors(i).len() as u32).collect();
@@ -132,7 +132,7 @@ impl ListScheduler<'_> {
                 self.ready[class].pop();
                 self.start_operator(i, class == ALL);
             } else if class == ALL {
-                // Drain the cores it waits for: no later operator may take them.
+                // Drain the cores that this operator waits for: no later operator may take them.
                 blocked = [true, true, true, blocked[3], true];
             } else {
                 blocked[class] = true;
@@ -140,7 +140,7 @@ impl ListScheduler<'_> {
         }
     }
 
-    /// Runs a lone operator on idle cores across all of them when that is shorter.
+    /// Runs an operator across all cores if they are idle, it alone is ready, and it has that mode.
     fn run_across_idle_cores(&mut self) {
         if self.free[..2] != self.piece.m[..2] {
             return;
@@ -165,8 +165,8 @@ impl ListScheduler<'_> {
             && (exclusive || !self.piece.paired || self.piece.kind[i] == LINK || self.choose_core_index(i).is_some())
     }
 
-    /// The core index for an operator where cores pair by index. Single operators avoid indices where both cores are
-    /// free.
+    /// Returns a free core index for an operator if cores pair by index; `None` if there is none. Single operators
+    /// avoid indices at which both cores are free.
     fn choose_core_index(&self, i: usize) -> Option<u32> {
         let [tensor, vector] = &self.busy;
         let free = |busy: &[bool], s: usize| busy.get(s).is_some_and(|b| !b);

@@ -42,7 +42,7 @@ pub struct MemoStatistics {
 }
 
 impl MemoStatistics {
-    /// The fraction of pieces answered from the memo; 0 when none were asked for.
+    /// The fraction of pieces answered from the memo; 0 if none were asked for.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         let asked = self.hits + self.misses;
@@ -62,8 +62,8 @@ impl MemoStatistics {
 }
 
 impl Memo {
-    /// A memo for solves under `limits` that holds up to `capacity` pieces. A piece of 20 operators takes about 2 kB. A
-    /// full memo answers the pieces it holds and solves the others.
+    /// Returns a memo for solves under `limits` that holds up to `capacity` pieces. A piece of 20 operators takes about
+    /// 2 kB. A full memo answers the pieces that it holds and solves the others.
     #[must_use]
     pub fn new(limits: SolveLimits, capacity: usize) -> Self {
         Self {

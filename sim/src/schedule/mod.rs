@@ -2,7 +2,7 @@
 //!
 //! Every operator runs on one core of its kind, or across all cores for its exclusive latency. Collectives run on the
 //! network in parallel. [`solve_problem`] returns a schedule, a lower bound and the method that proved them. It reports
-//! [`SolveStatus::Optimal`] only where the bound equals the makespan. The steps, in order:
+//! [`SolveStatus::Optimal`] only if the bound equals the makespan. The steps, in order:
 //!
 //! 1. Cut the graph where everything before precedes everything after; the makespans add (`piece`).
 //! 2. Compute lower bounds, and upper bounds from list schedules (`bounds`, `list`).
@@ -68,8 +68,8 @@ use std::time::Duration;
 pub struct SolveLimits {
     /// Search states generated per piece of the problem, at most; about a million take a second.
     pub steps: u64,
-    /// Wall time for each piece. After it no search pass begins; what is left of it goes to the integer program of a piece
-    /// that the search left open. `None`, the default, keeps answers independent of the machine.
+    /// Wall time for each piece. After it no search pass begins. If the search left a piece open, the time that remains
+    /// goes to the piece's integer program. `None`, the default, keeps answers independent of the machine.
     pub time: Option<Duration>,
     /// The exact methods that may run.
     pub method: ExactMethod,
@@ -92,7 +92,7 @@ pub enum ExactMethod {
     Auto,
     /// The search alone.
     Search,
-    /// The integer program alone, without a limit where no time limit is set.
+    /// The integer program alone, without a limit if no time limit is set.
     Ilp,
 }
 
@@ -164,11 +164,11 @@ pub struct SolveStatistics {
 /// A schedule with its bounds. Times are in the ticks of the problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// When the last operator ends.
+    /// The end of the last operator.
     pub makespan: u64,
     /// A lower bound on the makespan of every schedule.
     pub lower_bound: u64,
-    /// True if the lower bound equals the makespan.
+    /// [`SolveStatus::Optimal`] if the lower bound equals the makespan, else a gap between the two.
     pub status: SolveStatus,
     /// The most expensive method that was needed.
     pub method: ProofMethod,
@@ -180,7 +180,7 @@ pub struct Schedule {
     pub exclusive: Vec<bool>,
     /// The cores of each operator.
     pub cores: Vec<CoreAssignment>,
-    /// Effort of a solve.
+    /// The effort of the solve.
     pub statistics: SolveStatistics,
 }
 
@@ -193,8 +193,8 @@ impl Schedule {
     }
 }
 
-/// Bounds on the optimal makespan without search, in ticks: `(lower, upper)`. The upper bound is that of a list
-/// schedule. Takes a few microseconds on a layer; an outer search prunes with it.
+/// Returns bounds on the optimal makespan without search, in ticks: `(lower, upper)`. The upper bound is the makespan
+/// of a list schedule. Takes a few microseconds on a layer, so an outer search can prune with it.
 #[must_use]
 pub fn bounds_without_search(problem: &Problem) -> (u64, u64) {
     let (mut lower, mut upper) = (0, 0);
@@ -218,7 +218,7 @@ pub fn solve_problem(problem: &Problem, limits: &SolveLimits) -> Schedule {
     solve_with_answers(problem, |piece| (portfolio::solve_piece(piece, Budget::from_limits(limits)), false))
 }
 
-/// Solves the pieces with `answer` and joins the answers. `answer` also returns whether the memo held the piece.
+/// Solves the pieces with `answer` and joins the answers. `answer` also returns true if the memo held the piece.
 fn solve_with_answers(problem: &Problem, answer: impl FnMut(&piece::Piece) -> (PieceAnswer, bool)) -> Schedule {
     solve_cut_pieces(problem, &piece::cut_into_pieces(problem), answer)
 }
@@ -277,7 +277,7 @@ fn append_piece(schedule: &mut Schedule, cut: &CutPiece, answer: &PieceAnswer) {
     schedule.statistics.steps += answer.steps;
 }
 
-/// Places each operator of zero latency at the end of its last predecessor. One that names a core kind gets core 0,
+/// Places each operator of zero latency at the end of its last predecessor. If it names a kind of core it gets core 0,
 /// which it occupies for no time.
 fn place_instant_operators(problem: &Problem, schedule: &mut Schedule) {
     let operators = problem.operators();

@@ -3,12 +3,12 @@
 //! # Pruned extensions
 //! - *Barriers*. Here an operator across all cores waits for all others and stops all others. It runs at the first idle
 //!   moment at which it is ready, or on one core. Any later run across all cores could be moved to that moment, before
-//!   a stretch with operators on single cores. So when a stretch begins at an idle moment, each operator that is ready
-//!   and did not run across all cores is *settled*: it never will.
+//!   a stretch with operators on single cores. So when such a stretch begins at an idle moment, each operator that is
+//!   ready and did not run across all cores is *settled*: it never will.
 //! - *Not active*: no operator starts after another could have run to its end (Giffler and Thompson, 1960).
-//! - *Twins*. Among operators of the same kind and latencies the lowest number starts first. This holds if it is ready
-//!   by then, if all successors of the other are its successors, and if both are settled or neither is. In a schedule
-//!   where it starts later the two can swap places and modes.
+//! - *Twins*. Let operators a and b have the same kind and latencies, and let a have the lower number. Then a starts
+//!   first if it is ready by then, if all successors of b are successors of a, and if both are settled or neither is.
+//!   In a schedule in which a starts later, the two can swap places and modes.
 //!
 //! # Why no optimum is lost
 //! A completion of a state is *legal* if every operator across all cores runs at the first idle moment at which it is
@@ -18,14 +18,14 @@
 //!   it, and no other operator has more, so the moves end.
 //! - Its target lies after the state's time; otherwise the operator would be settled.
 //!
-//! So the empty schedule has an optimal legal completion. A state with one leads to a state with one that has started
-//! one more operator, until none is left:
-//! - If the next operator of the completion is not active, put the operator that ends first before it, in the mode in
-//!   which it does. If it has to wait for a twin, swap it with the first of its twins. Everything that has to move to
-//!   make the completion legal lies after this operator, which is tried.
-//! - Another state may dominate the successor. The completion, without any operator that state has already started, is
-//!   then also one of that state, and no later. It runs nothing across all cores that is settled there, because a state
-//!   dominates only where it has settled nothing that the other has not.
+//! So the empty schedule has an optimal legal completion. A state that has one leads to a state that also has one and
+//! has started one more operator, until no operator is left:
+//! - If the next operator of the completion is pruned as not active, put the operator that could end first before it,
+//!   in the mode in which that operator ends first. If the next operator has to wait for a twin, swap it with the first
+//!   of its twins. Everything that has to move to make the completion legal lies after this operator, which is tried.
+//! - Another state may dominate the successor. The completion, without any operator that the dominating state has
+//!   already started, is then also one of that state, and no later. It runs nothing across all cores that is settled
+//!   there, because a state dominates only if everything that it has settled is settled in the other state too.
 //! - The exception is a dominating state that is idle before the other's time. All its completions end sooner, so the
 //!   other state has no optimal one.
 //!
@@ -77,7 +77,7 @@ impl Searcher<'_> {
         }
     }
 
-    /// The time at which all predecessors of an operator have ended; all of them have started.
+    /// Returns the time at which all predecessors of an operator have ended. All of them have started.
     fn ready_time(&self, i: usize, running: OperatorBitset, (time, runs): (u64, &[RunningOperator])) -> u64 {
         let preds = self.relation.preds[i];
         if preds & running == 0 {
@@ -86,7 +86,7 @@ impl Searcher<'_> {
         runs.iter().filter(|r| preds >> r.op & 1 == 1).fold(time, |ready, run| ready.max(run.finish))
     }
 
-    /// The time from which an operator has to wait until a twin starts.
+    /// Returns the time from which an operator has to wait until a twin starts; `u64::MAX` without such a twin.
     fn start_after_twins(
         &self,
         i: usize,
@@ -98,8 +98,8 @@ impl Searcher<'_> {
         twins.map(|j| self.ready_time(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)
     }
 
-    /// The operators that become settled when an operator starts on one core at an idle moment. These are the ones of
-    /// `ready` that could have run across all cores at that moment. `None` where one of them only runs across all
+    /// Returns the operators that become settled when an operator starts on one core at an idle moment. These are the
+    /// ones of `ready` that could have run across all cores at that moment. `None` if one of them runs only across all
     /// cores.
     pub fn settle_idle_operators(&self, ready: OperatorBitset) -> Option<OperatorBitset> {
         (ready & self.only_across == 0).then_some(ready & self.can_across)

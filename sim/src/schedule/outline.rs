@@ -6,9 +6,9 @@
 //! - *Work*: on each kind of core an operator takes its time on one core divided by the number of cores, or its time
 //!   across all cores.
 //! - *Chains*: an operator across all cores stops every chain. Let c chains cover the operators on cores. Each chain
-//!   takes the operators on it that run on one core, and all operators that run across. In the mean over the chains an
-//!   operator adds its time across all cores, or 1/c of its time on one core. With many cores the former is shorter:
-//!   then no two operators run in parallel.
+//!   takes the operators on it that run on one core, and all operators that run across all cores. So in the mean over
+//!   the chains an operator adds its time across all cores, or 1/c of its time on one core. With many cores the time
+//!   across them is shorter, and then no two operators run in parallel.
 
 use super::problem::{Cores, Exclusivity, OperatorKind};
 
@@ -19,7 +19,7 @@ pub struct OperatorLeastTimes {
     pub kind: OperatorKind,
     /// On one core, or on a link.
     pub one: f64,
-    /// Across all cores; infinite where it cannot run across them.
+    /// Across all cores; infinite if the operator cannot run across them.
     pub all: f64,
 }
 
@@ -28,11 +28,11 @@ pub struct OperatorLeastTimes {
 pub struct Outline {
     /// Operators in a topological order, piece after piece.
     order: Vec<u32>,
-    /// By position in `order`: whether a chain of its piece covers the operator.
+    /// By position in `order`: true if a chain of the operator's piece covers it.
     covered: Vec<bool>,
     pieces: Vec<OutlinePiece>,
-    /// By position in `order`: the offset into `before` of its predecessors inside the piece, and those predecessors as
-    /// positions.
+    /// By position in `order`: the offset of the operator's predecessors inside its piece in `before`. `before` holds
+    /// these predecessors as positions.
     offsets: Vec<u32>,
     before: Vec<u32>,
 }
@@ -46,8 +46,8 @@ struct OutlinePiece {
 }
 
 impl Outline {
-    /// The outline of `n` operators; edges go from an earlier operator to a later one. `covered` returns whether an
-    /// operator is known to occupy cores; the chain bound counts only these.
+    /// Returns the outline of `n` operators; edges go from an earlier operator to a later one. `covered` returns true
+    /// if an operator is known to occupy cores. The chain bound counts only these.
     #[must_use]
     pub fn new(n: usize, edges: &[(u32, u32)], covered: impl Fn(usize) -> bool) -> Self {
         let ancestors = Ancestors::close_precedence(n, edges);
@@ -76,8 +76,9 @@ impl Outline {
         Self { order, covered, pieces, offsets, before }
     }
 
-    /// A lower bound on every schedule on these cores, in the unit of the operators' times. `chains` includes the chain
-    /// bound. Unlike the others it may fall with fewer cores, because they share the memories.
+    /// Returns a lower bound on every schedule on these cores, in the unit of the operators' times. `chains` includes
+    /// the chain bound, which holds only under [`Exclusivity::AllCores`] and is left out otherwise. Unlike the other
+    /// bounds, the chain bound may fall if there are fewer cores, because cores share the memories.
     #[must_use]
     pub fn lower_bound(&self, cores: &Cores, chains: bool, mut of: impl FnMut(usize) -> OperatorLeastTimes) -> f64 {
         let counts = [cores.tensor_cores, cores.vector_cores, cores.network_links].map(|count| f64::from(count.max(1)));
@@ -159,8 +160,8 @@ impl Ancestors {
         ends
     }
 
-    /// The number of chains that cover these operators, given in topological order. Each operator extends the chain of
-    /// its ancestor with the most ancestors.
+    /// Returns the number of chains that cover these operators, which are given in topological order. Each operator
+    /// extends the chain whose end is its ancestor with the most ancestors.
     fn count_chains(&self, members: impl Iterator<Item = usize>) -> u32 {
         let mut last: Vec<usize> = Vec::new();
         for i in members {

@@ -1,4 +1,4 @@
-//! From a problem to its pieces. Operators that take no time are dropped. The rest is cut where everything before
+//! Cuts a problem into pieces. Operators that take no time are dropped. The rest is cut where everything before
 //! precedes everything after; the makespans of such pieces add. Each piece gets a normal form in which isomorphic
 //! layers are equal.
 
@@ -12,7 +12,7 @@ pub(super) const TENSOR: u8 = 1;
 pub(super) const VECTOR: u8 = 2;
 /// Occupies a link.
 pub(super) const LINK: u8 = 4;
-/// Pieces of at most this size are searched exactly: their operator sets are one `u128`.
+/// Largest size of a piece that is searched exactly: its operator sets are one `u128`.
 pub(super) const SEARCHABLE: usize = 128;
 
 /// A piece of a problem in normal form: operators in topological order, latencies divided by their greatest common
@@ -21,9 +21,9 @@ pub(super) const SEARCHABLE: usize = 128;
 pub(super) struct Piece {
     /// Ticks on one core.
     pub lat: Vec<u64>,
-    /// Ticks across all cores; [`NEVER`] where that is impossible or no shorter.
+    /// Ticks across all cores; [`NEVER`] if that is impossible or no shorter.
     pub exc: Vec<u64>,
-    /// The resources that it occupies, as a set of bits.
+    /// The resources that each operator occupies, as a set of bits.
     pub kind: Vec<u8>,
     /// Tensor cores, vector cores, links. Counts above the number of operators make no difference and are cut off.
     pub m: [u32; 3],
@@ -81,7 +81,8 @@ impl Piece {
         self.kind[j] != LINK && (!self.own_kind || self.kind[i] & self.kind[j] > 0)
     }
 
-    /// The same piece where any tensor core pairs with any vector core. Its optimum is a lower bound on this one's.
+    /// Returns the same piece with any tensor core paired with any vector core. Its optimum is a lower bound on this
+    /// one's.
     pub fn without_pairing(&self) -> Self {
         Self { paired: false, ..self.clone() }
     }
@@ -91,8 +92,8 @@ impl Piece {
         self.paired && self.kind.contains(&(TENSOR | VECTOR))
     }
 
-    /// The piece with every edge reversed and its operators in reverse order. A schedule of it, read backwards, is a
-    /// schedule of this piece.
+    /// Returns the piece with every edge reversed and its operators in reverse order. A schedule of the result, read
+    /// backwards, is a schedule of this piece.
     pub fn reverse(&self) -> Self {
         let n = self.operator_count();
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); n];
@@ -210,7 +211,7 @@ pub(super) fn cut_into_pieces(problem: &Problem) -> Vec<CutPiece> {
     pieces
 }
 
-/// The whole problem as one piece; none if every operator takes no time.
+/// Returns the whole problem as one piece; an empty list if every operator takes no time.
 pub(super) fn as_one_piece(problem: &Problem) -> Vec<CutPiece> {
     let closure = TransitiveClosure::of_problem(problem);
     let mut order: Vec<(u32, u32)> = (0..closure.kept.len()).map(|k| (closure.count_ancestors(k), k as u32)).collect();
@@ -273,8 +274,8 @@ fn normal_form(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, 
     CutPiece { piece, origin: order.iter().map(|&k| closure.kept[k as usize]).collect(), scale }
 }
 
-/// The numbers of cores and links that can make a difference: at most the operators that use them. If cores pair by
-/// index the limit is all operators, because a fused operator may have to skip indices.
+/// Returns the numbers of cores and links that can make a difference: at most the operators that use them. If cores
+/// pair by index the limit is all operators, because a fused operator may have to skip indices.
 fn limit_to_useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] {
     let cores = problem.cores();
     let users = |bit: u8| kinds.iter().filter(|&&k| kind_bits(k) & bit > 0).count() as u32;
@@ -287,8 +288,9 @@ fn limit_to_useful_cores(problem: &Problem, kinds: &[OperatorKind]) -> [u32; 3] 
     })
 }
 
-/// A colour per operator, from its own properties and, in two rounds, the colours of its ancestors and descendants.
-/// Operators that an isomorphism may exchange have equal colours; others rarely do.
+/// Returns a colour per operator, from its own properties and, in two rounds, the colours of its ancestors and
+/// descendants. Operators that an isomorphism may exchange have equal colours; other operators rarely do. Pieces above
+/// [`SEARCHABLE`] skip the rounds.
 fn colour_operators(problem: &Problem, closure: &TransitiveClosure, members: &[(u32, u32)], scale: u64) -> Vec<u64> {
     const ROUNDS: usize = 2;
     let own = |&(_, k): &(u32, u32)| {

@@ -1,4 +1,4 @@
-//! The answer to a piece, and what is known of it before any exact method runs.
+//! The answer to a piece, and the bounds that are known before any exact method runs.
 
 use super::ProofMethod;
 use super::bounds::{MixedBound, PrecedenceSets, chain_tails, quick_lower_bound, successors_and_tails};
@@ -18,13 +18,14 @@ pub(super) struct PieceAnswer {
 }
 
 impl PieceAnswer {
-    /// Raises the lower bound to `bound`, which holds for every schedule better than the one found.
+    /// Raises the lower bound to `bound`, but at most to the makespan found. `bound` holds for every schedule better
+    /// than the one found.
     pub fn raise_lower_bound(&mut self, bound: u64) {
         self.lower_bound = self.lower_bound.max(bound.min(self.found.makespan));
     }
 }
 
-/// Bounds on a piece without search: the best lower bound and the best list schedule.
+/// Returns the best lower bound and the best list schedule of a piece, without search.
 pub(super) fn bound_without_search(piece: &Piece) -> (u64, PieceSchedule) {
     let tails = chain_tails(piece);
     let mut lower = quick_lower_bound(piece, &tails);

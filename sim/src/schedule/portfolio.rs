@@ -1,7 +1,7 @@
-//! Solves one piece: bounds and list schedules first, then search waves. They widen until one proves the answer or the
-//! work limit is spent. With a time limit, the integer program uses the time that is left; [`ExactMethod::Ilp`] skips
-//! the waves. Pieces of more than [`SEARCHABLE`] operators keep their list schedule. sim/README.md reports the effect
-//! of leaving methods out.
+//! Solves one piece: bounds and list schedules first, then search waves. The waves widen until one proves the answer or
+//! the work limit is spent. With a time limit, the integer program uses the time that is left; [`ExactMethod::Ilp`]
+//! skips the waves. Pieces of more than [`SEARCHABLE`] operators keep their list schedule. sim/README.md reports the
+//! effect of leaving methods out.
 
 use super::bounds::{OperatorBitset, PrecedenceSets, find_only_across, set_members};
 use super::cores::pair_by_index;
@@ -31,7 +31,7 @@ impl Budget {
         Self { steps: limits.steps, deadline, method: limits.method, solver: limits.solver }
     }
 
-    /// The time that the integer program may take: `None` where it may not run, `Some(None)` where nothing limits it.
+    /// Returns the time that the integer program may take: `None` if it may not run, `Some(None)` if nothing limits it.
     fn time_for_program(&self) -> Option<Option<Duration>> {
         let left = self.deadline.map(|d| d.saturating_duration_since(Instant::now()));
         match (self.method, left) {
@@ -54,7 +54,7 @@ pub(super) fn solve_piece(piece: &Piece, budget: Budget) -> PieceAnswer {
     if !piece.pairing_matters() {
         return solve_as_is(piece, budget, 0, None);
     }
-    // If any cores may pair the piece is easier. Its bound holds here too, and its schedule often fits.
+    // If any cores may pair, the piece is easier. The bound of that piece holds here too, and its schedule often fits.
     let first = budget.steps / 4 * 3;
     let relaxed = solve_as_is(&piece.without_pairing(), Budget { steps: first, ..budget }, 0, None);
     if let Some(slots) = pair_by_index(piece, &relaxed.found) {
@@ -93,8 +93,8 @@ fn solve_as_is(piece: &Piece, budget: Budget, known: u64, like: Option<&PieceSch
     answer
 }
 
-/// The piece with a longer single-core latency for operators that only run across all cores: more than all operators
-/// take one after another.
+/// Returns the piece with a longer single-core latency for the operators in `across`, which only run across all cores.
+/// The latency is longer than all operators take one after another.
 fn lengthen_across_only(piece: &Piece, across: OperatorBitset) -> Piece {
     let longer = (0..piece.operator_count()).map(|i| piece.shortest_latency(i)).sum::<u64>() + 1;
     let mut hard = piece.clone();

@@ -61,7 +61,7 @@ pub struct Operator {
     pub kind: OperatorKind,
     /// Ticks on one core (of each kind it uses), or on one link.
     pub latency: u64,
-    /// Ticks across all cores of its kind; `None` when it cannot run across them.
+    /// Ticks across all cores of its kind; `None` if it cannot run across them.
     pub exclusive_latency: Option<u64>,
 }
 
@@ -92,15 +92,15 @@ pub struct Cores {
     pub tensor_cores: u32,
     /// Vector cores.
     pub vector_cores: u32,
-    /// Links that collectives may use at the same time; 0 where the problem has no collective.
+    /// Links that collectives may use at the same time; 0 if the problem has no collective.
     pub network_links: u32,
-    /// How a fused operator's cores are paired.
+    /// The pairing of a fused operator's cores.
     pub pairing: Pairing,
     /// The cores that an operator across all cores blocks.
     pub exclusivity: Exclusivity,
 }
 
-/// Why a problem is invalid. Operators are named by their index in the problem, or by their ids after
+/// The reason why a problem is invalid. Operators are named by their index in the problem, or by their ids after
 /// [`Self::with_ids`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleError {
@@ -174,8 +174,8 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
-    /// The same error with the caller's ids: `ids` holds the id of each operator of the problem. An edge to a missing
-    /// operator has no id, so that error stays as it is.
+    /// Returns the same error with the caller's ids: `ids` holds the id of each operator of the problem. An edge to a
+    /// missing operator has no id, so that error stays as it is.
     #[must_use]
     pub fn with_ids(mut self, ids: &[u64]) -> Self {
         let rename = |number: &mut u64| {
@@ -217,8 +217,9 @@ impl Problem {
     /// harmless.
     ///
     /// # Errors
-    /// The first fault found, as a [`ScheduleError`]: a cycle, an edge to a missing operator, a missing core, or
-    /// latencies whose sum is too large.
+    /// The first fault found, as a [`ScheduleError`]: too many operators, a missing core, a no-operation with a
+    /// latency, a network operator with an exclusive latency, latencies whose sum is too large, an edge to a missing
+    /// operator, or a cycle.
     pub fn new(cores: Cores, operators: Vec<Operator>, edges: Vec<(u32, u32)>) -> Result<Self, ScheduleError> {
         if operators.len() > MAX_OPERATORS {
             return Err(ScheduleError::TooManyOperators { operators: operators.len() });
@@ -260,7 +261,7 @@ impl Problem {
     /// The same operators and edges on other cores.
     ///
     /// # Errors
-    /// [`ScheduleError::NoCores`] when the other cores lack a kind that an operator needs.
+    /// [`ScheduleError::NoCores`] if the other cores lack a kind that an operator needs.
     pub fn on_cores(&self, cores: Cores) -> Result<Self, ScheduleError> {
         check_operators(&cores, &self.operators)?;
         Ok(Self { cores, ..self.clone() })
@@ -342,7 +343,7 @@ pub(super) fn adjacency_lists(n: usize, edges: impl Iterator<Item = (u32, u32)> 
     (offsets, targets)
 }
 
-/// Walks backwards over the operators that still wait for a predecessor until one repeats.
+/// Returns a cycle. It walks backwards over the operators that still wait for a predecessor until one repeats.
 fn find_cycle(edges: &[(u32, u32)], waiting: &[u32]) -> Vec<u32> {
     let stuck = |i: u32| waiting[i as usize] > 0;
     let mut before = vec![u32::MAX; waiting.len()];

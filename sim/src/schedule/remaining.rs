@@ -2,7 +2,7 @@
 
 use super::bounds::OperatorBitset;
 
-/// Mixed bounds per state.
+/// Number of mixed bounds per state.
 pub(super) const LANES: usize = 8;
 
 /// The contribution of operators that have not started to each mixed bound of a state.
@@ -11,13 +11,13 @@ pub(super) type BoundIncrements = [f64; LANES];
 /// Classes of operators: one per set of kind bits, plus [`ACROSS`].
 pub(super) const CLASSES: usize = 6;
 
-/// The class of operators that only run across all cores and wait until all of them are idle.
+/// The class of operators that only run across all cores, and so wait until all of them are idle.
 pub(super) const ACROSS: usize = 5;
 
-/// The index of no operator.
+/// The index that stands for no operator.
 pub(super) const NOTHING: u8 = u8::MAX;
 
-/// The operators that have not started after a down-set.
+/// The operators that have not started, given a down-set of started ones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RemainingOperators {
     /// Operators whose predecessors have all started.
@@ -31,8 +31,8 @@ pub(super) struct RemainingOperators {
 }
 
 impl RemainingOperators {
-    /// The longest time from the start of an operator of `class` to the end of the piece, operator `but` excluded; 0
-    /// where the class has no other.
+    /// Returns the longest time from the start of an operator of `class` to the end of the piece, without operator
+    /// `but`. Zero if the class has no other operator.
     pub fn longest_without(&self, class: usize, but: u8) -> u64 {
         let (most, whose, second) = self.longest[class];
         if whose == but { second } else { most }

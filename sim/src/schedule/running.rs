@@ -1,4 +1,4 @@
-//! Operators that run in a state, and what happened since all cores were idle.
+//! Operators that run in a state, and the work started since all cores were last idle.
 
 use super::demand::CoreDemand;
 

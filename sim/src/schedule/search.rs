@@ -23,8 +23,8 @@
 //! an unextended state has one. Proof:
 //! - Take the generated states that have such a completion, and of these the ones with most operators.
 //! - One of them has not been dropped. A dominating state has all completions of the dropped one, without any operator
-//!   that it has already started, so it is one of them too. It existed when it dropped the other; if it is dropped
-//!   itself, that happens later.
+//!   that it has already started, so the dominating state is one of them too. It existed when it dropped the other; if
+//!   it is dropped itself, that happens later.
 //! - The kept state has not been extended. Otherwise one of its extensions has such a completion (see `moves`), or
 //!   the state that dominates this extension has, with one more operator.
 
@@ -41,8 +41,8 @@ const COMPARED: usize = 48;
 /// States that a new state is compared with before its bound is computed. A bound costs more than a few comparisons,
 /// and a third of new states are dominated by one of these.
 const LOOKED: usize = 4;
-/// States of each down-set with one more operator that a state is compared with before it is extended. Chosen from 4, 8
-/// and 16 by instruction counts on three slow passes of models.
+/// States of each down-set with one more operator that a state is compared with before it is extended. Chosen among 4,
+/// 8 and 16 by instruction counts on three slow passes of models.
 const COMPARED_AHEAD: usize = 8;
 /// Capacity of a layer in states of some hundred bytes each.
 const MOST_STATES: usize = 1 << 20;
@@ -121,8 +121,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
     }
 
-    /// Continues the search for a schedule below `best`. Extends at most `width` more states of each layer, and stops
-    /// after `budget` steps.
+    /// Continues the search for a schedule with a makespan below `best`. Extends at most `width` more states of each
+    /// layer, and stops after `budget` steps.
     pub fn search_wave(&mut self, best: u64, width: usize, budget: u64) -> WaveOutcome {
         (self.best, self.found, self.steps, self.budget) = (best, None, 0, budget);
         let mut closed = true;
@@ -181,8 +181,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         (self.moves, self.runs, self.lefts) = (moves, runs, lefts);
     }
 
-    /// Takes the best `width` unextended states of a layer, in order of time. Earlier states come first because their
-    /// successors are more likely to dominate.
+    /// Takes the best `width` unextended states out of a layer and returns them in order of time. Earlier states come
+    /// first because their successors are more likely to dominate.
     fn choose_states(&self, layer: &mut StateLayer, width: usize) -> Vec<u32> {
         let (nodes, best) = (&layer.nodes, self.best);
         layer.open.retain(|&at| nodes[at as usize].bound < best);
@@ -221,7 +221,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         self.steps += 1;
         let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
-        // Cores of an operator across all of them are free again when it ends. Without links nothing can start earlier.
+        // The cores of an operator across all cores are free again when it ends. Without links nothing can start
+        // earlier.
         let time = if step.exclusive && self.searcher.barriers { step.finish } else { step.start };
         let shortest = piece.shortest_latency(step.op as usize);
         self.runs_after_start(before, step, time, runs);
@@ -309,8 +310,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
         }
     }
 
-    /// True if one of the first `count` states of a down-set in the next layer dominates this state, whose operators
-    /// lie in that down-set.
+    /// True if one of the first `count` states of a down-set in the next layer dominates this state. The operators of
+    /// this state lie in that down-set.
     fn is_dominated(&self, count: usize, set: OperatorBitset, mine: &StateSummary, runs: &[RunningOperator]) -> bool {
         let layer = &self.next;
         let mut at = layer.heads.get(&set).copied().unwrap_or(NONE);
@@ -339,7 +340,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
         set_members(ready).any(|i| self.is_dominated(COMPARED_AHEAD, node.set | 1 << i, known, runs))
     }
 
-    /// Adds a state to the next layer unless one there dominates it, and drops those that it dominates.
+    /// Adds a state to the next layer unless a state there dominates it, and drops the states that it dominates.
     fn insert_state(&mut self, node: SearchState, runs: &[RunningOperator]) {
         let (searcher, layer) = (self.searcher, &mut self.next);
         let known = StateSummary::summarise((node.time, runs), node.settled);

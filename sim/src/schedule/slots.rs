@@ -1,4 +1,4 @@
-//! Free cores of a partial schedule: as counts where any cores pair, core by core where they pair by index.
+//! Free cores of a partial schedule: as counts if any cores pair, core by core if they pair by index.
 
 use super::demand::CoreDemand;
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
@@ -16,13 +16,13 @@ pub(super) struct CoreAccounting {
 pub(super) struct EarliestFreeTimes {
     single: [u64; 3],
     all: [u64; 2],
-    /// Per core index: the times at which its tensor core and its vector core are free. `u64::MAX` where the chip has
-    /// no such core.
+    /// Per core index: the times at which its tensor core and its vector core are free; `u64::MAX` for a core that the
+    /// chip does not have.
     cores: Vec<(u64, u64)>,
 }
 
 impl EarliestFreeTimes {
-    /// The time at which every core is free that operator `i` needs to run across all cores.
+    /// Returns the time at which every core is free that operator `i` blocks while it runs across all cores.
     pub fn free_across_cores(&self, piece: &Piece, i: usize) -> u64 {
         let kind = piece.kind[i];
         let tensor = if !piece.own_kind || kind & TENSOR > 0 { self.all[0] } else { 0 };
@@ -36,14 +36,14 @@ impl CoreAccounting {
         Self { by_index: piece.pairing_matters() }
     }
 
-    /// Earliest times, at or after `time`, at which the cores of each kind of operator are free. The index is the
-    /// kind's bits.
+    /// Returns the earliest times, at or after `time`, at which the cores of each kind of operator are free. The array
+    /// is indexed by the kind's bits.
     pub fn earliest_single_times(&self, piece: &Piece, time: u64, runs: &[RunningOperator]) -> [u64; 5] {
         let [tensor, vector, link] = earliest_by_counts(piece, time, runs);
         [time, tensor, vector, tensor.max(vector), link]
     }
 
-    /// All free times that choosing the next start needs.
+    /// Returns all free times that the choice of the next start needs.
     pub fn earliest_free_times(&self, piece: &Piece, time: u64, runs: &[RunningOperator]) -> EarliestFreeTimes {
         let mut all = [time; 2];
         for run in runs {
@@ -55,8 +55,8 @@ impl CoreAccounting {
         EarliestFreeTimes { single: earliest_by_counts(piece, time, runs), all, cores }
     }
 
-    /// Calls `each` with every distinct way to start operator `i` on single cores: one, or one per distinct core state
-    /// where indices matter.
+    /// Calls `each` with every distinct way to start operator `i` on single cores: one way, or one per distinct core
+    /// state if indices matter.
     pub fn single_starts(
         &self,
         piece: &Piece,

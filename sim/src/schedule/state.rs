@@ -13,14 +13,14 @@ use super::twins::earlier_twins;
 
 /// Rounds of fictitious play for the mixed bound of the whole piece, and of each operator's descendants.
 const MIXED_ROUNDS: [usize; 2] = [128, 24];
-/// Pieces of at most this size are searched faster than many mixed bounds are found. They get one bound, with
-/// [`SMALL_ROUNDS`] rounds per operator.
+/// Largest size of the pieces that are searched faster than many mixed bounds are found. Such a piece gets one bound,
+/// with [`SMALL_ROUNDS`] rounds per operator.
 const SMALL: usize = 10;
 const SMALL_ROUNDS: usize = 4;
 /// Running operators on one resource whose tails are kept apart. The work of any further one counts without its tail.
 const RUNNING: usize = 16;
 
-/// Earliest starts given by cores alone: per kind of operator, and for operators that need all cores.
+/// Earliest starts that the cores alone allow: per kind of operator, and for operators that need all cores.
 struct EarliestStarts {
     floor: [u64; 5],
     idle: u64,
@@ -38,7 +38,7 @@ pub(super) struct Searcher<'a> {
     /// The cores that each operator holds on one core, and across all cores.
     pub needs: Vec<[CoreDemand; 2]>,
     /// Mixed bounds of the piece and of its later parts, one per lane: each operator's contribution and its two
-    /// weights. Empty where no operator runs across all cores.
+    /// weights. Empty if no operator runs across all cores.
     mixed_adds: Vec<[f64; LANES]>,
     mixed_on: Vec<[f64; LANES]>,
     mixed_stops: Vec<[f64; LANES]>,
@@ -147,7 +147,7 @@ impl<'a> Searcher<'a> {
         .0
     }
 
-    /// The contribution of a set of operators to each mixed bound.
+    /// Returns the contribution of a set of operators to each mixed bound.
     pub fn increments_of(&self, set: OperatorBitset) -> BoundIncrements {
         let mut sums = [0.0f64; LANES];
         if !self.mixed_adds.is_empty() {
@@ -160,7 +160,7 @@ impl<'a> Searcher<'a> {
         sums
     }
 
-    /// The same without one operator of the set.
+    /// Returns these contributions without those of one operator of the set.
     pub fn increments_without(&self, adds: &BoundIncrements, operator: usize) -> BoundIncrements {
         let mut rest = *adds;
         if let Some(adds) = self.mixed_adds.get(operator) {
@@ -172,9 +172,9 @@ impl<'a> Searcher<'a> {
     }
 
     /// Returns `(bound, guide, next)`: a lower bound on every completion of a state, a finer value that ranks equal
-    /// bounds, and a time before which nothing starts. In the state the operators of `set` have started. `operator` is
-    /// the last of them, `left` the remaining work before it, and `adds` the contribution of the unstarted operators to
-    /// each mixed bound. Once a bound reaches `best` the values are rough.
+    /// bounds, and a time before which nothing starts. In the state the operators of `set` have started, `operator`
+    /// last. `left` is the remaining work before `operator`, and `adds` is the contribution of the unstarted operators
+    /// to each mixed bound. Once a bound reaches `best` the values are rough.
     pub fn lower_bound_of_state(
         &self,
         (set, left, operator): (OperatorBitset, &RemainingOperators, u8),
@@ -283,7 +283,7 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    /// True if the operators that could start before `finish` take less than `room`, one after another.
+    /// True if the operators that could start before `finish` take less than `room` ticks, one after another.
     fn fits_before(&self, (operators, room): (OperatorBitset, u64), finish: u64, ends: &[u64]) -> bool {
         let mut work = 0;
         set_members(operators).all(|j| {
@@ -294,9 +294,9 @@ impl<'a> Searcher<'a> {
         })
     }
 
-    /// Energy bound on resource `k`: the largest, over all sets V of operators with the longest tails, of the time at
-    /// which the work of V fits, plus the shortest tail of V. Running work outside V counts in full only where it ends
-    /// before V can. `load` is (work of all running operators, the longest of them).
+    /// Returns the energy bound on resource `k`. It is the largest, over all sets V of operators with the longest
+    /// tails, of the time at which the work of V fits, plus the shortest tail of V. Running work outside V counts in
+    /// full only if it ends before V can. `load` is (work of all running operators, the longest of them).
     fn energy_bound(
         &self,
         (k, left, operator): (usize, &RemainingOperators, u8),
@@ -352,8 +352,8 @@ impl<'a> Searcher<'a> {
     }
 
     /// True if state `a` dominates state `b` of the same down-set: everything that can follow `b` can follow `a`, no
-    /// later. `b` starts nothing before its time, nor before it has cores. By then, in `a`, the predecessors have ended
-    /// and as many cores are free.
+    /// later. `b` starts nothing before its time, nor before it has cores. By then the predecessors have ended in `a`,
+    /// and as many cores are free in `a`.
     pub fn dominates_state(
         &self,
         a: (u64, &[RunningOperator]),

@@ -1,4 +1,4 @@
-//! Operators that can change places: of each group only the first in number is tried first.
+//! Operators that can change places. The search starts those of a group in order of their numbers.
 
 use super::bounds::{OperatorBitset, PrecedenceSets};
 use super::piece::Piece;

@@ -25,9 +25,9 @@ pub enum ScheduleFault {
         from: u32,
         /// The operator that starts too early.
         to: u32,
-        /// When the predecessor ends.
+        /// The end of the predecessor.
         end: u64,
-        /// When the operator starts.
+        /// The start of the operator.
         start: u64,
     },
     /// An operator without an exclusive latency runs across all cores.
@@ -60,7 +60,7 @@ pub enum ScheduleFault {
         resource: &'static str,
         /// The index of the core.
         index: u32,
-        /// When the second starts.
+        /// The start of the second.
         time: u64,
     },
     /// An operator runs in parallel with one that has all cores to itself.
@@ -70,12 +70,12 @@ pub enum ScheduleFault {
         exclusive: u32,
         /// The operator that runs in parallel.
         other: u32,
-        /// When the exclusive operator starts.
+        /// The start of the exclusive operator.
         start: u64,
-        /// When it ends.
+        /// The end of the exclusive operator.
         end: u64,
     },
-    /// A fused operator's cores have different indices where the chip pairs them by index.
+    /// A fused operator's cores have different indices although the chip pairs them by index.
     #[error(
         "operator {operator} is on tensor core {tensor_core} and vector core {vector_core}, but the chip pairs cores of the same index"
     )]
@@ -92,7 +92,7 @@ pub enum ScheduleFault {
     Makespan {
         /// The stated makespan.
         stated: u64,
-        /// When the last operator ends.
+        /// The end of the last operator.
         actual: u64,
     },
     /// The lower bound is above the makespan, or the status does not follow from the two.
@@ -107,7 +107,7 @@ pub enum ScheduleFault {
     },
 }
 
-/// Every fault of `schedule` as an answer to `problem`; empty for a valid schedule.
+/// Returns every fault of `schedule` as an answer to `problem`; an empty list for a valid schedule.
 #[must_use]
 pub fn verify_schedule(problem: &Problem, schedule: &Schedule) -> Vec<ScheduleFault> {
     let n = problem.operators().len();
@@ -133,7 +133,7 @@ pub fn verify_schedule(problem: &Problem, schedule: &Schedule) -> Vec<ScheduleFa
     faults
 }
 
-/// Start and end of every operator in its scheduled mode.
+/// Returns the start and end of every operator in its scheduled mode.
 fn spans_in_modes(problem: &Problem, schedule: &Schedule, faults: &mut Vec<ScheduleFault>) -> Vec<(u64, u64)> {
     let mut spans = Vec::with_capacity(schedule.starts.len());
     for (i, operator) in problem.operators().iter().enumerate() {
@@ -212,8 +212,8 @@ fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Sch
     }
 }
 
-/// Checks that nothing blocked runs while an operator holds all cores. An exclusive operator of zero length still needs
-/// an instant at which those cores are idle.
+/// Checks that no operator runs on cores that another one holds exclusively at the time. An exclusive operator of zero
+/// length still needs an instant at which those cores are idle.
 fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
     let operators = problem.operators();
     for (x, holder) in operators.iter().enumerate().filter(|&(x, _)| schedule.exclusive[x]) {

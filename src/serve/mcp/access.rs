@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 /// The verbs that write a run directory without being told where.
 const VERBS_WITH_RUNS: [&str; 2] = ["search", "sweep"];
 
-/// The option that starts jobs of another program. No agent has it.
+/// The option that submits jobs to Slurm. Agents cannot give it.
 pub const SUBMITTING: &str = "slurm";
 
 /// The folders of a server.
@@ -24,7 +24,8 @@ pub struct FolderAccess {
 }
 
 impl FolderAccess {
-    /// Creates the folder of `--allow-write`.
+    /// Creates the folder of `--allow-write`. Calls may read the current directory, that folder and `scratch`, and
+    /// whatever lies below them.
     ///
     /// # Errors
     /// A folder that cannot be created.
@@ -41,7 +42,7 @@ impl FolderAccess {
         Ok(Self { read, written, scratch })
     }
 
-    /// True if nothing is written that stays.
+    /// True if calls write only into the scratch directory, which does not stay.
     pub fn is_read_only(&self) -> bool {
         self.written.is_none()
     }
@@ -101,7 +102,8 @@ impl FolderAccess {
         Err(argument_fault(name, word, &limit, "give a path in it"))
     }
 
-    /// Checks the words that may be paths: an option may take several with commas, or a file with parameters behind it.
+    /// Checks the parts of a word that may be paths: an option may take several paths with commas, or a file followed
+    /// by parameters.
     fn check_read(&self, name: &str, word: &str) -> Result<(), Box<CallFault>> {
         let parts = std::iter::once(word).chain(word.split([',', ';', '=']));
         for part in parts.filter(|part| !part.is_empty()) {
@@ -125,8 +127,8 @@ fn words_of(value: &ArgumentValue) -> Vec<&str> {
     }
 }
 
-/// True if a path lies in one of the folders, links followed. The part of it that exists decides; the rest may not lead
-/// upwards.
+/// True if a path lies in one of the folders once links are followed. The existing part of the path decides; the rest
+/// must not lead upwards.
 fn lies_in(path: &Path, folders: &[PathBuf]) -> bool {
     let mut existing = match std::env::current_dir() {
         Ok(here) => here.join(path),

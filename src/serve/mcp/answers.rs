@@ -1,4 +1,4 @@
-//! Answers by name: a few lines for the agent, and the whole record for whoever asks.
+//! Keeps answers by name: a few lines for the agent, and the whole record on request.
 
 use crate::arguments::{ArgumentValue, GivenArgument, argument_fault};
 use crate::call::CallOutput;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// Lines of an answer.
 const LINES: usize = 10;
-/// Letters of a record that are given without being asked for; an agent reads some thousand words at once.
+/// Largest record, in bytes, that is given whole without being asked for; an agent reads some thousand words at once.
 const LETTERS: usize = 16_000;
 
 /// An answer that was given.
@@ -33,7 +33,7 @@ impl KeptAnswers {
     /// Keeps an answer; its record is written into `directory`, which exists. Returns its first lines.
     ///
     /// # Errors
-    /// A disk that is full.
+    /// A record that cannot be written, for instance to a full disk.
     pub fn keep(&mut self, name: &str, output: CallOutput, directory: PathBuf) -> io::Result<String> {
         let CallOutput { json, text, directory: run, warnings } = output;
         let record = if json.is_empty() { None } else { Some(directory.join(format!("{name}.json"))) };
@@ -48,7 +48,7 @@ impl KeptAnswers {
         Ok(lines)
     }
 
-    /// The same argument with paths in the place of names of answers: the run directory, or the record's file.
+    /// Replaces names of answers in an argument by paths: the run directory if there is one, else the record's file.
     pub fn with_paths(&self, given: GivenArgument) -> GivenArgument {
         GivenArgument { value: self.value_with_paths(given.value), ..given }
     }
@@ -66,7 +66,8 @@ impl KeptAnswers {
         }
     }
 
-    /// More of an answer: the record or a part of it, or the text.
+    /// Returns more of an answer: its text, its record, or the part of the record under `path`. A large part is
+    /// returned as an outline, unless the whole is asked for.
     ///
     /// # Errors
     /// An unknown name or path, or an argument of another form.
@@ -138,21 +139,21 @@ fn first_lines(text: &str, warnings: &[String], name: &str, run: Option<String>)
     lines.join("\n")
 }
 
-/// The names in a record that is a list of named things, as that of `list`: all of them, in one line.
+/// Returns all names in one line if a record is a list of named things, as the record of `list` is; otherwise `None`.
 fn listed_names(json: &str) -> Option<String> {
     let Value::Array(entries) = record_of(json).ok()? else { return None };
     let names: Option<Vec<&str>> = entries.iter().map(|entry| entry.get("name")?.as_str()).collect();
     names.filter(|names| !names.is_empty()).map(|names| format!("names: {}", names.join(", ")))
 }
 
-/// The value of a record: an object or a list; of several lines of JSON the list of them.
+/// Parses a record: one JSON value, or several lines of JSON as a list.
 fn record_of(text: &str) -> Result<Value, String> {
     serde_json::from_str(text)
         .or_else(|_| text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().map(Value::Array))
         .map_err(|why| format!("is no JSON: {why}"))
 }
 
-/// The value under keys and numbers joined by dots, or what is wrong with them and the cure.
+/// Returns the value under a path of keys and numbers joined by dots, or the fault of the path and the cure.
 fn value_at(text: &str, path: &str) -> Result<Value, (String, String)> {
     let mut value = record_of(text).map_err(|why| (why, "use text = true".to_owned()))?;
     for part in path.split('.') {
@@ -174,7 +175,7 @@ fn value_at(text: &str, path: &str) -> Result<Value, (String, String)> {
     Ok(value)
 }
 
-/// A key or number of a value.
+/// An example of how a path goes on into a value: an object's first key, otherwise `0`.
 fn example_of(value: &Value) -> String {
     match value {
         Value::Object(keys) => keys.keys().next().cloned().unwrap_or_default(),
@@ -182,7 +183,8 @@ fn example_of(value: &Value) -> String {
     }
 }
 
-/// The keys of an object with their values, long ones by size.
+/// The keys of an object with their values, one per line. Lists and long texts are shown by size, objects by their
+/// keys.
 fn outline(value: &Value) -> String {
     let short = |value: &Value| match value {
         Value::Array(entries) => format!("list of {}", entries.len()),

@@ -1,4 +1,4 @@
-//! The server: a thread and a pool of threads of its own per call, so that no call waits for another.
+//! The server. Each call has a thread and a thread pool of its own, so that no call waits for another.
 
 use super::access::FolderAccess;
 use super::answers::KeptAnswers;
@@ -39,7 +39,7 @@ pub struct AgentServer {
     asked: AtomicU64,
 }
 
-/// A call that is ready.
+/// A checked call: the name of its answer, its words, and the scratch directory of its answer.
 struct ReadyCall {
     name: String,
     words: Vec<String>,
@@ -96,7 +96,7 @@ impl AgentServer {
     }
 }
 
-/// A fault as a result that the agent reads: the message, what there is of an answer, and the parts.
+/// Turns a fault into a result that the agent reads: the message, the partial answer `part`, and the fault's parts.
 fn fault_result(fault: &CallFault, part: &str) -> CallToolResult {
     let CallFault { exit_code, message, file, key, value, limit, cure } = fault;
     let text = if part.is_empty() { format!("error: {message}") } else { format!("error: {message}\n{part}") };
@@ -119,7 +119,7 @@ fn answer(ready: &ReadyCall, control: CallControl) -> (CallOutput, Result<(), Bo
     }
     let work = || crate::answer_call(&ready.words, Files::default(), control);
     let pool = ThreadPoolBuilder::new().stack_size(STACK).build();
-    // A defect of one call does not end the server.
+    // A panic in one call does not end the server.
     let called = panic::catch_unwind(AssertUnwindSafe(|| match pool {
         Ok(pool) => pool.install(work),
         Err(_) => work(),

@@ -7,7 +7,7 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use search::ask::{DECISIONS, DecisionValues};
 use serde_json::{Value, json};
 
-/// The tool that has more of an answer.
+/// The name of the tool that shows more of an answer.
 pub const DETAILS: &str = "details";
 
 /// The tools of a server.

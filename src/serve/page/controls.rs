@@ -1,5 +1,5 @@
-//! The sliders: fields of the chip's and the fabric's file as factors, the cluster, and the decisions of a plan from
-//! their table.
+//! The sliders of a page: factors on fields of the chip's and the fabric's file, the size of the cluster and of its
+//! work, and decisions of a plan from the table of decisions.
 
 use search::ask::{DECISIONS, Decision, DecisionValues, PlanSpace};
 use serde::Serialize;
@@ -47,7 +47,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// The number of a field at a place of its slider: whole where the file's is.
+    /// The value of a field at a place of its slider; `None` beyond the last place. If the file's value `base` is a
+    /// whole number below 1000, the result is a whole number of at least 1.
     pub fn number_at(base: f64, place: usize) -> Option<f64> {
         let value = base * FACTORS.get(place)?;
         let is_whole = base.fract() == 0.0 && base < 1000.0;
@@ -68,7 +69,7 @@ fn field_control(group: ControlGroup, key: &str, label: &str, base: f64, also: &
     }
 }
 
-/// A number with four digits.
+/// Formats a number with no decimals from 1000 on, at most one from 10 on, and at most three below.
 fn significant(value: f64) -> String {
     let places = if value >= 1000.0 {
         0
@@ -81,7 +82,7 @@ fn significant(value: f64) -> String {
     if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
 }
 
-/// The sliders of a chip: its clock, its cores, its device memory, and the bandwidth of that.
+/// The sliders of a chip: clock, cores, and the capacity and bandwidth of its device memory.
 pub fn chip_controls(fields: &[(String, FieldValue)]) -> Vec<Control> {
     let number = |key: &str| fields.iter().find(|(known, _)| known == key).and_then(|(_, value)| value.number());
     // The levels stand from the cores outwards; device memory is the last one.
@@ -126,13 +127,14 @@ pub fn cluster_controls(devices: u32, batch: u64) -> Vec<Control> {
     vec![control("devices", "devices", devices.into()), control("global_batch", "sequences per step", batch)]
 }
 
-/// The sliders of a plan, at its values.
+/// The sliders of a plan, each set to the plan's value.
 pub fn plan_controls(plan: &TrainingPlan, devices: u32) -> Vec<Control> {
     let of_flag = |flag: &&str| DECISIONS.iter().find(|decision| decision.flag == *flag);
     DECIDED.iter().filter_map(of_flag).filter_map(|decision| plan_control(decision, plan, devices)).collect()
 }
 
-/// The words of a decision in a plan, as the command takes them; none if the plan has no single value of it.
+/// The words of a decision in a plan, as the command takes them; `None` if the plan has no single value for the
+/// decision.
 pub fn words_of_decision(decision: &Decision, plan: &TrainingPlan) -> Option<Vec<String>> {
     let mut space = PlanSpace::default();
     (decision.access.fix)(&mut space, plan);

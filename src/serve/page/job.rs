@@ -21,7 +21,7 @@ pub struct PageJob {
     question: Question,
     chip: NamedInput,
     fabric: NamedInput,
-    /// The name of the chip, for which a fabric has figures.
+    /// The name of the chip, which selects the figures of a fabric.
     chip_name: String,
     plan: TrainingPlan,
     controls: Vec<Control>,
@@ -29,7 +29,7 @@ pub struct PageJob {
 }
 
 impl PageJob {
-    /// Evaluates the question, and makes sliders around what it found.
+    /// Evaluates the question, and makes sliders around the plan that was found.
     ///
     /// # Errors
     /// A question that cannot be answered, or no plan that fits.
@@ -69,10 +69,11 @@ impl PageJob {
         json!({ "controls": self.controls, "first": self.first })
     }
 
-    /// The answer to settings: the place of every slider by its key. A slider that is left out stays at its start.
+    /// Returns the answer to `settings`, which hold the places of sliders by their keys. A slider that is left out
+    /// stays at its start.
     ///
     /// # Errors
-    /// A place that a slider does not have, or a job that cannot be.
+    /// A place that a slider does not have, or a job that cannot be evaluated.
     pub fn answer(&self, settings: &Map<String, Value>) -> Result<Value, Failure> {
         let began = Instant::now();
         let mut question = self.question.clone();
@@ -114,14 +115,14 @@ impl PageJob {
         answer_of(&evaluate_question(question)?, began)
     }
 
-    /// The plan of the start, decision by decision.
+    /// A space that holds only the plan of the start, fixed decision by decision.
     fn fixed_plan(&self) -> PlanSpace {
         let mut space = PlanSpace::default();
         DECISIONS.iter().for_each(|decision| (decision.access.fix)(&mut space, &self.plan));
         space
     }
 
-    /// A file with a slider's field changed, and with the fields that change by the same factor.
+    /// Changes the field of a slider in a file, and the fields that change by the same factor.
     fn changed(&self, input: &NamedInput, control: &Control, at: usize) -> Result<NamedInput, Failure> {
         let facts = |key: &str| -> Option<f64> {
             let of_file = |fields: Vec<(String, sim::hardware::FieldValue)>| {
@@ -148,12 +149,12 @@ impl PageJob {
     }
 }
 
-/// The text of a changed file; none if it is as it was.
+/// The text of a changed file; `None` if the file is unchanged.
 fn changed_text(before: &NamedInput, after: &NamedInput) -> Option<String> {
     if before == after { None } else { after.carried_text().map(str::to_owned) }
 }
 
-/// Sets a decision. A value that opens others leaves them to the planner.
+/// Sets a decision. If the value makes further decisions possible, they are left to the planner.
 fn set_decision(plans: &mut PlanSpace, flag: &str, word: &str) -> Result<(), Failure> {
     let Some(decision) = DECISIONS.iter().find(|decision| decision.flag == flag) else { return Ok(()) };
     decision.set(plans, &[word.to_owned()]).map_err(|why| option_failure(&format!("--{flag}"), word, why, ""))

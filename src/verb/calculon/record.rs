@@ -5,7 +5,7 @@ use results::answer::plan::{StageRow, one_line, stage_row};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The version of the JSON format of this build.
+/// The version of the JSON format.
 pub const FORMAT: u32 = 1;
 
 /// The answer of `coplace calculon`.
@@ -21,7 +21,7 @@ pub struct CalculonAnswer {
     pub system: String,
     /// The software stack's name.
     pub stack: String,
-    /// Devices.
+    /// Number of devices.
     pub devices: u64,
     /// Sequences per step.
     pub global_batch_sequences: u64,
@@ -37,7 +37,7 @@ pub struct CalculonAnswer {
     pub parts_s: BTreeMap<String, f64>,
     /// True if every stage fits into the device memory.
     pub fits: bool,
-    /// If it does not fit: the stage, the class and the bytes.
+    /// If a stage does not fit, the stage, the memory class and the bytes, with a cure.
     pub why: Option<String>,
     /// The memory of the stages.
     pub stages: Vec<StageRow>,
@@ -45,7 +45,8 @@ pub struct CalculonAnswer {
     pub capacity_gib: f64,
     /// Host memory per device, in GiB.
     pub host_capacity_gib: f64,
-    /// Figures of the blocks alone, for Calculon's names with the same meaning: seconds, bytes, samples per second.
+    /// Figures of the blocks alone, under those of Calculon's names that have the same meaning: seconds, bytes per
+    /// device, sequences per second.
     pub calculon: BTreeMap<&'static str, f64>,
     /// Assumptions where the files are silent.
     pub assumed: Vec<String>,

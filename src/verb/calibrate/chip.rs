@@ -42,7 +42,7 @@ struct KernelError {
     mape_after_pct: f64,
 }
 
-/// Fits, writes and prints.
+/// Fits the chip, writes it if a file is asked for, and prints the answer.
 pub fn calibrate_chip(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     let template = &read_chip(arguments, &call.files)?;
     let keys: Vec<&str> = arguments.only.iter().map(String::as_str).collect();
@@ -62,7 +62,7 @@ pub fn calibrate_chip(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     super::name_wrong_rows(&answer.row_errors)
 }
 
-/// Reads the chip. The error for a fabric or a stack names its kind.
+/// Reads the chip. The error for a fabric or a stack says what that kind is fitted to.
 fn read_chip(arguments: &Fit<'_>, files: &Files) -> Result<ChipTemplate, Failure> {
     let name = arguments.chip;
     let is = |names: &[&str]| names.iter().any(|known| sim::names::are_same_name(known, name));

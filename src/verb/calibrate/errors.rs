@@ -16,8 +16,8 @@ pub struct FitErrorRow {
     pub by_kind_pct: Option<f64>,
 }
 
-/// The table. `first` has the heads of the cells before the errors; `kinds` names the groups that are held out besides
-/// rows.
+/// Returns the table of errors, with warnings below it. `first` has the heads of the cells before the errors; `kinds`
+/// names the groups that are held out in addition to rows.
 pub fn errors_table(first: &[&str], kinds: &str, rows: &[FitErrorRow]) -> String {
     let errors = ["MAPE % before", "after", "rows held out in turn"].map(str::to_owned);
     let heads = first.iter().map(|head| (*head).to_owned()).chain(errors).chain([format!("{kinds} held out in turn")]);
@@ -52,5 +52,5 @@ fn notes_on_fit(row: &FitErrorRow) -> Vec<String> {
     notes
 }
 
-/// The mean error in percent above which the scalars are not the cause: on average, rows are off by a factor of two.
+/// Above this mean error in percent, the scalars are not the cause: on average, rows are off by a factor of two.
 const FAR: f64 = 100.0;

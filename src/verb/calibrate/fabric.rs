@@ -20,7 +20,7 @@ struct CalibratedFabricAnswer {
     fit: FabricFit,
 }
 
-/// Fits, writes and prints.
+/// Fits the fabric, writes it if a file is asked for, and prints the answer.
 pub fn run_calibrate_fabric(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::option_failure(

@@ -15,7 +15,7 @@ struct WrittenScript {
     lines: usize,
 }
 
-/// Writes the script, and prints how it is run and what reads its rows.
+/// Writes the script. Prints how to run it, and the commands that read its rows.
 pub fn write_script(path: &Path, format: Format, call: &Call) -> Result<(), Failure> {
     results::store::files::write_file(path, SCRIPT.as_bytes()).or_unwritable()?;
     let answer = WrittenScript { script: path.display().to_string(), lines: SCRIPT.lines().count() };

@@ -20,7 +20,7 @@ struct CalibratedStackAnswer {
     parts: Vec<QuantityFit>,
 }
 
-/// Fits a stack's scalars to measured runs, writes the stack, and prints its errors.
+/// Fits a stack's scalars to measured runs, writes the stack if a file is asked for, and prints its errors.
 pub fn run_calibrate_stack(arguments: &Fit<'_>, call: &Call) -> Result<(), Failure> {
     if !arguments.only.is_empty() {
         return Err(failure::option_failure(

@@ -1,4 +1,4 @@
-//! The value of each freedom of a search, model by model.
+//! Computes the value of each freedom of a search, model by model.
 
 use crate::answer::{self, Format, Versioned};
 use crate::call::Call;
@@ -25,7 +25,7 @@ use std::path::Path;
 /// The real TPU v4. It is compared even if the study has another reference.
 const MEASURED: &str = "tpu_v4";
 
-/// Bayesian optimisation gets at least this many evaluations. With fewer it would have learned nothing.
+/// Least evaluations of Bayesian optimisation. With fewer, it would have learned nothing.
 const LEAST_EVALUATIONS: u64 = 32;
 
 /// The arguments of the comparison.
@@ -114,7 +114,7 @@ fn freedoms_of_model(
             plan.devices, question.name
         ))?,
         Ok(plan) => {
-            // With the study's own number of devices, the chips may have links of their own.
+            // If the expert uses all devices of the study, the chips may have links of their own.
             let own = plan.devices == whole;
             let fabrics = if own { question.fabrics.clone() } else { vec![plan.fabric.clone()] };
             Ok(ExpertSide { plan, fabrics })
@@ -151,7 +151,7 @@ fn freedoms_of_model(
     Ok(ModelFreedoms::from_entries(named, [first, second, third, fourth, fifth, sixth, seventh], counts, gap))
 }
 
-/// The efficiency of the space's chips. PHAZE's are ideal.
+/// The efficiency of the space's chips. PHAZE's chips are ideal.
 fn space_efficiency(question: &SearchQuestion) -> EfficiencyChoice {
     question.study.space.efficiency()
 }
@@ -162,7 +162,7 @@ fn reference_chip(question: &SearchQuestion) -> Accelerator {
     question.study.space.limits.chip_with_efficiency(&question.reference, space_efficiency(question))
 }
 
-/// Says how far the chips get.
+/// A note on the fraction of their peaks that the compared chips reach.
 fn chips_note(question: &SearchQuestion) -> String {
     let measured = "TPU v4 as measured is calibrated to its kernels";
     let reference = &question.reference.name;
@@ -186,8 +186,8 @@ struct ExpertSide {
 }
 
 impl ExpertSide {
-    /// The entries under the expert's plan: the reference chip, the chip from Bayesian optimisation (with a number of
-    /// evaluations and a seed), the best chip, and the real one.
+    /// Returns the entries under the expert's plan: the reference chip, the chip that Bayesian optimisation finds with
+    /// `evaluations` and `seed`, the best chip, and the measured chip.
     fn comparison_entries(
         &self,
         question: &SearchQuestion,
@@ -234,7 +234,7 @@ fn search_chips<'a>(question: &'a SearchQuestion, prepared: &'a [PreparedJob<'a>
         .map_err(|why| failure::file_failure(&question.name, why, ""))
 }
 
-/// The best design of an answer.
+/// The entry of an answer's best design.
 fn best_design(
     label: &str,
     question: &SearchQuestion,
@@ -251,7 +251,7 @@ fn best_design(
     design_entry(label, question, (id, &chip), &jobs[question.space.fabric_of_design(id)], evaluation)
 }
 
-/// A design of the space, with its dimensions in words.
+/// The entry of a design of the space, with its dimensions in words.
 fn design_entry(
     label: &str,
     question: &SearchQuestion,

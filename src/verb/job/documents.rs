@@ -5,7 +5,7 @@ use sim::files::carried::Files;
 use std::path::Path;
 use workloads::{DocumentLength, Model};
 
-/// The option.
+/// The name of the option.
 const FLAG: &str = "--documents";
 /// The columns of a file: tokens of a document, and the number of such documents.
 const COLUMNS: [&str; 2] = ["tokens", "documents"];
@@ -21,7 +21,7 @@ pub struct DocumentArguments {
 }
 
 impl DocumentArguments {
-    /// True if no documents are given.
+    /// True if no documents are given, so that attention covers whole sequences.
     pub fn are_whole(&self) -> bool {
         self.documents.is_none()
     }
@@ -43,7 +43,7 @@ impl DocumentArguments {
     }
 }
 
-/// A model with the documents of a question.
+/// Returns the model with the documents of a question.
 ///
 /// # Errors
 /// Those of [`Model::with_documents`].
@@ -52,7 +52,7 @@ pub fn with_documents(model: Model, lengths: &[[u64; 2]]) -> Result<Model, Failu
     model.with_documents(documents).or_input()
 }
 
-/// A length, with its number or 1.
+/// Parses `TOKENS` or `TOKENS:NUMBER` into a length and a number of documents, which is 1 by default.
 fn parse_length(word: &str) -> Result<[u64; 2], Failure> {
     let (tokens, number) = word.split_once(':').unwrap_or((word, "1"));
     let parsed = |text: &str| text.trim().parse::<u64>().ok().filter(|number| *number > 0);
@@ -62,7 +62,7 @@ fn parse_length(word: &str) -> Result<[u64; 2], Failure> {
     })
 }
 
-/// The lengths of a file.
+/// Reads the lengths of a file. Fails if it cannot be read or lacks the column `tokens`.
 fn read_file(name: &str, files: &Files) -> Result<Vec<[u64; 2]>, Failure> {
     let fault = |limit: String, cure: &str| option_failure(FLAG, name, limit, cure);
     let text = files.read(Path::new(name)).map_err(|error| fault(format!("cannot be read: {error}"), "give a file"))?;

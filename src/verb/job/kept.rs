@@ -54,7 +54,7 @@ pub struct KeptArguments {
 }
 
 impl KeptArguments {
-    /// The formats; what is not given is that of `usual`.
+    /// Returns the formats; missing ones are those of `usual`.
     pub fn formats(&self, usual: KeptFormats) -> KeptFormats {
         let state = |format| match format {
             StateFormat::Fp32 => DataType::Fp32,

@@ -25,7 +25,7 @@ pub enum ProductFormat {
     Mxfp4,
 }
 
-/// The requested format, or the default of the chip.
+/// Returns the number formats for the requested products, or for the chip's default: bf16, or fp16 on chips without it.
 ///
 /// # Errors
 /// A format in which the chip has no matrix products.

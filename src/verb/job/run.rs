@@ -1,5 +1,5 @@
-//! The values that a run directory brings along if it is given as a chip: its cluster, software and files. Its plan
-//! comes along for the same model.
+//! The values that a run directory supplies if it is given as a chip: its cluster, its software and its files, and for
+//! the same model also its plan.
 
 use crate::failure::{Failure, OrInput};
 use clap::builder::{PathBufValueParser, TypedValueParser};
@@ -9,7 +9,8 @@ use search::ask::Question;
 use sim::files::carried::Files;
 use std::path::{Path, PathBuf};
 
-/// The question that the best step of the run in a directory answers: of `model`, or of the run's first one. `None` where the chip is no directory.
+/// Returns the question that the best step of a run answers, for `model` or else for the run's first model. `None` if
+/// `chip` is no directory.
 ///
 /// # Errors
 /// A directory that is no run, that found no chip, or whose files are damaged or of another version.
@@ -22,7 +23,7 @@ pub fn question_of_run(chip: &str, model: &str) -> Result<Option<Question>, Fail
     Ok(search_run::read_record(&directory).or_input()?.question_of_best(&directory, Some(model)))
 }
 
-/// The texts that travel with the question of a run, except those of files that the user names and that lie there.
+/// Returns the texts that the question of a run carries, without those of existing files that the user names (`own`).
 /// The texts of `given` take precedence.
 pub fn files_beside(run: Option<&Question>, own: &[&str], given: &Files) -> Files {
     let mut files = run.map_or_else(Files::default, |run| run.files.clone());
@@ -34,18 +35,19 @@ pub fn files_beside(run: Option<&Question>, own: &[&str], given: &Files) -> File
     files
 }
 
-/// The file of a run's chip, where a directory is given.
+/// Returns the file of a run's chip if `chip` is a directory; otherwise `chip` itself.
 pub fn file_of_chip(chip: &str) -> String {
     let directory = search_run::directory_of_run(Path::new(chip));
     if directory.is_dir() { directory.join(search_run::CHIP).display().to_string() } else { chip.to_owned() }
 }
 
-/// The parser of a run's path: its directory, which its record names too.
+/// Makes a parser of a run's path: its directory, or its record, which stands for the directory.
 pub fn run_path() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| search_run::directory_of_run(&path))
 }
 
-/// `fabric.toml` beside the chip of a run is the run's own fabric: a run's `evaluate_with` names it so.
+/// Returns the path of a run's own fabric if `fabric` is `fabric.toml` and the chip's directory holds a run; otherwise
+/// `fabric` itself. A run's `evaluate_with` uses that short name.
 pub fn fabric_beside_chip(fabric: &str, chip: &str) -> String {
     let directory = Path::new(chip).parent().unwrap_or(Path::new(""));
     let own = directory.join(search_run::FABRIC);

@@ -1,4 +1,4 @@
-//! The options of the decisions of a plan, from the table of decisions.
+//! Options for the decisions of a plan, made from the table of decisions.
 
 use crate::failure::{Failure, structured_failure};
 use crate::numbers::whole_number_in;
@@ -14,7 +14,7 @@ pub struct SpaceArguments {
 }
 
 impl SpaceArguments {
-    /// The space that they ask for.
+    /// Returns the space of plans that the options ask for.
     ///
     /// # Errors
     /// A text that is no value of its decision.
@@ -75,7 +75,7 @@ fn option_of_decision(decision: &'static Decision) -> Arg {
     }
 }
 
-/// The option that restricts the decision of a rule; none where no option does.
+/// Returns the option that restricts the decision with this key; `None` if no option does.
 pub fn option_of_rule(key: &str) -> Option<String> {
     match key {
         "global_batch" => Some("--global-batch".to_owned()),

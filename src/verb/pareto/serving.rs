@@ -1,4 +1,5 @@
-//! `coplace pareto` of runs of serve: tokens per second and device against tokens per second and user, or a time.
+//! `coplace pareto` for runs of serve: tokens per second and device against tokens per second and user, or against a
+//! latency.
 
 use super::ParetoArguments;
 use crate::answer::{self, Versioned};
@@ -22,7 +23,7 @@ struct ServingFronts<'a> {
 #[derive(Serialize)]
 struct ServingRunFronts<'a> {
     run: &'a str,
-    /// The quantity against which tokens per second and device stand.
+    /// The horizontal axis. The vertical axis is tokens per second and device.
     axis: &'static str,
     fronts: Vec<ServedFront>,
 }

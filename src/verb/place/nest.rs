@@ -8,9 +8,9 @@ use serde::Serialize;
 use sim::status::SolveStatus;
 use std::collections::BTreeMap;
 
-/// The method whose recorded throughput is that of NEST's own search.
+/// The name of the method under which files record the throughput of NEST's own search.
 const NEST_METHOD: &str = "Nest";
-/// Differences below this fraction come from another order of summation.
+/// Smaller differences, as a fraction, come from another order of summation.
 const ROUNDING: f64 = 1e-9;
 
 #[derive(Serialize)]
@@ -25,13 +25,13 @@ struct NestLine<'a> {
     published: Option<PublishedFigures<'a>>,
 }
 
-/// Throughputs in samples per second.
+/// The answer for an instance. Throughputs are in samples per second.
 #[derive(Serialize)]
 struct NestAnswer<'a> {
     throughput: Option<f64>,
     time_per_batch: Option<f64>,
     plan: Option<&'a NestPlan>,
-    /// The fixed plans as NEST cuts and charges them.
+    /// Throughput of the fixed plans as NEST cuts and charges them.
     baselines: BTreeMap<&'a str, Option<f64>>,
     why_none: BTreeMap<&'a str, String>,
     /// The fixed plans' degrees with the best cut.
@@ -54,12 +54,12 @@ struct ThroughputComparison {
     verdict: &'static str,
 }
 
-/// NEST's own publication of the cell.
+/// Figures that NEST published for the cell.
 #[derive(Serialize)]
 struct PublishedFigures<'a> {
-    /// Throughput of NEST's plan over that of each method.
+    /// Throughput of NEST's plan divided by that of each method.
     gain: BTreeMap<&'a str, f64>,
-    /// Seconds of NEST's run.
+    /// Seconds that NEST's own search took.
     wall_seconds: Option<f64>,
 }
 
@@ -127,7 +127,7 @@ fn compare_throughput(ours: Option<f64>, recorded: Option<f64>) -> ThroughputCom
     ThroughputComparison { throughput: recorded, difference, verdict }
 }
 
-/// The published gains of NEST's plan; `None` if the file has none.
+/// Returns the published figures; `None` if the file has none.
 fn published_figures(record: &NestRecord) -> Option<PublishedFigures<'_>> {
     let figure = |method: &str| record.published.get(method).copied().flatten();
     let gains = |nest: f64| {
@@ -210,7 +210,7 @@ fn six_digits(figure: f64) -> String {
     format!("{figure:.decimals$}")
 }
 
-/// Equal neighbours are counted: `7 x 4, 5`.
+/// Lists numbers and counts equal neighbours: `7 x 4, 5`.
 fn stage_runs(stages: &[usize]) -> String {
     let runs = stages.chunk_by(|one, other| one == other);
     let run = |run: &[usize]| if run.len() == 1 { run[0].to_string() } else { format!("{} x {}", run.len(), run[0]) };

@@ -28,7 +28,7 @@ struct RecordedComparison {
     verdict: &'static str,
 }
 
-/// Differences below this fraction come from another order of summation.
+/// Smaller differences, as a fraction, come from another order of summation.
 const ROUNDING: f64 = 1e-9;
 
 impl RecordedComparison {
@@ -36,7 +36,7 @@ impl RecordedComparison {
         let (ours, theirs) = (solution.time_per_batch, recorded.time_per_batch);
         // Two zero times are equal.
         let difference = ours.zip(theirs).map(|(ours, theirs)| if ours == theirs { 0.0 } else { ours / theirs - 1.0 });
-        // A fraction of zero is undefined.
+        // The difference relative to a time of zero is undefined.
         let difference = difference.filter(|above| above.is_finite());
         let verdict = match (ours, theirs) {
             (Some(_), Some(_)) if difference.is_some_and(|above| above.abs() <= ROUNDING) => "the same",
@@ -86,7 +86,8 @@ pub fn place_phaze_file(call: &Call, path: &Path, format: Format) -> Result<(), 
     )
 }
 
-/// A longer search is timed once. This limit is far above disturbances from the clock and the scheduler.
+/// A search that takes at least this many seconds is timed once. The limit is far above disturbances from the clock and
+/// the scheduler.
 const LONG_SECONDS: f64 = 1e-3;
 /// Number of timings of a shorter search; odd, so that the median is one of them.
 const REPEATS: usize = 7;

@@ -92,7 +92,7 @@ fn piper_text(line: &PiperLine<'_>, instance: &piper::PiperInstance, solution: &
     out
 }
 
-/// Numbers, with ranges written as `3-7`.
+/// Lists numbers, with runs of consecutive ones written as `3-7`.
 fn number_runs(ids: &[i64]) -> String {
     let mut text: Vec<String> = Vec::new();
     let mut at = 0;

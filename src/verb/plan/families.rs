@@ -1,4 +1,4 @@
-//! The fastest plan of each family, beside the list of the fastest plans.
+//! Finds the fastest plan of each family, beside the list of the fastest plans.
 
 use super::fit::NO_MARGIN;
 use crate::failure::{Failure, OrInput};
@@ -6,8 +6,8 @@ use crate::verb::stop::StopLimit;
 use results::answer::evidence::{fit_probability, memory_margin};
 use search::planner::{FamilyPlan, Job, PlanFamily, PlanSpace, PlanWatch, RankedPlan};
 
-/// The fastest documented plan of each family that has one: from the list, else by a search of the family alone. All of
-/// them fit with the asked chance, as the listed plans do.
+/// Returns the fastest documented plan of each family that has one: from the list, else from a search of the family
+/// alone. Every returned plan fits with the requested chance, as the listed plans do.
 pub(super) fn fastest_of_families(
     job: &Job<'_>,
     space: &PlanSpace,
@@ -26,7 +26,8 @@ pub(super) fn fastest_of_families(
     Ok(found)
 }
 
-/// The fastest plan of a family that fits with a chance. Each search leaves more memory free than the one before.
+/// Searches a family for its fastest plan that fits with a chance; `None` if there is none. Each search leaves more
+/// memory free than the one before.
 fn search_that_fits(
     job: &Job<'_>,
     space: &PlanSpace,

@@ -1,4 +1,4 @@
-//! Plans whose peak fits the memory with a given chance.
+//! Searches plans whose peak memory fits with a given chance.
 
 use super::watched::PlanSearchReporter;
 use super::{PlanArguments, requested_spaces, search_space, search_with_fractions, unmet_budget};
@@ -17,12 +17,12 @@ use search::planner::{
 use sim::units::Bytes;
 use workloads::Techniques;
 
-/// The chance that is asked for by default.
+/// The default of the requested chance.
 pub(super) const USUAL_FIT: f64 = 0.9;
-/// At this chance or a smaller one, the predicted peak has to fit and no margin is kept.
+/// At or below this chance, the predicted peak must fit, and no margin is kept.
 pub(super) const NO_MARGIN: f64 = 0.5;
 
-/// A chance that can be asked for.
+/// Parses a chance above 0 and below 1.
 pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
     let chance = text.trim().parse::<f64>().ok().filter(|chance| *chance > 0.0 && *chance < 1.0);
     chance.ok_or_else(|| {
@@ -30,7 +30,7 @@ pub(super) fn parse_fit(text: &str) -> Result<f64, String> {
     })
 }
 
-/// The start of a search for plans that fit with a chance.
+/// The inputs of a search for plans that fit with a chance.
 pub(super) struct FitSearch<'a> {
     pub(super) call: &'a Call,
     pub(super) arguments: &'a PlanArguments,
@@ -41,12 +41,13 @@ pub(super) struct FitSearch<'a> {
     pub(super) progress: &'a ProgressDisplay,
 }
 
-/// Plans of the scout whose margin the search starts with.
+/// Number of plans from the scout, whose margin the search starts with.
 const SCOUTED: usize = 10;
 
 impl FitSearch<'_> {
-    /// Searches the fastest plans that fit with the asked chance: with the margin of the fastest plans of a simple kind
-    /// at once, because that of the plans found without one costs a search more.
+    /// Searches the fastest plans that fit with the requested chance. The search starts with the margin of the fastest
+    /// plans of a simple kind, because the margin of plans found without one would cost a further search. Returns the
+    /// reason too if no plan is left.
     pub(super) fn search_with_margin(
         &self,
         loaded: &mut LoadedJob,
@@ -74,8 +75,8 @@ impl FitSearch<'_> {
         self.keep_margin(loaded, answer, empty)
     }
 
-    /// The fastest plans of a simple kind, if the margin that they need is asked for. A search with a time limit is for
-    /// plans, not for margins.
+    /// Returns the fastest plans of a simple kind. Returns none without a requested chance above [`NO_MARGIN`], and
+    /// none under a time limit, which is kept for the search itself.
     fn scout(&self, loaded: &LoadedJob, space: &PlanSpace) -> Result<Vec<RankedPlan>, Failure> {
         let asked = self.question.software.fit.filter(|chance| *chance > NO_MARGIN);
         if asked.is_none() || self.arguments.time_limit.is_some() {
@@ -85,14 +86,15 @@ impl FitSearch<'_> {
         scout_plans(&loaded.planner_job(self.question), space, SCOUTED, watch).or_input()
     }
 
-    /// The margin that scouted plans need at least to fit with the asked chance, if they need one.
+    /// Returns the smallest margin that a scouted plan needs to fit with the requested chance; `None` if no scouted
+    /// plan needs one above the headroom.
     fn scouted_margin(&self, loaded: &LoadedJob, scouted: &[RankedPlan]) -> Option<Bytes> {
         let (asked, job) = (self.question.software.fit?, loaded.planner_job(self.question));
         risky_margins(&job, scouted, asked).min().filter(|margin| *margin > job.headroom)
     }
 
     /// Searches again, with a larger margin each time, until all listed plans fit with the asked chance. The margin is
-    /// that of the listed plan with the widest errors, so that it may exclude a plan with narrower ones. `empty` is a
+    /// that of the listed plan with the widest errors, so it may exclude a plan with narrower errors. `empty` is a
     /// margin that no plan leaves free, with its answer. Returns the reason too if no plan is left.
     pub(super) fn keep_margin(
         &self,
@@ -112,7 +114,7 @@ impl FitSearch<'_> {
             };
             refused = refused.or_else(|| refusal(&job, &answer, asked));
             if answer.stopped.is_some() && answer.best.iter().all(risky) {
-                // The column of chances says how risky they are; none at all would waste the search.
+                // The column of chances shows their risk. An empty list would waste the search.
                 tracing::warn!("none of the plans found so far fits with a chance of {}", format_chance(asked));
                 return Ok((answer, None));
             }
@@ -120,7 +122,7 @@ impl FitSearch<'_> {
                 answer.best.retain(|ranked| !risky(ranked));
                 return Ok((answer.clone(), refused.filter(|_| answer.best.is_empty())));
             }
-            // A margin that leaves no plan is none for the plans of the list that need a smaller one.
+            // If the next margin leaves no plan, the listed plans that need no larger margin are the answer.
             let safe = PlanAnswer {
                 best: answer.best.iter().filter(|ranked| !risky(ranked)).cloned().collect(),
                 ..answer.clone()
@@ -142,8 +144,8 @@ impl FitSearch<'_> {
         }
     }
 
-    /// Adds the fastest discouraged plan that fits with the asked chance, if it is faster than the first. Its margin is
-    /// its own.
+    /// Adds the fastest discouraged plan that fits with the requested chance, if it is faster than the first plan. The
+    /// margin is computed for this plan alone.
     pub(super) fn add_discouraged(&self, loaded: &LoadedJob, answer: &mut PlanAnswer) -> Result<(), Failure> {
         let Some(first) = answer.best.first().map(|first| first.time.total) else { return Ok(()) };
         let (arguments, mut job) = (self.arguments, loaded.planner_job(self.question));
@@ -176,13 +178,13 @@ impl FitSearch<'_> {
     }
 }
 
-/// The margins of the plans that fit with less than the asked chance.
+/// Returns the margins of the plans that fit with less than the requested chance.
 fn risky_margins(job: &Job<'_>, plans: &[RankedPlan], asked: f64) -> impl Iterator<Item = Bytes> {
     let risky = move |ranked: &&RankedPlan| fit_probability(job, ranked).is_some_and(|chance| chance < asked);
     plans.iter().filter(risky).filter_map(move |ranked| memory_margin(job, ranked, asked))
 }
 
-/// The reason if the listed plans are refused: the likeliest of them to fit, and the cure.
+/// Returns the reason why the listed plans are refused: the plan that is most likely to fit, and the cure.
 fn refusal(job: &Job<'_>, answer: &PlanAnswer, asked: f64) -> Option<String> {
     let chances = answer.best.iter().filter_map(|ranked| Some((fit_probability(job, ranked)?, ranked)));
     let (chance, ranked) = chances.max_by(|a, b| a.0.total_cmp(&b.0))?;

@@ -32,7 +32,7 @@ impl<'p> PlanSearchReporter<'p> {
     }
 }
 
-/// A search over plans in one line, after `seconds`.
+/// Describes a search over plans in one line, after `seconds` of it.
 fn search_line(now: PlanProgress, seconds: f64) -> String {
     let count = results::text::format_count;
     let (done, all) = (count(now.done as u64), count(now.all as u64));

@@ -50,8 +50,8 @@ impl EmitTarget {
     }
 }
 
-/// The default choices of a plan that is written for MaxText or runs on it: MaxText's own policies (it wraps every
-/// layer), and its other decisions. `None` means the planner's defaults.
+/// Returns the choices that a framework can run: those of TorchTitan, DeepSpeed, nanotron or MaxText if the plan is
+/// written for it; without `emit`, MaxText's if the stack is MaxText. `None` means the planner's defaults.
 pub fn runnable_choices(emit: Option<EmitTarget>, job: &Job<'_>) -> Option<PlanSpace> {
     match emit {
         Some(EmitTarget::Torchtitan) => return Some(emit::torchtitan_choices()),
@@ -64,11 +64,11 @@ pub fn runnable_choices(emit: Option<EmitTarget>, job: &Job<'_>) -> Option<PlanS
     maxtext.then(|| PlanSpace { activations: Some(emit::maxtext_policies()), ..emit::maxtext_choices() })
 }
 
-/// Writes the first plan of a list that the framework can express completely, with the mapping of its ranks, to
-/// standard output. If there is none, writes the first plan.
+/// Writes to standard output the first plan of a list that the framework can express completely, with the mapping of
+/// its ranks. If there is none, writes the first plan of the list.
 ///
 /// # Errors
-/// Wrong input if the framework has no layers like the model's. An incomplete answer, after writing it, if the
+/// Wrong input if the framework has no layers like the model's. An incomplete answer, after the plan is written, if the
 /// framework cannot express the whole plan.
 pub fn write_first_expressible(
     call: &Call,
@@ -128,7 +128,7 @@ fn runs_maxtext(chip: &Accelerator) -> bool {
     SoftwareStack::load_usual_of_chip(chip, &chip.name).is_ok_and(|stack| stack.framework.name == Framework::MaxText)
 }
 
-/// The predictions for a plan, as a comment in any framework's files.
+/// Returns the predictions for a plan as a `#` comment for a framework's file.
 fn prediction_comment(job: &Job<'_>, ranked: &RankedPlan) -> String {
     let (step, tokens) = (ranked.time.total, job.global_batch as f64 * job.sequence_length as f64);
     let peak = ranked.memory.stages.iter().map(|stage| stage.bytes_needed().gib()).fold(0.0, f64::max);

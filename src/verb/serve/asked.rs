@@ -1,4 +1,4 @@
-//! The question of `coplace serve`: what is given, then what the study says, then the command's usual values.
+//! Builds the question of `coplace serve` from the given values, then from the study, then from the command's defaults.
 
 use super::{CacheFormat, MOST_CASES, PoolChoice, ServeArguments, product_format};
 use crate::failure::{self, Failure, OrInput};
@@ -15,7 +15,7 @@ use sim::kernel::DataType;
 use std::cmp::Ordering;
 use std::path::Path;
 
-/// The usual values.
+/// The default values.
 const DEVICES: u32 = 8;
 const ENGINE: &str = "vllm";
 const INPUT: u64 = 1024;
@@ -45,18 +45,19 @@ fn parse_lengths(text: &str) -> Result<Vec<LengthClass>, Failure> {
     Ok(lengths.classes().to_vec())
 }
 
-/// The values of a list, or else one value.
+/// Returns the values of a list; the usual value if the list is empty.
 fn list_or<T: Copy>(given: &[T], usual: Option<T>) -> Vec<T> {
     if given.is_empty() { usual.into_iter().collect() } else { given.to_vec() }
 }
 
-/// Sorts values, and returns the first one that is there twice.
+/// Sorts values, and returns the first one that occurs twice.
 fn find_twice<T: PartialOrd + Copy>(values: &mut [T]) -> Option<T> {
     values.sort_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal));
     values.windows(2).find_map(|pair| if let [a, b] = pair { (a == b).then_some(*a) } else { None })
 }
 
-/// Returns the file of a run's chip, which is verified, in place of the run's directory; any other chip as it is.
+/// Returns the file of a run's chip in place of the run's directory, after a check of the run. Any other chip is
+/// returned unchanged.
 fn file_of_run(chip: &str) -> Result<String, Failure> {
     let file = file_of_chip(chip);
     if file != chip {
@@ -65,7 +66,7 @@ fn file_of_run(chip: &str) -> Result<String, Failure> {
     Ok(file)
 }
 
-/// The given part of a question about deployments; a value that is left out is the study's, or else the usual one.
+/// The given part of a question about deployments. Missing values come from the study, or else are the defaults.
 #[derive(Debug, Clone, Default)]
 pub struct GivenDeployment {
     pub model: Option<String>,
@@ -79,7 +80,7 @@ pub struct GivenDeployment {
     pub engine: Option<String>,
     pub input: Vec<u64>,
     pub output: Vec<u64>,
-    /// Lengths of requests with their shares, in place of both.
+    /// Lengths of requests with their shares, in place of `input` and `output`.
     pub lengths: Option<String>,
     pub ttft_ms: Vec<f64>,
     pub tpot_ms: Vec<f64>,
@@ -93,7 +94,7 @@ pub struct GivenDeployment {
 }
 
 impl ServeArguments {
-    /// Returns what the options give.
+    /// Returns the values that the options give.
     pub fn given(&self) -> GivenDeployment {
         GivenDeployment {
             model: self.model.clone(),
@@ -131,7 +132,7 @@ impl ServeArguments {
 }
 
 impl GivenDeployment {
-    /// Returns the question. Texts of `files` stand in for files of the same names.
+    /// Returns the question. Texts in `files` replace files of the same names.
     pub fn question(&self, files: &Files) -> Result<DeploymentQuestion, Failure> {
         self.check_lists()?;
         let study = self.study.as_ref().map(|name| Study::load_from(name, files)).transpose().or_input()?;
@@ -171,7 +172,7 @@ impl GivenDeployment {
         Ok(asked)
     }
 
-    /// Refuses more combinations of the lists than are priced, and a value that is in a list twice.
+    /// Refuses lists with more combinations than the limit, and a value that occurs twice in a list.
     fn check_lists(&self) -> Result<(), Failure> {
         let tokens = [("--input", &self.input), ("--output", &self.output)];
         let times = [("--ttft", &self.ttft_ms), ("--tpot", &self.tpot_ms)];
@@ -195,7 +196,7 @@ impl GivenDeployment {
         Ok(())
     }
 
-    /// Every pair of the given lengths of prompts and answers.
+    /// Returns every pair of the given lengths of prompts and answers; or the classes of --lengths alone.
     fn length_lists(&self, usual: &DeploymentSpec) -> Result<Vec<Vec<LengthClass>>, Failure> {
         if let Some(text) = &self.lengths {
             return Ok(vec![parse_lengths(text)?]);

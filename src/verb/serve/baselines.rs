@@ -1,4 +1,5 @@
-//! Built chips beside the best chip of a space: the same requests within the same level on as many devices.
+//! Prices built chips beside the best chip of a space: the same requests within the same service level on the same
+//! number of devices.
 
 use super::loaded::{LoadedDeployment, deploy};
 use crate::input;
@@ -46,7 +47,7 @@ fn price_baseline(
         Ok(fabric) => fabric,
         Err(why) => return ServedBaseline { note: Some(why), ..baseline },
     };
-    // A built chip has its own limit on power, and a space's is for chips that are still to be built.
+    // The space's limit on power is for chips that are still to be built. A built chip has a limit of its own.
     let question = ServingQuestion { formats, power_limit: None, ..question.clone() };
     let engine = &loaded.engine;
     let value = |chip: &Accelerator| price_form(loaded, &question, ServingHardware { chip, fabric: &fabric, engine });
@@ -84,7 +85,8 @@ fn fabric_of_chip(loaded: &LoadedDeployment<'_>, chip: &Accelerator) -> Result<F
     fabric.for_devices(loaded.question().devices).map_err(|why| why.to_string())
 }
 
-/// Returns the formats that a chip's arrays multiply, nearest to the question's, and a note on those that it refuses.
+/// Returns the question's formats, with each that the chip's arrays cannot multiply replaced by its stored form, and a
+/// note on the first such format.
 fn nearest_formats(chip: &Accelerator, formats: &ServingFormats) -> (ServingFormats, Option<String>) {
     let nearest =
         |format: ServedProduct| if chip.peak_flops(format.operand()).is_some() { format } else { format.stored() };

@@ -1,4 +1,4 @@
-//! `coplace serve --beside`: AIConfigurator's predictions beside coplace's for the same configurations.
+//! `coplace serve --beside`: shows AIConfigurator's predictions beside coplace's for the same configurations.
 
 use super::loaded::LoadedDeployment;
 use crate::failure::{Failure, OrInput};
@@ -71,10 +71,10 @@ fn plan_words(row: &PredictedDeployment, experts: bool) -> String {
     }
 }
 
-/// Labels of the usual formats, which go without saying.
+/// Labels of the default formats, which a plan's description omits.
 const BF16: [&str; 2] = ["bfloat16", "float16"];
 
-/// The format of products that AIConfigurator names so.
+/// Returns the format of products for AIConfigurator's label; an error in words for an unknown label.
 fn product_of_label(column: &str, label: &str) -> Result<ServedProduct, String> {
     match label {
         "bfloat16" | "float16" => Ok(ServedProduct::Bf16),
@@ -86,7 +86,7 @@ fn product_of_label(column: &str, label: &str) -> Result<ServedProduct, String> 
     }
 }
 
-/// A row that is priced as AIConfigurator's: a constant number of requests in flight.
+/// A row that is priced under AIConfigurator's assumption: a constant number of requests in flight.
 struct RowPricing<'a> {
     loaded: &'a LoadedDeployment<'a>,
     question: &'a ServingQuestion<'a>,
@@ -120,7 +120,7 @@ impl<'a> RowPricing<'a> {
         })
     }
 
-    /// The passes of a pool's replica, if its chip and engine are the question's.
+    /// Returns the pass times of a pool's replica. Fails if the pool's engine or chip is not the question's.
     fn times(&self, pool: &PredictedPool, method: ServingMethod<'a>) -> Result<PassTimes<'a>, String> {
         let engine = &self.loaded.engine.name;
         let own = engine_of_backend(&pool.backend);

@@ -1,5 +1,5 @@
-//! Why a run of `coplace serve` chose its deployment: every chip and every plan at its own highest rate, by the same
-//! search.
+//! Explains why a run of `coplace serve` chose its deployment. The same search finds every chip and every plan at its
+//! own highest rate.
 
 use super::loaded::{LoadedDeployment, deploy};
 use crate::call::Call;
@@ -21,12 +21,12 @@ use serving::nearest::nearest_refusal;
 use sim::units::{Seconds, Watts};
 use std::path::Path;
 
-/// By how much a limit is looser.
+/// Factor by which a limit is looser.
 const LOOSER: f64 = 1.1;
-/// The largest difference between the record's best value and the one that is found again, as a fraction.
+/// The largest accepted difference between the record's best value and the value that is found again, as a fraction.
 const SAME: f64 = 1e-6;
 
-/// Chips and degrees that are named in the call.
+/// Chips and degrees that the call names.
 #[derive(Debug, Clone, Default)]
 pub struct NamedAlternatives {
     pub chips: Vec<String>,
@@ -77,7 +77,7 @@ pub fn explain_serving(
     })
 }
 
-/// The question of a run, with the found chip in place of its study's space, and the limit on power of the study.
+/// Returns the question of a run, with the found chip in place of the study's space, and the study's limit on power.
 fn question_of_found(run: &ServingRun, directory: &Path) -> Result<(DeploymentQuestion, Option<Watts>), Failure> {
     let asked = run.record.asked.clone();
     let Some(name) = &asked.study else { return Ok((asked, None)) };
@@ -101,7 +101,7 @@ fn question_of_found(run: &ServingRun, directory: &Path) -> Result<(DeploymentQu
     Ok((found, study.space.limits.max_power_w.map(Watts)))
 }
 
-/// The limit that binds, in words.
+/// Describes the binding limit in words.
 fn words_of_bound(best: &ServingChoice, case: &DeploymentCase) -> String {
     let limit = |limit: Option<f64>| limit.map_or_else(String::new, |limit| format!(", {limit} ms allowed"));
     let mut words = match best.limited_by {
@@ -139,7 +139,7 @@ impl ExplainedRun<'_> {
         self.loaded.objective.value(deployment, figures)
     }
 
-    /// The row of the best deployment of answers, or of the nearest refusal.
+    /// Returns the row of the best deployment in `answers`, or of the nearest refusal.
     fn explain_answers(
         &self,
         (chip, named): (String, bool),
@@ -178,7 +178,7 @@ impl ExplainedRun<'_> {
         }
     }
 
-    /// The best deployment of every chip, or pair of chips, of the question, and of the named chips.
+    /// Returns the best deployment of every chip or pair of chips of the question, and of the named chips.
     fn explain_chips(&self, named: &[String]) -> Result<Vec<ExplainedAlternative>, Failure> {
         let further = named.iter().map(|name| self.loaded.read_hardware(name)).collect::<Result<Vec<_>, _>>()?;
         let engine = &self.loaded.engine;
@@ -207,7 +207,7 @@ impl ExplainedRun<'_> {
         Ok(rows)
     }
 
-    /// Every plan of the chosen chips, and those of the named degrees.
+    /// Returns every plan of the chosen chips, and the plans with the named degrees.
     fn explain_plans(&self, named: GivenDegrees) -> Result<Vec<ExplainedAlternative>, Failure> {
         let sides = self.loaded.sides();
         let of = |name: &str| sides.iter().find(|side| side.chip.name == name).copied();
@@ -256,7 +256,7 @@ impl ExplainedRun<'_> {
         Ok(rows)
     }
 
-    /// The failure if no plan of the run's devices has the named degrees.
+    /// The failure for named degrees that no plan on the run's devices has.
     fn no_plan(&self, named: GivenDegrees) -> Failure {
         let limit = format!("no plan on the run's {} devices has them", self.question.devices);
         let cure = "lower --tensor, --pipeline and --attention-data, or explain a run with more --devices";
@@ -296,7 +296,7 @@ impl ExplainedRun<'_> {
         enumerate_plans(&question, side.engine).iter().map(one).collect()
     }
 
-    /// The best value with each limit looser by a tenth, and without it.
+    /// Returns the best value with each limit looser by a tenth, and without that limit.
     fn price_looser_limits(&self, case: &DeploymentCase) -> Vec<LooserLimit> {
         let seconds = |ms: Option<f64>| ms.map(|ms| Seconds(ms * 1e-3));
         let mut levels = Vec::new();
@@ -329,7 +329,7 @@ impl ExplainedRun<'_> {
     }
 }
 
-/// True for a plan of the named degrees, if any is named.
+/// True if degrees are named and the plan has them.
 fn is_plan_named(named: GivenDegrees, plan: &serving::ServingPlan) -> bool {
     let matches = |named: Option<u32>, own: u32| named.is_none_or(|named| named == own);
     named != GivenDegrees::default()
@@ -362,7 +362,7 @@ fn words_of_degrees(plan: &serving::ServingPlan) -> String {
     format!("tp {}{}", plan.tensor, words.collect::<String>())
 }
 
-/// The named degrees as the call has them.
+/// Returns the named degrees as options of a call.
 fn words_of_named(named: GivenDegrees) -> String {
     let degrees = [
         ("--tensor", named.tensor),
@@ -375,7 +375,7 @@ fn words_of_named(named: GivenDegrees) -> String {
     given.collect::<Vec<_>>().join(" ")
 }
 
-/// The highest value first, then what does not serve.
+/// Sorts rows by falling value. Rows without a value come last.
 fn sort_by_value(rows: &mut [ExplainedAlternative]) {
     rows.sort_by(|a, b| b.value.unwrap_or(-1.0).total_cmp(&a.value.unwrap_or(-1.0)));
 }

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 pub struct RunKeeper {
     claim: DirectoryClaim,
     digest: String,
-    /// The sound record of an older run of the same question.
+    /// The record of an older run of the same question; `None` if the directory holds no sound one.
     older: Option<ServingRecord>,
 }
 
 impl RunKeeper {
-    /// Claims a directory, which must be empty or hold an older run of the same question. The older run loses nothing:
-    /// its predictions must be of the same file as `beside`, if both are there.
+    /// Claims a directory, which must be empty or hold an older run of the same question. Nothing of the older run is
+    /// lost: if it has predictions of another tool and `beside` is given, both must be of the same file.
     pub fn claim(out: &Path, question: &DeploymentQuestion, beside: Option<&Path>) -> Result<Self, Failure> {
         let digest = short_digest(&question.canonical());
         let refused = |limit: String| {
@@ -52,8 +52,9 @@ impl RunKeeper {
         self.claim.path()
     }
 
-    /// Writes the run and returns its files. The record has the best `most` deployments of every case, or as many as
-    /// the older run's, and the older run's predictions beside.
+    /// Writes the run and returns its files. The record has the best deployments of every case: `most`, or as many as
+    /// the older run's record if that has more. A single case also keeps the older run's predictions of another tool,
+    /// unless it has its own.
     pub fn write(
         &self,
         question: &DeploymentQuestion,
@@ -83,7 +84,7 @@ impl RunKeeper {
     }
 }
 
-/// Another tool's predictions beside the answer of a record.
+/// Returns the predictions of another tool in a record; `None` if it has none.
 fn predictions_of_record(record: &ServingRecord) -> Option<&PredictionsBeside> {
     record.cases.iter().find_map(|case| case.answer.as_ref()?.beside.as_ref())
 }

@@ -55,7 +55,7 @@ impl<'q> LoadedDeployment<'q> {
         self.asked
     }
 
-    /// Returns what is assumed about the model, its drafter and the networks of the given chips.
+    /// Returns the assumptions about the model, its drafter, and the networks and host links of the given chips.
     pub fn assumptions(&self) -> Vec<String> {
         let models = std::iter::once(&self.model).chain(&self.draft);
         let mut all: Vec<String> = Vec::new();
@@ -105,14 +105,14 @@ impl<'q> LoadedDeployment<'q> {
         self.hardware.iter().map(|(chip, fabric)| ServingHardware { chip, fabric, engine }).collect()
     }
 
-    /// Returns the given chip that is this built-in one.
+    /// Returns the given chip that is this built-in chip; `None` if no given chip is.
     pub fn side_of_chip(&self, built_in: &str) -> Option<ServingHardware<'_>> {
         let engine = &self.engine;
         let own = self.hardware.iter().find(|(chip, _)| chip.known_name() == built_in);
         own.map(|(chip, fabric)| ServingHardware { chip, fabric, engine })
     }
 
-    /// Returns the question of a case for the plans of a replica.
+    /// Returns the question of a case in the form for pricing plans.
     pub fn question_of_case(&self, case: &DeploymentCase) -> Result<ServingQuestion<'_>, Failure> {
         let asked = self.asked;
         let lengths = RequestLengths::new(&case.lengths).or_input()?;

@@ -93,12 +93,12 @@ impl MethodArguments {
     }
 }
 
-/// The memory of the cache that a method names; `None` for the device's own.
+/// Returns the memory that a method names for the cache; `None` for the device's own memory.
 fn store_of_method(spec: &MethodSpec) -> Option<CacheStore> {
     [CacheStore::Host, CacheStore::Nvme].into_iter().find(|store| spec.cache_place.as_deref() == Some(store.name()))
 }
 
-/// Reads the model that drafts, if it is one of its own.
+/// Reads the model that drafts; `None` if the drafter is a module, a look-up, or missing.
 pub fn read_draft_model(spec: &MethodSpec, files: &Files) -> Result<Option<Model>, Failure> {
     let named = spec.draft_model.as_deref().filter(|name| spec.draft.is_some() && ![MODULE, LOOKUP].contains(name));
     let Some(name) = named else { return Ok(None) };
@@ -118,7 +118,8 @@ fn technique_of_serving(text: &str) -> Result<Technique, TechniqueError> {
     input::parse_technique(text, TechniqueUse::Serving)
 }
 
-/// Returns the method for a model and the lengths of its requests, with the model that [`read_draft_model`] read.
+/// Returns the method for a model and the lengths of its requests. `draft` is the model that [`read_draft_model`]
+/// returned.
 pub fn read_method<'a>(
     spec: &MethodSpec,
     (model, lengths): (&Model, &RequestLengths),
@@ -153,7 +154,7 @@ pub fn read_method<'a>(
     })
 }
 
-/// Refuses a fraction of the cache off the device, or storage (`nvme`), that nothing uses.
+/// Refuses a fraction of the cache off the device, or storage, if nothing uses it. `nvme` is true if storage is given.
 pub fn check_storage(spec: &MethodSpec, nvme: bool, method: &ServingMethod<'_>) -> Result<(), Failure> {
     let store = store_of_method(spec);
     let stored = store == Some(CacheStore::Nvme) || matches!(method.technique, Some(ContextTechnique::Memories(_)));

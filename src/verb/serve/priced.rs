@@ -23,7 +23,7 @@ pub struct PricedCase {
     pub found: FoundFiles,
 }
 
-/// The answer for a case, or the reason why nothing serves.
+/// The answer for a case, or the reason why no plan serves.
 pub enum CaseOutcome {
     Served(Box<PricedCase>),
     Refused(Failure),
@@ -79,7 +79,7 @@ pub fn price_case(loaded: &LoadedDeployment<'_>, case: &DeploymentCase, call: &C
         return Ok(CaseOutcome::Refused(refusal::nothing_serves(loaded, &question, &answers)));
     };
     refusal::check_value(best, &report.objective)?;
-    // Merged prompts have the places of a chunk.
+    // Prompts that are merged from chunks only use the positions of one chunk.
     if question.lengths.longest() > loaded.model.max_sequence && question.method.merged().is_none() {
         tracing::warn!(
             "requests have up to {} tokens; {} was made for {}: its answers may be worse, its times are those of \

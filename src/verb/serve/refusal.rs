@@ -1,4 +1,4 @@
-//! Why nothing serves: the plan nearest to serving, and the value that would do.
+//! Explains why nothing serves: the plan nearest to serving, and the value that would suffice.
 
 use super::loaded::LoadedDeployment;
 use crate::failure::{self, Failure};
@@ -11,10 +11,10 @@ use sim::files::StructuredError;
 use sim::hardware::Accelerator;
 use sim::network::Fabric;
 
-/// Most times as many devices as the question's that are tried.
+/// Largest multiple of the question's devices that is tried.
 const MOST_TIMES: u32 = 64;
 
-/// Most digits of a size of memory: those of a byte in a thousand TiB.
+/// Most digits of a size of memory, enough for one byte in a thousand TiB.
 const MOST_DIGITS: usize = 16;
 
 /// Refuses an answer without a value of the objective.
@@ -32,7 +32,8 @@ pub fn check_value(best: &ServingChoice, objective: &str) -> Result<(), Failure>
     )))
 }
 
-/// Returns the failure if no plan serves: the plan that misses its limits by the least factor, with what would do.
+/// Returns the failure if no plan serves. It names the plan that misses its limits by the smallest factor, and values
+/// that would suffice.
 pub fn nothing_serves(
     loaded: &LoadedDeployment<'_>,
     question: &ServingQuestion<'_>,
@@ -65,7 +66,7 @@ pub fn nothing_serves(
     }
 }
 
-/// The limits at which the nearest plan serves a request alone, rounded up to a tenth of a millisecond.
+/// Suggests limits for the nearest plan: the times of a single request, rounded up to a tenth of a millisecond.
 fn what_would_do(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
     let PlanRefusal::TooSlow { time_to_first_token: first, time_per_output_token: between, .. } = refusal else {
         return "allow more power".to_owned();
@@ -77,7 +78,7 @@ fn what_would_do(refusal: &PlanRefusal, level: &ServiceLevel) -> String {
     format!("it serves from {} on", above.join(" and "))
 }
 
-/// The failure if no plan can run: the reason of all, or else the first's.
+/// The failure if no plan can run: the common reason of all plans, or else the first one's reason.
 fn cannot_run(answers: &[ServingAnswer], error: &ServingError) -> Failure {
     let mut all = answers.iter().flat_map(|answer| &answer.refused);
     let same = all.all(|refusal| matches!(refusal, PlanRefusal::Fault(own) if own == error));
@@ -85,7 +86,8 @@ fn cannot_run(answers: &[ServingAnswer], error: &ServingError) -> Failure {
     failure::structured_failure(format!("{of}: {error}"), error.fault_parts())
 }
 
-/// The fewest devices, as a power of two times the question's, on which a plan fits a chip's memory.
+/// Returns the fewest devices, as a power of two times the question's devices, on which a plan fits a chip's memory;
+/// `None` if [`MOST_TIMES`] as many are too few.
 fn devices_that_fit(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_>) -> Option<u32> {
     let more = std::iter::successors(question.devices.checked_mul(2), |devices| devices.checked_mul(2));
     let mut more = more.take_while(|devices| *devices <= question.devices.saturating_mul(MOST_TIMES));
@@ -102,7 +104,7 @@ fn devices_that_fit(loaded: &LoadedDeployment<'_>, question: &ServingQuestion<'_
 /// The failure if the memory of every plan is too small; a plan would fit on `enough` devices.
 fn lacks_memory(chip: &str, miss: &MemoryMiss, (devices, enough): (u32, Option<u32>)) -> Failure {
     let of = |digits: usize| [miss.need, miss.usable].map(|bytes| format_significant(bytes.gib(), digits));
-    // As many digits as tell the two apart.
+    // Enough digits to tell the two sizes apart.
     let [need, usable] = (4..MOST_DIGITS).map(of).find(|[need, usable]| need != usable).unwrap_or(of(MOST_DIGITS));
     let plan = &miss.plan;
     let limit = format!(

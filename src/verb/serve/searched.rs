@@ -1,4 +1,4 @@
-//! `coplace search` of a study with a table `[serve]`: answered as `coplace serve --study`.
+//! `coplace search` of a study with a table `[serve]` is answered as `coplace serve --study`.
 
 use super::asked::GivenDeployment;
 use super::{AnswerForm, answer_deployments};
@@ -7,7 +7,7 @@ use crate::failure::{self, Failure, OrInput};
 use crate::verb::search::{SearchArguments, run_search};
 use search::study::Study;
 
-/// Deployments that are shown.
+/// Most deployments that are shown.
 const SHOWN: u32 = 8;
 
 /// Runs `search`: a study with a table `[serve]` is asked for its deployment, any other question for its design.

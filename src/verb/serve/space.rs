@@ -1,4 +1,4 @@
-//! `coplace serve --study`: reads the study and writes down what the search over its chips found.
+//! `coplace serve --study`: reads the study, searches its chips, and records the result.
 
 use super::loaded::LoadedDeployment;
 use crate::call::Call;
@@ -32,7 +32,7 @@ pub struct SpaceAnswer {
     pub found: FoundFiles,
 }
 
-/// A study that is loaded to serve.
+/// A study that is loaded for a search over its chips.
 struct LoadedStudy {
     name: String,
     study: Study,
@@ -100,7 +100,8 @@ impl LoadedStudy {
     }
 }
 
-/// Refuses an objective where chips are ranked by tokens per second alone.
+/// Refuses an objective other than throughput for pools apart and for --train-weight, which rank chips by tokens per
+/// second alone.
 fn check_objective(loaded: &LoadedDeployment<'_>) -> Result<(), Failure> {
     let asked = loaded.question();
     let alone = match (asked.pools, asked.train_weight) {
@@ -114,7 +115,7 @@ fn check_objective(loaded: &LoadedDeployment<'_>) -> Result<(), Failure> {
     )))
 }
 
-/// Searches the chips of a study. The inner error is the reason why none of them serves.
+/// Searches the chips of a study. The inner error is the reason why no chip serves; the outer one is any other failure.
 pub fn search_space(
     loaded: &LoadedDeployment<'_>,
     name: &str,
@@ -160,7 +161,7 @@ pub fn search_space(
     })
 }
 
-/// Returns the chip for both as a chip that serves.
+/// Returns the chip for training and serving in the form of a chip that serves.
 fn best_of_both(both: &ChipForBoth, chips: usize) -> BestServedChip {
     let value = both.answer.deployments.first().map_or(0.0, |best: &Deployment| best.tokens_per_second);
     let open_bound = if both.priced.iter().all(|priced| *priced == chips) { 0.0 } else { value * both.open_bound };
@@ -183,7 +184,7 @@ fn nothing_serves(served: &ServedSpace<'_>, chips: &[ServedChip]) -> String {
     )
 }
 
-/// Writes the record of a search.
+/// Makes the record of a search.
 struct SpaceRecorder<'a> {
     served: &'a ServedSpace<'a>,
     chips: &'a [ServedChip],

@@ -1,4 +1,4 @@
-//! Published claims of papers about memory techniques, predicted.
+//! Predicts published claims of papers about memory techniques.
 
 use super::ValidateArguments;
 use crate::answer;
@@ -27,7 +27,8 @@ fn text_of_claims(path: &Path) -> Option<String> {
     papers::is_claims_header(&text).then_some(text)
 }
 
-/// Predicts the claims if the files hold any; returns false if none does.
+/// Predicts the claims in the files and returns true; returns false if no file holds claims. Fails if only some files
+/// do.
 pub(super) fn validate_claims(arguments: &ValidateArguments, call: &Call) -> Result<bool, Failure> {
     let texts: Vec<Option<String>> = arguments.files.iter().map(|path| text_of_claims(path)).collect();
     if texts.iter().all(Option::is_none) {

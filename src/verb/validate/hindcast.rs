@@ -1,4 +1,4 @@
-//! `coplace validate --hindcast`: the best chip under the constraints of each chip that was built.
+//! `coplace validate --hindcast`: searches the best chip under the constraints of each chip that was built.
 
 use crate::answer::{self, Format};
 use crate::call::Call;
@@ -31,7 +31,7 @@ pub fn run_hindcast(chips: &[String], format: Format, call: &Call) -> Result<(),
     answer::write_answer(call, format, &found, HindcastAnswer::to_text)
 }
 
-/// The cases of the named chips; all without a name.
+/// Returns the cases of the named chips; all cases if no chip is named.
 fn chosen_cases(chips: &[String]) -> Result<Vec<HindcastCase>, Failure> {
     let all = HindcastCase::all().map_err(|why| Failure::Other(anyhow::anyhow!(why)))?;
     if chips.is_empty() {

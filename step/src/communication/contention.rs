@@ -1,16 +1,16 @@
 //! Communication that shares ports, and the part of it that a window of work can hide.
 //!
-//! A port carries the traffic of all groups, on all axes. While a window of work runs, its own collectives use the
-//! ports for part of the time. Only the rest can carry communication to be hidden.
+//! A port carries the traffic of all groups on all axes. While a window of work runs, its own collectives use the ports
+//! for part of the time. Only the remaining time can hide other communication.
 //!
 //! While a port is never idle, the order of two transfers does not matter: both end at the same time (work
-//! conservation). But a port idles while a collective waits for a step's latency. In the best case these latencies fall
-//! in times when the window's own collectives use the port, and no port idles. In the worst case they fall in free
-//! times, and the window saves nothing. No measurement tells which, so the model takes the midpoint, which errs by at
-//! most half the distance. The tests simulate it step by step.
+//! conservation). But a port idles while a collective waits for a step's latency. In the best case, these latencies
+//! fall in times when the window's own collectives use the port, and no port idles. In the worst case, they fall in
+//! free times, and the window saves nothing. No measurement tells which case holds. So the model takes the midpoint,
+//! whose error is at most half the distance. The tests simulate it step by step.
 //!
 //! Concurrent kernels and collectives slow each other, and copies to the host slow collectives between nodes
-//! ([`crate::MutualSlowdown`]). So communication beside the window saves less than it hides.
+//! ([`crate::MutualSlowdown`]). So a window saves less time than it hides.
 
 use crate::communication::slowing::MutualSlowdown;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,8 @@ use std::ops::{Add, Mul, Sub};
 pub struct PortTimes([Seconds; MAX_TIERS]);
 
 impl PortTimes {
-    /// Returns the ports' times of a collective ([`CollectiveCost::port_times`]), the minimum for its bytes. A group
-    /// that uses some dimensions of a torus leaves the links of the others to other groups.
+    /// Returns the busy times of the ports in a collective ([`CollectiveCost::port_times`]), the minimum for its bytes.
+    /// A group that uses some dimensions of a torus leaves the links of the other dimensions to other groups.
     #[must_use]
     pub fn of_collective(cost: &CollectiveCost) -> Self {
         Self(cost.port_times)
@@ -74,7 +74,7 @@ impl Mul<f64> for PortTimes {
     }
 }
 
-/// A transfer: its time alone, and its use of the ports.
+/// A transfer: its time when it runs alone, and its use of the ports.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Communication {
     /// Time from start to end.
@@ -88,7 +88,7 @@ pub struct Communication {
 impl Add for Communication {
     type Output = Self;
 
-    /// One after the other; both have the larger slowdown.
+    /// Returns both transfers in sequence, each with the larger of both slowdowns.
     fn add(self, other: Self) -> Self {
         Self {
             time: self.time + other.time,
@@ -120,7 +120,7 @@ pub struct OverlapWindow {
 impl Add for OverlapWindow {
     type Output = Self;
 
-    /// One after the other.
+    /// Returns both windows in sequence.
     fn add(self, other: Self) -> Self {
         let copies = [self.copies[0] + other.copies[0], self.copies[1] + other.copies[1]];
         Self { time: self.time + other.time, ports: self.ports + other.ports, copies }
@@ -136,13 +136,13 @@ impl Mul<f64> for OverlapWindow {
 }
 
 impl OverlapWindow {
-    /// Returns the time saved by running a communication beside the window: the hidden time, minus the slowdown of
-    /// both. Without slowdown it is the hidden time, the midpoint between two cases. In the best one, latencies pass
-    /// while the window's collectives use the ports; in the worst one they do not. In neither case does a second of the
-    /// window hide more than a second. So slower collectives inside the window never make the sum faster.
+    /// Returns the time saved by running a communication beside the window: the hidden time, minus the time by which
+    /// both slow each other. The hidden time is the midpoint between two cases. In the best case, latencies pass while
+    /// the window's collectives use the ports; in the worst case, they do not. In neither case does a second of the
+    /// window hide more than a second. So slower collectives inside the window never shorten the sum.
     ///
-    /// A window with slowed kernels lasts longer, and so hides more. Still it saves at most a second per second, and
-    /// never more with more slowdown.
+    /// A window with slowed kernels lasts longer, and so hides more. Still, it saves at most a second per second, and
+    /// more slowdown never saves more.
     #[must_use]
     pub fn time_saved(&self, communication: &Communication) -> Seconds {
         let slowing = &communication.slowing;

@@ -1,4 +1,4 @@
-//! The time of collectives and sends, and how much of it other work hides.
+//! The time of collectives and sends, and the part of it that other work hides.
 
 pub(crate) mod contention;
 pub(crate) mod network;

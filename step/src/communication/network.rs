@@ -1,5 +1,5 @@
-//! A step's requests to the network, and who answers them: a fabric with ranks in device order, ranks placed on
-//! measured links, or a table of known times. A step's time is the same function of the answers in all cases.
+//! The network as a step sees it ([`StepNetwork`]): a fabric with ranks in device order, ranks placed on measured
+//! links, or a table of known times. A step's time is the same function of the network's answers in all cases.
 
 use crate::communication::contention::{Communication, PortTimes};
 use sim::kernel::{Collective, CollectiveKind, RankGroup};
@@ -7,7 +7,8 @@ use sim::network::{CollectiveCost, Fabric, sibling_groups};
 use sim::units::{Bytes, Seconds};
 use workloads::{Layout, RankOrder};
 
-/// A network as a step sees it. Times exclude the gap between two launches. No answer may decrease if a link is slower.
+/// The network's answers to a step. Times exclude the gap between two launches. An implementation must never answer
+/// with a shorter time if a link is slower.
 pub trait StepNetwork {
     /// Returns the devices in one unit of the innermost tier; hybrid sharding stays inside it.
     fn fast_domain_size(&self) -> u32;
@@ -18,7 +19,7 @@ pub trait StepNetwork {
     /// Returns the cost of a collective that all groups of its pattern run at the same time.
     fn cost_of_collective(&self, collective: &Collective) -> Communication;
 
-    /// Returns the cost of a send between neighbouring stages that cross `tier`.
+    /// Returns the cost of a send between neighbouring stages whose ranks cross `tier`.
     fn cost_of_send(&self, layout: &Layout, tier: usize, bytes: Bytes) -> Communication;
 
     /// Returns the cost of summing a tied embedding's two gradients, between the first stage and the last.
@@ -95,7 +96,7 @@ impl<'a> PlacedNetwork<'a> {
             .map_or_else(Communication::default, |c| communication_of_cost(&c))
     }
 
-    /// Returns the outermost tier that a pair of neighbouring stages crosses.
+    /// Returns the outermost tier between the stages `lower` and `lower + 1`.
     fn outermost_tier(&self, layout: &Layout, lower: u32) -> usize {
         let at = |rank: u32| self.devices[rank as usize];
         stage_rank_pairs(layout, lower, lower + 1)
@@ -133,7 +134,8 @@ impl StepNetwork for PlacedNetwork<'_> {
         self.devices_of_group(CollectiveKind::AllReduce, bytes, pairs)
     }
 
-    /// The way from the last stage back to the first crosses the outermost tier that any neighbours cross.
+    /// Returns the outermost tier that two neighbouring stages cross. For other stages, such as the last and the first,
+    /// this is the outermost tier that any neighbours cross.
     fn tier_between(&self, layout: &Layout, a: u32, b: u32) -> usize {
         if a.abs_diff(b) == 1 {
             return self.outermost_tier(layout, a.min(b));
@@ -155,7 +157,8 @@ pub fn stage_rank_pairs(layout: &Layout, a: u32, b: u32) -> impl Iterator<Item =
     })
 }
 
-/// Returns the network's own part of a collective's cost.
+/// Returns a collective's cost on the network alone: start-up and transfer time, and port times. It has no slowdown by
+/// other work.
 #[must_use]
 pub fn communication_of_cost(cost: &CollectiveCost) -> Communication {
     Communication {
@@ -166,18 +169,19 @@ pub fn communication_of_cost(cost: &CollectiveCost) -> Communication {
 }
 
 impl Communication {
-    /// Returns the communication with the gap between two launches.
+    /// Returns the communication with the gap between two launches added to its time.
     pub(crate) fn with_launch_gap(self, gap: Seconds) -> Self {
         Self { time: self.time + gap, ..self }
     }
 
-    /// Returns the longer time and the longer port times of two simultaneous communications.
+    /// Returns the longer time and, for each port, the longer port time of two communications; the slowdown of `self`.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
         Self { time: self.time.max(other.time), ports: self.ports.map_each(other.ports, Seconds::max), ..self }
     }
 
-    /// Returns the shorter time and the shorter port times.
+    /// Returns the shorter time and, for each port, the shorter port time of two communications; the slowdown of
+    /// `self`.
     #[must_use]
     pub fn at_least(self, other: Self) -> Self {
         Self { time: self.time.min(other.time), ports: self.ports.map_each(other.ports, Seconds::min), ..self }
@@ -191,10 +195,10 @@ pub(crate) fn outermost_tier_between(fabric: &Fabric, layout: &Layout, a: u32, b
         RankOrder::DataFirst => (0, 1),
         RankOrder::PipelineFirst => (u64::from(layout.pipeline) * stride, u64::from(layout.data)),
     };
-    // Every rank of both stages has its counterpart in its unit only if one unit holds both stages and all between.
+    // Every rank shares a unit with its counterpart only if one unit holds both stages and all stages between them.
     let (from, to) = (u64::from(a.min(b)) * stride, (u64::from(a.max(b)) + 1) * stride - 1);
     let inside = |units: u64| {
-        // Pipelines repeat their position in units after at most as many as a unit has devices.
+        // The positions of pipelines in their units repeat after at most as many pipelines as a unit has devices.
         (0..pipelines.min(units)).all(|i| (i * length + from) / units == (i * length + to) / units)
     };
     let tier = fabric.tiers.iter().position(|tier| inside(u64::from(tier.devices).max(1)));

@@ -1,8 +1,8 @@
 //! Sends of activations between the devices of a pipeline: the tier that each crosses, and its cost there.
 //!
 //! Ranks count tensor, context, data, pipeline (or pipeline before data), so neighbouring stages are a fixed number of
-//! ranks apart. If stages are smaller than a unit of the fabric (a node), some neighbours share one and others do not.
-//! All ranks of a stage, in all pipelines, send at the same time, so a send takes the time of the farthest pair.
+//! ranks apart. If a stage is smaller than a unit of the fabric (a node), some neighbours share a unit and others do
+//! not. All ranks of a stage, in all pipelines, send at the same time, so a send takes the time of the farthest pair.
 
 use crate::communication::contention::{Communication, OverlapWindow};
 use crate::communication::network::StepNetwork;
@@ -13,7 +13,7 @@ use workloads::Layout;
 /// A pipeline's sends, by the tier that they cross.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PipelineSends {
-    /// By tier: pairs of neighbouring devices that cross it, and the cost of a send.
+    /// Number of pairs of neighbouring devices that cross each tier, and the cost of a send across it.
     over: [(u32, Communication); MAX_TIERS],
 }
 
@@ -35,7 +35,8 @@ impl PipelineSends {
         self.over.iter().skip(1).any(|(pairs, _)| *pairs > 0)
     }
 
-    /// Returns the exposed sends behind a window, of which the stack hides the share `hidden`.
+    /// Returns the exposed time of the sends beside a window of work. The stack hides the fraction `hidden` of the time
+    /// that the window can save.
     pub fn exposed_behind(&self, window: OverlapWindow, hidden: f64) -> ExposedSends {
         ExposedSends { over: self.over.map(|(pairs, send)| (pairs, send.time - window.time_saved(&send) * hidden)) }
     }
@@ -52,19 +53,19 @@ impl ExposedSends {
         self.over.iter().copied().filter(|(pairs, _)| *pairs > 0)
     }
 
-    /// Returns the least over all pairs of devices, including the last and the first. Some neighbours cross the
-    /// outermost tier exactly if these two do.
+    /// Returns the shortest exposed send between neighbouring devices; zero without a pipeline. The last and the first
+    /// device need no entry of their own: they cross the outermost tier exactly if some neighbours do.
     pub fn least_send(&self) -> Seconds {
         self.present_tiers().map(|(_, send)| send).reduce(Seconds::min).unwrap_or_default()
     }
 
-    /// Returns the excess of neighbouring devices' sends over the least, summed.
+    /// Returns the sum, over all pairs of neighbouring devices, of a send's excess over [`Self::least_send`].
     pub fn excess_over_least(&self) -> Seconds {
         let least = self.least_send();
         self.present_tiers().map(|(pairs, send)| (send - least) * f64::from(pairs)).sum()
     }
 
-    /// Returns the exposed send from one device of the pipeline to another, or back.
+    /// Returns the exposed time of a send between the devices `a` and `b` of the pipeline, in either direction.
     pub fn time_between(&self, network: &impl StepNetwork, layout: &Layout, a: u32, b: u32) -> Seconds {
         self.over[network.tier_between(layout, a, b)].1
     }

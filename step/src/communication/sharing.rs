@@ -1,11 +1,13 @@
-//! The data-parallel ranks that shard under ZeRO. Both the time and the memory of sharding use these functions.
+//! The data-parallel ranks that shard parameters under ZeRO. Both the time and the memory of sharding use these
+//! functions.
 
 use crate::SoftwareStack;
 use sim::kernel::RankGroup;
 use workloads::Layout;
 
-/// Returns the ranks that hold the same parameters: those of layers and ends, and those of experts, which are spread
-/// over the expert-parallel ranks. Context-parallel ranks hold the same weights as data-parallel ones.
+/// Returns two groups of ranks: those with the same dense parameters (layers and ends), and those with the same
+/// experts. Experts are spread over the expert-parallel ranks. Context-parallel ranks hold the same weights as
+/// data-parallel ones.
 #[must_use]
 pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
     let (all, e) = (layout.data.saturating_mul(layout.context), layout.expert.max(1));
@@ -18,34 +20,37 @@ pub(crate) fn parameter_holders(layout: &Layout) -> [RankGroup; 2] {
     [RankGroup { ranks: all, stride }, RankGroup { ranks: (all / e).max(1), stride: stride.saturating_mul(e) }]
 }
 
-/// Returns the neighbouring devices that hold one copy of what is sharded, if there are several copies (hybrid
-/// sharding): as the layout states, or a fast domain of `fast_domain` devices, if the stack shards inside those only.
+/// Returns the number of neighbouring devices that together hold one copy of the sharded state, under hybrid sharding:
+/// as the layout states, or `fast_domain` devices if the stack shards only inside fast domains. `None` if sharding is
+/// not hybrid.
 pub(crate) fn copy_devices(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
     let stated = layout.shards.map(|shards| shards.saturating_mul(layout.data_stride()));
     stated.or_else(|| stack.kernels.shard_within_domain.then_some(fast_domain))
 }
 
-/// Returns the data-parallel ranks that hold one copy of what is sharded, if there are several copies: as the layout
-/// states, or those of a fast domain if the stack shards inside fast domains only.
+/// Returns the number of data-parallel ranks that together hold one copy of the sharded state, under hybrid sharding:
+/// as the layout states, or the ranks of a fast domain if the stack shards only inside fast domains. `None` if sharding
+/// is not hybrid.
 #[must_use]
 pub fn sharing_domain(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> Option<u32> {
     copy_devices(stack, fast_domain, layout).map(|devices| ranks_inside(devices, layout.data_stride()))
 }
 
-/// Returns the copies of the layers' sharded state: 1, unless sharding is hybrid.
+/// Returns the number of copies of the layers' sharded state; 1 unless sharding is hybrid.
 #[must_use]
 pub fn state_copies(stack: &SoftwareStack, fast_domain: u32, layout: &Layout) -> u32 {
     let [holders, _] = parameter_holders(layout);
     holders.ranks / shard_groups(holders.ranks, sharing_domain(stack, fast_domain, layout))
 }
 
-/// Returns the number of ranks of a group inside `devices` neighbouring devices.
+/// Returns the number of a group's ranks among `devices` neighbouring devices, at least 1. `stride` is the distance
+/// between its ranks.
 pub(crate) fn ranks_inside(devices: u32, stride: u32) -> u32 {
     (devices / stride.max(1)).max(1)
 }
 
-/// Returns the number of shards among ranks that hold the same parameters: all ranks, or the most inside a domain of
-/// `domain` ranks that divides them, so that every domain holds a copy.
+/// Returns the number of shards among `ranks` ranks that hold the same parameters. Without a smaller domain, it is
+/// `ranks`. Otherwise it is the largest divisor of `ranks` that is at most `domain`, so that every domain holds a copy.
 pub(crate) fn shard_groups(ranks: u32, domain: Option<u32>) -> u32 {
     match domain {
         Some(inside) if inside < ranks => {

@@ -1,17 +1,17 @@
 //! Mutual slowdown of concurrent work on a device: kernels, a collective, copies to and from the host.
-//! [`sim::network::StreamTimes`] simulates any number of streams. Here is its closed form for work with one
+//! [`sim::network::StreamTimes`] simulates any number of streams. This module has the closed form for work beside one
 //! communication.
 //!
-//! Concurrently, kernels run at `1 / (1 + a)` and the collective at `1 / (1 + b)` of their pace alone. For work `W` and
-//! a communication `C`, the later end is `max(W + C a (1 + b) / (1 + a), C + W b (1 + a) / (1 + b))`. It grows with all
-//! four, so slowdown makes no step faster and a faster link makes none slower. It equals `W + C` minus
+//! When both run, kernels have `1 / (1 + a)` of their pace alone, and the collective has `1 / (1 + b)`. For work `W`
+//! and a communication `C`, the later end is `max(W + C a (1 + b) / (1 + a), C + W b (1 + a) / (1 + b))`. It grows with
+//! `W`, `C`, `a` and `b`, so slowdown makes no step faster and a faster link makes none slower. It equals `W + C` minus
 //! [`MutualSlowdown::value_of_hidden_second`] times the hidden time, `min(C, W (1 + a) / (1 + b))`.
 
 use serde::{Deserialize, Serialize};
 use sim::hardware::StreamContention;
 use sim::units::Seconds;
 
-/// Relative slowdown of a communication and concurrent work: 0.2 means a fifth longer.
+/// Relative slowdown of a communication and of concurrent work: 0.2 means that an operation takes a fifth longer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct MutualSlowdown {
     /// Slowdown of kernels by the communication.
@@ -25,7 +25,7 @@ pub struct MutualSlowdown {
 }
 
 impl MutualSlowdown {
-    /// Returns the slowdown of a collective on a chip, inside the fast domain or between nodes.
+    /// Returns the slowdown of a collective on a chip: between nodes, or inside the fast domain.
     #[must_use]
     pub fn of_collective(streams: &StreamContention, between_nodes: bool) -> Self {
         if between_nodes {
@@ -40,7 +40,7 @@ impl MutualSlowdown {
         Self { kernels: streams.kernel_by_collective, by_kernels: streams.collective_by_kernel, ..Self::default() }
     }
 
-    /// Returns the larger slowdown of two simultaneous communications.
+    /// Returns the larger of each of the two communications' slowdowns.
     pub(crate) fn max_of_each(self, other: Self) -> Self {
         Self {
             kernels: self.kernels.max(other.kernels),
@@ -55,13 +55,14 @@ impl MutualSlowdown {
         (1.0 + self.kernels) / (1.0 + self.by_kernels)
     }
 
-    /// Returns the time saved per hidden second. It is zero if both slow each other below half their pace, since they
-    /// then run in sequence.
+    /// Returns the time saved per hidden second. It is zero if `kernels * by_kernels` is at least 1, for instance if
+    /// both run at half their pace or less. They then run in sequence.
     pub(crate) fn value_of_hidden_second(&self) -> f64 {
         (1.0 - self.kernels * (1.0 + self.by_kernels) / (1.0 + self.kernels)).max(0.0)
     }
 
-    /// Returns the delay by concurrent copies from and to the host.
+    /// Returns the time that concurrent copies from and to the host add to a communication. `alone` is the
+    /// communication's time without them.
     pub(crate) fn delay_by_copies(&self, alone: Seconds, [copy_in, copy_out]: [Seconds; 2]) -> Seconds {
         let copying = copy_in + copy_out * (1.0 + self.copies_out);
         (copying * (self.by_copies / (1.0 + self.by_copies))).min(alone * self.by_copies)

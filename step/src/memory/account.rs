@@ -48,11 +48,12 @@ pub struct MemoryProfile {
     /// Bytes that the embedding and the head keep, with their layers.
     embedding: EndKeeps,
     head: EndKeeps,
-    /// Bytes of a parameter's state that the update copies for all parameters at once, if the stack's does.
+    /// Bytes per parameter of the state that the optimizer's update copies, for all parameters at once; zero for
+    /// updates in place.
     copied_state: Bytes,
-    /// Logits of a micro-batch, and how the loss makes them.
+    /// Sizes of a micro-batch's logits, whole or by chunks.
     logits: LogitBytes,
-    /// Bytes of a micro-batch's whole hidden states.
+    /// Bytes of a micro-batch's hidden states between layers, before a sequence-parallel device takes its part.
     hidden: Bytes,
     /// Bytes that chunks keep, in pipeline order, if stages have their own policies.
     chunks: Vec<ChunkMemory>,
@@ -121,21 +122,21 @@ impl MemoryProfile {
         first.with_mixes(&layers.collect::<Vec<_>>(), mixes)
     }
 
-    /// Returns the profile with mixes of policies in its chunks; `known` holds the profile under each policy.
+    /// Returns the profile with one mix of policies per chunk. `known` holds the profile under each policy.
     #[must_use]
     pub fn with_mixes(&self, known: &[(&ActivationPolicy, &Self)], mixes: &[LayerMix]) -> Self {
         Self { chunks: mixes.iter().map(|mix| ChunkMemory::new(known, mix)).collect(), ..self.clone() }
     }
 
-    /// Returns a layer's kept bytes of one micro-batch (on the device, on the host, in storage), and its working bytes
-    /// while it runs backward.
+    /// Returns a layer's bytes of one micro-batch: kept on the device, on the host and in storage, and its working
+    /// bytes while it runs backward.
     pub(crate) fn layer_bytes(&self) -> [Bytes; 4] {
         [self.kept, self.offloaded.saturating_sub(self.stored), self.stored, self.transient.in_one_go + self.returning]
     }
 
     fn with_one_policy(&self, training: &TrainingGraph, policy: &ActivationPolicy, stack: &SoftwareStack) -> Self {
         let Some(layer) = training.segment(SegmentKind::Layer) else { return self.clone() };
-        // Eager execution caches results before it knows their readers; a compiler does not.
+        // Eager execution caches results before it knows which operators read them. A compiler knows the readers.
         let caches = *policy == ActivationPolicy::SelectivePerOperator && !stack.kernels.elementwise_fusion;
         let replay = if caches || stack.kernels.recompute_whole_layer {
             ReplayExtent::WholeRegion
@@ -146,7 +147,7 @@ impl MemoryProfile {
         let transient = TransientBytes::new(stack, |release| {
             working_set_of_layer(&treatment, &layer.graph, self.changed.as_deref(), stack, release)
         });
-        // Without layers, embedding and head keep the same under every policy.
+        // An embedding or head without layers keeps the same tensors under every policy.
         let end = |kind, known| {
             let of = |segment: &Segment| {
                 EndKeeps::of_treatment(&policy.treatment_with_extent(&segment.graph, replay), &segment.graph)
@@ -166,7 +167,7 @@ impl MemoryProfile {
     }
 }
 
-/// Returns the bytes of one of Adam's states of a parameter; zero for optimizers whose updates are in place
+/// Returns the bytes per parameter of one of Adam's states; zero for optimizers whose updates are in place
 /// (`torch/optim/adam.py` and `sgd.py`: `_multi_tensor_adam` takes the roots of all second moments, `_multi_tensor_sgd`
 /// adds to the weights).
 fn copied_state(lowering: &Lowering) -> Bytes {
@@ -199,7 +200,7 @@ pub(crate) struct StageHolding {
     open_loss: Bytes,
 }
 
-/// Memory accounting of a plan; what all stages share.
+/// Memory accounting of a plan: the inputs that all stages share.
 pub(crate) struct MemoryAccount<'a> {
     arrangement: &'a Arrangement,
     stack: &'a SoftwareStack,
@@ -257,7 +258,8 @@ impl<'a> MemoryAccount<'a> {
         StageHolding { layers, embedding, head, resident, away, open: gathered + reducing, open_loss }
     }
 
-    /// Returns embedding and head if they stay gathered for the whole step.
+    /// Returns the parameters of the ends that the stage holds, if the stack keeps them gathered for the whole step;
+    /// otherwise zeros. `embedding` and `head` tell which ends the stage holds.
     fn root_parameters(&self, embedding: bool, head: bool) -> Parameters {
         let mut root = Parameters::default();
         if self.stack.memory.root_gathered {
@@ -269,7 +271,8 @@ impl<'a> MemoryAccount<'a> {
         root
     }
 
-    /// Returns the bytes that a stage holds at its moments: gathered, activations, transients, logits, gradients.
+    /// Returns the bytes that a stage holds at each of its possible peaks: gathered, activations, transients, logits,
+    /// gradients.
     fn stage_moments(&self, stage: u32, held: &StageHolding) -> impl Iterator<Item = (PeakMoment, [Bytes; 5])> + use<> {
         let layers = (PeakMoment::Layers, self.bytes_in_layers(stage, held, self.kept_activations(stage, held, false)));
         let loss = held
@@ -279,8 +282,8 @@ impl<'a> MemoryAccount<'a> {
         [Some(layers), loss, Some(update)].into_iter().flatten()
     }
 
-    /// Returns the live bytes at a moment by class, from the weights on; their sum; and the bytes lost to
-    /// fragmentation.
+    /// Returns the live bytes at a moment: by class, from the weights on, and their sum. The third value is the bytes
+    /// lost to fragmentation.
     fn live_and_lost_bytes(
         &self,
         held: &StageHolding,
@@ -302,7 +305,7 @@ impl<'a> MemoryAccount<'a> {
 
     /// Returns the peak of a stage.
     pub(crate) fn peak_of_stage(&self, stage: u32, held: &StageHolding) -> StageMemory {
-        // Every stage has moments; of equal ones the last counts.
+        // Every stage has at least two moments. The last of equal ones counts.
         let most = self.stage_moments(stage, held).max_by_key(|(_, moment)| self.bytes_needed_at(stage, held, *moment));
         let (moment, holds) = most.unwrap_or((PeakMoment::Update, [Bytes::ZERO; 5]));
         let ([weights, gradients, masters, states, gathered, activations, transient, logits], sum, lost) =
@@ -336,8 +339,8 @@ impl<'a> MemoryAccount<'a> {
         }
     }
 
-    /// Returns the bytes of the fullest stage, from the first device of each kind. Later devices of a kind hold the
-    /// same, for fewer micro-batches in flight.
+    /// Returns the bytes of the fullest stage. Without policies per stage, the first device of each kind suffices:
+    /// later devices of a kind hold the same chunks, for fewer micro-batches in flight.
     pub(crate) fn fullest_stage_bytes(&self, holdings: &[StageHolding; DEVICE_KINDS]) -> Bytes {
         let of = |DeviceGroup { kind, from, .. }| {
             let held = &holdings[kind];
@@ -353,8 +356,8 @@ impl<'a> MemoryAccount<'a> {
         self.arrangement.device_groups().filter_map(of).max().unwrap_or_default()
     }
 
-    /// Returns the bytes that a stage always holds, and the further bytes while a layer and while the loss runs
-    /// backward, without kept activations.
+    /// Returns three sums of bytes on a stage: what it always holds, and what it needs in addition while a layer and
+    /// while the loss runs backward. All exclude kept activations. The last sum is zero on stages without the head.
     pub(crate) fn resident_and_transient(&self, stage: u32, held: &StageHolding) -> [Bytes; 3] {
         let [framework, collectives, workspace] = self.fixed;
         let ResidentBytes { weights, gradients, masters, states, .. } = held.resident;
@@ -369,8 +372,8 @@ impl<'a> MemoryAccount<'a> {
         [always, layers, if held.head { loss } else { Bytes::ZERO }]
     }
 
-    /// Returns the activations that a micro-batch keeps in the chunk at `place` until its backward pass. The second
-    /// value is the head's part, which only GPipe keeps for more than the current micro-batch.
+    /// Returns the bytes of activations that a micro-batch keeps in the chunk at `place` until its backward pass. The
+    /// second value is the head's part, which only GPipe keeps for more than the current micro-batch.
     pub(crate) fn stashed_activations(&self, place: u64) -> [Bytes; 2] {
         let split = &self.arrangement.split;
         let (first, last) = (place == 0, place + 1 == split.chunks);
@@ -385,12 +388,12 @@ impl<'a> MemoryAccount<'a> {
     /// of `layers`. A stage's share of permanent bytes is its share of the layers. In addition, each layer keeps its
     /// activations for every pass in flight.
     ///
-    /// With several chunks per stage, the passes in flight differ. The peak is at least the average over a round. Let
-    /// `P` passes be in flight, and `g` micro-batches go through a chunk at a time. Chunk `c` of `v` then has on
-    /// average `P / v + g (1 - (2 c + 1) / v)` of them. Forward passes reach it `c g` passes after the first chunk, and
-    /// backward passes `c g` passes earlier. The last chunk has the fewest. The first and last stage may hold all their
-    /// layers there, except in chunks that are not ends. On other stages, chunks differ by at most one layer: of `n`
-    /// layers each holds at least `(n - v + 1) / v`.
+    /// With several chunks per stage, chunks have different numbers of passes in flight. The peak is at least the
+    /// average over a round. Let `P` passes be in flight, and let `g` micro-batches go through a chunk at a time. Chunk
+    /// `c` of `v` then has on average `P / v + g (1 - (2 c + 1) / v)` of them: forward passes reach it `c g` passes
+    /// after the first chunk, and backward passes `c g` passes earlier. The last chunk has the fewest. The first and
+    /// last stage may hold all their layers there, except in chunks that are not ends. On other stages, chunks differ
+    /// by at most one layer: of `n` layers, each holds at least `(n - v + 1) / v`.
     pub(crate) fn upper_bound_of_layers(&self, layers: u64, capacity: Bytes) -> u64 {
         let Arrangement { layout, schedule, micro_batches, .. } = self.arrangement;
         if self.profile.changed.is_some() {
@@ -416,14 +419,14 @@ impl<'a> MemoryAccount<'a> {
                 (true, false) => (passes as f64 / v as f64, (v - 1) as f64),
             };
             let kept = self.profile.kept.as_f64() * fewest;
-            // Compensates rounding above a whole number.
+            // Compensates for rounding just below a whole number.
             (((free + kept * spread) / (always + kept) + 1e-6) as u64).min(layers)
         };
         (0..p).map(of_stage).sum()
     }
 
-    /// Sufficient test: never rejects a plan that fits, catches most that do not. It checks one moment of each stage's
-    /// passes, for the stages of the groups that `counts` admits.
+    /// Returns whether a plan needs more than `capacity`. Sufficient test: never rejects a plan that fits, catches most
+    /// that do not. It checks one moment of each stage's passes, for the stages of the groups that `counts` admits.
     pub(crate) fn surely_exceeds(&self, capacity: Bytes, counts: impl Fn(&DeviceGroup) -> bool) -> bool {
         let exceeds = |stage: u32| {
             let held = self.stage_holding(stage);
@@ -441,7 +444,7 @@ impl<'a> MemoryAccount<'a> {
         self.arrangement.device_groups().filter(counts).any(|alike| exceeds(alike.from))
     }
 
-    /// Returns the holdings of each kind of device.
+    /// Returns the holding of each kind of device; that of the first device for kinds that the pipeline lacks.
     pub(crate) fn stage_holdings(&self) -> [StageHolding; DEVICE_KINDS] {
         let mut holdings = [self.stage_holding(0); DEVICE_KINDS];
         for alike in self.arrangement.device_groups().skip(1) {
@@ -450,7 +453,8 @@ impl<'a> MemoryAccount<'a> {
         holdings
     }
 
-    /// Returns the micro-batches (passes through one chunk) in flight at the peak.
+    /// Returns the number of micro-batches in flight at the peak. With several chunks per stage, a micro-batch counts
+    /// once for each chunk in which it is in flight.
     pub(crate) fn passes_in_flight(&self, stage: u32) -> u64 {
         let (m, p) =
             (u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX), self.arrangement.layout.pipeline);
@@ -490,12 +494,12 @@ impl<'a> MemoryAccount<'a> {
         [held.open, activations, at_work, Bytes::ZERO, gradients]
     }
 
-    /// Returns whether gradients arrive while activations are freed.
+    /// Returns whether gradients arrive layer by layer while activations are freed: only with one micro-batch per step.
     fn frees_by_layer(&self) -> bool {
         self.stack.memory.gradients_by_layer && self.arrangement.micro_batches == 1
     }
 
-    /// Returns the gradients of the head's parameters, which arrive first.
+    /// Returns the bytes of the gradients of the head's parameters, which arrive first.
     fn head_gradient_bytes(&self, held: &StageHolding) -> Bytes {
         let pieces = &self.profile.parameters;
         let own = pieces.per.gradient * if held.head { pieces.head.per_device_count() } else { 0 };

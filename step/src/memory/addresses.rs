@@ -2,10 +2,10 @@
 //! memory is minimal.
 //!
 //! This is offline storage allocation (MEMO plans with it, Zhao et al. 2025, section 4.3): sizes and lifetimes are
-//! given, addresses are chosen. The bytes alive at once are a lower bound. Plans come from best fit in several orders.
-//! If no plan reaches the bound and there are few requests, the search tries all orders. This is exhaustive: an optimal
-//! plan can be pushed down until every tensor rests on another one or on address 0. Placing tensors in order of these
-//! addresses, each as low as possible, gives the same plan.
+//! given, addresses are chosen. The most bytes alive at once are a lower bound. Plans come from best fit in several
+//! orders. If no plan reaches the bound and there are few requests, the search tries all orders. This is exhaustive: an
+//! optimal plan can be pushed down until every tensor rests on another one or on address 0. If tensors are placed in
+//! order of these addresses, each as low as possible, the same plan results.
 
 use sim::units::Bytes;
 use workloads::Lifetime;
@@ -22,11 +22,12 @@ pub struct AddressPlan {
     pub peak: Bytes,
     /// Lower bound on the peak: the most bytes alive at once.
     pub bound: Bytes,
-    /// True if no plan has a lower peak.
+    /// True if the plan is proven optimal: no plan has a lower peak.
     pub optimal: bool,
 }
 
-/// Plans addresses for `requests`.
+/// Returns addresses for `requests`. The plan is optimal if it reaches the bound or if there are at most nine requests;
+/// otherwise it is the best of several heuristic ones.
 #[must_use]
 pub fn plan_addresses(requests: &[Lifetime]) -> AddressPlan {
     let live = |at: u32| requests.iter().filter(|r| r.from <= at && at < r.until).map(|r| r.bytes).sum::<Bytes>();
@@ -47,7 +48,7 @@ pub fn plan_addresses(requests: &[Lifetime]) -> AddressPlan {
     AddressPlan { offsets: best, peak, bound, optimal }
 }
 
-/// Sort key of an order, largest first.
+/// Sort key of an order. Requests with the largest key come first.
 type OrderKey<'a> = &'a dyn Fn(&Lifetime) -> (u128, u128);
 
 /// Returns the orders for best fit: by size, by lifetime, by size times lifetime, and by start.
@@ -99,7 +100,7 @@ fn place_best_fit(requests: &[Lifetime], order: &[usize]) -> Vec<u64> {
     offsets.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// A search through all orders.
+/// A search through all orders of requests, with the best plan so far.
 struct AddressSearch<'a> {
     requests: &'a [Lifetime],
     best: u64,
@@ -107,8 +108,9 @@ struct AddressSearch<'a> {
 }
 
 impl AddressSearch<'_> {
-    /// Places one more request on the placed ones. `lowest` is the last placed address: in order of addresses, none
-    /// below it follows.
+    /// Places each remaining request on the placed ones in turn, and recurses. `lowest` is the last placed address, and
+    /// `highest` the end of the highest request. Requests are placed in order of addresses, so none goes below
+    /// `lowest`.
     fn place_next(&mut self, placed: &mut Vec<Option<u64>>, lowest: u64, highest: u64) {
         if placed.iter().all(Option::is_some) {
             self.best = highest;

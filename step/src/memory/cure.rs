@@ -4,7 +4,7 @@ use crate::{MemoryClass, OverCapacity, TrainingPlan};
 use workloads::{ActivationPolicy, ZeroStage};
 
 impl TrainingPlan {
-    /// Returns whether every layer is recomputed from its input: no policy keeps less on the device.
+    /// Returns whether every layer is recomputed from its input. No policy keeps less on the device.
     #[must_use]
     pub fn recomputes_all(&self) -> bool {
         self.activations.uniform_policy() == Some(&ActivationPolicy::Full)

@@ -1,4 +1,4 @@
-//! Places of all layers' tensors: the policies of a plan's stages, by tensor name.
+//! The tensors that layers keep, by place and by stage: device, host, storage, or recomputed.
 
 use crate::pipeline::arrangement::Arrangement;
 use crate::{SoftwareStack, StepError, TrainingPlan, lowering_of_plan};
@@ -28,12 +28,12 @@ pub struct LayerKeeps {
     pub again: Vec<String>,
 }
 
-/// Returns what the layers of every stage keep, by policy, with the plan's techniques applied. A technique that leaves
-/// its last layers in device buffers counts them like the others.
+/// Returns the tensors that the layers of every stage keep, by policy, with the plan's techniques applied. A technique
+/// may leave its last layers in device buffers; these layers count like the others.
 ///
 /// # Errors
-/// A plan that the model cannot be lowered for, layers that do not divide, mixes with other numbers of layers than the
-/// chunks.
+/// A plan that the model cannot be lowered for, a technique that cannot be used, layers that do not divide, or mixes
+/// with other numbers of layers than the chunks.
 pub fn layer_keeps_by_stage(
     model: &Model,
     plan: &TrainingPlan,

@@ -2,7 +2,7 @@
 
 use sim::units::Bytes;
 
-/// The need of the fullest device, and of the devices that offload most.
+/// The need of the fullest device, and of the devices that offload most; or the capacity of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
     /// Device memory.
@@ -14,7 +14,7 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// Returns the shortfall of each memory against the capacity `have`.
+    /// Returns the bytes by which each memory exceeds the capacity `have`; zero where it fits.
     #[must_use]
     pub fn shortfall_to(self, have: &Self) -> Self {
         Self {

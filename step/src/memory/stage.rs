@@ -118,7 +118,7 @@ pub struct StageMemory {
     /// Bytes of each class, in the order of [`MemoryClass::ALL`]. [`MemoryClass::Allocator`] is the part that a run
     /// cannot avoid even under pressure.
     pub classes: [Bytes; 11],
-    /// The excess of a reserved reading over live tensors: blocks that the allocator caches and would free under
+    /// The excess of a reserved reading over live tensors: mostly blocks that the allocator caches and would free under
     /// pressure.
     pub cached: Bytes,
     /// Bytes in host memory: offloaded activations, and what memory techniques place there.
@@ -129,7 +129,7 @@ pub struct StageMemory {
     /// Read-only data, in host memory and in storage.
     #[serde(default, skip_serializing_if = "are_zero")]
     pub read_only: [Bytes; 2],
-    /// Bytes that memory techniques place in storage.
+    /// Bytes in storage: offloaded activations, and what memory techniques place there.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub storage: Bytes,
     /// Bytes written to storage: once per step by the update, and per micro-batch.
@@ -181,7 +181,7 @@ impl DeviceMemory {
 }
 
 impl OverCapacity {
-    /// Describes what does not fit; for host memory and storage, also the cure.
+    /// Describes the memory that does not suffice; for host memory and storage, also the cure.
     fn describe_excess(&self) -> String {
         match self.class {
             MemoryClass::Host if self.read_only > self.have => format!(
@@ -233,7 +233,7 @@ impl StageMemory {
         self.classes.iter().copied().sum()
     }
 
-    /// Returns the value that an instrument shows.
+    /// Returns the bytes that an instrument shows at the peak.
     #[must_use]
     pub fn reading_of(&self, reading: MemoryReading) -> Bytes {
         let outside = self.class_bytes(MemoryClass::Framework) + self.class_bytes(MemoryClass::Collectives);
@@ -248,7 +248,7 @@ impl StageMemory {
     /// Checks that the stage fits into host memory.
     ///
     /// # Errors
-    /// It keeps more than `have` there.
+    /// The stage keeps more than `have` there.
     pub fn check_host(&self, have: Bytes) -> Result<(), OverCapacity> {
         if self.host <= have {
             return Ok(());
@@ -261,7 +261,7 @@ impl StageMemory {
     /// Checks that the stage fits into storage.
     ///
     /// # Errors
-    /// It keeps more than `have` there.
+    /// The stage keeps more than `have` there.
     pub fn check_storage(&self, have: Bytes) -> Result<(), OverCapacity> {
         if self.storage <= have {
             return Ok(());
@@ -286,7 +286,7 @@ impl StageMemory {
     /// Checks that the stage fits into device memory; the error names the largest class.
     ///
     /// # Errors
-    /// It needs more than `have`.
+    /// The stage needs more than `have`.
     pub fn check_device(&self, have: Bytes) -> Result<(), OverCapacity> {
         let (need, class) = (self.bytes_needed(), self.largest_class());
         if need <= have {

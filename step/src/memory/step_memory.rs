@@ -1,5 +1,4 @@
-//! Memory of a training step on every device: the peak of each pipeline stage by class, whether it fits, and what
-//! exceeds the capacity.
+//! Memory of a training step on every device: the peak of each pipeline stage by class, and whether it fits.
 //!
 //! A stage peaks at one of three moments. The model sums what is alive then:
 //! - [`PeakMoment::Layers`]: the backward pass of a layer, with the most micro-batches in flight. Besides weights,
@@ -34,7 +33,8 @@ pub struct StepMemory {
 }
 
 impl StepMemory {
-    /// Returns the largest reading of any stage.
+    /// Returns the largest reading of any stage, limited to the device's capacity where the allocator's cache exceeds
+    /// it.
     #[must_use]
     pub fn peak_reading(&self, reading: MemoryReading) -> Bytes {
         self.stages
@@ -72,7 +72,7 @@ impl StepMemory {
     /// Checks that every stage fits, first into device memory, then into host memory and storage.
     ///
     /// # Errors
-    /// The stage with the largest shortfall, and its largest class.
+    /// The stage with the largest need of the first memory that does not suffice, and its largest class.
     pub fn check_fits(&self) -> Result<(), OverCapacity> {
         let worst = self.stages.iter().max_by_key(|s| s.bytes_needed());
         worst.map_or(Ok(()), |s| s.check_device(self.capacity))?;
@@ -104,7 +104,7 @@ pub fn step_memory(
 /// lowering; for the fullest device, lower [`with_fullest_experts`].
 ///
 /// # Errors
-/// Layers that do not divide.
+/// Layers that do not divide among the chunks.
 pub fn step_memory_of(
     model: &Model,
     training: &TrainingGraph,
@@ -127,12 +127,13 @@ pub fn step_memory_of(
     })
 }
 
-/// Returns the usable bytes of a device's `hbm`.
+/// Returns the usable bytes of a device's `hbm`: all but those that the driver reserves.
 pub fn usable_hbm(stack: &SoftwareStack, hbm: Bytes) -> Bytes {
     hbm.saturating_sub(Bytes((stack.memory.driver_reserved_gib * GIB) as u64))
 }
 
-/// Returns the model with the capacity of the fullest expert-parallel device, if routing has no capacity limit.
+/// Returns the model with the expert capacity of the fullest expert-parallel device. A model without experts, or with a
+/// capacity limit in its routing, stays unchanged.
 #[must_use]
 pub fn with_fullest_experts(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Model {
     let mut filled = model.clone();

@@ -16,8 +16,8 @@ pub(crate) struct TechniqueMemory {
     layer: StaticBytes,
     head: StaticBytes,
     head_apart: StaticBytes,
-    /// Bytes of a master weight and of a gradient, if gradients are as wide as the stored master weights; their ratio
-    /// widens gradients.
+    /// Bytes of a master weight and of a gradient, if the stack stores master weights that are wider than gradients;
+    /// otherwise (1, 1). Gradients grow by the ratio.
     widened: (u64, u64),
     /// True if fragmentation wastes nothing.
     pub(crate) planned_addresses: bool,
@@ -39,7 +39,7 @@ pub(crate) struct OffloadedModelBytes {
 }
 
 impl TechniqueMemory {
-    /// Returns the effects; `None` without techniques.
+    /// Returns the effects of a lowered model's techniques; `None` if none was applied.
     pub(crate) fn new(training: &TrainingGraph, stack: &SoftwareStack) -> Option<Self> {
         let applied = training.applied.as_ref()?;
         let of = |kind| training.segment(kind).and_then(|s| s.statics.as_deref()).copied().unwrap_or_default();
@@ -59,7 +59,8 @@ impl TechniqueMemory {
         })
     }
 
-    /// Returns the bytes of `layers` layers and a device's ends, under the sharding of a layout.
+    /// Returns the resident and the offloaded bytes of `layers` layers and of the ends on a device, under ZeRO
+    /// sharding.
     pub(crate) fn resident_bytes(
         &self,
         sharding: &ZeroSharding,
@@ -93,7 +94,7 @@ impl TechniqueMemory {
             updated: Bytes(stored(&all.weights, 0) + stored(&all.masters, 2) + stored(&all.states, 2)),
             gradients: Bytes(stored(&all.gradients, 1)),
         };
-        // Without master weights the stored weights are narrow, and gradients with them.
+        // Without master weights, the stored weights are narrow, and so are the gradients.
         let masters = [all.masters.device, all.masters.host, all.masters.nvme];
         let has_masters = masters.into_iter().any(|bytes| bytes.per_device_count() > 0);
         let (wide, narrow) = if has_masters { self.widened } else { (1, 1) };
@@ -116,8 +117,8 @@ pub(crate) fn fragmented_fraction(changed: Option<&TechniqueMemory>, stack: &Sof
     if plans_addresses(changed, stack) { 0.0 } else { stack.memory.fragmentation }
 }
 
-/// Returns a layer's working set: the most bytes alive at once, or the packed size if addresses are planned. Kept
-/// blocks of layers are alike and replace each other, so planned ones leave no gaps.
+/// Returns the bytes of a layer's working set: the most bytes alive at once, or the packed size if addresses are
+/// planned. The kept blocks of different layers are alike and replace each other, so planned ones leave no gaps.
 pub(crate) fn working_set_of_layer(
     treatment: &Treatment,
     layer: &OperatorGraph,

@@ -9,15 +9,17 @@ use workloads::graph::Parameters;
 use workloads::memory::StaticBytes;
 use workloads::{Layout, ZeroStage};
 
-/// How ZeRO shards parameters.
+/// The sharding of parameters, gradients and states under ZeRO.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ZeroSharding {
     zero: ZeroStage,
     /// Ranks that shard dense parameters.
     ranks: u64,
-    /// The part of the gradients that ZeRO-2 holds in full besides its shard. `None` if they are reduced in every
-    /// micro-batch; all of them in a pipeline with one chunk per stage. With several chunks, a chunk's micro-batches
-    /// come in rows as long as the pipeline, and gradients are reduced after each row: then those of one chunk.
+    /// The part of the gradients that a pipeline holds whole besides its shard, as a divisor of all gradients. `None`
+    /// if every micro-batch reduces them. It is 1, so all gradients are whole, if the pipeline keeps them whole
+    /// throughout or has one chunk per stage under ZeRO-2. With several chunks, a chunk's micro-batches come in rows as
+    /// long as the pipeline, and gradients are reduced after each row. Then it is the number of chunks, so the
+    /// gradients of one chunk are whole.
     whole: Option<u64>,
     /// True if a pipeline keeps weights gathered, and gradients whole, from the first micro-batch to the last.
     keeps_whole: bool,
@@ -45,16 +47,16 @@ pub(crate) struct ResidentBytes {
     pub states: Bytes,
     /// Parameters that the device updates.
     pub updated: u64,
-    /// Bytes of the products' weights that ZeRO-3 does not hold; gathering everything would add them.
+    /// Bytes of the products' weights that the device does not hold under ZeRO-3. Gathering everything would add them.
     missing_weights: Bytes,
-    /// Bytes of gradients that ZeRO-2 does not hold.
+    /// Bytes of gradients that the device does not hold under ZeRO-2 and ZeRO-3.
     missing_gradients: Bytes,
 }
 
 impl ZeroSharding {
     pub(crate) fn new(layout: &Layout, stack: &SoftwareStack, domain: Option<u32>) -> Self {
         let [dense, experts] = parameter_holders(layout);
-        // Context- and tensor-parallel ranks with different experts shard none.
+        // Ranks with different experts do not shard them among each other.
         let among = |group: RankGroup, domain: Option<u32>| u64::from(shard_groups(group.ranks, domain));
         let pipelined = layout.pipeline > 1;
         let keeps_whole = pipelined && layout.zero >= ZeroStage::Gradients && stack.memory.unsharded_in_pipeline;
@@ -80,18 +82,18 @@ impl ZeroSharding {
         self.keeps_whole
     }
 
-    /// Returns whether weights, gradients and states are sharded.
+    /// Returns, for weights, gradients and states, whether ZeRO shards them.
     pub(crate) fn zero_sharded_classes(&self) -> [bool; 3] {
         [self.zero >= ZeroStage::Parameters, self.zero >= ZeroStage::Gradients, self.zero >= ZeroStage::OptimizerStates]
     }
 
-    /// Returns a device's share of a count, if sharded.
+    /// Returns a device's share of a count if `shared`; otherwise the whole count.
     pub(crate) fn share_of(&self, count: Parameters, shared: bool) -> u64 {
         self.share_of_parameters(count, shared)
     }
 
-    /// Returns [`Self::resident_bytes`] of bytes by class, as memory techniques leave them. `gradient` widens gradients
-    /// to the stack's type.
+    /// Returns [`Self::resident_bytes`] of a stage whose bytes by class memory techniques have changed. `gradient`
+    /// widens gradient bytes to the stack's type.
     pub(crate) fn resident_static_bytes(
         &self,
         all: &StaticBytes,
@@ -103,7 +105,8 @@ impl ZeroSharding {
         let away = all.weights.host.per_device_count() + all.weights.nvme.per_device_count();
         let masters = self.share_of_parameters(all.masters.device, self.shards_masters());
         let stored_master = stored_master && masters > 0;
-        // If the stored weights are the master copy, frozen weights have none. They are stored as products read them.
+        // If the stored weights are the master copy, frozen weights have no master copy. They are stored in the type in
+        // which products read them.
         let held =
             self.share_of_parameters(if stored_master && weights { all.frozen } else { all.weights.device }, weights);
         let stored = held + if stored_master { masters } else { 0 };
@@ -125,13 +128,13 @@ impl ZeroSharding {
         }
     }
 
-    /// Returns whether the master copy is sharded.
+    /// Returns whether ZeRO shards the master copy.
     fn shards_masters(&self) -> bool {
         let [weights, _, states] = self.zero_sharded_classes();
         if self.whole_masters { weights } else { states }
     }
 
-    /// Returns a device's share of dense and expert parameters, if sharded.
+    /// Returns a device's share of dense and expert parameters if `shared`; otherwise all of them.
     fn share_of_parameters(&self, parameters: Parameters, shared: bool) -> u64 {
         let dense = parameters.sharded.saturating_add(parameters.replicated);
         if !shared {
@@ -171,12 +174,13 @@ impl ZeroSharding {
         }
     }
 
-    /// Returns the bytes of gathered weights while these parameters are in use; at most what gathering everything adds.
+    /// Returns the bytes of gathered weights while the parameters `open` are in use. They are at most the bytes that
+    /// gathering everything would add.
     pub(crate) fn gathered_bytes(&self, open: Parameters, per: &BytesPerParameter, resident: &ResidentBytes) -> Bytes {
         (per.weight * open.per_device_count()).min(resident.missing_weights)
     }
 
-    /// Returns the bytes of gradients that are whole until they are reduced.
+    /// Returns the bytes of gradients that are whole until they are reduced, for the parameters `open`.
     pub(crate) fn unreduced_bytes(&self, open: Parameters, resident: &ResidentBytes) -> Bytes {
         Bytes((open.per_device_count() as f64 * self.reduced_bytes) as u64).min(resident.missing_gradients)
     }

@@ -1,4 +1,4 @@
-//! Offloaded weights and gradients, and what a micro-batch copies of them.
+//! Offloaded weights and gradients, and their copies in one micro-batch.
 
 use crate::pass::copied::{CopiedBytes, LinkTimes};
 use workloads::memory::{BytesByPlace, StaticBytes};
@@ -23,7 +23,7 @@ impl OffloadedParameters {
     }
 }
 
-/// Offloaded bytes of embedding, layer and head.
+/// Offloaded bytes of the embedding, one layer and the head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct OffloadedPieces {
     pub pieces: [OffloadedParameters; 3],
@@ -42,7 +42,7 @@ impl OffloadedPieces {
     }
 }
 
-/// Copies of a piece's passes for one micro-batch.
+/// Copies of a piece's weights and gradients in one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PieceCopies {
     /// To the device, in the forward pass and again in the backward pass.
@@ -53,10 +53,11 @@ pub struct PieceCopies {
     pub(crate) passes: [LinkTimes; 2],
 }
 
-/// Copies of embedding, layer and head.
+/// Copies of the weights and gradients of the embedding, one layer and the head.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ParameterCopies {
     pub(crate) pieces: [PieceCopies; 3],
-    /// True if passes are only bounded. Work that waits for copies may then be put off with the weight gradients.
+    /// True if pass times are only lower bounds. Work that waits for copies may then be put off with the weight
+    /// gradients.
     pub(crate) bounded: bool,
 }

@@ -1,4 +1,4 @@
-//! A chip under a software stack: exact times of its kernels, or lower bounds.
+//! Times of a chip's kernels under a software stack: exact, or lower bounds.
 
 use crate::communication::contention::Communication;
 use crate::communication::network::StepNetwork;
@@ -15,35 +15,37 @@ use sim::units::{Bytes, Joules, Seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How exactly kernels are timed. Inexact times are lower bounds: no mapping and no schedule beats a step made of them.
+/// The precision of kernel times. All but `Exact` give lower bounds: no mapping and no schedule makes a step faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fidelity {
-    /// Contractions at their peak and compulsory traffic; vector work and collectives exactly. For searches that cannot
-    /// afford microseconds per kernel.
+    /// Contractions at their peak rate and with compulsory traffic only; vector work and collectives exactly. For
+    /// searches that cannot afford microseconds per kernel.
     Peak,
-    /// Like `Peak`, but also with the folds that arrays cannot fill, and the shared-buffer traffic that the cores'
+    /// Like `Peak`, and also with the folds that arrays cannot fill, and the shared-buffer traffic that the cores'
     /// buffers cause.
     Buffered,
-    /// Every kernel mapped and at its fastest; nothing scheduled.
+    /// Every kernel mapped and at its fastest. No schedule is solved.
     Mapped,
-    /// Mapped, and scheduled if the stack does so, with every pass at its schedule's lower bound. No order of its
-    /// kernels takes less.
+    /// Every kernel mapped, and scheduled if the stack schedules kernels, with every pass at its schedule's lower
+    /// bound. No order of its kernels takes less.
     Scheduled,
-    /// Mapped, and scheduled if the stack does so: the time of the step.
+    /// Every kernel mapped, and scheduled if the stack schedules kernels: the time of the step.
     Exact,
 }
 
 impl Fidelity {
-    /// Returns whether kernels have their times in a step.
+    /// Returns whether kernels take the same times as in a step.
     fn times_kernels(self) -> bool {
         self >= Self::Scheduled
     }
 }
 
-/// Cached pieces of schedules, some kilobytes each.
+/// Number of cached pieces of schedules, some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
-/// Work limit per piece of a schedule: tens of milliseconds for hard pieces. In built-in dense models on built-in
-/// chips, fewer than one pass in a thousand stays unproven within it. All of those recompute, and the gap is at most
+/// Limit on the solver's work per piece of a schedule: tens of milliseconds for hard pieces. In built-in dense models
+/// on built-in chips, fewer than one pass in a thousand stays unproven within it. All of those recompute, and the gap
+/// is at most 6.4 % (sim/README.md has the counts). Many layers of experts beside shared ones stay unproven, even with
+/// thirty times the work, which shortens their steps by 0.2 %.
 /// 6.4 % (sim/README.md has the counts). Many layers of experts beside shared ones stay unproven, even with thirty
 /// times the work, which shortens their steps by 0.2 %.
 pub const SCHEDULE_STEPS: u64 = 50_000;
@@ -61,7 +63,8 @@ pub struct ChipTimes {
     schedules: Arc<Memo>,
 }
 
-/// Returns a kernel library at the rates that it sustains in hours of training.
+/// Returns a kernel library with the rates that it sustains in hours of training. `clock` is the fraction of the chip's
+/// clock.
 fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f64) -> KernelLibrary {
     KernelLibrary {
         issue_fraction: library.issue_fraction * stack.sustained.tensor_fraction * clock,
@@ -71,7 +74,10 @@ fn apply_sustained_rates(library: KernelLibrary, stack: &SoftwareStack, clock: f
     }
 }
 
-/// Returns the attention library that a stack names, if it was measured on the chip, at a fraction of the chip's clock.
+/// Returns the attention library that a stack names, at a fraction of the chip's clock.
+///
+/// # Errors
+/// A library without measurements on the chip.
 fn attention_library_of_chip(chip: &Accelerator, name: &str, clock: f64) -> Result<AttentionSoftware, StepError> {
     match AttentionSoftware::measured_on_chip(chip, name) {
         Ok(AttentionSoftware::Version(own)) => Ok(AttentionSoftware::Version(own.at_clock(clock))),
@@ -91,16 +97,18 @@ pub(crate) struct KernelTimeEnergy {
 }
 
 impl ChipTimes {
-    /// Returns a chip as driven by `stack`.
+    /// Returns the kernel times of a chip under `stack`.
     ///
     /// # Errors
-    /// A figure of the chip that the cost model cannot use.
+    /// A figure of the chip that the cost model cannot use; an attention library of the stack without measurements on
+    /// the chip.
     pub fn new(chip: &Accelerator, stack: &SoftwareStack) -> Result<Self, StepError> {
         let limits = SolveLimits { steps: SCHEDULE_STEPS, ..SolveLimits::default() };
         Self::with_shared_schedules(chip, stack, Arc::new(Memo::new(limits, MEMO_CAPACITY)))
     }
 
-    /// Returns a chip that shares solved schedules with others, so that common pieces are solved once.
+    /// Returns [`Self::new`] with solved schedules that are shared with other chips, so that common pieces are solved
+    /// once.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -140,7 +148,8 @@ impl ChipTimes {
         })
     }
 
-    /// Reuses cached kernel times for a chip with identical timing ([`Accelerator::runs_like`]).
+    /// Returns the times of `chip`, which must have identical timing ([`Accelerator::runs_like`]), with the cached
+    /// kernel times.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -165,7 +174,7 @@ impl ChipTimes {
         &self.stack
     }
 
-    /// Returns the chip, with its calibration as the stack drives it.
+    /// Returns the chip, with its rates as the stack sustains them.
     #[must_use]
     pub fn chip(&self) -> &Accelerator {
         self.model.accelerator()
@@ -181,8 +190,9 @@ impl ChipTimes {
         &self.schedules
     }
 
-    /// Returns a modelled time with the stack's slowdown of that kernel and the launch gap. The chip's limit on cells
-    /// times clock bounds it from below.
+    /// Returns a kernel's time with the launch gap: its modelled time, divided by the stack's fraction for such
+    /// kernels. The chip's limit on cells times clock bounds the modelled time from below. A measured attention library
+    /// replaces the modelled time.
     fn launched_time(&self, kernel: &Kernel, modelled: Seconds) -> Seconds {
         let gap = Seconds::from_micros(self.stack.launch.gap_us);
         if let (Kernel::FusedAttention(attention), Some(software)) = (kernel, self.attention)
@@ -198,8 +208,8 @@ impl ChipTimes {
         modelled.max(self.model.time_at_cell_rate_limit(kernel)) / slower + gap
     }
 
-    /// Returns the stack's rate of narrow products. A chip's rates of row-scaled products hold what a scale per row
-    /// costs.
+    /// Returns the stack's rate of narrow products relative to a library's. If the chip's own rates were measured with
+    /// a scale per row, they include its cost, so the fraction is at least 1.
     fn narrow_fraction(&self, format: DataType) -> f64 {
         let fraction = self.stack.sustained.narrow_fraction;
         let kernels = self.chip().library.and_then(|library| library.formats.get(format));
@@ -226,8 +236,8 @@ impl ChipTimes {
         self.launched_time(kernel, least)
     }
 
-    /// Returns a kernel's least time in a schedule, on one core and across all, at `fidelity`. The unit is ticks, as in
-    /// schedules.
+    /// Returns lower bounds on a kernel's time in a schedule, on one core and across all, at `fidelity`. The unit is
+    /// ticks, as in schedules.
     #[must_use]
     pub fn least_in_schedule(
         &self,
@@ -273,7 +283,7 @@ impl ChipTimes {
         costed::schedule_cores(self.chip())
     }
 
-    /// Returns time and energy of a kernel in a stream, over the whole chip.
+    /// Returns the time and the energy of a kernel in a stream, over the whole chip. Bounds have zero energy.
     pub(crate) fn cost_of_kernel(&mut self, kernel: &Kernel) -> KernelTimeEnergy {
         if let Some(known) = self.known.get(kernel) {
             return *known;
@@ -318,7 +328,8 @@ impl ChipTimes {
         costs
     }
 
-    /// Returns the cost of a collective in a stream. The previous kernel hides its launch.
+    /// Returns the cost of a collective in a stream, with the launch gap. The previous kernel hides the rest of its
+    /// launch.
     #[must_use]
     pub fn cost_of_collective(&self, network: &impl StepNetwork, collective: &Collective) -> Communication {
         let RankGroup { ranks, stride } = collective.group;
@@ -326,7 +337,8 @@ impl ChipTimes {
         Communication { slowing, ..network.cost_of_collective(collective).with_launch_gap(self.launch_gap()) }
     }
 
-    /// Returns how a collective and concurrent work slow each other; no slowdown if the chip's streams are unknown.
+    /// Returns the slowdown of a collective and concurrent work by each other; none if the chip's streams are unknown
+    /// or the stack leaves the slowdown out.
     fn slowdown_of_collective(&self, between_nodes: bool) -> MutualSlowdown {
         let streams = self.chip().streams.as_ref().filter(|_| self.stack.overlap.contended);
         streams.map_or_else(MutualSlowdown::default, |streams| MutualSlowdown::of_collective(streams, between_nodes))
@@ -338,12 +350,13 @@ impl ChipTimes {
     }
 }
 
-/// Returns whether a kernel is cut into tiles; a lower bound then avoids the choice of tiles.
+/// Returns whether a kernel is cut into tiles. Its lower bound then needs no choice of tiles.
 fn is_mapped(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Contraction(_) | Kernel::Epilogue(_) | Kernel::FusedAttention(_))
 }
 
-/// Returns the latency of a collective in a schedule, with its launch. It is the same on every chip.
+/// Returns the latency of a collective in a schedule, with its launch; zero for a single rank or no bytes. It is the
+/// same on every chip.
 #[must_use]
 pub fn collective_latency(network: &impl StepNetwork, collective: &Collective) -> Seconds {
     if collective.group.ranks < 2 || collective.bytes == Bytes::ZERO {

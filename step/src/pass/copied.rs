@@ -1,4 +1,4 @@
-//! Copies between a device, its host and its storage: of activations, and of offloaded weights and gradients.
+//! Copies between a device, its host and its storage: activations, and offloaded weights and gradients.
 
 use crate::ChipTimes;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use workloads::ActivationPolicy;
 use workloads::graph::OperatorGraph;
 use workloads::recompute_policy::Treatment;
 
-/// Bytes that one piece copies one way in a pass.
+/// Bytes that one piece copies in one direction in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CopiedBytes {
     /// All bytes.
@@ -39,7 +39,7 @@ impl CopiedBytes {
     }
 }
 
-/// Times that a pass's copies occupy the device's host link and the storage, into the device and out of it.
+/// Times for which a pass's copies occupy the device's host link and the storage: (into the device, out of it).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LinkTimes {
     /// The host link; both directions work at the same time ([`sim::hardware::HostLink`]).
@@ -59,12 +59,12 @@ impl LinkTimes {
         Self { host: [Seconds::ZERO, host], storage: [Seconds::ZERO, storage] }
     }
 
-    /// Returns the time of all copies without other work.
+    /// Returns the time of all copies if nothing else uses the links.
     pub(crate) fn longest_time(&self) -> Seconds {
         self.host[0].max(self.host[1]).max(self.storage[0] + self.storage[1])
     }
 
-    /// Returns how long copies last in each direction, into the device and out of it.
+    /// Returns the time of the copies in each direction: (into the device, out of it).
     pub(crate) fn times_each_way(&self) -> [Seconds; 2] {
         [0, 1].map(|way| self.host[way].max(self.storage[way]))
     }
@@ -85,7 +85,7 @@ impl ChipTimes {
         CopiedBytes::of_treatment(&policy.treatment_with_extent(graph, self.stack().replay_extent()), graph)
     }
 
-    /// Returns the times that one-way copies occupy the host link and the storage. Storage is behind the host link,
+    /// Returns the times for which one-way copies occupy (the host link, the storage). Storage is behind the host link,
     /// like NVMe and GPUDirect: its traffic shares the link with host traffic, and takes at least the storage's own
     /// time. A chip without a host link reaches storage on a separate path.
     pub(crate) fn copy_times(&mut self, copied: CopiedBytes) -> [Seconds; 2] {

@@ -10,8 +10,8 @@ use workloads::{Lowering, Model, TrainingGraph};
 /// Returns a model lowered for a plan, with its memory techniques applied.
 ///
 /// # Errors
-/// A plan that the model cannot be lowered for; techniques that are incompatible with it, with each other or with the
-/// recomputation.
+/// A plan that the model cannot be lowered for; techniques that are incompatible with the plan, with each other or with
+/// the recomputation.
 pub fn lower_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Result<TrainingGraph, StepError> {
     let lowering = lowering_of_plan(model, plan, stack);
     let graph = TrainingGraph::new(&with_expert_imbalance(model, plan, stack), &lowering)?;
@@ -28,8 +28,8 @@ pub fn lower_plan(model: &Model, plan: &TrainingPlan, stack: &SoftwareStack) -> 
     Ok(graph)
 }
 
-/// Returns the model with the stack's imbalance of experts, if there are other devices to wait for and no capacity
-/// limit.
+/// Returns the model with the stack's imbalance of experts. The model stays unchanged without expert parallelism,
+/// without imbalance, or with a capacity limit.
 fn with_expert_imbalance<'m>(model: &'m Model, plan: &TrainingPlan, stack: &SoftwareStack) -> Cow<'m, Model> {
     let factor = stack.kernels.expert_imbalance;
     match model.experts {

@@ -1,4 +1,4 @@
-//! The cost of one micro-batch on one device: kernels, collectives and copies of each piece of a model.
+//! The cost of one micro-batch on one device: the kernels, collectives and copies of each piece of a model.
 
 pub(crate) mod away;
 pub(crate) mod chip_times;

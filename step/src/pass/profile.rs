@@ -1,5 +1,5 @@
-//! Cost of one micro-batch on one device, per segment: the part of a step that does not depend on the number of
-//! micro-batches, stages and data-parallel ranks.
+//! Cost of one micro-batch on one device, per segment of the model. The number of stages and of data-parallel ranks
+//! does not change it.
 
 use crate::SoftwareStack;
 use crate::communication::contention::PortTimes;
@@ -13,7 +13,7 @@ use workloads::{ActivationPolicy, Segment};
 /// One pass of one segment, for one micro-batch on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PassProfile {
-    /// Kernels, in sequence.
+    /// Time of kernels: in sequence, or as the operator schedule runs them.
     pub device: Seconds,
     /// The part of `device` for weight gradients, which zero-bubble schedules put off.
     pub weight: Seconds,
@@ -21,7 +21,7 @@ pub struct PassProfile {
     pub launches: u32,
     /// The part of `launches` for kernels of `weight`.
     pub weight_launches: u32,
-    /// Sum of its collectives' group sizes.
+    /// Sum of the group sizes of the pass's collectives.
     pub collective_ranks: u32,
     /// Extra host time to launch collectives while messages between nodes are in flight
     /// ([`collective_rank_us`](crate::stack::software::LaunchOptions::collective_rank_us)), and to launch products of
@@ -29,13 +29,13 @@ pub struct PassProfile {
     pub slower_launches: Seconds,
     /// Exposed tensor-parallel collectives.
     pub tensor: Seconds,
-    /// Tensor-parallel collectives hidden behind kernels of `weight`; exposed if these are put off.
+    /// Tensor-parallel collectives hidden behind kernels of `weight`. They are exposed if these kernels are put off.
     pub beside_weights: Seconds,
     /// Exposed context-parallel collectives.
     pub context: Seconds,
     /// Exposed expert-parallel collectives.
     pub expert: Seconds,
-    /// Exposed copies to or from the host.
+    /// Exposed copies to or from the host and storage.
     pub offload: Seconds,
     /// Link times of all copies to and from host and storage, including hidden ones.
     pub copies: LinkTimes,
@@ -43,17 +43,17 @@ pub struct PassProfile {
     pub ports: PortTimes,
     /// Energy of its kernels without static power; zero if they are only bounded.
     pub energy: Joules,
-    /// How much shorter the pass might be under a better schedule; zero if its schedule is proven.
+    /// Upper bound on what a better schedule could save in the pass; zero if its schedule is proven optimal.
     pub unproven: Seconds,
-    /// How much shorter its input gradients might be, if they run separately.
+    /// Upper bound on what a better schedule could save in the input gradients, if they run separately.
     pub unproven_inputs: Seconds,
-    /// Lower bounds of the input gradients (or the recomputation before them) and of the weight gradients, each
-    /// independent of the other. Known if passes are bounded by their schedules.
+    /// Lower bounds of two parts: the input gradients (or the recomputation before them), and the weight gradients.
+    /// Each bound holds whatever the other part takes. Known if passes are bounded by their schedules.
     pub parts: [Seconds; 2],
 }
 
 impl PassProfile {
-    /// Returns the time of computing, communicating and copying.
+    /// Returns the pass's time on the device: kernels, exposed communication and exposed copies.
     #[must_use]
     pub fn busy_time(&self) -> Seconds {
         self.device + self.tensor + self.context + self.expert + self.offload
@@ -85,7 +85,7 @@ impl PassProfile {
         self.scaled(count as f64, |launches| launches.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)))
     }
 
-    /// Returns the pass scaled by `times`, which may be a fraction.
+    /// Returns the pass run `times` times. `times` may be a fraction; launches then round `times` up.
     pub(crate) fn repeated(self, times: f64) -> Self {
         if times == 1.0 { self } else { self.scaled(times, |launches| (f64::from(launches) * times.ceil()) as u32) }
     }
@@ -126,40 +126,41 @@ pub struct PieceProfile {
     pub parameters: u64,
     /// Expert parameters on one device.
     pub expert_parameters: u64,
-    /// Operators of the piece that have parameters; each counts as one tensor.
+    /// Number of operators with parameters; each counts as one tensor.
     pub tensors: u64,
-    /// Further parameters with no gradient, or a smaller one; ZeRO-3 gathers them too.
+    /// Further parameters, without a gradient or with a smaller one. ZeRO-3 gathers them too.
     pub frozen: u64,
-    /// True if its passes are bounded. Weight gradients may then be shorter than stated by as much as input gradients
-    /// are longer.
+    /// True if pass times are lower bounds. Weight gradients may then be shorter than stated, by as much as input
+    /// gradients are longer.
     #[serde(skip)]
     pub(crate) bounded: bool,
 }
 
 impl PieceProfile {
-    /// Returns whether no order of kernels makes its passes faster.
+    /// Returns whether the schedules of all passes are proven optimal: no order of kernels makes them faster.
     pub(crate) fn is_proven(&self) -> bool {
         [&self.forward, &self.recompute, &self.backward]
             .into_iter()
             .all(|pass| pass.unproven + pass.unproven_inputs == Seconds::ZERO)
     }
 
-    /// Marks the backward pass as bounded: only the time that waits for copies is uncertain, and all of it may be put
-    /// off. `before` is already counted.
+    /// Marks the backward pass as bounded. Only the time that waits for copies is uncertain, and all of it may be put
+    /// off. `before` is the part of that time that is already counted.
     pub(crate) fn mark_bounded_but_for_copies(&mut self, before: Seconds) {
         self.backward.weight += self.backward.offload - before;
         self.bounded = true;
     }
 
-    /// Marks the backward pass as bounded, with a bound on the input gradients. The rest is recomputation and waits for
-    /// copies. One of its parts may be longer and another shorter, and all of it may be put off.
+    /// Marks the backward pass as bounded, with a bound on the input gradients. The rest is recomputation and waiting
+    /// for copies. One of its parts may be longer and another shorter, and all of it may be put off.
     pub(crate) fn mark_bounded_but_for_inputs(&mut self) {
         self.backward.weight += self.backward.offload + self.recompute.device;
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.bounded = true;
     }
 
-    /// Marks the backward pass as bounded, with nothing known of the input gradients.
+    /// Marks the backward pass as bounded. No bound on the input gradients alone is known, so the whole pass may be put
+    /// off.
     pub(crate) fn mark_bounded(&mut self) {
         self.backward.device += std::mem::take(&mut self.recompute.device);
         self.backward.weight = self.backward.busy_time();
@@ -193,7 +194,7 @@ impl PieceProfile {
         }
     }
 
-    /// Returns the piece in a pipeline whose messages cross nodes; its collectives are launched more slowly.
+    /// Returns the piece in a pipeline whose messages cross nodes: the host then takes longer to launch collectives.
     pub(crate) fn with_message_overhead(self, stack: &SoftwareStack) -> Self {
         let slower = |pass: PassProfile| {
             let slower = Seconds::from_micros(stack.launch.collective_rank_us) * f64::from(pass.collective_ranks);
@@ -228,13 +229,14 @@ pub struct StepProfile {
     pub layer: PieceProfile,
     /// The head, after the last layer.
     pub head: PieceProfile,
-    /// Layers and ends in each of the three; ZeRO-3 gathers one of them at a time.
+    /// Number of gather units (layers and ends) in the embedding, a layer piece and the head. ZeRO-3 gathers one unit
+    /// at a time.
     pub units: [u64; 3],
-    /// Parameters that a head on another stage than the embedding holds a copy of.
+    /// Tied parameters of which a head holds its own copy, if it is on another stage than the embedding.
     pub tied_parameters: u64,
     /// Bytes of the activation between two pieces, on one device.
     pub boundary: Bytes,
-    /// Offloaded weights and gradients.
+    /// Offloaded weights and gradients; `None` if everything is on the device.
     pub(crate) away: Option<OffloadedPieces>,
     /// Bytes of a weight in the products' type.
     pub weight_bytes: Bytes,
@@ -269,7 +271,7 @@ impl StepProfile {
         Self { embedding, layer, head, by_policy, ..self.clone() }
     }
 
-    /// Returns a layer under one of the plan's policies.
+    /// Returns a layer under one of the plan's policies; [`Self::layer`] for a policy that [`Self::by_policy`] lacks.
     pub(crate) fn layer_with_policy(&self, policy: &ActivationPolicy) -> &PieceProfile {
         self.by_policy.iter().find(|known| known.policy == *policy).map_or(&self.layer, |known| &known.layer)
     }

@@ -14,7 +14,7 @@ pub type KernelIndex = u32;
 /// Index of a program in its [`KernelTable`].
 pub type ProgramIndex = u32;
 
-/// Identity of a program: the kernels of its nodes, and their dependencies.
+/// Identity of a program: the kernels of its nodes, and the dependencies between nodes.
 type ProgramKey = (Vec<KernelIndex>, Vec<(u32, u32)>);
 
 /// The distinct kernels and the distinct programs of many passes.
@@ -51,7 +51,7 @@ impl KernelTable {
         let kernels: Vec<KernelIndex> = graph.node_weights().map(|node| self.intern_kernel(node.kernel)).collect();
         let mut edges: Vec<(u32, u32)> =
             graph.raw_edges().iter().map(|e| (e.source().index() as u32, e.target().index() as u32)).collect();
-        // Lowering adds a node after all that it waits for, so node order is topological.
+        // Lowering adds a node after all nodes that it waits for, so node order is topological.
         edges.sort_unstable_by_key(|&(before, after)| (after, before));
         debug_assert!(
             edges.iter().all(|(before, after)| before < after),
@@ -80,7 +80,8 @@ pub struct KernelProgram {
 }
 
 impl KernelProgram {
-    /// Returns a lower bound over all schedules, with each kernel taking `least` ticks; see [`Outline::lower_bound`].
+    /// Returns a lower bound in seconds on the time of the program over all schedules. `least` gives a lower bound on
+    /// each kernel, in ticks; see [`Outline::lower_bound`] for `chains`.
     #[must_use]
     pub fn least_ticks(
         &self,
@@ -91,7 +92,7 @@ impl KernelProgram {
         Seconds(self.outline.lower_bound(cores, chains, |node| least(self.kernels[node])) / TICKS_PER_SECOND)
     }
 
-    /// Returns the time of the kernels in sequence, each taking `time`.
+    /// Returns the total time of the kernels in sequence; `time` gives the time of each.
     #[must_use]
     pub fn sum_of_kernels(&self, time: impl FnMut(KernelIndex) -> Seconds) -> Seconds {
         self.kernels.iter().copied().map(time).sum()

@@ -6,8 +6,8 @@ use sim::kernel::{Direction, Elementwise, ElementwiseFunction, Kernel, TransferL
 use sim::units::{Bytes, Joules, Seconds};
 
 impl ChipTimes {
-    /// Returns the time of the optimizer's update of `parameters` on one device, with the stack's passes over the
-    /// gradients. An overlapped update takes as long as its busiest resource.
+    /// Returns the time of the optimizer's update of `parameters` on one device, with the stack's extra passes over the
+    /// gradients. An overlapped update takes as long as its busiest resource; otherwise the resources work in sequence.
     pub fn time_of_update(&mut self, profile: &StepProfile, parameters: u64) -> Seconds {
         let kernels = self.update_kernels(profile, parameters);
         let mut busy: Vec<(Option<TransferLink>, Seconds)> = Vec::new();

@@ -1,4 +1,4 @@
-//! A step before its collectives have times: the chip's work, computed once for all networks.
+//! The chip's work in a step, before collectives have times. It is computed once for all networks.
 
 use crate::communication::contention::{Communication, OverlapWindow, PortTimes};
 use crate::communication::network::StepNetwork;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use workloads::recompute_policy::Treatment;
 use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind, TrainingGraph};
 
-/// A model's work under a plan, without the times of collectives; it can be timed on any network.
+/// A model's work under a plan, without the times of collectives. It can be timed on any network.
 #[derive(Debug, Clone)]
 pub struct StepWork {
     /// Embedding, layer, head; the layer is under the plan's first policy.
@@ -66,17 +66,17 @@ impl StepWork {
     }
 }
 
-/// A piece of the pipeline.
+/// The work of a piece of the pipeline in one micro-batch.
 #[derive(Debug, Clone)]
 pub(crate) struct PieceWork {
     passes: PassesWork,
-    /// Times that one-way copies occupy the host link and storage.
+    /// Times for which one-way copies occupy (the host link, storage).
     copy: [Seconds; 2],
     parameters: u64,
     expert_parameters: u64,
     tensors: u64,
     frozen: u64,
-    /// How much of the recomputation runs, and how often the backward pass runs.
+    /// Fraction of the recomputation that runs, and number of runs of the backward pass.
     repeats: [f64; 2],
 }
 
@@ -121,8 +121,8 @@ impl PieceWork {
 enum PassesWork {
     /// Kernels in sequence.
     Streamed(Box<[PassWork; 3]>),
-    /// By the operator schedule, which places collectives among the kernels. The schedule changes if the collectives'
-    /// times change.
+    /// By the operator schedule, which places collectives among the kernels. Other times of collectives lead to another
+    /// schedule.
     Scheduled(Box<ScheduledWork>),
 }
 
@@ -131,8 +131,8 @@ enum PassesWork {
 struct CollectiveWork {
     collective: Collective,
     axis: ParallelAxis,
-    /// True if the stack may run it beside the products of weight gradients (tensor-parallel) or beside attention
-    /// (context-parallel).
+    /// True if the stack may run the collective beside the products of weight gradients (tensor-parallel) or beside
+    /// attention (context-parallel).
     hides: bool,
 }
 
@@ -159,7 +159,7 @@ struct PassWork {
 }
 
 impl PassWork {
-    /// Returns a pass whose collectives already have times.
+    /// Returns the work of a pass whose collectives already have times.
     fn with_known_times(pass: PassProfile) -> Self {
         Self { alone: pass, ..Self::default() }
     }
@@ -169,7 +169,7 @@ impl PassWork {
         let (mut beside, mut inside_products, mut ring, mut routed) = (nothing, nothing, nothing, nothing);
         for CollectiveWork { collective, axis, hides } in &self.collectives {
             let communication = chip.cost_of_collective(network, collective);
-            // In a stream they use the ports one after the other.
+            // In a stream, collectives use the ports one after the other.
             let Communication { time, ports, .. } = communication;
             let alone = Communication { ports: PortTimes::default(), ..communication };
             pass.ports = pass.ports + ports;
@@ -195,7 +195,8 @@ impl PassWork {
                     } else if inside
                         && matches!(collective.kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter)
                     {
-                        // With one part per rank, the first to arrive or the last to leave has no product beside it.
+                        // The collective is cut into one part per rank. The part that arrives first or leaves last has
+                        // no product beside it.
                         inside_products =
                             inside_products + alone * (1.0 - 1.0 / f64::from(collective.group.ranks.max(1)));
                     }
@@ -209,7 +210,7 @@ impl PassWork {
         pass.beside_weights = saved(self.weights, &beside) * overlap.tensor;
         pass.tensor = pass.tensor - pass.beside_weights - saved(self.products, &inside_products) * overlap.products;
         pass.context = pass.context - saved(self.attention, &ring) * overlap.context;
-        // The part that the shared expert hides is not hidden again behind another micro-batch.
+        // The part that the shared expert hides cannot be hidden again behind another micro-batch.
         let shared = saved(self.shared_expert, &routed) * overlap.shared_expert;
         let left = if pass.expert > Seconds::ZERO { 1.0 - shared / pass.expert } else { 0.0 };
         pass.expert = pass.expert
@@ -230,7 +231,7 @@ struct ScheduledWork {
     whole: Option<KernelGraph>,
     /// The distinct collectives of all passes.
     collectives: Vec<Collective>,
-    /// Results by the collectives' times; a search over mappings asks for the same ones many times.
+    /// Results by the collectives' times. A search over mappings asks for the same times often.
     known: Arc<Mutex<HashMap<Vec<u64>, [PassProfile; 3]>>>,
 }
 
@@ -262,7 +263,7 @@ impl ScheduledWork {
         if let Some(passes) = known().get(&key) {
             return Ok(*passes);
         }
-        // The lock is released meanwhile. Two threads that schedule the same passes get the same result.
+        // The lock is released during the scheduling. Two threads that schedule the same passes get the same result.
         let passes = self.schedule_passes(chip, network)?;
         known().insert(key, passes);
         Ok(passes)
@@ -284,14 +285,14 @@ impl ScheduledWork {
         };
         let mut once = chip.scheduled_pass(&self.backward, network, |_| false)?;
         if chip.fidelity() >= Fidelity::Scheduled {
-            // If passes are bounded, so is this one: the shorter the input gradients, the more of the pass can be put
-            // off.
+            // If passes are bounded, so is this one: the shorter the input gradients are, the more of the pass can be
+            // put off.
             let weights = |node: &KernelNode| node.role.gradient == Some(GradientOf::Weights);
             let inputs = chip.scheduled_pass(&self.backward, network, weights)?;
             once.weight = (once.busy_time() - inputs.busy_time()).max(Seconds::ZERO).min(once.device);
             once.unproven_inputs = inputs.unproven;
-            // Each part as if the other took its time under the found schedule. Exposed collectives are not part of the
-            // weight gradients.
+            // The bound of each part assumes that the other part takes its time under the found schedule. Exposed
+            // collectives are not part of the weight gradients.
             let put_off = (once.busy_time() - inputs.busy_time() - inputs.unproven).max(Seconds::ZERO);
             let computing = if once.unproven > Seconds::ZERO {
                 once.busy_time() - self.collectives_in_sequence(network)
@@ -324,7 +325,8 @@ impl ChipTimes {
     /// Returns the profile of a model under a plan.
     ///
     /// # Errors
-    /// A plan that the model cannot be lowered for.
+    /// A plan that the model cannot be lowered for, a graph without layers, or a chip so slow that its times leave the
+    /// schedule's range.
     pub fn profile_plan(
         &mut self,
         model: &Model,
@@ -370,7 +372,7 @@ impl ChipTimes {
             layer,
             head,
             units: [SegmentKind::Embedding, SegmentKind::Layer, SegmentKind::Head].map(|kind| {
-                // An end is a unit of its own, besides the layers beside it.
+                // An end is a unit of its own, besides the layers in its segment.
                 let ends =
                     u64::from(kind != SegmentKind::Layer && graph.segment(kind).is_some_and(Segment::has_layers));
                 graph.segment(kind).map_or(0, Segment::layers_per_piece) + ends
@@ -388,8 +390,8 @@ impl ChipTimes {
         Ok(StepWork::new(self, graph, plan, rest))
     }
 
-    /// Returns the profile of a plan that differs from `known`'s at most in its activation policies. Policies change
-    /// only the layers' backward passes.
+    /// Returns the profile of a plan that differs at most in its activation policies from the plan of `known`. Policies
+    /// change only the layers' backward passes.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -425,7 +427,8 @@ impl ChipTimes {
         Ok(StepProfile { embedding, layer, head, by_policy, ..known.clone() })
     }
 
-    /// Returns the work of a segment. `forward` is its forward pass without copies, if known; no treatment changes it.
+    /// Returns the work of a segment. `forward` is its forward pass without copies, if it is known already. No
+    /// treatment changes it.
     pub(crate) fn work_of_segment(
         &mut self,
         segment: &Segment,
@@ -454,8 +457,9 @@ impl ChipTimes {
         }
     }
 
-    /// Returns the fraction of the recomputation that runs: 1, unless some operators are recomputed for only part of
-    /// the tokens. With different fractions it is their mean, weighted by the operators' kernel times.
+    /// Returns the fraction of the recomputation that runs. It is 1 unless some operators are recomputed for only part
+    /// of the tokens. If operators have different fractions, the result is their mean, weighted by the operators'
+    /// kernel times.
     fn recomputed_fraction(&mut self, segment: &Segment, treatment: &Treatment) -> f64 {
         let shares: Vec<(OpId, f64)> =
             treatment.recompute.iter().map(|id| (id, treatment.recomputed_token_fraction(id))).collect();
@@ -493,9 +497,9 @@ impl ChipTimes {
         ]
     }
 
-    /// Returns the host's extra time to launch a product of several experts. The library launches them one by one, and
-    /// quantises the operands of narrow products the same way, without the framework's language (Transformer Engine,
-    /// `GroupedLinear`).
+    /// Returns the host's extra time to launch a product of several experts. The library launches one product per
+    /// expert. For narrow products it also quantises the operands one by one. Both happen without the framework's
+    /// language (Transformer Engine, `GroupedLinear`).
     fn expert_launch_time(&self, segment: &Segment, node: &KernelNode) -> Seconds {
         let Kernel::Contraction(product) = &node.kernel else { return Seconds::ZERO };
         let operator = node.role.operator.and_then(|id| segment.graph.operators.get(id.index()));
@@ -534,7 +538,7 @@ impl ChipTimes {
             work.alone.collective_ranks = work.alone.collective_ranks.saturating_add(collective.group.ranks);
             let axis = node.role.axis.unwrap_or(ParallelAxis::Tensor);
             let hides = match axis {
-                // Attention waits for Ulysses' all-to-alls; a ring's next part arrives beside it.
+                // Attention waits for Ulysses' all-to-alls. In a ring, the next part arrives beside attention.
                 ParallelAxis::Context => collective.kind != CollectiveKind::AllToAll,
                 ParallelAxis::Expert => false,
                 ParallelAxis::Tensor => node.role.gradient.is_some(),

@@ -1,8 +1,7 @@
-//! How a plan divides its model among devices: the kinds of chunks, and the groups of devices that hold the same
-//! chunks.
+//! Division of a model among devices: the kinds of chunks, and the groups of devices that hold the same chunks.
 //!
-//! Layers are alike, so a pipeline has at most four kinds of chunks: the first with the embedding, the last with the
-//! head, and shorter and longer inner ones. The longer chunks are neighbours, so there are at most five kinds of
+//! All layers are alike, so a pipeline has at most four kinds of chunks: the first with the embedding, the last with
+//! the head, and shorter and longer inner ones. The longer chunks are neighbours, so there are at most five kinds of
 //! devices.
 
 use crate::StepProfile;
@@ -11,15 +10,15 @@ use crate::schedule::effective_schedule;
 use sim::pipeline::PipelineSchedule;
 use workloads::{ChunkSplit, Layout};
 
-/// Number of kinds of chunks: the first, inner ones, the last, and inner ones with one more layer. A single chunk is of
-/// the first kind.
+/// Number of kinds of chunks: the first, inner ones, the last, and inner ones with one more layer. A single chunk
+/// counts as the first kind.
 pub const KINDS: usize = 4;
 
-/// Largest number of kinds of devices: the first, inner ones, the last. If some chunks are longer, inner neighbours
-/// hold the same chunks except at two places. So there are up to three kinds of inner devices.
+/// Largest number of kinds of devices: the first, up to three kinds of inner ones, and the last. Inner neighbours hold
+/// the same chunks, except where the row of longer chunks begins and where it ends.
 pub const DEVICE_KINDS: usize = 5;
 
-/// Kinds of inner devices, in order.
+/// Kinds of inner devices, in pipeline order.
 const BETWEEN: [usize; 3] = [1, 3, 4];
 
 /// Neighbouring devices that hold the same chunks.
@@ -70,13 +69,13 @@ impl Arrangement {
         kinds.into_iter().filter(|(_, from, end)| from < end).map(alike)
     }
 
-    /// Returns a group with a single device.
+    /// Returns the group that consists of `device` alone.
     pub fn single_device(&self, device: u32) -> DeviceGroup {
         let kind = self.device_kind(device);
         DeviceGroup { kind, from: device, to: device, counts: self.chunk_counts(kind, device) }
     }
 
-    /// Returns the ends of the kinds of inner devices, which begin with the second device.
+    /// Returns the first device after each kind of inner devices. Inner devices begin with the second device.
     fn kind_boundaries(&self) -> [u32; 3] {
         let p = self.layout.pipeline;
         let end = if self.schedule.is_in_v() { p } else { (p - 1).max(1) };
@@ -93,7 +92,7 @@ impl Arrangement {
         [within(a.min(b)), within(a.max(b)), end]
     }
 
-    /// Returns the chunks of each kind on a device.
+    /// Returns the number of chunks of each kind on a device.
     fn chunk_counts(&self, kind: usize, device: u32) -> [u64; KINDS] {
         let v = u64::from(self.layout.virtual_stages);
         let longer = if self.split.longer == 0 { 0 } else { self.longer_chunks_on(device) };
@@ -119,13 +118,13 @@ impl Arrangement {
         before(self.split.longer_from + self.split.longer) - before(self.split.longer_from)
     }
 
-    /// Returns the layers of a kind of chunk.
+    /// Returns the number of layers in a kind of chunk.
     pub fn layers_in_chunk(&self, kind: usize) -> u64 {
         let ChunkSplit { first, inner, last, .. } = self.split;
         [first, inner, last, inner + 1][kind]
     }
 
-    /// Returns the layers on a device.
+    /// Returns the number of layers on a device.
     pub fn layers_on_device(&self, device: u32) -> u64 {
         self.chunk_counts(self.device_kind(device), device)
             .iter()
@@ -171,7 +170,7 @@ impl Arrangement {
         }
     }
 
-    /// Returns the layers and ends of each kind of chunk; ZeRO-3 gathers one of them at a time.
+    /// Returns the number of gather units (layers and ends) in each kind of chunk. ZeRO-3 gathers one unit at a time.
     pub fn gather_units(&self, profile: &StepProfile) -> [u64; KINDS] {
         let ChunkSplit { chunks, first, inner, last, .. } = self.split;
         let [embedding, layer, head] = profile.units;
@@ -179,7 +178,7 @@ impl Arrangement {
         [embedding + first * layer + alone, inner * layer, last * layer + head, (inner + 1) * layer]
     }
 
-    /// Returns the profile of each kind of chunk.
+    /// Returns the profile of each kind of chunk; the default profile for longer chunks if there are none.
     pub fn chunk_pieces(&self, profile: &StepProfile) -> [PieceProfile; KINDS] {
         let mut first = profile.embedding.plus(profile.layer.times(self.split.first));
         if self.split.chunks == 1 {
@@ -192,7 +191,7 @@ impl Arrangement {
         [first, profile.layer.times(self.split.inner), last, longer]
     }
 
-    /// Returns the kinds of chunks in the pipeline.
+    /// Returns the kinds of chunks that the pipeline has.
     pub fn chunk_kinds(&self) -> &'static [usize] {
         match self.split.chunks {
             1 => &[0],

@@ -7,11 +7,11 @@ use sim::pipeline::{ChunkWork, PipelineSchedule};
 use sim::units::Seconds;
 use workloads::Layout;
 
-/// A chunk of the pipeline that runs one micro-batch.
+/// A chunk of the pipeline, with the times of its passes for one micro-batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Chunk {
     pub piece: PieceProfile,
-    /// Layers, without the model's ends.
+    /// Number of layers, without the model's ends.
     pub(crate) layers: u64,
     pub forward: Seconds,
     pub recompute: Seconds,
@@ -22,12 +22,13 @@ pub struct Chunk {
     /// Exposed data-parallel communication per micro-batch (ZeRO-2 and -3).
     pub(crate) data: Seconds,
     pub(crate) host: Seconds,
-    /// How long its forward pass, and its backward pass with recomputation, can hide the exchange once per step.
+    /// Time for which its (forward pass, backward pass with recomputation) can hide the exchange once per step.
     pub(crate) hides: [Seconds; 2],
 }
 
 impl Chunk {
-    /// Returns a chunk. A pass takes the time of its kernels, or of their launches if longer, plus the exposed gathers.
+    /// Returns a chunk with given exposed gathers. A pass takes the time of its kernels, or of their launches if
+    /// longer, plus the exposed gathers.
     pub(crate) fn with_exposed_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -48,7 +49,8 @@ impl Chunk {
         Self { piece, layers, forward, recompute, backward: backward - recompute, apart, data, host, hides }
     }
 
-    /// Returns a chunk that gathers and scatters `units` in every micro-batch, with their exposed part.
+    /// Returns a chunk that gathers weights and scatters gradients in `units` parts in every micro-batch. Its passes
+    /// include the exposed part.
     pub(crate) fn with_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -58,10 +60,10 @@ impl Chunk {
         Self::with_exposed_gathers(stack, layout, (layers, piece), exposed_gathers(stack, &piece, units, exchange))
     }
 
-    /// Returns [`Self::with_gathers`] of a piece with passes bounded by their schedules, for a schedule that splits the
-    /// backward pass. Each part of that pass has its own minimum. Communication is hidden as if all passes had the
-    /// times of the found schedules. So no pass and no communication is longer than under better schedules. Closed
-    /// forms know the parts' joint time more precisely.
+    /// Returns a lower bound of [`Self::with_gathers`], for a piece with passes bounded by their schedules and a
+    /// schedule that splits the backward pass. Each part of that pass has its own minimum. Communication is hidden as
+    /// if all passes had the times of the found schedules. So no pass and no communication is longer than under better
+    /// schedules. Closed forms know the parts' joint time more precisely.
     pub(crate) fn new_lower_bound(
         stack: &SoftwareStack,
         layout: &Layout,
@@ -85,9 +87,9 @@ impl Chunk {
         self.forward + self.recompute + self.backward
     }
 
-    /// Returns the times of input and weight gradients under a schedule, without `recompute`. If a schedule puts weight
-    /// gradients off, each part takes the time of its kernels or its launches. Together they may exceed a backward pass
-    /// in one go, whose launches run ahead across the parts.
+    /// Returns the times of (input gradients, weight gradients) under a schedule, without `recompute`. If a schedule
+    /// puts weight gradients off, each part takes the time of its kernels or its launches. Together they may then
+    /// exceed a backward pass in one go, whose launches run ahead across the parts.
     pub fn gradient_times(&self, schedule: PipelineSchedule) -> [Seconds; 2] {
         if schedule.splits_backward() {
             return self.apart;
@@ -114,9 +116,9 @@ pub struct ExposedGathers {
 }
 
 /// Returns the exposed part of `units` gathers and scatters. A gather waits for nothing, so the next unit's weights are
-/// fetched during this unit. A scatter reduces the previous unit's gradients. The input gradients wait for the scatter,
-/// except in bounded passes: there, longer weight gradients may hide so much that only the stack's own share certainly
-/// remains exposed.
+/// fetched during this unit. A scatter reduces the previous unit's gradients. Separate input gradients contain the
+/// exposed scatters. In bounded passes, longer weight gradients may hide so much that only the share that the stack
+/// never hides is certainly exposed there.
 pub fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
@@ -143,7 +145,7 @@ pub fn exposed_gathers(
 }
 
 /// Returns the time that a gather and a scatter save by running beside the same work. Up to the smaller of their two
-/// overlap fractions they share the window; above it the other one has it alone.
+/// overlap fractions, they share the window. Above it, the one with the larger fraction has the window alone.
 fn hidden_beside_same_work(
     stack: &SoftwareStack,
     window: &OverlapWindow,
@@ -156,10 +158,10 @@ fn hidden_beside_same_work(
         + window.time_saved(&more) * (prefetch - reduction).abs()
 }
 
-/// Returns a piece's forward pass, and its backward pass with recomputation, as windows that hide communication. Their
-/// time is the real one: the host's launch time if that is longer. A transfer in flight needs no host, and continues
-/// while the device waits for its next kernel. Windows of only busy time would grow with slower collectives of the
-/// piece itself, although these only fill time in which the device waits anyway.
+/// Returns a piece's passes as windows that hide communication: (forward, backward with recomputation). A window's time
+/// is the pass's real time, so the host's launch time if that is longer. A transfer in flight needs no host, and
+/// continues while the device waits for its next kernel. Windows of busy time alone would grow with slower collectives
+/// of the piece itself, although these only fill time in which the device waits anyway.
 pub fn pass_windows(stack: &SoftwareStack, piece: &PieceProfile) -> [OverlapWindow; 2] {
     let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
     let ([forward, backward], [launch, launch_back]) = (busy_times(piece), launch_times(stack, piece));
@@ -170,7 +172,7 @@ pub fn pass_windows(stack: &SoftwareStack, piece: &PieceProfile) -> [OverlapWind
     ]
 }
 
-/// Returns a piece with passes at least as long as under the found schedules. In a backward pass with two separate
+/// Returns a piece with passes at least as long as under the found schedules. If the backward pass has two separate
 /// parts, each may wait for its launches.
 fn lengthen_to_found_schedules(stack: &SoftwareStack, mut piece: PieceProfile) -> PieceProfile {
     let [_, launching] = launch_times(stack, &piece);
@@ -179,12 +181,12 @@ fn lengthen_to_found_schedules(stack: &SoftwareStack, mut piece: PieceProfile) -
     piece
 }
 
-/// Returns the device's busy time in a piece's forward pass, and in its backward pass with recomputation.
+/// Returns the device's busy time in a piece's (forward pass, backward pass with recomputation).
 pub fn busy_times(piece: &PieceProfile) -> [Seconds; 2] {
     [piece.forward.busy_time(), piece.recompute.busy_time() + piece.backward.busy_time()]
 }
 
-/// Returns the host's launch time for both passes.
+/// Returns the host's launch time for (the forward pass, the backward pass with recomputation).
 pub fn launch_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
@@ -194,13 +196,14 @@ pub fn launch_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2]
 }
 
 /// Returns the times of the backward pass's two separate parts: recomputation with input gradients, and weight
-/// gradients. As in [`pass_windows`], each takes its own kernels' or launches' time. So neither gets longer if a kernel
-/// of the other gets faster.
+/// gradients. As in [`pass_windows`], each part takes the time of its own kernels or launches. So a faster kernel of
+/// one part never makes the other part longer.
 fn split_backward_times(stack: &SoftwareStack, piece: &PieceProfile) -> [Seconds; 2] {
     split_backward_parts(stack, piece).map(|[device, host]| device.max(host))
 }
 
-/// Returns the device's busy time and the host's launch time of both parts of the backward pass.
+/// Returns (device's busy time, host's launch time) of both parts of the backward pass: recomputation with input
+/// gradients, and weight gradients.
 pub fn split_backward_parts(stack: &SoftwareStack, piece: &PieceProfile) -> [[Seconds; 2]; 2] {
     let launch = &stack.launch;
     let host = |us: f64, launches: u32| Seconds::from_micros(us * f64::from(launches));
@@ -212,8 +215,8 @@ pub fn split_backward_parts(stack: &SoftwareStack, piece: &PieceProfile) -> [[Se
         + b.slower_launches;
     // A pass in one go hides these collectives behind the weight gradients. Separate parts expose them.
     let input = r.busy_time() + b.busy_time() - b.weight + b.beside_weights;
-    // While the host still launches the input gradients, more of them may run. Put-off work is certain only beyond that
-    // time.
+    // While the host still launches the input gradients, more work may run beside the launches. So only the work beyond
+    // that time is certain to be put off.
     let waiting = if piece.bounded { (input_host - input).max(Seconds::ZERO) } else { Seconds::ZERO };
     [[input, input_host], [(b.weight - waiting).max(Seconds::ZERO), host(launch.host_backward_us, weights)]]
 }

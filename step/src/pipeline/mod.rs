@@ -1,4 +1,4 @@
-//! Chunks and stages: how a plan divides a model among devices, and what a chunk's passes take.
+//! Chunks and stages: the division of a model among devices, and the time of a chunk's passes.
 
 pub(crate) mod arrangement;
 pub(crate) mod chunk;

@@ -1,4 +1,4 @@
-//! Chunks of a plan whose stages have different policies. They are assembled one by one, and equal ones only once.
+//! Chunks of a plan whose stages have different policies. Equal chunks are assembled only once.
 
 use crate::pass::profile::{PieceProfile, StepProfile};
 use crate::pipeline::arrangement::{Arrangement, KINDS};
@@ -18,8 +18,8 @@ pub(crate) struct StagedChunks {
 }
 
 impl StagedChunks {
-    /// Returns the chunks of an arrangement whose layers follow `mixes`, one mix per chunk. `chunk` makes a chunk of a
-    /// kind from its piece.
+    /// Returns the chunks of an arrangement. `mixes` gives the policies of each chunk's layers, in pipeline order.
+    /// `chunk` makes a chunk from its kind and its piece.
     pub fn new(
         arrangement: &Arrangement,
         profile: &StepProfile,
@@ -54,7 +54,8 @@ impl StagedChunks {
         &self.chunks[self.of[place as usize]]
     }
 
-    /// Returns the time of a micro-batch's passes through the first round's chunks before the device's own.
+    /// Returns the time of a micro-batch's passes through the first round's chunks before those of `device`. `pass`
+    /// gives the time of one chunk's pass. `device` is at least 1.
     pub fn time_before_device(&self, device: u32, pass: impl Fn(&Chunk) -> Seconds) -> Seconds {
         let between = self.chunk_counts(self.of[1..device as usize].iter().copied());
         pass(self.chunk_at(0)) + between.into_iter().map(|(at, count)| pass(&self.chunks[at]) * count as f64).sum()

@@ -1,12 +1,12 @@
-//! Megatron Bridge's configuration by Megatron-LM's arguments: one row per field, for the writer of recipes and for
-//! their reader. Sources: `src/megatron/bridge/training/{config,comm_overlap,mixed_precision}.py` and
-//! `models/{gpt,mla}_provider.py` of NVIDIA-NeMo/Megatron-Bridge at commit 003e863ad19f (2026), and Megatron Core's
-//! `transformer_config.py`, `model_parallel_config.py`, `optimizer_config.py` and
-//! `distributed_data_parallel_config.py`.
+//! Fields of Megatron Bridge's configuration, with the arguments of Megatron-LM that they stand for: one row per field,
+//! for the writer and the reader of recipes. Sources:
+//! `src/megatron/bridge/training/{config,comm_overlap,mixed_precision}.py` and `models/{gpt,mla}_provider.py` of
+//! NVIDIA-NeMo/Megatron-Bridge at commit 003e863ad19f (2026), and Megatron Core's `transformer_config.py`,
+//! `model_parallel_config.py`, `optimizer_config.py` and `distributed_data_parallel_config.py`.
 
 use std::fmt;
 
-/// A value that stands in Python's source.
+/// A literal value in Python source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PythonLiteral {
     /// A string.
@@ -22,7 +22,7 @@ pub enum PythonLiteral {
 }
 
 impl PythonLiteral {
-    /// Returns the name behind the last dot; `None` for other values.
+    /// Returns the part of a name after its last dot; `None` for other values.
     fn last_name(&self) -> Option<&str> {
         match self {
             Self::Name(name) => name.rsplit('.').next(),
@@ -30,7 +30,7 @@ impl PythonLiteral {
         }
     }
 
-    /// Returns the parts of a list or of a tuple.
+    /// Returns the parts of a list or of a tuple; `None` for other values.
     fn parts(&self) -> Option<&[Self]> {
         match self {
             Self::List(parts) | Self::Tuple(parts) => Some(parts),
@@ -38,7 +38,7 @@ impl PythonLiteral {
         }
     }
 
-    /// Returns a string's or a number's text.
+    /// Returns a string's or a number's text; `None` for other values.
     fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) | Self::Number(text) => Some(text),
@@ -74,24 +74,24 @@ pub enum FieldKind {
     Inverse,
     /// Two numbers (`127,0`) as a tuple.
     Pair,
-    /// 0 or 1 for every layer (`[0]*3+[1]*58`), or a number.
+    /// A list of 0 or 1 for every layer (`([0]*3+[1]*58)` as the argument), or a number.
     Pattern,
-    /// A number format (`bf16`) as PyTorch's.
+    /// A number format (`bf16`) by PyTorch's name.
     Dtype,
     /// A member of `AttnBackend`.
     Backend,
-    /// The first if the argument is given. The second is the value without it.
+    /// The first value stands for the argument. The second value stands for its absence.
     Given(&'static str, &'static str),
 }
 
 /// The meaning of a field's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldReading {
-    /// The argument with these words.
+    /// The argument is given, with these words.
     Argument(Vec<String>),
     /// The argument is not given.
     Absent,
-    /// No value of this field.
+    /// The field cannot have this value.
     Unknown,
 }
 
@@ -104,9 +104,9 @@ pub struct BridgeField {
     pub path: &'static str,
     /// The form of its value.
     pub kind: FieldKind,
-    /// Python's value where the argument is not given; empty where the field is then left out.
+    /// Python's value if the argument is not given. If it is empty, the field is then left out.
     pub otherwise: &'static str,
-    /// True for the model's own shape and numerics, which a provider from Hugging Face has already.
+    /// True for the model's own shape and numerics. A provider from Hugging Face sets these itself.
     pub of_model: bool,
 }
 
@@ -114,12 +114,12 @@ pub struct BridgeField {
 const DTYPES: [(&str, &str); 4] =
     [("fp32", "torch.float32"), ("bf16", "torch.bfloat16"), ("fp16", "torch.float16"), ("fp8", "torch.uint8")];
 
-/// Most layers of a pattern.
+/// Largest number of layers in one part of a pattern.
 const MOST_LAYERS: usize = 1 << 16;
 
 impl BridgeField {
-    /// Returns the value of the field as Python has it, given the argument's words if it is given; `None` if the field
-    /// is left out.
+    /// Returns the field's value in Python. `words` are the argument's words, or `None` if it is not given. Returns
+    /// `None` if the field is left out.
     #[must_use]
     pub fn literal(&self, words: Option<&str>) -> Option<PythonLiteral> {
         let name = |text: &str| PythonLiteral::Name(text.to_owned());
@@ -148,7 +148,7 @@ impl BridgeField {
         })
     }
 
-    /// Returns what a value of the field means. `None` is no argument.
+    /// Returns the meaning of a value of the field. Python's `None` means that the argument is not given.
     #[must_use]
     pub fn read(&self, literal: &PythonLiteral) -> FieldReading {
         let given = |found: Option<String>| found.map_or(FieldReading::Unknown, |w| FieldReading::Argument(vec![w]));
@@ -202,12 +202,12 @@ impl BridgeField {
     }
 }
 
-/// Reads a quoted value that a field has only beside its argument.
+/// Returns the meaning of a quoted value, which a field has only if its argument is given.
 fn read_quoted(literal: &PythonLiteral, on: &str) -> FieldReading {
     if literal.to_string() == on { FieldReading::Argument(vec!["true".to_owned()]) } else { FieldReading::Unknown }
 }
 
-/// The kinds of layers of `([0]*3+[1]*58)`.
+/// Returns the kind of every layer in a pattern such as `([0]*3+[1]*58)`; `None` if the text has another form.
 fn layers_of_pattern(words: &str) -> Option<Vec<&str>> {
     let inside = words.strip_prefix('(')?.strip_suffix(')')?;
     let mut layers = Vec::new();
@@ -220,7 +220,7 @@ fn layers_of_pattern(words: &str) -> Option<Vec<&str>> {
     Some(layers)
 }
 
-/// The same from a list, in runs of equal layers.
+/// Returns the pattern of a list of layers, in runs of equal layers: the inverse of [`layers_of_pattern`].
 fn pattern_of_layers(layers: &[PythonLiteral]) -> Option<String> {
     let kinds: Vec<&str> = layers.iter().map(PythonLiteral::text).collect::<Option<_>>()?;
     let runs = kinds.chunk_by(|one, next| one == next).map(|run| Some(format!("[{}]*{}", run.first()?, run.len())));
@@ -339,7 +339,7 @@ pub const BRIDGE_FIELDS: &[BridgeField] = &[
     field("use-megatron-fsdp", "dist.use_megatron_fsdp", Switch, ""),
     field("use-torch-fsdp2", "dist.use_torch_fsdp2", Switch, ""),
     field("use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping", Switch, ""),
-    // It is applied to the fields above, so what it does not name is off.
+    // `comm_overlap` is applied to the fields above, so an overlap that it does not name is off.
     field("tp-comm-overlap", "comm_overlap.tp_comm_overlap", Switch, "False"),
     field("overlap-grad-reduce", "comm_overlap.overlap_grad_reduce", Switch, "False"),
     field("overlap-param-gather", "comm_overlap.overlap_param_gather", Switch, "False"),
@@ -353,7 +353,7 @@ pub const BRIDGE_FIELDS: &[BridgeField] = &[
     field("bf16", "mixed_precision.pipeline_dtype", Given("torch.bfloat16", "torch.float32"), ""),
     field("fp16", "mixed_precision.pipeline_dtype", Given("torch.float16", "torch.float32"), ""),
     field("fp8-format", "mixed_precision.fp8", Text, ""),
-    // Bridge's own value is "tensorwise", Megatron-LM's "delayed".
+    // Bridge's default is "tensorwise". Megatron-LM's default is "delayed".
     field("fp8-recipe", "mixed_precision.fp8_recipe", Text, "\"delayed\""),
     field("fp4-format", "mixed_precision.fp4", Text, ""),
     field("fp4-recipe", "mixed_precision.fp4_recipe", Text, ""),

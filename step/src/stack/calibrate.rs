@@ -1,5 +1,5 @@
-//! Fits a software stack's scalars to measured steps. The prior comes from the other built-in stacks: a scalar that the
-//! measurements do not determine keeps its usual value, and a few measurements move those that they determine.
+//! Fits a software stack's scalars to measured steps. The prior comes from the other built-in stacks. A scalar that the
+//! measurements do not determine keeps its prior value. A few measurements move only the scalars that they determine.
 //!
 //! [`sim::scalar_fit`] has the method.
 
@@ -17,7 +17,8 @@ pub struct StackScalar {
     pub key: &'static str,
     /// Offset added before the logarithm, in the key's unit. A value far below it acts like zero.
     floor: f64,
-    /// Smallest prior spread. Stacks that copied their values from each other agree better than their uncertainty.
+    /// Smallest prior spread, in the logarithm. Stacks that copied values from each other agree more closely than the
+    /// values are certain.
     spread: f64,
     get: fn(&SoftwareStack) -> f64,
     set: fn(&mut SoftwareStack, f64),
@@ -63,7 +64,7 @@ pub const MEMORY: [StackScalar; 5] = [
 ];
 
 impl StackScalar {
-    /// Returns the stack's value.
+    /// Returns the scalar's value in a stack.
     #[must_use]
     pub fn value_in(&self, stack: &SoftwareStack) -> f64 {
         (self.get)(stack)
@@ -82,7 +83,7 @@ impl StackScalar {
         coordinate.exp() - self.floor
     }
 
-    /// Returns the range that a stack's file allows.
+    /// Returns the smallest and the largest value that a stack's file allows.
     fn value_range(&self, stack: &SoftwareStack) -> (f64, f64) {
         let range = stack.values_with_ranges().into_iter().find(|(key, ..)| *key == self.key);
         range.map_or((0.0, f64::INFINITY), |(_, _, min, max)| (min, max))
@@ -100,13 +101,15 @@ struct LogNormalBelief {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackPrior {
     beliefs: Vec<LogNormalBelief>,
-    /// The scalars of every stack that the prior comes from.
+    /// Coordinates of the scalars in every stack that the prior comes from. The fit starts from these points too.
     others: Vec<Vec<f64>>,
 }
 
 impl StackPrior {
-    /// Returns centre and spread of the built-in stacks' values. It skips `without`, the stacks to be fitted, so that
-    /// the prior knows nothing of their measurements. It also skips `ideal`, which is no real software.
+    /// Returns a prior from the built-in stacks' values: their median, and their standard deviation but at least the
+    /// scalar's smallest spread. It skips the stacks `without`, which are to be fitted, so that the prior knows nothing
+    /// of their measurements. It also skips `ideal`, which is no real software, and stacks with the scalars of another
+    /// stack.
     ///
     /// # Errors
     /// A built-in stack's file that cannot be read.
@@ -125,7 +128,8 @@ impl StackPrior {
         Ok(Self { beliefs: beliefs.collect(), others })
     }
 
-    /// Returns the stack's own values with the spread of the others, to adapt a stack to a machine.
+    /// Returns a prior around the stack's own values, with the spread of the built-in stacks. It serves to adapt a
+    /// stack to a machine.
     ///
     /// # Errors
     /// As [`Self::from_other_stacks`].
@@ -141,7 +145,7 @@ impl StackPrior {
         let names = SoftwareStack::built_in_names();
         let kept = names.iter().filter(|name| !without.contains(&name.as_str()));
         let mut stacks: Vec<SoftwareStack> = kept.map(|name| SoftwareStack::load(name)).collect::<Result<_, _>>()?;
-        // A stack with the scalars of another one adds no measurement.
+        // A stack with the scalars of another stack adds no measurement.
         stacks.retain(|stack| stack.framework.name != Framework::Ideal && stack.calibrated_from.is_none());
         Ok(stacks)
     }
@@ -197,8 +201,8 @@ pub struct StackCalibration<'a> {
 }
 
 impl StackCalibration<'_> {
-    /// Returns the most probable scalars. `errors` returns ln(predicted / measured) of every row under the given
-    /// stacks.
+    /// Returns the fit with the most probable scalars, without ranges. `errors` returns ln(predicted / measured) of
+    /// every row under the given stacks.
     #[must_use]
     pub fn fit_scalars(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
         let beliefs = self.coordinate_beliefs();
@@ -207,8 +211,8 @@ impl StackCalibration<'_> {
         self.fit_at_point(&point, Vec::new(), errors)
     }
 
-    /// Returns the most probable scalars, each with the range that the rows determine. A scalar that they do not
-    /// determine keeps its prior.
+    /// Returns the fit with the most probable scalars, each with the range that the rows determine. A scalar that they
+    /// do not determine keeps its prior value.
     #[must_use]
     pub fn fit_with_ranges(&self, errors: &mut dyn FnMut(&[SoftwareStack]) -> Vec<f64>) -> StackFit {
         let beliefs = self.coordinate_beliefs();
@@ -253,7 +257,7 @@ impl StackCalibration<'_> {
     }
 }
 
-/// Returns the value at a coordinate, clamped to the range of the stack's file.
+/// Returns the value at a coordinate, clamped to the range of the stack's file and rounded to four digits.
 fn clamp_coordinate(scalar: &StackScalar, stack: &SoftwareStack, coordinate: f64) -> f64 {
     let (min, max) = scalar.value_range(stack);
     round_to_four_digits(scalar.value_at_coordinate(coordinate).clamp(min, max))

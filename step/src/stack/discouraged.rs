@@ -11,8 +11,8 @@ impl SoftwareStack {
         self.framework.discouraged.iter().copied().filter(|kind| kind.concerns_chip(chip)).collect()
     }
 
-    /// Returns why the framework discourages a plan on a chip, as a verdict and its reason: `not documented: ...`.
-    /// `None` if no reason is known.
+    /// Returns the reasons why the framework discourages a plan on a chip, each with its verdict: `not documented:
+    /// ...`. `None` if no reason is known.
     #[must_use]
     pub fn why_discouraged(&self, plan: &TrainingPlan, chip: &Accelerator) -> Option<String> {
         let kinds = self.discouraged_kinds(chip);

@@ -11,7 +11,7 @@ use workloads::{Layout, ZeroStage};
 pub enum DiscouragedKind {
     /// ZeRO-2 or ZeRO-3 in a pipeline.
     FsdpInPipeline,
-    /// ZeRO-2 or ZeRO-3 at all.
+    /// ZeRO-2 or ZeRO-3 in any plan.
     Fsdp,
     /// ZeRO-2 or ZeRO-3 beside tensor or context parallelism, on chips with one hardware queue for both: NVIDIA's
     /// before Blackwell.
@@ -31,10 +31,10 @@ impl DiscouragedKind {
             }
     }
 
-    /// Returns whether the framework says so about a chip.
+    /// Returns whether the framework discourages this kind on a chip.
     pub(super) fn concerns_chip(self, chip: &Accelerator) -> bool {
-        // Megatron-LM asks for the architecture's number. A chip's file has none, but NVIDIA's chips multiply nvfp4
-        // from Blackwell on.
+        // Megatron-LM tests the architecture's number. A chip's file has none, but NVIDIA's chips multiply nvfp4 from
+        // Blackwell on.
         self != Self::FsdpBesideTensorOrContext || chip.peak_flops(DataType::Nvfp4).is_none()
     }
 

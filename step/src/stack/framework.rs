@@ -1,4 +1,4 @@
-//! Modelled plans that a stack's framework can run.
+//! Training frameworks, and the modelled plans that each can run.
 
 use crate::stack::discouraged_kind::DiscouragedKind;
 use serde::{Deserialize, Serialize};
@@ -37,13 +37,13 @@ pub enum Framework {
     InternEvo,
     /// Software without costs of its own.
     Ideal,
-    /// A framework that is none of these; also that of a stack's file which does not say.
+    /// Another framework; also the default if a stack's file does not name one.
     #[default]
     Other,
 }
 
 impl Framework {
-    /// Every framework with its name in files and tables, and with its stack where nothing more is known.
+    /// Every framework with its name in files and tables, and with the built-in stack that stands for it by default.
     const NAMED: [(Self, &str, Option<&str>); 12] = [
         (Self::MegatronLm, "megatron_lm", Some("megatron")),
         (Self::MegatronBridge, "megatron_bridge", Some("megatron_bridge")),
@@ -65,7 +65,8 @@ impl Framework {
         Self::NAMED.iter().map(|(_, name, _)| *name).collect()
     }
 
-    /// Returns the framework of this name, whatever its case; `llm-foundry` and `pytorch` are PyTorch's FSDP.
+    /// Returns the framework of this name, whatever its case; `None` if there is none. `llm-foundry` and `pytorch` are
+    /// PyTorch's FSDP.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let fsdp = ["llm-foundry", "pytorch"].iter().any(|other| sim::names::are_same_name(name, other));
@@ -74,19 +75,20 @@ impl Framework {
         named.find(|(_, known, _)| sim::names::are_same_name(known, name)).map(|(framework, ..)| *framework)
     }
 
-    /// Returns its name in files and tables.
+    /// Returns the framework's name in files and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMED.iter().find(|(framework, ..)| *framework == self).map_or("other", |(_, name, _)| name)
     }
 
-    /// Returns the built-in stack that stands for it where its version and settings are not known.
+    /// Returns the built-in stack that stands for the framework if its version and settings are not known; `None` for
+    /// [`Self::Other`].
     #[must_use]
     pub fn default_stack_name(self) -> Option<&'static str> {
         Self::NAMED.iter().find(|(framework, ..)| *framework == self).and_then(|(.., stack)| *stack)
     }
 
-    /// True if it takes the arguments of Megatron-LM.
+    /// Returns whether the framework takes the arguments of Megatron-LM.
     #[must_use]
     pub fn takes_megatron_arguments(self) -> bool {
         matches!(self, Self::MegatronLm | Self::MegatronBridge | Self::MegatronDeepSpeed)
@@ -100,40 +102,41 @@ pub struct FrameworkOptions {
     /// The framework.
     #[serde(default)]
     pub name: Framework,
-    /// Pipeline schedules; empty if it runs no pipeline.
+    /// Pipeline schedules; empty if the framework runs no pipeline.
     pub schedules: Vec<ScheduleKind>,
     /// Kinds of activation policies.
     pub recompute: Vec<PolicyKind>,
-    /// How far policies may differ between layers; not at all if a file does not say.
+    /// Extent to which policies may differ between layers. The default is not at all.
     #[serde(default)]
     pub mixes: MixKind,
     /// True if a model chunk may hold the embedding or the head without any layer.
     pub chunks_without_layers: bool,
-    /// True if experts' exchanges in a pipeline hide behind another micro-batch only between chunks of an interleaved
-    /// schedule. Then they hide neither beside the shared expert nor under full recomputation (Megatron-LM,
+    /// True if experts' exchanges in a pipeline can hide behind another micro-batch only between chunks of an
+    /// interleaved schedule. Then they hide neither beside the shared expert nor under full recomputation (Megatron-LM,
     /// megatron/core/transformer/transformer_config.py, `overlap_moe_expert_parallel_comm`). Later cores recompute
     /// whole chunks instead of layers, which is not modelled.
     #[serde(default)]
     pub experts_hide_between_chunks: bool,
-    /// How tensor parallelism divides key/value heads.
+    /// The rule by which tensor parallelism divides key/value heads.
     #[serde(default)]
     pub key_value_heads: KeyValueHeadRule,
-    /// The framework's name for how products in fp8 are scaled; its default where a file does not say.
+    /// The framework's name for its scaling of fp8 products; `None` for the framework's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<String>,
-    /// Kinds of plans that it runs, but does not document or warns against. They rank behind the others.
+    /// Kinds of plans that the framework runs, but does not document or warns against. They rank behind other plans.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discouraged: Vec<DiscouragedKind>,
 }
 
-/// The tensor-parallel degrees that a framework takes for a number of key/value heads.
+/// The tensor-parallel degrees that a framework allows for a number of key/value heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyValueHeadRule {
-    /// Divisors and multiples of the heads: above their number several devices hold each head. Every layout obeys it.
+    /// Divisors and multiples of the number of heads. Above that number, several devices hold each head. Every layout
+    /// obeys this rule.
     #[default]
     Replicated,
-    /// Divisors of the heads only: every device holds whole heads of its own.
+    /// Divisors of the number of heads only. Every device holds whole heads of its own.
     Divided,
 }
 
@@ -145,21 +148,21 @@ impl KeyValueHeadRule {
     }
 }
 
-/// How far layers' policies may differ within a plan.
+/// The extent to which layers' policies may differ within a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MixKind {
     /// All layers follow one policy.
     #[default]
     None,
-    /// The first layers of every chunk keep only their input, the others everything; the number is the same in every
-    /// chunk (Megatron-LM's `--recompute-method block`).
+    /// The first layers of every chunk keep only their input, and the others keep everything. The number of first
+    /// layers is the same in every chunk (Megatron-LM's `--recompute-method block`).
     Block,
     /// Every chunk has its own mix.
     PerStage,
 }
 
-/// A pipeline schedule, for any number of chunks.
+/// A kind of [`PipelineSchedule`], for any number of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScheduleKind {
     /// [`PipelineSchedule::OneForwardOneBackward`] over one chunk.

@@ -20,7 +20,7 @@ pub enum MasterCopy {
     Fp32,
 }
 
-/// A recipe's formats; `None` leaves the stack's usual one.
+/// The formats that a recipe chooses. `None` leaves the stack's usual one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeptFormats {
@@ -73,7 +73,7 @@ impl FromStr for MasterCopy {
 }
 
 impl KeptFormats {
-    /// Returns whether nothing is chosen.
+    /// Returns whether the recipe chooses no format.
     #[must_use]
     pub fn are_usual(&self) -> bool {
         *self == Self::default()
@@ -81,11 +81,13 @@ impl KeptFormats {
 }
 
 impl SoftwareStack {
-    /// Returns the number formats of a run under this stack ([`Self::precision_of_run`]) with the recipe's own ones.
+    /// Returns the number formats of a run under this stack ([`Self::precision_of_run`]), changed by the recipe's own
+    /// choices.
     ///
     /// # Errors
-    /// States in a format of an optimizer that has none or has its own; gradients in a type that is neither the
-    /// weights' nor fp32, or narrower than the fp32 weights that the stack stores.
+    /// A format for the states of an optimizer that has none or a fixed format. No master copy under autocast.
+    /// Gradients in a type that is neither the weights' nor fp32, that is not fp32 under autocast, or that differs from
+    /// the fp32 weights that the stack stores.
     pub fn precision_with_formats(
         &self,
         asked: Precision,

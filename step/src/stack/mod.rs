@@ -1,4 +1,5 @@
-//! The software of a step: software stacks, their options, what their frameworks can run, and fits of their scalars.
+//! The software of a step: software stacks, their options, the plans that their frameworks can run, and fits of their
+//! scalars.
 
 pub(crate) mod bridge_fields;
 pub mod calibrate;

@@ -1,6 +1,7 @@
 //! Built-in models by the names that frameworks have for them.
 
-/// TorchTitan's model and flavour, with the built-in model of the same layers. Source: `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
+/// TorchTitan's models as (model, flavour, built-in model with the same layers). Source:
+/// `torchtitan/models/*/__init__.py` of pytorch/torchtitan (2025).
 pub const TORCHTITAN_MODELS: [(&str, &str, &str); 15] = [
     ("llama3", "8B", "llama3.1-8b"),
     ("llama3", "70B", "llama3-70b"),

@@ -28,7 +28,7 @@ pub enum OptionError {
         /// All keys.
         known: String,
     },
-    /// The value has another type.
+    /// The value has another type than the option.
     #[error("{key} = {value}: must be {form}; {stack} has {default}")]
     Type {
         /// The key.
@@ -42,7 +42,7 @@ pub enum OptionError {
         /// The stack's own value.
         default: String,
     },
-    /// The stack with the option cannot be written or read again.
+    /// The changed stack cannot be written to TOML or read from it.
     #[error("{0}")]
     Value(String),
     /// The value is out of range.
@@ -78,8 +78,8 @@ impl StructuredError for OptionError {
 const TABLES: [&str; 5] = ["kernels", "launch", "sustained", "overlap", "memory"];
 
 impl SoftwareStack {
-    /// Returns the stack with one option set, `table.key=value`. Its name states the change, unless the value was the
-    /// same.
+    /// Returns the stack with one option set, as `table.key=value`. The stack's name states the change, unless the
+    /// option already had that value.
     ///
     /// # Errors
     /// Text of another form, an unknown option, a value of another type or out of range.
@@ -119,10 +119,10 @@ impl SoftwareStack {
 }
 
 impl SoftwareStack {
-    /// Returns the stack with head and loss computed as asked.
+    /// Returns the stack with the form of head and loss set to `loss`.
     ///
     /// # Errors
-    /// None for a stack with valid values.
+    /// Never fails for a stack with valid values.
     pub fn with_loss(&self, loss: LossForm) -> Result<Self, OptionError> {
         self.with_option(match loss {
             LossForm::Whole => "kernels.loss=whole",
@@ -131,13 +131,16 @@ impl SoftwareStack {
     }
 }
 
-/// Returns all options of a stack.
+/// Returns the names of all options of a stack, as `table.key`.
 fn all_options(file: &toml::Table) -> Vec<String> {
     let tables = TABLES.into_iter().filter_map(|table| Some((table, file.get(table)?.as_table()?)));
     tables.flat_map(|(table, keys)| keys.keys().map(move |key| format!("{table}.{key}"))).collect()
 }
 
-/// Parses a text as a value of the same type as `known`; otherwise returns the required form.
+/// Parses a text as a value of the same type as `known`.
+///
+/// # Errors
+/// The required form, if the text does not have it.
 fn parse_like(known: &toml::Value, text: &str) -> Result<toml::Value, &'static str> {
     match known {
         toml::Value::Boolean(_) => text.parse().map(toml::Value::Boolean).map_err(|_| "true or false"),

@@ -1,4 +1,4 @@
-//! Which plans a stack's framework can run, and why not the others.
+//! Tests whether a stack's framework can run a plan, with the reason if it cannot.
 
 use crate::schedule::effective_schedule;
 use crate::stack::framework::{MixKind, PolicyKind, ScheduleKind};
@@ -16,19 +16,19 @@ impl SoftwareStack {
         self.framework.schedules.contains(&kind)
     }
 
-    /// Returns whether the framework has a policy's kind.
+    /// Returns whether the framework has policies of this kind.
     #[must_use]
     pub fn runs_policy(&self, policy: &ActivationPolicy) -> bool {
         self.framework.recompute.contains(&PolicyKind::of_policy(policy))
     }
 
-    /// Returns whether the framework divides a model's key/value heads over a tensor-parallel degree.
+    /// Returns whether the framework can divide a model's key/value heads over a tensor-parallel degree.
     #[must_use]
     pub fn runs_tensor_degree(&self, degree: u32, model: &Model) -> bool {
         model.attention_heads().iter().all(|(_, kv)| self.framework.key_value_heads.allows_degree(degree, *kv))
     }
 
-    /// Returns why the framework cannot run a plan for a model; `None` if no reason is known.
+    /// Returns the reason why the framework cannot run a plan for a model; `None` if no reason is known.
     #[must_use]
     pub fn why_not_runnable(&self, plan: &TrainingPlan, model: &Model) -> Option<String> {
         let (layout, framework) = (&plan.layout, &self.framework);
@@ -70,7 +70,8 @@ impl SoftwareStack {
         (empty && !framework.chunks_without_layers).then(|| "a chunk without layers".to_owned())
     }
 
-    /// Returns why experts' exchanges cannot hide behind another micro-batch in a plan, if the stack says that they do.
+    /// Returns the reason why experts' exchanges cannot hide behind another micro-batch in a plan; `None` if they can,
+    /// or if the stack hides none.
     fn why_experts_not_hidden(&self, plan: &TrainingPlan) -> Option<&'static str> {
         let layout = &plan.layout;
         if layout.expert < 2 || self.overlap.experts == 0.0 {

@@ -1,5 +1,5 @@
-//! The software that runs a step: its overlaps, its launch costs, and its own memory. `step/stacks/` has one TOML file
-//! per stack; every scalar has its source, or the data that it was fitted on.
+//! The software that runs a step: its kernels, launch costs, overlaps and own memory. `step/stacks/` has one TOML file
+//! per stack. Every scalar has its source, or the data that it was fitted on.
 
 use crate::stack::framework::FrameworkOptions;
 use include_dir::{Dir, include_dir};
@@ -47,7 +47,7 @@ pub enum StackError {
         /// The parser's reason, with line and key.
         why: String,
     },
-    /// No stack is asked for, and the chip names no usual one.
+    /// The user names no stack, and the chip's file names no usual one.
     #[error(
         "--stack is missing: the file of chip {chip} has no usual_stack; give --stack NAME (coplace list stacks), \
         or add usual_stack = \"NAME\" to {file}"
@@ -58,7 +58,7 @@ pub enum StackError {
         /// The chip's file.
         file: String,
     },
-    /// A value out of range, or without a source.
+    /// A value is out of range, conflicts with another one, or has no source.
     #[error("{file}: {key} = {value}: {limit}; {cure}")]
     Value {
         /// The file.
@@ -100,26 +100,26 @@ impl StructuredError for StackError {
     }
 }
 
-/// How a device runs the kernels of a pass.
+/// The way in which a device runs the kernels of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutionMode {
-    /// In sequence, each over the whole chip, as frameworks launch them.
+    /// In sequence, in the order in which frameworks launch them. Each kernel uses the whole chip.
     Stream,
     /// By the operator schedule on cores and network, concurrently if that is faster ([`sim::schedule`]).
     Scheduled,
 }
 
-/// How the stack lowers a model to kernels.
+/// Options of the lowering of a model to kernels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelOptions {
-    /// How a pass runs its kernels.
+    /// The way in which a pass runs its kernels.
     pub execution: ExecutionMode,
     /// True if neighbouring elementwise work is one kernel.
     pub elementwise_fusion: bool,
-    /// True if RMS norms, rotations and conversions run as the single operations that the model's Python file writes
-    /// (see `Lowering::composed_layers`); the rotation of latent attention stays one kernel.
+    /// True if RMS norms, rotations and conversions run as the single operations in the model's Python file (see
+    /// `Lowering::composed_layers`). The rotation of latent attention stays one kernel.
     #[serde(default)]
     pub composed_layers: bool,
     /// The library that runs causal attention over whole sequences: a name of the chip's file (`cudnn`,
@@ -127,7 +127,7 @@ pub struct KernelOptions {
     /// rates), or `modelled` for the modelled kernel at `sustained.attention_fraction`.
     #[serde(default = "modelled")]
     pub attention_library: String,
-    /// True if a separate pass adds weight gradients to those in memory.
+    /// True if a separate kernel adds weight gradients to the accumulated ones in memory.
     pub separate_accumulation: bool,
     /// True if narrow operands are converted by Transformer Engine's rules: weights once per step, inputs and gradients
     /// once for both products that read them. The converted inputs are kept for the backward pass.
@@ -139,7 +139,7 @@ pub struct KernelOptions {
     pub weighted_experts: bool,
     /// True if the loss is one kernel per direction.
     pub fused_loss: bool,
-    /// How head and loss are computed: `whole`, or `chunked` by Liger's rule ([`LossForm`]).
+    /// The form of head and loss: `whole`, or `chunked` by Liger's rule ([`LossForm`]).
     #[serde(default)]
     pub loss: LossForm,
     /// The vocabulary is padded to a multiple of this times the tensor-parallel degree, unless the model's file has a
@@ -152,14 +152,14 @@ pub struct KernelOptions {
     #[serde(default)]
     pub wide_adapters: bool,
     /// PyTorch's autocast over fp32 parameters: `none`, `pytorch1` (GELU in fp32 too) or `pytorch2` ([`Autocast`]). The
-    /// 16-bit weights are the cached casts, their master copy is the parameters, which ZeRO-1 and ZeRO-2 leave whole.
-    /// Collectives of weights move the casts.
+    /// 16-bit weights are cached casts. Their master copy is the parameters themselves, which ZeRO-1 and ZeRO-2 leave
+    /// whole. Collectives of weights move the casts.
     #[serde(default)]
     pub autocast: Autocast,
     /// True if parameters are sharded only inside a fast domain, with copies in every domain (hybrid sharding).
     pub shard_within_domain: bool,
-    /// True if ZeRO-1 gives every rank whole parameter tensors: all ranks sum all gradients, and each owner broadcasts
-    /// its updated tensors, one owner after the other (InternEvo's `HybridZeroOptimizer`, PyTorch's
+    /// True if ZeRO-1 gives every rank whole parameter tensors. All ranks then sum all gradients, and each owner
+    /// broadcasts its updated tensors, one owner after the other (InternEvo's `HybridZeroOptimizer`, PyTorch's
     /// `ZeroRedundancyOptimizer`). Otherwise ranks have equal shards: one reduce-scatter and one all-gather.
     #[serde(default)]
     pub whole_tensor_shards: bool,
@@ -179,8 +179,9 @@ pub struct KernelOptions {
     /// it (see `Lowering::expert_deduplicated`): DeepEP, Megatron-LM's dispatcher `flex`.
     #[serde(default)]
     pub expert_deduplicated: bool,
-    /// Load of the fullest expert-parallel device relative to an even share, for the time; all others wait for it (hot
-    /// experts). 1 is even routing, which published runs force. For memory see `memory.expert_imbalance`.
+    /// Load of the fullest expert-parallel device relative to an even share. All other devices wait for it (hot
+    /// experts), so it sets the time. 1 is even routing, which published runs force. For memory see
+    /// `memory.expert_imbalance`.
     #[serde(default = "even_routing")]
     pub expert_imbalance: f64,
     /// Extra passes that read the gradients, besides the update: global norm, scaling, overflow check.
@@ -189,22 +190,23 @@ pub struct KernelOptions {
     pub gradient_writes: f64,
 }
 
-/// The modelled attention kernel.
+/// Name of the modelled attention kernel, as a value of `kernels.attention_library`.
 pub(crate) const MODELLED_ATTENTION: &str = "modelled";
 
-/// PyTorch's choice: cuDNN on an H100 and an H200 (2.11, `torch._fused_sdp_choice`).
+/// Name of PyTorch's own choice of attention library, and the library that it chooses: cuDNN on an H100 and an H200
+/// (2.11, `torch._fused_sdp_choice`).
 pub(crate) const SDPA: (&str, &str) = ("sdpa", "cudnn");
 
 fn modelled() -> String {
     MODELLED_ATTENTION.to_owned()
 }
 
-/// No multiple beyond the tensor-parallel degree.
+/// Default `vocabulary_multiple`: no multiple beyond the tensor-parallel degree.
 fn one() -> u32 {
     1
 }
 
-/// Even routing.
+/// Default `expert_imbalance` for the time: even routing.
 fn even_routing() -> f64 {
     1.0
 }
@@ -216,13 +218,13 @@ pub struct LaunchOptions {
     /// Microseconds of host time per kernel of the forward pass and of recomputation. A pass takes at least the sum
     /// over its kernels.
     pub host_forward_us: f64,
-    /// Microseconds of host time per kernel of the backward pass, which an engine launches without the framework's
-    /// language.
+    /// Microseconds of host time per kernel of the backward pass. An engine launches these kernels without the
+    /// framework's language.
     pub host_backward_us: f64,
     /// Microseconds on the device between two kernels of one stream.
     pub gap_us: f64,
-    /// Microseconds that every pass of a pipelined stage waits for the host: a blocking exchange with the neighbours
-    /// drains the queue of launched kernels. Exchanges that overlap with other passes do not (see
+    /// Microseconds for which every pass of a pipelined stage waits for the host: a blocking exchange with the
+    /// neighbours drains the queue of launched kernels. Exchanges that overlap with other passes cause no wait (see
     /// [`SoftwareStack::pipeline_pass_overhead`]).
     pub pipeline_pass_us: f64,
     /// Extra microseconds to launch a collective, per rank of its group, in a pipeline whose messages cross nodes.
@@ -238,27 +240,27 @@ pub struct LaunchOptions {
 pub struct SustainedOptions {
     /// True if the chip's clock falls to its sustained fraction (`sustained_clock_fraction` in the chip's file).
     pub throttled: bool,
-    /// Rate of matrix products in hours of training, as a fraction of their rate alone (clock under load).
+    /// Rate of matrix products in hours of training, as a fraction of their rate when measured alone (clock under
+    /// load).
     pub tensor_fraction: f64,
-    /// Rate of memory-bound kernels in hours of training, as a fraction of their rate alone.
+    /// Rate of memory-bound kernels in hours of training, as a fraction of their rate when measured alone.
     pub memory_fraction: f64,
     /// Rate of the stack's fused attention kernel relative to the modelled one (FlashAttention's recurrence with one
     /// operation per lane and cycle, ideally pipelined). Below 1 if the kernel's pipelining is poor, above 1 if lanes
     /// issue several operations per cycle.
     pub attention_fraction: f64,
     /// Rate of the stack's 8-bit and 4-bit products relative to a library's with one scale per tensor, at the clock
-    /// that bf16 products sustain. Below 1 with a scale per row (not applied where the chip's own rates hold it,
-    /// `FormatKernels::row_scaled`), above 1 if narrow products hold a higher clock under
-    /// the power limit.
+    /// that bf16 products sustain. Below 1 with a scale per row (not applied where the chip's own rates include it,
+    /// `FormatKernels::row_scaled`), above 1 if narrow products hold a higher clock under the power limit.
     pub narrow_fraction: f64,
-    /// Rate of ZeRO-1's and -2's collectives once per step, relative to the fabric's rate for the same bytes at once.
-    /// Below 1 if a framework exchanges tensor by tensor.
+    /// Rate of the collectives of ZeRO-1 and -2 once per step, relative to the fabric's rate for the same bytes at
+    /// once. Below 1 if a framework exchanges tensor by tensor.
     #[serde(default = "even_routing")]
     pub exchange_fraction: f64,
 }
 
-/// Overlap of communication with computation: the hidden fraction of the time that could be hidden, from 0 (none) to 1.
-/// The work, and the ports that its own collectives leave free, limit what could be hidden (see
+/// Overlap of communication with computation. Each value is the hidden fraction of the time that could be hidden, from
+/// 0 (none) to 1. The work, and the ports that its own collectives leave free, limit the time that could be hidden (see
 /// [`crate::OverlapWindow::time_saved`]).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -266,43 +268,43 @@ pub struct OverlapOptions {
     /// Reduction of gradients with the last micro-batch's backward pass; under ZeRO-2 and -3, of a layer's gradients
     /// with the next layer's backward pass.
     pub data_reduction: f64,
-    /// Gathering of weights: under ZeRO-1 and -2, the updated ones with the first forward pass; under ZeRO-3, the next
-    /// layer's with this layer's work.
+    /// Gathering of weights. Under ZeRO-1 and -2: of the updated weights, with the first forward pass. Under ZeRO-3: of
+    /// the next layer's weights, with this layer's work.
     pub parameter_prefetch: f64,
     /// Tensor-parallel communication with independent kernels (asynchronous or decomposed products), if the group lies
     /// in one fast domain.
     pub tensor: f64,
     /// Tensor-parallel gathers and scatters with the products that they feed or follow, if the group lies in one fast
-    /// domain. They are cut into one part per rank, and the first part is not hidden (Transformer Engine's
-    /// userbuffers).
+    /// domain. Each is cut into one part per rank, and one part is not hidden (Transformer Engine's userbuffers).
     #[serde(default)]
     pub products: f64,
-    /// Context-parallel exchange of keys and values with attention.
+    /// Context-parallel exchange of keys and values, with attention.
     pub context: f64,
     /// Expert-parallel exchange with the work of another micro-batch's pass (Megatron-LM's
-    /// `--overlap-moe-expert-parallel-comm`, DeepSeek's DualPipe). A step of one micro-batch has none.
+    /// `--overlap-moe-expert-parallel-comm`, DeepSeek's DualPipe). A step of one micro-batch has no such work.
     #[serde(default)]
     pub experts: f64,
-    /// Expert-parallel exchange with the shared expert (Megatron-LM's `--moe-shared-expert-overlap`).
+    /// Expert-parallel exchange, with the shared expert's work (Megatron-LM's `--moe-shared-expert-overlap`).
     #[serde(default)]
     pub shared_expert: f64,
-    /// Sends between pipeline stages with the next pass's work, if stages hold several chunks (see
+    /// Sends between pipeline stages, with the next pass's work, if stages hold several chunks (see
     /// [`SoftwareStack::hidden_send_fraction`]).
     pub pipeline: f64,
-    /// Copies to and from the host.
+    /// Copies to and from host and storage, with the pass's other work.
     pub host: f64,
-    /// True if concurrent work slows each other by the chip's scalars (`[streams]` in its file). Off if the fractions,
-    /// or the rates under load, were fitted on steps that already contain the slowdown.
+    /// True if concurrent kernels, collectives and copies slow each other by the chip's scalars (`[streams]` in its
+    /// file). Set it to false if the fractions, or the rates under load, were fitted on steps that already contain the
+    /// slowdown.
     #[serde(default = "streams_contend")]
     pub contended: bool,
 }
 
-/// Streams slow each other unless a stack says otherwise.
+/// Default `contended`: streams slow each other.
 fn streams_contend() -> bool {
     true
 }
 
-/// How the stack uses memory.
+/// The stack's use of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryOptions {
@@ -314,19 +316,19 @@ pub struct MemoryOptions {
     pub communicator_mib: f64,
     /// GiB of workspaces that libraries take from the allocator.
     pub workspace_gib: f64,
-    /// Additional bytes that the allocator caches without pressure, as a fraction of the live bytes.
+    /// Additional bytes that the allocator caches if memory is not scarce, as a fraction of the live bytes.
     pub allocator_slack: f64,
-    /// Fraction of the live bytes that fragmentation wastes under pressure.
+    /// Bytes that fragmentation wastes even if memory is scarce, as a fraction of the live bytes.
     pub fragmentation: f64,
-    /// True if the addresses of a pass's tensors are planned ahead ([`crate::plan_addresses`]). Then gaps of the
+    /// True if the addresses of a pass's tensors are planned ahead ([`crate::plan_addresses`]). Then the gaps of the
     /// packing count, and fragmentation wastes nothing more.
     #[serde(default)]
     pub planned_addresses: bool,
     /// True if the stored weights are the master copy, and products read a converted one (FSDP, MaxText). Otherwise the
     /// optimizer has its own master copy (Megatron-LM).
     pub stored_master: bool,
-    /// True if gradients occupy memory permanently. Otherwise only from their first micro-batch's backward pass to the
-    /// update.
+    /// True if gradients occupy memory permanently. Otherwise they occupy it only from the first micro-batch's backward
+    /// pass to the update.
     pub gradients_persist: bool,
     /// True if gradients of a step of one micro-batch arrive layer by layer while their activations are freed (eager
     /// PyTorch with `zero_grad(set_to_none=True)`). Otherwise all gradients exist beside all activations.
@@ -347,28 +349,30 @@ pub struct MemoryOptions {
     /// added to.
     #[serde(default)]
     pub second_gradients: bool,
-    /// True if ZeRO-3 in a pipeline keeps weights gathered and gradients whole from the first micro-batch to the last
-    /// (FSDP2 without resharding).
+    /// True if ZeRO-2 and ZeRO-3 in a pipeline keep gradients whole, and ZeRO-3 weights gathered, from the first
+    /// micro-batch to the last (FSDP2 without resharding).
     #[serde(default)]
     pub unsharded_in_pipeline: bool,
-    /// True if weight gradients that products add to the main ones leave empty placeholders in the weights' type: one
-    /// per shape of a layer's weights permanently, and the head's in its backward pass.
+    /// True if weight gradients leave empty placeholders in the weights' type when products add them to the main
+    /// gradients: one per shape of a layer's weights permanently, and the head's in its backward pass.
     #[serde(default)]
     pub placeholder_gradients: bool,
-    /// Whole hidden states of a micro-batch in blocks that asynchronous tensor-parallel collectives hold while the host
-    /// runs ahead of the device.
+    /// Number of hidden states of a micro-batch (before sequence parallelism divides them) in blocks that asynchronous
+    /// tensor-parallel collectives hold while the host runs ahead of the device.
     #[serde(default)]
     pub states_ahead: f64,
     /// Bytes per updated parameter of the optimizer's temporaries, whatever the optimizer.
     pub update_bytes_per_parameter: f64,
-    /// Copies of one of Adam's states that its update makes for all parameters at once (PyTorch's foreach: the roots of
-    /// the second moments). Other optimizers update in place.
+    /// Number of copies of one of Adam's states that its update makes for all parameters at once (PyTorch's foreach:
+    /// the roots of the second moments). Other optimizers update in place.
     #[serde(default)]
     pub update_state_copies: f64,
-    /// True if these are buffers as large as all parameters of a device, which do not fit into the allocator's cache.
+    /// True if the optimizer's temporaries are buffers as large as all parameters of a device, which do not fit into
+    /// the allocator's cache.
     #[serde(default)]
     pub update_contiguous: bool,
-    /// How unevenly routing without a capacity limit fills the expert-parallel devices: the fullest of e has `1 + x (1
+    /// Unevenness `x` of routing without a capacity limit over `e` expert-parallel devices, for memory. The fullest
+    /// device has `1 + x (1 - 1/e)` times its even share of the tokens.
     /// - 1/e)` times its even share of the tokens.
     pub expert_imbalance: f64,
     /// Bytes per logit at the loss's peak, forward or backward.
@@ -381,9 +385,9 @@ pub struct MemoryOptions {
 pub struct SoftwareStack {
     /// Its name; a built-in stack's file is `NAME.toml`.
     pub name: String,
-    /// One line for lists.
+    /// A description of one line, for lists.
     pub description: String,
-    /// The built-in stack whose scalars a calibration started from, or whose scalars a built-in stack has.
+    /// The built-in stack whose scalars this stack has, or from which its calibration started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibrated_from: Option<String>,
     /// Options of the lowering.
@@ -421,10 +425,10 @@ impl SoftwareStack {
         Self::load_from(name_or_path, &Files::default())
     }
 
-    /// The same, with the texts of `files` in the place of files on the disk.
+    /// Loads a stack as [`Self::load`] does, but reads the texts of `files` in place of files on the disk.
     ///
     /// # Errors
-    /// Those of [`Self::load`].
+    /// As [`Self::load`].
     pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, StackError> {
         if name_or_path.ends_with(".toml") {
             let text = files
@@ -444,8 +448,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Returns the number formats of a run under this stack: the requested ones, but gradients of bf16 weights with a
-    /// master copy have the stack's accumulation type. Under autocast gradients are fp32, as the parameters are.
+    /// Returns the number formats of a run under this stack: the requested ones, but with fp32 gradients if weights
+    /// have a master copy and the stack accumulates in fp32. It does so for bf16 weights with `kernels.fp32_gradients`,
+    /// and for all weights under autocast, whose parameters are fp32.
     #[must_use]
     pub fn precision_of_run(&self, asked: Precision) -> Precision {
         let wide = self.kernels.fp32_gradients && asked.operand == DataType::Bf16 || !self.kernels.autocast.is_none();
@@ -453,7 +458,7 @@ impl SoftwareStack {
         Precision { gradient: if widened { DataType::Fp32 } else { asked.gradient }, ..asked }
     }
 
-    /// Returns the hidden fraction of a send between stages. It is 0 with one chunk per stage. Under plain 1F1B a
+    /// Returns the hidden fraction of a send between stages. It is 0 with one chunk per stage: under plain 1F1B, a
     /// stage's next pass needs the data in flight, so the stage exchanges and waits. Megatron-LM switches
     /// `overlap_p2p_comm` off without the interleaved schedule. With several chunks, another chunk's pass runs
     /// meanwhile.
@@ -462,19 +467,21 @@ impl SoftwareStack {
         if virtual_stages > 1 { self.overlap.pipeline } else { 0.0 }
     }
 
-    /// Returns how long a pass of a pipelined stage waits for the host; zero if other chunks' passes hide its sends.
+    /// Returns the time for which a pass of a pipelined stage waits for the host. The fraction of its sends that other
+    /// chunks' passes hide causes no wait.
     #[must_use]
     pub fn pipeline_pass_overhead(&self, virtual_stages: u32) -> Seconds {
         Seconds::from_micros(self.launch.pipeline_pass_us) * (1.0 - self.hidden_send_fraction(virtual_stages))
     }
 
-    /// Returns when a layer's kept tensors are freed, if its backward pass runs in one go.
+    /// Returns the moment at which a layer's kept tensors are freed, if its backward pass runs in one go.
     #[must_use]
     pub fn release_of_layer(&self) -> Release {
         if self.memory.released_by_tensor { Release::BehindReaders } else { Release::AtTheEnd }
     }
 
-    /// Returns how much of a checkpointed layer is recomputed.
+    /// Returns the part of a checkpointed layer that is recomputed: the whole layer, or only what the backward pass
+    /// reads.
     #[must_use]
     pub fn replay_extent(&self) -> ReplayExtent {
         if self.kernels.recompute_whole_layer { ReplayExtent::WholeRegion } else { ReplayExtent::NeededOnly }
@@ -493,8 +500,8 @@ impl SoftwareStack {
         Ok(stack)
     }
 
-    /// Returns the stack's file as text; [`Self::from_toml_str`] parses it. A key without a source has the default of
-    /// files without that key, and is left out.
+    /// Returns the stack's file as text; [`Self::from_toml_str`] parses it. A key without a source is left out: it has
+    /// the value that a file without that key gets by default.
     ///
     /// # Errors
     /// A value that TOML cannot hold.
@@ -509,7 +516,7 @@ impl SoftwareStack {
         toml::to_string(&table).map_err(|e| malformed(e.to_string()))
     }
 
-    /// Returns every value with its key and its range.
+    /// Returns every scalar as (key, value, smallest allowed value, largest allowed value).
     pub(crate) fn values_with_ranges(&self) -> Vec<(&'static str, f64, f64, f64)> {
         let (k, l, s, o, m) = (&self.kernels, &self.launch, &self.sustained, &self.overlap, &self.memory);
         vec![

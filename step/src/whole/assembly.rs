@@ -1,8 +1,8 @@
-//! Assembles a plan from the profiles of its pieces, by kinds of chunks and devices instead of one by one.
+//! Assembles a plan from the profiles of its pieces. It works with kinds of chunks and devices, not with single ones.
 //!
-//! Layers are alike, so a pipeline has few kinds of chunks and devices ([`Arrangement`]). Both ways to a step's time go
-//! through here: [`crate::step_time_of`] simulates schedules event by event, and [`crate::Evaluator`] times them in
-//! closed form.
+//! Layers are alike, so a pipeline has few kinds of chunks and devices ([`Arrangement`]). Both ways to compute a step's
+//! time use this module: [`crate::step_time_of`] simulates schedules event by event, and [`crate::Evaluator`] times
+//! them in closed form.
 
 use crate::communication::contention::{Communication, OverlapWindow};
 use crate::communication::network::StepNetwork;
@@ -18,7 +18,7 @@ use sim::units::Seconds;
 use std::borrow::Cow;
 use workloads::{Layout, StagePolicies};
 
-/// Exchanges of a device once per step for its parameters, and their update.
+/// A device's work for its parameters once per step: the exchanges, and the update.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ParameterExchange {
     /// Reduction of the gradients.
@@ -39,7 +39,7 @@ pub struct StepExchanges {
     pub copies: Option<ParameterCopies>,
     /// Once per step, by kind of device.
     pub devices: [ParameterExchange; DEVICE_KINDS],
-    /// Sum of a tied embedding's two gradients.
+    /// Time to sum a tied embedding's two gradients.
     pub tied: Seconds,
 }
 
@@ -76,7 +76,7 @@ impl StepExchanges {
 }
 
 /// Returns the exposed part of the exchange once per step. The last micro-batch's backward pass hides part of the
-/// reduction, and the first one's forward pass part of the gathering, besides their own collectives.
+/// reduction. The first micro-batch's forward pass hides part of the gathering. Their own collectives limit both.
 pub fn exposed_exchange(
     stack: &SoftwareStack,
     exchange: &ParameterExchange,
@@ -91,27 +91,26 @@ pub fn exposed_exchange(
 /// A plan's chunks, and the exposed part of its communication.
 #[derive(Debug, Clone)]
 pub struct Assembly {
-    /// How the plan divides the model.
+    /// The plan's division of the model.
     pub arrangement: Arrangement,
     /// Chunks by kind, if all layers follow one policy.
     pub chunks: [Chunk; KINDS],
-    /// The chunks one by one, if stages have their own policies.
+    /// The chunks by place, if stages have their own policies.
     staged: Option<Box<StagedChunks>>,
     /// Exposed sends between stages.
     pub sends: ExposedSends,
 }
 
-/// Returns the exposed sends between stages with these chunks.
+/// Returns the exposed sends between stages. The shortest forward pass of `chunks` is the window that hides them.
 fn exposed_sends<'c>(
     arrangement: &Arrangement,
     stack: &SoftwareStack,
     chunks: impl Iterator<Item = &'c Chunk>,
     sends: &PipelineSends,
 ) -> ExposedSends {
-    // Only work hides sends, not exposed collectives. Otherwise slower collectives would hide more of every send. On a
-    // path where some passes are not longer for them, the step might then end sooner. The pass of a chunk without
-    // layers does not count either: if only that pass were shorter, every send would lose more overlap than the path
-    // gains.
+    // Only work hides sends, not exposed collectives. Otherwise, slower collectives would hide more of every send, and
+    // on a path whose passes do not get longer the step might then end sooner. The pass of a chunk without layers does
+    // not count either: if only that pass were shorter, every send would lose more overlap than the path gains.
     let work = chunks.filter(|chunk| chunk.layers > 0).map(|chunk| {
         let (pass, [launch, _]) = (&chunk.piece.forward, launch_times(stack, &chunk.piece));
         OverlapWindow { time: (pass.device + pass.offload).max(launch), ports: pass.ports, ..OverlapWindow::default() }
@@ -125,12 +124,12 @@ fn add_message_overhead(sends: &PipelineSends, stack: &SoftwareStack, piece: Pie
     if sends.leave_node() { piece.with_message_overhead(stack) } else { piece }
 }
 
-/// A step's time besides its passes, on the device where it is longest.
+/// A step's time besides its passes, on the device that ends last.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OncePerStep {
     /// Exposed exchange of gradients and weights after the last pass.
     data: Seconds,
-    /// Sum of a tied embedding's two gradients, after the exchange.
+    /// Time to sum a tied embedding's two gradients, after the exchange.
     tied: Seconds,
     /// The optimizer's update.
     update: Seconds,
@@ -142,16 +141,16 @@ pub struct OncePerStep {
 pub struct OncePerDevice {
     /// Exposed exchange of gradients and weights.
     pub data: Seconds,
-    /// Sum of a tied embedding's two gradients.
+    /// Time to sum a tied embedding's two gradients.
     pub tied: Seconds,
     /// The optimizer's update.
     pub update: Seconds,
 }
 
-/// How much earlier each device's passes end than the pipeline's last pass.
+/// Times by which each device's passes end before the pipeline's last pass.
 #[derive(Debug, Clone)]
 pub enum PassEndLeads {
-    /// In closed form, from the last micro-batch's way back through the pipeline.
+    /// In closed form, from the time of the last micro-batch back through the pipeline.
     Closed,
     /// From the simulated schedule, by device.
     Played(Vec<Seconds>),
@@ -175,8 +174,8 @@ impl Assembly {
         Self::from_chunks(arrangement, stack, profile, (exchanges, sends), Chunk::with_gathers)
     }
 
-    /// Assembles a lower bound of a plan that splits the backward pass and whose passes are bounded by their schedules.
-    /// No part of its timeline is longer than under better schedules.
+    /// Assembles a lower bound of a plan. Its schedule splits the backward pass, and its passes are bounded by their
+    /// schedules. No part of the plan's timeline is longer than under better schedules.
     pub fn new_lower_bound(
         arrangement: Arrangement,
         stack: &SoftwareStack,
@@ -207,7 +206,8 @@ impl Assembly {
         Self { arrangement, chunks, staged: None, sends }
     }
 
-    /// Assembles a plan whose layers follow `policies`; `profile` must be made for them.
+    /// Assembles a plan whose layers follow `policies`. `profile` must be made for them, and the mixes must fit the
+    /// chunks.
     pub fn with_policies(
         policies: &StagePolicies,
         arrangement: Arrangement,
@@ -231,8 +231,8 @@ impl Assembly {
         Self { arrangement, chunks: [Chunk::default(); KINDS], staged: Some(Box::new(staged)), sends }
     }
 
-    /// Returns the groups of equal devices; single devices if stages have their own policies. `arrangement` must make
-    /// the same chunks.
+    /// Returns the groups of equal devices, or every device by itself if stages have their own policies. `arrangement`
+    /// must make the same chunks.
     fn device_groups(&self, arrangement: &Arrangement) -> impl Iterator<Item = DeviceGroup> + use<> {
         let (apart, arrangement) = (self.staged.is_some(), *arrangement);
         let each = if apart { arrangement.layout.pipeline } else { 0 };
@@ -240,7 +240,7 @@ impl Assembly {
         arrangement.device_groups().filter(move |_| !apart).chain((0..each).map(alone))
     }
 
-    /// Returns the group of a device.
+    /// Returns the group of a device; `None` if the pipeline has no such device.
     pub fn group_of_device(&self, device: u32) -> Option<DeviceGroup> {
         self.device_groups(&self.arrangement).find(|alike| (alike.from..=alike.to).contains(&device))
     }
@@ -256,9 +256,9 @@ impl Assembly {
         }
     }
 
-    /// Returns the step's time besides its passes, under any degrees that make the same chunks. A device's passes end
-    /// `leads` before the pipeline's last one. Every device starts to exchange when its own passes end. The updates
-    /// wait for all devices, because of the gradients' norm.
+    /// Returns the step's time besides its passes, under any degrees that make the same chunks. `leads` are the times
+    /// by which each device's passes end before the pipeline's last pass. Every device starts to exchange when its own
+    /// passes end. The updates wait for all devices, because of the gradients' norm.
     pub fn once_per_step(
         &self,
         arrangement: &Arrangement,
@@ -287,9 +287,9 @@ impl Assembly {
         once
     }
 
-    /// Returns a lower bound on how much earlier the passes of a device (and later ones of its kind) end than the
-    /// pipeline's last pass. The last micro-batch travels from there to the first device. Zero if weight gradients are
-    /// put off, or chunks go both ways.
+    /// Returns a lower bound on the time by which the passes of a device (and of later ones of its kind) end before the
+    /// pipeline's last pass: the last micro-batch still travels from the device back to the first one. Zero if weight
+    /// gradients are put off or chunks go both ways.
     pub fn lead_of_device(&self, arrangement: &Arrangement, kind: usize, device: u32) -> Seconds {
         if arrangement.schedule.splits_backward() {
             return Seconds::ZERO;
@@ -298,7 +298,7 @@ impl Assembly {
     }
 
     /// Returns a lower bound on a micro-batch's time between the first device and another: its passes in the first
-    /// round's chunks, and the sends between them.
+    /// round's chunks, and the sends between those. Zero for the first device.
     fn time_to_device(
         &self,
         arrangement: &Arrangement,
@@ -323,12 +323,12 @@ impl Assembly {
         pass(0) + between + self.sends.least_send() * f64::from(device) + farther
     }
 
-    /// Returns the step's time, exact or a lower bound, from `passes` in closed form, under any degrees that make the
-    /// same chunks.
+    /// Returns the step's time, exact or a lower bound, from the time of its passes in closed form. It holds under any
+    /// degrees that make the same chunks.
     ///
-    /// If weight gradients are put off, a device ends no earlier than the time to reach it plus its own work, and then
-    /// exchanges. The device that ends last exchanges, after the last pass, at least as long as the device that
-    /// exchanges least.
+    /// If weight gradients are put off, the result is a lower bound, the larger of two. First, a device ends no earlier
+    /// than the time to reach it plus its own work and its exchange. Second, after the last pass, the device that ends
+    /// last still exchanges for at least the shortest exchange of all devices.
     pub fn step_in_closed_form(
         &self,
         arrangement: &Arrangement,
@@ -360,7 +360,7 @@ impl Assembly {
         PassesTime::AtLeast((seconds + least).max(ends) + most + overhead)
     }
 
-    /// Returns the exposed exchange and the update that a kind of device does once per step.
+    /// Returns the exposed exchange and the update of one device of a group, once per step.
     pub fn once_per_device(
         &self,
         alike: &DeviceGroup,
@@ -376,7 +376,7 @@ impl Assembly {
         }
     }
 
-    /// Returns the forward and backward passes of one micro-batch on a device, as windows that hide communication.
+    /// Returns the passes of one micro-batch on a device as windows that hide communication: (forward, backward).
     fn overlap_windows(&self, alike: &DeviceGroup) -> [OverlapWindow; 2] {
         let mut windows = [OverlapWindow::default(); 2];
         self.visit_chunks(alike, |chunk, count| {
@@ -400,7 +400,7 @@ impl Assembly {
         }
     }
 
-    /// Returns the exposed sends between neighbouring chunks.
+    /// Returns the exposed send between every chunk and the next one, in pipeline order.
     pub fn exposed_sends_between_chunks(&self, network: &impl StepNetwork) -> Vec<Seconds> {
         let Arrangement { layout, split, .. } = &self.arrangement;
         let at = |place: u64| self.arrangement.device_of_chunk(place);
@@ -436,7 +436,8 @@ impl Assembly {
             .time_of_passes(arrangement.schedule)
     }
 
-    /// Returns the group of devices that is busy longest with a micro-batch; the first of several.
+    /// Returns the group of devices that is busy longest in one micro-batch; the first of equal ones, `None` without
+    /// devices.
     pub fn busiest_devices(&self) -> Option<DeviceGroup> {
         let mut slowest: Option<(DeviceGroup, Seconds)> = None;
         for alike in self.device_groups(&self.arrangement) {
@@ -448,7 +449,8 @@ impl Assembly {
         slowest.map(|(alike, _)| alike)
     }
 
-    /// Returns the step's time and its parts, for the device that is busy longest.
+    /// Returns the step's time and its parts, on a device that is busy longest. The bubble is the rest of the passes'
+    /// time.
     pub fn account_step(&self, passes: Seconds, once: &OncePerStep) -> StepTime {
         let m = self.arrangement.micro_batches as f64;
         let slowest = self.busiest_devices();
@@ -479,7 +481,7 @@ impl Assembly {
         let work =
             [step.forward, step.backward, step.recompute, step.host_bound, step.tensor, step.context, step.expert];
         let bubble = passes - work.into_iter().sum::<Seconds>() - step.offload - gathered * m;
-        // Differences of equal sums: a dozen roundings of 1e-16 each.
+        // Rounding leaves a small difference of equal sums: a dozen roundings of 1e-16 each.
         step.bubble = if bubble.0.abs() <= 1e-12 * step.total.0 { Seconds::ZERO } else { bubble };
         step
     }

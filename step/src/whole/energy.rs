@@ -1,4 +1,4 @@
-//! Energy of a step over all devices: every kernel of every micro-batch with recomputation, copies to and from host and
+//! Energy of a step over all devices: kernels of every micro-batch with recomputation, copies to and from host and
 //! storage, the optimizer's update, and static power over the step's time.
 //!
 //! Not modelled: links, switches, hosts, and a waiting chip's draw beyond its static power.
@@ -16,7 +16,7 @@ use workloads::{ActivationPolicy, Model};
 /// Energy of one step over all devices.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepEnergy {
-    /// Kernels of all passes, and copies to and from the host; without static power.
+    /// Kernels of all passes, and copies to and from host and storage; without static power.
     pub passes: Joules,
     /// The optimizer's update, without static power.
     pub update: Joules,
@@ -32,10 +32,11 @@ impl StepEnergy {
     }
 }
 
-/// Returns the energy of a plan's step that takes `step`. The profile must be made for a plan with the same lowering.
+/// Returns the energy of a plan's step over all devices. `step` is the step's time. The profile must be made for a plan
+/// with the same lowering.
 ///
 /// # Errors
-/// Layers that do not divide among the plan's chunks.
+/// Layers that do not divide among the plan's chunks, or a schedule that needs another number of chunks.
 pub fn step_energy_of(
     chip: &mut ChipTimes,
     model: &Model,
@@ -47,7 +48,7 @@ pub fn step_energy_of(
     let planned = PlanOnNetwork { fabric, plan, profile };
     let arrangement = planned.arrange_model(model)?;
     let layout = &plan.layout;
-    // Devices of one stage, and of all stages.
+    // Number of devices of one stage, and of all stages.
     let side_by_side = f64::from(layout.tensor) * f64::from(layout.context) * f64::from(layout.data);
     let devices = side_by_side * f64::from(layout.pipeline);
     let runs: Vec<(&ActivationPolicy, u64)> = match (plan.activations.uniform_policy(), plan.activations.chunk_mixes())
@@ -73,7 +74,7 @@ pub fn step_energy_of(
     })
 }
 
-/// Returns the energy of the updates of one device per stage.
+/// Returns the summed energy of the updates of one device of every stage.
 fn update_energies(chip: &mut ChipTimes, step: &PlanOnNetwork<'_>, arrangement: &Arrangement) -> Joules {
     let pieces = arrangement.chunk_pieces(step.profile);
     let mut all = Joules::ZERO;
@@ -86,7 +87,7 @@ fn update_energies(chip: &mut ChipTimes, step: &PlanOnNetwork<'_>, arrangement: 
 }
 
 impl ChipTimes {
-    /// Returns the energy of a piece's offload copies and their return, for one micro-batch.
+    /// Returns the energy of a piece's offload copies and of their return, for one micro-batch on one device.
     fn copy_energy(&mut self, graph: &OperatorGraph, policy: &ActivationPolicy) -> Joules {
         let copies = self.copied_bytes(graph, policy).transfers();
         copies.map(|copy| self.energy_of_kernel(&Kernel::Transfer(copy)) * 2.0).sum()

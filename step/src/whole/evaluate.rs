@@ -1,5 +1,5 @@
-//! From profiles to a step: stages, schedule, data parallelism, optimizer. It is cheap, since only the update's kernels
-//! are costed here.
+//! Computes a step from profiles: stages, schedule, data parallelism and optimizer. This is cheap, since of all kernels
+//! only the update's are costed here.
 
 use crate::communication::contention::Communication;
 use crate::communication::network::StepNetwork;
@@ -24,7 +24,8 @@ use workloads::{LayoutError, Model, ZeroStage};
 /// Returns the time of one training step.
 ///
 /// # Errors
-/// A plan that breaks a rule of its layout, a model that cannot be lowered for it, a fabric that it does not fit.
+/// A plan that breaks a rule of its layout, a model that cannot be lowered for the plan, or a pipeline that the
+/// schedule cannot run.
 pub fn step_time<N: StepNetwork>(
     chip: &mut ChipTimes,
     model: &Model,
@@ -40,7 +41,8 @@ pub fn step_time<N: StepNetwork>(
 /// plan with the same lowering.
 ///
 /// # Errors
-/// A pipeline that the schedule cannot run.
+/// Layers that do not divide among the chunks, mixes of policies with other numbers of layers than the chunks, or a
+/// pipeline that the schedule cannot run.
 pub fn step_time_of<N: StepNetwork>(
     chip: &mut ChipTimes,
     model: &Model,
@@ -70,6 +72,9 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     }
 
     /// Returns the assembled plan and its exchanges.
+    ///
+    /// # Errors
+    /// As [`step_time_of`].
     pub fn assemble_plan(&self, chip: &mut ChipTimes, model: &Model) -> Result<(Assembly, StepExchanges), StepError> {
         let arrangement = self.arrange_model(model)?;
         let (exchanges, sends) = (self.step_exchanges(chip, &arrangement), self.pipeline_sends(chip));
@@ -78,7 +83,10 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         Ok((Assembly::with_policies(policies, arrangement, chip.stack(), self.profile, &exchanges, &sends), exchanges))
     }
 
-    /// Returns how the plan divides the model.
+    /// Returns the division of the model under the plan.
+    ///
+    /// # Errors
+    /// Layers that do not divide among the chunks, or a schedule that needs another number of chunks per stage.
     pub fn arrange_model(&self, model: &Model) -> Result<Arrangement, StepError> {
         let layout = self.plan.layout;
         let split = layout.chunk_split(model.layers)?;
@@ -122,15 +130,15 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         exchanges
     }
 
-    /// Returns the exposed gathers (ZeRO-3) and scatters (ZeRO-2 and -3) per micro-batch, forward and backward. `units`
-    /// is the number of layers and ends that are gathered one at a time.
+    /// Returns the exposed gathers (ZeRO-3) and scatters (ZeRO-2 and -3) per micro-batch, as (forward, backward).
+    /// `units` is the number of layers and ends that are gathered one at a time.
     pub fn exposed_sharding(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> (Seconds, Seconds) {
         let exposed = exposed_gathers(chip.stack(), piece, units, self.gathers_per_unit(chip, piece, units));
         (exposed.forward, exposed.backward)
     }
 
-    /// Returns the per-micro-batch exchange of one of a piece's `units`. ZeRO-3 gathers its weights. ZeRO-2 and -3
-    /// scatter its gradients and keep a shard.
+    /// Returns the exchange of one of a piece's `units` per micro-batch, as (gather, scatter). ZeRO-3 gathers the
+    /// unit's weights. ZeRO-2 and -3 scatter its gradients and keep a shard.
     pub fn gathers_per_unit(
         &self,
         chip: &ChipTimes,
@@ -142,7 +150,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         if !self.plan.layout.reduces_every_micro_batch() {
             return (gather, scatter);
         }
-        // Weights without gradients are gathered with the dense ones.
+        // Weights without gradients are gathered with the dense weights.
         let mut still = piece.frozen;
         for (parameters, group) in self.holders_of_parameters(piece.parameters, piece.expert_parameters) {
             let shards = self.sharding_groups(chip, group).0;
@@ -158,14 +166,15 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         (gather, scatter)
     }
 
-    /// Returns a device's parameters with the ranks that hold the same ones. Experts are spread over the
-    /// expert-parallel ranks.
+    /// Returns a device's dense and expert parameters, each with the group of ranks that hold the same ones. Experts
+    /// are spread over the expert-parallel ranks.
     pub fn holders_of_parameters(&self, parameters: u64, experts: u64) -> [(u64, RankGroup); 2] {
         let [dense, sparse] = parameter_holders(&self.plan.layout);
         [(parameters, dense), (experts, sparse)]
     }
 
-    /// Returns the ranks that shard what `group` holds, and the groups of copies under hybrid sharding.
+    /// Returns two groups: the ranks that shard the parameters of `group`, and the ranks with copies of the same shard
+    /// under hybrid sharding.
     pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> (RankGroup, RankGroup) {
         let copy = copy_devices(chip.stack(), self.fabric.fast_domain_size(), &self.plan.layout);
         let ranks = shard_groups(group.ranks, copy.map(|devices| ranks_inside(devices, group.stride)));
@@ -173,7 +182,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         (RankGroup { ranks, stride: group.stride }, copies)
     }
 
-    /// Returns the cost of a collective of a group; zero for a group of one.
+    /// Returns the cost of a collective of a group; zero for a group of one or for no bytes.
     pub fn collective_cost(
         &self,
         chip: &ChipTimes,
@@ -196,13 +205,14 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         held.iter().map(|(count, group)| count.div_ceil(u64::from(self.sharding_groups(chip, *group).0.ranks))).sum()
     }
 
-    /// Returns the exposed exchange once per step of all of a device's pieces.
+    /// Returns the exposed exchange once per step of all pieces on a device.
     pub fn exposed_synchronisation(&self, chip: &ChipTimes, all: &PieceProfile) -> Seconds {
         let exchange = self.exchange_of_parameters(chip, all);
         exposed_exchange(chip.stack(), &exchange, pass_windows(chip.stack(), all))
     }
 
-    /// Returns the exchange of gradients (and updated weights) once per step, of all that a device holds.
+    /// Returns the exchange once per step of the gradients (and updated weights) of all pieces on a device, without the
+    /// update's time.
     pub fn exchange_of_parameters(&self, chip: &ChipTimes, held: &PieceProfile) -> ParameterExchange {
         let mut exchange = ParameterExchange::default();
         let slower = match self.plan.layout.zero {
@@ -221,8 +231,8 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         exchange
     }
 
-    /// Returns the cost of `gather`. If ranks own whole tensors, each owner of any of the `tensors` broadcasts an equal
-    /// share instead, once the broadcast before has reached all ranks.
+    /// Returns the cost of `gather`. If ranks own whole tensors, each owner broadcasts an equal share of the bytes
+    /// instead, after the previous broadcast has reached all ranks. There are at most as many owners as `tensors`.
     fn gather_updated_weights(&self, chip: &ChipTimes, gather: Collective, tensors: u64) -> Communication {
         let Collective { bytes, group, .. } = gather;
         if !self.shares_whole_tensors(chip) {
@@ -232,7 +242,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         self.collective_cost(chip, CollectiveKind::Broadcast, Bytes(bytes.0.div_ceil(owners)), group) * owners as f64
     }
 
-    /// Returns the bytes of a weight's gradient in its reduction.
+    /// Returns the bytes of one weight's gradient while it is reduced.
     fn reduced_bytes(&self, chip: &ChipTimes) -> Bytes {
         let own = self.profile.gradient_bytes;
         if chip.stack().kernels.fp32_reduction { own.max(Bytes(DataType::Fp32.bytes())) } else { own }
@@ -266,7 +276,8 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         [first, second, Collective { kind: CollectiveKind::AllGather, bytes: gathered, group: shards }]
     }
 
-    /// Returns the time to sum the gradients of a tied embedding's two copies.
+    /// Returns the time to sum the gradients of a tied embedding's two copies; zero without a pipeline or without a
+    /// tied embedding.
     pub fn tied_gradient_sum(&self, chip: &ChipTimes) -> Seconds {
         let layout = &self.plan.layout;
         if layout.pipeline == 1 || self.profile.tied_parameters == 0 {
@@ -288,15 +299,18 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         PipelineSends::new(self.fabric, layout, |tier| {
             let send = self.fabric.cost_of_send(layout, tier, slice).with_launch_gap(chip.launch_gap());
             let send = if sliced { send + chip.cost_of_collective(self.fabric, &gather) } else { send };
-            // The chip's scalars are for collectives of whole groups. A send uses few of their channels, and no
-            // measurement tells what it slows.
+            // The chip's scalars of slowdown are for collectives of whole groups. A send uses few of their channels,
+            // and no measurement tells what a send slows.
             Communication { slowing: MutualSlowdown::default(), ..send }
         })
     }
 }
 
-/// Returns the time of all passes of all micro-batches under the schedule, and how much earlier than the last one each
-/// device ends.
+/// Returns the time of all passes of all micro-batches under the schedule, and the time by which each device's passes
+/// end before the last pass.
+///
+/// # Errors
+/// A pipeline that the schedule cannot run.
 pub fn time_passes(
     assembly: &Assembly,
     fabric: &impl StepNetwork,
@@ -337,8 +351,8 @@ pub fn time_passes(
     Ok((played.passes_end, leads))
 }
 
-/// Returns the step for the event simulation, without memory and the overhead. It includes exchanges and updates: of
-/// ZB-V's orders, the one with the shortest step runs, not the one with the shortest passes.
+/// Returns the step as a pipeline for the event simulation, without memory and without the overhead per step. It
+/// includes exchanges and updates, so ZB-V runs the order with the shortest step, not the one with the shortest passes.
 pub fn simulated_pipeline(
     assembly: &Assembly,
     fabric: &impl StepNetwork,

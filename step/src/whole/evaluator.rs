@@ -1,5 +1,4 @@
-//! Time and memory of many plans in closed form. Common parts are prepared once, so that an evaluation is only
-//! arithmetic.
+//! Time and memory of many plans in closed form. Common parts are prepared once, so an evaluation is only arithmetic.
 //!
 //! - A [`PlanShape`] is common to plans with the same lowering (micro-batch, tensor, context and expert degrees,
 //!   sequence parallelism, activation policy): the times and bytes of every piece.
@@ -9,9 +8,10 @@
 //!
 //! The memory need equals that of [`crate::step_memory_of`] to the byte. The time equals that of
 //! [`crate::step_time_of`] if it is [`PassesTime::Exact`]. It is exact without a pipeline and under GPipe. Under plain
-//! and interleaved 1F1B it is exact if the pipeline's ends are not lighter than its inner stages, and sends are short
+//! and interleaved 1F1B, it is exact if the pipeline's ends are not lighter than its inner stages, and sends are short
 //! and alike (see `sim::pipeline`'s `ends`). Otherwise, and under the zero-bubble schedules, the time is a lower bound,
-//! and [`Evaluator::simulate_step`] gives the exact one. Both ways share every formula except the schedule's.
+//! and [`Evaluator::simulate_step`] gives the exact one. The closed form and the simulation share every formula except
+//! the schedule's.
 
 use crate::communication::sends::PipelineSends;
 use crate::memory::account::{MemoryAccount, MemoryProfile, StageHolding, StageRoom};
@@ -30,7 +30,7 @@ use sim::units::{Bytes, Seconds};
 use std::sync::Arc;
 use workloads::{ActivationPolicy, ChunkSplit, Model, StagePolicies, TrainingGraph};
 
-/// An end of a pipeline's chunks.
+/// The first or the last chunk of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndChunk {
     /// The chunk with the embedding.
@@ -47,9 +47,9 @@ pub struct PlanShape {
 }
 
 impl PlanShape {
-    /// Returns the loads of the embedding, a layer and the head, without copies of offloaded weights and gradients,
-    /// which depend on the degrees. Any number of layers, with any ends, take at least the sum of their loads. In every
-    /// pass, the longer of a layer's device and host time adds up.
+    /// Returns the loads of the embedding, a layer and the head. They exclude copies of offloaded weights and
+    /// gradients, which depend on the degrees. Any number of layers, with any ends, takes at least the sum of their
+    /// loads. In every pass, the longer of a layer's device and host time adds up.
     #[must_use]
     pub fn piece_loads(&self, stack: &SoftwareStack) -> [PieceLoad; 3] {
         piece_loads_of_profile(&self.profile, stack)
@@ -58,7 +58,7 @@ impl PlanShape {
     /// Returns the shape of plans whose chunks mix policies, from the shapes with one policy each.
     ///
     /// # Errors
-    /// A policy without a shape.
+    /// A policy that `known` lacks.
     pub fn mix_policies(policies: &StagePolicies, known: &[(&ActivationPolicy, &Self)]) -> Result<Self, StepError> {
         let of = |policy: &ActivationPolicy| {
             let shape = known.iter().find(|(other, _)| *other == policy).map(|(_, shape)| *shape);
@@ -77,8 +77,8 @@ impl PlanShape {
         })
     }
 
-    /// Returns a layer's cost: kept bytes per micro-batch on the device and the host, working bytes while it runs, and
-    /// the time of its passes.
+    /// Returns a layer's cost: kept bytes per micro-batch on the device, the host and storage, working bytes while it
+    /// runs, and the time of its passes.
     #[must_use]
     pub fn layer_cost(&self, stack: &SoftwareStack) -> LayerCost {
         let [kept, host, storage, working] = self.memory.layer_bytes();
@@ -86,7 +86,7 @@ impl PlanShape {
         LayerCost { kept, host, storage, working, time: layer.forward + layer.backward }
     }
 
-    /// Returns the time of [`Self::layer_cost`] with copies of offloaded weights or gradients under these degrees;
+    /// Returns the time of [`Self::layer_cost`], with copies of offloaded weights or gradients under these degrees;
     /// `None` if none are offloaded.
     #[must_use]
     pub fn layer_cost_with_copies(&self, degrees: &DegreeCosts, stack: &SoftwareStack) -> Option<Seconds> {
@@ -102,7 +102,7 @@ impl PlanShape {
         busy_times(&self.profile.layer)
     }
 
-    /// Returns whether no order of kernels makes its passes faster.
+    /// Returns whether all schedules of the shape's passes are proven optimal: no order of kernels makes them faster.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         [&self.profile.embedding, &self.profile.layer, &self.profile.head]
@@ -125,9 +125,9 @@ impl PlanShape {
 pub struct LoweredModel<'a> {
     model: &'a Model,
     graph: Arc<TrainingGraph>,
-    /// The graph on the device with the fullest experts, if there are any.
+    /// The graph on the device with the fullest experts, if the model has experts.
     fullest: Option<Arc<TrainingGraph>>,
-    /// The first shape. Policies differ only in the layers' backward passes.
+    /// The first shape that was made. Other policies change only the layers' backward passes.
     known: Option<PlanShape>,
 }
 
@@ -154,7 +154,7 @@ impl<'a> LoweredModel<'a> {
         &self.graph
     }
 
-    /// Returns the memory profile under a policy.
+    /// Returns the memory profile under `activations`, on the device with the fullest experts.
     #[must_use]
     pub fn memory_profile(&self, activations: &StagePolicies, stack: &SoftwareStack) -> MemoryProfile {
         MemoryProfile::new(self.fullest.as_ref().unwrap_or(&self.graph), activations, stack)
@@ -191,14 +191,14 @@ pub struct LayerCost {
     pub host: Bytes,
     /// Bytes kept in storage per micro-batch.
     pub storage: Bytes,
-    /// Working bytes while the layer runs backward, with the tensors that return from the host for the next one.
+    /// Working bytes while the layer runs backward, with the next layer's tensors that return from the host.
     pub working: Bytes,
     /// Time of both its passes, with recomputation.
     pub time: Seconds,
 }
 
-/// Costs of degrees: the use of the network and the optimizer, and the memory apart from activations, for all plans
-/// with the same division.
+/// Costs that all plans with the same division share: the use of the network, the update, and the memory apart from
+/// activations.
 #[derive(Debug, Clone)]
 pub struct DegreeCosts {
     arrangement: Arrangement,
@@ -237,7 +237,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Returns the usable bytes of a device, its host and its storage.
+    /// Returns the usable bytes of a device, and of its shares of host memory and storage.
     #[must_use]
     pub fn capacity(&self) -> MemoryNeed {
         self.capacity
@@ -250,20 +250,20 @@ impl<'a> Evaluator<'a> {
         over.device + over.host + over.storage
     }
 
-    /// Returns the memory shortfall of each memory.
+    /// Returns the shortfall of each memory in bytes; zero where the plan fits.
     #[must_use]
     pub fn shortfall(&self, need: MemoryNeed) -> MemoryNeed {
         need.shortfall_to(&self.capacity)
     }
 
-    /// Returns the time per step outside kernels, a lower bound for every plan besides its passes.
+    /// Returns the time per step outside kernels, which every plan takes in addition to its passes.
     #[must_use]
     pub fn overhead_per_step(&self) -> Seconds {
         Seconds(self.stack.launch.per_step_ms * 1e-3)
     }
 
-    /// Returns whether a plan may fit under some split of its layers into stages. It cannot if its stages have too
-    /// little room for all layers, however they are split.
+    /// Returns whether a plan may fit under some split of its layers into stages. If not, its stages have too little
+    /// room for all layers under every split.
     #[must_use]
     pub fn may_fit(&self, shape: &PlanShape, plan: &TrainingPlan, domain: Option<u32>) -> bool {
         // Any split will do, because the result does not depend on it.
@@ -274,8 +274,8 @@ impl<'a> Evaluator<'a> {
             && account.fullest_may_fit(self.model.layers, &self.capacity)
     }
 
-    /// Sufficient test: a plan does not fit under this split of its layers. Much faster than [`Self::prepare_degrees`]
-    /// and [`Self::memory_need`].
+    /// Returns whether a plan certainly does not fit under this split of its layers. The test is sufficient, not
+    /// necessary. It is much faster than [`Self::prepare_degrees`] and [`Self::memory_need`].
     #[must_use]
     pub fn exceeds_capacity(
         &self,
@@ -289,8 +289,8 @@ impl<'a> Evaluator<'a> {
             .surely_exceeds(self.capacity.device, |_| true)
     }
 
-    /// [`Self::exceeds_capacity`] of the devices that do not hold one of the end chunks, the first or the last. They do
-    /// not depend on its layers.
+    /// Returns [`Self::exceeds_capacity`] of the devices that do not hold the chunk at `end`. The result does not
+    /// depend on that chunk's layers.
     #[must_use]
     pub fn exceeds_capacity_without(
         &self,
@@ -307,9 +307,9 @@ impl<'a> Evaluator<'a> {
         MemoryAccount::new(&shape.memory, &arrangement, self.stack, domain).surely_exceeds(self.capacity.device, counts)
     }
 
-    /// Prepares a plan's degrees from the shape of any plan with the same tensor, context and expert degrees. `domain`
-    /// is as in [`crate::step_memory`]. The schedule matters only if it is in a V ([`PipelineSchedule::is_in_v`]):
-    /// its devices hold other chunks.
+    /// Returns a plan's degree costs, from the shape of any plan with the same tensor, context and expert degrees.
+    /// `domain` is as in [`crate::step_memory`]. Only schedules in a V ([`PipelineSchedule::is_in_v`]) make a
+    /// difference: their devices hold other chunks.
     ///
     /// # Errors
     /// Layers that do not divide, a schedule that needs another number of chunks.
@@ -333,8 +333,8 @@ impl<'a> Evaluator<'a> {
         PlanOnNetwork { fabric: self.fabric, plan, profile: &shape.profile }.pipeline_sends(chip)
     }
 
-    /// Returns a plan's time and memory. Shape and degrees must have the same tensor, context and expert degrees. Under
-    /// interleaved 1F1B, the micro-batches must be a multiple of the stages.
+    /// Returns a plan's time and memory. `shape` and `degrees` must have the same tensor, context and expert degrees.
+    /// Under interleaved 1F1B, the number of micro-batches must be a multiple of the number of stages.
     #[must_use]
     pub fn evaluate_plan(
         &self,
@@ -350,7 +350,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Returns [`Self::memory_need`] of a policy that is not timed.
+    /// Returns [`Self::memory_need`] of a memory profile, for a policy that is not timed.
     #[must_use]
     pub fn memory_need_of_profile(
         &self,
@@ -377,8 +377,8 @@ impl<'a> Evaluator<'a> {
         self.memory_need_of_profile(&shape.memory, degrees, schedule, micro_batches)
     }
 
-    /// Returns how much device memory some stage lacks under every policy of its layers. `shape` may be of any uniform
-    /// policy.
+    /// Returns the bytes of device memory that the fullest stage lacks under every policy of its layers; zero if some
+    /// policy might fit. `shape` may be of any uniform policy.
     #[must_use]
     pub fn least_shortfall(
         &self,
@@ -394,8 +394,8 @@ impl<'a> Evaluator<'a> {
         most.saturating_sub(self.capacity.device)
     }
 
-    /// Returns each stage's room for its layers' activations; `None` if some stage has too little for any policy.
-    /// `shape` may be of any uniform policy.
+    /// Returns each stage's room for its layers' activations; `None` if some stage has too little room under every
+    /// policy. `shape` may be of any uniform policy.
     #[must_use]
     pub fn stage_rooms(
         &self,
@@ -413,7 +413,7 @@ impl<'a> Evaluator<'a> {
         (0..arrangement.layout.pipeline).map(room).collect()
     }
 
-    /// Returns the layers of every chunk and the device that holds it, in pipeline order.
+    /// Returns (number of layers, device) of every chunk, in pipeline order.
     #[must_use]
     pub fn chunk_places(degrees: &DegreeCosts, schedule: PipelineSchedule, micro_batches: u64) -> Vec<(u64, u32)> {
         let arrangement = degrees.arrangement_with(schedule, micro_batches);
@@ -422,7 +422,7 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// Returns the need of every stage.
+    /// Returns the memory need of every stage, on one of its devices.
     #[must_use]
     pub fn stage_needs(
         &self,
@@ -441,7 +441,8 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// Returns the time of [`Self::evaluate_plan`]. `recent` must be of plans with the same shape.
+    /// Returns the step's time of [`Self::evaluate_plan`]. `recent` must be of plans with the same shape; it is
+    /// updated.
     #[must_use]
     pub fn time_of_passes(
         &self,
@@ -488,9 +489,9 @@ impl<'a> Evaluator<'a> {
         self.simulate_mixed(&StagePolicies::default(), shape, degrees, sends, (schedule, micro_batches))
     }
 
-    /// Returns a lower bound on the step of a plan that splits the backward pass and whose shape is bounded by its
-    /// passes' schedules. In the simulation, each part of a pass has its own minimum, so [`Self::time_of_passes`] knows
-    /// whole passes more precisely.
+    /// Returns a lower bound on the step of a plan whose schedule splits the backward pass and whose shape is bounded
+    /// by its passes' schedules. In the simulation, each part of a pass has its own minimum. So
+    /// [`Self::time_of_passes`] knows whole passes more precisely.
     ///
     /// # Errors
     /// As [`Self::simulate_step`].
@@ -508,7 +509,8 @@ impl<'a> Evaluator<'a> {
         Ok(passes + assembly.once_per_step(&arrangement, self.stack, &degrees.exchanges, &leads).total_time())
     }
 
-    /// Simulates a plan whose stages have their own policies; `shape` is their [`PlanShape::mix_policies`].
+    /// Returns the simulated time of a plan whose stages have their own policies. `shape` comes from
+    /// [`PlanShape::mix_policies`].
     ///
     /// # Errors
     /// As [`Self::simulate_step`], or mixes with other numbers of layers than the chunks.
@@ -529,8 +531,8 @@ impl<'a> Evaluator<'a> {
     }
 }
 
-/// Chunks and passes of the last timed plan. Plans that differ only in what data-parallel ranks shard once per step
-/// have the same.
+/// Chunks and passes of the last timed plan. Plans that differ only in the sharding of what data-parallel ranks
+/// exchange once per step share them.
 #[derive(Debug, Clone, Default)]
 pub struct RecentChunks {
     assembly: Option<Assembly>,
@@ -557,8 +559,8 @@ fn schedule_index(schedule: PipelineSchedule) -> usize {
 }
 
 impl DegreeCosts {
-    /// Returns whether data-parallel ranks exchange weights or gradients in every micro-batch. Only then do they shard
-    /// offload copies.
+    /// Returns whether data-parallel ranks exchange weights or gradients in every micro-batch. Only then does the
+    /// copying of offloaded weights and gradients depend on their sharding.
     fn gathers_every_micro_batch(&self) -> bool {
         self.arrangement.layout.reduces_every_micro_batch()
     }
@@ -569,7 +571,7 @@ impl DegreeCosts {
         self.arrangement.split
     }
 
-    /// Returns whether a pipeline of these degrees has the same chunks as `other`; `gathers` says whether that one
+    /// Returns whether a pipeline of these degrees has the same chunks as `other`. `gathers` tells whether `other`
     /// exchanges in every micro-batch.
     fn makes_same_chunks(&self, other: &Arrangement, gathers: bool) -> bool {
         !gathers

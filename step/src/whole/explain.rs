@@ -1,4 +1,4 @@
-//! Explains a step's time: where it goes, and each kernel's time and bound.
+//! Explanation of a step's time: its parts, and each kernel's time and bound.
 
 use crate::memory::keeps::count_layers_with_policy;
 use crate::pass::away::PieceCopies;
@@ -18,7 +18,7 @@ use workloads::{ActivationPolicy, Model, RecomputeSet, Segment, SegmentKind};
 /// A named part of a step's time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimePart {
-    /// A part of [`StepTime::named_parts`]. Forward and backward kernels are split by kind and bound.
+    /// Name of a part of [`StepTime::named_parts`]. Forward and backward kernels are split by kind and bound.
     pub name: String,
     /// Its time in the step.
     pub time: Seconds,
@@ -31,13 +31,13 @@ pub struct PassDetail {
     pub segment: String,
     /// `forward`, or `backward` with its recomputation.
     pub pass: String,
-    /// Runs per micro-batch on a device of the stage.
+    /// Number of runs per micro-batch on a device of the stage.
     pub count: u64,
-    /// Time of one run, without the host's launches and ZeRO's exchanges beside it.
+    /// Time of one run, without waiting for the host's launches and without ZeRO's exchanges.
     pub time: Seconds,
     /// Energy of one run on one device, without static power.
     pub energy: Joules,
-    /// How much shorter a better schedule might be; zero if the schedule is proven.
+    /// Upper bound on what a better schedule could save; zero if the schedule is proven optimal.
     pub unproven: Seconds,
     /// Its kernels, in order of start.
     pub kernels: Vec<KernelDetail>,
@@ -56,7 +56,7 @@ pub struct Explanation {
     pub passes: Vec<PassDetail>,
 }
 
-/// Returns the unit that computes a kernel.
+/// Returns the name of the unit that runs a kernel.
 #[must_use]
 pub fn kernel_units(kernel: &Kernel) -> &'static str {
     match kernel {
@@ -81,7 +81,7 @@ pub fn bound_name(bound: Bottleneck, kernel: &Kernel, chip: &Accelerator) -> Str
     }
 }
 
-/// Describes a kernel's work and its bound.
+/// Returns a description of a kernel's work and its bound.
 #[must_use]
 pub fn kernel_class(kernel: &Kernel, bound: Bottleneck, chip: &Accelerator) -> String {
     let work = match kernel {
@@ -94,7 +94,7 @@ pub fn kernel_class(kernel: &Kernel, bound: Bottleneck, chip: &Accelerator) -> S
     format!("{work}, bound by {}", bound_name(bound, kernel, chip))
 }
 
-/// Explains a plan that obeys its layout's rules.
+/// Returns the explanation of a plan's step time. The plan must obey its layout's rules.
 ///
 /// # Errors
 /// As [`crate::step_time`].
@@ -201,8 +201,8 @@ impl SegmentRun<'_> {
         }
     }
 
-    /// Adds a step's forward and backward kernels of the segment, by kind and bound. If kernels overlap, a pass's time
-    /// is split in proportion to their latencies.
+    /// Adds a step's forward and backward kernel times of the segment to `classes`, by kind and bound, without
+    /// recomputation. A pass's device time is split in proportion to the kernels' latencies.
     fn add_kernels_by_class(
         &self,
         chip: &mut ChipTimes,
@@ -224,7 +224,7 @@ impl SegmentRun<'_> {
     }
 }
 
-/// Returns `backward`, with the names of recomputed operators.
+/// Returns the name of a backward pass: `backward`, with the names of recomputed operators.
 fn backward_name(segment: &Segment, again: &RecomputeSet) -> String {
     let operators = &segment.graph.operators;
     if again.is_empty() {

@@ -1,5 +1,5 @@
-//! Lower bounds of a plan's passes and of the rest of its step, for every split of its layers into chunks. They bound
-//! splits before any is evaluated.
+//! Lower bounds of a plan's passes and of the rest of its step, for every split of its layers into chunks. Searches use
+//! them before they evaluate any split.
 
 use crate::communication::contention::OverlapWindow;
 use crate::communication::sends::PipelineSends;
@@ -10,7 +10,7 @@ use crate::{ChipTimes, Evaluator, PlanShape, TrainingPlan};
 use sim::units::Seconds;
 use workloads::Layout;
 
-/// Exposed communication per micro-batch in a chunk's forward and backward pass.
+/// Exposed communication per micro-batch in a chunk's (forward pass, backward pass).
 pub type ExposedGatherTimes = [Seconds; 2];
 
 /// [`ExposedGatherTimes`] of a chunk with at least one layer and without ends.
@@ -30,7 +30,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns a lower bound on the exposed gathers and scatters of a chunk per micro-batch: those of one unit, the
-    /// layer or end with the fewest parameters.
+    /// layer or end with the fewest parameters. Nothing hides the first gather of a pass.
     #[must_use]
     pub fn least_exposed_gathers(
         &self,
@@ -49,8 +49,8 @@ impl Evaluator<'_> {
         [gather.time, gather.time + scatter.time]
     }
 
-    /// Returns the exposed gathers and scatters of a chunk without ends per micro-batch. Each layer adds an equal
-    /// window that hides them, and the first gather of a pass is never hidden.
+    /// Returns the exposed gathers and scatters per micro-batch of a chunk without ends, as a linear function of its
+    /// layers. Each layer adds an equal window that hides them. The first gather of a pass is never hidden.
     #[must_use]
     pub fn exposed_layer_gathers(&self, chip: &ChipTimes, shape: &PlanShape, plan: &TrainingPlan) -> LayerGathers {
         let (profile, [_, units, _]) = (&shape.profile, shape.profile.units);
@@ -65,8 +65,8 @@ impl Evaluator<'_> {
         LayerGathers { once: [0, 1].map(|pass| one[pass] - each[pass]), each }
     }
 
-    /// Returns a lower bound on a plan's exposed sends, however long the hiding passes are: the least of all pairs of
-    /// devices, and the summed excess of the others.
+    /// Returns a lower bound on a plan's exposed sends, however long the passes are that hide them: (the shortest send
+    /// between neighbouring devices, the summed excess of the others).
     #[must_use]
     pub fn least_exposed_sends(&self, plan: &TrainingPlan, sends: &PipelineSends) -> [Seconds; 2] {
         let longest = OverlapWindow { time: Seconds(f64::INFINITY), ..OverlapWindow::default() };
@@ -74,8 +74,8 @@ impl Evaluator<'_> {
         [exposed.least_send(), exposed.excess_over_least()]
     }
 
-    /// Returns a lower bound on the exposed exchange of a device after its last pass, the same on every chip. Work
-    /// hides at most the stack's share of a communication. More layers are never exchanged faster.
+    /// Returns a lower bound on the exposed exchange of a device after its last pass. It is the same on every chip:
+    /// work hides at most the stack's fraction of a communication. A device with more layers never exchanges faster.
     #[must_use]
     pub fn least_exposed_exchange(
         &self,
@@ -92,7 +92,7 @@ impl Evaluator<'_> {
         if held.ends == [false; 2] { late } else { late + step.tied_gradient_sum(chip) }
     }
 
-    /// Returns a device's update of its parameters; a step's last update is no shorter.
+    /// Returns the time of a device's update of its parameters. It is a lower bound on a step's last update.
     #[must_use]
     pub fn time_of_least_update(
         &self,
@@ -112,7 +112,7 @@ impl Evaluator<'_> {
 pub struct DeviceHolding {
     /// Layers.
     pub layers: u64,
-    /// True if it holds the embedding, and the head.
+    /// True if the device holds (the embedding, the head).
     pub ends: [bool; 2],
 }
 
@@ -129,7 +129,7 @@ impl DeviceHolding {
         Self { layers, ends: [false; 2] }
     }
 
-    /// A number that no other holding has, less than four times the layers plus four.
+    /// Returns a number that no other holding has. It is less than four times the layers plus four.
     #[must_use]
     pub fn index(self) -> usize {
         4 * self.layers as usize + 2 * usize::from(self.ends[0]) + usize::from(self.ends[1])

@@ -1,5 +1,5 @@
-//! A plan's shape for many chips. Everything except pass times is prepared once, for lower bounds on schedules
-//! ([`Outline`]).
+//! A plan's shape, prepared once for many chips: everything except the times of its passes. It serves lower bounds on
+//! schedules ([`Outline`]).
 //!
 //! [`Outline`]: sim::schedule::Outline
 
@@ -20,7 +20,8 @@ impl PlanShape {
         [embedding, layer, head]
     }
 
-    /// Returns whether a plan's policies decide what a segment keeps: always for layers, and for ends with layers.
+    /// Returns whether a plan's policies decide which tensors a segment keeps: always for layers, and for ends that
+    /// contain layers.
     fn follows_policy(&self, kind: SegmentKind) -> bool {
         match kind {
             SegmentKind::Embedding => self.profile.leading_segment.is_some(),
@@ -35,7 +36,7 @@ impl PlanShape {
 struct RecomputedBackward<G> {
     /// The backward pass with recomputation, if there is any.
     whole: Option<G>,
-    /// How much of the recomputation runs, and how often the backward pass runs.
+    /// Fraction of the recomputation that runs, and number of runs of the backward pass.
     repeats: [f64; 2],
 }
 
@@ -50,9 +51,9 @@ pub struct UntimedShape<G = KernelGraph> {
 pub type OutlinedShape = UntimedShape<Arc<KernelProgram>>;
 
 impl LoweredModel<'_> {
-    /// Returns the shape of a plan with one policy, without the times of its passes. Returns `None` if more than its
-    /// schedules depends on the chip (streams of kernels, copies to the host). The first shape of `self` must keep
-    /// everything.
+    /// Returns the shape of a plan with one policy, without the times of its passes. Returns `None` for plans with
+    /// several policies, and if more than the schedules depends on the chip (streams of kernels, copies to the host).
+    /// `self`'s first shape must be of the policy that keeps everything.
     ///
     /// # Errors
     /// A graph without layers.
@@ -84,7 +85,7 @@ impl LoweredModel<'_> {
 }
 
 impl UntimedShape {
-    /// Interns its kernels.
+    /// Returns the shape with its graphs interned in `table`.
     #[must_use]
     pub fn intern_kernels(self, table: &mut KernelTable) -> OutlinedShape {
         let again = self.again.map(|RecomputedBackward { whole, repeats }| RecomputedBackward {
@@ -102,8 +103,8 @@ impl OutlinedShape {
         &self.shape
     }
 
-    /// Returns the shape with passes that take `least`. It equals [`LoweredModel::plan_shape`] on a chip with such
-    /// kernel bounds. `passes` are those of the lowered model without recomputation.
+    /// Returns the shape with the pass times that `least` gives. It equals [`LoweredModel::plan_shape`] on a chip with
+    /// such kernel bounds. `passes` are those of the lowered model without recomputation.
     #[must_use]
     pub fn shape_with_least(
         &self,

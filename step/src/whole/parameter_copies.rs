@@ -1,12 +1,12 @@
 //! Copies of offloaded weights and gradients. Every micro-batch fetches a piece's weights for its forward pass and
-//! again for its backward pass. The backward pass sends the gradients away (Ren et al., ZeRO-Offload, USENIX ATC 2021,
-//! section 4.1; Rajbhandari et al., ZeRO-Infinity, SC 2021, sections 4 and 6.1).
+//! again for its backward pass. The backward pass sends the gradients away from the device (Ren et al., ZeRO-Offload,
+//! USENIX ATC 2021, section 4.1; Rajbhandari et al., ZeRO-Infinity, SC 2021, sections 4 and 6.1).
 //!
-//! Each rank copies its share of what is sharded, over its own link. Under ZeRO-3, ranks fetch shares of the weights
-//! and gather them. Gradients that are reduced in every micro-batch (ZeRO-2, ZeRO-3) leave in shares. Otherwise every
-//! rank copies all that it holds, including ZeRO-2's gradients in a pipeline. Weights fetched for the backward pass
-//! also serve its recomputation, like weights that ZeRO-3 gathers. A head beside the embedding that it is tied to has
-//! no copies of its own.
+//! Each rank copies its share of sharded tensors over its own link. Under ZeRO-3, ranks fetch shares of the weights and
+//! gather them. Gradients that are reduced in every micro-batch (ZeRO-2, ZeRO-3) leave in shares. Otherwise every rank
+//! copies all that it holds, including ZeRO-2's gradients in a pipeline. Weights fetched for the backward pass also
+//! serve its recomputation, like weights that ZeRO-3 gathers. A head beside the embedding that it is tied to has no
+//! copies of its own.
 
 use crate::communication::network::StepNetwork;
 use crate::communication::sharing::sharing_domain;
@@ -46,7 +46,8 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         Some(ParameterCopies { pieces, bounded: chip.fidelity() != Fidelity::Exact })
     }
 
-    /// Returns the energy of these copies for one micro-batch on the devices of all stages, without static power.
+    /// Returns the energy of [`Self::parameter_copies`] for one micro-batch on one device of every stage, without
+    /// static power.
     pub(crate) fn energy_of_parameter_copies(&self, chip: &mut ChipTimes, layers: u64) -> Joules {
         let Some(copies) = self.parameter_copies(chip) else { return Joules::ZERO };
         let mut of = |piece: &PieceCopies| {

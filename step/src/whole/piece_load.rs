@@ -1,12 +1,12 @@
-//! How long a piece of a model keeps a device busy in one micro-batch, at least.
+//! Lower bounds on the time for which a piece of a model keeps a device busy in one micro-batch.
 
 use crate::SoftwareStack;
 use crate::pass::profile::{PieceProfile, StepProfile};
 use crate::pipeline::chunk::{busy_times, launch_times, split_backward_parts};
 use sim::units::Seconds;
 
-/// Lower bounds of one micro-batch's passes of a piece on one device. They include exposed communication, but not the
-/// weights that ZeRO-3 gathers.
+/// Lower bounds on the passes of a piece for one micro-batch on one device. They include exposed communication, but not
+/// the gathering of weights under ZeRO-3.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PieceLoad {
     /// The forward pass.

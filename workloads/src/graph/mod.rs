@@ -33,7 +33,7 @@ impl fmt::Display for TensorId {
     }
 }
 
-/// The part that a tensor plays for its operator. Techniques and layers of memory decide by it.
+/// The role of a tensor in its operator. Techniques and autocast depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorRole {
@@ -42,11 +42,11 @@ pub enum TensorRole {
     Activation,
     /// An fp32 activation among narrower ones (autocast).
     Wide,
-    /// The fp32 copy of an activation.
+    /// An fp32 copy of an activation.
     WideCopy,
-    /// One factor per row, of a norm.
+    /// One factor of a norm per row.
     RowFactor,
-    /// A technique keeps it instead of another tensor.
+    /// A tensor that a technique keeps instead of another one.
     StandIn(StandInKind),
 }
 
@@ -55,7 +55,7 @@ impl TensorRole {
         *self == Self::Activation
     }
 
-    /// Returns whether an activation is in fp32 among narrower ones.
+    /// Returns whether the tensor is an fp32 activation, or an fp32 copy, among narrower ones.
     pub(crate) fn is_wide(self) -> bool {
         matches!(self, Self::Wide | Self::WideCopy)
     }
@@ -80,16 +80,16 @@ pub enum StandInKind {
     Sampled,
     /// One number per group of a row.
     GroupScalars,
-    /// The rows between an adapter's factors.
+    /// The result of an adapter's first factor: the rows between its two factors.
     Adapted,
-    /// A copy of a tensor that an adapter keeps in its own type, or what it scales.
+    /// A copy of a tensor in the adapter's own type, or the tensor that the adapter scales.
     AdapterCopy,
     /// One factor per row, beside a norm's result.
     RowFactor,
 }
 
 impl StandInKind {
-    /// Returns the word for it in names of tensors and kernels.
+    /// Returns the word for this kind in names of tensors and kernels.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Quantised => "quantised",
@@ -104,24 +104,24 @@ impl StandInKind {
     }
 }
 
-/// The part that an operator plays in its model, where some rule depends on it.
+/// The role of an operator in its model, if a rule depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperatorRole {
-    /// Any other.
+    /// Any other role.
     #[default]
     Other,
     /// A lookup in the embedding's tables.
     Lookup,
-    /// A part of attention between its products with weights: the fused kernel, scores, dropout, context.
+    /// A part of attention between its products with weights: the fused kernel, scores, dropout or context.
     AttentionCore,
-    /// The softmax over unfused attention's scores; also a part of the core.
+    /// The softmax over unfused attention's scores, which is also a part of the core.
     AttentionScores,
-    /// The head's product.
+    /// The head's output product.
     Logits,
     /// The head's loss.
     Loss,
-    /// Weights of products of several layers, which share them.
+    /// The weights of products that several layers share.
     SharedWeights,
 }
 
@@ -144,9 +144,9 @@ pub struct TensorInfo {
     pub gradient_bytes: Bytes,
     /// The operator that makes it; `None` for a segment input.
     pub producer: Option<OpId>,
-    /// True if some backward pass reads it, so that it must be kept or rebuilt.
+    /// True if a backward chain reads it, so that it must be kept or rebuilt.
     pub saved: bool,
-    /// True if it enters the segment from outside; a recomputation starts from it.
+    /// True if it enters the segment from outside, so that no operator here can rebuild it.
     pub is_segment_input: bool,
     /// Its role.
     #[serde(default, skip_serializing_if = "TensorRole::is_activation")]
@@ -168,14 +168,14 @@ pub struct KernelStep {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gradient {
-    /// The gradients of these inputs (dX). Without kernels, the gradient passes through unchanged (a sum).
+    /// The gradients of these inputs (dX). If the chain has no kernels, the gradient passes through unchanged (a sum).
     Inputs(Vec<TensorId>),
     /// The gradients of the operator's parameters (dW). Nothing else in the micro-batch waits for them.
     Weights,
 }
 
 impl Gradient {
-    /// Returns what its kernels differentiate by.
+    /// Returns the kind of gradient, for the role of its kernels.
     #[must_use]
     pub fn differentiated_by(&self) -> GradientOf {
         match self {
@@ -225,7 +225,7 @@ impl Parameters {
         }
     }
 
-    /// Returns one of `count` equal shares, rounded up.
+    /// Returns one of `count` equal shares, rounded up; 0 shares count as 1.
     #[must_use]
     pub fn share_of_parts(self, count: u64) -> Self {
         let count = count.max(1);
@@ -268,10 +268,10 @@ pub struct OperatorNode {
     pub parameters: Parameters,
     /// Bytes that exist only while one of its kernels runs, and that belong to no tensor (gathered shards).
     pub workspace: Bytes,
-    /// True if it belongs to the shared expert, which needs nothing from the routed ones.
+    /// True if it belongs to the shared expert, which does not depend on the routed ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_expert: bool,
-    /// The layer that it belongs to, as it stands in its name; `None` outside of layers.
+    /// The layer that it belongs to, as written in its name; `None` outside layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
     /// Its role.
@@ -296,9 +296,9 @@ pub struct OperatorGraph {
 }
 
 impl OperatorGraph {
-    /// Returns the tensors kept from forward to backward if `recompute` is recomputed. This is the smallest set from
-    /// which every tensor that the backward pass reads can be rebuilt. A tensor that the backward pass or a recomputed
-    /// operator reads is kept, unless its producer is recomputed. A segment input that anything reads is always kept.
+    /// Returns the tensors kept from forward to backward if the operators in `recompute` are recomputed. A tensor is
+    /// kept if the backward pass or a recomputed operator reads it, unless its producer is recomputed. Every other
+    /// tensor that the backward pass reads can be rebuilt from these.
     #[must_use]
     pub fn kept_tensors(&self, recompute: &RecomputeSet) -> Vec<TensorId> {
         let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
@@ -317,15 +317,16 @@ impl OperatorGraph {
         self.kept_tensors(recompute).into_iter().map(|id| self.tensors[id.index()].bytes).sum()
     }
 
-    /// Returns the bytes that the recomputed operators rebuild. They are alive while the segment's backward pass runs.
+    /// Returns the bytes of the tensors that the recomputed operators rebuild. They live throughout the segment's
+    /// backward pass.
     #[must_use]
     pub fn rebuilt_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         let operators = recompute.iter().filter_map(|id| self.operators.get(id.index()));
         operators.flat_map(|op| &op.outputs).map(|id| self.tensors[id.index()].bytes).sum()
     }
 
-    /// Returns the set that keeps only segment inputs. It holds every operator whose result the backward pass needs,
-    /// directly or to rebuild another one (Megatron-LM's full recomputation).
+    /// Returns the set under which only segment inputs are kept. It holds every operator whose result the backward pass
+    /// needs, directly or to rebuild another tensor (Megatron-LM's full recomputation).
     #[must_use]
     pub fn full_recompute_set(&self) -> RecomputeSet {
         let mut needed: Vec<bool> = self.tensors.iter().map(|t| t.saved).collect();
@@ -341,21 +342,22 @@ impl OperatorGraph {
         set
     }
 
-    /// Returns the operator called `name`.
+    /// Returns the operator called `name`, or `None`.
     #[must_use]
     pub fn find_operator(&self, name: &str) -> Option<&OperatorNode> {
         self.operators.iter().find(|op| op.name == name)
     }
 
-    /// Returns the tensor called `name`.
+    /// Returns the id of the tensor called `name`, or `None`.
     #[must_use]
     pub fn find_tensor(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
     }
 
-    /// Returns the most bytes alive at once besides kept tensors, with operators run in order. Forward, a tensor lives
-    /// from its producer to its last reader. Backward, a gradient lives from its first contribution to its producer's
-    /// backward pass, and rebuilt tensors live throughout. Both include an operator's workspace.
+    /// Returns the most bytes alive at once in either pass besides kept tensors, with operators run in order. In the
+    /// forward pass, a tensor lives from its producer to its last reader. In the backward pass, a gradient lives from
+    /// its first contribution to its producer's backward pass, and rebuilt tensors live throughout. Both passes include
+    /// operators' workspaces.
     #[must_use]
     pub fn transient_bytes(&self, recompute: &RecomputeSet) -> Bytes {
         let kept = self.kept_tensors(recompute);
@@ -363,8 +365,8 @@ impl OperatorGraph {
             .max(self.peak_backward_bytes() + self.rebuilt_bytes(recompute))
     }
 
-    /// Returns the most bytes alive at once in the forward pass besides kept tensors. `absent` gives the kept bytes
-    /// that do not exist yet while an operator runs.
+    /// Returns the most bytes alive at once in the forward pass besides the tensors for which `kept` is true. `absent`
+    /// returns bytes that are subtracted while an operator runs, because those kept tensors do not exist yet.
     pub(crate) fn peak_forward_bytes(&self, kept: impl Fn(TensorId) -> bool, absent: impl Fn(OpId) -> Bytes) -> Bytes {
         let mut last_reader = vec![0; self.tensors.len()];
         for op in &self.operators {
@@ -394,9 +396,9 @@ impl OperatorGraph {
         let mut alive = vec![false; self.tensors.len()];
         alive[self.output.index()] = true;
         let mut peak = Bytes::ZERO;
-        // An operator without a backward pass (a conversion) passes no gradient on.
+        // An operator without a backward pass (a conversion) passes on no gradient.
         for op in self.operators.iter().rev().filter(|op| !op.backward.is_empty()) {
-            // A second contribution to a gradient is a tensor of its own until it is added.
+            // A second contribution to a gradient is a separate tensor until it is added.
             let further: Bytes =
                 op.inputs.iter().filter(|t| alive[t.index()]).map(|t| self.tensors[t.index()].gradient_bytes).sum();
             op.inputs.iter().for_each(|t| alive[t.index()] = true);
@@ -411,13 +413,13 @@ impl OperatorGraph {
     }
 }
 
-/// Suffix of the name of a tensor that is converted for products.
+/// Suffix of the name of a tensor that is converted to the products' operand type.
 pub(crate) const NARROW: &str = ".narrow";
 
-/// Prefix of the names in a layer.
+/// Prefix of the names of a layer's operators and tensors.
 const LAYER: &str = "layer";
 
-/// An operator before it has an index.
+/// An operator that has no index yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NewOperator {
     pub(crate) name: String,
@@ -437,11 +439,11 @@ pub(crate) struct GraphBuilder {
     operators: Vec<OperatorNode>,
     tensors: Vec<TensorInfo>,
     operand: DataType,
-    /// Replacement of the prefix `layer` in names.
+    /// The word that replaces the prefix `layer` in names; `None` keeps it.
     layer: Option<String>,
     /// True if new operators belong to the shared expert.
     shared_expert: bool,
-    /// Slices of tensors that exist slice by slice.
+    /// Number of slices of each tensor that exists one slice at a time.
     slices: BTreeMap<TensorId, u64>,
 }
 
@@ -458,17 +460,17 @@ impl GraphBuilder {
         }
     }
 
-    /// From now on, replaces the prefix `layer` of names by `word`; `None` ends the replacement.
+    /// Replaces the prefix `layer` by `word` in the names added from now on; `None` ends the replacement.
     pub(crate) fn rename_layers(&mut self, word: Option<String>) {
         self.layer = word;
     }
 
-    /// Marks new operators as belonging to the shared expert, or not.
+    /// Sets whether operators added from now on belong to the shared expert.
     pub(crate) fn mark_shared_expert(&mut self, are: bool) {
         self.shared_expert = are;
     }
 
-    /// Returns the layer's word and the rest of a name that begins with the layer's prefix.
+    /// Splits a name that begins with the layer's prefix into the layer's word and the rest; `None` for other names.
     fn split_layer<'n>(&self, name: &'n str) -> Option<(&str, &'n str)> {
         Some((self.layer.as_deref().unwrap_or(LAYER), name.strip_prefix(LAYER)?.strip_prefix('.')?))
     }
@@ -477,13 +479,13 @@ impl GraphBuilder {
         self.split_layer(name).map_or_else(|| name.to_owned(), |(word, rest)| format!("{word}.{rest}"))
     }
 
-    /// Adds a tensor of `elements` numbers with a gradient of the same type.
+    /// Adds a tensor of `elements` elements of the operand type, with a gradient of the same type.
     pub(crate) fn add_activation(&mut self, name: &str, elements: u64) -> TensorId {
         let bytes = Bytes(self.operand.bytes()) * elements;
         self.push_tensor(name, bytes, bytes, TensorRole::Activation)
     }
 
-    /// Adds a tensor of `bytes` with a gradient of the same size, for any activation type.
+    /// Adds a tensor of `bytes` bytes in any type, with a gradient of the same size.
     pub(crate) fn add_tensor_of_bytes(&mut self, name: &str, bytes: Bytes) -> TensorId {
         self.push_tensor(name, bytes, bytes, TensorRole::Activation)
     }
@@ -493,17 +495,17 @@ impl GraphBuilder {
         self.push_tensor(name, bytes, Bytes::ZERO, TensorRole::Activation)
     }
 
-    /// Adds one fp32 factor for each of `rows`, without a gradient.
+    /// Adds a tensor with one fp32 factor for each of `rows` rows, without a gradient.
     pub(crate) fn add_row_factor(&mut self, name: &str, rows: u64) -> TensorId {
         self.push_tensor(name, Bytes(DataType::Fp32.bytes()) * rows, Bytes::ZERO, TensorRole::RowFactor)
     }
 
-    /// Adds the fp32 copy of `elements` activations, without a gradient.
+    /// Adds an fp32 copy of `elements` elements, without a gradient.
     pub(crate) fn add_wide_copy(&mut self, name: &str, elements: u64) -> TensorId {
         self.push_tensor(name, Bytes(DataType::Fp32.bytes()) * elements, Bytes::ZERO, TensorRole::WideCopy)
     }
 
-    /// Adds a tensor that another segment keeps. It takes no bytes here, but its gradient does.
+    /// Adds a tensor that another segment keeps. The tensor takes no bytes here, but its gradient does.
     pub(crate) fn add_borrowed_tensor(&mut self, name: &str, gradient: Bytes) -> TensorId {
         self.push_tensor(name, Bytes::ZERO, gradient, TensorRole::Activation)
     }
@@ -532,13 +534,13 @@ impl GraphBuilder {
         self.tensors[id.index()].name.clone()
     }
 
-    /// Returns the tensor called `name`.
+    /// Returns the id of the tensor called `name`, or `None`.
     pub(crate) fn find_tensor_by_name(&self, name: &str) -> Option<TensorId> {
         self.tensors.iter().find(|t| t.name == name).map(|t| t.id)
     }
 
-    /// Lets the last operator scale its rows by `weights` in the same kernels. It reads the weights forward and
-    /// backward, and makes their gradient.
+    /// Makes the last operator scale its rows by `weights` in the same kernels. The operator reads the weights in both
+    /// passes and computes their gradient.
     pub(crate) fn scale_rows_of_last(&mut self, weights: TensorId) {
         let Some(op) = self.operators.last_mut() else { return };
         op.inputs.push(weights);
@@ -563,40 +565,40 @@ impl GraphBuilder {
         self.operators.len()
     }
 
-    /// Clears the parameters of all operators from the `mark`-th on, because another operator counts them; returns
-    /// their sum.
+    /// Clears the parameters of all operators from index `mark` on, because another operator counts them. Returns their
+    /// sum.
     pub(crate) fn share_parameters_since(&mut self, mark: usize) -> Parameters {
         let later = self.operators.iter_mut().skip(mark);
         later.fold(Parameters::default(), |sum, op| sum.plus(std::mem::take(&mut op.parameters)))
     }
 
-    /// Gives the last operator further parameters, which tensor parallelism splits.
+    /// Adds parameters that tensor parallelism splits to the last operator.
     pub(crate) fn add_sharded_to_last(&mut self, parameters: u64) {
         if let Some(op) = self.operators.last_mut() {
             op.parameters.sharded = op.parameters.sharded.saturating_add(parameters);
         }
     }
 
-    /// Gives the last operator further parameters, which every tensor-parallel device holds.
+    /// Adds parameters that every tensor-parallel device holds to the last operator.
     pub(crate) fn add_replicated_to_last(&mut self, parameters: u64) {
         if let Some(op) = self.operators.last_mut() {
             op.parameters.replicated = op.parameters.replicated.saturating_add(parameters);
         }
     }
 
-    /// Lets a tensor exist in so many slices, one at a time.
+    /// States that a tensor exists in this many slices, one at a time.
     pub(crate) fn slice_tensor(&mut self, tensor: TensorId, slices: u64) {
         self.slices.insert(tensor, slices);
     }
 
-    /// Takes the gradients of the last operator's inputs away: it reads them detached.
+    /// Removes the input gradients of the last operator, because it reads its inputs detached.
     pub(crate) fn detach_inputs_of_last(&mut self) {
         if let Some(op) = self.operators.last_mut() {
             op.backward.retain(|chain| matches!(chain.gradient, Gradient::Weights));
         }
     }
 
-    /// Adds a step to the last operator's forward pass.
+    /// Appends a step, if given, to the last operator's forward pass.
     pub(crate) fn extend_forward_of_last(&mut self, step: Option<KernelStep>) {
         if let Some(op) = self.operators.last_mut() {
             op.forward.extend(step);

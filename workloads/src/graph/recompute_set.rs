@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 /// The operators that are recomputed in the backward pass.
 ///
-/// A layer has one backward pass, and rebuilt tensors are kept until it ends. So each operator is recomputed at most
-/// once, and a set describes everything.
+/// A layer has one backward pass, and rebuilt tensors live until it ends. So each operator is recomputed at most once,
+/// and a set describes the recomputation completely.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RecomputeSet(BTreeSet<OpId>);

@@ -7,26 +7,27 @@ use sim::files::carried::Files;
 use std::path::Path;
 
 impl Model {
-    /// Loads a built-in model by its name or its name on Hugging Face, or a `config.json` by its path or folder.
+    /// Loads a built-in model by its name or an alias, or a `config.json` by its path or folder.
     ///
     /// # Errors
-    /// A name that is neither built in nor a file, or a file that is no valid configuration.
+    /// A name that is neither built in nor a file, or a file that is not a valid configuration.
     pub fn load(name_or_path: &str) -> Result<Self, WorkloadError> {
         Self::load_from(name_or_path, &Files::default())
     }
 
-    /// The same, with the texts of `files` in the place of files on the disk.
+    /// Loads a model as [`Self::load`] does; the texts of `files` replace files on the disk.
     ///
     /// # Errors
-    /// Those of [`Self::load`].
+    /// The errors of [`Self::load`].
     pub fn load_from(name_or_path: &str, files: &Files) -> Result<Self, WorkloadError> {
         Self::load_assuming(name_or_path, files, &[])
     }
 
-    /// The same. The keys of `ignored` are in the file, no family reads them, and they are taken to change nothing.
+    /// Loads a model as [`Self::load_from`] does, and ignores the keys in `ignored`. Each ignored key must be in the
+    /// file, and the model's family must not read it.
     ///
     /// # Errors
-    /// Those of [`Self::load`]; an ignored key that is absent or read.
+    /// The errors of [`Self::load`]; an ignored key that is absent, or that the family reads.
     pub fn load_assuming(name_or_path: &str, files: &Files, ignored: &[String]) -> Result<Self, WorkloadError> {
         if let Some((name, text)) = find_built_in(name_or_path) {
             return hugging_face::parse_config_ignoring((name, name), text, ignored);
@@ -41,7 +42,7 @@ impl Model {
     /// Loads a `config.json` in Hugging Face's format, by its path or folder.
     ///
     /// # Errors
-    /// An unreadable file, or a file that is no valid configuration.
+    /// An unreadable file, or a file that is not a valid configuration.
     pub fn load_file(path: &Path) -> Result<Self, WorkloadError> {
         Self::load_file_from(path, &Files::default(), &[])
     }

@@ -1,9 +1,10 @@
-//! Splits of layers that are given chunk by chunk, and the one that follows from costs.
+//! Splits of layers that are stated chunk by chunk, and the split that follows from layer costs.
 
 use super::LayerEnds;
 
 impl LayerEnds {
-    /// Returns the ends of the split with these layers in each chunk; `None` for a split of another form.
+    /// Returns the ends of the split with these layers in each chunk. Returns `None` for a split that ends cannot
+    /// express, or for fewer than two chunks.
     #[must_use]
     pub fn of_chunks(chunks: &[u64]) -> Option<Self> {
         let [first, between @ .., last] = chunks else { return None };
@@ -17,9 +18,9 @@ impl LayerEnds {
     }
 }
 
-/// Returns the layers of each stage where a stage takes layers until their costs reach its share of the total. The
-/// output layer costs too, the embedding does not. On a tie the stage ends, as in most measured runs. Source: nanotron,
-/// `models/base.py` `build_model`.
+/// Returns the layers of each stage. A stage takes layers until the running cost reaches its cumulative share of the
+/// total. The output layer has a cost, the embedding has none. On a tie the stage ends, as in most measured runs.
+/// Source: nanotron, `models/base.py` `build_model`.
 #[must_use]
 pub fn split_by_cost(layers: u64, layer_cost: u64, head_cost: u64, stages: u32) -> Vec<u64> {
     let mut held = vec![0_u64; stages.max(1) as usize];

@@ -1,4 +1,4 @@
-//! A rule that a layout breaks, with the cure.
+//! The error for a rule that a layout breaks, with the cure.
 
 use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;
@@ -7,14 +7,14 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key} = {value}: must be {limit}; {cure}")]
 pub struct LayoutError {
-    /// The degree or size at fault, by its key in files: `tp`, `pp`, `dp`, `cp`, `ep`, `etp`, `virtual_stages`,
-    /// `global_batch`, `seq`.
+    /// The degree or size at fault, by its key in files, such as `tp`, `pp`, `virtual_stages`, `global_batch`, `seq`,
+    /// `shards` or `layer_split`.
     pub key: &'static str,
     /// Its value.
     pub value: String,
     /// The rule, with its numbers.
     pub limit: String,
-    /// The nearest valid values.
+    /// Advice, with the nearest valid values if there are any.
     pub cure: String,
 }
 

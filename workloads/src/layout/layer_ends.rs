@@ -1,23 +1,23 @@
-//! Uneven splits of a model's layers over a pipeline. The first and last chunk can differ from the chunks between them,
-//! and some of those can hold one more layer.
+//! Uneven splits of a model's layers over a pipeline. The first and last chunk can differ from the inner chunks, and
+//! some inner chunks can hold one more layer.
 
 use super::{ChunkSplit, Layout, LayoutError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Layers of the first and the last model chunk of a pipeline. With one chunk per stage these are the first and last
-/// stage: Megatron-LM's `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`. The chunks
-/// between share the rest equally. If it does not divide, some neighbouring chunks hold one more layer. An end without
-/// layers holds only the embedding or the head. More chunks than layers and ends leave some of the chunks between
-/// without layers, which pass on what they receive (nanotron cuts small models so).
+/// The number of layers in the first and the last model chunk of a pipeline. With one chunk per stage these are the
+/// first and last stage: Megatron-LM's `--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`.
+/// The inner chunks share the rest equally. If the rest does not divide, some neighbouring inner chunks hold one more
+/// layer. An end without layers holds only the embedding or the head. With more chunks than layers plus 2, some inner
+/// chunks hold no layers and only pass on their input (nanotron cuts small models so).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LayerEnds {
     /// Layers of the first chunk.
     pub first: u32,
     /// Layers of the last chunk.
     pub last: u32,
-    /// Inner chunks before the longer ones; 0 if all are equal.
+    /// Number of inner chunks before the longer ones; 0 if all inner chunks are equal.
     #[serde(default)]
     pub shorter: u32,
 }
@@ -51,7 +51,7 @@ impl FromStr for LayerEnds {
     }
 }
 
-/// Returns the split of `layers` into `chunks` with these ends, if it exists.
+/// Returns the split of `layers` into `chunks` with these ends; `None` if it does not exist.
 fn split_by_ends(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit> {
     let (first, last, shorter) = (u64::from(ends.first), u64::from(ends.last), u64::from(ends.shorter));
     let rest = layers.checked_sub(first.checked_add(last)?)?;
@@ -59,23 +59,23 @@ fn split_by_ends(layers: u64, chunks: u64, ends: LayerEnds) -> Option<ChunkSplit
     match chunks {
         0 | 1 => None,
         2 => (rest == 0 && shorter == 0).then_some(of_two),
-        // A layer for every inner chunk is asked for where there are enough.
+        // Every inner chunk must have a layer, unless there are too few layers for that.
         _ => InnerChunks::new(chunks - 2, rest, shorter)
             .filter(|between| between.inner > 0 || chunks > layers + 2)
             .map(|between| between.with_ends(first, last)),
     }
 }
 
-/// How the chunks between the first and the last of a pipeline share layers.
+/// The distribution of layers over the inner chunks of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InnerChunks {
-    /// Number of inner chunks; 0 in a pipeline of two.
+    /// Number of inner chunks; 0 in a pipeline of two chunks.
     pub chunks: u64,
     /// Layers of each inner chunk, except the longer ones.
     pub inner: u64,
-    /// Number of chunks with one more layer.
+    /// Number of inner chunks with one more layer.
     pub longer: u64,
-    /// Number of chunks before the longer ones.
+    /// Number of inner chunks before the longer ones.
     pub shorter: u64,
 }
 
@@ -86,7 +86,7 @@ impl InnerChunks {
         (shorter <= most).then_some(Self { chunks, inner, longer, shorter })
     }
 
-    /// Returns the layers of all inner chunks.
+    /// Returns the total number of layers in the inner chunks.
     #[must_use]
     pub fn layer_count(&self) -> u64 {
         self.chunks * self.inner + self.longer
@@ -101,7 +101,8 @@ impl InnerChunks {
     }
 }
 
-/// Returns the most layers that a last chunk can hold beside a first chunk of `first` layers.
+/// Returns the most layers that the last chunk can hold if the first holds `first` and each inner chunk one; `None` if
+/// there are too few layers or chunks.
 fn largest_last_chunk(layers: u64, chunks: u64, first: u64) -> Option<u64> {
     layers.checked_sub(first)?.checked_sub(chunks.checked_sub(2)?)
 }
@@ -110,7 +111,8 @@ impl Layout {
     /// Returns the split of a layout that states its ends.
     ///
     /// # Errors
-    /// Ends that leave an inner chunk without layers although there are enough, with the nearest valid ends.
+    /// Ends that fit no split: without a pipeline, with too many or too few layers, or with the longer chunks out of
+    /// range. The message names the nearest valid ends.
     pub(crate) fn stated_split(&self, layers: u64, ends: LayerEnds) -> Result<ChunkSplit, LayoutError> {
         let chunks = self.chunk_count();
         self.split_with_ends(layers, ends).ok_or_else(|| {
@@ -133,14 +135,16 @@ impl Layout {
         })
     }
 
-    /// Returns the split with these ends, if it exists. Virtual stages without layers would serve nothing.
+    /// Returns the split with these ends; `None` if it does not exist. Chunks without layers are refused with virtual
+    /// stages, where they would have no use.
     fn split_with_ends(&self, layers: u64, ends: LayerEnds) -> Option<ChunkSplit> {
         let chunks = self.chunk_count();
         split_by_ends(layers, chunks, ends).filter(|_| self.virtual_stages == 1 || chunks <= layers + 2)
     }
 
-    /// Returns the valid ends nearest to `ends`: those with the longer chunks as late as possible; else those with the
-    /// same first chunk; else the two that differ in the fewest layers, counting the last chunk as a tie-break.
+    /// Returns the valid ends nearest to `ends`. If only the place of the longer chunks is invalid, they come as late
+    /// as possible. Otherwise it keeps the first chunk if it can. Otherwise it returns the two ends that differ in the
+    /// fewest layers; ties go to the nearer last chunk.
     fn nearest_ends(&self, layers: u64, ends: LayerEnds) -> Vec<LayerEnds> {
         let chunks = self.chunk_count();
         let alone = LayerEnds { shorter: 0, ..ends };
@@ -166,7 +170,7 @@ impl Layout {
     }
 
     /// Returns every way to give each inner chunk at least one layer: all equal, or some neighbouring chunks one more.
-    /// Empty without a pipeline.
+    /// The iterator is empty without a pipeline.
     pub fn inner_chunk_choices(&self, layers: u64) -> impl Iterator<Item = InnerChunks> + use<> {
         let chunks = self.chunk_count().saturating_sub(2);
         let rests = match self.chunk_count() {
@@ -181,7 +185,8 @@ impl Layout {
         })
     }
 
-    /// All splits with these inner chunks, for every choice of first and last.
+    /// Iterates over the splits that give each inner chunk at least one layer, for every choice of first and last
+    /// chunk.
     pub fn chunk_splits(&self, layers: u64) -> impl Iterator<Item = ChunkSplit> + use<> {
         self.inner_chunk_choices(layers).flat_map(move |between| {
             let ends = layers - between.layer_count();
@@ -206,8 +211,9 @@ impl Layout {
         }
     }
 
-    /// Returns the ends of a split whose longest chunk is shortest. It prefers equal inner chunks. Otherwise the longer
-    /// ones come last, where 1F1B keeps activations of the fewest micro-batches.
+    /// Returns the ends of a split whose longest chunk is as short as possible. It prefers equal inner chunks.
+    /// Otherwise the longer ones come last, where 1F1B keeps activations of the fewest micro-batches. Returns `None`
+    /// without a pipeline, or with fewer layers than inner chunks.
     #[must_use]
     pub fn balanced_ends(&self, layers: u64) -> Option<LayerEnds> {
         let chunks = self.chunk_count();
@@ -220,14 +226,14 @@ impl Layout {
         if let Some(ends) = layers.checked_sub(between * most) {
             return Some(LayerEnds { first: small(ends / 2)?, last: small(ends - ends / 2)?, shorter: 0 });
         }
-        // The layers do not fill all chunks to the longest; every chunk has at least one fewer than the longest.
+        // Even the inner chunks cannot all have the longest length, so both ends get one layer fewer.
         let end = small(most - 1)?;
         Some(LayerEnds { first: end, last: end, shorter: small(between - (layers - chunks * (most - 1)))? })
     }
 }
 
 impl ChunkSplit {
-    /// Returns the ends of the split; `None` for a single chunk.
+    /// Returns the ends of the split; `None` for a single chunk, or if a number exceeds 32 bits.
     #[must_use]
     pub fn layer_ends(&self) -> Option<LayerEnds> {
         let small = |layers: u64| u32::try_from(layers).ok();
@@ -237,13 +243,13 @@ impl ChunkSplit {
     }
 }
 
-/// Prints the layers of the chunks, with equal neighbours together: `8+9x2+6`.
+/// Prints the layers of the chunks, and joins equal inner neighbours: `8+9x2+6`.
 impl fmt::Display for ChunkSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut from = 0;
         while from < self.chunks {
             let layers = self.layers_of_chunk(from);
-            // An end is printed by itself.
+            // The first and the last chunk are always printed separately.
             let end = from == 0 || from + 1 == self.chunks;
             let alike = (from + 1..self.chunks.saturating_sub(1))
                 .take_while(|next| !end && self.layers_of_chunk(*next) == layers)

@@ -1,11 +1,11 @@
-//! Limits on quantities that several numbers of a plan determine together.
+//! Limits on quantities that depend on several numbers of a plan.
 
 use super::{Batch, Layout, LayoutError};
 use crate::limits::{MAX_ELEMENTS, MAX_PASSES, MAX_TOKENS, MAX_WEIGHTS};
 use crate::model::Model;
 
-/// Checks a plan against limits on quantities that several of its numbers determine together. Each number is within its
-/// own limit already.
+/// Checks a plan against limits on quantities that depend on several of its numbers. Each single number is already
+/// within its own limit.
 ///
 /// # Errors
 /// The first exceeded limit.

@@ -1,9 +1,9 @@
-//! How a training run is laid out on devices: the parallel degrees and ZeRO stage. `rules` checks them against a model
-//! and a batch.
+//! The layout of a training run on devices: the parallel degrees and the ZeRO stage. `rules` checks them against a
+//! model and a batch.
 //!
 //! Devices are numbered with the tensor axis fastest, then context, data and pipeline (Megatron-LM's order
-//! `tp-cp-dp-pp`). The expert axis is part of the data axis. If experts have a width of their own, the order is
-//! `etp-ep-edp-pp`. A run uses `tensor * context * data * pipeline` devices.
+//! `tp-cp-dp-pp`). The expert axis is part of the data axis. If experts have their own tensor-parallel degree, the
+//! order is `etp-ep-edp-pp`. A run uses `tensor * context * data * pipeline` devices.
 
 mod cost_split;
 mod error;
@@ -19,7 +19,7 @@ use crate::lowering::ContextMethod;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// State that data-parallel ranks shard instead of copy (Rajbhandari et al., *ZeRO*, SC 2020).
+/// The state that data-parallel ranks shard instead of replicating (Rajbhandari et al., *ZeRO*, SC 2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroStage {
@@ -44,15 +44,16 @@ impl ZeroStage {
     }
 }
 
-/// The axis that fills the devices first, after the tensor and context axes.
+/// The axis that varies fastest over the devices, after the tensor and context axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// Copies of a stage are neighbours, stages are far apart (tp-cp-dp-pp).
+    /// Replicas of a stage are neighbours, and stages are far apart (tp-cp-dp-pp).
     #[default]
     DataFirst,
-    /// Stages of a copy are neighbours, copies are far apart (tp-pp-dp; Megatron-LM's `--use-tp-pp-dp-mapping`). It
-    /// excludes context and expert parallelism, whose groups would no longer be evenly spaced.
+    /// Stages of a replica are neighbours, and replicas are far apart (tp-pp-dp; Megatron-LM's
+    /// `--use-tp-pp-dp-mapping`). This order excludes context and expert parallelism, whose groups would no longer be
+    /// evenly spaced.
     PipelineFirst,
 }
 
@@ -68,22 +69,22 @@ impl fmt::Display for RankOrder {
 /// The parallel degrees of a training run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Layout {
-    /// Devices that share every layer (t).
+    /// Devices that split every layer (t).
     pub tensor: u32,
     /// Pipeline stages (p).
     pub pipeline: u32,
     /// Data-parallel ranks (d), which include the ranks of ZeRO and FSDP.
     pub data: u32,
-    /// Devices that share every sequence (c).
+    /// Devices that split every sequence (c).
     pub context: u32,
-    /// How attention reaches the part of a sequence on other devices.
+    /// The way in which attention reaches the part of a sequence on other devices.
     #[serde(default)]
     pub context_method: ContextMethod,
-    /// Ranks that share the experts of a layer (e): taken from `data`, then `context`, then `tensor`.
+    /// Ranks that share the experts of a layer (e). They are taken from `data`, then `context`, then `tensor`.
     pub expert: u32,
-    /// Devices that split every expert by width, if that differs from what the other degrees imply (Megatron-LM's
-    /// `--expert-tensor-parallel-size`). A stage's ranks are then expert-tensor first and expert-parallel next; the
-    /// remaining ranks hold the same experts. Set by [`Layout::with_expert_tensor_degree`].
+    /// Devices that split every expert by width, if the number differs from the one that the other degrees imply
+    /// (Megatron-LM's `--expert-tensor-parallel-size`). A stage's ranks are then numbered expert-tensor first and
+    /// expert-parallel next; the remaining ranks replicate the experts. Set by [`Layout::with_expert_tensor_degree`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_tensor: Option<u32>,
     /// Model chunks per pipeline stage (v); above 1 the schedule is interleaved.
@@ -92,15 +93,15 @@ pub struct Layout {
     pub sequence_parallel: bool,
     /// State that data-parallel ranks shard.
     pub zero: ZeroStage,
-    /// Data-parallel ranks, context-parallel ones included, that share one copy of that state; the other ranks hold
-    /// further copies (hybrid sharding: Megatron-LM's `--num-distributed-optimizer-instances`, PyTorch's
-    /// `HYBRID_SHARD`). `None`: as the software stack shards.
+    /// Number of data-parallel ranks, context-parallel ones included, that share one copy of the sharded state; the
+    /// other ranks hold further copies (hybrid sharding: Megatron-LM's `--num-distributed-optimizer-instances`,
+    /// PyTorch's `HYBRID_SHARD`). `None` means the software stack's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<u32>,
-    /// Order of ranks on the devices.
+    /// Order of the ranks on the devices.
     #[serde(default)]
     pub order: RankOrder,
-    /// Layers of the first and last chunk, and which inner chunks hold one more; `None` for an even split.
+    /// Layers of the first and last chunk, and the inner chunks that hold one more; `None` for an even split.
     #[serde(default)]
     pub ends: Option<LayerEnds>,
 }
@@ -116,18 +117,19 @@ pub struct Batch {
     pub sequence_length: u64,
 }
 
-/// Layers of a pipeline's model chunks. Inner chunks are equal, or some neighbouring ones hold one layer more.
+/// Number of layers in each model chunk of a pipeline. Inner chunks are equal, or some neighbouring ones hold one more
+/// layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ChunkSplit {
     /// Number of chunks.
     pub chunks: u64,
     /// Layers of the first chunk.
     pub first: u64,
-    /// Layers of each inner chunk, except the longer ones; layers of the only chunk, if there is one.
+    /// Layers of each inner chunk, except the longer ones. In a pipeline of one chunk, the layers of that chunk.
     pub inner: u64,
     /// Layers of the last chunk.
     pub last: u64,
-    /// Inner chunks that hold one layer more than `inner`; fewer than all of them.
+    /// Number of inner chunks that hold one more layer than `inner`; fewer than all of them.
     pub longer: u64,
     /// Index of the first longer chunk, from 0; 0 if there are none.
     pub longer_from: u64,
@@ -144,7 +146,7 @@ impl ChunkSplit {
         }
     }
 
-    /// Returns the layers of all chunks before `chunk`, which is not the first.
+    /// Returns the number of layers in all chunks before `chunk`, which must not be the first.
     #[must_use]
     pub fn layers_before_chunk(&self, chunk: u64) -> u64 {
         let longer = chunk.min(self.longer_from + self.longer).saturating_sub(self.longer_from);
@@ -159,7 +161,7 @@ impl ChunkSplit {
 }
 
 impl Default for Layout {
-    /// One device.
+    /// Returns the layout of a run on one device.
     fn default() -> Self {
         Self {
             tensor: 1,
@@ -189,17 +191,18 @@ impl Layout {
         }
     }
 
-    /// Returns the ZeRO stage in words, with the shards of a copy if they are stated: `3 in 8`.
+    /// Returns the ZeRO stage's number as text, with the shards of a copy if they are stated: `3 in 8`.
     #[must_use]
     pub fn sharding_words(&self) -> String {
         let shards = self.shards.map_or_else(String::new, |shards| format!(" in {shards}"));
         format!("{}{shards}", self.zero as u8)
     }
 
-    /// Returns whether data-parallel ranks reduce gradients in every micro-batch instead of once per step. ZeRO-3 does
-    /// so, and ZeRO-2 without a pipeline. In a pipeline, ZeRO-2 accumulates whole gradients and reduces them with the
-    /// last micro-batch: PyTorch's `torch.distributed.pipelining` synchronises gradients only in the last backward
-    /// pass. Interleaved, it reduces them after each row of a chunk's micro-batches, behind the rows that follow.
+    /// Returns whether data-parallel ranks reduce gradients in every micro-batch instead of once per step. ZeRO-3
+    /// always does so; ZeRO-2 does so only without a pipeline. In a pipeline, ZeRO-2 accumulates whole gradients and
+    /// reduces them with the last micro-batch: PyTorch's `torch.distributed.pipelining` synchronises gradients only in
+    /// the last backward pass. With an interleaved schedule, ZeRO-2 reduces after each row of a chunk's micro-batches,
+    /// overlapped with the following rows.
     #[must_use]
     pub fn reduces_every_micro_batch(&self) -> bool {
         self.zero == ZeroStage::Parameters || self.zero == ZeroStage::Gradients && self.pipeline == 1
@@ -236,13 +239,13 @@ impl Layout {
         u64::from(self.pipeline) * u64::from(self.virtual_stages)
     }
 
-    /// Returns the number of devices of one stage, over all copies.
+    /// Returns the number of devices of one stage, over all replicas.
     #[must_use]
     pub fn ranks_per_stage(&self) -> u64 {
         [self.tensor, self.context, self.data].into_iter().fold(1, |n, d| n.saturating_mul(d.into()))
     }
 
-    /// Returns the layout with `width` devices per expert; unstated if `width` is the tensor-parallel degree anyway.
+    /// Returns the layout with `width` devices per expert. The width is left unstated if the other degrees imply it.
     #[must_use]
     pub fn with_expert_tensor_degree(self, width: u32) -> Self {
         let follows = Self { expert_tensor: None, ..self };
@@ -250,9 +253,9 @@ impl Layout {
         if anyway { follows } else { Self { expert_tensor: Some(width), ..self } }
     }
 
-    /// Returns the number of devices that split an expert by width, if stated. It is also known if the data and context
-    /// ranks do not hold all expert-parallel ranks, so that these reach into the tensor-parallel group. Returns `None`
-    /// if that group shares every expert.
+    /// Returns the number of devices that split an expert by width, if it is stated. It is also known if the data and
+    /// context ranks cannot hold all expert-parallel ranks, so that the expert-parallel ranks reach into the
+    /// tensor-parallel group. Returns `None` if the whole tensor-parallel group splits every expert.
     #[must_use]
     pub fn expert_tensor_degree(&self) -> Option<u32> {
         if self.expert_tensor.is_some() {
@@ -263,18 +266,20 @@ impl Layout {
             .then(|| (outside.saturating_mul(self.tensor) / self.expert.max(1)).max(1))
     }
 
-    /// Returns the number of micro-batches per step and pipeline.
+    /// Returns the number of micro-batches per step in each pipeline, rounded down.
     #[must_use]
     pub fn micro_batches(&self, batch: &Batch) -> u64 {
         batch.global_batch / (batch.micro_batch.max(1).saturating_mul(self.data.max(1).into()))
     }
 
-    /// Returns the layers of each model chunk: those of [`Layout::ends`] if stated. Otherwise, if the layers do not
-    /// divide, the embedding and the head count as layers (Megatron-LM's `account_for_embedding_in_pipeline_split` and
-    /// `..._loss_...`). Then the first and last chunk hold one layer fewer, or only the last one does.
+    /// Returns the layers of each model chunk. If [`Layout::ends`] is stated, it decides. Otherwise the layers are
+    /// split evenly. If they do not divide, the embedding and the head count as layers (Megatron-LM's
+    /// `account_for_embedding_in_pipeline_split` and `..._loss_...`): the first and last chunk hold one layer fewer, or
+    /// only the last one does.
     ///
     /// # Errors
-    /// More chunks than layers, layers that divide neither way, or ends that leave an inner chunk without layers.
+    /// Layers that do not divide in any of these ways, more chunks than layers plus 2, or stated ends that fit no
+    /// split.
     pub fn chunk_split(&self, layers: u64) -> Result<ChunkSplit, LayoutError> {
         if let Some(ends) = self.ends {
             return self.stated_split(layers, ends);
@@ -283,7 +288,7 @@ impl Layout {
         let even = |total: u64| total.is_multiple_of(chunks).then_some(total / chunks);
         let (inner, first, last) = match (even(layers), even(layers + 1), even(layers + 2)) {
             (Some(per), ..) if per > 0 => (per, 0, 0),
-            // The first and last chunk may hold only the embedding and the head (Llama 3 405B).
+            // The first and last chunk may hold only the embedding or the head (Llama 3 405B).
             (_, _, Some(per)) if per > 1 || chunks > 2 => (per, 1, 1),
             (_, Some(per), _) if per > 1 => (per, 0, 1),
             _ => return Err(self.uneven_layers_error(layers, chunks)),
@@ -291,7 +296,7 @@ impl Layout {
         Ok(ChunkSplit { chunks, first: inner - first, inner, last: inner - last, ..ChunkSplit::default() })
     }
 
-    /// Returns [`Layout::chunk_split`] as a list, first chunk first.
+    /// Returns [`Layout::chunk_split`] as a list of layer counts, first chunk first.
     ///
     /// # Errors
     /// As [`Layout::chunk_split`].

@@ -1,4 +1,4 @@
-//! Rules between a layout, a model and a batch. An error names the nearest values that obey the rule.
+//! Rules that a layout must obey for a model and a batch. An error names the nearest values that obey the rule.
 
 use super::limits;
 use super::{Batch, Layout, LayoutError, RankOrder, ZeroStage};
@@ -8,7 +8,7 @@ use crate::parallel::{kv_heads_of_device, ulysses_degree_rule};
 use crate::variations::Variations;
 
 impl Layout {
-    /// Returns the error for layers that do not divide, with or without the ends as layers.
+    /// Returns the error for layers that the chunks do not divide, even if the ends count as layers.
     pub(crate) fn uneven_layers_error(&self, layers: u64, chunks: u64) -> LayoutError {
         let fits = |n: u64| {
             (0..3).any(|extra| {
@@ -21,7 +21,7 @@ impl Layout {
         let (key, value, cure) = if v == 1 {
             ("pp", p.to_string(), stages)
         } else if (1..=layers).any(|v| fits(p * v)) {
-            // Another number of chunks leaves the devices as they are, so it comes first.
+            // A different number of chunks per stage leaves the devices unchanged, so it is suggested first.
             ("virtual_stages", v.to_string(), nearest_valid_values(v, layers, "virtual_stages", |v| fits(p * v)))
         } else {
             ("virtual_stages", v.to_string(), stages)
@@ -44,8 +44,10 @@ impl Layout {
     /// Checks the degrees against a model and a batch.
     ///
     /// # Errors
-    /// The first broken rule. The order is: global limits ([`crate::limits`]), heads by t, layers by p x v, the batch
-    /// by micro-batch x d, the ranks by e, the sequence by c (and by t under sequence parallelism).
+    /// The first broken rule. The order is: positive numbers, global limits ([`crate::limits`]), rank order, heads and
+    /// widths by t, virtual stages, layers by p x v, shared weights, the batch by micro-batch x d. Then come the ranks
+    /// by e, the sequence by c (and by t under sequence parallelism), the encoder, shards, and the experts' own
+    /// tensor-parallel degree.
     pub fn check_model_and_batch(&self, model: &Model, batch: &Batch) -> Result<(), LayoutError> {
         self.check_positive(batch)?;
         limits::check_limits(self, model, batch)?;
@@ -95,7 +97,7 @@ impl Layout {
         self.check_expert_tensor(model)
     }
 
-    /// Checks stated shards: every copy has as many, and there is something to shard.
+    /// Checks a stated number of shards: the ZeRO stage shards something, and the number divides the ranks.
     fn check_shards(&self) -> Result<(), LayoutError> {
         let Some(shards) = self.shards.map(u64::from) else { return Ok(()) };
         let broken =
@@ -112,10 +114,11 @@ impl Layout {
         Ok(())
     }
 
-    /// Checks a stated expert width. The width and the expert-parallel ranks must divide a stage's ranks. Megatron-LM's
-    /// `parallel_state` has expert-tensor x expert-parallel x expert-data-parallel ranks per stage. The width must also
-    /// divide the experts' width. Without sequence parallelism, tensor-parallel ranks would send the same tokens to
-    /// several devices; Megatron-LM refuses that with experts.
+    /// Checks a stated tensor-parallel degree of experts. This degree and the expert-parallel degree must divide a
+    /// stage's ranks: Megatron-LM's `parallel_state` has expert-tensor x expert-parallel x expert-data-parallel ranks
+    /// per stage. The degree must also divide the experts' width, and divide `tensor` or be a multiple of it. Without
+    /// sequence parallelism, tensor-parallel ranks would send the same tokens to several devices; Megatron-LM refuses
+    /// that with experts.
     fn check_expert_tensor(&self, model: &Model) -> Result<(), LayoutError> {
         let Some(width) = self.expert_tensor.map(u64::from) else { return Ok(()) };
         let broken =
@@ -171,7 +174,8 @@ impl Layout {
         }
     }
 
-    /// Checks that pieces which share weights are on one stage: stages would have to sum the gradients of copies.
+    /// Checks that pieces with shared weights are on one stage. Otherwise stages would have to sum the gradients of
+    /// copies.
     fn check_shared_weights(&self, model: &Model) -> Result<(), LayoutError> {
         let Variations { shared_block, conditioning, .. } = model.variations;
         let sharers = [
@@ -185,7 +189,7 @@ impl Layout {
         Err(LayoutError { key, value, limit, cure })
     }
 
-    /// Checks that devices divide the tokens of an encoder whose sequences have a length of their own.
+    /// Checks that the split of sequences divides the tokens of an encoder with its own sequence length.
     fn check_encoder(&self, model: &Model) -> Result<(), LayoutError> {
         let Some(frames) = model.variations.frames else { return Ok(()) };
         let limit = format!(
@@ -259,7 +263,7 @@ fn divides_either_way(a: u64, b: u64) -> bool {
 /// Number of values tried on each side of an invalid one.
 const NEAR: u64 = 1 << 16;
 
-/// Returns a cure with the nearest values below and above that obey a rule, at most `limit`.
+/// Returns a cure with the nearest values below and above that obey a rule; none is above `limit`.
 fn nearest_valid_values(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -> bool) -> String {
     let below = (1..value.min(limit.saturating_add(1))).rev().take(NEAR as usize).find(|n| obeys(*n));
     let above = (value.saturating_add(1)..=limit.min(value.saturating_add(NEAR))).find(|n| obeys(*n));
@@ -270,14 +274,14 @@ fn nearest_valid_values(value: u64, limit: u64, key: &str, obeys: impl Fn(u64) -
     }
 }
 
-/// Returns a cure with the multiples of `step` around a value.
+/// Returns a cure with the nearest multiples of `step` below and above a value.
 fn nearest_multiples(value: u64, step: u64) -> String {
     let below = value / step * step;
     let above = below.saturating_add(step);
     if below == 0 { format!("use {above}") } else { format!("use {below} or {above}") }
 }
 
-/// Returns distinct counts as text for a message.
+/// Returns the distinct counts as text for a message.
 fn join_counts(counts: impl Iterator<Item = u64>) -> String {
     let distinct: std::collections::BTreeSet<u64> = counts.collect();
     distinct.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")

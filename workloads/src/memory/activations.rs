@@ -1,5 +1,5 @@
-//! Applies rules about activations to a segment's operators: which tensors are kept, and which kernels run. Knows no
-//! technique by name.
+//! Applies rules about activations to a segment's operators. They change the kept tensors and the kernels. The code
+//! knows no technique by name.
 
 use super::error::TechniqueError;
 use super::policy::{
@@ -14,7 +14,7 @@ use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunc
 use sim::units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the kind of backward pass that a chain is.
+/// Returns the kind of backward pass that a chain belongs to.
 pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain) -> BackwardReader {
     let any = |steps: &[KernelStep], wanted: fn(&Kernel) -> bool| steps.iter().any(|s| wanted(&s.kernel));
     let norm = |k: &Kernel| matches!(k, Kernel::Reduction(r) if matches!(r.function, RowFunction::LayerNorm | RowFunction::RmsNorm));
@@ -52,7 +52,7 @@ pub(crate) fn backward_reader_of_chain(op: &OperatorNode, chain: &BackwardChain)
     }
 }
 
-/// Returns the product in an operator's forward pass.
+/// Returns the first product in an operator's forward pass; `None` if it has none.
 pub(crate) fn find_product(op: &OperatorNode) -> Option<Contraction> {
     op.forward.iter().find_map(|s| match s.kernel {
         Kernel::Contraction(c) => Some(c),
@@ -61,40 +61,40 @@ pub(crate) fn find_product(op: &OperatorNode) -> Option<Contraction> {
 }
 
 /// Returns whether an operator is a gated unit in one kernel. Its backward pass recomputes the activated gate from the
-/// gate, because the other factor's gradient needs it. Replacing the gate by derivative bits would force it to keep the
-/// activated gate too, which is as large.
+/// gate, because the gradient of the other factor needs the activated gate. With derivative bits instead of the gate,
+/// the unit would have to keep the activated gate, which is as large.
 fn is_gated_unit(op: &OperatorNode) -> bool {
     op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Elementwise(e) if e.function == ElementwiseFunction::SwiGlu))
 }
 
-/// Between the name of a tensor and the form of what a technique keeps instead.
+/// Separates the name of a tensor from the form in which a technique keeps it.
 const STANDS_FOR: char = '~';
 
 /// Rewrites a segment for one technique.
 pub(crate) struct TechniqueRewriter<'a> {
     pub(crate) graph: &'a mut OperatorGraph,
-    /// The technique's name, for refusals.
+    /// The technique's name, for errors.
     pub(crate) technique: &'a str,
-    /// Attention heads; each is a group that shares a scale.
+    /// Number of attention heads; each head is a group that shares a scale.
     pub(crate) heads: u64,
-    /// Replacements so far, by tensor and, if every reader has its own, by operator index.
+    /// Replacements so far, by tensor. If every reader has its own replacement, the key also has the operator's index.
     shared: BTreeMap<(TensorId, Option<usize>), TensorId>,
     /// True if adapters are in fp32 and keep fp32 copies.
     pub(crate) wide_adapters: bool,
-    /// True if some tensor kept its form because the new form would take more memory.
+    /// True if a tensor kept its form because the new form would take more memory.
     pub(crate) kept_whole: bool,
 }
 
-/// Replacement of a tensor that a chain reads.
+/// The replacement of a tensor that a chain reads.
 struct StandIn {
     kind: StandInKind,
     bytes: Bytes,
     forward: Vec<Kernel>,
-    /// Kernels that the backward pass runs before its own.
+    /// Kernels that run before the chain's own backward kernels.
     backward: Vec<Kernel>,
     /// Bytes that exist while the operator's backward pass runs.
     workspace: Bytes,
-    /// New dimensions of the weight gradient's product: rows of the result, and tokens.
+    /// New dimensions of the weight gradient's product: (rows of the result, tokens).
     gradient: Option<(u64, u64)>,
 }
 
@@ -115,10 +115,10 @@ impl<'a> TechniqueRewriter<'a> {
         &self.graph.tensors[id.index()]
     }
 
-    /// Changes the representation of what the selected chains read; returns whether any matched.
+    /// Changes the representation of the tensors that the selected chains read. Returns whether any matched.
     ///
     /// # Errors
-    /// A backward pass that cannot work with the form, or a second form for one tensor.
+    /// A backward pass that cannot use the form, or a second form for one tensor.
     pub(crate) fn change_representation(
         &mut self,
         rule: &TechniqueRule,
@@ -148,7 +148,7 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(found)
     }
 
-    /// Marks the tensors that backward passes read, after chains have changed.
+    /// Marks exactly the tensors that backward chains read as saved.
     pub(crate) fn mark_saved(&mut self) {
         self.graph.tensors.iter_mut().for_each(|t| t.saved = false);
         let reads: Vec<TensorId> =
@@ -202,8 +202,8 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(found)
     }
 
-    /// Lets a chain read a product's input as it was before conversion to a narrow type; the new form is made from
-    /// that.
+    /// Makes a chain read a product's input as it was before conversion to a narrow type. The new form is made from
+    /// that input.
     fn widen_product_input(&mut self, (at, chain): (usize, usize)) {
         let Some(wide) = self.graph.operators[at].inputs.first().copied() else { return };
         let narrow = format!("{}{NARROW}", self.tensor_info(wide).name);
@@ -251,7 +251,7 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(())
     }
 
-    /// Adds a tensor that an operator makes besides its results.
+    /// Adds a tensor that an operator makes besides its results. Returns its id.
     fn add_side_output(&mut self, at: usize, of: TensorId, stand_in: &StandIn) -> TensorId {
         let id = TensorId(self.graph.tensors.len() as u32);
         let suffix = stand_in.kind.word();
@@ -274,8 +274,8 @@ impl<'a> TechniqueRewriter<'a> {
         id
     }
 
-    /// Lets a norm's backward pass read its result and one factor per row instead of its input. Returns whether it did:
-    /// some other operator must keep the result.
+    /// Makes a norm's backward pass read its result and one factor per row instead of its input. Returns whether this
+    /// was possible: another operator must already keep the result.
     fn share_norm_output(&mut self, (at, chain): (usize, usize), reads: &[TensorId]) -> bool {
         let op = &self.graph.operators[at];
         let Some(output) = op.outputs.first().copied() else { return false };
@@ -312,7 +312,7 @@ impl<'a> TechniqueRewriter<'a> {
         true
     }
 
-    /// Returns the replacement of a tensor in `form`.
+    /// Returns the replacement of the tensor `read` in `form`.
     fn stand_in_for(
         &self,
         (op, chain): (&OperatorNode, &BackwardChain),
@@ -363,7 +363,7 @@ impl<'a> TechniqueRewriter<'a> {
         }
     }
 
-    /// Returns the replacement of the rows that a product multiplies with its weights.
+    /// Returns the replacement, in `form`, of the rows that a product multiplies with its weights.
     fn stand_in_for_rows(
         &self,
         (op, chain): (&OperatorNode, &BackwardChain),
@@ -412,7 +412,8 @@ impl<'a> TechniqueRewriter<'a> {
                     written: Bytes(4) * rows,
                 });
                 let gather = pass(ElementwiseFunction::Gather, Direction::Forward, sampled * width, kept, kept);
-                // The gradient of the result, or of the first factor's result if there is an adapter.
+                // The gathered rows are of the result's gradient or, with an adapter, of the gradient of the first
+                // factor's result.
                 let columns = chain.steps.iter().find_map(contracts_tokens).map_or(c.n, |gradient| gradient.n);
                 let of_gradient = bytes(sampled * columns);
                 let gather_gradient =
@@ -450,7 +451,7 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(StandIn { kind, bytes: size, forward, backward, workspace, gradient })
     }
 
-    /// Returns a rank as a whole number, at most the width that it replaces.
+    /// Returns a rank as a whole number, at most `width`. A rank below 1 is a fraction of `width`.
     ///
     /// # Errors
     /// A rank above `width`.
@@ -462,7 +463,7 @@ impl<'a> TechniqueRewriter<'a> {
         Err(self.refusal(why, &format!("use a rank from 1 to {width}")))
     }
 
-    /// Adds adapters beside the selected products, whose own weights are frozen. Returns whether any matched.
+    /// Attaches adapters to the selected products, whose own weights are frozen. Returns whether any matched.
     ///
     /// # Errors
     /// A rank above the product's smaller dimension.
@@ -474,7 +475,7 @@ impl<'a> TechniqueRewriter<'a> {
                 .filter(|_| op.layer.is_some() && rule.at.selects_operator(&op.name) && own_weight_chain(op).is_some());
             let Some(c) = product else { continue };
             let rank = match adapter.form {
-                // Shared projections may be wider than a product; the others have no rank.
+                // Shared projections may be wider than a product; the other forms have no rank.
                 AdapterForm::SharedProjection
                 | AdapterForm::ScaledInput
                 | AdapterForm::ScaledOutput
@@ -493,12 +494,13 @@ impl<'a> TechniqueRewriter<'a> {
         Ok(found)
     }
 
-    /// Returns the bytes of a number of an adapter.
+    /// Returns the bytes per element of an adapter's tensors.
     fn adapter_bytes(&self, c: &Contraction) -> u64 {
         if self.wide_adapters { DataType::Fp32.bytes() } else { c.operand.bytes() }
     }
 
-    /// Adds a copy of `numbers` numbers of `of` that an adapter's backward pass reads.
+    /// Adds a copy of `numbers` elements of `of`, with `each` bytes per element, that an adapter's backward pass reads.
+    /// Returns its id.
     fn add_adapter_copy(&mut self, at: usize, of: TensorId, numbers: u64, each: u64) -> TensorId {
         let bytes = Bytes(each) * numbers;
         let copy = Kernel::Elementwise(Elementwise {
@@ -519,7 +521,8 @@ impl<'a> TechniqueRewriter<'a> {
         self.add_side_output(at, of, &stand_in)
     }
 
-    /// Adds an adapter that is no pair of trained products. Its kernels are passes over what it scales or sums.
+    /// Adds an adapter that is not a pair of trained low-rank products. Its kernels scale or sum tensors, or multiply
+    /// with changed weights.
     fn add_vector_adapter(&mut self, at: usize, c: Contraction, rank: u64, form: AdapterForm) {
         let op = &self.graph.operators[at];
         let (Some(input), Some(output)) = (op.inputs.first().copied(), op.outputs.first().copied()) else { return };
@@ -579,8 +582,8 @@ impl<'a> TechniqueRewriter<'a> {
         });
     }
 
-    /// Lets the selected frozen products read weights of `bytes_per_number`: they are converted before every product,
-    /// to a whole matrix that exists while the product runs.
+    /// Makes the selected products read frozen weights of `bytes_per_number` bytes. The weights are converted before
+    /// every product into a whole matrix, which exists while the product runs.
     pub(crate) fn quantise_weights(&mut self, rule: &TechniqueRule, bytes_per_number: f64) {
         let operand = self.operand_bytes();
         for at in 0..self.graph.operators.len() {
@@ -660,7 +663,7 @@ impl<'a> TechniqueRewriter<'a> {
             let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
             scaled.push(self.add_adapter_copy(at, output, tokens * c.n, c.operand.bytes()));
             scaled.push(self.add_adapter_copy(at, output, tokens * c.n, each));
-            // The norm of weights and adapter: both whole, in the adapter's type.
+            // The norm of weights and adapter holds both matrices whole, in the adapter's type.
             self.graph.operators[at].workspace += Bytes(2 * each) * (c.batch * c.k * c.n);
         }
         let op = &mut self.graph.operators[at];
@@ -687,8 +690,8 @@ impl<'a> TechniqueRewriter<'a> {
         }
     }
 
-    /// Drops the weight gradients at the selected operators, and the tensors that only those read. Adapters keep
-    /// theirs.
+    /// Removes the weight gradients at the selected operators, and no longer keeps the tensors that only those
+    /// gradients read. Adapters keep their gradients.
     pub(crate) fn freeze_weights(&mut self, rule: &TechniqueRule) {
         let of_adapters = |t: &&TensorInfo| t.role == TensorRole::StandIn(StandInKind::Adapted);
         let adapted: BTreeSet<OpId> =
@@ -708,19 +711,19 @@ fn contracts_tokens(step: &KernelStep) -> Option<Contraction> {
     }
 }
 
-/// Returns the chain that computes the gradient of a product's own weights.
+/// Returns the chain that computes the gradient of a product's own weights; `None` if the weights are frozen.
 fn own_weight_chain(op: &OperatorNode) -> Option<&BackwardChain> {
     op.backward.iter().find(|chain| backward_reader_of_chain(op, chain) == BackwardReader::Product)
 }
 
-/// Shrinks the kernels of a weight gradient to `rows` rows and `tokens` tokens.
+/// Shrinks the kernels of a weight gradient to at most `rows` rows and about `tokens` tokens.
 fn shrink_gradient_kernels(steps: &mut [KernelStep], rows: u64, tokens: u64) {
     let whole = steps.iter().find_map(contracts_tokens).map_or(rows, |c| c.m).max(1);
     let part = |count: u64| (u128::from(count) * u128::from(rows.min(whole)) / u128::from(whole)) as u64;
     for step in steps {
         match &mut step.kernel {
             Kernel::Contraction(c) => (c.m, c.k) = (rows.min(c.m), contracted_tokens(tokens, c.k)),
-            // The addition to the gradient in memory.
+            // This kernel adds the gradient to the one in memory.
             Kernel::Elementwise(e) if e.function == ElementwiseFunction::Add => {
                 (e.elements, e.read, e.written) = (part(e.elements), Bytes(part(e.read.0)), Bytes(part(e.written.0)));
             }
@@ -729,13 +732,15 @@ fn shrink_gradient_kernels(steps: &mut [KernelStep], rows: u64, tokens: u64) {
     }
 }
 
-/// Returns a rank as a whole number. A rank below 1 is a fraction of `width`. Returns `None` for a rank above `width`.
+/// Returns a rank as a whole number. A rank below 1 is a fraction of `width`. Returns `None` for a rank above `width`
+/// or not above 0.
 pub(crate) fn round_rank(rank: f64, width: u64) -> Option<u64> {
     let whole = if rank < 1.0 { ((rank * width as f64).round() as u64).max(1) } else { rank as u64 };
     (rank > 0.0 && whole <= width).then_some(whole)
 }
 
-/// Returns the rank that an input's form passes on to the weight's gradient: that of a projection drawn from a seed.
+/// Returns the rank that the form of an input imposes on the weight's gradient. Only a projection drawn from a seed has
+/// one.
 pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
     match form {
         Representation::Projected { rank, basis: ProjectionBasis::Seed } => Some(*rank),
@@ -743,7 +748,7 @@ pub(crate) fn hands_on_rank(form: &Representation) -> Option<f64> {
     }
 }
 
-/// Returns the name of a tensor of which a random sample of rows is kept, if `tensor` is such a sample.
+/// Returns the name of the original tensor if `tensor` is a random sample of its rows, else `None`.
 pub(crate) fn name_of_sampled(tensor: &TensorInfo) -> Option<&str> {
     let sampled = tensor.role == TensorRole::StandIn(StandInKind::Sampled);
     sampled.then(|| tensor.name.rsplit_once(STANDS_FOR).map_or(tensor.name.as_str(), |(of, _)| of))

@@ -1,5 +1,4 @@
-//! Numbers in presets: a literal, the name of a parameter or of a quantity of the model, a quotient, a product or a
-//! difference.
+//! Numbers in presets: a literal, the name of a parameter or of a quantity of the model, or a formula of these.
 
 use crate::lowering::Lowering;
 use crate::model::Model;
@@ -13,8 +12,9 @@ use std::fmt;
 pub enum PresetAmount {
     /// A literal.
     Number(f64),
-    /// A name, or names and numbers joined by ` - `, `/` (rounded up), `//` (rounded down) and `*`, which bind in this
-    /// order; or `log2(name)` (rounded up).
+    /// A name, or a formula of names and numbers. Its operators, from the loosest to the tightest, are ` - `, `//`
+    /// (quotient rounded down), `/` (quotient rounded up, at least 1) and `*`. So `a/b*c` means `a/(b*c)`. `log2(name)`
+    /// is rounded up.
     Name(String),
 }
 
@@ -23,8 +23,8 @@ pub enum PresetAmount {
 pub struct TrainingQuantities(BTreeMap<&'static str, f64>);
 
 impl TrainingQuantities {
-    /// Reads the quantities from a model and its lowering. Widths are those of the whole model, for any tensor-parallel
-    /// degree.
+    /// Reads the quantities from a model and its lowering. Widths are those of the whole model, whatever the
+    /// tensor-parallel degree.
     #[must_use]
     pub fn new(model: &Model, lowering: &Lowering) -> Self {
         let all = [
@@ -39,7 +39,7 @@ impl TrainingQuantities {
         Self(all.into_iter().map(|(name, value)| (name, value as f64)).collect())
     }
 
-    /// Returns the value of the quantity `name`.
+    /// Returns the value of the quantity `name`, or `None`.
     #[must_use]
     pub fn find_by_name(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
@@ -56,10 +56,10 @@ impl fmt::Display for PresetAmount {
 }
 
 impl PresetAmount {
-    /// Evaluates the number; `named` looks names up. Quotients of one slash are rounded up and at least 1.
+    /// Evaluates the number. `named` returns the value of a name. Quotients by `/` are rounded up and at least 1.
     ///
     /// # Errors
-    /// The name that `named` does not know.
+    /// The first name that `named` does not know.
     pub(crate) fn evaluate_with(&self, named: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
         let text = match self {
             Self::Number(number) => return Ok(*number),
@@ -69,7 +69,7 @@ impl PresetAmount {
     }
 }
 
-/// Evaluates a text of names and numbers.
+/// Evaluates a formula of names and numbers.
 fn evaluate_text(text: &str, named: &impl Fn(&str) -> Option<f64>) -> Result<f64, String> {
     let one = |text: &str| evaluate_text(text, named);
     if let Some((from, less)) = text.rsplit_once(" - ") {

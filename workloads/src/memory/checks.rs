@@ -1,4 +1,4 @@
-//! Checks of a technique's file beyond its syntax: rules have an effect, operators exist, numbers are in range, the
+//! Checks of a technique's file beyond its syntax: rules have an effect, operators exist, numbers are in range, and the
 //! stated training effect is true.
 
 use super::error::TechniqueError;
@@ -6,7 +6,7 @@ use super::policy::{Representation, TechniqueRule, TensorClass, TrainingEffect};
 use super::preset::Preset;
 use crate::layer_names::{layer_of_name, name_within_layer};
 
-/// Operators of all models; those in layers without the layer's name.
+/// Operator names that rules may list. Names in layers omit the layer's name.
 const OPERATORS: &str = "\
     attention.context attention.core attention.norm.conditioned condition.activation condition.borrowed \
     condition.class condition.sum condition.time condition.time_out attention.dropout attention.exchange \
@@ -50,7 +50,7 @@ const OPERATORS: &str = "\
     scan.input scan.output_norm scan.residual scan.residual.dropout scan.select scan.state_norm scan.step \
     scan.step_norm scan.steps";
 
-/// Returns whether `name` is an operator, or a prefix of operators that ends before a dot.
+/// Returns whether `name` is an operator, a layer, or a prefix of operators that ends before a dot.
 pub(crate) fn is_operator_name(name: &str) -> bool {
     let layer = layer_of_name(&format!("{name}.")).is_some_and(|layer| layer == name);
     let inner = name_within_layer(name).unwrap_or(name);
@@ -60,13 +60,14 @@ pub(crate) fn is_operator_name(name: &str) -> bool {
             .any(|known| known.strip_prefix(inner).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// Suggests the operator that a misspelt `name` probably means; otherwise lists the first words of operator names.
+/// Returns a hint for a misspelt operator name: the nearest known name, or else the first words of operator names.
 fn suggest_operator(name: &str) -> String {
     let begins =
         |known: &'static str| known.match_indices('.').map(|(at, _)| &known[..at]).chain([known]).collect::<Vec<_>>();
     let all: Vec<&str> = OPERATORS.split_whitespace().flat_map(begins).collect();
     let name = name_within_layer(name).unwrap_or(name);
-    // Edit distance counts two swapped letters as two changes, too many for a short word. So anagrams are tried first.
+    // Edit distance counts two swapped letters as two changes, which is too many for a short word. So anagrams are
+    // tried first.
     let letters = |word: &str| {
         let mut letters: Vec<char> = word.to_lowercase().chars().collect();
         letters.sort_unstable();
@@ -81,7 +82,7 @@ fn suggest_operator(name: &str) -> String {
     }
 }
 
-/// Returns the name in preset files of a form that changes what is computed; `None` for an exact form.
+/// Returns the name in preset files of a form that changes the result of training; `None` for an exact form.
 fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
     match form {
         Representation::Absent => Some("absent"),
@@ -95,7 +96,7 @@ fn lossy_form_name<N>(form: &Representation<N>) -> Option<&'static str> {
     }
 }
 
-/// Returns the key of a rule that changes the result of training.
+/// Returns the key of a rule that changes the result of training; `None` for an exact rule.
 fn training_effect_of_rule<N, P>(rule: &TechniqueRule<N, P>) -> Option<String> {
     match rule {
         TechniqueRule { representation: Some(form), .. } => {
@@ -158,7 +159,7 @@ impl Preset {
         Ok(())
     }
 
-    /// Checks the numbers of a rule. `bits_of` gives the width of a class's numbers in this run.
+    /// Checks the numbers of rule `at`, counted from 1. `bits_of` returns the bits per number of a class in this run.
     ///
     /// # Errors
     /// A number out of range.

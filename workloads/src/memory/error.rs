@@ -1,4 +1,4 @@
-//! Errors of techniques. Every message names the technique, the value, the limit and the cure.
+//! Errors of techniques. A message names the technique or its file, the fault and, if there is one, the cure.
 
 use sim::files::{FaultParts, StructuredError};
 use thiserror::Error;

@@ -1,23 +1,24 @@
-//! Weight matrices on one device of a tensor-parallel group, and low-rank forms of their gradients and states.
+//! Weight matrices on one device of a tensor-parallel group, and the low-rank forms of their gradients and states.
 
 use super::activations::round_rank;
 use super::policy::ProjectionBasis;
 
-/// `copies` matrices of rows x columns on one device.
+/// One device's part of `copies` matrices; the part has `rows` x `columns` elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Matrix {
     pub(crate) copies: u64,
     pub(crate) rows: u64,
     pub(crate) columns: u64,
-    /// Devices that share the matrix.
+    /// Number of devices that share each matrix.
     pub(crate) ranks: u64,
-    /// True if the rows are split, not the columns.
+    /// True if the devices split the rows instead of the columns.
     pub(crate) by_rows: bool,
 }
 
 impl Matrix {
-    /// Returns the dimension that a rank replaces. A seed's basis replaces the product's input dimension on the device,
-    /// since each device draws a basis for its own part. Singular vectors replace the shorter side of the whole matrix.
+    /// Returns the dimension that a rank replaces. A basis drawn from a seed replaces the product's input dimension on
+    /// the device, because each device draws a basis for its own part. Singular vectors replace the shorter side of the
+    /// whole matrix.
     pub(crate) fn projected_side(self, basis: ProjectionBasis) -> u64 {
         match basis {
             ProjectionBasis::Seed => self.rows,
@@ -29,7 +30,8 @@ impl Matrix {
     }
 
     /// Returns a rank as a whole number. For singular vectors it is capped at the shorter side, as GaLore's
-    /// decomposition does (`U[:, :rank]` in its authors' code). For a seed's basis a rank above the side gives `None`.
+    /// decomposition does (`U[:, :rank]` in its authors' code). For a basis drawn from a seed, a rank above the side
+    /// gives `None`.
     pub(crate) fn rank_within_sides(self, rank: f64, basis: ProjectionBasis) -> Option<u64> {
         let side = self.projected_side(basis);
         match basis {
@@ -42,7 +44,7 @@ impl Matrix {
         self.copies.saturating_mul(self.rows).saturating_mul(self.columns)
     }
 
-    /// Returns rows and columns of the matrix over all devices.
+    /// Returns the sides (rows, columns) of the matrix over all devices.
     pub(crate) fn undivided_sides(self) -> [u64; 2] {
         if self.by_rows {
             [self.rows.saturating_mul(self.ranks), self.columns]
@@ -51,24 +53,24 @@ impl Matrix {
         }
     }
 
-    /// Returns whether singular vectors project the rows' side: the shorter side of the whole matrix. In a square
-    /// matrix they project the unsplit side, so that a device projects its part alone.
+    /// Returns whether singular vectors project the rows: the rows must be the shorter side of the whole matrix. In a
+    /// square matrix they project the unsplit side, so that a device projects its part alone.
     fn projects_rows(self) -> bool {
         let [rows, columns] = self.undivided_sides();
         rows < columns || rows == columns && !self.by_rows
     }
 
-    /// Returns the sides of the device's part: the projected one, and the other.
+    /// Returns the sides of the device's part: the projected side and the other side, in this order.
     pub(crate) fn projected_and_other_side(self) -> [u64; 2] {
         if self.projects_rows() { [self.rows, self.columns] } else { [self.columns, self.rows] }
     }
 
-    /// Returns the numbers on one device of a projection of `rank`, and of its basis.
+    /// Returns the number of elements on one device of a projection of rank `rank` and of its basis, in this order.
     ///
     /// The devices share one projection of the whole matrix without remainder. If the matrix is split along the other
-    /// side, each device holds its own columns. If it is split along the projected side, the devices sum their
-    /// projections and scatter the sum. A device holds the rows of the basis that meet its part of the gradient: all of
-    /// them if the projected side is whole on each device, otherwise its own.
+    /// side, each device holds its own columns. If the matrix is split along the projected side, the devices sum their
+    /// projections and scatter the sum. A device holds the rows of the basis that its part of the gradient needs: all
+    /// rows if the projected side is whole on each device, otherwise its own rows.
     pub(crate) fn projected_numbers(self, rank: u64, basis: ProjectionBasis) -> [u64; 2] {
         match basis {
             ProjectionBasis::Seed => [self.copies * rank * self.columns, 0],

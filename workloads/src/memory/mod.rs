@@ -1,4 +1,4 @@
-//! Memory techniques as data: what to do with every tensor.
+//! Memory techniques as data: the treatment of every tensor.
 //!
 //! A [`Preset`] is a small TOML file. It holds a technique's formula, its source and its [`policy::TechniqueRule`]s. A
 //! rule names a tensor class, operators, a representation, a place, a way to rebuild and slices.

@@ -1,5 +1,5 @@
-//! Applies rules about weights, gradients and optimizer states to the bytes of every parameter tensor. Knows no
-//! technique by name.
+//! Applies rules about weights, gradients and optimizer states to the bytes of every parameter tensor. The code knows
+//! no technique by name.
 
 use super::error::TechniqueError;
 use super::matrix::Matrix;
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use sim::kernel::{CollectiveKind, Kernel};
 use sim::units::Bytes;
 
-/// Bytes of one tensor class by memory. Each [`Parameters`] holds bytes: split by tensor parallelism, replicated, of
-/// experts.
+/// Bytes of one tensor class by memory. Each [`Parameters`] here counts bytes: those split by tensor parallelism, those
+/// replicated, and those of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BytesByPlace {
     /// In device memory.
@@ -52,25 +52,25 @@ impl BytesByPlace {
 pub struct StaticBytes {
     /// Weights in the form that products read.
     pub weights: BytesByPlace,
-    /// The part of `weights` on the device that is frozen. No master copy stands for it.
+    /// The frozen part of `weights` on the device. It has no master copy.
     pub frozen: Parameters,
-    /// Further copies of trained weights, which the update reads.
+    /// Further copies of trained weights; the update reads them.
     pub copies: BytesByPlace,
-    /// The optimizer's own copy of the weights.
+    /// The optimizer's master copy of the weights.
     pub masters: BytesByPlace,
-    /// Gradients that exist all at the same time.
+    /// Gradients that exist at the same time.
     pub gradients: BytesByPlace,
     /// Optimizer states.
     pub states: BytesByPlace,
     /// Read-only data.
     pub stock: BytesByPlace,
-    /// Bytes of the largest gradient among those that are used up one after the other.
+    /// Bytes of the largest gradient among those that are consumed one after the other.
     pub largest_gradient: u64,
-    /// Numbers that the optimizer updates.
+    /// Number of parameters that the optimizer updates.
     pub updated: Parameters,
-    /// The part of `updated` whose update waits for all gradients, instead of running as each gradient arrives.
+    /// The part of `updated` whose update waits for all gradients. The rest is updated as each gradient arrives.
     pub at_once: Parameters,
-    /// Gradient numbers that data-parallel ranks exchange.
+    /// Number of gradient elements that data-parallel ranks exchange.
     pub exchanged: Parameters,
 }
 
@@ -114,16 +114,17 @@ impl StaticBytes {
     }
 }
 
-/// Bytes of a segment's parameters: beside the embedding that it is tied to, and on a stage without that embedding.
+/// Bytes of a segment's parameters, on the stage of the embedding that it is tied to and on a stage without that
+/// embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SegmentStatics {
-    /// On the embedding's stage, or tied to no embedding.
+    /// On the embedding's stage, or if the segment is tied to no embedding.
     pub own: StaticBytes,
-    /// With its own copy of the parameters that it shares with the embedding.
+    /// On a stage without the embedding, with a copy of the shared parameters.
     pub apart: StaticBytes,
 }
 
-/// How tensor and expert parallelism split a parameter tensor.
+/// The way in which tensor and expert parallelism split a parameter tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParameterSplit {
     Sharded,
@@ -142,7 +143,7 @@ impl ParameterSplit {
     }
 }
 
-/// Treatment of one class of a parameter tensor by the rules.
+/// The rules' treatment of one class (weights, masters, gradients or states) of a parameter tensor.
 #[derive(Debug, Clone, Default)]
 struct ClassTreatment {
     forms: Vec<Representation>,
@@ -160,7 +161,7 @@ struct ParameterTensor {
     numbers: u64,
     kind: ParameterSplit,
     trained: bool,
-    /// True if the segment itself counts the tensor. If not, only a stage without the embedding does.
+    /// True if the segment itself counts the tensor. Otherwise only a stage without the embedding counts it.
     counted: bool,
     held: [ClassTreatment; 4],
 }
@@ -172,23 +173,23 @@ const CLASSES: [TensorClass; 4] =
 /// All parameter tensors of one segment.
 pub(crate) struct ParameterTensors {
     tensors: Vec<ParameterTensor>,
-    /// Further copies of all trained weights: bytes per number, and the place.
+    /// Further copies of all trained weights: (bytes per element, place).
     copies: Vec<(f64, Option<OffloadPlace>)>,
 }
 
-/// Widths of numbers, and the number of optimizer states.
+/// Bytes per element of each class, and the number of optimizer states.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberWidths {
     pub(crate) per: BytesPerParameter,
-    /// Those of adapters.
+    /// Bytes per element of adapters.
     pub(crate) adapter: BytesPerParameter,
     pub(crate) states: u64,
     pub(crate) operand: u64,
 }
 
 impl ParameterTensors {
-    /// Collects the parameter tensors of a segment before any technique. `tied` is the count of head parameters that
-    /// are the embedding's; `width` is the number of columns of lookup tables.
+    /// Collects the parameter tensors of a segment before any technique. `tied` is the number of the head's parameters
+    /// that belong to the embedding. `width` is the number of columns of lookup tables.
     pub(crate) fn new(graph: &OperatorGraph, lowering: &Lowering, tied: u64, width: u64) -> Self {
         let mut tensors = Vec::new();
         for op in &graph.operators {
@@ -232,7 +233,7 @@ impl ParameterTensors {
     /// Applies a rule; returns whether it matched anything.
     ///
     /// # Errors
-    /// A form that the tensor cannot have, or that conflicts with an earlier form.
+    /// A form that the tensor cannot have or that conflicts with an earlier form; quantised weights that are trained.
     pub(crate) fn apply_rule(&mut self, rule: &TechniqueRule, technique: &str) -> Result<bool, TechniqueError> {
         let mut found = false;
         if let Some(bytes) = rule.copy_bytes {
@@ -250,7 +251,7 @@ impl ParameterTensors {
                 continue;
             }
             if class == 0 && matches!(rule.representation, Some(Representation::Quantised { .. })) {
-                // Only products have quantised weights; adapters beside them have not.
+                // Only products have quantised weights; their adapters do not.
                 if tensor.adapter || tensor.matrix.is_none() {
                     continue;
                 }
@@ -285,7 +286,7 @@ impl ParameterTensors {
         Ok(found)
     }
 
-    /// Returns whether `rule` gives a form only to frozen parameters.
+    /// Returns whether `rule` gives a form to some parameters, and all of them are frozen.
     pub(crate) fn are_frozen_at(&self, rule: &TechniqueRule) -> bool {
         let mut at = self
             .tensors
@@ -295,7 +296,8 @@ impl ParameterTensors {
         at.peek().is_some() && at.all(|t| !t.trained)
     }
 
-    /// Projects gradients and states of the selected products to `rank`, because their inputs are kept projected.
+    /// Projects gradients and states of the selected products to `rank`, because the products' inputs are kept
+    /// projected.
     pub(crate) fn project_gradients(
         &mut self,
         rule: &TechniqueRule,
@@ -312,7 +314,7 @@ impl ParameterTensors {
         Ok(())
     }
 
-    /// Adds adapters beside the selected products.
+    /// Adds the parameters of adapters at the selected products.
     pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter, graph: &OperatorGraph) {
         let rank = adapter.rank as u64;
         let mut added = Vec::new();
@@ -332,7 +334,8 @@ impl ParameterTensors {
                 counted: true,
                 held: Default::default(),
             };
-            // A vector of the result's width is split as the result is, one of the input's width as the input is.
+            // A vector of the result's width is split like the result; a vector of the input's width is split like the
+            // input.
             let by_rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
             let along = |split: bool| match tensor.kind {
                 ParameterSplit::Sharded if !split => ParameterSplit::Replicated,
@@ -363,8 +366,8 @@ impl ParameterTensors {
                 continue;
             }
             let rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
-            // A product split by columns has its first factor whole on every device; a product split by rows has its
-            // second factor whole.
+            // If a product is split by columns, its first factor is whole on every device. If it is split by rows, its
+            // second factor is whole.
             let kinds = match (tensor.kind, rows) {
                 (ParameterSplit::Sharded, true) => [ParameterSplit::Sharded, ParameterSplit::Replicated],
                 (ParameterSplit::Sharded, false) => [ParameterSplit::Replicated, ParameterSplit::Sharded],
@@ -389,13 +392,13 @@ impl ParameterTensors {
         self.tensors.extend(added);
     }
 
-    /// Returns each trained matrix with the forms of its optimizer states.
+    /// Returns each trained matrix and the forms of its optimizer states.
     pub(crate) fn optimizer_state_forms(&self) -> impl Iterator<Item = (Matrix, &[Representation])> {
         let trained = self.tensors.iter().filter(|t| t.trained);
         trained.filter_map(|t| Some((t.matrix?, t.held[3].forms.as_slice())))
     }
 
-    /// Returns the bytes of all parameter tensors.
+    /// Returns the bytes of all parameter tensors, with and without the embedding on the same stage.
     pub(crate) fn static_bytes(&self, widths: &NumberWidths) -> SegmentStatics {
         let of = |apart: bool| {
             let mut sum = StaticBytes::default();
@@ -436,7 +439,7 @@ impl ParameterTensors {
         }
         if gradients.one_at_a_time {
             sum.largest_gradient = sum.largest_gradient.max(gradient / shape);
-            // A gradient in host memory or storage is there in full.
+            // A gradient in host memory or storage is held there in full.
             let gone = BytesByPlace::default();
             let mut placed = gone;
             placed.add_split_bytes(tensor.kind, gradient, gradients.place.as_ref());
@@ -467,7 +470,7 @@ fn new_tensor(
     }
 }
 
-/// Returns the matrix of a product or of a lookup table.
+/// Returns the matrix of a product or of a lookup table; `None` for other operators.
 fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
     if op.role == OperatorRole::Lookup {
         let numbers = op.parameters.per_device_count();
@@ -482,12 +485,13 @@ fn matrix_of_operator(op: &OperatorNode, width: u64) -> Option<Matrix> {
     c.next().map(|c| Matrix { copies: c.batch, rows: c.m, columns: c.n, ranks: 1, by_rows: sums_over_devices(op) })
 }
 
-/// Returns whether a product sums over tensor-parallel devices, each of which holds some rows of the weights.
+/// Returns whether a product sums over tensor-parallel devices, each of which holds some rows of the weights. A
+/// collective other than an all-gather shows this.
 fn sums_over_devices(op: &OperatorNode) -> bool {
     op.forward.iter().any(|s| matches!(&s.kernel, Kernel::Collective(c) if c.kind != CollectiveKind::AllGather))
 }
 
-/// Returns whether a tensor can have both forms, one on top of the other.
+/// Returns whether a tensor can have both forms: one must be a projection and the other a quantisation.
 fn can_follow(one: &Representation, other: &Representation) -> bool {
     let narrow = |form: &Representation| matches!(form, Representation::Quantised { .. });
     let low_rank = |form: &Representation| matches!(form, Representation::Projected { .. });
@@ -534,7 +538,8 @@ fn form_fits_tensor(
     }
 }
 
-/// Returns the bytes of `arrays` arrays of a tensor's numbers, with all `forms` applied.
+/// Returns the total bytes of `arrays` arrays with one element per parameter of the tensor, with all `forms` applied.
+/// `each` is the bytes per element before.
 fn bytes_of_arrays(
     tensor: &ParameterTensor,
     forms: &[Representation],

@@ -1,7 +1,8 @@
-//! Actions of a rule on a tensor: it can change its representation, its place, how it is rebuilt and how it is sliced.
-//! Pure data: `activations` and [`super::parameters`] compute the consequences, the same way for every technique.
+//! The data of techniques' rules. A rule can change a tensor's representation, its place, how it is rebuilt and how it
+//! is sliced. `activations` and [`super::parameters`] compute the consequences, the same way for every technique.
 //!
-//! Sharding over data-parallel ranks is not part of a rule. The layout's ZeRO stage shards whatever the rules leave.
+//! Sharding over data-parallel ranks is not part of a rule. The layout's ZeRO stage shards the bytes that remain after
+//! the rules.
 
 use super::amount::PresetAmount;
 use crate::layer_names::name_within_layer;
@@ -14,7 +15,7 @@ use std::fmt;
 pub enum TensorClass {
     /// Weights in the form that products read.
     Weights,
-    /// The optimizer's own copy of the weights.
+    /// The optimizer's master copy of the weights.
     MasterWeights,
     /// Weight gradients.
     Gradients,
@@ -22,7 +23,7 @@ pub enum TensorClass {
     OptimizerStates,
     /// Activations that a backward pass reads.
     SavedActivations,
-    /// Tensors that exist only while a block of operators runs.
+    /// Tensors that exist only while a group of operators runs.
     Transients,
     /// Logits and the tensors that the loss makes from them.
     Logits,
@@ -45,51 +46,51 @@ impl fmt::Display for TensorClass {
     }
 }
 
-/// A number in a rule before the technique gets its parameters: a literal, a parameter's name or a quantity of the
-/// model.
+/// A number in a rule before the technique's parameters are known: a literal, the name of a parameter or of a quantity
+/// of the model, or a formula.
 pub type PresetNumber = PresetAmount;
 
-/// The form in which a tensor is held. `N` is [`PresetNumber`] in a preset's file, and a number once the parameters are
+/// The form in which a tensor is held. `N` is [`PresetNumber`] in a preset's file, and `f64` once the parameters are
 /// known.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Representation<N = f64> {
     /// The tensor is not held.
     Absent,
-    /// Fewer bits per number, with `meta_bytes` of scales per group of `group` numbers. If `group` is 0, each head and
-    /// tensor has one group.
+    /// Fewer bits per number, with `meta_bytes` of scales per group of `group` numbers. For an activation with `group`
+    /// 0, each head of the tensor is one group.
     Quantised {
         /// Bits per number.
         bits: N,
-        /// Numbers that share one scale.
+        /// Number of values that share one scale.
         group: N,
         /// Bytes of one group's scales.
         meta_bytes: N,
-        /// True if every reader keeps its own copy.
+        /// True if every reader keeps its own quantised copy.
         #[serde(default)]
         per_reader: bool,
     },
-    /// `rank` numbers instead of a row's width, or instead of the shorter side of a weight's gradient.
+    /// A row reduced to `rank` numbers, or the shorter side of a weight's gradient reduced to `rank`.
     Projected {
         /// The rank.
         rank: N,
-        /// Origin of the projection.
+        /// Origin of the projection's basis.
         basis: ProjectionBasis,
     },
-    /// A sample of the rows, with one index per row.
+    /// A random sample of the rows, with one index per sampled row.
     SampledRows {
         /// The sampled fraction of the rows.
         fraction: N,
         /// Bytes of one row's index.
         index_bytes: N,
     },
-    /// One number per group of a row: the group's component along a fixed vector.
+    /// One number per group of a row: the component of the group along a fixed vector.
     GroupScalars {
-        /// Groups per row.
+        /// Number of groups per row.
         groups: N,
     },
-    /// Bits that name the segment of a piecewise linear function that a number falls into. The derivative needs no
-    /// more.
+    /// Bits that name the segment of a piecewise linear function in which a number lies. They suffice for the
+    /// derivative.
     DerivativeBits {
         /// Bits per number.
         bits: N,
@@ -100,18 +101,18 @@ pub enum Representation<N = f64> {
     Factored,
 }
 
-/// Origin of a projection.
+/// Origin of a projection's basis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProjectionBasis {
-    /// Redrawn from its seed whenever it is needed, so it takes no memory. The weight's gradient and states have its
-    /// rank too.
+    /// A random basis, drawn again from its seed whenever it is needed, so it takes no memory. The weight's gradient
+    /// and states have the same rank.
     Seed,
     /// Singular vectors of the gradient, kept and recomputed every `decomposed_every` steps.
     SingularVectors,
 }
 
-/// Memory that a tensor is offloaded to.
+/// The memory to which a tensor is offloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OffloadTarget {
@@ -134,10 +135,10 @@ impl fmt::Display for OffloadTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RemainderTreatment {
-    /// Stays resident on the device.
+    /// The rest stays on the device.
     #[default]
     Resident,
-    /// Is dropped and recomputed.
+    /// The rest is dropped and recomputed.
     Recomputed,
 }
 
@@ -147,7 +148,7 @@ pub enum RemainderTreatment {
 pub struct OffloadPlace<N = f64, P = OffloadTarget> {
     /// The memory that receives the tensor.
     pub to: P,
-    /// The offloaded fraction: of an activation's tokens, of any other tensor's numbers.
+    /// The offloaded fraction: of an activation's tokens, or of another tensor's elements.
     pub fraction: N,
     /// Treatment of the remainder.
     #[serde(default)]
@@ -158,21 +159,21 @@ pub struct OffloadPlace<N = f64, P = OffloadTarget> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rebuild {
-    /// Outputs that only the chosen operators read. Outputs that other operators read are kept.
+    /// Outputs that only the selected operators read. Outputs that other operators read are kept.
     Inside,
-    /// All outputs of the chosen operators.
+    /// All outputs of the selected operators.
     Outputs,
 }
 
-/// The axis along which a block is sliced. One slice is at work at a time.
+/// The axis along which a block is sliced. One slice is processed at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SliceAxis {
     /// Tokens of the sequence.
     Sequence,
-    /// Parameter tensors: each gradient is used up before the next one is made.
+    /// Parameter tensors: each gradient is consumed before the next one is made.
     Parameter,
-    /// Tensors: each offloaded one leaves and returns by itself, as the ones before it in the pass are freed.
+    /// Tensors: each offloaded tensor leaves and returns by itself, as the tensors before it in the pass are freed.
     Tensor,
 }
 
@@ -182,7 +183,8 @@ pub enum SliceAxis {
 pub struct BlockSlices<N = f64> {
     /// The axis.
     pub along: SliceAxis,
-    /// Number of slices; unused along parameters.
+    /// Number of slices. For offloaded activations, it is the number of layers per device that are not offloaded. It is
+    /// unused along parameters.
     #[serde(default = "no_value")]
     pub count: Option<N>,
 }
@@ -191,7 +193,7 @@ fn no_value<N>() -> Option<N> {
     None
 }
 
-/// The trained factors of a low-rank adapter.
+/// The factors of a low-rank adapter that are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdapterTraining {
@@ -201,55 +203,55 @@ pub enum AdapterTraining {
     Second,
 }
 
-/// The computation of an adapter beside a product with frozen weights of `inputs` x `outputs` numbers, and the tensors
-/// that its backward pass reads.
+/// The computation of an adapter attached to a product with frozen weights of `inputs` x `outputs` elements. Each
+/// variant also names the tensors that the adapter's backward pass reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdapterForm {
-    /// Two products through `rank` numbers. They read the input and the numbers between them (Hu et al., LoRA, 2021).
+    /// Two products through `rank` numbers per token. It reads the input and those numbers (Hu et al., LoRA, 2021).
     #[default]
     LowRank,
-    /// The same, with the result scaled by a trained magnitude over the norm of the whole weights. Its backward pass
-    /// also reads both summands of the result (Liu et al., DoRA, 2024; PEFT, `tuners/lora/dora.py`).
+    /// As `LowRank`, with the result scaled by a trained magnitude over the norm of the whole weights. It also reads
+    /// both summands of the result (Liu et al., DoRA, 2024; PEFT, `tuners/lora/dora.py`).
     Decomposed,
-    /// Two products through `rank` numbers, less a projection of the frozen product's result, which they read in the
-    /// adapter's type (PEFT, `tuners/deft/layer.py`).
+    /// Two products through `rank` numbers, minus a projection of the frozen product's result. It also reads that
+    /// result in the adapter's type (PEFT, `tuners/deft/layer.py`).
     Corrected,
-    /// Two frozen products through `rank` numbers that all layers share, with trained factors of the `rank` numbers and
-    /// of the result. These read what they scale (Kopiczko et al., VeRA, 2023; PEFT, `tuners/vera/layer.py`).
+    /// Two frozen products through `rank` numbers, which all layers share, with trained factors for the `rank` numbers
+    /// and for the result. It reads the scaled tensors (Kopiczko et al., VeRA, 2023; PEFT, `tuners/vera/layer.py`).
     SharedProjection,
-    /// The sums of `inputs / rank` inputs, times trained weights of `rank` x `outputs`, which read the sums (Kang and
-    /// Yin, MiSS, 2024; PEFT, `tuners/miss/layer.py`).
+    /// The sums of `inputs / rank` inputs, multiplied with trained weights of `rank` x `outputs`. It reads the sums
+    /// (Kang and Yin, MiSS, 2024; PEFT, `tuners/miss/layer.py`).
     InputSums,
-    /// A product with an update of the whole weights that is made anew from trained numbers, as many as a pair of
-    /// products of `rank` has. It reads the input and the update (Hyeon-Woo et al., LoHa, 2021; PEFT,
+    /// A product with an update of the whole weights. The update is recomputed from trained numbers, as many as a pair
+    /// of products of rank `rank` has. It reads the input and the update (Hyeon-Woo et al., LoHa, 2021; PEFT,
     /// `tuners/lycoris_utils.py`, `get_delta_weight`).
     WeightUpdate,
-    /// The product of the input with changed weights, which are made anew in the weights' type and kept with the input
-    /// (Chavan et al., GLoRA, 2023; PEFT, `tuners/glora/layer.py`).
+    /// The product of the input with changed weights, which are recomputed in the weights' type. It reads the input and
+    /// the changed weights (Chavan et al., GLoRA, 2023; PEFT, `tuners/glora/layer.py`).
     ChangedWeights,
-    /// Trained factors of the input, which read it (Liu et al., IA3, 2022; PEFT, `tuners/ia3/layer.py`).
+    /// Trained factors of the input. It reads the input (Liu et al., IA3, 2022; PEFT, `tuners/ia3/layer.py`).
     ScaledInput,
-    /// Trained factors of the result, which read it (as above).
+    /// Trained factors of the result. It reads the result (source as for `ScaledInput`).
     ScaledOutput,
-    /// A trained bias, which reads nothing (Ben Zaken et al., BitFit, 2021).
+    /// A trained bias. It reads nothing (Ben Zaken et al., BitFit, 2021).
     Bias,
 }
 
-/// Trained parameters beside a product with frozen weights.
+/// Trained parameters attached to a product with frozen weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter<N = f64> {
-    /// Rank of the adapter; forms without a rank have 1.
+    /// Rank of the adapter; 1 for forms without a rank.
     pub rank: N,
     /// The trained factors.
     pub trained: AdapterTraining,
-    /// Its computation.
+    /// The adapter's computation.
     #[serde(default)]
     pub form: AdapterForm,
 }
 
-/// Units of read-only data.
+/// The unit of an amount of read-only data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadOnlyItem {
@@ -271,7 +273,7 @@ pub struct ReadOnlyData<N = f64> {
     pub count: N,
 }
 
-/// The backward pass that reads an activation.
+/// The kind of backward pass that reads an activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackwardReader {
@@ -303,9 +305,9 @@ impl fmt::Display for BackwardReader {
 }
 
 impl BackwardReader {
-    /// Returns whether this backward pass can work with `form`. A projection, a sample or a scalar per group stands for
-    /// a sum over tokens, and only weight gradients are such sums. Derivative bits suffice for a nonlinearity. A norm
-    /// can recover its input from its result.
+    /// Returns whether this kind of backward pass can use `form`. Projections, samples and group scalars replace a sum
+    /// over tokens, and only weight gradients are such sums. Derivative bits suffice for a nonlinearity. A norm can
+    /// recover its input from its result.
     #[must_use]
     pub fn accepts_form<N>(self, form: &Representation<N>) -> bool {
         match form {
@@ -321,7 +323,7 @@ impl BackwardReader {
 }
 
 /// The operators that a rule applies to. A listed name selects the operator of that name within a layer, and all
-/// operators whose name continues it after a dot.
+/// operators whose names continue it after a dot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OperatorSelector {
@@ -329,13 +331,14 @@ pub struct OperatorSelector {
     pub operators: Vec<String>,
     /// Names that are excluded.
     pub except: Vec<String>,
-    /// A required operator: without it the selector selects nothing.
+    /// The end of the name of an operator that the segment must have. Without such an operator, the rule does not
+    /// apply.
     pub beside: Option<String>,
 }
 
 impl OperatorSelector {
-    /// Returns whether the selector selects the operator `name`. The listed names may omit the layer: `layer`,
-    /// `layer.3` (in a block of different layers), `leading_layer_0`, `trailing_layer_1`.
+    /// Returns whether the selector selects the operator `name`. Listed names may omit the layer's name: `layer`,
+    /// `layer.3` (in a block of different layers), `leading_layer_0` or `trailing_layer_1`.
     #[must_use]
     pub fn selects_operator(&self, name: &str) -> bool {
         let inner = name_within_layer(name);
@@ -349,7 +352,7 @@ impl OperatorSelector {
     }
 }
 
-/// One rule of a technique: what it does to the tensors of one class at some operators.
+/// One rule of a technique: its effect on the tensors of one class at some operators.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TechniqueRule<N = f64, P = OffloadTarget> {
@@ -358,11 +361,11 @@ pub struct TechniqueRule<N = f64, P = OffloadTarget> {
     /// Selected operators.
     #[serde(default)]
     pub at: OperatorSelector,
-    /// For saved activations: the backward pass whose reads are meant; all if absent.
+    /// For saved activations: the kind of backward pass whose reads the rule changes; all kinds if absent.
     #[serde(default = "no_value")]
     pub read_by: Option<BackwardReader>,
-    /// For offloaded activations: tensor names without the layer's name. Empty selects all tensors that the operators
-    /// read.
+    /// For offloaded activations: tensor names without the layer's name. An empty list selects all tensors that the
+    /// operators' backward passes read.
     #[serde(default)]
     pub tensors: Vec<String>,
     /// The new representation.
@@ -371,20 +374,20 @@ pub struct TechniqueRule<N = f64, P = OffloadTarget> {
     /// The new place.
     #[serde(default = "no_value")]
     pub place: Option<OffloadPlace<N, P>>,
-    /// The recomputed outputs.
+    /// The outputs that are recomputed.
     #[serde(default = "no_value")]
     pub rebuild: Option<Rebuild>,
     /// The slicing.
     #[serde(default = "no_value")]
     pub slice: Option<BlockSlices<N>>,
-    /// For weights: whether they are frozen.
+    /// For weights: true if they are frozen.
     #[serde(default)]
     pub frozen: bool,
-    /// For quantised weights: whether their products keep the input for the backward pass, though it has no gradient of
-    /// weights to compute (bitsandbytes, `autograd/_functions.py`: `ctx.tensors = (A, B)`).
+    /// For quantised weights: true if their products keep the input for the backward pass, although no weight gradient
+    /// needs it (bitsandbytes, `autograd/_functions.py`: `ctx.tensors = (A, B)`).
     #[serde(default)]
     pub keeps_input: bool,
-    /// For weights: an adapter beside the product.
+    /// For weights: an adapter attached to the product.
     #[serde(default = "no_value")]
     pub adapter: Option<Adapter<N>>,
     /// For weights: bytes per number of a further copy of all trained weights. A penalty term of the loss keeps the
@@ -394,7 +397,7 @@ pub struct TechniqueRule<N = f64, P = OffloadTarget> {
     /// For read-only data: its amount.
     #[serde(default = "no_value")]
     pub stock: Option<ReadOnlyData<N>>,
-    /// A parameter; the rule is off if it is 0.
+    /// A parameter that switches the rule off if it is 0; `None` means always on.
     #[serde(default = "no_value")]
     pub when: Option<N>,
 }

@@ -1,5 +1,5 @@
-//! Techniques by name. Each one is a small TOML file in `presets/` with its formula and source. Users can name a file
-//! of the same format by its path.
+//! Techniques by name. Each technique is a small TOML file in `presets/` with its formula and source. Users can also
+//! give the path of a file in the same format.
 
 use super::amount::{PresetAmount, TrainingQuantities};
 use super::error::TechniqueError;
@@ -12,16 +12,16 @@ use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Other names of built-in techniques.
+/// Aliases of built-in techniques: (alias, name).
 const ALIASES: [(&str, &str); 1] = [("tralgorithm", "proximal-anchor")];
 
 static PRESETS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/memory/presets");
 
-/// A number that the user may set.
+/// A parameter of a technique that the user may set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PresetParameter {
-    /// Value if the user gives none.
+    /// The value if the user gives none.
     pub default: PresetAmount,
     /// Smallest allowed value.
     pub min: f64,
@@ -38,50 +38,52 @@ pub struct PresetParameter {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// The file's name, for errors.
+    /// The file's name, for error messages.
     #[serde(skip)]
     pub file: String,
     /// The technique's name. A built-in technique's file is `NAME.toml`.
     pub name: String,
-    /// One line for lists.
+    /// A description of one line for lists.
     pub description: String,
-    /// The formula of its memory, in the symbols of its paper.
+    /// The formula of the technique's memory, in the symbols of its paper.
     pub formula: String,
     /// The source: paper, section, table.
     pub source: String,
     /// Its effect on the result of training.
     pub gate: TrainingEffect,
-    /// True if the addresses of all tensors are planned ahead, so that fragmentation wastes nothing.
+    /// True if the addresses of all tensors are planned ahead, so that no memory is lost to fragmentation.
     #[serde(default)]
     pub planned_addresses: bool,
-    /// True if the planner chooses the parameter `fraction` if the user does not give it.
+    /// True if the planner chooses the parameter `fraction` when the user does not give it.
     #[serde(default)]
     pub adaptive: bool,
-    /// A parameter; if it is not 0, a second backward pass computes the norm of all gradients.
+    /// Name of a parameter. If it is not 0, a second backward pass computes the norm of all gradients.
     #[serde(default)]
     pub second_backward: Option<String>,
-    /// A parameter; if it is not 0, the host's part of the update runs beside its copies and the device's part.
+    /// Name of a parameter. If it is not 0, the host's part of the update overlaps with its copies and the device's
+    /// part.
     #[serde(default)]
     pub overlapped_update: Option<String>,
-    /// The parameter that holds the number of steps between two decompositions of a gradient, if there are any.
+    /// Name of the parameter with the number of steps between two decompositions of a gradient; `None` without any.
     #[serde(default)]
     pub decomposed_every: Option<String>,
-    /// The reason why a step can have only one micro-batch, if that is so.
+    /// The reason why a step can have only one micro-batch; `None` if it can have more.
     #[serde(default)]
     pub one_micro_batch: Option<SingleMicroBatch>,
-    /// A note for runs of several data-parallel replicas that the authors' code cannot do.
+    /// A note for runs with several data-parallel replicas, which the authors' code does not support; `None` if it
+    /// does.
     #[serde(default)]
     pub one_replica: Option<SingleMicroBatch>,
-    /// The optimizers that the technique supports, if it does not support all.
+    /// The optimizers that the technique supports; `None` means all.
     #[serde(default)]
     pub optimizers: Option<AllowedOptimizers>,
-    /// The reason why no training plan can use it, if it belongs to inference.
+    /// The reason why no training plan can use the technique; `None` for techniques of training.
     #[serde(default)]
     pub inference_only: Option<String>,
-    /// Its effect on a serving deployment, if it belongs to inference.
+    /// The technique's effect on a serving deployment; `None` if it has none.
     #[serde(default)]
     pub serving: Option<ServingEffect>,
-    /// Techniques that it excludes, each with the reason.
+    /// Techniques that cannot be combined with this one, each with the reason.
     #[serde(default)]
     pub excludes: BTreeMap<String, String>,
     /// Parameters that the user may set.
@@ -96,17 +98,17 @@ pub struct Preset {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServingEffect {
-    /// A prompt's chunks pass the layers apart and are merged two by two, with half of their tokens.
+    /// The chunks of a prompt pass the layers separately. They are merged in pairs, and half of their tokens remain.
     MergeChunks,
-    /// Decoding attends to keys and values of stored texts besides its own.
+    /// Decoding also attends to the keys and values of stored texts.
     ReadMemories,
 }
 
-/// A reason against gradient accumulation, or against several replicas.
+/// A reason against gradient accumulation or against several replicas.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SingleMicroBatch {
-    /// The parameter that switches the reason on if it is not 0; always on if absent.
+    /// The parameter that activates the reason if it is not 0; the reason always holds if absent.
     #[serde(default)]
     pub when: Option<PresetAmount>,
     /// The reason.
@@ -117,7 +119,7 @@ pub struct SingleMicroBatch {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllowedOptimizers {
-    /// The supported ones; the first is the suggested replacement.
+    /// The supported optimizers; the first one is suggested as the replacement.
     pub with: Vec<Optimizer>,
     /// The reason against all others.
     pub why: String,
@@ -142,7 +144,7 @@ impl Preset {
         names
     }
 
-    /// Loads a built-in preset by name, or a file of the same format by path (any name that ends in `.toml`).
+    /// Loads a built-in preset by name or alias, or a file of the same format by a path that ends in `.toml`.
     ///
     /// # Errors
     /// An unknown name, an unreadable file, invalid keys or values.
@@ -170,7 +172,7 @@ impl Preset {
         }
     }
 
-    /// Parses a user's preset; `file` names it in errors.
+    /// Parses a user's preset. `file` names the preset in errors.
     ///
     /// # Errors
     /// Malformed TOML, missing or unknown keys, invalid rules, the name of a built-in preset.
@@ -193,19 +195,19 @@ impl Preset {
         Ok(preset)
     }
 
-    /// Returns whether the technique does only what a recomputation and offload policy can do: choose which saved
-    /// activations are kept, and where.
+    /// Returns whether a recomputation and offload policy can replace the technique: the technique only chooses the
+    /// saved activations to keep, and their places.
     #[must_use]
     pub fn only_decides_places(&self) -> bool {
         self.decides_places() && !self.planned_addresses && self.rules.iter().all(|rule| rule.slice.is_none())
     }
 
-    /// Returns whether the technique chooses which saved activations are kept, and where. It may also shape their
-    /// buffers and addresses, and nothing else.
+    /// Returns whether the technique chooses the saved activations to keep, and their places. It may also plan buffers
+    /// and addresses, but must do nothing else.
     #[must_use]
     pub fn decides_places(&self) -> bool {
         let places = |rule: &TechniqueRule<PresetAmount, PresetAmount>| {
-            // A policy returns whole layers.
+            // A policy can return only whole layers, not single tensors.
             let by_tensor = rule.slice.as_ref().is_some_and(|slice| slice.along == SliceAxis::Tensor);
             let further = rule.read_by.is_some()
                 || rule.representation.is_some()
@@ -225,7 +227,8 @@ impl Preset {
         !self.rules.is_empty() && self.rules.iter().all(|rule| rule.stock.is_some())
     }
 
-    /// Returns whether the technique makes sense only beside one that freezes the weights: it quantises them.
+    /// Returns whether the technique needs another one that freezes the weights: it quantises them and does not freeze
+    /// them itself.
     #[must_use]
     pub fn needs_frozen_weights(&self) -> bool {
         let quantises = |form: &Representation<PresetAmount>| matches!(form, Representation::Quantised { .. });
@@ -236,13 +239,13 @@ impl Preset {
         narrows && !self.rules.iter().any(|rule| rule.frozen)
     }
 
-    /// Returns whether the technique puts adapters beside products.
+    /// Returns whether the technique attaches adapters to products.
     #[must_use]
     pub fn has_adapters(&self) -> bool {
         self.rules.iter().any(|rule| rule.adapter.is_some())
     }
 
-    /// Returns whether `name_or_path` names this technique, by one of its names or its file's path.
+    /// Returns whether `name_or_path` is this technique's name, its alias or its file's path.
     #[must_use]
     pub fn is_called(&self, name_or_path: &str) -> bool {
         let alias = ALIASES.iter().find(|(other, _)| sim::names::are_same_name(other, name_or_path));
@@ -250,10 +253,10 @@ impl Preset {
         sim::names::are_same_name(&self.name, named) || self.file == name_or_path
     }
 
-    /// Returns the values of all parameters: the given ones, and defaults for the rest.
+    /// Returns the values of all parameters: the given values, and defaults for the rest.
     ///
     /// # Errors
-    /// A parameter that the technique does not have, or a value out of range.
+    /// A parameter that the technique does not have, a value out of range, or an unknown name in a default or limit.
     pub fn parameter_values(
         &self,
         given: &BTreeMap<String, f64>,
@@ -334,8 +337,8 @@ impl Preset {
         })
     }
 
-    /// Returns the rules with all numbers resolved, without those that a parameter switches off. `bits_of` gives the
-    /// width of a class's numbers in this run.
+    /// Returns the rules with all numbers resolved, without the rules that a parameter switches off. `bits_of` returns
+    /// the bits per number of a class in this run. A number out of range or an unknown name is an error.
     pub(crate) fn resolve_rules(
         &self,
         values: &BTreeMap<String, f64>,
@@ -403,7 +406,7 @@ impl Preset {
         })
     }
 
-    /// Resolves a place: `host`, `nvme`, or a parameter (0 means host, otherwise NVMe).
+    /// Resolves a place: `host`, `nvme`, or a parameter (0 means the host, any other value NVMe).
     fn resolve_place(
         &self,
         written: &PresetAmount,

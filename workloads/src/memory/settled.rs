@@ -8,7 +8,7 @@ use sim::units::Bytes;
 use std::collections::BTreeSet;
 
 impl PartialOffload {
-    /// Returns the partial offload of `fraction` of the tokens of `tensors`.
+    /// Returns the offload of `fraction` of the tokens of `tensors`; the fraction is clamped to 0..1.
     #[must_use]
     pub fn new(tensors: BTreeSet<TensorId>, fraction: f64, rest: RemainderTreatment) -> Self {
         Self {
@@ -20,7 +20,7 @@ impl PartialOffload {
 }
 
 impl Treatment {
-    /// Returns the treatment after techniques have fixed some placements.
+    /// Returns the treatment with the placements that techniques have fixed for the graph.
     pub(crate) fn with_placements(self, graph: &OperatorGraph) -> Self {
         let settled = &graph.settled;
         let none = BTreeSet::new();
@@ -50,8 +50,8 @@ impl Treatment {
         all
     }
 
-    /// Returns a tensor whose random row sample would be drawn again. It is drawn again if the sample is not kept from
-    /// the forward pass, or not for all tokens.
+    /// Returns the name of a tensor whose random row sample would be drawn again, or `None`. A sample is drawn again if
+    /// it is not kept from the forward pass for all tokens.
     pub(crate) fn find_redrawn_sample<'g>(&self, graph: &'g OperatorGraph) -> Option<&'g str> {
         let in_part =
             |t: &TensorId| self.partly.as_ref().is_some_and(|partly| partly.recomputed && partly.tensors.contains(t));
@@ -60,7 +60,7 @@ impl Treatment {
         drawn.into_iter().find_map(name_of_sampled)
     }
 
-    /// Returns the bytes of a tensor that a backward pass must fetch or rebuild: all except the resident part.
+    /// Returns the bytes of a tensor that a backward pass must fetch or rebuild: all bytes except the resident part.
     pub(crate) fn absent_bytes(&self, tensor: &TensorInfo) -> Bytes {
         match &self.partly {
             Some(partly) if !partly.recomputed && partly.tensors.contains(&tensor.id) => {

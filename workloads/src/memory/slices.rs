@@ -4,9 +4,9 @@ use crate::graph::{KernelStep, OpId, OperatorGraph};
 use sim::kernel::{Contraction, Kernel};
 use std::collections::BTreeSet;
 
-/// Splits the products of the chosen operators along their tokens into `slices` smaller ones. Each slice reads the
-/// weights again, or adds to their gradient again. Elementwise and row-wise kernels stay as they are: slicing does not
-/// change the bytes that they move.
+/// Splits the products of the chosen operators along their tokens into `slices` smaller products. Each slice reads the
+/// weights again, or adds to their gradient again. Elementwise and row-wise kernels do not change, because slicing does
+/// not change the bytes that they move.
 pub(crate) fn cut_products(graph: &mut OperatorGraph, chosen: &BTreeSet<OpId>, slices: u64) {
     for op in graph.operators.iter_mut().filter(|op| chosen.contains(&op.id)) {
         op.forward.iter_mut().for_each(|step| cut_product(step, slices, false));
@@ -17,12 +17,12 @@ pub(crate) fn cut_products(graph: &mut OperatorGraph, chosen: &BTreeSet<OpId>, s
     }
 }
 
-/// Contracted tokens are padded with zeros to a multiple of 16. At one byte per number that is a whole 16-byte vector,
-/// so libraries load no partial vectors.
+/// Contracted tokens are padded with zeros to a multiple of 16. At one byte per number, 16 tokens are one whole 16-byte
+/// vector, so libraries load no partial vectors.
 const WHOLE: u64 = 16;
 
-/// Returns how many of `tokens` a weight gradient contracts for a slice of `part` tokens: `part` padded to a multiple
-/// of 16.
+/// Returns the number of tokens that a weight gradient contracts for a slice of `part` tokens: `part` padded to a
+/// multiple of 16, at most `tokens`.
 pub(crate) fn contracted_tokens(part: u64, tokens: u64) -> u64 {
     part.next_multiple_of(WHOLE).min(tokens)
 }

@@ -1,5 +1,5 @@
-//! Kernels of a parameter update besides the optimizer's own pass: projections, decompositions, and copies to where
-//! gradients and states are.
+//! Kernels of a parameter update besides the optimizer's own pass: projections, decompositions, and copies to the
+//! memories that hold gradients and states.
 
 use super::parameters::{NumberWidths, ParameterTensors};
 use super::policy::{OffloadTarget, ProjectionBasis, Representation};
@@ -7,7 +7,7 @@ use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunc
 use sim::units::Bytes;
 
 impl ParameterTensors {
-    /// Returns the extra kernels and how often a step runs each. A decomposition runs once in `period` steps.
+    /// Returns the extra kernels, and how often a step runs each. A decomposition runs once in `period` steps.
     pub(crate) fn extra_update_kernels(
         &self,
         widths: &NumberWidths,
@@ -29,13 +29,13 @@ impl ParameterTensors {
                 let Representation::Projected { rank, basis } = form else { continue };
                 let rank = matrix.rank_within_sides(*rank, *basis).unwrap_or(0);
                 match basis {
-                    // Project the gradient down, and the update back up.
+                    // The gradient is projected down, and the update back up.
                     ProjectionBasis::SingularVectors => {
                         add(product(rank, other, side), 1.0);
                         add(product(side, other, rank), 1.0);
-                        // Every device that holds a part decomposes the whole gradient: 6 m n^2 + 20 n^3 operations
-                        // (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD). It is modelled as a product
-                        // with as many operations.
+                        // Every device that holds a part decomposes the whole gradient with 6 m n^2 + 20 n^3 operations
+                        // (Golub and Van Loan, Matrix Computations, table 8.6.1: R-SVD). The decomposition is modelled
+                        // as a product with as many operations.
                         let depth = 3 * small + 10 * small * small / large.max(1);
                         add(product(small, large, depth), 1.0 / period.max(1) as f64);
                     }
@@ -48,8 +48,8 @@ impl ParameterTensors {
         let each = |p: &super::BytesByPlace| [p.device, p.host, p.nvme].map(|placed| placed.per_device_count());
         let [here, host, nvme] = each(&copies);
         if here + host + nvme > 0 {
-            // g += lambda (x - x0) in one pass: a difference, a product and a sum per number. It reads weights, their
-            // copy and gradients, and writes gradients.
+            // g += lambda (x - x0) in one pass: a difference, a product and a sum per element. The pass reads weights,
+            // their copy and gradients, and writes gradients.
             let numbers = statics.updated.per_device_count();
             let (weight, gradient) = (widths.per.weight * numbers, widths.per.gradient * numbers);
             let read = Bytes(here + host + nvme) + weight + gradient;
@@ -82,9 +82,9 @@ impl ParameterTensors {
         extra
     }
 
-    /// Returns the bytes that the host's processors read and write in host memory to update what is offloaded. They
-    /// read and write states and master weights, read gradients and write weights. Data from storage passes through
-    /// host memory the same way.
+    /// Returns the bytes that the host's processors read and write in host memory to update the offloaded parameters.
+    /// They read and write states and master weights, read gradients and write weights. Data from storage passes
+    /// through host memory the same way.
     fn host_update_bytes(&self, widths: &NumberWidths) -> Bytes {
         let all = self.static_bytes(widths).own;
         let away = |p: &super::BytesByPlace| p.host.per_device_count() + p.nvme.per_device_count();
@@ -95,10 +95,10 @@ impl ParameterTensors {
         Bytes(2 * states + (numbers * (widths.per.weight.0 + widths.per.gradient.0) as f64) as u64)
     }
 
-    /// Returns the bytes that an update copies over each link, both ways: gradients to the states, and weights back.
-    /// From storage, states also come and go. The host updates its own memory in place: gradients that micro-batches
-    /// already sent there are not copied again, and weights that micro-batches fetch from there are not copied back.
-    /// The update reads and writes what is in storage.
+    /// Returns the bytes that an update copies over each link, in both directions: gradients to the states, and weights
+    /// back. States in storage are also read and written over its link. The host updates its own memory in place.
+    /// Gradients that micro-batches already sent to the host are not copied again. Weights that micro-batches fetch
+    /// from the host are not copied back.
     fn update_link_bytes(&self, widths: &NumberWidths) -> [(TransferLink, Bytes); 2] {
         let all = self.static_bytes(widths).own;
         let (weight, gradient) = (widths.per.weight.0, widths.per.gradient.0);
@@ -106,7 +106,7 @@ impl ParameterTensors {
             p.device.per_device_count() + p.host.per_device_count() + p.nvme.per_device_count()
         };
         let hosted = |p: &super::BytesByPlace| p.host.per_device_count() as f64 / total(p).max(1) as f64;
-        // Gradients that are used up one after the other do not count as resident on the device.
+        // Gradients that are consumed one after the other do not count as resident on the device.
         let made = (all.exchanged.per_device_count() * gradient).max(1) as f64;
         let hosted_gradients = (all.gradients.host.per_device_count() as f64 / made).min(1.0);
         let of = |away: OffloadTarget| {

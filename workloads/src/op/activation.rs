@@ -1,11 +1,11 @@
-//! The nonlinearity of an MLP. Most functions need their input in the backward pass. ReLU, sigmoid and tanh can use
-//! their result, which the next product keeps anyway. A plain copy needs nothing.
+//! The nonlinearity of an MLP. Most functions read their input in the backward pass. ReLU, sigmoid and tanh can read
+//! their result instead, which the next product keeps anyway. A plain copy reads nothing.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 
-/// Adds `function` over rows of `width`; returns its result.
+/// Adds `function` over the micro-batch's tokens, each of `width` elements. Returns the result.
 pub(crate) fn add_activation(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,14 +1,14 @@
-//! A state-space layer whose decays are numbers per channel and state number (Mamba, Gu and Dao 2023, arXiv:2312.00752,
-//! algorithm 2). One product makes input and gate. After a short convolution a second product makes the step's narrow
-//! vector and the projections into and out of the state, and a third one the steps.
+//! A state-space layer with a decay per channel and state number (Mamba, Gu and Dao 2023, arXiv:2312.00752, algorithm
+//! 2). One product makes input and gate. After a short convolution, a second product makes the steps' low-rank vector
+//! and the projections into and out of the state. A third product makes the steps.
 //!
-//! The scan has no products: it is vector work, an exponential and three multiply-additions per channel and state
+//! The scan has no products. It is vector work: an exponential and three multiply-additions per channel and state
 //! number, in one kernel that keeps states on chip (section 3.3.2). Its time is that of the exponentials; the
-//! multiply-additions run beside them. It writes the states once per 2,048 tokens, and the backward pass runs the scan
-//! again (`mamba_ssm`, `csrc/selective_scan`).
+//! multiply-additions run at the same time. It writes the states once per 2,048 tokens, and the backward pass runs the
+//! scan again (`mamba_ssm`, `csrc/selective_scan`).
 //!
-//! Tensor parallelism splits the channels; the second product's result is summed over the devices. Groups of
-//! channels with projections of their own (Zamba) are split whole, and nothing is summed.
+//! Tensor parallelism splits the channels, and the second product's result is summed over the devices. Groups of
+//! channels with their own projections (Zamba) are not divided, and nothing is summed.
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
@@ -23,13 +23,14 @@ use crate::variations::ChannelScan;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a state's number, fp32.
+/// Bytes per element of a state (fp32).
 const WIDE: u64 = 4;
 
-/// Tokens between two states that the scan writes (`csrc/selective_scan/selective_scan.cpp`: chunks of 2,048).
+/// Number of tokens between two states that the scan writes (`csrc/selective_scan/selective_scan.cpp`: chunks of
+/// 2,048).
 const TOKENS_PER_STATE: u64 = 2048;
 
-/// Adds the branch; returns its result.
+/// Adds the channel scan's branch and returns its result.
 pub(crate) fn add_channel_scan(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -73,7 +74,7 @@ pub(crate) fn add_channel_scan(
             .add_norm(graph, shape, x)
     };
     let step = norm("step_norm", own.step_rank, graph, narrow[0]);
-    // Two norms of `state` numbers each; one of both has as many gains and moves as many bytes.
+    // There are two norms of `state` elements each. One norm of both has as many gains and moves as many bytes.
     let states = norm("state_norm", 2 * state, graph, narrow[1]);
     let steps = if grouped {
         let part = width / own.groups;
@@ -103,16 +104,16 @@ fn add_core(
     let row = shape.activation_bytes(tokens.saturating_mul(own.width));
     let gathered = shape.activation_bytes(tokens.saturating_mul(own.groups).saturating_mul(2 * own.state));
     let scan = |direction, read, written| elementwise_kernel(ElementwiseFunction::Exp, direction, work, read, written);
-    // A group's projections are whole on its device.
+    // A group's projections are whole on its device, so they need no collective.
     let common = |step: Option<KernelStep>| step.filter(|_| !grouped);
     let mut forward: Vec<KernelStep> = common(shape.gather_sequence("forward", gathered)).into_iter().collect();
     let states_size = graph.tensor_bytes(kept);
-    // Serving starts from the states of the cached tokens.
+    // In serving, the scan starts from the states of the cached tokens.
     let arriving = if shape.serving.is_some() { states_size } else { Bytes::ZERO };
     forward.push(kernel_step("forward", scan(Direction::Forward, row * 2 + gathered + arriving, row + states_size)));
     let read = row * 3 + gathered + states_size;
     let mut backward = vec![kernel_step("backward_input", scan(Direction::Backward, read, row * 2 + gathered))];
-    // Every device has its own channels' part of the gradient.
+    // Every device has the part of the gradient of its own channels.
     backward.extend(common(shape.sum_over_tensor_ranks("backward_input", gathered)));
     let parameters = numbers + own.width;
     let sum = reduction_kernel(

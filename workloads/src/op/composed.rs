@@ -1,6 +1,6 @@
 //! RMS norms and rotations as the single operations that a model's Python file writes (transformers'
-//! `modeling_llama.py`: `LlamaRMSNorm.forward`, `apply_rotary_pos_emb`, `rotate_half`), and those that PyTorch's
-//! automatic differentiation derives from them (`torch/csrc/autograd/FunctionsManual.cpp`: `pow_backward`,
+//! `modeling_llama.py`: `LlamaRMSNorm.forward`, `apply_rotary_pos_emb`, `rotate_half`), and the operations that
+//! PyTorch's automatic differentiation derives from them (`torch/csrc/autograd/FunctionsManual.cpp`: `pow_backward`,
 //! `slice_backward`).
 
 use super::{elementwise_kernel, kernel_step, reduction_kernel};
@@ -8,15 +8,15 @@ use crate::graph::KernelStep;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// One operation over the numbers of a tensor, or over half of them.
+/// One operation on the elements of a tensor, or on half of them.
 struct SingleOperation {
     label: &'static str,
     function: ElementwiseFunction,
-    /// Halves of the tensor: computed, read and written.
+    /// Number of half tensors that are computed, read and written.
     halves: [u64; 3],
 }
 
-/// x * cos + join(-second half, first half) * sin.
+/// Steps of x * cos + join(-second half, first half) * sin.
 const ROTATION: [SingleOperation; 5] = [
     indexed("cosine", [2, 2, 2]),
     indexed("negate_half", [1, 1, 1]),
@@ -25,7 +25,7 @@ const ROTATION: [SingleOperation; 5] = [
     indexed("sum", [2, 4, 2]),
 ];
 
-/// The gradient of a slice is a copy into a tensor of zeros.
+/// Steps of the rotation's gradient. The gradient of a slice is a copy into a tensor of zeros.
 const ROTATION_GRADIENT: [SingleOperation; 9] = [
     indexed("sine", [2, 2, 2]),
     indexed("negate_half", [1, 1, 1]),
@@ -46,7 +46,8 @@ const fn zeros(label: &'static str) -> SingleOperation {
     SingleOperation { label, function: ElementwiseFunction::Copy, halves: [2, 0, 2] }
 }
 
-/// Returns the rotation of tensors of so many `numbers`, each with its name, or its gradient. A number has `bytes`.
+/// Returns the steps of the rotation, or of its gradient, for tensors given as (name, number of elements); `bytes` is
+/// the size of one element.
 pub(super) fn rotation_steps(direction: Direction, tensors: [(&str, u64); 2], bytes: u64) -> Vec<KernelStep> {
     let (pass, operations): (_, &[SingleOperation]) = match direction {
         Direction::Forward => ("forward", &ROTATION),
@@ -62,8 +63,8 @@ pub(super) fn rotation_steps(direction: Direction, tensors: [(&str, u64); 2], by
     tensors.into_iter().flat_map(of_tensor).collect()
 }
 
-/// Rows that are normalised, with the bytes of all their numbers as activations and in fp32, and of one fp32 number a
-/// row.
+/// Rows that are normalised: the bytes of all elements as activations (`narrow`) and in fp32 (`wide`), and of one fp32
+/// number per row (`factor`).
 pub(super) struct NormedRows {
     pub(super) rows: u64,
     pub(super) width: u64,
@@ -73,20 +74,20 @@ pub(super) struct NormedRows {
 }
 
 impl NormedRows {
-    /// Returns a pass over all numbers.
+    /// Returns a pass over all elements.
     fn pass(&self, label: &str, function: ElementwiseFunction, [read, written]: [Bytes; 2]) -> KernelStep {
         let numbers = self.rows.saturating_mul(self.width);
-        // One operation takes the same time in both directions.
+        // The operation takes the same time in both directions.
         kernel_step(label, elementwise_kernel(function, Direction::Forward, numbers, read, written))
     }
 
-    /// Returns the sums of the rows.
+    /// Returns the step that sums each row.
     fn sums(&self, label: &str) -> KernelStep {
         let rows = (self.rows, self.width);
         kernel_step(label, reduction_kernel(RowFunction::Sum, Direction::Forward, rows, self.wide, self.factor))
     }
 
-    /// Returns weight * (x.float() * rsqrt(mean(x.float() ** 2))).to(x.dtype).
+    /// Returns the steps of weight * (x.float() * rsqrt(mean(x.float() ** 2))).to(x.dtype).
     pub(super) fn forward_steps(&self) -> Vec<KernelStep> {
         use ElementwiseFunction::{Convert, Indexed, Mul};
         let (narrow, wide) = (self.narrow, self.wide);
@@ -100,7 +101,7 @@ impl NormedRows {
         ]
     }
 
-    /// Returns the gradient with respect to the rows.
+    /// Returns the steps of the gradient with respect to the rows.
     pub(super) fn backward_steps(&self) -> Vec<KernelStep> {
         use ElementwiseFunction::{Add, Convert, Indexed, Mul};
         let (narrow, wide) = (self.narrow, self.wide);
@@ -110,7 +111,7 @@ impl NormedRows {
             self.pass("backward_input.normalise", Indexed, [wide + self.factor, wide]),
             self.pass("backward_input.product", Mul, [wide * 2, wide]),
             self.sums("backward_input.sum"),
-            // The mean's gradient is spread over its row, and the square's is grad * (2 * x ** 1).
+            // The mean's gradient is spread over its row, and the square's gradient is grad * (2 * x ** 1).
             self.pass("backward_input.spread", Indexed, [self.factor, wide]),
             self.pass("backward_input.power", Mul, [wide, wide]),
             self.pass("backward_input.double", Mul, [wide, wide]),

@@ -1,12 +1,12 @@
-//! Attention to near tokens and to compressed entries of all earlier ones (DeepSeek-V4's report, section 2.3;
-//! transformers 5.24, `DeepseekV4Attention`). All heads share one key, which is the value too. An entry is the sum of a
-//! few tokens' vectors, weighed per number by a softmax over these tokens. Layers see a window alone, the window and
-//! all entries, or the window and the entries that an indexer chooses; the indexer scores entries of its own. Heads'
-//! results lead out by groups, through a narrow vector of each.
+//! Attention to near tokens and to compressed entries of all earlier tokens (DeepSeek-V4's report, section 2.3;
+//! transformers 5.24, `DeepseekV4Attention`). All heads share one key, which is also the value. An entry is the
+//! weighted sum of a few tokens' vectors, with weights per element from a softmax over these tokens. A layer sees only
+//! a window, the window and all entries, or the window and the entries that an indexer chooses. The indexer scores its
+//! own entries. The heads' results are projected in groups, each through a low-rank vector.
 //!
 //! The rotation of entries, and the inverse rotation of results, count as part of the kernels before them.
 //!
-//! Tensor parallelism splits heads and groups; every device has the shared keys and all entries.
+//! Tensor parallelism splits heads and groups. Every device has the shared keys and all entries.
 
 use super::fused_attention::{self, AttentionCore, ChosenKeys};
 use super::latent::add_latent_rope;
@@ -24,7 +24,7 @@ use crate::variations::{CompressedAttention, EntryForm};
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Adds the branch; returns its result.
+/// Adds the branch of compressed attention and returns its result.
 pub(crate) fn add_compressed_attention(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -75,7 +75,7 @@ pub(crate) fn add_compressed_attention(
     plan.add_row_split_product(graph, "layer.attention.output", groups * own.output_rank, false, led)
 }
 
-/// Adds attention's core over the window's keys and the entries, which `keys` has one after the other.
+/// Adds attention's core over the window's keys and the entries; `keys` holds both, one after the other.
 fn add_core(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -87,7 +87,7 @@ fn add_core(
     let (seen, name) = (shape.seen_tokens(), "layer.attention.core");
     let all = seen.saturating_add(form.map_or(0, |form| seen / form.tokens.max(1)));
     if plan.lowering.attention == Attention::Unfused {
-        // As transformers does: all scores, masked.
+        // All scores are computed and masked, as in transformers.
         return plan.add_unfused_core(graph, shape, "layer.attention", (heads, all, true), [query, keys, keys]);
     }
     let chosen = form.map(|_| {
@@ -96,7 +96,7 @@ fn add_core(
         } else {
             u64::try_from(model.compressed_keys_seen(seen)).unwrap_or(u64::MAX)
         };
-        // Neighbouring queries share tiles of the window and of all entries, but not of chosen ones.
+        // Neighbouring queries share tiles of the window and of all entries, but not of chosen entries.
         let in_blocks = choice.is_none() && !shape.decodes();
         ChosenKeys { most: count, count, in_blocks, one_tensor: true, choice }
     });
@@ -118,13 +118,14 @@ fn add_replicated(
     product.add_linear(graph, &plan.shape, x)
 }
 
-/// Adds a norm with gains over rows of `width`.
+/// Adds an RMS norm with gains over rows of `width`.
 fn add_gains(graph: &mut GraphBuilder, shape: &OperatorContext, name: &str, width: u64, x: TensorId) -> TensorId {
     let name = name.to_owned();
     NormOperator { name, norm: Norm::RmsNorm, width, affine: true, bias: false, split: false }.add_norm(graph, shape, x)
 }
 
-/// Adds the entries that tokens `x` are compressed to, `width` numbers each; `detached` ones give `x` no gradient.
+/// Adds the entries into which the tokens `x` are compressed, with `width` elements each. With `detached`, `x` gets no
+/// gradient.
 fn add_entries(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -154,7 +155,7 @@ fn add_entries(
     forward.push(kernel_step("forward", pass(Direction::Forward, both, out)));
     let mut backward = vec![kernel_step("backward_input", pass(Direction::Backward, both + out, both))];
     backward.extend(shape.sum_over_tensor_ranks("backward_input", both));
-    // A bias per number and place in an entry.
+    // There is one bias per element and position in an entry.
     let biases = form.tokens.saturating_mul(each);
     let size = shape.activation_bytes(elements);
     let rows_of_bias = (biases, shape.tokens() / form.tokens.max(1));
@@ -175,7 +176,7 @@ fn add_entries(
     add_gains(graph, &rows, &format!("{name}.norm"), width, pooled)
 }
 
-/// Puts the entries behind the keys by a copy.
+/// Appends the entries to the keys by a copy.
 fn add_joined_keys(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -200,7 +201,7 @@ fn add_joined_keys(
 }
 
 impl CompressedAttention {
-    /// Returns the form of the entries that a layer's queries see; `None` if they see a window alone.
+    /// Returns the form of the entries that a layer's queries see; `None` if they see only a window.
     pub(crate) fn entry_form(&self, keys: KeyChoice) -> Option<EntryForm> {
         match keys {
             KeyChoice::All => None,

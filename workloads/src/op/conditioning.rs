@@ -1,13 +1,15 @@
-//! Conditioning in models that denoise images (DiT, Peebles and Xie, ICCV 2023, section 3.2): one vector per image, of
-//! its time step and class. Every branch has a shift and a scale after its norm, and a gate on its result, all of them
-//! products of that vector. The last product gives the numbers of each patch, and the loss is their squared error.
+//! Conditioning in models that denoise images (DiT, Peebles and Xie, ICCV 2023, section 3.2). One vector per image
+//! encodes its time step and class. Every branch has a shift and a scale after its norm, and a gate on its result;
+//! products of that vector make all three. The last product makes the elements of each patch, and the loss is their
+//! squared error.
 //!
-//! Work on an image's vector is done by every tensor- and context-parallel device, with weights that each holds in full
-//! (NeMo's `AdaLN` of its DiT). Fused, shift and scale are part of the norm's kernel, and the gate of the residual
-//! sum's. Otherwise each is a pass over the tokens. Gradients of the vectors are sums over an image's tokens.
+//! Every tensor- and context-parallel device does the work on the images' vectors, with weights that each device holds
+//! in full (NeMo's `AdaLN` of its DiT). With fusion, shift and scale are part of the norm's kernel, and the gate is
+//! part of the residual sum's kernel. Otherwise each is a pass over the tokens. Gradients of the vectors are sums over
+//! an image's tokens.
 //!
-//! The target has as many numbers as the prediction, in the activations' type. Sines and cosines of the time step are
-//! data.
+//! The target has as many elements as the prediction, in the activations' type. Sines and cosines of the time step are
+//! input data.
 
 use super::cross::{borrow_tensor, lend_tensor};
 use super::embedding::{TOKEN_ID_BYTES, add_token_embedding};
@@ -20,10 +22,10 @@ use crate::variations::Conditioning;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a number of the loss, fp32.
+/// Bytes per element of the loss (fp32).
 const LOSS_BYTES: u64 = 4;
 
-/// Adds the fixed positions of the patches, and the vector of all layers if they share one; returns the tokens.
+/// Adds the fixed positions of the patches and, if all layers share one, the conditioning vector. Returns the tokens.
 pub(crate) fn add_to_embedding(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -50,7 +52,7 @@ pub(crate) fn add_to_embedding(
     output
 }
 
-/// Adds attention and MLP, both conditioned; returns the layer's result.
+/// Adds attention and MLP, both conditioned. Returns the layer's result.
 pub(crate) fn add_conditioned_layer(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -71,8 +73,8 @@ pub(crate) fn add_conditioned_layer(
     rows.add_gated_sum(graph, "layer.mlp.residual", [made, x, mlp_gate])
 }
 
-/// Builds the rest of the head: a conditioned norm, the product that makes each patch's numbers, and the loss. Every
-/// device has the whole product for its own tokens.
+/// Builds the rest of the head: a conditioned norm, the product that makes each patch's elements, and the loss. Every
+/// device runs the product, with whole weights, for its own tokens.
 pub(crate) fn build_denoising_head(
     plan: &SegmentPlan<'_>,
     mut graph: GraphBuilder,
@@ -81,7 +83,7 @@ pub(crate) fn build_denoising_head(
 ) -> OperatorGraph {
     let mark = graph.operator_count();
     let vector = add_vector(&mut graph, plan, "head", own);
-    // The first layer counts them.
+    // The first layer counts the parameters of these embedders.
     graph.share_parameters_since(mark);
     let made = add_modulation(&mut graph, plan, "head.modulation", &["shift", "scale"], vector);
     let [shift, scale] = <[TensorId; Conditioning::IN_HEAD as usize]>::try_from(made).unwrap_or([vector; 2]);
@@ -93,7 +95,7 @@ pub(crate) fn build_denoising_head(
     graph.finish_graph(loss)
 }
 
-/// Adds the vector as a layer or the head reads it: made by embedders of its own, or lent by the embedding.
+/// Adds the conditioning vector that a layer or the head reads: made by its own embedders, or lent by the embedding.
 fn add_vector(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, place: &str, own: Conditioning) -> TensorId {
     let name = format!("{place}.condition");
     if own.in_layers {
@@ -104,7 +106,7 @@ fn add_vector(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, place: &str, own
     borrow_tensor(graph, &shape, (&format!("{name}.lent"), &format!("{name}.borrowed")), elements)
 }
 
-/// Adds the embedders of time steps and classes, and the sum of both.
+/// Adds the embedders of time steps and classes, and the sum of their results.
 fn add_embedders(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, own: Conditioning) -> TensorId {
     let (shape, width) = (plan.sequence_context(), plan.model.hidden);
     let (images, waves) = (shape.tokens(), Conditioning::WAVES);
@@ -121,7 +123,7 @@ fn add_embedders(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, o
     residual::add_residual_sum(graph, &shape, &called("sum"), (width, false), (time, class))
 }
 
-/// Adds a product with a bias of one row per image.
+/// Adds a product with a bias on one row per image.
 fn add_vector_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -134,7 +136,7 @@ fn add_vector_product(
     product.add_linear(graph, shape, x)
 }
 
-/// Adds the vectors of the given names: a SiLU and one product of the conditioning vector.
+/// Adds the vectors called `parts`: a SiLU and one product of the conditioning vector make them.
 fn add_modulation(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -149,7 +151,7 @@ fn add_modulation(
     add_vector_product(graph, &shape, &format!("{name}.product"), (width, &outputs), active)
 }
 
-/// Adds the mean squared error of `columns` numbers per token; returns it.
+/// Adds the mean squared error of `columns` elements per token and returns the loss.
 fn add_squared_error(graph: &mut GraphBuilder, shape: &OperatorContext, columns: u64, predicted: TensorId) -> TensorId {
     let tokens = shape.local_tokens();
     let elements = tokens.saturating_mul(columns);
@@ -174,13 +176,13 @@ fn add_squared_error(graph: &mut GraphBuilder, shape: &OperatorContext, columns:
     loss
 }
 
-/// Adds operators on all tokens with vectors of their images.
+/// Adds operators that combine tokens with the vectors of their images.
 struct ImageRows<'a> {
     plan: &'a SegmentPlan<'a>,
 }
 
 impl ImageRows<'_> {
-    /// Returns a pass over the tokens, which reads them `reads` times, and an image's vector.
+    /// Returns a pass over the tokens. It reads them `reads` times. With one read, it also reads an image's vector.
     fn pass(&self, function: ElementwiseFunction, direction: Direction, reads: u64) -> sim::kernel::Kernel {
         let shape = &self.plan.shape;
         let function = if shape.composed && reads == 1 { ElementwiseFunction::Indexed } else { function };
@@ -189,12 +191,12 @@ impl ImageRows<'_> {
         elementwise_kernel(function, direction, elements, size * reads + vector, size)
     }
 
-    /// Returns the bytes of so many vectors of every image.
+    /// Returns the bytes of `count` vectors for every image.
     fn vector_bytes(&self, count: u64) -> Bytes {
         self.plan.shape.activation_bytes(self.plan.shape.batch.saturating_mul(self.plan.model.hidden) * count)
     }
 
-    /// Returns the step that sums tokens to so many vectors of their images, with `reads` reads of the tokens.
+    /// Returns the step that sums the tokens of each image to `vectors` vectors, with `reads` reads of the tokens.
     fn sum_step(&self, label: &str, vectors: u64, reads: u64) -> KernelStep {
         let shape = &self.plan.shape;
         let rows = shape.batch.saturating_mul(self.plan.model.hidden) * vectors;
@@ -203,7 +205,7 @@ impl ImageRows<'_> {
         kernel_step(label, reduction_kernel(RowFunction::Sum, Direction::Backward, rows, read, written))
     }
 
-    /// Adds a norm without parameters, scaled by 1 + scale and shifted.
+    /// Adds a norm without parameters, scaled by 1 + scale and shifted by shift.
     fn add_conditioned_norm(&self, graph: &mut GraphBuilder, name: &str, inputs: [TensorId; 3]) -> TensorId {
         use Direction::{Backward, Forward};
         let [x, shift, scale] = inputs;
@@ -230,7 +232,7 @@ impl ImageRows<'_> {
         output
     }
 
-    /// Adds scale and shift as passes of their own.
+    /// Adds scale and shift as separate passes.
     fn add_shift_and_scale(&self, graph: &mut GraphBuilder, name: &str, inputs: [TensorId; 3]) -> TensorId {
         use Direction::{Backward, Forward};
         use ElementwiseFunction::{Add, Mul};

@@ -1,11 +1,11 @@
-//! Second product of unfused attention: probabilities times values, per head.
+//! The second product of unfused attention: probabilities times values, per head.
 
 use super::linear::activation_product;
 use super::{OperatorContext, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 
-/// Adds the product over `keys` per sequence; returns attention's output.
+/// Adds the product over `keys` keys per sequence and returns attention's output.
 pub(crate) fn add_context_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

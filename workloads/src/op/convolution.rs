@@ -1,5 +1,5 @@
-//! A short convolution of each channel along the sequence, with its nonlinearity: one pass over memory with as many
-//! multiplications per number as the convolution reaches back.
+//! A short convolution of each channel along the sequence, with its nonlinearity. It is one pass over memory, with one
+//! multiplication per element and token of the convolution's reach.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
@@ -8,16 +8,16 @@ use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 /// A convolution on one device.
 pub(crate) struct Convolution {
     pub(crate) name: &'static str,
-    /// Channels.
+    /// Number of channels.
     pub(crate) width: u64,
-    /// Tokens that a result depends on.
+    /// Number of tokens that a result depends on.
     pub(crate) reach: u64,
     /// True if every channel has a bias.
     pub(crate) bias: bool,
 }
 
 impl Convolution {
-    /// Adds the operator; returns the convolved vectors.
+    /// Adds the operator and returns the convolved vectors.
     pub(crate) fn add_convolution(
         &self,
         graph: &mut GraphBuilder,

@@ -1,7 +1,7 @@
-//! Attention of a decoder to its encoder's result (Vaswani et al. 2017): queries from the decoder's tokens, keys and
-//! values from the encoder's.
+//! Attention of a decoder to its encoder's result (Vaswani et al. 2017). Queries come from the decoder's tokens, keys
+//! and values from the encoder's.
 //!
-//! The encoder's result is one tensor for all layers. It is kept once, with the embedding, and every layer adds to its
+//! The encoder's result is one tensor for all layers. It is kept once, with the embedding. Every layer adds to its
 //! gradient.
 
 use super::fused_attention::{self, AttentionCore};
@@ -12,7 +12,7 @@ use crate::lowering::Attention;
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the branch; returns its result.
+/// Adds the cross-attention branch and returns its result.
 pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, x: TensorId) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let heads = plan.slice.attention_heads(model);
@@ -51,8 +51,8 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     )
 }
 
-/// Adds a tensor of `elements` numbers, such as the encoder's result, as a layer reads it. It is kept elsewhere, as
-/// `lent`, and takes no bytes here; its gradient joins the other layers'.
+/// Adds a shared tensor of `elements` elements, such as the encoder's result, for one layer to read. The tensor is kept
+/// elsewhere under the name `lent` and takes no bytes here. Its gradient is added to that of the other layers.
 pub(crate) fn borrow_tensor(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -73,8 +73,8 @@ pub(crate) fn borrow_tensor(
     read
 }
 
-/// Lends a tensor, such as the encoder's result, to layers: it is kept, and the gradient from those layers enters here.
-/// `parameters` are what they share.
+/// Keeps a tensor, such as the encoder's result, and lends it to layers. The gradient from those layers enters here.
+/// `parameters` are the parameters that the layers share.
 pub(crate) fn lend_tensor(graph: &mut GraphBuilder, name: &str, parameters: Parameters, lent: TensorId) {
     let kept = graph.add_constant(&format!("{name}.gone"), Bytes::ZERO);
     graph.add_operator(NewOperator {

@@ -1,11 +1,11 @@
-//! Dropout with its mask kept, one byte per number (Korthikanti et al. 2022).
+//! Dropout whose mask is kept, with one byte per element (Korthikanti et al. 2022).
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds dropout over `elements` numbers; returns the result.
+/// Adds dropout over `elements` elements and returns the result.
 pub(crate) fn add_dropout(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

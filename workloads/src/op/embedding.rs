@@ -1,15 +1,15 @@
-//! Embeddings: the token lookup, with rows split over tensor-parallel devices by vocabulary as in Megatron-LM, and
-//! tables added to it (positions, BERT's token types).
+//! Embeddings: the token lookup and the tables added to it (positions, BERT's token types). Tensor-parallel devices
+//! split the rows of the lookup table by vocabulary, as in Megatron-LM.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a token id: PyTorch's embedding reads int64.
+/// Bytes of a token id; PyTorch's embedding reads int64.
 pub(crate) const TOKEN_ID_BYTES: u64 = 8;
 
-/// Adds the lookup in this device's `rows` of `width` numbers; returns the embedded tokens.
+/// Adds the lookup in this device's `rows` rows of `width` elements and returns the embedded tokens.
 pub(crate) fn add_token_embedding(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -26,8 +26,8 @@ pub(crate) fn add_token_embedding(
         elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, elements, size + id_bytes, size),
     )];
     forward.extend(shape.sum_over_tensor_ranks("forward", size));
-    // Rows are added to the gradient in memory, where several tokens may share one. Each is read and written once per
-    // token.
+    // Each token adds its row to the gradient in memory, so a row is read and written once per token. Several tokens
+    // may share a row.
     let rows_touched = shape.gradient_bytes(elements);
     let read = size + id_bytes + rows_touched;
     let scatter = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, elements, read, rows_touched);
@@ -45,11 +45,11 @@ pub(crate) fn add_token_embedding(
     output
 }
 
-/// Adds a learned table to the embedded tokens; returns the sum.
+/// Adds a learned table to the embedded tokens and returns the sum.
 ///
-/// `rows` is the table's height. `rows_used` is the number of rows that one sequence reads: its length on this device
-/// for positions, all rows for token types. The table's gradient is a sum over the sequences, and for token types over
-/// the positions too.
+/// `rows` is the number of rows of the table. `rows_used` is the number of rows that one sequence reads: its length on
+/// this device for positions, all rows for token types. The table's gradient is a sum over the sequences, and for token
+/// types also over the positions.
 pub(crate) fn add_learned_table(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

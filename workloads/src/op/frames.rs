@@ -1,8 +1,8 @@
 //! Frames of sound as an encoder's tokens (Whisper): two convolutions over time, each a product of neighbouring frames
-//! with its nonlinearity, and positions. The sound has no gradient.
+//! with its nonlinearity, and then positions. The sound has no gradient.
 //!
-//! A convolution is timed as a product that reads each of its windows whole. The windows of the second overlap by a
-//! third, which caches serve on a real device.
+//! A convolution is timed as a product that reads each of its windows whole. The windows of the second convolution
+//! overlap by a third, which caches serve on a real device.
 
 use super::activation::add_activation;
 use super::embedding::add_learned_table;
@@ -13,8 +13,8 @@ use super::{OperatorContext, dropout};
 use crate::graph::{GraphBuilder, TensorId};
 use crate::variations::SoundFrames;
 
-/// Adds both convolutions, positions and dropout of the encoder; returns its tokens. Every tensor-parallel device makes
-/// its own tokens.
+/// Adds both convolutions, positions and dropout of the encoder and returns its tokens. Every tensor-parallel device
+/// makes its own tokens.
 pub(crate) fn add_sound_frames(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,

@@ -1,10 +1,10 @@
 //! Modules that predict further tokens (multi-token prediction; DeepSeek-V3 Technical Report, arXiv:2412.19437, section
 //! 2.2).
 //!
-//! For every token, module k reads two vectors: the result of the module before (or of the model's last layer), and the
-//! embedding of the k-th token ahead. It normalises both, and a product reduces their concatenation to the model's
-//! width. A layer like the model's last one follows, then a norm, logits and a loss. Embedding and head are the model's
-//! own. A pipeline's last stage holds a copy of the table, as in Megatron-LM; DeepSeek's DualPipe has both on one
+//! For every token, module k reads two vectors: the result of the previous module (or of the model's last layer), and
+//! the embedding of the k-th token ahead. It normalises both, and a product reduces their concatenation to the model's
+//! width. A layer like the model's last one follows, then a norm, logits and a loss. Embedding and head are shared with
+//! the model. A pipeline's last stage holds a copy of the table, as in Megatron-LM; DeepSeek's DualPipe has both on one
 //! device.
 
 use super::linear::{Linear, WeightSplit};
@@ -53,7 +53,7 @@ pub(crate) fn add_further_token_modules(
     loss
 }
 
-/// Concatenates two rows by a copy. Each gets its part of the gradient.
+/// Concatenates two rows by a copy. In the backward pass, each row gets its part of the gradient.
 pub(crate) fn add_concatenation(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,

@@ -1,11 +1,11 @@
 //! Attention fused over tiles (Dao et al. 2022). It keeps queries, keys, values, the output and one fp32 log-sum-exp
-//! per row. The backward pass redraws dropout's mask from the generator's state. Under context parallelism (ring) every
-//! device keeps its queries while keys and values pass by. In the backward pass they pass by again, and their gradients
-//! return to their devices.
+//! per row. The backward pass redraws dropout's mask from the generator's state. Under context parallelism (ring),
+//! every device keeps its queries, and keys and values pass around the ring. They pass again in the backward pass, and
+//! their gradients return to their devices.
 //!
-//! In latent attention, queries and values differ in dimension. The kernel then has the dimension with the same number
-//! of operations. Forward this is the mean of both, which also moves the same bytes. Backward it is (3 query + 2 value)
-//! / 5, rounded up, over the five products.
+//! In latent attention, queries and values differ in dimension. The kernel is modelled with one dimension that gives
+//! the same number of operations. In the forward pass it is the mean of both, which also moves the same bytes. In the
+//! backward pass it is (3 query + 2 value) / 5, over the five products. Both are rounded up.
 
 use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
@@ -15,7 +15,7 @@ use crate::serving_pass::ServingPass;
 use sim::kernel::{CollectiveKind, Direction, FusedAttention, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// The computation of a fused kernel.
+/// The dimensions and masks of a fused kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionCore {
     /// Heads on this device.
@@ -26,30 +26,30 @@ pub(crate) struct AttentionCore {
     pub(crate) causal: bool,
     /// The near keys that a query sees.
     pub(crate) window: Option<KeyWindow>,
-    /// True if every head has a learned logit besides its scores.
+    /// True if every head has a learned logit in addition to its scores.
     pub(crate) sinks: bool,
-    /// Keys that every query chooses for itself.
+    /// Keys that every query chooses for itself; `None` without a choice.
     pub(crate) chosen: Option<ChosenKeys>,
 }
 
-/// Keys that a query chooses.
+/// The keys that a query chooses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChosenKeys {
-    /// Their number at most, and on average.
+    /// The largest number of chosen keys; `count` is the mean number.
     pub(crate) most: u64,
     pub(crate) count: u64,
-    /// True if whole blocks are chosen. Queries that chose the same block then share its tiles (MoBA, arXiv:2502.13189,
-    /// section 2.3), as in a window.
+    /// True if whole blocks are chosen. Queries that choose the same block then share its tiles (MoBA,
+    /// arXiv:2502.13189, section 2.3), as in a window.
     pub(crate) in_blocks: bool,
     /// True if keys and values are one tensor.
     pub(crate) one_tensor: bool,
-    /// The tensor that names them, if this layer made it.
+    /// The tensor with the indices of the chosen keys, if this layer made it.
     pub(crate) choice: Option<TensorId>,
 }
 
 impl AttentionCore {
-    /// Returns the kernel for a head dimension. If every query has its own keys, each token is a sequence: the query
-    /// heads that share a key head are its queries, and it reads its own keys from memory.
+    /// Returns the kernel for a head dimension. If every query has its own keys, each token is modelled as a sequence.
+    /// The query heads that share a key head are its queries, and it reads its own keys from memory.
     fn kernel(&self, shape: &OperatorContext, direction: Direction, head_dim: u64) -> FusedAttention {
         let (heads, keys, operand) = (self.heads, self.keys, shape.operand);
         let common = FusedAttention {
@@ -84,7 +84,7 @@ impl AttentionCore {
     }
 }
 
-/// Adds the operator; returns attention's output.
+/// Adds the operator and returns attention's output.
 pub(crate) fn add_fused_attention(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -134,7 +134,7 @@ pub(crate) fn add_fused_attention(
         forward,
         backward: chains,
         parameters: sink_parameters(heads, sinks),
-        // One share of keys and values, and of their gradients, arrives while another is in use.
+        // One share of keys and values, and of their gradients, arrives while another share is in use.
         workspace: if shape.context > 1 { local * 4 } else { Bytes::ZERO },
         role: OperatorRole::AttentionCore,
         ..NewOperator::default()
@@ -142,9 +142,9 @@ pub(crate) fn add_fused_attention(
     output
 }
 
-/// Returns the kernels of attention from a cache. Decoding reads every key once for the query heads that share it, and
-/// for all drafts of the sequence: these are its queries. Otherwise new tokens attend to each other, and to the cached
-/// ones.
+/// Returns the kernels of attention with a cache. Decoding reads every key once, for all query heads that share it and
+/// all drafts of the sequence; these are the kernel's queries. Otherwise new tokens attend to each other and to the
+/// cached tokens.
 fn serving_kernels(
     shape: &OperatorContext,
     (pass, window): (ServingPass, Option<KeyWindow>),
@@ -169,7 +169,8 @@ fn serving_kernels(
             ("forward", own(1, new)),
             ("forward.cached", earlier(new, pass.mean_cached_keys(new, window.and_then(KeyWindow::sliding)))),
         ],
-        // The first new tokens end the chunk that cached ones began, whole chunks follow, and the last one is begun.
+        // The first new tokens complete the chunk that cached tokens began. Whole chunks follow, and the last chunk may
+        // be incomplete.
         Some(chunk) => {
             let begun = pass.cached % chunk;
             let first = if begun > 0 { new.min(chunk - begun) } else { 0 };
@@ -187,13 +188,14 @@ fn serving_kernels(
     steps.map(|(label, kernel)| kernel_step(label, Kernel::FusedAttention(kernel))).collect()
 }
 
-/// Returns one learned logit per head, which takes part only in the softmax (GPT-OSS's sinks).
+/// Returns the parameters of attention sinks: one learned logit per head, which only enters the softmax (GPT-OSS). None
+/// without `sinks`.
 pub(crate) fn sink_parameters(heads: Heads, sinks: bool) -> Parameters {
     Parameters { sharded: if sinks { heads.query } else { 0 }, ..Parameters::default() }
 }
 
-/// Returns the chain of the sinks' gradients. They sum over each head's rows the backward pass's values of the softmax
-/// and the arriving gradient, `read` bytes.
+/// Returns the chain of the sinks' gradients. For each head, they sum over the rows; `read` is the bytes that the sum
+/// reads.
 pub(crate) fn sink_gradient(shape: &OperatorContext, heads: Heads, (rows, read): (TensorId, Bytes)) -> BackwardChain {
     let written = shape.gradient_bytes(heads.query);
     let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), read, written);

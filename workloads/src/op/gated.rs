@@ -1,11 +1,11 @@
-//! The gated unit of Llama's MLP, activation(gate) * up. Fused, it is one kernel that keeps gate and up. Unfused, and
-//! for gates other than SiLU, it is an activation and a product that also keeps activation(gate).
+//! The gated unit of Llama's MLP, activation(gate) * up. With fusion and SiLU, it is one kernel that keeps gate and up.
+//! Otherwise it is an activation and a product, which also keeps activation(gate).
 
 use super::{OperatorContext, activation, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 
-/// Adds the unit as `name`; returns the gated product.
+/// Adds the unit as `name` and returns the gated product.
 pub(crate) fn add_gated_unit(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -42,14 +42,16 @@ pub(crate) fn add_gated_unit(
     output
 }
 
-/// Numbers of a gate per token, and of what it scales; a gate of fewer numbers scales several neighbours.
+/// Elements per token of a gate and of the tensor that it scales. A gate with fewer elements scales several neighbours
+/// by each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GateSizes {
     pub(crate) gates: u64,
     pub(crate) width: u64,
 }
 
-/// Adds sigmoid(gate) * x as `name`: one kernel forward, one backward that makes both gradients. Both are kept.
+/// Adds sigmoid(gate) * x as `name`: one kernel forward, and one backward that makes both gradients. Gate and x are
+/// kept.
 pub(crate) fn add_gate(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -75,7 +77,7 @@ pub(crate) fn add_gate(
     output
 }
 
-/// Adds left * right. Each gradient needs the other factor.
+/// Adds left * right. The gradient of each factor needs the other one.
 pub(crate) fn gated_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,6 +1,6 @@
 //! A short convolution between two gates as a layer's mixer (LFM2, Liquid AI 2025). One product makes two gates and the
-//! vectors; the first gate scales the vectors, a convolution of each channel mixes neighbouring tokens, the second gate
-//! scales the result, and a product leads out.
+//! vectors. The first gate scales the vectors, a convolution of each channel mixes neighbouring tokens, and the second
+//! gate scales the result. A last product maps it back to the residual stream.
 //!
 //! Tensor parallelism splits the channels.
 
@@ -10,7 +10,7 @@ use super::segment_plan::SegmentPlan;
 use crate::graph::{GraphBuilder, TensorId};
 use crate::variations::GatedConvolution;
 
-/// Adds the branch; returns its result.
+/// Adds the gated convolution's branch and returns its result.
 pub(crate) fn add_gated_convolution(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,

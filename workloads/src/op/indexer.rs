@@ -1,16 +1,18 @@
-//! The indexer of sparse attention (DeepSeek-V3.2-Exp report, 2025, section 2.1): small heads score all earlier tokens,
-//! and every query keeps the best ones. A score is the weighed sum over heads of relu(query · key).
+//! The indexer of sparse attention (DeepSeek-V3.2-Exp report, 2025, section 2.1). Small heads score all earlier tokens,
+//! and every query keeps the tokens with the highest scores. A score is the weighted sum over heads of relu(query ·
+//! key).
 //!
-//! The scores stay on chip for the sum over heads; only the sum is written, in fp32. A selection by radix reads it
-//! twice (TileLang, `examples/deepseek_v32/topk_selector.py`). The backward pass keeps the choice, not the scores.
-//! Serving scores in fp8 the models that were published so ([`Indexer::scaled`]): DeepGEMM's `fp8_mqa_logits`.
+//! The scores of the single heads stay on chip; only their sum is written, in fp32. A radix selection reads it twice
+//! (TileLang, `examples/deepseek_v32/topk_selector.py`). The backward pass keeps the choice, not the scores. Serving
+//! computes scores in fp8 for models that were published in this form ([`Indexer::scaled`]; DeepGEMM's
+//! `fp8_mqa_logits`).
 //!
-//! The indexer learns from attention's own probabilities (the report's equations 3 and 4, sparse stage): its input is
-//! detached, so no gradient of the model's loss passes it. Its backward pass scores the chosen tokens again, needs
-//! attention's probabilities on them, and makes the gradients of its queries and keys.
+//! The indexer learns from attention's own probabilities (the report's equations 3 and 4, sparse stage). Its input is
+//! detached, so no gradient of the model's loss passes through it. Its backward pass scores the chosen tokens again,
+//! needs attention's probabilities on them, and makes the gradients of its queries and keys.
 //!
-//! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather its
-//! keys.
+//! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather the
+//! indexer's keys.
 
 use super::linear::{Linear, WeightSplit, activation_product};
 use super::norm::NormOperator;
@@ -25,14 +27,15 @@ use sim::kernel::{
 };
 use sim::units::Bytes;
 
-/// Bytes of a score (fp32) and of a chosen token's number (int32).
+/// Bytes of a score (fp32), and of the index of a chosen token (int32).
 const WIDE: u64 = 4;
 
-/// Most bytes of scores that exist at once; more queries wait (512 MiB: vLLM's `VLLM_SPARSE_INDEXER_MAX_LOGITS_MB`).
+/// Largest size of the scores that exist at once; further queries wait (512 MiB: vLLM's
+/// `VLLM_SPARSE_INDEXER_MAX_LOGITS_MB`).
 const SCORES_AT_ONCE: Bytes = Bytes(512 << 20);
 
-/// Adds the indexer; returns the choice. Queries come from `narrow`, latent attention's narrow query vector, or from
-/// the layer's input `x`.
+/// Adds the indexer and returns the choice. Queries come from `narrow`, the low-rank query vector of latent attention,
+/// or from the layer's input `x`.
 pub(crate) fn add_indexer(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -52,8 +55,8 @@ pub(crate) fn add_indexer(
     add_choice(graph, plan, (indexer, heads), &inputs)
 }
 
-/// Adds an indexer of `entries`, which earlier tokens are compressed to; returns the choice. Queries come from the
-/// narrow query vector, the heads' weights from the layer's input `x`.
+/// Adds an indexer over `entries`, into which earlier tokens are compressed, and returns the choice. Queries come from
+/// the low-rank query vector `narrow`, and the heads' weights from the layer's input `x`.
 pub(crate) fn add_indexer_of_entries(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -85,9 +88,10 @@ fn add_detached_product(
     made
 }
 
-/// Adds the keys' norm. The queries' (MiniMax M3) counts as part of it.
+/// Adds the norm of the keys. It also stands for the queries' norm (MiniMax M3).
 fn add_key_norm(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, indexer: Indexer, key: TensorId) -> TensorId {
-    // LayerNorm has a gain and a bias for keys, RMSNorm a gain each for queries and keys: as many parameters.
+    // LayerNorm has a gain and a bias for keys; RMSNorm has a gain for queries and one for keys. Both have as many
+    // parameters.
     let norm = NormOperator {
         name: "layer.attention.index.norm".to_owned(),
         norm: Norm::LayerNorm,
@@ -99,7 +103,7 @@ fn add_key_norm(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, indexer: Index
     norm.add_norm(graph, &plan.shape, key)
 }
 
-/// Adds scores and choice.
+/// Adds the scores and the choice, and returns the choice.
 fn add_choice(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -113,7 +117,7 @@ fn add_choice(
         None => indexer.chosen_keys(sequence),
     };
     let choice = graph.add_constant("layer.attention.index.scores.choice", Bytes(WIDE) * tokens.saturating_mul(chosen));
-    // A token sees half of the sequence on average, and all cached tokens.
+    // On average, a token sees half of the sequence and all cached tokens.
     let seen = sequence.div_ceil(2).saturating_add(shape.serving.map_or(0, |pass| pass.cached));
     let seen = seen.div_ceil(indexer.tokens_per_key.max(1));
     let written = Bytes(WIDE) * tokens.saturating_mul(seen).div_ceil(indexer.block.max(1));
@@ -125,7 +129,7 @@ fn add_choice(
         "forward.rope",
         elementwise_kernel(ElementwiseFunction::Rope, Direction::Forward, rotated, size, size),
     ));
-    // In serving, queries and keys may have a format of their own.
+    // In serving, queries and keys may have their own format.
     let scales = indexer.scaled.filter(|_| shape.serving.is_some()).map(|block| indexer.scale_bytes(block));
     forward.extend(scales.map(|scales| {
         let narrow = DataType::Fp8.packed_bytes_of(rotated) + scales * tokens.saturating_mul(indexer.heads + 1);
@@ -160,9 +164,9 @@ fn add_choice(
     choice
 }
 
-/// Returns the scores of `seen` tokens for every query: one product for all heads, which read the same keys, and its
-/// sum over heads and over the tokens of a block. With `scales`, queries and keys are fp8 and every key has a scale;
-/// those of queries are part of the heads' weights.
+/// Returns the kernel of the scores of `seen` tokens for every query. It is one product for all heads, which read the
+/// same keys, with a sum over the heads and over the tokens of a block. With `scales`, queries and keys are fp8, and
+/// every key has a scale. The queries' scales are part of the heads' weights.
 fn score_kernel(shape: &OperatorContext, indexer: Indexer, seen: u64, scales: Option<Bytes>) -> Kernel {
     let queries = shape.sequence.saturating_mul(indexer.heads);
     let operand = if scales.is_some() { DataType::Fp8 } else { shape.operand };
@@ -180,12 +184,12 @@ fn score_kernel(shape: &OperatorContext, indexer: Indexer, seen: u64, scales: Op
     Kernel::Epilogue(Epilogue { contraction, elementwise: relu, summed })
 }
 
-/// Returns the backward pass of the scores, on the chosen tokens alone.
+/// Returns the backward pass of the scores, which covers only the chosen tokens.
 fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, Heads), chosen: u64) -> Vec<KernelStep> {
     let shape = &plan.shape;
     let (tokens, heads, dim) = (shape.tokens(), indexer.heads, indexer.head_dim);
     let sums = Bytes(WIDE) * tokens.saturating_mul(chosen);
-    // A product whose results are summed over heads on chip.
+    // A product whose results are summed over heads while they are on chip.
     let summed = |label: &str, heads: u64, k: u64, function| {
         let contraction =
             Contraction { batch: tokens, m: heads, n: chosen, k, operand: shape.operand, result: DataType::Fp32 };

@@ -1,7 +1,7 @@
-//! Projections of multi-head latent attention (DeepSeek-V2, 2024, section 2.1) as in training, where none is absorbed
-//! into another. Queries come from a narrow normalised vector or from the input, keys and values from another narrow
-//! vector. One rotated part of the key serves all heads. Every tensor-parallel device computes the down-projections for
-//! its own tokens. The up-projections are split by heads, as in Megatron-LM.
+//! Projections of multi-head latent attention (DeepSeek-V2, 2024, section 2.1). No projection is absorbed into another,
+//! except in the absorbed form. Queries come from a normalised low-rank vector or from the input; keys and values come
+//! from another low-rank vector. One rotated part of the key serves all heads. Every tensor-parallel device computes
+//! the down-projections for its own tokens. The up-projections are split by heads, as in Megatron-LM.
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
@@ -15,14 +15,16 @@ use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
 impl LatentAttention {
-    /// Returns `heads` query heads that attend to the narrow vectors, which are one key and value head for all.
+    /// Returns the heads of the absorbed form: `heads` query heads attend to the low-rank vectors, which are one key
+    /// and value head for all.
     pub(crate) fn absorbed_heads(&self, heads: u64) -> Heads {
         Heads { query: heads, kv: 1, dim: self.kv_rank + self.rope_dim, value: self.kv_rank }
     }
 }
 
-/// Adds all projections and the rotation; returns query, key and value of the device's heads, and the narrow query
-/// vector. If `absorbed`, queries take in the keys' up-projection, and the rotated narrow vector is key and value.
+/// Adds all projections and the rotation. Returns query, key and value of the device's heads, and the low-rank query
+/// vector if there is one. If `absorbed`, queries absorb the keys' up-projection, and the rotated low-rank vector is
+/// both key and value.
 pub(crate) fn add_latent_attention(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -59,7 +61,7 @@ pub(crate) fn add_latent_attention(
         let taken_in = PerHeadProduct { name, heads: heads.query, input: nope, output: latent.kv_rank };
         let query = taken_in.add_product(graph, shape, query);
         let heads = latent.absorbed_heads(heads.query);
-        // The narrow vector also comes from the devices that have the other tokens.
+        // The devices also exchange the low-rank vectors of their tokens.
         let gathered = rope + latent.kv_rank;
         let (query, key) = add_latent_rope(graph, shape, (heads, rope, gathered), [query, narrow], Some(down[1]));
         return ([query, key, key], narrow_query);
@@ -70,9 +72,9 @@ pub(crate) fn add_latent_attention(
     ([query, key, up[1]], narrow_query)
 }
 
-/// Rotates a part of every query head and the common part of the keys, and puts the latter beside every key head;
-/// without a `rope_key` it is in the keys.
-/// `gathered` numbers per token are split along the sequence before.
+/// Rotates a part of every query head and the shared part of the keys, and appends the shared part to every key head.
+/// Without a `rope_key`, the shared part is already in the keys. Before the rotation, `gathered` elements per token are
+/// split along the sequence.
 pub(crate) fn add_latent_rope(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -86,7 +88,7 @@ pub(crate) fn add_latent_rope(
     let whole_key = graph.add_activation(&format!("{name}.key"), tokens.saturating_mul(heads.kv * heads.dim));
     let turned = tokens.saturating_mul(rope).saturating_mul(heads.query + 1);
     let shared = shape.activation_bytes(tokens.saturating_mul(gathered));
-    // One sine and one cosine, fp32, per position and pair of dimensions.
+    // The tables have one sine and one cosine (fp32) per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rope;
     let apart = if rope_key.is_some() { shared } else { Bytes::ZERO };
     let narrow = graph.tensor_bytes(query) + graph.tensor_bytes(key) + apart;
@@ -98,7 +100,7 @@ pub(crate) fn add_latent_rope(
     ));
     let backward = elementwise_kernel(ElementwiseFunction::Rope, Direction::Backward, turned, wide + tables, narrow);
     let mut backward = vec![kernel_step("backward_input", backward)];
-    // Every device has its own heads' gradient of the common part of the keys.
+    // Every device has the gradient of the shared part of the keys from its own heads only.
     backward.extend(shape.sum_over_tensor_ranks("backward_input", shared));
     let inputs: Vec<TensorId> = [query, key].into_iter().chain(rope_key).collect();
     graph.add_operator(NewOperator {

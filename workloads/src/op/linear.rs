@@ -1,23 +1,23 @@
 //! A product with a weight matrix, whole or split over tensor-parallel devices as in Megatron-LM. Split by columns,
 //! each device makes a slice of the result. Split by rows, each device contracts its slice of the input, and the
-//! results are summed.
+//! devices' results are summed.
 //!
-//! Backward, it computes dX = dY W^T and dW = X^T dY. A bias costs no forward kernel, because the accumulators start
-//! from it; its gradient is a sum over the tokens.
+//! The backward pass computes dX = dY W^T and dW = X^T dY. A bias costs no forward kernel, because the accumulators
+//! start from the bias. Its gradient is a sum over the tokens.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, KernelStep, NARROW, NewOperator, Parameters, TensorId};
 use sim::kernel::{Contraction, DataType, Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// How the weights are split.
+/// The split of the weights over tensor-parallel devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightSplit {
     /// Replicated: every device computes the whole product for its own tokens.
     Replicated,
-    /// By columns: each device needs all tokens and makes its columns.
+    /// By columns: each device needs all tokens and makes its own columns of the result.
     Columns,
-    /// By rows: each device contracts its rows, then the results are summed over the devices.
+    /// By rows: each device contracts its rows, and the results are summed over the devices.
     Rows,
 }
 
@@ -31,17 +31,18 @@ pub(crate) struct Linear<'a> {
     pub(crate) outputs: &'a [(&'a str, u64)],
     pub(crate) bias: bool,
     pub(crate) split: WeightSplit,
-    /// True if an earlier operator reads the same input. Then its gathered (and converted) copy exists already, and
-    /// both gradients are summed over the devices once.
+    /// True if an earlier operator reads the same input. Then the gathered and converted copy of the input exists
+    /// already, and the sum of the input's gradient over the devices is counted only once.
     pub(crate) shares_input: bool,
-    /// Chunks of tokens that pass the product one after the other, forward and backward; 1 for all at once.
+    /// Number of chunks of tokens that pass the product one after the other, in both passes; 1 for all tokens at once.
     pub(crate) chunks: u64,
-    /// True if operands are converted to [`OperatorContext::product`]; the head's and a router's are not.
+    /// True if operands are converted to [`OperatorContext::product`]. The head's and a router's operands are not
+    /// converted.
     pub(crate) narrow: bool,
 }
 
 impl Linear<'_> {
-    /// Adds the operator; returns the parts of the result.
+    /// Adds the operator and returns the parts of the result.
     pub(crate) fn add_linear(
         self,
         graph: &mut GraphBuilder,
@@ -72,7 +73,7 @@ impl Linear<'_> {
             [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
                 .map(|elements| self.narrow.then(|| convert_operands(shape, elements)).flatten());
         let convert_weight = convert_weight.filter(|_| !shape.cached_conversions);
-        // An operator that shares its input finds it converted.
+        // An operator that shares its input finds the input already converted.
         let convert_input = convert_input.filter(|_| !self.shares_input && copy.is_none());
         let again = convert_input;
         let columns = self.split == WeightSplit::Columns && !self.shares_input;
@@ -131,7 +132,7 @@ impl Linear<'_> {
 }
 
 /// Returns the parameters on one device. The bias of a row-split product is added after the sum over devices, so each
-/// device holds it in full.
+/// device holds the bias in full.
 fn parameters_of_linear(split: WeightSplit, weights: u64, bias: u64) -> Parameters {
     match split {
         WeightSplit::Replicated => Parameters { replicated: weights.saturating_add(bias), ..Parameters::default() },
@@ -140,9 +141,10 @@ fn parameters_of_linear(split: WeightSplit, weights: u64, bias: u64) -> Paramete
     }
 }
 
-/// Returns the conversion of `elements` operands to the products' type, if that differs. Dynamic scaling needs one pass
-/// for the largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's int8). Cached conversions
-/// read once, and also write the copy for the other pass in its layout; serving has no other pass.
+/// Returns the conversion of `elements` operands to the products' type; `None` if the types are the same. Dynamic
+/// scaling needs one pass for the largest magnitude and one for the conversion (torchao's tensor-wise float8; AQT's
+/// int8). Cached conversions read once, and also write a copy in the layout of the backward pass; serving has no
+/// backward pass.
 pub(crate) fn convert_operands(shape: &OperatorContext, elements: u64) -> Option<Kernel> {
     let (reads, writes) = match (shape.cached_conversions, shape.serving) {
         (true, None) => (1, 2),
@@ -155,10 +157,11 @@ pub(crate) fn convert_operands(shape: &OperatorContext, elements: u64) -> Option
         .then(|| elementwise_kernel(ElementwiseFunction::Convert, Direction::Forward, elements, read, written))
 }
 
-/// Adds the converted copy of a product's input if Transformer Engine's rules hold. The weights' gradient reads this
-/// copy instead of the input, and the backward pass keeps it (`transformer_engine/pytorch/module/linear.py` saves only
-/// the quantised input). Under sequence parallelism, `elements` counts the gathered input, and this device keeps its
-/// share. Each input has one such operator, however many products read it.
+/// Adds the converted copy of a product's input if conversions are cached by Transformer Engine's rules, and returns
+/// the copy; otherwise `None`. The weights' gradient reads this copy instead of the input, and the backward pass keeps
+/// it (`transformer_engine/pytorch/module/linear.py` saves only the quantised input). Under sequence parallelism,
+/// `elements` counts the gathered input, and this device keeps its share. Each input has one such operator, even if
+/// several products read the input.
 pub(crate) fn add_kept_conversion(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -182,7 +185,7 @@ pub(crate) fn add_kept_conversion(
     Some(copy)
 }
 
-/// Returns the step that adds the new gradient to the one in memory.
+/// Returns the step that adds a new weight gradient to the one in memory.
 pub(crate) fn accumulate_weight_gradient(shape: &OperatorContext, weights: u64) -> KernelStep {
     let size = shape.gradient_bytes(weights);
     kernel_step(
@@ -191,7 +194,7 @@ pub(crate) fn accumulate_weight_gradient(shape: &OperatorContext, weights: u64) 
     )
 }
 
-/// Returns the step of a bias gradient: the sum over the tokens.
+/// Returns the step that computes a bias's gradient: the sum over the tokens.
 pub(crate) fn reduce_bias_gradient(shape: &OperatorContext, width: u64, tokens: u64) -> KernelStep {
     let read = shape.activation_bytes(tokens.saturating_mul(width));
     let written = shape.gradient_bytes(width);
@@ -201,7 +204,8 @@ pub(crate) fn reduce_bias_gradient(shape: &OperatorContext, width: u64, tokens: 
     )
 }
 
-/// Returns `batch` independent products of activations (queries and keys, probabilities and values).
+/// Returns a batch of `batch` independent m x n products of activations with inner dimension k (queries and keys,
+/// probabilities and values).
 pub(crate) fn activation_product(batch: u64, (m, n, k): (u64, u64, u64), operand: DataType) -> Kernel {
     Kernel::Contraction(Contraction { batch, m, n, k, operand, result: operand })
 }

@@ -1,10 +1,10 @@
-//! A layer of linear attention (`crate::linear_attention`): products for queries, keys, values, decays and the output
-//! gate; a short convolution or a nonlinearity; the chunked mixing; a norm of its result, the gate, and one product
-//! back.
+//! A layer of linear attention (`crate::linear_attention`). Products make queries, keys, values, decays and the output
+//! gate. A short convolution or a nonlinearity and the chunked mixing follow, then a norm of the result, the gate, and
+//! one product back to the residual stream.
 //!
-//! Fused, the backward pass rebuilds updates, states and scores from queries, keys, values, decays and the inverse
-//! triangles, as flash-linear-attention does (`fla/ops/gated_delta_rule/chunk.py`); unfused, all are kept. A state is
-//! written once per chunk, in the activations' type (`fla/ops/common/chunk_delta_h.py`).
+//! With fused attention, the backward pass rebuilds updates, states and scores from queries, keys, values, decays and
+//! the inverse triangles, as flash-linear-attention does (`fla/ops/gated_delta_rule/chunk.py`). With unfused attention,
+//! all of these are kept. One state is written per chunk, in the activations' type (`fla/ops/common/chunk_delta_h.py`).
 //!
 //! Tensor parallelism splits the heads.
 
@@ -22,10 +22,10 @@ use crate::model::Norm;
 use sim::kernel::{Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a decay; fp32.
+/// Bytes of a decay (fp32).
 const WIDE: u64 = 4;
 
-/// Adds the branch; returns its result.
+/// Adds the branch of linear attention and returns its result.
 pub(crate) fn add_linear_attention(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -60,7 +60,7 @@ pub(crate) fn add_linear_attention(
     };
     let core = LinearCore { plan, own, chunk: own.chunk_of_sequence(shape.sequence) };
     let result = core.add_core(graph, mixed, &[rates, decay].into_iter().flatten().collect::<Vec<_>>());
-    // A head's norm has rows of one head; the other kind rows of all heads.
+    // A norm per head has rows of one head; the other norm has rows of all heads.
     let per_token = if own.norm_of_head { own.heads } else { 1 };
     let sequence = shape.sequence.saturating_mul(per_token);
     let rows = OperatorContext { sequence, ranks: 1, sequence_parallel: false, ..*shape };
@@ -82,7 +82,8 @@ pub(crate) fn add_linear_attention(
     plan.add_row_split_product(graph, "layer.linear.out", width, false, unit)
 }
 
-/// Adds decays and output gate from narrow vectors of `rank` numbers; every device computes those for its own tokens.
+/// Adds the decays, if they are per channel, and the output gate, both from low-rank vectors of width `rank`. Every
+/// device computes the low-rank vectors for its own tokens.
 fn add_narrow_gates(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -106,7 +107,7 @@ fn add_narrow_gates(
     (decay, up("gate_up", own.value_width(), narrow[0], graph))
 }
 
-/// The mixing of tokens between the products with weights.
+/// The mixing of tokens, between the products with weights.
 struct LinearCore<'a> {
     plan: &'a SegmentPlan<'a>,
     own: LinearAttention,
@@ -114,8 +115,8 @@ struct LinearCore<'a> {
 }
 
 impl LinearCore<'_> {
-    /// Returns a chunk's product for all chunks and heads. Chunks in order are one product over the whole sequence,
-    /// which only the cores of a head share.
+    /// Returns a chunk's product for all chunks and heads. Chunks that must run in order form one product over the
+    /// whole sequence, which is parallel only over sequences and heads.
     fn product(&self, product: &ChunkProduct, [m, n, k]: [u64; 3]) -> Kernel {
         let shape = &self.plan.shape;
         let chunks = shape.sequence.div_ceil(self.chunk);
@@ -127,14 +128,14 @@ impl LinearCore<'_> {
         activation_product(heads.saturating_mul(chunks), (m, n, k), shape.operand)
     }
 
-    /// Returns the bytes of a product's result over all chunks and heads.
+    /// Returns the bytes of a product's result, over all chunks and heads.
     fn result_bytes(&self, product: &ChunkProduct) -> Bytes {
         let shape = &self.plan.shape;
         let chunks = shape.batch.saturating_mul(shape.sequence.div_ceil(self.chunk)).saturating_mul(self.own.heads);
         shape.activation_bytes(chunks.saturating_mul(product.forward[0]).saturating_mul(product.forward[1]))
     }
 
-    /// Adds the operator; returns its result. `rates` are steps and decays before their nonlinearity.
+    /// Adds the mixing operator and returns its result. `rates` are steps and decays before their nonlinearity.
     fn add_core(&self, graph: &mut GraphBuilder, mixed: TensorId, rates: &[TensorId]) -> TensorId {
         let (own, shape) = (&self.own, &self.plan.shape);
         let tokens = shape.tokens();
@@ -198,7 +199,8 @@ impl LinearCore<'_> {
         output
     }
 
-    /// Returns the kernels of a product's forward pass. States also cost their decay and a write per chunk.
+    /// Returns the kernels of a product's forward pass. The states' product also has a kernel that applies the decay
+    /// and writes one state per chunk.
     fn forward_of_product(&self, prefix: &str, product: &ChunkProduct) -> Vec<KernelStep> {
         let label = format!("{prefix}.{}", product.name);
         let mut steps = vec![kernel_step(&label, self.product(product, product.forward))];
@@ -211,7 +213,7 @@ impl LinearCore<'_> {
         steps
     }
 
-    /// Returns the passes over queries and keys (their norms, under the delta rule) and over decays.
+    /// Returns the passes over queries and keys (their norms, only under the delta rule) and over decays.
     fn vector_passes(&self, prefix: &str, direction: Direction, decays: Option<u64>) -> Vec<KernelStep> {
         let (own, shape) = (&self.own, &self.plan.shape);
         let rows = shape.tokens().saturating_mul(2 * own.key_heads);

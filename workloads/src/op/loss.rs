@@ -1,13 +1,13 @@
 //! Softmax cross-entropy over the vocabulary. Unfused (eager PyTorch), logits are converted to fp32, and the row
-//! function reads them twice (normaliser, then log-probabilities). Its gradient reads those and the arriving gradient,
-//! before it is converted back. The fp32 probabilities are kept for the backward pass. With the vocabulary split over
-//! devices, three small all-reduces (maximum, label's logit, sum of exponentials) avoid gathering the logits
-//! (Megatron-LM).
+//! function reads them twice (normaliser, then log-probabilities). The gradient's row function reads the
+//! log-probabilities and the arriving gradient; its result is converted back. The fp32 probabilities are kept for the
+//! backward pass. If devices split the vocabulary, three small all-reduces (maximum, label's logit, sum of
+//! exponentials) avoid gathering the logits (Megatron-LM).
 //!
-//! By chunks of tokens (Liger), one kernel per chunk reads the logits twice (normaliser, then gradient) and writes the
-//! gradient over them; the backward pass has no kernel of its own. Liger runs a chunk's three products behind that
-//! kernel in the forward pass; here the two gradients stay in the backward pass, which follows at once. The reads of
-//! the weight gradient that later chunks add to are not counted, as in other products.
+//! In chunks of tokens (Liger), one kernel per chunk reads the logits twice (normaliser, then gradient) and overwrites
+//! them with the gradient. The backward pass has no kernel of its own. Liger runs a chunk's three products in the
+//! forward pass, around that kernel. Here the two gradient products stay in the backward pass, which follows at once.
+//! Later chunks also read the weight gradient to add to it; as in other products, these reads are not counted.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
@@ -16,7 +16,8 @@ use crate::op::embedding::TOKEN_ID_BYTES;
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Adds the loss over `columns` logits per token on this device, in as many chunks of tokens; returns it.
+/// Adds the loss over `columns` logits per token on this device and returns it. A chunked loss runs in `chunks` chunks
+/// of tokens.
 pub(crate) fn add_loss(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -61,8 +62,8 @@ pub(crate) fn add_loss(
     loss
 }
 
-/// Returns an eager loss over `rows` of logits, forward and backward. The bytes are those of all logits as activations
-/// and in fp32, and of the labels.
+/// Returns the (forward, backward) steps of an eager loss over `rows` = (tokens, columns) of logits. The sizes are the
+/// bytes of all logits as activations and in fp32, and of the labels.
 fn eager_loss_steps(
     shape: &OperatorContext,
     rows: (u64, u64),
@@ -77,7 +78,7 @@ fn eager_loss_steps(
         vec![kernel_step("forward.upcast", pass(upcast, Direction::Forward, size, wide)), kernel_step("forward", loss)];
     let mut backward = Vec::new();
     if shape.composed {
-        // The label's gradient goes into zeros.
+        // The label's gradient is written into zeros.
         let zeros = pass(ElementwiseFunction::Copy, Direction::Backward, Bytes::ZERO, wide);
         backward.push(kernel_step("backward_input.zeros", zeros));
     }
@@ -88,7 +89,7 @@ fn eager_loss_steps(
     (forward, backward)
 }
 
-/// Adds the loss chunk by chunk. With the vocabulary split over devices, every chunk has its three all-reduces.
+/// Adds the loss chunk by chunk. If devices split the vocabulary, every chunk has its own three all-reduces.
 fn add_chunked_loss(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -100,7 +101,7 @@ fn add_chunked_loss(
     let loss = graph.add_constant(&format!("{name}.out"), Bytes(4) * tokens);
     let mut steps = Vec::new();
     for chunk in 0..chunks {
-        // The last chunk has what is left.
+        // The last chunk has the remaining tokens.
         let rows = tokens.div_ceil(chunks).min(tokens.saturating_sub(chunk * tokens.div_ceil(chunks)));
         let size = shape.activation_bytes(rows.saturating_mul(columns));
         let labels = Bytes(TOKEN_ID_BYTES) * rows;

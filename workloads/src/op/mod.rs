@@ -1,5 +1,6 @@
-//! Operators, one file each: the kernels that run forward and backward on one device, the tensors they make, and those
-//! that the backward pass reads. A new operator is a file here and a line below; [`crate::op::transformer`] places it.
+//! Operators, one file each: the kernels that run forward and backward on one device, the tensors that they make, and
+//! the tensors that the backward pass reads. A new operator needs a file here and a line below;
+//! [`crate::op::transformer`] places it in layers.
 
 pub(crate) mod activation;
 pub(crate) mod channel_scan;
@@ -49,10 +50,10 @@ use sim::kernel::{
 };
 use sim::units::Bytes;
 
-/// Bytes of a number of a recurrent state, fp32.
+/// Bytes per element of a recurrent state, which is in fp32.
 pub(crate) const STATE_BYTES: u64 = 4;
 
-/// Properties that all operators of a segment share: the micro-batch, its split over devices, the number formats.
+/// Properties that all operators of a segment share: the micro-batch, its split over devices, and the number formats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OperatorContext {
     /// Sequences in a micro-batch.
@@ -63,7 +64,7 @@ pub(crate) struct OperatorContext {
     pub(crate) context: u32,
     /// Tensor-parallel devices.
     pub(crate) ranks: u32,
-    /// True if those devices split norms, dropout and residual sums along the sequence.
+    /// True if the tensor-parallel devices split norms, dropout and residual sums along the sequence.
     pub(crate) sequence_parallel: bool,
     /// Type of activations and weights.
     pub(crate) operand: DataType,
@@ -71,30 +72,30 @@ pub(crate) struct OperatorContext {
     pub(crate) product: DataType,
     /// Type of weight gradients.
     pub(crate) gradient: DataType,
-    /// True if neighbouring elementwise work is one kernel.
+    /// True if neighbouring elementwise operations form one kernel.
     pub(crate) fused: bool,
     /// True if RMS norms, rotations and conversions run as single operations (`composed.rs`).
     pub(crate) composed: bool,
     /// True if a separate pass adds weight gradients to those in memory.
     pub(crate) separate_accumulation: bool,
     pub(crate) cached_conversions: bool,
-    /// True if the loss reads and writes logits in their own type, and converts on the fly.
+    /// True if the loss reads and writes logits in their own type and converts them on the fly.
     pub(crate) fused_loss: bool,
-    /// How head and loss are computed.
+    /// The way in which the head and the loss are computed.
     pub(crate) loss: LossForm,
-    /// The pieces that documents cut a whole sequence into.
+    /// The pieces into which documents cut a whole sequence; `None` if nothing cuts it.
     pub(crate) pieces: Option<SequencePieces>,
-    /// Serving's changes.
+    /// Settings of a serving pass; `None` in training.
     pub(crate) serving: Option<ServingPass>,
 }
 
 impl OperatorContext {
-    /// Returns the tokens of the micro-batch.
+    /// Returns the micro-batch's tokens on this context-parallel device.
     pub(crate) fn tokens(&self) -> u64 {
         self.batch.saturating_mul(self.sequence)
     }
 
-    /// Returns this device's tokens outside the split products: a share of them under sequence parallelism.
+    /// Returns the tokens on this device outside the split products: a share of them under sequence parallelism.
     pub(crate) fn local_tokens(&self) -> u64 {
         self.batch.saturating_mul(self.local_sequence())
     }
@@ -104,38 +105,39 @@ impl OperatorContext {
         self.sequence.saturating_mul(u64::from(self.context))
     }
 
-    /// Returns the tokens of a sequence that attention can see: a whole sequence, after those in a cache.
+    /// Returns the tokens of a sequence that attention can see: the whole sequence, and the cached tokens before it.
     pub(crate) fn seen_tokens(&self) -> u64 {
         self.full_sequence().saturating_add(self.serving.map_or(0, |pass| pass.cached))
     }
 
-    /// Returns whether the pass makes one token per sequence from keys and values in a cache, or verifies drafts.
+    /// Returns whether the pass reads keys and values from a cache like decoding: it makes one token per sequence, or
+    /// verifies drafts.
     pub(crate) fn decodes(&self) -> bool {
         self.serving.is_some_and(|pass| pass.verifies || self.sequence == 1)
     }
 
-    /// Returns the context for work on whole sequences with a share of the heads.
+    /// Returns the context for operators that process whole sequences with a share of the heads.
     pub(crate) fn with_whole_sequences(&self) -> Self {
         Self { sequence: self.full_sequence(), context: 1, ..*self }
     }
 
-    /// Returns a collective over the context-parallel devices, which are a tensor-parallel group apart.
+    /// Returns a collective over the context-parallel devices; neighbours are one tensor-parallel group apart.
     pub(crate) fn context_collective_step(&self, label: &str, kind: CollectiveKind, bytes: Bytes) -> KernelStep {
         let group = RankGroup { ranks: self.context, stride: self.ranks };
         collective_step(label, ParallelAxis::Context, Collective { kind, bytes, group })
     }
 
-    /// Returns this device's positions outside the split products.
+    /// Returns the positions of a sequence on this device outside the split products.
     pub(crate) fn local_sequence(&self) -> u64 {
         if self.sequence_parallel { self.sequence / u64::from(self.ranks) } else { self.sequence }
     }
 
-    /// Returns the bytes of `elements` activation numbers.
+    /// Returns the bytes of `elements` elements of an activation.
     pub(crate) fn activation_bytes(&self, elements: u64) -> Bytes {
         Bytes(self.operand.bytes()) * elements
     }
 
-    /// Returns the bytes of `elements` weight gradients.
+    /// Returns the bytes of `elements` elements of a weight gradient.
     pub(crate) fn gradient_bytes(&self, elements: u64) -> Bytes {
         Bytes(self.gradient.bytes()) * elements
     }
@@ -151,7 +153,8 @@ impl OperatorContext {
         collective_step(label, ParallelAxis::Tensor, Collective { kind, bytes, group })
     }
 
-    /// Sums a full activation of `bytes` over the devices: an all-reduce, or a reduce-scatter along the sequence.
+    /// Returns the step that sums a full activation of `bytes` over the tensor-parallel devices: an all-reduce, or a
+    /// reduce-scatter under sequence parallelism. `None` for one device.
     pub(crate) fn sum_over_tensor_ranks(&self, label: &str, bytes: Bytes) -> Option<KernelStep> {
         self.is_tensor_parallel().then(|| {
             if self.sequence_parallel {
@@ -162,25 +165,27 @@ impl OperatorContext {
         })
     }
 
-    /// Gathers an activation that is split along the sequence to its full `bytes`; `None` if it is not split.
+    /// Returns the step that gathers an activation, split along the sequence, to its full `bytes`; `None` if it is not
+    /// split.
     pub(crate) fn gather_sequence(&self, label: &str, bytes: Bytes) -> Option<KernelStep> {
         (self.is_tensor_parallel() && self.sequence_parallel)
             .then(|| self.tensor_collective_step(&format!("{label}.all_gather"), CollectiveKind::AllGather, bytes))
     }
 }
 
-/// Returns a kernel of one device with its label.
+/// Returns a step with one device's kernel.
 pub(crate) fn kernel_step(label: &str, kernel: Kernel) -> KernelStep {
     KernelStep { label: label.to_owned(), kernel, axis: None }
 }
 
-/// Returns a collective along an axis with its label.
+/// Returns a step with a collective along an axis.
 pub(crate) fn collective_step(label: &str, axis: ParallelAxis, collective: Collective) -> KernelStep {
     KernelStep { label: label.to_owned(), kernel: Kernel::Collective(collective), axis: Some(axis) }
 }
 
-/// Returns the step of a recurrence for every sequence's new token: states of `numbers` fp32 numbers are read, decayed,
-/// added to, multiplied with the query and written. Drafts each write a state, since any may be the last one accepted.
+/// Returns the step of a recurrence for every sequence's new tokens. A sequence's state of `numbers` fp32 elements is
+/// read, decayed, added to, multiplied with the query and written. Each draft writes a state, because any of them may
+/// be the last accepted one.
 pub(crate) fn recurrent_step(shape: &OperatorContext, numbers: u64) -> KernelStep {
     let states = shape.batch.saturating_mul(numbers);
     let size = Bytes(STATE_BYTES) * states;
@@ -210,7 +215,7 @@ pub(crate) fn elementwise_kernel(
     Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
 }
 
-/// Returns a row-wise kernel over (rows, columns).
+/// Returns a row-wise kernel over `rows` rows of `columns` elements.
 pub(crate) fn reduction_kernel(
     function: RowFunction,
     direction: Direction,

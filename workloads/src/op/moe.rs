@@ -1,14 +1,15 @@
 //! A mixture of experts instead of the MLP (Shazeer et al. 2017; Lepikhin et al., GShard, 2020). A router picks `top_k`
-//! experts per token, and tokens travel to their experts' devices. Each expert is an MLP. Its results travel back and
-//! are summed by weight.
+//! experts per token, and tokens travel to the devices of their experts. Each expert is an MLP. The results travel
+//! back, and their weighted sum is the token's result.
 //!
-//! Routing is even by default: every expert gets its share of the tokens. With a capacity factor it gets exactly its
-//! capacity (`factor * top_k * tokens / experts`, rounded up; fuller experts drop tokens, emptier ones pad). An
-//! imbalance above 1, a stack's option, fills the device that all others wait for.
+//! Routing is even by default: every expert gets the same share of the tokens. With a capacity factor, every expert
+//! gets exactly its capacity (`factor * top_k * tokens / experts`, rounded up): experts with more tokens drop some,
+//! experts with fewer are padded. An imbalance above 1, an option of the stack, describes the fullest device, for which
+//! all others wait.
 //!
-//! Tokens travel by all-to-alls, copy by copy or once to every node; or all devices of the group gather them. Experts
-//! are split over the expert-parallel devices. Each expert's width is split over the tensor-parallel ones, or over a
-//! stated number.
+//! Tokens travel by all-to-alls, once per chosen expert or once to every node. Alternatively, all devices of the group
+//! gather all tokens. Experts are distributed over the expert-parallel devices. The tensor-parallel devices, or a
+//! stated number of devices, split each expert's width.
 
 use super::linear::{
     Linear, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands, reduce_bias_gradient,
@@ -30,24 +31,24 @@ use sim::units::Bytes;
 const WEIGHT_BYTES: u64 = 4;
 const INDEX_BYTES: u64 = 4;
 
-/// How one device's experts are spread and filled.
+/// The distribution of experts and tokens, as seen from one device.
 #[derive(Debug, Clone, Copy)]
 struct ExpertDispatch {
     experts: Experts,
-    /// Expert-parallel devices.
+    /// Number of expert-parallel devices.
     ranks: u32,
-    /// Distance between them in device numbers.
+    /// Distance between expert-parallel devices in device numbers.
     stride: u32,
-    /// Numbers of a token's vector on its way.
+    /// Width of a token's vector during the exchange.
     hidden: u64,
-    /// Experts on this device.
+    /// Number of experts on this device.
     local: u64,
-    /// Token slots of all experts that this device sends, and receives under even routing. Under sequence parallelism
-    /// these are its own tokens' slots.
+    /// Token slots, over all experts, that this device sends, and that it receives under even routing. Under sequence
+    /// parallelism, these are the slots of its own tokens.
     slots: u64,
-    /// True if tokens are sent only once to every unit of the network.
+    /// True if each token is sent only once to every unit of the network.
     once: bool,
-    /// Tokens of the whole expert-parallel group, if every device gathers them.
+    /// Tokens of the whole expert-parallel group, if every device gathers them; `None` if tokens are sent to experts.
     gathered: Option<u64>,
 }
 
@@ -58,8 +59,8 @@ impl ExpertDispatch {
         Self {
             experts,
             ranks,
-            // Devices that share an expert come first. If these are the tensor-parallel group, the context-parallel
-            // ones do too.
+            // Devices that split an expert come first. If these are the tensor-parallel group, the context-parallel
+            // devices come before the expert-parallel ones too.
             stride: plan
                 .lowering
                 .expert_tensor_parallel
@@ -75,7 +76,8 @@ impl ExpertDispatch {
         }
     }
 
-    /// Exchanges all slots among the expert-parallel devices; or gathers all tokens, and with `back` sums the results.
+    /// Returns the step that exchanges all slots among the expert-parallel devices, or gathers all tokens and, with
+    /// `back`, sums the results. `None` for one expert-parallel device.
     fn exchange_slots(&self, shape: &OperatorContext, label: &str, back: bool) -> Option<KernelStep> {
         let (kind, name) = match (self.gathered, back) {
             (None, _) if self.once => (CollectiveKind::Dispatch(self.choose_experts()), "dispatch"),
@@ -88,8 +90,8 @@ impl ExpertDispatch {
         (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), ParallelAxis::Expert, collective))
     }
 
-    /// Returns this device's experts that any token reaches, rounded up. Each of T tokens of the group chooses k of E
-    /// at random and misses one of them with the probability 1 - k / E.
+    /// Returns the number of this device's experts that at least one token is expected to reach, rounded up. Each of T
+    /// tokens of the group chooses k of E experts at random and misses a given expert with probability 1 - k / E.
     fn reached_experts(&self, inside: u32) -> u64 {
         let (count, chosen) = (self.experts.count.max(1) as f64, self.experts.top_k as f64);
         let tokens = self.slots as f64 * f64::from(self.ranks.saturating_mul(inside)) / chosen.max(1.0);
@@ -97,7 +99,7 @@ impl ExpertDispatch {
         (self.local as f64 * (1.0 - missed)).ceil() as u64
     }
 
-    /// Returns how a token chooses its experts.
+    /// Returns the rule by which a token chooses its experts.
     fn choose_experts(&self) -> PartChoice {
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         let groups = self.experts.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1 });
@@ -109,13 +111,13 @@ impl ExpertDispatch {
         }
     }
 
-    /// Returns the bytes on a device before or after an exchange, whichever is larger.
+    /// Returns the bytes on a device before or after an exchange, whichever are more.
     fn exchanged_bytes(&self, shape: &OperatorContext) -> Bytes {
         shape.activation_bytes(self.gathered.unwrap_or(self.slots).saturating_mul(self.hidden))
     }
 }
 
-/// Adds router, dispatch, experts and combination; returns the branch's result.
+/// Adds router, dispatch, experts and combination, and returns the branch's result.
 pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, experts: Experts, x: TensorId) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let dispatch = ExpertDispatch::new(plan, experts);
@@ -141,11 +143,11 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
         add_latent_product(graph, shape, ("layer.moe.latent_down", "latent"), (model.hidden, latent), sent)
     });
     let tokens = add_dispatch(graph, shape, &dispatch, narrow);
-    // The experts see one long sequence of slots. Under sequence parallelism, the devices that share an expert gather
-    // its parts before the first product.
+    // The experts process one long sequence of slots. Under sequence parallelism, the devices that split an expert
+    // gather its slots before the first product.
     let inside = shape.serving.map_or(1, |pass| pass.expert_ranks.max(1));
     let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks / inside);
-    // Devices of different tensor-parallel groups of degree one have tokens of their own.
+    // If the tensor-parallel degree is one, the devices that split an expert each have their own tokens.
     let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
     let split = if sequence_parallel { u64::from(ranks) } else { 1 };
     let sequence = dispatch.slots.saturating_mul(split);
@@ -185,7 +187,7 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
         expert(last, (width, dispatch.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
     let combined = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
     if shape.serving.is_some() && experts.shared.is_none() {
-        // A shared expert's own sum includes the routed ones'.
+        // The sum over devices of a shared expert includes the routed experts' results.
         let sum = shape.sum_over_tensor_ranks("forward", graph.tensor_bytes(combined));
         graph.extend_forward_of_last(sum);
     }
@@ -199,8 +201,8 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
     }
 }
 
-/// Adds the product that changes the width of tokens' vectors on their way to experts or back. Every tensor-parallel
-/// device does it for its own tokens.
+/// Adds the product that changes the width of tokens' vectors before the dispatch or after the combination. Every
+/// tensor-parallel device runs it for its own tokens.
 fn add_latent_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -221,8 +223,8 @@ fn add_latent_product(
     product.add_linear(graph, shape, x)[0]
 }
 
-/// Adds the softmax of the logits and the choice of the largest. It keeps the fp32 probabilities, and a weight and an
-/// index per choice.
+/// Adds the softmax of the logits and the choice of the largest, and returns the chosen weights. It keeps the fp32
+/// probabilities, and a weight and an index per choice.
 fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts, logits: TensorId) -> TensorId {
     let tokens = shape.local_tokens();
     let choices = tokens.saturating_mul(experts.top_k);
@@ -250,7 +252,8 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
     weights
 }
 
-/// Adds the sort of tokens by expert, and their way to the experts' devices.
+/// Adds the sort of tokens by expert and the exchange that sends them to the experts' devices. Returns the received
+/// slots.
 fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &ExpertDispatch, x: TensorId) -> TensorId {
     let elements = dispatch.slots.saturating_mul(dispatch.hidden);
     let output = graph.add_activation("layer.moe.dispatch.out", elements);
@@ -273,8 +276,8 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &Ex
     output
 }
 
-/// Adds the way of results back to their tokens' devices, and their weighted sum. The weights' gradient needs the
-/// results, unless they were weighted before the experts' last product.
+/// Adds the exchange that returns results to their tokens' devices, and the weighted sum of each token's results. The
+/// weights' gradient needs the results, unless the results were weighted before the experts' last product.
 fn add_combine(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -319,12 +322,12 @@ fn add_combine(
     output
 }
 
-/// One product per local expert, as a batch: (slots of an expert, input) x (input, output).
+/// One product per local expert, as a batch: (slots of an expert, input width) x (input width, output width).
 struct GroupedProduct {
     name: &'static str,
-    /// Experts on this device.
+    /// Number of experts on this device.
     experts: u64,
-    /// Those that a serving pass's tokens reach.
+    /// Number of these experts that a serving pass's tokens reach.
     reached: u64,
     /// Widths of input and output on this device.
     sizes: (u64, u64),
@@ -342,7 +345,7 @@ impl GroupedProduct {
     ) -> Vec<TensorId> {
         let (from, to) = self.sizes;
         let slots = shape.tokens();
-        // Few tokens do not reach all experts; those that they miss are not read.
+        // Few tokens do not reach all experts. The weights of experts without tokens are not read.
         let active = shape.serving.map_or(self.experts, |_| self.reached.min(slots).max(1));
         let rows = slots.div_ceil(active.max(1));
         let result_slots = if self.split == WeightSplit::Rows { shape.local_tokens() } else { slots };
@@ -367,7 +370,7 @@ impl GroupedProduct {
         let again = |elements: u64, label: &str| if shape.cached_conversions { None } else { convert(elements, label) };
         forward.extend(again(weights, "forward.convert_weight"));
         forward.push(kernel_step("forward", product(rows, to, from, shape.operand)));
-        // Serving sums tokens' results after their combination.
+        // In serving, results are summed over the devices after their combination.
         let sums_here = !columns && shape.serving.is_none();
         forward.extend(sums_here.then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
         let mut prepare: Vec<KernelStep> =

@@ -1,6 +1,6 @@
-//! Normalisation of rows. LayerNorm keeps its input and recomputes mean and variance in the backward pass (as
-//! Korthikanti et al. 2022 count it). RMSNorm keeps its input and one fp32 factor per row. Unfused RMSNorm (eager
-//! Hugging Face) keeps an fp32 copy of the input and the normalised rows instead.
+//! Normalisation of rows. LayerNorm keeps its input, and the backward pass recomputes mean and variance (as Korthikanti
+//! et al. 2022 count it). RMSNorm keeps its input and one fp32 factor per row. Unfused RMSNorm (eager Hugging Face)
+//! keeps an fp32 copy of the input, the factor and the normalised rows instead.
 
 use super::composed::NormedRows;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
@@ -9,7 +9,7 @@ use crate::model::Norm;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// A norm over rows of `width`.
+/// A norm over rows of `width` elements.
 #[derive(Debug)]
 pub(crate) struct NormOperator {
     pub(crate) name: String,
@@ -17,14 +17,14 @@ pub(crate) struct NormOperator {
     pub(crate) width: u64,
     /// True if it has parameters.
     pub(crate) affine: bool,
-    /// For LayerNorm: whether they include a bias.
+    /// For LayerNorm: true if the parameters include a bias.
     pub(crate) bias: bool,
-    /// True if tensor-parallel devices split them, each with its part of the rows.
+    /// True if tensor-parallel devices split the parameters, each with its part of the rows' columns.
     pub(crate) split: bool,
 }
 
 impl NormOperator {
-    /// Adds the operator; returns the normalised rows.
+    /// Adds the operator and returns the normalised rows.
     pub(crate) fn add_norm(self, graph: &mut GraphBuilder, shape: &OperatorContext, input: TensorId) -> TensorId {
         let elements = shape.local_tokens().saturating_mul(self.width);
         let output = graph.add_activation(&format!("{}.out", self.name), elements);
@@ -63,7 +63,8 @@ impl NormOperator {
         output
     }
 
-    /// Returns the chain of the gains' and biases' gradients: sums over the tokens of dY * normalised x, and of dY.
+    /// Returns the chain of the gradients of gains and biases: sums over the tokens of dY * normalised x, and of dY.
+    /// `None` without parameters.
     fn norm_weight_gradient(&self, shape: &OperatorContext, reads: &[TensorId], read: Bytes) -> Option<BackwardChain> {
         let parameters = self.norm_parameters().per_device_count();
         let size = shape.activation_bytes(shape.local_tokens().saturating_mul(self.width));
@@ -118,7 +119,7 @@ impl NormOperator {
     }
 }
 
-/// Returns an RMS norm as three kernels, and its gradient as two. `gain` is the gains' bytes.
+/// Returns an eager RMS norm as three kernels, and its gradient as two. `gain` is the bytes of the gains.
 fn eager_rms_steps(of: &NormedRows, gain: Bytes) -> (Vec<KernelStep>, Vec<KernelStep>) {
     use ElementwiseFunction::{Convert, Mul};
     let (small, large, row) = (of.narrow, of.wide, of.factor);

@@ -1,5 +1,6 @@
-//! Patches of images as tokens: one product of their numbers, after a learned first token if the model has one. ViT's
-//! convolution is such a product, because its windows do not overlap. The images have no gradient.
+//! Patches of images as tokens. One product maps the elements of each patch to a token; a learned first token precedes
+//! them if the model has one. ViT's convolution is such a product, because its windows do not overlap. The images have
+//! no gradient.
 
 use super::linear::{accumulate_weight_gradient, reduce_bias_gradient};
 use super::{OperatorContext, kernel_step, weight_chain};
@@ -7,8 +8,8 @@ use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::variations::Patches;
 use sim::kernel::{Contraction, Kernel};
 
-/// Adds the product to the width of the residual stream; returns the tokens. Every tensor-parallel device makes its own
-/// tokens.
+/// Adds the product to the width of the residual stream and returns the tokens. Every tensor-parallel device makes its
+/// own tokens.
 pub(crate) fn add_patch_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -17,16 +18,16 @@ pub(crate) fn add_patch_product(
     hidden: u64,
 ) -> TensorId {
     let tokens = shape.local_tokens();
-    // A learned first token of a sequence is no patch.
+    // A sequence's learned first token is no patch.
     let first = patches.first_tokens();
     let rows = (tokens, tokens.saturating_sub(first.saturating_mul(shape.batch)));
     let Patches { numbers, bias, .. } = patches;
     add_product_of_data(graph, shape, (name, "images"), rows, (numbers, numbers, hidden), (first, bias))
 }
 
-/// Adds the product of data, which have no gradient, with weights of `input` x `hidden`; returns its result of `rows`
-/// rows, of which it makes the second number. The data have `numbers` for each of them. The parameters include
-/// `vectors` more of the result's width.
+/// Adds a product of input data, which have no gradient, with weights of `input` x `hidden`. Returns its result of
+/// `rows` rows, of which the product makes `made` rows. The data have `numbers` elements per made row; windows of the
+/// data may overlap. The parameters include `vectors` further vectors of the result's width.
 pub(crate) fn add_product_of_data(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,5 +1,5 @@
-//! A product of every head with weights of its own: latent attention's projections where they are absorbed into queries
-//! and results. Tensor parallelism splits the heads.
+//! A product with separate weights for every head or group. Examples are latent attention's projections when they are
+//! absorbed into queries and results, and products of channel groups. Tensor parallelism splits the heads.
 
 use super::linear::{accumulate_weight_gradient, activation_product, reduce_bias_gradient};
 use super::{OperatorContext, input_chain, kernel_step, weight_chain};
@@ -11,19 +11,20 @@ pub(crate) struct PerHeadProduct {
     pub(crate) name: &'static str,
     /// Heads on this device.
     pub(crate) heads: u64,
-    /// Numbers of a head that the product reads.
+    /// Elements of a head that the product reads.
     pub(crate) input: u64,
-    /// Numbers of a head that it makes.
+    /// Elements of a head that the product makes.
     pub(crate) output: u64,
 }
 
 impl PerHeadProduct {
-    /// Adds the operator; returns its result.
+    /// Adds the operator and returns its result.
     pub(crate) fn add_product(&self, graph: &mut GraphBuilder, shape: &OperatorContext, x: TensorId) -> TensorId {
         self.add_parts(graph, shape, &[("out", self.output)], false, x).first().copied().unwrap_or(x)
     }
 
-    /// The same with a result in `parts`, names and numbers per head, and with biases if `bias`.
+    /// Adds the operator with its result in `parts`, given as (name, elements per head), and with biases if `bias`.
+    /// Returns the parts.
     pub(crate) fn add_parts(
         &self,
         graph: &mut GraphBuilder,

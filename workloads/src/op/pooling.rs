@@ -1,12 +1,12 @@
-//! One token per sequence, for a head that reads no other. Under sequence parallelism the device that holds it passes
-//! it on. The gradient of all other tokens is zero.
+//! The choice of one token per sequence, for a head that reads no other token. Under sequence parallelism, the device
+//! that holds the token passes it on. The gradient of all other tokens is zero.
 
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the choice; returns the chosen tokens.
+/// Adds the choice and returns the chosen tokens.
 pub(crate) fn add_token_choice(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -25,7 +25,7 @@ pub(crate) fn add_token_choice(
     if shape.sequence_parallel && shape.is_tensor_parallel() {
         forward.push(shape.tensor_collective_step("forward.all_reduce", CollectiveKind::AllReduce, small));
     }
-    // Zeros are written without any read.
+    // The backward pass writes zeros without reading them.
     let zeros = elementwise_kernel(
         ElementwiseFunction::Scatter,
         Direction::Backward,

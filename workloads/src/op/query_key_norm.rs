@@ -1,4 +1,4 @@
-//! Norms of queries and keys before their rotation: per head, or over all heads together.
+//! Norms of queries and keys before rotation: per head, or over all heads together.
 
 use super::OperatorContext;
 use super::norm::NormOperator;
@@ -7,10 +7,10 @@ use crate::model::{Model, Norm};
 use crate::parallel::Heads;
 use crate::variations::QueryKeyNorm;
 
-/// Adds the norms of queries and of keys under `name`; returns both normalised.
+/// Adds the norms of queries and of keys under `name` and returns both normalised.
 ///
-/// Over all heads together, a tensor-parallel device normalises its own heads. The exchange of the sums of squares,
-/// four bytes per token, is not counted.
+/// Over all heads together, a tensor-parallel device normalises only its own heads. The exchange of the sums of
+/// squares, four bytes per token, is not counted.
 pub(crate) fn add_query_key_norms(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -23,10 +23,10 @@ pub(crate) fn add_query_key_norms(
         let all = count.saturating_mul(heads.dim);
         let (per_token, width) = match kind {
             QueryKeyNorm::Head => (count, heads.dim),
-            // One gain per number of the token, however the statistics are grouped.
+            // There is one gain per element of the token, whatever the grouping of the statistics.
             QueryKeyNorm::OwnHead | QueryKeyNorm::Whole => (1, all),
         };
-        // A device holds whole rows: nothing is split along the sequence here.
+        // A device holds whole rows here: nothing is split along the sequence.
         let sequence = shape.sequence.saturating_mul(per_token);
         let rows = OperatorContext { sequence, ranks: 1, sequence_parallel: false, ..*shape };
         let norm = NormOperator {

@@ -1,13 +1,14 @@
 //! RWKV's layer (Peng et al. 2023, arXiv:2305.13048, section 3; transformers 5.24, `RwkvSelfAttention` and
-//! `RwkvFeedForward`). Every product reads a mix, number by number, of a token and the one before it. A recurrence by
-//! channels sums values weighed by exponentials of keys, which decay over time; a gate scales its result. The MLP has
-//! mixes and a gate too.
+//! `RwkvFeedForward`). Every product reads an elementwise mix of a token and the previous one. A recurrence per channel
+//! sums values weighted by exponentials of keys, which decay over time. A gate scales its result. The MLP also has
+//! mixes and a gate.
 //!
-//! The recurrence has no products: it is vector work, four exponentials per channel and token, in one kernel that keeps
+//! The recurrence has no products. It is vector work: four exponentials per channel and token, in one kernel that keeps
 //! states on chip. The backward pass reads keys, values and results, and runs the recurrence again
 //! (`RwkvLinearAttention` saves these three).
 //!
-//! Tensor parallelism splits channels and the MLP; every device mixes its own tokens and makes the MLP's gate for them.
+//! Tensor parallelism splits the channels and the MLP. Every device mixes its own tokens and computes the MLP's gate
+//! for them.
 
 use super::gated::add_gated_unit;
 use super::linear::{Linear, WeightSplit};
@@ -19,10 +20,11 @@ use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::variations::Recurrence;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
-/// Exponentials per channel and token: two for the result and two for the state (`rwkv_linear_attention_cpu`).
+/// Number of exponentials per channel and token: two for the result and two for the state
+/// (`rwkv_linear_attention_cpu`).
 const EXPONENTIALS: u64 = 4;
 
-/// Adds the mixing of tokens; returns its result.
+/// Adds the branch that mixes tokens and returns its result.
 pub(crate) fn add_recurrence(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -44,7 +46,7 @@ pub(crate) fn add_recurrence(
     plan.add_row_split_product(graph, "layer.recurrence.output", width, false, gated)
 }
 
-/// Adds the MLP with its gate; returns its result.
+/// Adds the MLP with its mixes and gate, and returns its result.
 pub(crate) fn add_channel_mixing(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, x: TensorId) -> TensorId {
     let hidden = plan.model.hidden;
     let mixes = add_mixes(graph, plan, "layer.mlp.shift", &["key", "receptance"], x);
@@ -68,8 +70,8 @@ fn add_product(
     product.add_linear(graph, &plan.shape, x)[0]
 }
 
-/// Adds mixes of every token and the one before it, with a weight per number for each of `parts`. Fused, one kernel
-/// makes all; otherwise each mix is two products and a sum.
+/// Adds one mix of every token and the previous one for each of `parts`, with a trained weight per element. With
+/// fusion, one kernel makes all mixes. Otherwise each mix is two products and a sum.
 fn add_mixes(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -117,7 +119,7 @@ fn add_mixes(
     made
 }
 
-/// Adds the recurrence, with a decay and a weight of the token itself per channel as parameters.
+/// Adds the recurrence. Its parameters are a decay per channel and a weight of the token itself per channel.
 fn add_core(graph: &mut GraphBuilder, shape: &OperatorContext, width: u64, [key, value]: [TensorId; 2]) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
     let output = graph.add_activation("layer.recurrence.core.out", elements);

@@ -1,11 +1,12 @@
-//! The residual sum, with the branch's dropout in the same kernel if elementwise work is fused.
+//! The residual sum. If elementwise work is fused, the branch's dropout is part of the same kernel.
 
 use super::{OperatorContext, dropout, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds residual + dropout(branch) over rows of `width`; returns the sum. The residual's gradient passes through.
+/// Adds residual + dropout(branch) over rows of `width` and returns the sum. The residual's gradient passes through
+/// unchanged.
 pub(crate) fn add_residual_sum(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,5 +1,5 @@
 //! Rotary position embedding of queries and keys. It is linear, so the backward pass (the inverse rotation) reads only
-//! the tables of sines and cosines, which the model has once.
+//! the tables of sines and cosines; the model holds them once.
 
 use super::composed::rotation_steps;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
@@ -7,8 +7,8 @@ use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`); returns both. It rotates `rotated` of
-/// each head's `head_dim` numbers and copies the others.
+/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`) and returns both. It rotates `rotated`
+/// of each head's `head_dim` elements and copies the others.
 pub(crate) fn add_rotation(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -23,7 +23,7 @@ pub(crate) fn add_rotation(
     let elements = queries.saturating_add(keys);
     let size = shape.activation_bytes(elements);
     let turned = elements / head_dim.max(1) * rotated;
-    // One sine and one cosine, fp32, per position and pair of dimensions.
+    // The tables have one sine and one cosine (fp32) per position and pair of dimensions.
     let tables = Bytes(4) * shape.sequence * rotated;
     let steps = |direction, label| {
         if shape.composed {

@@ -1,15 +1,15 @@
 //! A state-space layer (Mamba-2, Dao and Gu 2024). One product makes gate, input, the projections into and out of the
-//! state, and the steps. Then come a short convolution along the sequence, the selective scan, a gated norm and one
-//! product back.
+//! state, and the steps. A short convolution along the sequence, the selective scan, a gated norm and one product back
+//! follow.
 //!
 //! The scan runs in chunks of q tokens (section 6 and listing 1 of the paper; `mamba_ssm` has these kernels). It
-//! computes the scores of the projections within a chunk, one q x q matrix per group; their product with the chunk's
-//! tokens, masked by the decays between them; the chunk's own state; a recurrence that passes states from chunk to
-//! chunk; and the contribution of the arriving state. Scores and states pass through memory. Fused, the backward pass
-//! recomputes both, as in `mamba_ssm`; unfused, both are kept.
+//! computes five parts: the scores of the projections within a chunk, one q x q matrix per group; their product with
+//! the chunk's tokens, masked by the decays between them; the chunk's own state; a recurrence that passes states from
+//! chunk to chunk; and the contribution of the previous state. Scores and states pass through memory. With fused
+//! attention, the backward pass recomputes both, as in `mamba_ssm`. With unfused attention, both are kept.
 //!
-//! Tensor parallelism splits the heads. If heads of several devices share a group of projections, each of these devices
-//! holds it.
+//! Tensor parallelism splits the heads. If the heads of several devices share a group of projections, each of these
+//! devices holds the group.
 
 use super::linear::activation_product;
 use super::norm::NormOperator;
@@ -24,10 +24,10 @@ use crate::variations::StateSpace;
 use sim::kernel::{Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
 
-/// Bytes of a state's number and of a decay; both are fp32.
+/// Bytes per element of a state and of a decay (fp32).
 const WIDE: u64 = 4;
 
-/// Adds the branch; returns its result.
+/// Adds the scan's branch and returns its result.
 pub(crate) fn add_scan_branch(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -77,7 +77,7 @@ struct ScanProducts {
     across: Kernel,
 }
 
-/// Adds the scan itself, with decay, step and skip of every head as parameters.
+/// Adds the scan. Its parameters are decay, step and skip of every head.
 fn add_scan_core(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -86,7 +86,7 @@ fn add_scan_core(
 ) -> TensorId {
     let shape = &plan.shape;
     let q = own.chunk.min(shape.sequence).max(1);
-    // A sequence's last chunk is padded.
+    // The last chunk of a sequence is padded.
     let chunks = |per: u64| shape.batch.saturating_mul(shape.sequence.div_ceil(q)).saturating_mul(per);
     let (of_heads, of_groups) = (chunks(own.heads), chunks(own.groups));
     let output = graph.add_activation("layer.scan.core.out", shape.tokens().saturating_mul(own.scan_width()));
@@ -133,7 +133,7 @@ fn add_scan_core(
                 .map(|made| KernelStep { label: format!("backward_input.again_{}", made.label), ..made.clone() }),
         );
     }
-    // The gradients of both factors of every product.
+    // The gradients of both factors of a product.
     let both = |label: &str, batch: u64, [m, n, k]: [u64; 3]| {
         [
             kernel_step(&format!("backward_input.{label}_left"), activation_product(batch, (m, k, n), shape.operand)),

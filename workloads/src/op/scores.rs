@@ -1,5 +1,5 @@
-//! First product of unfused attention: queries times keys, per head. Query heads that share a key head are rows of one
-//! product.
+//! The first product of unfused attention: queries times keys, per head. Query heads that share a key head are rows of
+//! one product.
 
 use super::linear::activation_product;
 use super::{OperatorContext, input_chain, kernel_step};
@@ -17,13 +17,13 @@ impl Heads {
         shape.sequence.saturating_mul(self.query / self.kv.max(1))
     }
 
-    /// Returns the number of scores of a micro-batch with `keys` per sequence on this device.
+    /// Returns the number of scores of a micro-batch on this device, with `keys` keys per sequence.
     pub(crate) fn score_count(self, shape: &OperatorContext, keys: u64) -> u64 {
         shape.tokens().saturating_mul(self.query).saturating_mul(keys)
     }
 }
 
-/// Adds the scores of `keys` per sequence; returns them.
+/// Adds the scores over `keys` keys per sequence and returns them.
 pub(crate) fn add_scores(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

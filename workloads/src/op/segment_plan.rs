@@ -1,4 +1,4 @@
-//! The inputs of building any segment: the model, its slice on this device, and how it is lowered.
+//! The inputs for building any segment: the model, its slice on this device, and the settings of the lowering.
 
 use super::OperatorContext;
 use crate::lowering::Lowering;
@@ -40,7 +40,7 @@ impl<'a> SegmentPlan<'a> {
         Self { model, shape, slice, lowering: *lowering }
     }
 
-    /// Returns the plan for the encoder, whose sequences have a length of their own if it reads sound.
+    /// Returns the plan for the encoder. If the encoder reads sound, its sequences have their own length.
     pub(crate) fn encoder_plan(&self) -> Self {
         let sequence = match self.model.variations.frames {
             Some(frames) => frames.tokens / u64::from(self.shape.context.max(1)),
@@ -49,7 +49,7 @@ impl<'a> SegmentPlan<'a> {
         Self { shape: OperatorContext { sequence, ..self.shape }, ..*self }
     }
 
-    /// Returns the chunks in which the tokens pass a head of `width` columns.
+    /// Returns the number of chunks in which the tokens pass a head of input width `width`.
     pub(crate) fn loss_chunks(&self, width: u64) -> u64 {
         self.shape.loss.chunk_count(self.shape.tokens(), width, self.slice.vocabulary)
     }
@@ -59,7 +59,7 @@ impl<'a> SegmentPlan<'a> {
         self.shape.activation_bytes(self.residual_stream_size())
     }
 
-    /// Returns the numbers of the residual stream on this device.
+    /// Returns the number of elements of the residual stream on this device.
     pub(crate) fn residual_stream_size(&self) -> u64 {
         self.shape.local_tokens().saturating_mul(self.model.residual_width())
     }

@@ -1,14 +1,14 @@
-//! A block of attention and MLP whose weights several layers share, before a layer's own scan (Zamba, arXiv:2405.16712,
-//! section 3; Zamba 2, arXiv:2411.15242, section 2).
+//! A block of attention and MLP, whose weights several layers share, before a layer's own scan (Zamba,
+//! arXiv:2405.16712, section 3; Zamba 2, arXiv:2411.15242, section 2).
 //!
-//! The block reads the layer's input beside the token's embedding: a row of twice the model's width. A norm, attention,
-//! a norm and an MLP follow, without residual sums between them. Low-rank adapters and a last product of each layer's
-//! own make the result differ by layer. It is added to the scan's input, not to the residual stream.
+//! The block reads the layer's input concatenated with the token's embedding: a row of twice the model's width. A norm,
+//! attention, a norm and an MLP follow, without residual sums between them. Each layer's own low-rank adapters and last
+//! product make the result differ by layer. The result is added to the scan's input, not to the residual stream.
 //!
-//! The weights are counted once, with the embedding, as the module that holds all layers that share them; every layer
-//! runs their kernels. The embedding is kept once, and every layer adds to its gradient.
+//! The weights are counted once, with the embedding, as in the module that holds all layers that share them. Every
+//! layer runs their kernels. The embedding is kept once, and every layer adds to its gradient.
 //!
-//! Tensor parallelism splits heads and MLP; every device runs the adapters' first products and the layer's own product
+//! Tensor parallelism splits heads and MLP. Every device runs the adapters' first products and the layer's own product
 //! for its own tokens.
 
 use super::cross::{borrow_tensor, lend_tensor};
@@ -20,7 +20,7 @@ use crate::graph::{GraphBuilder, OperatorRole, Parameters, TensorId};
 use crate::model::{Model, PositionEncoding};
 use crate::variations::SharedBlock;
 
-/// Adds the layer; returns its result.
+/// Adds the layer's shared block and scan, and returns their result.
 pub(crate) fn add_shared_block_and_scan(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -51,8 +51,8 @@ pub(crate) fn add_shared_weights(graph: &mut GraphBuilder, plan: &SegmentPlan<'_
     graph.set_role_of_last(OperatorRole::SharedWeights);
 }
 
-/// Adds a block on the layer's input beside the embedding. Returns its result, and the parameters on one device that
-/// layers share, which its operators do not count.
+/// Adds a block that reads the layer's input and the embedding. Returns its result, and the parameters on one device
+/// that layers share; the block's operators do not count these.
 fn add_block(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -74,7 +74,7 @@ fn add_block(
     };
     let normed = norm.add_norm(graph, shape, joint);
     let heads = plan.slice.attention_heads(model);
-    // Rotation follows the adapters.
+    // The rotation follows the adapters.
     let wide = Model { hidden: double, position: PositionEncoding::None, ..model.clone() };
     let mut qkv = SegmentPlan { model: &wide, ..*plan }.add_query_key_value(graph, heads, normed);
     held = held.plus(graph.share_parameters_since(mark));
@@ -100,7 +100,7 @@ fn add_block(
     (result, held.plus(of_mlp))
 }
 
-/// Adds the block's MLP; returns its result and the parameters that layers share.
+/// Adds the block's MLP. Returns its result and the parameters that layers share.
 fn add_shared_mlp(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -123,7 +123,7 @@ fn add_shared_mlp(
     (result, first.plus(graph.share_parameters_since(mark)))
 }
 
-/// Low-rank products beside those of a block, one for each part of their result.
+/// Low-rank adapters of a block's products, one for each part of their result.
 struct Adapters<'a> {
     name: &'a str,
     /// Width of the input.
@@ -134,8 +134,8 @@ struct Adapters<'a> {
 }
 
 impl Adapters<'_> {
-    /// Adds the products of `x`, and their sums with the `made` parts; returns the sums. Parts of one first product
-    /// share its narrow vector: an MLP's gate and up are one product's halves.
+    /// Adds the adapters' products of `x` and their sums with the `made` parts, and returns the sums. Gate and up of an
+    /// MLP share one low-rank vector, because they are halves of one product.
     fn add_adapters(
         &self,
         graph: &mut GraphBuilder,
@@ -165,7 +165,7 @@ impl Adapters<'_> {
             }
             each
         };
-        // Split products have all tokens.
+        // Split products have all tokens, so nothing is split along the sequence.
         let rows = OperatorContext { sequence_parallel: false, ..*shape };
         let both = made.iter().zip(&raised).zip(self.parts);
         both.map(|((own, raised), (part, width))| {

@@ -1,6 +1,6 @@
-//! The shared expert (DeepSeekMoE, Dai et al. 2024): an MLP for every token, beside the routed experts. It works on
-//! tokens in place, and its result is added to theirs. In Qwen2-MoE the sigmoid of a one-column product scales it
-//! first.
+//! The shared expert (DeepSeekMoE, Dai et al. 2024): an MLP that processes every token, beside the routed experts. It
+//! works on tokens without an exchange, and its result is added to the routed experts' result. In Qwen2-MoE, the
+//! sigmoid of a one-column product scales it first.
 
 use super::linear::{Linear, WeightSplit};
 use super::segment_plan::SegmentPlan;
@@ -10,7 +10,7 @@ use crate::model::SharedExpert;
 use crate::op::activation;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
-/// Adds the expert over `x` and the sum with the `routed` experts' result; returns the sum.
+/// Adds the shared expert over `x` and its sum with the `routed` experts' result. Returns the sum.
 pub(crate) fn add_shared_expert(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -76,7 +76,7 @@ fn add_row_weights(
     output
 }
 
-/// Adds routed and shared results; the gradient passes to both.
+/// Adds the sum of routed and shared results; the gradient passes to both.
 fn add_expert_sum(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

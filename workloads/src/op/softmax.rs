@@ -7,7 +7,7 @@ use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
-/// Adds the softmax over the scores of `heads`, in rows of `keys`; returns the probabilities.
+/// Adds the softmax over the scores of `heads`, in rows of `keys` scores, and returns the probabilities.
 pub(crate) fn add_softmax(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

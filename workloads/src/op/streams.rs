@@ -1,11 +1,11 @@
 //! Several residual streams per token (manifold-constrained hyper-connections: Xie et al. 2025, arXiv:2512.24880,
-//! section 4; DeepSeek-V4's report, section 2.2). A branch reads one vector, the weighed sum of the streams; its result
-//! joins each stream by a weight, and the streams mix by a doubly stochastic matrix. One product of all streams, after
-//! a norm without gains, makes the weights; a few rounds of normalising rows and columns (Sinkhorn-Knopp) make the
-//! matrix.
+//! section 4; DeepSeek-V4's report, section 2.2). A branch reads one vector, the weighted sum of the streams. Its
+//! result is added to each stream with a weight, and a doubly stochastic matrix mixes the streams. One product of all
+//! streams, after a norm without gains, makes the weights. A few rounds of normalising rows and columns
+//! (Sinkhorn-Knopp) make the matrix.
 //!
-//! The norm is one factor per token. Fused, it scales the product's few results; otherwise it is a pass of its own.
-//! Sums over the streams are vector work: a matrix of 4 x 4 fills no matrix unit.
+//! The norm is one factor per token. With fusion, the factor scales the product's few results; otherwise the norm is a
+//! separate pass. Sums over the streams are vector work, because a matrix of 4 x 4 fills no matrix unit.
 
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
@@ -17,10 +17,10 @@ use crate::variations::ResidualStreams;
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Bytes of a weight of streams, fp32 (transformers 5.24, `DeepseekV4HyperConnection`).
+/// Bytes of a mixing weight (fp32; transformers 5.24, `DeepseekV4HyperConnection`).
 const WIDE: u64 = 4;
 
-/// Adds the copies of the embedding that streams begin with.
+/// Adds the streams' initial values, which are copies of the embedding, and returns the streams.
 pub(crate) fn add_first_streams(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, x: TensorId) -> TensorId {
     let size = plan.residual_stream_size();
     let output = graph.add_activation(&format!("{name}.out"), size);
@@ -38,7 +38,7 @@ pub(crate) fn add_first_streams(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>
     output
 }
 
-/// Adds a branch between the streams `x`; returns the new streams. `branch` gets the weighed sum.
+/// Adds a branch that reads and updates the streams `x`, and returns the new streams. `branch` gets the weighted sum.
 pub(crate) fn add_branch_of_streams(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -54,7 +54,7 @@ pub(crate) fn add_branch_of_streams(
     mixing.add_mixing(graph, [x, result, weights])
 }
 
-/// Adds the weighed sum of the streams before the model's last norm.
+/// Adds the weighted sum of the streams before the model's last norm.
 pub(crate) fn add_last_sum(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
@@ -68,7 +68,7 @@ pub(crate) fn add_last_sum(
     mixing.add_sum(graph, x, weights)
 }
 
-/// The operators of one mixing.
+/// The operators of one mixing of streams.
 struct Streams<'a> {
     plan: &'a SegmentPlan<'a>,
     streams: ResidualStreams,
@@ -84,7 +84,7 @@ impl Streams<'_> {
         &self.plan.shape
     }
 
-    /// Adds the product of all streams that makes `count` weights.
+    /// Adds the product of all streams that makes `count` weights per token.
     fn add_weights(&self, graph: &mut GraphBuilder, count: u64, x: TensorId) -> TensorId {
         let width = self.streams.count.saturating_mul(self.plan.model.hidden);
         let input = if self.shape().fused {
@@ -104,8 +104,9 @@ impl Streams<'_> {
         product.add_linear(graph, self.shape(), input)[0]
     }
 
-    /// Adds sigmoids of the weights in and out, and the rounds that make the mixing matrix doubly stochastic; three
-    /// factors scale them. Fused, one kernel keeps all rounds on chip; otherwise every round is two passes.
+    /// Adds the sigmoids of the weights into and out of the branch, and the rounds that make the mixing matrix doubly
+    /// stochastic. Three trained factors scale the weights. With fusion, one kernel keeps all rounds on chip; otherwise
+    /// every round is two passes.
     fn add_balance(&self, graph: &mut GraphBuilder, raw: TensorId) -> TensorId {
         let (n, tokens) = (self.streams.count, self.shape().local_tokens());
         let elements = tokens.saturating_mul(self.streams.weights());
@@ -143,7 +144,7 @@ impl Streams<'_> {
         weights
     }
 
-    /// Adds the weighed sum of the streams.
+    /// Adds the weighted sum of the streams, which the branch reads.
     fn add_sum(&self, graph: &mut GraphBuilder, x: TensorId, weights: TensorId) -> TensorId {
         let (name, hidden) = (self.called("sum"), self.plan.model.hidden);
         let output = graph.add_activation(&format!("{name}.out"), self.shape().local_tokens().saturating_mul(hidden));
@@ -163,12 +164,12 @@ impl Streams<'_> {
         output
     }
 
-    /// Adds the new streams: the branch's result by its weights, and the mixed old ones.
+    /// Adds the new streams: the branch's result by its weights, and the mixed old streams.
     fn add_mixing(&self, graph: &mut GraphBuilder, [x, result, weights]: [TensorId; 3]) -> TensorId {
         let (name, size) = (self.called("mixing"), self.plan.residual_stream_size());
         let output = graph.add_activation(&format!("{name}.out"), size);
         let [all, one, few] = [x, result, weights].map(|tensor| graph.tensor_bytes(tensor));
-        // One multiply-addition per new stream and old one, and one for the result.
+        // Each new stream needs one multiply-addition per old stream, and one for the branch's result.
         let work = size.saturating_mul(self.streams.count + 1);
         let pass = |direction, work, read, written| {
             elementwise_kernel(ElementwiseFunction::Mul, direction, work, read, written)

@@ -1,4 +1,4 @@
-//! Builds the segments of every family from operators: embedding, one layer, head.
+//! Builds the segments of every family from operators: embedding, layers and head.
 
 use super::fused_attention::{AttentionCore, ChosenKeys};
 use super::linear::{Linear, WeightSplit};
@@ -22,10 +22,11 @@ use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
 impl SegmentPlan<'_> {
-    /// Builds the embedding's segment: token lookup (or the product of patches), projection to the residual stream if
-    /// narrower, positions, token types, norm and dropout. Leading layers follow, which stay with the embedding on the
-    /// first stage. In an encoder-decoder these are the encoder, with a norm after it if the decoder has one. The
-    /// segment then gives the decoder's embedding, and the encoder's result travels along.
+    /// Builds the embedding's segment: token lookup (or the product of patches, or the convolutions over sound),
+    /// projection to the residual stream if the widths differ, positions, token types, norm and dropout. Leading layers
+    /// follow, which stay with the embedding on the first stage. In an encoder-decoder, the leading layers are the
+    /// encoder, with a norm after it if the decoder has one. The segment's output is then the decoder's embedding, and
+    /// the encoder's result is lent to the decoder's layers.
     pub(crate) fn build_embedding(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let frames = self.model.variations.frames;
@@ -54,14 +55,14 @@ impl SegmentPlan<'_> {
             let bias = if relative_in_layers { 0 } else { self.slice.heads.saturating_mul(2 * relative_rows) };
             let biases = Parameters { sharded: bias, ..Parameters::default() };
             cross::lend_tensor(&mut graph, "encoder.result", biases, encoded);
-            // Both sides look up the same table, which the encoder's operator holds unless it reads sound.
+            // Both sides use the same table. The encoder's lookup counts it, unless the encoder reads sound.
             let rows = if frames.is_some() { self.slice.vocabulary } else { 0 };
             x = self.add_embedded_tokens(&mut graph, "decoder_embedding", rows);
         }
         graph.finish_graph(x)
     }
 
-    /// Adds embedded tokens or patches under `name`; the lookup holds `rows` of the table.
+    /// Adds the embedding of tokens or patches under `name`; the lookup counts `rows` rows of the table as parameters.
     fn add_embedded_tokens(&self, graph: &mut GraphBuilder, name: &str, rows: u64) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let called = |part: &str| format!("{name}.{part}");
@@ -98,7 +99,7 @@ impl SegmentPlan<'_> {
         x
     }
 
-    /// Builds one layer, or a block of different layers: `layer.0`, `layer.1` and so on.
+    /// Builds one layer, or a block of different layers called `layer.0`, `layer.1` and so on.
     pub(crate) fn build_layers(&self) -> OperatorGraph {
         let mut graph = GraphBuilder::new(self.shape.operand);
         let mut x = graph.add_activation("layer.input", self.residual_stream_size());
@@ -132,7 +133,7 @@ impl SegmentPlan<'_> {
         x
     }
 
-    /// Adds attention or scan, and MLP or experts, of a layer.
+    /// Adds all branches of a layer: the mixer, cross attention in a decoder, and the MLP or experts.
     fn add_branches(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let input = x;
         let variations = &self.model.variations;
@@ -158,7 +159,7 @@ impl SegmentPlan<'_> {
         })
     }
 
-    /// Adds what mixes a layer's tokens, with its sum.
+    /// Adds the layer's mixer, with its norms and residual sums.
     fn add_mixer(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let v = &self.model.variations;
         match v.mixer {
@@ -195,7 +196,7 @@ impl SegmentPlan<'_> {
         }
     }
 
-    /// Adds the residual branch of a mixer that the model describes by `own`; nothing without a description.
+    /// Adds the residual branch of a mixer that `own` describes; adds nothing if `own` is `None`.
     fn add_branch_of<T: Copy>(
         &self,
         graph: &mut GraphBuilder,
@@ -207,7 +208,7 @@ impl SegmentPlan<'_> {
         self.add_residual_branch(graph, (name, false), x, |graph, x| branch(graph, own, x))
     }
 
-    /// Adds a dense MLP on attention's sum `x`, and experts on the layer's `input`.
+    /// Adds a dense MLP on `x`, the residual sum after attention, and experts on the layer's `input`.
     fn add_experts_beside(
         &self,
         graph: &mut GraphBuilder,
@@ -236,7 +237,7 @@ impl SegmentPlan<'_> {
         }
     }
 
-    /// Adds attention and a scan on the same normalised input. The tensor-parallel devices sum each of them separately.
+    /// Adds attention and a scan on the same normalised input. The tensor-parallel devices sum each result separately.
     fn add_attention_beside_scan(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
         let normed = self.add_norm_operator(graph, "layer.attention.norm", width, x);
@@ -248,7 +249,7 @@ impl SegmentPlan<'_> {
         residual::add_residual_sum(graph, &self.shape, "layer.scan.residual", (width, drops), (scanned, sum))
     }
 
-    /// Adds attention and MLP on the same input. The tensor-parallel devices sum each of them separately.
+    /// Adds attention and MLP on the same input. The tensor-parallel devices sum each result separately.
     fn add_parallel_branches(&self, graph: &mut GraphBuilder, branches: ParallelBranches, x: TensorId) -> TensorId {
         let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
         let first = self.add_norm_operator(graph, "layer.attention.norm", width, x);
@@ -271,8 +272,8 @@ impl SegmentPlan<'_> {
         )
     }
 
-    /// Adds a residual branch, with its norm before it, on its result, or after the sum. A `bare` branch has no norm
-    /// before it.
+    /// Adds a residual branch with its norm, whose place is before the branch, on its result, or after the sum. A
+    /// `bare` branch has no norm before it.
     fn add_residual_branch(
         &self,
         graph: &mut GraphBuilder,
@@ -355,7 +356,7 @@ impl SegmentPlan<'_> {
         )
     }
 
-    /// Adds the sigmoid of a product of the layer's input, and its product with attention's result.
+    /// Adds the gate: the sigmoid of a product of the layer's input, multiplied with attention's result.
     fn add_output_gate(
         &self,
         graph: &mut GraphBuilder,
@@ -382,7 +383,7 @@ impl SegmentPlan<'_> {
         gated::add_gate(graph, &self.shape, "layer.attention.gated", sizes, (open, mixed))
     }
 
-    /// Adds the products of queries, keys and values, their norms and the rotation.
+    /// Adds the products that make queries, keys and values, the norms of queries and keys, and the rotation.
     pub(crate) fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
@@ -407,7 +408,7 @@ impl SegmentPlan<'_> {
         [query, key, value]
     }
 
-    /// Returns the indexer whose choice limits the keys of fused attention; `None` if all keys are seen. Unfused
+    /// Returns the indexer whose choice limits the keys of fused attention; `None` if queries see all keys. Unfused
     /// attention computes all scores and masks them, as transformers does.
     fn limiting_indexer(&self) -> Option<Indexer> {
         let sequence = self.shape.seen_tokens();
@@ -419,10 +420,11 @@ impl SegmentPlan<'_> {
         self.model.variations.indexer.filter(limits)
     }
 
-    /// Returns whether latent attention runs on the narrow vectors themselves, which all heads share, because each
-    /// query has its own keys. DeepSeek-V3.2 does so for long sequences and masks full attention for short ones (its
-    /// report, 2025, section 2.1); here it is the form with fewer operations. Decoding always does so: its cache holds
-    /// only the narrow vectors (DeepSeek-V2, 2024, section 2.1.2).
+    /// Returns whether latent attention runs in absorbed form, on the low-rank vectors that all heads share. With an
+    /// indexer, each query has its own keys. DeepSeek-V3.2 then uses this form for long sequences, and masks full
+    /// attention for short ones (its report, 2025, section 2.1); here the form with fewer operations is used. Decoding
+    /// always uses the absorbed form, because its cache holds only the low-rank vectors (DeepSeek-V2, 2024, section
+    /// 2.1.2).
     fn attends_absorbed(&self) -> bool {
         if self.model.variations.latent.is_some() && self.shape.decodes() {
             return true;
@@ -435,7 +437,7 @@ impl SegmentPlan<'_> {
         narrow < sequence / 2 * (self.model.head_dim + latent.value_dim)
     }
 
-    /// Adds the layer's own indexer. Returns the keys that attention's core sees; `None` if it sees all.
+    /// Adds the layer's own indexer, if it has one. Returns the keys that attention's core sees; `None` if it sees all.
     fn add_key_choice(
         &self,
         graph: &mut GraphBuilder,
@@ -485,7 +487,8 @@ impl SegmentPlan<'_> {
         }
     }
 
-    /// Adds unfused attention `name` to `keys` per sequence between its products with weights.
+    /// Adds the core of unfused attention over `keys` keys per sequence, between the products with weights. Operators'
+    /// names begin with `name`.
     pub(crate) fn add_unfused_core(
         &self,
         graph: &mut GraphBuilder,
@@ -503,7 +506,7 @@ impl SegmentPlan<'_> {
         context::add_context_product(graph, shape, &format!("{name}.context"), (heads, keys), (p, value))
     }
 
-    /// Adds the MLP `name` with this device's `width`.
+    /// Adds the MLP `name`; `width` is its width on this device.
     pub(crate) fn add_mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
@@ -534,8 +537,9 @@ impl SegmentPlan<'_> {
         self.add_row_split_product(graph, &format!("{name}.{last}"), width, model.mlp_bias, y)
     }
 
-    /// Builds the head's segment: final norm, BERT's transform, OPT's projection, logits and loss, and the modules that
-    /// predict further tokens.
+    /// Builds the head's segment: trailing layers, final norm, BERT's transform, OPT's projection, logits and loss, and
+    /// the modules that predict further tokens. Models that denoise images, other tasks and serving have heads of their
+    /// own.
     pub(crate) fn build_head(&self) -> OperatorGraph {
         let (model, shape) = (self.model, &self.shape);
         let mut graph = GraphBuilder::new(self.shape.operand);
@@ -563,14 +567,14 @@ impl SegmentPlan<'_> {
         graph.finish_graph(loss)
     }
 
-    /// Returns the plan for the last token of every sequence alone, or for all drafts.
+    /// Returns the plan for only the last token of every sequence, or for all drafts if the pass verifies them.
     fn with_last_tokens(&self) -> Self {
         let sequence = if self.shape.decodes() { self.shape.sequence } else { 1 };
         Self { shape: OperatorContext { sequence, context: 1, ..self.shape }, ..*self }
     }
 
-    /// Builds the rest of the head in serving: the last tokens' logits, and the choice of a token. Devices that split
-    /// the vocabulary gather the logits (vLLM, `LogitsProcessor`).
+    /// Builds the rest of the head in serving: the logits of the last tokens, and the choice of a token. Devices that
+    /// split the vocabulary gather the logits (vLLM, `LogitsProcessor`).
     fn build_serving_head(&self, mut graph: GraphBuilder, x: TensorId) -> OperatorGraph {
         let (model, shape) = (self.model, &self.shape);
         let x = self.add_head_vectors(&mut graph, x);
@@ -598,7 +602,7 @@ impl SegmentPlan<'_> {
         graph.finish_graph(chosen)
     }
 
-    /// Adds the product with the vocabulary.
+    /// Adds the product that makes the logits.
     fn add_logits(&self, graph: &mut GraphBuilder, shape: &OperatorContext, chunks: u64, x: TensorId) -> TensorId {
         let logits = Linear {
             name: "head.logits".to_owned(),
@@ -615,13 +619,13 @@ impl SegmentPlan<'_> {
         made
     }
 
-    /// Adds all of [`Self::add_last_vectors`] and the head's transform; returns the vectors that make logits.
+    /// Adds [`Self::add_last_vectors`] and the head's transform. Returns the vectors from which logits are made.
     fn add_head_vectors(&self, graph: &mut GraphBuilder, x: TensorId) -> TensorId {
         let x = self.add_last_vectors(graph, x);
         self.add_head_transform(graph, x)
     }
 
-    /// Adds the final norm and OPT's projection; returns a vector for every token.
+    /// Adds the sum of the streams, the final norm and OPT's projection. Returns a vector for every token.
     fn add_last_vectors(&self, graph: &mut GraphBuilder, mut x: TensorId) -> TensorId {
         let model = self.model;
         if let Some(streams) = model.variations.streams {
@@ -656,7 +660,8 @@ impl SegmentPlan<'_> {
         x
     }
 
-    /// Adds result and loss of another task, for one token per sequence or for all. Every device computes the same.
+    /// Builds the head and loss of another task. For one token per sequence, every device computes the same. For every
+    /// token, each device computes its own tokens.
     fn build_task_head(&self, mut graph: GraphBuilder, head: TaskHead, mut x: TensorId) -> OperatorGraph {
         let width = self.model.embedding_width;
         let every = head.tokens == HeadTokens::Every;
@@ -665,7 +670,7 @@ impl SegmentPlan<'_> {
         if !every {
             x = pooling::add_token_choice(&mut graph, &self.shape, "head.pooling", width, x);
         }
-        // The products of all tokens are those of a replicated weight; one token's are on no split tokens.
+        // For every token, products run on this device's tokens. For one token per sequence, no tokens are split.
         let own = Self { shape: if every { self.shape } else { shape }, ..*self };
         x = own.add_head_transform(&mut graph, x);
         if head.tokens == HeadTokens::Pooled {
@@ -682,12 +687,12 @@ impl SegmentPlan<'_> {
         graph.finish_graph(loss)
     }
 
-    /// Returns the context of work on one row per sequence, which every device does.
+    /// Returns the context of operators on one row per sequence, which every device computes.
     pub(crate) fn sequence_context(&self) -> OperatorContext {
         OperatorContext { sequence: 1, context: 1, ranks: 1, sequence_parallel: false, ..self.shape }
     }
 
-    /// Returns the context of elementwise work outside the split products: this device's tokens there.
+    /// Returns the context of elementwise operators outside the split products: this device's tokens there.
     pub(crate) fn unsplit_context(&self) -> OperatorContext {
         OperatorContext { sequence: self.shape.local_sequence(), ranks: 1, sequence_parallel: false, ..self.shape }
     }
@@ -706,7 +711,7 @@ impl SegmentPlan<'_> {
         norm.add_norm(graph, &self.shape, x)
     }
 
-    /// Adds a row-split product back to the residual stream.
+    /// Adds a row-split product whose result has the residual stream's width.
     pub(crate) fn add_row_split_product(
         &self,
         graph: &mut GraphBuilder,
@@ -752,8 +757,8 @@ impl SegmentPlan<'_> {
         product.add_linear(graph, &self.shape, x)[0]
     }
 
-    /// Adds column-split products of one input: one operator `prefix.joint`, or one per part (`prefix.part`) if
-    /// projections are separate.
+    /// Adds column-split products of one input: one operator `prefix.joint`, or one operator per part (`prefix.part`)
+    /// if projections are separate.
     pub(crate) fn add_column_split_products(
         &self,
         graph: &mut GraphBuilder,
@@ -768,7 +773,8 @@ impl SegmentPlan<'_> {
         self.add_separate_products(graph, prefix, parts, |_| bias, x)
     }
 
-    /// Adds one column-split product per part of one input (`prefix.part`); `has_bias` says which have a bias.
+    /// Adds one column-split product of the input per part (`prefix.part`); `has_bias` returns whether a part has a
+    /// bias.
     pub(crate) fn add_separate_products(
         &self,
         graph: &mut GraphBuilder,

@@ -1,14 +1,14 @@
 //! The exchanges of DeepSpeed-Ulysses (Jacobs et al. 2023). Before attention, every context-parallel device gets all
-//! tokens of a share of the heads. After it, it gets all heads of its share of the tokens. Each exchange is an
-//! all-to-all, with another one in the backward pass.
+//! tokens of a share of the heads. After attention, it gets all heads of its share of the tokens. Each exchange is an
+//! all-to-all, with another all-to-all in the backward pass.
 
 use super::{OperatorContext, input_chain};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::parallel::Heads;
 use sim::kernel::CollectiveKind;
 
-/// Adds the exchange of query, key and value from all `heads` of a share of the tokens to `fewer` heads of all tokens;
-/// returns attention's inputs.
+/// Adds the exchange of query, key and value from all `heads` of a share of the tokens to `fewer` heads of all tokens.
+/// Returns attention's inputs.
 pub(crate) fn scatter_heads(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
@@ -35,7 +35,7 @@ pub(crate) fn scatter_heads(
     outputs
 }
 
-/// Adds the exchange of attention's result back to all `heads` of this device's tokens.
+/// Adds the exchange of attention's result back to all `heads` of this device's tokens. Returns the result.
 pub(crate) fn gather_heads(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,

@@ -1,5 +1,5 @@
-//! Activation policies in the embedding's and the head's segments. Leading and trailing layers follow the policy like
-//! all other layers.
+//! Activation policies in the segments of the embedding and the head. Leading and trailing layers follow the policy
+//! like all other layers.
 
 use super::tensor_names::tensors_by_name;
 use super::{
@@ -10,8 +10,8 @@ use crate::graph::{OperatorGraph, TensorId};
 use crate::layer_names::block_boundary_tensors;
 use std::collections::BTreeSet;
 
-/// Returns the tensors of the embedding's segment that every policy keeps: those made outside leading layers, and those
-/// that leading layers pass to each other.
+/// Returns the tensors of an end segment that every policy keeps: those made outside its layers, and those that its
+/// layers pass on.
 fn tensors_outside_layers(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let made_by = |t: &TensorId| graph.tensors[t.index()].producer.map(|op| &graph.operators[op.index()]);
     let unlayered = graph.tensors.iter().map(|t| t.id).filter(|t| made_by(t).is_some_and(|op| op.layer.is_none()));
@@ -19,7 +19,8 @@ fn tensors_outside_layers(graph: &OperatorGraph) -> BTreeSet<TensorId> {
 }
 
 impl ActivationPolicy {
-    /// Returns the treatment of the embedding's segment if it holds leading layers.
+    /// Returns the treatment of the embedding's or the head's segment, if it holds leading or trailing layers. Tensors
+    /// that the policy offloads stay on the device.
     pub(crate) fn treatment_of_leading_layers(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
         let none = BTreeSet::new();
         let mut device = tensors_outside_layers(graph);

@@ -1,16 +1,16 @@
-//! Activations that a layer keeps for its backward pass, by the names that training frameworks use.
+//! Policies for the activations that a layer keeps for its backward pass, by the names that training frameworks use.
 //!
-//! An [`ActivationPolicy`] is read from text and printed as the same text. [`ActivationPolicy::treatment_of_segment`]
-//! turns it into the [`Treatment`] of a segment: the operators to recompute, the tensors kept on the device and the
-//! offloaded tensors. Policies apply to transformer layers. The embedding and the head keep all that their backward
-//! passes read, as in Megatron-LM, TorchTitan and MaxText.
+//! An [`ActivationPolicy`] is parsed from text and printed as the same text. [`ActivationPolicy::treatment_of_segment`]
+//! turns the policy into the [`Treatment`] of a segment: the operators to recompute, the tensors kept on the device and
+//! the offloaded tensors. Policies apply to transformer layers. The embedding and the head keep all tensors that their
+//! backward passes read, as in Megatron-LM, TorchTitan and MaxText.
 //!
 //! | text | kept per layer |
 //! |---|---|
 //! | `none` | everything that the backward pass reads |
-//! | `selective` | all but the attention core, which is recomputed (Korthikanti et al. 2022, section 5) |
+//! | `selective` | all except the attention core, which is recomputed (Korthikanti et al. 2022, section 5) |
 //! | `selective_per_operator` | results of attention and of every second product with weights (TorchTitan, see below) |
-//! | `full` | the layer's input |
+//! | `full` | the layer's input (`full_offloaded`: in host memory) |
 //! | `minimal` | results of all products with weights (MaxText `minimal`) |
 //! | `minimal_with_context` | `minimal` and attention's result |
 //! | `save_qkv_proj`, `save_out_proj` | query, key and value; the attention's output projection |
@@ -23,17 +23,17 @@
 //! | `custom:offload(a,b)+device(c)` | the named tensors, in host memory or on the device |
 //! | `tensors:offload(a,b)+nvme(c)+device(d)` | the tensors by their operators' names for them (`attention.core.out`) |
 //!
-//! `selective_per_operator` counts products in order of execution. Under sequence parallelism it also keeps
-//! reduce-scattered sums (TorchTitan's `selective_ac_option = "op"`).
+//! `selective_per_operator` counts products in order of execution, and keeps the first, the third and so on. Under
+//! sequence parallelism it also keeps reduce-scattered sums (TorchTitan's `selective_ac_option = "op"`).
 //!
-//! `tensors:` can express every choice. `a*0.25` offloads a quarter of a tensor's tokens and keeps the rest on the
-//! device. `+rest(recompute)` recomputes the rest instead (MEMO).
+//! `tensors:` can express every choice of tensors. `a*0.25` offloads a quarter of a tensor's tokens and keeps the rest
+//! on the device. `+rest(recompute)` recomputes the rest instead (MEMO).
 //!
 //! The layer's input is always kept, on the device unless `decoder_layer_input` is offloaded. Listing it under `device`
-//! adds nothing, and allows a list without other tensors: `custom:device(decoder_layer_input)`. It is like `full`, but
-//! recomputes only what is needed, whatever the replay. A named tensor that neither the backward pass nor a
-//! recomputation reads is not kept (JAX drops it). `selective_per_operator` keeps it in eager execution, where the
-//! framework caches results before it knows their readers ([`ReplayExtent::WholeRegion`]).
+//! changes nothing, but allows a list without other tensors: `custom:device(decoder_layer_input)`. This policy is like
+//! `full`, but always recomputes only what is needed. A named tensor that neither the backward pass nor a recomputation
+//! reads is not kept (JAX drops it). `selective_per_operator` does keep it in eager execution, where the framework
+//! caches results before it knows their readers ([`ReplayExtent::WholeRegion`]).
 
 mod leading_layers;
 mod tensor_names;
@@ -57,9 +57,9 @@ use std::str::FromStr;
 pub enum NamedTensor {
     /// The layer's input.
     DecoderLayerInput,
-    /// Queries as attention reads them (rotated).
+    /// Queries in the form that attention reads (rotated).
     QueryProj,
-    /// Keys as attention reads them (rotated).
+    /// Keys in the form that attention reads (rotated).
     KeyProj,
     /// Values.
     ValueProj,
@@ -71,10 +71,11 @@ pub enum NamedTensor {
     OutProj,
     /// Results of all the MLP's first products.
     Mlpwi,
-    /// Result of the gate, the first of a gated MLP's first products.
+    /// Result of the gate product, the first of a gated MLP's first products. In an MLP without a gate, its first
+    /// product.
     #[serde(rename = "mlpwi_0")]
     Mlpwi0,
-    /// Result of up, the second of a gated MLP's first products.
+    /// Result of the up product, the second of a gated MLP's first products.
     #[serde(rename = "mlpwi_1")]
     Mlpwi1,
     /// Result of the MLP's last product.
@@ -108,18 +109,18 @@ impl NamedTensor {
         Self::ALL.into_iter().map(|(_, tensor)| tensor)
     }
 
-    /// Returns the tensors of the graph's layers that this name stands for.
+    /// Returns the tensors that this name stands for, in all layers of the graph.
     #[must_use]
     pub fn resolve_tensors(self, graph: &OperatorGraph) -> Vec<TensorId> {
         layer_prefixes(graph).iter().flat_map(|layer| self.resolve_in_layer(graph, layer)).collect()
     }
 
-    /// Returns the tensors of the layer whose names begin with `layer`.
+    /// Returns the tensors that this name stands for, in the layer whose names begin with `layer`.
     fn resolve_in_layer(self, graph: &OperatorGraph, layer: &str) -> Vec<TensorId> {
         let tensor = |name: &&str| graph.find_tensor(&format!("{layer}.{name}"));
         let first = |names: &[&str]| names.iter().find_map(tensor).into_iter().collect::<Vec<_>>();
         let all = |names: &[&str]| names.iter().filter_map(tensor).collect::<Vec<_>>();
-        // Tensors of the routed experts or the MLP, and those of the shared expert.
+        // Returns the tensors of the routed experts or the MLP, and those of the shared expert.
         let both = |names: &[&str], shared: &[&str]| first(names).into_iter().chain(first(shared)).collect::<Vec<_>>();
         match self {
             Self::DecoderLayerInput => graph.find_tensor("layer.input").into_iter().collect(),
@@ -166,7 +167,7 @@ impl fmt::Display for NamedTensor {
     }
 }
 
-/// A named list of tensors in MaxText or Paxml.
+/// A policy of MaxText or Paxml: a named list of tensors to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NamedPolicy {
@@ -182,11 +183,11 @@ pub enum NamedPolicy {
     SaveDotExceptMlp,
     /// Query, key, value, output projection and attention's result.
     SaveDotWithContextExceptMlp,
-    /// Products with weights, without the MLP's first ones.
+    /// Results of products with weights, without the MLP's first products.
     SaveDotExceptMlpwi,
-    /// Every product except the scores.
+    /// Results of every product except the scores.
     SaveDotExceptLogits,
-    /// Every product except the scores and the MLP's first ones.
+    /// Results of every product except the scores and the MLP's first products.
     SaveDotExceptLogitsFfn1,
 }
 
@@ -225,7 +226,8 @@ impl NamedPolicy {
     }
 }
 
-/// Activations that a layer keeps for its backward pass; the rest is recomputed. The module page has the grammar.
+/// A policy for the activations that a layer keeps for its backward pass; the rest is recomputed. The module page has
+/// the grammar.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum ActivationPolicy {
@@ -245,33 +247,32 @@ pub enum ActivationPolicy {
         /// True if the tensors are offloaded to host memory.
         offloaded: bool,
     },
-    /// Tensors by MaxText's names.
+    /// Tensors listed by MaxText's names.
     Custom {
         /// Tensors in host memory.
         host: BTreeSet<NamedTensor>,
         /// Tensors on the device, besides the layer's input.
         device: BTreeSet<NamedTensor>,
     },
-    /// Tensors by their operators' names for them, without the layer's name. The optimiser chooses among these
-    /// policies.
+    /// Tensors listed by their operators' names, without the layer's name. The optimiser chooses among these policies.
     Tensors(TensorPlaces),
 }
 
-/// How much of a checkpointed region is recomputed.
+/// The extent to which a checkpointed region is recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayExtent {
     /// The whole region, as in Megatron-LM's checkpoint function and PyTorch's re-entrant one. The layer's last product
-    /// is recomputed although nothing reads its result.
+    /// is recomputed too, although nothing reads its result.
     WholeRegion,
-    /// Only what the backward pass needs, directly or indirectly: JAX, compiled PyTorch, and PyTorch's checkpoint with
-    /// early stop.
+    /// Only the operators that the backward pass needs, directly or indirectly: JAX, compiled PyTorch, and PyTorch's
+    /// checkpoint with early stop.
     #[default]
     NeededOnly,
 }
 
 impl ActivationPolicy {
-    /// True if it sends tensors to host memory.
+    /// Returns whether the policy offloads tensors to host memory.
     #[must_use]
     pub fn offloads_to_host(&self) -> bool {
         match self {
@@ -282,7 +283,7 @@ impl ActivationPolicy {
         }
     }
 
-    /// True if it sends tensors to storage (NVMe).
+    /// Returns whether the policy offloads tensors to storage (NVMe).
     #[must_use]
     pub fn offloads_to_storage(&self) -> bool {
         matches!(self, Self::Tensors(places) if !places.storage.is_empty())
@@ -294,9 +295,9 @@ impl ActivationPolicy {
         self.treatment_with_extent(graph, ReplayExtent::NeededOnly)
     }
 
-    /// Returns the treatment of a segment. The embedding and the head keep all that their backward pass reads. Leading
-    /// layers follow the policy, but keep on the device what it offloads. Placements that memory techniques have fixed
-    /// for the segment take precedence.
+    /// Returns the treatment of a segment. The embedding and the head keep all tensors that their backward passes read.
+    /// Leading and trailing layers follow the policy, but the tensors that it offloads stay on the device. Placements
+    /// that memory techniques have fixed for the segment take precedence.
     #[must_use]
     pub fn treatment_with_extent(&self, graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
         let alone = self.treatment_without_techniques(graph, replay);
@@ -304,7 +305,7 @@ impl ActivationPolicy {
             return alone;
         }
         let settled = alone.with_placements(graph);
-        // A technique that keeps the same tensors as `full` or `selective` also replays like them.
+        // If a technique keeps the same tensors as `full` or `selective`, it also replays like them.
         let whole = replay == ReplayExtent::WholeRegion && settled.offloaded.is_empty() && settled.partly.is_none();
         let known = [Self::Full, Self::Selective]
             .into_iter()
@@ -371,8 +372,8 @@ pub(crate) fn keep_everything(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     graph.tensors.iter().map(|t| t.id).collect()
 }
 
-/// Returns the treatment that keeps the given tensors and segment inputs, if anything reads them, and recomputes what
-/// the rest needs.
+/// Returns the treatment that keeps the given tensors and the segment inputs, as far as they are needed, and recomputes
+/// the operators that the other needed tensors require.
 pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, host: &BTreeSet<TensorId>) -> Treatment {
     let named = |t: &TensorId| device.contains(t) || host.contains(t);
     let mut needed: Vec<bool> = graph.tensors.iter().map(|t| t.saved).collect();
@@ -389,8 +390,9 @@ pub(crate) fn keep_tensors(graph: &OperatorGraph, device: &BTreeSet<TensorId>, h
     Treatment { recompute, kept, offloaded, ..Treatment::default() }
 }
 
-/// Recomputes the attention core: scores to context, or the fused kernel. The context's result is kept as the input of
-/// the output projection. So only a whole-region replay recomputes the last product.
+/// Returns the treatment that recomputes the attention core: the operators from scores to context, or the fused kernel.
+/// The context's result is kept as the input of the output projection. So only a whole-region replay recomputes the
+/// core's last product.
 pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExtent) -> Treatment {
     let core = |op: &OperatorNode| {
         op.layer.is_some() && matches!(op.role, OperatorRole::AttentionCore | OperatorRole::AttentionScores)
@@ -407,8 +409,8 @@ pub(crate) fn recompute_attention_core(graph: &OperatorGraph, replay: ReplayExte
     treatment
 }
 
-/// Returns the results of attention, of every second product with weights (counted from the first) and of
-/// reduce-scatters. TorchTitan's per-operator selective checkpointing caches these.
+/// Returns the results of attention, of every second product with weights (from the first), and of reduce-scatters.
+/// TorchTitan's per-operator selective checkpointing caches these.
 pub(crate) fn keep_per_operator(graph: &OperatorGraph) -> BTreeSet<TensorId> {
     let mut kept: BTreeSet<TensorId> = NamedTensor::Context.resolve_tensors(graph).into_iter().collect();
     let has = |op: &OperatorNode, wanted: fn(&Kernel) -> bool| op.forward.iter().any(|s| wanted(&s.kernel));
@@ -468,7 +470,7 @@ impl FromStr for ActivationPolicy {
         if let Some(parts) = text.strip_prefix("tensors:") {
             return tensor_names::parse_policy(text, parts).map(Self::Tensors);
         }
-        // MaxText's alternative spellings of two policies.
+        // These are MaxText's alternative spellings of two policies.
         let text = match text {
             "qkv_proj_offloaded" => "save_qkv_proj_offloaded",
             "minimal_flash" => "minimal_with_context",

@@ -1,4 +1,4 @@
-//! Tensors of a layer by their operators' names for them, and lists of tensors in a policy's text.
+//! Tensors of a layer by their operators' names, and lists of tensors in a policy's text.
 
 use super::{ActivationPolicy, Treatment, unknown_policy_error};
 use crate::error::WorkloadError;
@@ -9,8 +9,8 @@ use sim::units::Bytes;
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-/// Places of a layer's tensors between its forward and backward pass, by their operators' names for them. Tensors in no
-/// list are dropped, and recomputed if needed.
+/// The places of a layer's tensors between its forward and backward pass, by their operators' names. Tensors in no list
+/// are dropped, and recomputed if needed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct TensorPlaces {
     /// In host memory.
@@ -19,25 +19,25 @@ pub struct TensorPlaces {
     pub storage: BTreeSet<String>,
     /// On the device, besides the layer's input.
     pub device: BTreeSet<String>,
-    /// The share of tokens, if some offloaded tensors move only in part. The other tokens stay on the device or are
-    /// recomputed.
+    /// The offloaded share of tokens, if some offloaded tensors move only in part; the other tokens stay on the device
+    /// or are recomputed. `None` if all offloaded tensors move whole.
     pub share: Option<TokenShare>,
 }
 
-/// The share of some tensors' tokens that is offloaded.
+/// The share of tokens that is offloaded, for some tensors.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TokenShare {
     /// The tensors.
     pub tensors: BTreeSet<String>,
     /// The share in millionths, above 0 and below 1,000,000.
     pub millionths: u32,
-    /// True if the other tokens are dropped and recomputed (MEMO's token-wise recomputation), not kept.
+    /// True if the other tokens are dropped and recomputed (MEMO's token-wise recomputation) instead of kept.
     pub recomputed: bool,
 }
 
 impl TokenShare {
-    /// Returns the smallest share of `tensor` that moves at least `part` of its `bytes`. Returns `None` if that is all
-    /// or nothing.
+    /// Returns the smallest share of `tensor` that offloads at least `part` of its `bytes`. Returns `None` if that
+    /// share is all or nothing.
     #[must_use]
     pub fn smallest_for_bytes(tensor: &str, bytes: Bytes, part: Bytes) -> Option<Self> {
         let millionths = (u128::from(part.0) * u128::from(WHOLE)).div_ceil(u128::from(bytes.0.max(1)));
@@ -54,14 +54,14 @@ impl TokenShare {
 }
 
 impl TensorPlaces {
-    /// Applies storage and shares to a treatment that keeps the tensors of all lists.
+    /// Applies storage and shares to a treatment in which the tensors of all lists are kept or offloaded.
     pub(super) fn to_placements(&self, graph: &OperatorGraph, mut treatment: Treatment) -> Treatment {
         if let Some(share) = &self.share {
             let named = tensors_by_name(graph, &share.tensors);
             let tensors: BTreeSet<TensorId> = named.intersection(&treatment.offloaded).copied().collect();
             let partly = PartialOffload { tensors, millionths: share.millionths, recomputed: share.recomputed };
             if partly.recomputed && !partly.tensors.is_empty() {
-                // All other kept tensors are available when the remaining tokens are recomputed.
+                // All other kept tensors are available while the remaining tokens are recomputed.
                 let device = tensors_by_name(graph, &self.device).union(&treatment.kept).copied().collect();
                 let away: BTreeSet<TensorId> =
                     tensors_by_name(graph, &self.offloaded_names()).union(&treatment.offloaded).copied().collect();
@@ -84,13 +84,13 @@ impl TensorPlaces {
 /// The name of a layer's input, without the layer's name.
 const INPUT: &str = "input";
 
-/// The text by which a policy recomputes the tokens that are not offloaded.
+/// The text in a policy that requests recomputation of the tokens that are not offloaded.
 const REST: &str = "rest(recompute)";
 
-/// Returns the tensors of the graph's layers that have one of these names.
+/// Returns the tensors with one of these names, in all layers of the graph.
 pub(crate) fn tensors_by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -> BTreeSet<TensorId> {
     let mut layers = layer_prefixes(graph);
-    // In a block of layers, a plain name means all layers; a name with a layer's number means that layer.
+    // In a block of layers, a plain name stands for all layers; a name with a layer's number stands for that layer.
     layers.push("layer".to_owned());
     let of_layer = |layer: &String| {
         names.iter().filter_map(|name| graph.find_tensor(&format!("{layer}.{name}"))).collect::<Vec<_>>()
@@ -98,7 +98,7 @@ pub(crate) fn tensors_by_name(graph: &OperatorGraph, names: &BTreeSet<String>) -
     layers.iter().flat_map(of_layer).collect()
 }
 
-/// Writes a policy's text: `tensors:offload(a,b*0.5)+nvme(c)+device(d)+rest(recompute)`.
+/// Returns a policy's text, such as `tensors:offload(a,b*0.5)+nvme(c)+device(d)+rest(recompute)`.
 pub(crate) fn write_policy(places: &TensorPlaces) -> String {
     let name = |name: &String| match places.share.as_ref().filter(|share| share.tensors.contains(name)) {
         Some(share) => format!("{name}*{}", f64::from(share.millionths) / WHOLE as f64),
@@ -119,7 +119,7 @@ pub(crate) fn write_policy(places: &TensorPlaces) -> String {
     format!("tensors:{}", parts.join("+"))
 }
 
-/// Parses what [`write_policy`] writes, without the prefix.
+/// Parses the text that [`write_policy`] writes, without the prefix `tensors:`.
 pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, WorkloadError> {
     let bad = |cure: String| WorkloadError::BadRecompute { what: "policy", name: text.to_owned(), cure };
     let (rest, lists_of): (Vec<&str>, Vec<&str>) = parts.split('+').partition(|part| part.starts_with("rest"));
@@ -170,7 +170,7 @@ pub(crate) fn parse_policy(text: &str, parts: &str) -> Result<TensorPlaces, Work
     Ok(TensorPlaces { host, storage, device, share })
 }
 
-/// Parses `offload(a,b)+device(c)`, with the places in any order. Returns their lists in the order of `places`.
+/// Parses `offload(a,b)+device(c)`, with the places in any order. Returns the lists in the order of `places`.
 pub(crate) fn parse_place_lists<T: Ord + Display + Clone, const N: usize>(
     text: &str,
     parts: &str,
@@ -220,7 +220,7 @@ impl ActivationPolicy {
     /// Checks that the layer has every tensor that a [`Self::Tensors`] policy names.
     ///
     /// # Errors
-    /// The first unknown name, with all known ones.
+    /// The first unknown name; the message lists all known names.
     pub fn check_names(&self, layer: &OperatorGraph) -> Result<(), WorkloadError> {
         let Self::Tensors(places) = self else { return Ok(()) };
         let known: Vec<&str> = layer.tensors.iter().filter_map(|t| t.name.strip_prefix("layer.")).collect();
@@ -239,7 +239,7 @@ impl ActivationPolicy {
         }
     }
 
-    /// Returns the policy that gives a layer this treatment.
+    /// Returns the [`Self::Tensors`] policy that gives a layer this treatment.
     #[must_use]
     pub fn from_treatment(layer: &OperatorGraph, treatment: &Treatment) -> Self {
         let names = |tensors: &BTreeSet<TensorId>| {
@@ -257,7 +257,7 @@ impl ActivationPolicy {
             recomputed: partly.recomputed,
         });
         if let Some(none) = share.as_ref().filter(|share| share.millionths == 0) {
-            // No token is offloaded: all stay, or all are recomputed.
+            // No token is offloaded: the tensors stay whole, or are recomputed whole.
             away.retain(|name| !none.tensors.contains(name));
             storage.retain(|name| !none.tensors.contains(name));
             device.extend(none.tensors.iter().filter(|_| !none.recomputed).cloned());

@@ -1,4 +1,4 @@
-//! A policy applied to one segment: where each tensor is between the passes, and what is recomputed.
+//! A policy applied to one segment: the place of each tensor between the passes, and the operators to recompute.
 
 use super::keep_tensors;
 use crate::graph::{OpId, OperatorGraph, PartialOffload, RecomputeSet, TensorId};
@@ -13,16 +13,16 @@ pub struct Treatment {
     pub recompute: RecomputeSet,
     /// Tensors kept on the device from forward to backward.
     pub kept: BTreeSet<TensorId>,
-    /// Tensors moved to host memory or storage after the forward pass, and back before the backward pass.
+    /// Tensors that move to host memory or storage after the forward pass, and back before the backward pass.
     pub offloaded: BTreeSet<TensorId>,
     /// The part of `offloaded` that goes to storage.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stored: BTreeSet<TensorId>,
-    /// The part of `offloaded` that moves for only a share of the tokens.
+    /// The part of `offloaded` of which only a share of the tokens moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partly: Option<PartialOffload>,
-    /// Operators that are recomputed for all tokens, if others are recomputed only for the tokens that are not
-    /// offloaded. Empty if there are no such others.
+    /// Operators that are recomputed for all tokens, if other operators are recomputed only for the tokens that are not
+    /// offloaded. Empty without such other operators.
     #[serde(default, skip_serializing_if = "RecomputeSet::is_empty")]
     pub throughout: RecomputeSet,
 }
@@ -32,8 +32,8 @@ impl Treatment {
         tensors.into_iter().filter_map(|t| graph.tensors.get(t.index())).map(|t| t.bytes).sum()
     }
 
-    /// Recomputes those tokens of `partly`'s tensors that are not offloaded; keeps what the recomputation needs.
-    /// `device` and `whole` are the tensors kept on the device, and those offloaded entirely.
+    /// Recomputes the tokens of `partly`'s tensors that are not offloaded, and keeps the tensors that this needs.
+    /// `device` lists the tensors kept on the device, and `whole` those offloaded entirely.
     pub(crate) fn recompute_remainder(
         mut self,
         graph: &OperatorGraph,
@@ -49,7 +49,7 @@ impl Treatment {
         self
     }
 
-    /// Returns the share of the tokens for which an operator of [`Self::recompute`] is recomputed.
+    /// Returns the share of the tokens, from 0 to 1, for which an operator of [`Self::recompute`] is recomputed.
     #[must_use]
     pub fn recomputed_token_fraction(&self, operator: OpId) -> f64 {
         match &self.partly {
@@ -67,7 +67,7 @@ impl Treatment {
             + self.partly.as_ref().map_or(Bytes::ZERO, |partly| partly.resident_bytes(graph))
     }
 
-    /// Returns the bytes moved to host memory and storage, and back, per piece and micro-batch.
+    /// Returns the bytes moved to host memory or storage per piece and micro-batch; the same bytes move back.
     #[must_use]
     pub fn offloaded_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let whole = Self::sum_bytes(graph, &self.offloaded);
@@ -87,8 +87,8 @@ impl Treatment {
         })
     }
 
-    /// Returns the bytes of the next piece that return while one piece's backward pass runs: all of its offloaded ones,
-    /// or one tensor's if each takes the place of a freed one.
+    /// Returns the bytes of the next piece that return while one piece's backward pass runs: all of its offloaded
+    /// bytes. If tensors return one by one, it is the largest tensor's bytes.
     #[must_use]
     pub fn returning_bytes(&self, graph: &OperatorGraph) -> Bytes {
         if !graph.settled.by_tensor {
@@ -102,8 +102,8 @@ impl Treatment {
         tensors.max().unwrap_or_default()
     }
 
-    /// Returns the bytes that one piece's backward pass holds besides [`Self::kept_bytes`]: what it reads after
-    /// rebuilding it, or after fetching it from the host.
+    /// Returns the bytes that one piece's backward pass holds besides [`Self::kept_bytes`]: the tensors that it
+    /// rebuilds or fetches.
     #[must_use]
     pub fn rebuilt_bytes(&self, graph: &OperatorGraph) -> Bytes {
         let rebuilt =

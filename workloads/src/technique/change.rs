@@ -1,5 +1,5 @@
-//! Applies the rules of techniques to one segment: changes its operators and counts its parameters. Knows no technique
-//! by name.
+//! Applies the rules of techniques to one segment: changes its operators and counts its parameters. The code knows no
+//! technique by name.
 
 use crate::footprint::{BytesPerParameter, Precision};
 use crate::graph::{OpId, OperatorGraph, PartialOffload, TensorId};
@@ -23,20 +23,21 @@ pub(crate) struct NamedRule {
     pub(crate) rule: TechniqueRule,
 }
 
-/// Match of a rule in the model's segments.
+/// The strongest match of a rule in the model's segments so far.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RuleMatch {
     Nothing,
-    /// Tensors that it would offload, but that are offloaded already.
+    /// Only tensors that are already offloaded.
     Gone,
-    /// Only frozen weights, which have no tensors of its class.
+    /// Only frozen weights, which have no tensors of the rule's class.
     Frozen,
-    /// Tensors in kernels where its form would take more memory than it saves.
+    /// Only tensors in kernels where the rule's form would take more memory than it saves.
     KeptWhole,
     Something,
 }
 
-/// Applies the rules to a segment's operators; returns the bytes of its parameters.
+/// Applies the rules to a segment's operators. Returns the bytes of its parameters, and records each rule's match in
+/// `found`.
 pub(crate) fn change_segment(
     model: &Model,
     segment: &mut Segment,
@@ -112,7 +113,7 @@ pub(crate) fn change_segment(
     Ok(parameters.static_bytes(&widths))
 }
 
-/// Applies a rule's rebuild and placement.
+/// Applies a rule's rebuild and placement. Returns the stronger match of the two.
 fn merge_placements(
     graph: &mut OperatorGraph,
     rule: &TechniqueRule,
@@ -129,7 +130,7 @@ fn merge_placements(
     Ok(rebuilt.max(gone))
 }
 
-/// Returns the reason why a random sample of `of`'s rows cannot be recomputed.
+/// Returns the reason why a random sample of the rows of `of` cannot be recomputed.
 pub(crate) fn redraw_reason(of: &str) -> String {
     format!(
         "rows of {of} are drawn at random: a recomputation would draw others, because the generator's state is \
@@ -137,7 +138,7 @@ pub(crate) fn redraw_reason(of: &str) -> String {
     )
 }
 
-/// Drops the tensors that a rule rebuilds.
+/// Drops the tensors that a rule rebuilds. A dropped random sample is an error.
 fn drop_rebuilt(
     graph: &mut OperatorGraph,
     rule: &TechniqueRule,
@@ -147,7 +148,7 @@ fn drop_rebuilt(
     let chosen = |id: OpId| rule.at.selects_operator(&graph.operators[id.index()].name);
     let read_outside: BTreeSet<TensorId> =
         graph.operators.iter().filter(|op| !chosen(op.id)).flat_map(|op| &op.inputs).copied().collect();
-    // Tensors that the layers of a segment pass to each other are kept like a layer's input.
+    // Tensors that layers of a segment pass to each other are kept like a layer's input.
     let handed = block_boundary_tensors(graph);
     let made =
         graph.tensors.iter().filter(|t| t.producer.is_some_and(chosen)).map(|t| t.id).filter(|t| !handed.contains(t));
@@ -163,7 +164,8 @@ fn drop_rebuilt(
     Ok(found)
 }
 
-/// Offloads the tensors, statistics included, that the backward passes of the selected operators read.
+/// Offloads the tensors, statistics included, that the backward passes of the selected operators read. Two targets, or
+/// two techniques that offload a fraction, are an error.
 fn offload_tensors(
     graph: &mut OperatorGraph,
     rule: &TechniqueRule,
@@ -192,7 +194,7 @@ fn offload_tensors(
         let why = "activations go both to the host and to NVMe at once, which is not modelled";
         return Err(TechniqueError::refuse(technique, why, "send them to one place"));
     }
-    // Two techniques move tensors one by one only if both do.
+    // With several techniques, tensors move one by one only if all techniques do so.
     let first = settled.away.is_empty() && settled.partly.is_none();
     let by_tensor = rule.slice.as_ref().is_some_and(|slice| slice.along == SliceAxis::Tensor);
     settled.by_tensor = by_tensor && (first || settled.by_tensor);
@@ -213,7 +215,7 @@ fn offload_tensors(
     Ok(found)
 }
 
-/// Slices the tensors that the selected operators pass to each other.
+/// Slices the tensors that only the selected operators read and write. Returns whether there are any.
 ///
 /// # Errors
 /// A tensor that is sliced already.
@@ -242,7 +244,7 @@ fn slice_tensors(graph: &mut OperatorGraph, rule: &TechniqueRule, technique: &st
     Ok(found)
 }
 
-/// Returns the bytes of read-only data on one device.
+/// Returns the bytes of the rules' read-only data on one device, by memory.
 pub(crate) fn read_only_bytes(model: &Model, training: &TrainingGraph, rules: &[NamedRule]) -> BytesByPlace {
     let ranks = u64::from(training.lowering.tensor_parallel.max(1));
     let operand = training.lowering.precision.operand.bytes();

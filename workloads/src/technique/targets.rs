@@ -1,20 +1,20 @@
-//! Modules that adapters stand beside, by the names that training codes have for them.
+//! Modules to which adapters can be attached, by the names that training frameworks use.
 
 use super::NamedRule;
 use crate::memory::error::TechniqueError;
 use crate::memory::policy::TechniqueRule;
 use crate::model::Model;
 
-/// A module that adapters can stand beside.
+/// A module to which adapters can be attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AdapterTarget {
     /// Its name in transformers, PEFT or Megatron-LM.
     pub module: &'static str,
-    /// The operators that are this module in models that have it.
+    /// The operators that may be this module; each model has some of them.
     operators: &'static [&'static str],
 }
 
-/// All modules. Names are those of transformers' models and of Megatron-LM.
+/// All target modules. The names are those of transformers' models and of Megatron-LM.
 const TARGETS: [AdapterTarget; 24] = [
     target("all-linear", &["attention", "mlp", "moe"]),
     target("q_proj", &["attention.query"]),
@@ -47,7 +47,7 @@ const fn target(module: &'static str, operators: &'static [&'static str]) -> Ada
 }
 
 impl AdapterTarget {
-    /// Returns the module of this name.
+    /// Returns the module of this name, or `None`.
     pub fn find(name: &str) -> Option<Self> {
         TARGETS.into_iter().find(|target| sim::names::are_same_name(target.module, name))
     }
@@ -60,7 +60,7 @@ pub(super) fn target_error(technique: &str, module: &str) -> TechniqueError {
     TechniqueError::refuse(technique, format!("targets: `{module}` is no module"), cure)
 }
 
-/// Returns a rule of an adapter once per target, so that each target has to match; other rules as they are.
+/// Returns an adapter's rule once per target, so that each target must match. Returns any other rule unchanged.
 pub(super) fn rules_of_targets(rule: TechniqueRule, targets: &[AdapterTarget]) -> Vec<TechniqueRule> {
     if rule.adapter.is_none() || targets.is_empty() {
         return vec![rule];
@@ -73,7 +73,7 @@ pub(super) fn rules_of_targets(rule: TechniqueRule, targets: &[AdapterTarget]) -
     targets.iter().map(at_target).collect()
 }
 
-/// Returns the error for an adapter that stands beside no product.
+/// Returns the error for an adapter that matches no product.
 pub(super) fn unmatched_adapter(rule: &NamedRule, model: &Model) -> TechniqueError {
     let named = TARGETS.iter().find(|target| target.operators == rule.rule.at.operators.as_slice());
     let target = named.map_or_else(String::new, |target| format!(" ({})", target.module));

@@ -15,17 +15,18 @@ const LANES: u32 = 1 << 16;
 /// The usual software stack: Calculon models Megatron-LM (Isaev et al., SC 2023).
 const USUAL_STACK: &str = "megatron";
 
-/// The second memory as the host's. The device updates offloaded data there.
+/// Returns the second memory as the host's memory. The device itself updates offloaded data there, so the bandwidth of
+/// the host's processors stays open.
 fn host_link(host: &CalculonMemory) -> HostLink {
     let bandwidth = BytesPerSecond(host.bandwidth.0 * host.efficiency.largest_efficiency());
     HostLink { bandwidth, capacity: host.capacity, memory: None }
 }
 
 impl CalculonSystem {
-    /// The processor as a chip, with Calculon's assumptions: engines reach the stated fraction of their peak for every
-    /// shape, and every operand of a product is read once from the device's memory. `data_type` selects the curves
-    /// where types differ; by default it is the first of fp16, bf16, fp8, fp32 that the matrix engine has. Area and
-    /// energy are not stated and therefore zero.
+    /// Returns the processor as a chip, with Calculon's assumptions: engines reach the stated fraction of their peak
+    /// for every shape, and every operand of a product is read once from the device's memory. `data_type` selects the
+    /// curves if they differ between types; by default it is the first of fp16, bf16, fp8, fp32 that the matrix engine
+    /// has. The file states no area and no energy, so both are zero.
     ///
     /// # Errors
     /// A type that an engine does not have, or figures that are impossible for a chip.
@@ -81,7 +82,7 @@ impl CalculonSystem {
         })
     }
 
-    /// The memories without end, one line each. As a chip they have the largest capacity that is modelled.
+    /// Lists the endless memories, one line each. The chip has the largest modelled capacity instead.
     #[must_use]
     pub fn list_endless_memories(&self) -> Vec<String> {
         let memories = [("mem1", Some(&self.memory)), ("mem2", self.host.as_ref())];
@@ -93,7 +94,7 @@ impl CalculonSystem {
         memories.into_iter().filter_map(beyond).collect()
     }
 
-    /// The parts of the file that the chip does not model, one line each.
+    /// Lists the parts of the file that the chip does not model, one line each.
     #[must_use]
     pub fn list_unmodelled_of_chip(&self) -> Vec<String> {
         let mut lines = self.list_endless_memories();

@@ -9,26 +9,26 @@ use sim::units::{BytesPerSecond, Seconds};
 /// A parallel axis and its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalculonAxis<'a> {
-    /// Key of its degree in the execution.
+    /// Key of the axis's degree in the execution.
     pub key: &'a str,
-    /// Its degree.
+    /// The parallel degree.
     pub degree: u32,
-    /// Key of its network in the execution.
+    /// Key of the axis's network in the execution.
     pub network_key: &'a str,
-    /// Index of its network.
+    /// Index of the axis's network in the system.
     pub network: usize,
 }
 
-/// The bytes that a ring sends for an all-reduce.
+/// The bytes that a ring sends for an all-reduce, relative to the size.
 const RING: CalculonOperation = CalculonOperation { factor: 2.0, offset: -1.0 };
-/// The bytes that a ring sends for a reduce-scatter or an all-gather.
+/// The bytes that a ring sends for a reduce-scatter or an all-gather, relative to the size.
 const HALF_RING: CalculonOperation = CalculonOperation { factor: 1.0, offset: -1.0 };
 
 impl CalculonSystem {
-    /// A fabric of all networks, each around the previous ones.
+    /// Returns a fabric of all networks; each network encloses the previous ones.
     ///
     /// # Errors
-    /// Sizes that do not nest.
+    /// A network whose size is not a larger multiple of the size before it.
     pub fn to_fabric(&self) -> Result<Fabric, FileError> {
         let mut below = 1;
         let mut tiers = Vec::new();
@@ -48,12 +48,12 @@ impl CalculonSystem {
         self.fabric_of_tiers(tiers)
     }
 
-    /// A fabric of the networks that a run's axes use. Ranks are numbered along the axes in the given order. An axis
-    /// lies on one network, so every network joins the ranks of all axes up to it.
+    /// Returns a fabric of the networks that a run's axes use. Ranks are numbered along the axes in the given order. An
+    /// axis lies on one network, so a network joins the ranks of its own axes and of all axes before them.
     ///
     /// # Errors
-    /// A network that does not exist, is too small, or must be filled and is not; an axis on a network inside that of
-    /// an earlier axis.
+    /// A network that does not exist, is too small, or must be filled and is not; an axis on a network inside the
+    /// network of an earlier axis.
     pub fn to_fabric_of_axes(&self, execution: &str, axes: &[CalculonAxis<'_>]) -> Result<Fabric, FileError> {
         let fault = |key: &str, value: String, limit: String, cure: &str| {
             Err(FileError { file: execution.to_owned(), faults: vec![FileFault::new(key, value, limit, cure)] })
@@ -135,8 +135,8 @@ impl CalculonSystem {
         FileError { file: self.file.clone(), faults: vec![FileFault::new(key, value, limit, cure)] }
     }
 
-    /// A network as a tier of switches. If an all-reduce sends fewer bytes than a ring's, the network reduces in its
-    /// switches.
+    /// Returns a network as a tier of switches. If its all-reduce sends fewer bytes than a ring does, its switches
+    /// reduce.
     fn tier_of_network(&self, index: usize, network: &CalculonNetwork, devices: u32) -> Tier {
         let all_reduce = network.operations[3];
         let in_network = (all_reduce.factor < RING.factor).then(|| InNetwork {
@@ -165,7 +165,7 @@ impl CalculonSystem {
         }
     }
 
-    /// The parts of the networks that the fabric does not model, one line each.
+    /// Lists the parts of the networks that the fabric does not model, one line each.
     #[must_use]
     pub fn list_unmodelled_of_fabric(&self) -> Vec<String> {
         let mut lines = Vec::new();

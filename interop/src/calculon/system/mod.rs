@@ -1,10 +1,10 @@
 //! Calculon (Isaev, McDonald, Dennison, Vuduc, *Calculon: a methodology and tool for high-level co-design of systems
-//! and large language models*, SC 2023): its description of a system, read as a chip and as a fabric.
+//! and large language models*, SC 2023): reads its description of a system as a chip and as a fabric.
 //!
-//! A system has a matrix and a vector engine, two memories and numbered networks. Each has the fraction of its rate
-//! that operations achieve by size. coplace keeps peaks, bandwidths, capacities and the fraction of the largest
-//! operations. It drops the lower steps of the curves: its own model of tiles and launches gives the losses of small
-//! operations.
+//! A system has a matrix and a vector engine, two memories and numbered networks. For each, the file states the
+//! fraction of the rate that operations achieve, by the size of the operation. coplace keeps peaks, bandwidths,
+//! capacities and the fraction of the largest operations. It drops the lower steps of the curves, because its own model
+//! of tiles and launches gives the losses of small operations.
 //!
 //! Both forms of the file are read: Calculon 1.0's (`matrix.float16.tflops`, `ops` with a factor and an offset) and the
 //! earlier one (`matrix.tflops`, `ops` with a factor, `collective_minus1_scalar`).
@@ -41,7 +41,7 @@ pub struct CalculonEngine {
     pub data_type: DataType,
     /// Its peak.
     pub peak: FlopsPerSecond,
-    /// The fraction of it that an operation achieves, by FLOPs.
+    /// The fraction of the peak that an operation achieves, by its FLOPs.
     pub efficiency: EfficiencyCurve,
 }
 
@@ -50,11 +50,11 @@ pub struct CalculonEngine {
 pub struct CalculonMemory {
     /// Its capacity, 1 PiB at most.
     pub capacity: Bytes,
-    /// The capacity that the file states, in GiB, if it is larger: a memory without end.
+    /// The capacity that the file states, in GiB, if it is above 1 PiB: Calculon's way to write an endless memory.
     pub beyond_gib: Option<f64>,
     /// Peak rate, reads and writes together.
     pub bandwidth: BytesPerSecond,
-    /// The fraction of it that an operation achieves, by bytes moved.
+    /// The fraction of the peak rate that an operation achieves, by its bytes.
     pub efficiency: EfficiencyCurve,
 }
 
@@ -72,15 +72,15 @@ pub struct CalculonOperation {
 pub struct CalculonNetwork {
     /// Bytes per second of an endpoint, one direction.
     pub bandwidth: BytesPerSecond,
-    /// The fraction of it that operations achieve.
+    /// The fraction of the bandwidth that operations achieve.
     pub efficiency: f64,
     /// Endpoints.
     pub size: u32,
-    /// Time of every operation in addition to its bytes.
+    /// Time that every operation takes in addition to moving its bytes.
     pub latency: Seconds,
     /// `p2p`, `reduce_scatter`, `all_gather`, `all_reduce`, in this order.
     pub operations: [CalculonOperation; 4],
-    /// True if its groups must fill it.
+    /// True if the groups of ranks on the network must fill it.
     pub must_be_filled: bool,
     /// Fraction of the processor that overlapped communication takes.
     pub processor_usage: f64,
@@ -100,7 +100,7 @@ pub struct CalculonSystem {
     pub vector: Vec<CalculonEngine>,
     /// The device's memory.
     pub memory: CalculonMemory,
-    /// The memory behind it, if it has any capacity.
+    /// The memory behind the device's; `None` if it has no capacity.
     pub host: Option<CalculonMemory>,
     /// True if an operation takes the longer of computing and moving (`roofline`), false if it takes their sum
     /// (`no_overlap`).

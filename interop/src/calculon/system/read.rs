@@ -9,8 +9,8 @@ use sim::kernel::DataType;
 use sim::limits::{self, LEAST_FRACTION};
 use sim::units::{Bytes, BytesPerSecond, FlopsPerSecond, Seconds};
 
-/// Accepted rates of an engine in TFLOP/s, and of a memory or a link in GB/s: from those of the first processors and
-/// networks of this millennium to a thousand times today's.
+/// Accepted rates of an engine in TFLOP/s, and of a memory or a link in GB/s. They range from the first processors and
+/// networks of this millennium to a thousand times today's rates.
 const LEAST_TFLOPS: f64 = 1e-3;
 const FASTEST_TFLOPS: f64 = 1e7;
 const LEAST_GB_PER_S: f64 = 1e-3;
@@ -70,7 +70,7 @@ fn read_fields(r: &mut JsonReader, root: &JsonObject<'_>, file: &str) -> Calculo
     }
 }
 
-/// An engine: a rate and curve per type, or one rate and a curve per type.
+/// Reads an engine: a rate and a curve per data type, or one rate with a curve per data type.
 fn read_engine(r: &mut JsonReader, root: &JsonObject<'_>, key: &str) -> Vec<CalculonEngine> {
     let Some(object) = r.object_under(root, key) else { return Vec::new() };
     let mut engines = Vec::new();
@@ -110,7 +110,8 @@ fn read_tera(tflops: f64) -> FlopsPerSecond {
     FlopsPerSecond(tflops * 1e12)
 }
 
-/// A curve: pairs of a smallest size (in `unit`) and a fraction, with sizes falling to 0.
+/// Reads a curve: pairs of a smallest size and a fraction, with sizes falling to 0. `unit` is the FLOPs or bytes of one
+/// unit of size.
 fn read_curve(r: &mut JsonReader, object: &JsonObject<'_>, key: &str, unit: f64) -> EfficiencyCurve {
     let path = format!("{}{key}", object.path);
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -143,7 +144,7 @@ fn read_curve(r: &mut JsonReader, object: &JsonObject<'_>, key: &str, unit: f64)
     EfficiencyCurve(points)
 }
 
-/// A memory; `None` for an optional one without capacity.
+/// Reads a memory; `None` after a fault, or for an optional memory without capacity.
 fn read_memory(r: &mut JsonReader, root: &JsonObject<'_>, key: &str, needed: bool) -> Option<CalculonMemory> {
     let object = r.object_under(root, key)?;
     r.refuse_unknown_keys(&object, &["GiB", "GBps", "MB_efficiency"]);

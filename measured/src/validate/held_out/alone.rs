@@ -8,15 +8,15 @@ use std::io;
 pub struct AloneResidual {
     /// The data set.
     pub dataset: String,
-    /// Its id.
+    /// The row's id.
     pub id: String,
     /// The group in summaries.
     pub group: String,
     /// The kernel or collective, with its chip and fabric.
     pub facts: AloneFacts,
-    /// The chip whose scalars are used when its own are held out.
+    /// The chip whose scalars replace those of the held-out chip.
     pub from: Option<String>,
-    /// The fold of the row when rows are held out.
+    /// The fold of the row, if rows are held out.
     pub part: usize,
     /// The predicted time with the built-in scalars, in microseconds.
     pub predicted_us: f64,
@@ -24,14 +24,14 @@ pub struct AloneResidual {
     pub in_sample: f64,
     /// Error with the row's fold held out; `None` if too few rows are left, or if there is no start for the fit.
     pub rows: Option<f64>,
-    /// Error with its kind held out.
+    /// Error with its kind of kernel or collective held out.
     pub kinds: Option<f64>,
     /// Error with the whole chip held out: the scalars are those of another chip.
     pub chip: Option<f64>,
 }
 
 impl AloneResidual {
-    /// The row of the table from which intervals are made. Errors have four digits.
+    /// Returns the row of the table from which intervals are made. Errors are rounded to four decimals.
     #[must_use]
     pub fn to_row(&self) -> AloneRow {
         let AloneFacts { what, place, kind } = self.facts.clone();
@@ -50,7 +50,7 @@ impl AloneResidual {
     }
 }
 
-/// A CSV table with one line per row, from which intervals are made. The columns are those of [`AloneRow`].
+/// Returns a CSV table with one line per row, from which intervals are made. The columns are those of [`AloneRow`].
 ///
 /// # Errors
 /// Errors of the CSV writer; none is known.

@@ -5,10 +5,10 @@ use super::{collective_residuals, kernel_residuals};
 use crate::validate::{Dataset, ValidateError, ValidateOptions, recognise_file};
 use std::path::Path;
 
-/// The residuals of a file of kernels or collectives; `None` for a file with other contents.
+/// Returns the residuals of a file of kernels or collectives; `None` for a file of another data set.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// A file that cannot be read, or a chip that cannot be costed.
 pub fn alone_residuals(path: &Path, options: &ValidateOptions) -> Result<Option<Vec<AloneResidual>>, ValidateError> {
     match recognise_file(path)? {
         Dataset::Kernels => kernel_residuals(path, options).map(Some),

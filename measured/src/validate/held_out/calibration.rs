@@ -28,7 +28,7 @@ pub struct QuantityFit {
     pub quantity: &'static str,
     /// Rows with a measured value that can be predicted.
     pub rows: usize,
-    /// Mean absolute error in percent with the original scalars of the stack.
+    /// Mean absolute error in percent with the stack's original scalars.
     pub before_pct: f64,
     /// Error with the fitted scalars, on the fitted rows.
     pub after_pct: f64,
@@ -51,7 +51,7 @@ pub struct FittedScalarRange {
     pub after: f64,
     /// The 90 % range with the other scalars fixed.
     pub range: (f64, f64),
-    /// True if the rows determine it; otherwise it keeps its value.
+    /// True if the rows determine the scalar. Otherwise it keeps its value.
     pub determined: bool,
 }
 
@@ -62,8 +62,8 @@ impl From<&FittedOption> for FittedScalarRange {
     }
 }
 
-/// Fits a stack's scalars to the runs of a file, starting from the stack's own values. All rows are assumed to have run
-/// under it. `name` is the name of the new stack.
+/// Returns a stack with scalars fitted to the runs of a file, starting from the values of `base`. All rows are assumed
+/// to have run under this stack. `name` is the name of the new stack.
 ///
 /// # Errors
 /// A file that cannot be read or has no runs; fewer than five runs that can be predicted.
@@ -115,7 +115,7 @@ fn source_text(path: &Path, part: &QuantityFit, scalar: &FittedScalarRange) -> S
 }
 
 impl StackUnit<'_> {
-    /// Fits the scalars, and computes the errors on held-out rows.
+    /// Fits the scalars, writes them into `stack`, and returns the fit with the errors on held-out rows.
     fn fit_quantity(
         &self,
         prior: &StackPrior,
@@ -146,7 +146,7 @@ impl StackUnit<'_> {
         }
     }
 
-    /// The mean absolute error in percent on folds that are held out in turn.
+    /// Returns the mean absolute error in percent on folds that are held out in turn.
     fn error_left_out(&self, question: &StackCalibration<'_>, folds: &RowFolds, prepared: &PreparedInputs) -> f64 {
         mean_percent(
             &self
@@ -156,7 +156,7 @@ impl StackUnit<'_> {
     }
 }
 
-/// The mean absolute error in percent, from ln(predicted / measured).
+/// Returns the mean absolute error in percent, from errors ln(predicted / measured).
 #[must_use]
 pub fn mean_percent(errors: &[f64]) -> f64 {
     errors.iter().map(|e| (e.exp() - 1.0).abs() * 100.0).sum::<f64>() / errors.len().max(1) as f64
@@ -174,16 +174,16 @@ pub struct FewRunsFit {
     /// Mean absolute error in percent on the predicted rows with the stack's own scalars, which were fitted to most of
     /// these rows.
     pub built_in_pct: f64,
-    /// The same with scalars fitted to the few rows, starting from those of other stacks.
+    /// The same error with scalars fitted to the few rows, starting from those of other stacks.
     pub few_pct: f64,
 }
 
 /// Number of fitted rows in the comparison.
 const FEW: usize = 8;
 
-/// Compares stacks that were fitted to eight rows with the built-in stacks, for every data set of a file with enough
-/// runs. The eight rows are spread evenly over the file, and the step times of all others are predicted. Fits start
-/// from the scalars of the *other* stacks.
+/// Compares stacks that were fitted to eight rows with the built-in stacks, for every data set of a file with at least
+/// sixteen runs. The eight rows are spread evenly over the file, and the step times of all other rows are predicted.
+/// Fits start from the scalars of the *other* stacks.
 ///
 /// # Errors
 /// As [`super::run_residuals`].

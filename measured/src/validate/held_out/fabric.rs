@@ -1,4 +1,4 @@
-//! Fits a fabric to a user's own collectives.
+//! Fits a fabric to a user's own measured collectives, and computes errors of collectives that were held out.
 
 use super::alone::AloneResidual;
 use super::calibration::{FittedScalarRange, mean_percent};
@@ -14,8 +14,8 @@ use sim::network::{Fabric, FabricDocument};
 use sim::scalar_fit::{LEFT_OUT, ScalarFit, ScalarPrior, prior_spread, round_to_four_digits};
 use std::path::Path;
 
-/// The fields of a tier that kernels of collectives determine, with an offset before the logarithm and the range of
-/// their values. The bandwidths of links are nominal and not fitted.
+/// The fields of a tier that measured collectives determine: (name, offset before the logarithm, smallest value,
+/// largest value). The bandwidths of links are nominal and not fitted.
 const FITTED: [(&str, f64, f64, f64); 17] = [
     ("launch_us", 0.1, 0.0, 1e6),
     ("achieved_fraction", 0.0, 0.01, 1.0),
@@ -41,9 +41,9 @@ const FITTED: [(&str, f64, f64, f64); 17] = [
 pub struct CalibratedFabric {
     /// The fabric with the fitted scalars.
     pub document: FabricDocument,
-    /// The data of the fit.
+    /// The data of the fit, as the text of a source.
     pub source: String,
-    /// The findings.
+    /// The errors and the scalars of the fit.
     pub fit: FabricFit,
 }
 
@@ -52,10 +52,10 @@ pub struct CalibratedFabric {
 pub struct FabricFit {
     /// Rows of the fabric that can be predicted.
     pub rows: usize,
-    /// Rows of other fabrics, or rows that cannot be predicted.
+    /// Other rows of the file: of other fabrics, chips or libraries, or without a prediction.
     pub others: usize,
     /// The version or setting of the rows' communication library, if the fabric has its own figures for it. The
-    /// document then describes the fabric under it, without the figures for others.
+    /// document then describes the fabric under this library alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software: Option<String>,
     /// Mean absolute error in percent with the original scalars of the fabric.
@@ -93,14 +93,14 @@ struct FabricUnit<'a> {
     rows: &'a MeasuredRows,
     members: Vec<(usize, f64)>,
     document: FabricDocument,
-    /// The software whose figures the document has, if the fabric distinguishes several.
+    /// The communication library whose figures the document has, if the fabric distinguishes several.
     software: Option<String>,
     fields: Vec<FabricField>,
 }
 
-/// Fits the scalars of a fabric (a built-in one or a file) to those rows of a file of collectives that name it. `path`
-/// names the file, `text` has its contents. The fit starts from the fabric's own values. Only rows with the chip and
-/// the communication library of the first such row count.
+/// Returns a fabric (a built-in one or a file) with scalars fitted to the rows of a file of collectives that name it.
+/// `path` names the file in errors, and `text` has its contents. The fit starts from the fabric's own values. Only rows
+/// with the chip and the communication library of the first such row count.
 ///
 /// # Errors
 /// A file without collectives; a fabric that does not exist; fewer than five rows that can be predicted.
@@ -139,9 +139,9 @@ pub fn calibrate_fabric(
     Ok(CalibratedFabric { document, source, fit })
 }
 
-/// The residuals of all collectives of a file that can be predicted, by fabric, chip and communication library. Fits
-/// start from the fabric's own values and keep them where rows do not determine them, because fabrics with other tiers
-/// have no comparable values.
+/// Returns the residuals of all collectives of a file that can be predicted, by fabric, chip and communication library.
+/// Fits start from the fabric's own values and keep them where rows do not determine them, because fabrics with other
+/// tiers have no comparable values.
 ///
 /// # Errors
 /// A file that cannot be read or has no collectives.
@@ -175,7 +175,7 @@ fn fitted_fields(document: &FabricDocument) -> Vec<FabricField> {
     document.list_fields().into_iter().filter_map(one).collect()
 }
 
-/// The standard deviation of the built-in fabrics' values of a field.
+/// Returns the prior spread of a field: the standard deviation of the built-in fabrics' values.
 fn spread_of(field: &FabricField) -> f64 {
     let name = field.key.rsplit('.').next();
     let documents = Fabric::names().into_iter().filter_map(|fabric| {
@@ -189,7 +189,7 @@ fn spread_of(field: &FabricField) -> f64 {
 }
 
 impl<'a> FabricUnit<'a> {
-    /// The rows among `named` with the chip and the communication library of the first one.
+    /// Returns the unit of those rows among `named` that have the chip and the communication library of the first one.
     fn from_rows(
         rows: &'a MeasuredRows,
         fabric: &str,
@@ -218,7 +218,7 @@ impl<'a> FabricUnit<'a> {
         Ok(unit)
     }
 
-    /// The measured time of a row with the fabric's chip, in microseconds.
+    /// Returns the measured time of a row with the chip `chip`, in microseconds.
     fn measured_time(
         &self,
         at: usize,
@@ -239,7 +239,7 @@ impl<'a> FabricUnit<'a> {
         Ok(measured)
     }
 
-    /// The document with the scalars of a point.
+    /// Returns the document with the scalars of a point.
     fn document_at(&self, point: &[f64]) -> FabricDocument {
         let mut document = self.document.clone();
         for (field, coordinate) in self.fields.iter().zip(point) {
@@ -249,7 +249,7 @@ impl<'a> FabricUnit<'a> {
         document
     }
 
-    /// ln(predicted / measured) of some members at a point.
+    /// Returns ln(predicted / measured) of some members at a point.
     fn errors_at(&self, members: &[usize], point: &[f64], prepared: &mut PreparedInputs) -> Vec<f64> {
         let Ok(fabric) = self.document_at(point).build_fabric() else { return vec![super::LOST; members.len()] };
         let one = |m: &usize| {
@@ -337,13 +337,13 @@ impl<'a> FabricUnit<'a> {
         (point, found)
     }
 
-    /// The kind of collective of every member, as an index.
+    /// Returns the kind of collective of every member, as an index.
     fn kinds_of_members(&self) -> Vec<usize> {
         let kind = |(at, _): &(usize, f64)| self.rows.row_at(*at).cell("collective").unwrap_or_default().to_owned();
         RowFolds::by_name(self.members.iter().map(kind).collect()).of
     }
 
-    /// ln(predicted / measured) of every member with its fold held out.
+    /// Returns ln(predicted / measured) of every member with its fold held out of the fit.
     fn errors_left_out(&self, fit: &ScalarFit<'_>, of: &[usize], prepared: &mut PreparedInputs) -> Vec<f64> {
         let points = fit.fit_without_folds(of, &mut |rest, point| self.errors_at(rest, point, prepared));
         (0..of.len()).flat_map(|m| self.errors_at(&[m], &points[of[m]], prepared)).collect()

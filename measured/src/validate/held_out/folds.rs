@@ -1,6 +1,6 @@
 //! Splits rows into folds that are held out together.
 
-/// Most folds by size. If sizes differ more, neighbouring sizes share a fold.
+/// Largest number of folds by size. If there are more sizes, neighbouring ones share a fold.
 const MOST: usize = 6;
 
 /// The fold of every row.
@@ -19,7 +19,7 @@ impl RowFolds {
         Self { of, count: known.len() }
     }
 
-    /// One fold per size; neighbouring sizes share a fold if there are many.
+    /// Returns one fold per size. If there are many sizes, neighbouring ones share a fold.
     pub(super) fn by_size(sizes: Vec<u64>) -> Self {
         let mut known = sizes.clone();
         known.sort_unstable();

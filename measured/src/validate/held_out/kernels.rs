@@ -1,10 +1,10 @@
-//! Predicts kernels with scalars that were fitted to other kernels, and with those of another chip.
+//! Predicts kernels with scalars that were fitted to other kernels, and with the scalars of another chip.
 //!
 //! For each chip of a file, the scalars are fitted without a fold of the rows, and the fold is predicted. A fold is
-//! every twelfth row, or one kind of kernel. The fit starts from another chip, the most similar one whose rows have all
-//! kinds of kernels of this one. In addition, every row is predicted with the unchanged scalars of that other chip, as
-//! if nobody had measured this one.
-//! The units, clocks and memories in a chip's file stay as they are.
+//! every twelfth row, or one kind of kernel. The fit starts from the scalars of another chip: the most similar one
+//! whose rows have all kinds of kernels of this chip. In addition, every row is predicted with the unchanged scalars of
+//! that other chip, as if nobody had measured this one. The units, clocks and memories in a chip's file stay as they
+//! are.
 
 use super::alone::AloneResidual;
 use super::folds::RowFolds;
@@ -20,7 +20,7 @@ use sim::scalar_fit::LEFT_OUT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Rows per group in a fit. More rows hardly move a dozen scalars.
+/// Rows per group in a fit. More rows hardly change a dozen scalars.
 const OF_A_GROUP: usize = 24;
 
 /// A chip with its rows.
@@ -37,7 +37,7 @@ struct MeasuredKernel {
     facts: AloneFacts,
 }
 
-/// The residuals of all kernels of a file that can be predicted, chip by chip.
+/// Returns the residuals of all kernels of a file that can be predicted, chip by chip.
 ///
 /// # Errors
 /// A file that cannot be read or has no kernels; a chip that cannot be costed.
@@ -51,7 +51,7 @@ pub fn kernel_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<Al
     Ok(all)
 }
 
-/// The chips of the rows, with their rows that can be predicted.
+/// Returns the chips of the rows, with those of their rows that can be predicted.
 fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<MeasuredChip> {
     let mut chips: BTreeMap<String, MeasuredChip> = BTreeMap::new();
     let read = |row: &MeasuredRow<'_>| -> Result<(Accelerator, MeasuredKernel), RowFailure> {
@@ -70,14 +70,15 @@ fn measured_chips(rows: &MeasuredRows, options: &ValidateOptions) -> Vec<Measure
 }
 
 impl MeasuredChip {
-    /// True if both chips run kernels from a library, or both map them on arrays of one dataflow.
+    /// Returns whether both chips run kernels in the same way: from a library or not, and on arrays of one dataflow.
     fn runs_kernels_like(&self, other: &Self) -> bool {
         let of = |chip: &Accelerator| (chip.library.is_some(), chip.tensor.dataflow);
         of(&self.chip) == of(&other.chip)
     }
 
-    /// Finds the other chip that somebody without measurements of this one would take the scalars from. It has rows of
-    /// every kind of kernel that this one has, if any chip does; of such chips, its rates are the nearest.
+    /// Returns the other chip from which somebody without measurements of this chip would take the scalars; `None` if
+    /// no chip runs kernels in the same way. It has rows of every kind of kernel of this chip, if any chip does. Among
+    /// such chips, its rates are the nearest.
     fn find_most_similar<'a>(&self, chips: &'a [Self]) -> Option<&'a Self> {
         let mut others: Vec<&Self> =
             chips.iter().filter(|other| other.chip.name != self.chip.name && self.runs_kernels_like(other)).collect();
@@ -88,7 +89,8 @@ impl MeasuredChip {
         others.into_iter().min_by(|a, b| self.distance_to(a).total_cmp(&self.distance_to(b)))
     }
 
-    /// The sum of the logarithms of the ratios of both chips' memory bandwidths and peaks of products.
+    /// Returns the distance between two chips: the sum of the absolute logarithms of their ratios of memory bandwidths
+    /// and of product peaks.
     fn distance_to(&self, other: &Self) -> f64 {
         let peak = |chip: &Accelerator| {
             let peaks = [DataType::Bf16, DataType::Fp16, DataType::Fp32].map(|format| chip.peak_flops(format));
@@ -129,7 +131,8 @@ impl MeasuredChip {
         Ok(all.iter().map(one).collect())
     }
 
-    /// The error of every row with its fold held out of the fit, which starts from `apart`.
+    /// Returns the error of every row with its fold held out of the fit, which starts from `apart`; `None` if too few
+    /// rows are left.
     fn errors_left_out(&self, apart: &Accelerator, folds: &[usize]) -> Result<Vec<Option<f64>>, ValidateError> {
         let mut found = vec![None; folds.len()];
         let count = folds.iter().max().map_or(0, |last| last + 1);
@@ -147,7 +150,7 @@ impl MeasuredChip {
         Ok(found)
     }
 
-    /// Some rows of every group, spread evenly over the file.
+    /// Returns some rows of every group, spread evenly over the file.
     fn spread_sample(&self, rows: &[usize]) -> Vec<Measurement> {
         let mut groups: BTreeMap<&str, Vec<&Measurement>> = BTreeMap::new();
         for row in rows {
@@ -183,8 +186,8 @@ impl MeasuredChip {
 }
 
 impl MeasuredKernel {
-    /// The kind that is held out with it. The passes of one product are one kind: holding out one and keeping the
-    /// others would hold out nothing.
+    /// Returns the kind with which the kernel is held out. The passes of one product are one kind: to hold out one pass
+    /// and keep the others would hold out nothing.
     fn kind(&self) -> &'static str {
         match &self.measurement.routine {
             Routine::Attention(_) => "attention",

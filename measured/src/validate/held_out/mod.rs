@@ -1,10 +1,10 @@
 //! `coplace validate --held-out FILE...`: errors on rows that were held out of all fits.
 //!
 //! The rows of a file are split by software stack. The few scalars of a stack are fitted without a fold, and the fold
-//! is predicted. A fold has models of one size, one chip, or one number of nodes. The fit starts from the scalars of
-//! the *other* stacks. In addition, every row is predicted with the scalars of the other stacks alone, as if nobody had
-//! measured this software. The scalars of chips and fabrics stay: they were fitted to kernels and collectives, not to
-//! training runs. Those have their own held-out errors ([`alone_residuals`]).
+//! is predicted. A fold has models of similar size, one chip, or a similar number of chips. The fit starts from the
+//! scalars of the *other* stacks. In addition, every row is predicted with the scalars of the other stacks alone, as if
+//! nobody had measured this software. The scalars of chips and fabrics stay: they were fitted to kernels and
+//! collectives, not to training runs. Kernels and collectives have their own held-out errors ([`alone_residuals`]).
 
 mod alone;
 mod alone_files;
@@ -33,11 +33,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use step::SoftwareStack;
 use step::calibrate::{MEMORY, StackCalibration, StackPrior, StackScalar, TIME};
 
-/// Rows in a fit. If there are more, as many are chosen, spread evenly over the file.
+/// Largest number of rows in a fit. If there are more, a sample is spread evenly over the file.
 const FITTED_ROWS: usize = 60;
 /// Fewest rows for fitting a stack.
 const LEAST_ROWS: usize = 5;
-/// ln(predicted / measured) of a row that has no prediction under the fitted scalars.
+/// Error ln(predicted / measured) that stands for a row without a prediction under the fitted scalars.
 const LOST: f64 = 10.0;
 
 /// The errors of one row's prediction, each ln(measured / predicted).
@@ -49,7 +49,7 @@ pub struct RunResidual {
     pub dataset: String,
     /// The row's id.
     pub id: String,
-    /// The rows that it competes with.
+    /// The group of rows that it competes with; `None` for rows that do not compete.
     pub ranking: Option<String>,
     /// The measured value.
     pub measured: f64,
@@ -57,7 +57,8 @@ pub struct RunResidual {
     pub facts: PredictionFacts,
     /// Error with the built-in scalars.
     pub in_sample: f64,
-    /// Error with its fold held out; `None` if all rows of the stack are in one fold.
+    /// Errors with its fold held out, by scheme in the order of [`HoldOutScheme::ALL`]. `None` if all rows of the stack
+    /// are in one fold, or if the fold leaves too few rows for a fit.
     pub held_out: [Option<f64>; 4],
     /// The fold under each scheme.
     pub fold: [usize; 4],
@@ -95,7 +96,7 @@ impl MeasuredRows {
         Self::rows_of_contents(path, &read_measured_file(path)?, wanted)
     }
 
-    /// The same from a file's contents.
+    /// Reads the rows from a file's contents.
     fn rows_of_contents(path: &Path, text: &[u8], wanted: impl Fn(Dataset) -> bool) -> Result<Self, ValidateError> {
         let mut table = MeasuredTable::open_csv(path, text)?;
         if !wanted(table.dataset) {
@@ -111,7 +112,7 @@ impl MeasuredRows {
     }
 }
 
-/// The residuals of all rows of a file that can be predicted, by quantity and stack.
+/// Returns the residuals of all rows of a file that can be predicted, by quantity and stack.
 ///
 /// # Errors
 /// A file that cannot be read or has no training runs; a built-in stack that cannot be read.
@@ -138,7 +139,7 @@ pub fn run_residuals(path: &Path, options: &ValidateOptions) -> Result<Vec<RunRe
     Ok(all)
 }
 
-/// The rows with a measured value of the quantity that can be predicted. Failed runs have none.
+/// Returns the rows that have a measured value of the quantity and can be predicted. Failed runs have no value.
 fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut PreparedInputs) -> Vec<MeasuredStep> {
     let Some(target) = rows.dataset.target_columns().iter().find(|target| target.column == quantity) else {
         return Vec::new();
@@ -157,7 +158,7 @@ fn measured_members(rows: &MeasuredRows, quantity: &'static str, prepared: &mut 
     (0..rows.records.len()).map(one).filter_map(Result::ok).collect()
 }
 
-/// The stacks of the rows. Stacks that share all fitted scalars are in one list.
+/// Returns the stacks of the rows, in units. Stacks that share all fitted scalars are in one unit.
 fn units_of_stacks(
     measured: &[MeasuredStep],
     options: &ValidateOptions,
@@ -189,8 +190,8 @@ fn stacks_of_rows<'a>(
     names.into_iter().map(load).collect()
 }
 
-/// True if two stacks have equal fitted scalars, except for the rate of narrow products. Such stacks were fitted
-/// together.
+/// Returns whether two stacks have equal scalars of launches, memory and sustained rates, except for the rate of narrow
+/// products. Such stacks were fitted together.
 fn share_fitted_scalars(a: &SoftwareStack, b: &SoftwareStack) -> bool {
     let sustained =
         |s: &SoftwareStack| (s.sustained.tensor_fraction, s.sustained.memory_fraction, s.sustained.attention_fraction);
@@ -240,15 +241,15 @@ struct StackUnit<'a> {
 }
 
 impl StackUnit<'_> {
-    /// ln(predicted / measured) of some members under some stacks.
+    /// Returns ln(predicted / measured) of some members under some stacks.
     fn errors_under(&self, members: &[usize], stacks: &[SoftwareStack], prepared: &mut PreparedInputs) -> Vec<f64> {
         prepared.replace_stacks(stacks);
         let predict = self.rows.dataset.predictor();
         let one = |m: &usize| {
             let member = self.members[*m];
             let row = self.rows.row_at(member.at);
-            // A peak needs no step, unless the source leaves the number of chunks open: then the fastest number is
-            // chosen.
+            // A peak needs no step time, unless the source leaves the number of chunks open. Then the fastest number of
+            // chunks is chosen.
             let stated = row.cell("virtual_stages").is_some() || row.cell("pp").is_none_or(|pp| pp == "1");
             let predict =
                 if self.quantity == "peak_gib" && stated { Dataset::MemoryPeaks.predictor() } else { predict };
@@ -292,8 +293,8 @@ impl StackUnit<'_> {
         Ok(all.iter().map(|m| self.residual_of_member(*m, &folds, -in_sample[*m], held_out[*m], -unmet[*m])).collect())
     }
 
-    /// The errors of every fold under scalars fitted to the others (to at most `most` of them). Folds run in parallel
-    /// on the machine's cores.
+    /// Returns the errors of every fold under scalars fitted to at most `most` rows of the other folds. Folds run in
+    /// parallel on the machine's cores.
     fn held_out_errors(
         &self,
         jobs: &[FoldJob],
@@ -366,8 +367,8 @@ impl StackUnit<'_> {
     }
 }
 
-/// A CSV table with one line per row and quantity, from which intervals are made. The columns are [`COLUMNS`]. Errors
-/// are ln(measured / predicted), with four digits.
+/// Returns a CSV table with one line per row and quantity, from which intervals are made. The columns are [`COLUMNS`].
+/// Errors are ln(measured / predicted), with four decimals.
 #[must_use]
 pub fn residuals_csv(residuals: &[RunResidual]) -> String {
     let mut text = format!("{}\n", COLUMNS.join(","));

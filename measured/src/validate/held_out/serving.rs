@@ -7,19 +7,19 @@ use ::serving::ServingEngine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The errors of an engine's points of one model.
+/// The errors of an engine's serving points of one model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldOutModel {
     /// The engine, as the rows name it.
     pub engine: String,
     /// The model.
     pub model: String,
-    /// Its points.
+    /// Number of points.
     pub rows: usize,
-    /// Mean absolute errors of the time to the first token in percent: with the built-in scalars, and with those fitted
-    /// to the engine's other models.
+    /// Mean absolute errors of the time to the first token in percent: with the built-in scalars, and with scalars
+    /// fitted to the engine's other models.
     pub first_pct: [f64; 2],
-    /// The same for the time per output token.
+    /// The same errors of the time per output token.
     pub between_pct: [f64; 2],
 }
 
@@ -29,29 +29,30 @@ struct EngineScalar {
     most: f64,
 }
 
-/// The scalars that the built-in engines were fitted with.
+/// The scalars that are fitted, as for the built-in engines.
 const SCALARS: [EngineScalar; 3] = [
     EngineScalar { value: |engine| &mut engine.launch.iteration_us, most: 1e6 },
     EngineScalar { value: |engine| &mut engine.launch.sequence_us, most: 1e4 },
     EngineScalar { value: |engine| &mut engine.kernels.product_fraction, most: 1.0 },
 ];
 
-/// Errors above these count as these in a fit: |ln(predicted / measured)| of the time per output token and of the time
-/// to the first token, where queues of unknown length make outliers.
+/// Caps on |ln(predicted / measured)| in a fit: of the time per output token, and of the time to the first token.
+/// Queues of unknown length cause outliers there.
 const MOST_ERROR: [f64; 2] = [0.3, 0.6];
 /// Weight of the time to the first token beside the time per output token.
 const FIRST_WEIGHT: f64 = 0.2;
-/// Most points of a fit: more are thinned out evenly.
+/// Largest number of points in a fit. If there are more, a sample is spread evenly.
 const MOST_POINTS: usize = 96;
-/// Most rounds over the scalars.
+/// Largest number of rounds over the scalars.
 const ROUNDS: u32 = 12;
-/// A fit ends when no step is larger than this factor.
+/// A fit ends when all steps are smaller than this factor.
 const LEAST_STEP: f64 = 1.015;
 
-/// Predicts every model of a file of serving points with its engine's scalars fitted to the other models.
+/// Returns the errors for every model of a file of serving points, with its engine's scalars fitted to the engine's
+/// other models. Engines with a single model are left out.
 ///
 /// # Errors
-/// A file that cannot be read. No engine in the list has fewer than two models.
+/// A file that cannot be read or has no serving points.
 pub fn held_out_models(path: &Path, options: &ValidateOptions) -> Result<Vec<HeldOutModel>, ValidateError> {
     let rows = MeasuredRows::read_rows_if(path, |dataset| dataset == Dataset::Serving)?;
     let mut points = ServingPoints { rows: &rows, prepared: PreparedInputs::new(options) };
@@ -93,7 +94,8 @@ struct ServingPoints<'a> {
 }
 
 impl ServingPoints<'_> {
-    /// Returns the relative errors of a row: of the time per output token and of that to the first.
+    /// Returns predicted / measured of a row: of the time per output token, and of the time to the first token. `None`
+    /// if the row cannot be predicted or lacks a measured time.
     fn errors_of(&mut self, at: usize) -> Option<[f64; 2]> {
         let row = self.rows.row_at(at);
         let values = Dataset::Serving.predictor()(&mut self.prepared, &row).ok()?;
@@ -111,7 +113,7 @@ impl ServingPoints<'_> {
         rows.iter().filter_map(|at| self.errors_of(*at)).collect()
     }
 
-    /// Returns the mean absolute errors in percent.
+    /// Returns the mean absolute errors in percent: of the time per output token, and of the time to the first token.
     fn percent_under(&mut self, engine: &ServingEngine, rows: &[usize]) -> [f64; 2] {
         let ratios = self.ratios_under(engine, rows);
         let mean =
@@ -128,7 +130,7 @@ impl ServingPoints<'_> {
         ratios.iter().map(of).sum::<f64>() / ratios.len() as f64
     }
 
-    /// Fits the scalars one after the other, by steps that shrink.
+    /// Returns the engine with fitted scalars. They are varied one after the other, by steps that shrink.
     fn fit_engine(&mut self, start: &ServingEngine, rows: &[usize]) -> ServingEngine {
         let mut best = start.clone();
         let mut loss = self.loss_under(&best, rows);

@@ -1,5 +1,5 @@
-//! The network of a row of measured training: the named fabric, its nodes, and the bandwidth between them. Missing and
-//! unusable values are noted.
+//! The network of a row of measured training: the named fabric, its nodes, and the bandwidth between them. Assumptions
+//! about missing and unusable values are noted.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -7,9 +7,9 @@ use sim::network::{Fabric, NetworkError, Topology};
 use sim::units::BytesPerSecond;
 use workloads::Layout;
 
-/// The column of the chips of a node.
+/// The column with the number of chips of a node.
 const PER_NODE: &str = "chips_per_node";
-/// The column of the bandwidth between nodes.
+/// The column with the bandwidth between nodes, in GB/s per chip.
 const BETWEEN: &str = "inter_node_gbytes_per_s_per_chip";
 /// Smallest accepted value above 0: a 10 Mbit/s Ethernet.
 const LEAST_GB_PER_S: f64 = 1e-3;
@@ -20,13 +20,13 @@ const MOST_GB_PER_S: f64 = 1e5;
 struct StatedNetwork<'a> {
     /// The built-in fabric, if the row names one.
     fabric: Option<&'a str>,
-    /// Another network in words.
+    /// Text for the case that the row names no built-in fabric.
     unknown: String,
-    /// Chips of the run.
+    /// Number of chips of the run.
     chips: u32,
     /// The layout of the run on them.
     layout: Layout,
-    /// Chips of a node.
+    /// Number of chips of a node.
     per_node: Option<u32>,
     /// GB/s of a chip between nodes, in one direction.
     between: Option<f64>,
@@ -54,9 +54,9 @@ impl<'a> StatedNetwork<'a> {
         })
     }
 
-    /// The first axis whose groups lie on nodes in another way than the network assumes, with its number of chips. The
-    /// network assumes that a group of consecutive chips is a part of a node, whole nodes, or all chips from the first
-    /// node on. Groups of other sizes start anywhere in a node, and some cross into the next.
+    /// Returns the first axis whose groups do not lie on nodes as the network assumes, with its number of chips; `None`
+    /// if all do. The network assumes that a group of consecutive chips is a part of a node, whole nodes, or all chips
+    /// from the first node on. Groups of other sizes start anywhere in a node, and some cross into the next.
     fn chips_off_node(&self, per_node: u32) -> Option<(&'static str, u64)> {
         let Layout { tensor, context, data, expert, .. } = self.layout;
         let [tensor, context, data, expert, per_node] = [tensor, context, data, expert, per_node].map(u64::from);
@@ -77,8 +77,8 @@ impl<'a> StatedNetwork<'a> {
     }
 }
 
-/// The fabric that the row names, cut to its fast domain. A network without a file is built from the chip's own node
-/// and the row's bandwidth between nodes.
+/// Returns the fabric of a row, with the nodes and the bandwidth that the row states. If the row names no built-in
+/// fabric, it is the usual fabric of the chip.
 pub(super) fn fabric_of_row(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -120,7 +120,8 @@ pub(super) fn fabric_of_row(
     Ok(fabric_with_bandwidth(prepared, &stated, fabric))
 }
 
-/// The fabric with nodes as the row states them. The last node may be partly filled if the network can cost that.
+/// Returns the fabric with nodes as the row states them. The last node may be partly filled if the network can cost
+/// that.
 fn fabric_with_nodes(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -161,11 +162,11 @@ fn fabric_with_nodes(
     fabric.with_fast_domain(per_node).map_err(|e: NetworkError| RowFailure::Unpredictable(e.to_string()))
 }
 
-/// Devices of the smallest fast domain that is a rack, not a node.
+/// Number of devices from which a fast domain is a rack, not a node.
 const RACK: u32 = 16;
 
-/// Chips of a run in each fast domain. In racks that it does not fill, the largest equal number into which its groups
-/// fit.
+/// Returns the number of a run's chips in each fast domain. For racks that the run does not fill, it is the largest
+/// equal number into which its groups fit.
 fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, fabric: &Fabric, per_node: u32) -> u32 {
     let chips = stated.chips;
     if fabric.fast_domain_devices() < RACK
@@ -184,7 +185,7 @@ fn chips_per_domain(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, f
 }
 
 /// Notes that the last node of a run is partly filled. Between switched nodes, a group's part in each node has the
-/// ports of its chips there. Links of whole nodes and slices of a torus have no such parts.
+/// ports of its chips there. Links of whole nodes and slices of a torus have no such parts, so the row has a fault.
 fn note_partly_filled(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -209,7 +210,7 @@ fn note_partly_filled(
     Err(row.row_fault(PER_NODE, &format!("{limit}{why}"), &nodes))
 }
 
-/// The fabric with the row's bandwidth between nodes, which overrides that of the fabric's file.
+/// Returns the fabric with the row's bandwidth between nodes, which overrides that of the fabric's file.
 fn fabric_with_bandwidth(prepared: &mut PreparedInputs, stated: &StatedNetwork<'_>, fabric: Fabric) -> Fabric {
     let Some(between) = stated.between else { return fabric };
     let why = match fabric.tiers.get(1).map(|tier| &tier.topology) {
@@ -223,8 +224,8 @@ fn fabric_with_bandwidth(prepared: &mut PreparedInputs, stated: &StatedNetwork<'
     fabric
 }
 
-/// The fabric with its figures for the chip. A fabric may describe slices of this chip but not the network between
-/// them; that network is then taken from the chip that the fabric describes, and the second value is true.
+/// Returns the fabric with its figures for the chip. The fabric's file may describe slices of this chip, but the
+/// network between slices only for another chip. Then the other chip's network is taken, and the second value is true.
 fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -> Result<(Fabric, bool), RowFailure> {
     let fabric = prepared.fabric_of_chip(name, chip).cloned();
     let (Err(_), Some(slice)) = (&fabric, name.strip_suffix("_dcn")) else {
@@ -238,7 +239,7 @@ fn named_fabric_of_chip(prepared: &mut PreparedInputs, name: &str, chip: &str) -
     Ok((joined, true))
 }
 
-/// The fabric that the chip's file names as usual.
+/// Returns the name of the fabric that the chip's file names as usual.
 fn usual_fabric(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, chip: &str) -> Result<String, RowFailure> {
     let Some(usual) = prepared.cost_model(chip)?.accelerator().origin.usual_fabric.clone() else {
         let limit = format!("must be a built-in fabric: the file of chip {chip} has no usual_fabric");

@@ -7,7 +7,7 @@ use sim::kernel::{Collective, CollectiveKind, RankGroup};
 use sim::network::{Fabric, Topology};
 use sim::units::Bytes;
 
-/// The names in measurements.
+/// The names of collectives in measurements.
 const KINDS: [(&str, CollectiveKind); 6] = [
     ("all_reduce", CollectiveKind::AllReduce),
     ("all_gather", CollectiveKind::AllGather),
@@ -33,7 +33,7 @@ pub(in crate::validate) fn predict_collective(
     Ok(vec![("measured_us", us)])
 }
 
-/// The grounds of the row's prediction.
+/// Returns the facts on which the row's prediction rests.
 pub(in crate::validate) fn facts_on_fabric(row: &MeasuredRow<'_>) -> AloneFacts {
     let cell = |key: &str| row.cell(key).unwrap_or("?");
     AloneFacts {
@@ -43,7 +43,7 @@ pub(in crate::validate) fn facts_on_fabric(row: &MeasuredRow<'_>) -> AloneFacts 
     }
 }
 
-/// The time of a row's collective on a fabric, in microseconds.
+/// Returns the time of a row's collective on a fabric, in microseconds.
 pub(in crate::validate) fn time_on_fabric(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -82,7 +82,7 @@ fn device_count(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     u32::try_from(row.count(key)?).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
 }
 
-/// Checks that the fabric has such nodes. On switches, larger nodes are accepted and noted.
+/// Checks that the fabric has nodes like the row's. On switches, larger nodes are accepted and noted.
 fn check_nodes(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -109,9 +109,9 @@ fn check_nodes(
     Ok(())
 }
 
-/// The part of the fabric that the ranks occupy. On a torus it is the most compact slice; if another network joins
-/// slices, it is the slices that are the row's nodes. Elsewhere `ranks / nodes` of them share a node, so that a group
-/// of one rank per node uses only the network between nodes.
+/// Returns the part of the fabric that the ranks occupy. On a torus, it is the most compact slice. If another network
+/// joins slices, each of the row's nodes is a slice. On other fabrics, `ranks / nodes` ranks share a node, so that a
+/// group of one rank per node uses only the network between nodes.
 fn occupied_fabric(fabric: &Fabric, ranks: u32, nodes: u32) -> Result<Fabric, RowFailure> {
     let unpredictable = |e: sim::network::NetworkError| RowFailure::Unpredictable(e.to_string());
     let torus = fabric.tiers.first().is_some_and(|tier| matches!(tier.topology, Topology::Torus { .. }));

@@ -1,5 +1,5 @@
-//! Passes of one device that runs each as one graph, without an engine around it: iterations of decoding, and chunks of
-//! prompts.
+//! Passes of one device that runs each pass as one graph, without an engine around it: iterations of decoding, and
+//! chunks of prompts.
 
 use super::PreparedInputs;
 use super::cluster::fabric_of_row;
@@ -10,10 +10,11 @@ use workloads::{Layout, Model};
 /// Microseconds from kernel to kernel of a graph. 0.7 to 1.5 fit the points of three engines equally well
 /// (`serving/engines/vllm.toml`); a copy of 1,024 numbers takes 1.2 in all on H100 and H200.
 const GRAPH_GAP_US: f64 = 1.0;
-/// Most sequences, and most tokens of context.
+/// Largest number of sequences, of context tokens, and of new tokens.
 const MOST: u64 = 1 << 24;
 
-/// Predicts the time of a pass in microseconds: of an iteration of decoding, or of the `new` tokens of every prompt.
+/// Predicts the time of a pass in microseconds: an iteration of decoding, or the prefilling of `new` tokens of every
+/// prompt.
 pub(in crate::validate) fn predict_decode(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,

@@ -1,4 +1,4 @@
-//! Energy of kernels: what the cost model gives a kernel, and the chip's static power for as long as it runs.
+//! Energy of kernels: the dynamic energy from the cost model, and the chip's static power over the kernel's time.
 
 use super::PreparedInputs;
 use super::kernels::routine_and_clock_of_row;
@@ -6,7 +6,8 @@ use crate::validate::row::{MeasuredRow, RowFailure};
 use sim::cost::{AttentionCall, Routine, Span, calibrate};
 use sim::kernel::{FusedAttention, Kernel};
 
-/// Predicts the energy of one call in millijoules, on random operands: equal bits switch less.
+/// Predicts the energy of one call in millijoules, for random operands. Rows with operands of zeros, which switch fewer
+/// bits, have no prediction.
 pub(in crate::validate) fn predict_energy(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -36,8 +37,8 @@ pub(in crate::validate) fn predict_energy(
     Ok(vec![("energy_mj", whole * 1e3)])
 }
 
-/// Returns the attention of a call, as the cost model prices its work. The heads that share keys in decoding are the
-/// queries of one head: keys are read once for all of them.
+/// Returns the attention of a call in the form that the cost model prices. While decoding, the heads that share keys
+/// are the queries of one head, because keys are read once for all of them.
 fn attention_kernel(call: &AttentionCall) -> FusedAttention {
     let decodes = call.queries == 1;
     let shared = if decodes { call.heads.div_ceil(call.kv_heads.max(1)) } else { 1 };

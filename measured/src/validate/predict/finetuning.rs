@@ -1,5 +1,5 @@
-//! Peaks of fine-tuning: what a method trains beside a frozen model, by `reference/finetuning_methods.csv`, under the
-//! software that the row's source uses, by `reference/finetuning_software.csv`.
+//! Memory peaks of fine-tuning. `reference/finetuning_methods.csv` tells what a method trains beside a frozen model.
+//! `reference/finetuning_software.csv` tells which software the row's source uses.
 
 use super::{PreparedInputs, read_table};
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -24,16 +24,16 @@ static MODELS: LazyLock<Vec<NamedModel>> =
 #[derive(Debug, Clone, Deserialize)]
 struct FinetuningMethod {
     method: String,
-    /// A word of the id of rows that it holds for; empty for all others.
+    /// A word in the ids of the rows to which the line applies; empty for all other rows.
     variant: Option<String>,
     /// The technique; empty for training of all weights.
     technique: Option<String>,
-    /// 1 if the technique has the row's rank.
+    /// 1 if the row's rank sets the technique's rank.
     ranked: u8,
-    /// The target modules, apart by `/`; `row` for those of the row's note.
+    /// The target modules, separated by `/`; `row` for those of the row's note.
     targets: Option<String>,
-    /// Tokens in front of every sequence: a number, `trained` for the trained numbers over the model's width, or
-    /// `keys_and_values` for trained keys and values alone.
+    /// Tokens in front of every sequence: a number; `trained` for the number of trained parameters divided by the
+    /// model's width; or `keys_and_values` for trained keys and values alone.
     virtual_tokens: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub(in crate::validate) fn predict_peak(
     let micro_batch = row.dimension("micro_batch", MAX_MICRO_BATCH)?;
     let techniques = techniques_of_row(row, method, &model, micro_batch)?;
     let sequence = row.dimension("seq", MAX_SEQUENCE)? + virtual_tokens(row, method, &model)?;
-    // Several devices train copies of a batch each, and shard the weights (FSDP with checkpoints of its layers).
+    // Several devices each train on a batch of their own, and shard the weights (FSDP with checkpoints of its layers).
     let sharded = devices > 1;
     let data = u32::try_from(devices).unwrap_or(1);
     let recompute = match row.cell("recompute") {
@@ -91,7 +91,7 @@ pub(in crate::validate) fn predict_peak(
         schedule: PipelineSchedule::OneForwardOneBackward,
         techniques,
     };
-    // A sequence with tokens in front may be longer than the model's own.
+    // With tokens in front, a sequence may be longer than the model's own limit.
     let model = Model { max_sequence: model.max_sequence.max(sequence), ..model };
     let loaded = prepared.chip_under_stack(&chip, &stack)?.stack().clone();
     let room = DeviceMemory::of_chip(prepared.cost_model(&chip)?.accelerator());
@@ -108,7 +108,7 @@ pub(in crate::validate) fn predict_peak(
     let mut peak = memory.peak_reading(reading);
     let mut fits = memory.check_fits().is_ok();
     if sharded && software.gathers_to_load == 1 {
-        // The whole model beside this device's share of it, in the operand type.
+        // While loading, the whole model is beside this device's share of it, in the operand type.
         let whole = Bytes(2 * model.parameters());
         let loading = whole + Bytes(whole.0.div_ceil(devices));
         prepared.note_assumption("on several devices, the whole model is gathered beside its shards to load it".into());
@@ -123,10 +123,10 @@ pub(in crate::validate) fn predict_peak(
     Ok(vec![("peak", peak), ("fits", f64::from(u8::from(fits)))])
 }
 
-/// Trained keys and values in front of every sequence, which lengthen no query.
+/// Value of `virtual_tokens` for trained keys and values in front of every sequence, which lengthen no query.
 const KEYS_AND_VALUES: &str = "keys_and_values";
 
-/// The method of a row: the line for a variant that its id names goes first.
+/// Returns the method of a row. A line whose variant the row's id names goes first.
 fn find_method(row: &MeasuredRow<'_>) -> Result<&'static FinetuningMethod, RowFailure> {
     let (method, id) = (row.text("technique")?, row.id());
     let named = |line: &&FinetuningMethod| line.method.eq_ignore_ascii_case(method);
@@ -136,13 +136,13 @@ fn find_method(row: &MeasuredRow<'_>) -> Result<&'static FinetuningMethod, RowFa
     found.ok_or_else(|| RowFailure::Unpredictable(format!("the method {method} is not modelled")))
 }
 
-/// The text behind a word of the row's note, up to `end`.
+/// Returns the text between a word of the row's note and the next `end`; `None` if the note lacks the word.
 fn noted<'r>(row: &MeasuredRow<'r>, word: &str, end: char) -> Option<&'r str> {
     let (_, rest) = row.cell("note")?.split_once(word)?;
     Some(rest.split(end).next().unwrap_or(rest))
 }
 
-/// The numbers that the row's note says are trained.
+/// Returns the number of trained parameters in the row's note.
 fn trained_numbers(row: &MeasuredRow<'_>) -> Result<u64, RowFailure> {
     let trained = noted(row, "trainable ", ';').and_then(|count| count.trim().replace(',', "").parse().ok());
     trained.ok_or_else(|| row.row_fault("note", "must give the trained numbers", "write `trainable 614400`"))
@@ -193,7 +193,7 @@ fn techniques_of_row(
     Ok(techniques.into())
 }
 
-/// Tokens that the method puts in front of every sequence.
+/// Returns the number of tokens that the method puts in front of every sequence.
 fn virtual_tokens(row: &MeasuredRow<'_>, method: &FinetuningMethod, model: &Model) -> Result<u64, RowFailure> {
     match method.virtual_tokens.as_deref() {
         None | Some(KEYS_AND_VALUES) => Ok(0),

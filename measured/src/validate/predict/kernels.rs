@@ -24,9 +24,9 @@ static SOFTWARE: LazyLock<Vec<KernelSoftware>> = LazyLock::new(|| {
 struct KernelSoftware {
     /// The data set.
     dataset: String,
-    /// The library, if its rows do not name theirs.
+    /// The attention library of rows that do not name one.
     library: Option<String>,
-    /// How its narrow products convert their 16-bit input.
+    /// The conversion of the 16-bit input of narrow products.
     converts: InputConversion,
 }
 
@@ -51,7 +51,7 @@ pub(in crate::validate) fn predict_kernel(
     Ok(vec![("measured_us", us)])
 }
 
-/// The grounds of a prediction for a row of a chip.
+/// Returns the facts on which a prediction for a row of a chip rests.
 pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> Result<AloneFacts, RowFailure> {
     let host = if timing_of_row(row)? == MeasurementClock::Host { " (host)" } else { "" };
     Ok(AloneFacts {
@@ -61,7 +61,7 @@ pub(in crate::validate) fn facts_on_chip(row: &MeasuredRow<'_>, chip: &str) -> R
     })
 }
 
-/// The row as a measurement for fitting a chip's scalars.
+/// Returns the row as a measurement for fitting a chip's scalars.
 pub(in crate::validate) fn read_measurement(
     row: &MeasuredRow<'_>,
     chip: &Accelerator,
@@ -77,7 +77,7 @@ pub(in crate::validate) fn read_measurement(
     Err(RowFailure::Unpredictable("no measured time".into()))
 }
 
-/// The routine of the row. Only single kernels are timed by the host's clock.
+/// Returns the routine of the row. Only single kernels can be timed by the host's clock.
 fn routine_of_row(row: &MeasuredRow<'_>, chip: &Accelerator, timing: MeasurementClock) -> Result<Routine, RowFailure> {
     let routine = name_routine(row, chip)?;
     if timing == MeasurementClock::Host && !matches!(routine, Routine::Kernel(_)) {
@@ -144,7 +144,7 @@ fn name_routine(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<Routine, Ro
     }
 }
 
-/// The result type of products of a type: products of 8-bit operands have 16-bit results.
+/// Returns the result type of products of a type. Products of 8-bit and narrower operands have bf16 results.
 fn result_type(operand: DataType) -> DataType {
     if operand.bytes() == 1 { DataType::Bf16 } else { operand }
 }
@@ -171,7 +171,8 @@ fn attention_of_row(
     })
 }
 
-/// The attention library of the row: its column `library`, else its data set's, else that of training stacks.
+/// Returns the attention library of the row: from its column `library`, or else from its data set, or else that of
+/// training stacks.
 fn attention_software_of_row(row: &MeasuredRow<'_>, chip: &Accelerator) -> Result<AttentionSoftware, RowFailure> {
     let carried = || KernelSoftware::of_row(row).and_then(|software| software.library.as_deref());
     if let Some(name) = row.cell("library").or_else(carried) {
@@ -191,7 +192,8 @@ fn experts_of_row(row: &MeasuredRow<'_>, operand: DataType) -> Result<ExpertsCal
     })
 }
 
-/// A name that the model does not know leaves the row without a prediction. A missing dimension is a fault of the row.
+/// Returns the failure for a name's error. An unknown kernel or type leaves the row without a prediction. A missing
+/// dimension is a fault of the row.
 fn parse_name(row: &MeasuredRow<'_>, error: &NameError) -> RowFailure {
     match error {
         NameError::MissingDimension { dimension, kernel } => {

@@ -20,7 +20,7 @@ pub(in crate::validate) fn predict_memory(
     memory_of_run(prepared, row, &run)
 }
 
-/// The same for a row that has been read.
+/// Predicts the same values for a run that has been read from a row, and the reserved peak if the row has one.
 pub(in crate::validate) fn memory_of_run(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -36,8 +36,9 @@ pub(in crate::validate) fn memory_of_run(
     Ok(values)
 }
 
-/// The value of the row's instrument, which the columns `allocator` or `peak_kind` name. The default is the reserved
-/// bytes of the allocator. Megatron-LM logs the allocator of the last rank, which belongs to the last stage.
+/// Returns the peak in GiB that the row's instrument shows. The columns `allocator` or `peak_kind` name the instrument.
+/// The default is the reserved bytes of the allocator. Megatron-LM logs the allocator of the last rank, which belongs
+/// to the last stage.
 fn peak_of_instrument(row: &MeasuredRow<'_>, run: &MeasuredRun, memory: &StepMemory) -> Result<f64, RowFailure> {
     let reading = match read_instrument(row, "allocator")? {
         Some(reading) => reading,
@@ -56,7 +57,7 @@ fn peak_of_instrument(row: &MeasuredRow<'_>, run: &MeasuredRun, memory: &StepMem
     Ok(peak.gib())
 }
 
-/// The instrument that a column names.
+/// Returns the instrument that a column names; `None` for an empty cell.
 fn read_instrument(row: &MeasuredRow<'_>, key: &str) -> Result<Option<MemoryReading>, RowFailure> {
     match row.cell(key) {
         None => Ok(None),

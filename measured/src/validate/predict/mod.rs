@@ -1,5 +1,5 @@
-//! Translates a row of measured data to a prediction of `sim`. Adapters only translate: nothing here is fitted, and
-//! nothing depends on the measured value.
+//! Translates rows of measured data to predictions of `sim`, `step` and `serving`. Nothing here is fitted, and no
+//! prediction depends on the measured value.
 
 mod cluster;
 pub(super) mod collectives;
@@ -42,11 +42,11 @@ pub(super) struct PreparedInputs {
     stacks: Option<PathBuf>,
     /// Stacks that take precedence over those of the directory and the built-in ones of the same name.
     driven: BTreeMap<String, SoftwareStack>,
-    /// Stacks of rows that set options: the base's name and the options, by the name that the options make.
+    /// Stacks with options of rows: (name of the base stack, options), by the name of the changed stack.
     with_options: BTreeMap<String, (String, Vec<String>)>,
-    /// The usual stack of a chip, or why it has none.
+    /// The usual stack of each chip, or the reason why it has none.
     usual: BTreeMap<String, Result<SoftwareStack, String>>,
-    /// The stack that all rows are assumed to have run under, if there is one.
+    /// The name of the stack that all rows are assumed to have run under; `None` if rows decide.
     stack: Option<String>,
     hardware: Option<PathBuf>,
     /// Serving engines that take precedence over the built-in ones of the same name.
@@ -54,9 +54,9 @@ pub(super) struct PreparedInputs {
     steps: Vec<(String, StepTime)>,
     /// Assumptions about the current row.
     assumed: Vec<String>,
-    /// The grounds of the current prediction, if it is a training run.
+    /// The facts of the current prediction, if it is of a training run.
     facts: Option<PredictionFacts>,
-    /// The same for a kernel or a collective.
+    /// The facts of the current prediction, if it is of a kernel or a collective.
     alone: Option<AloneFacts>,
 }
 
@@ -65,7 +65,7 @@ impl PreparedInputs {
         Self { stacks: options.stacks.clone(), hardware: options.chips.clone(), ..Self::default() }
     }
 
-    /// A value for the same files and the same forced stack, with nothing read yet.
+    /// Returns a value for the same files and the same forced stack, with nothing read yet.
     pub(super) fn with_nothing_read(&self) -> Self {
         Self {
             stacks: self.stacks.clone(),
@@ -75,25 +75,25 @@ impl PreparedInputs {
         }
     }
 
-    /// Forces this stack for every row, whatever the row says.
+    /// Uses this stack for every row, whatever the row states.
     pub(super) fn force_stack(&mut self, stack: &SoftwareStack) {
         self.stack = Some(stack.name.clone());
         self.replace_stacks(std::slice::from_ref(stack));
     }
 
-    /// The stack that all rows are assumed to have run under, if there is one.
+    /// Returns the name of the stack that all rows are assumed to have run under; `None` if rows decide.
     fn forced_stack(&self) -> Option<&str> {
         self.stack.as_deref()
     }
 
-    /// Replaces stacks of the same names from now on.
+    /// Uses these stacks in place of all stacks of the same names from now on, and forgets the earlier replacements.
     pub(super) fn replace_stacks(&mut self, stacks: &[SoftwareStack]) {
         self.driven = stacks.iter().map(|stack| (stack.name.clone(), stack.clone())).collect();
         self.chips.clear();
         self.steps.clear();
     }
 
-    /// The serving engine that rows name so; `None` if there is none.
+    /// Returns the serving engine to which rows refer by this name; `None` if there is none.
     pub(super) fn engine_named(&self, name: &str) -> Option<ServingEngine> {
         serving::engine_named(self, name).ok()
     }
@@ -113,7 +113,7 @@ impl PreparedInputs {
         self.assumed.push(what);
     }
 
-    /// Notes the grounds of a run's prediction.
+    /// Notes the facts on which a run's prediction rests.
     fn note_facts(&mut self, run: &run::MeasuredRun) -> Result<(), RowFailure> {
         self.cost_model(&run.chip)?;
         self.chip_under_stack(&run.chip, &run.stack)?;
@@ -125,12 +125,12 @@ impl PreparedInputs {
         Ok(())
     }
 
-    /// Takes the grounds of the last prediction of a kernel or a collective.
+    /// Takes the facts of the last prediction of a kernel or a collective.
     pub(super) fn take_alone_facts(&mut self) -> Option<AloneFacts> {
         self.alone.take()
     }
 
-    /// Takes the grounds of the last prediction.
+    /// Takes the facts of the last prediction of a training run.
     pub(super) fn take_run_facts(&mut self) -> Option<PredictionFacts> {
         self.facts.take()
     }
@@ -177,12 +177,12 @@ impl PreparedInputs {
         prepared.as_ref().map_err(|why| RowFailure::Unpredictable(why.clone()))
     }
 
-    /// The stack of this name: replaced, from the directory of stacks, or built in.
+    /// Loads the stack of this name: a replacement, one from the directory of stacks, or a built-in one.
     fn load_stack(&self, name: &str) -> Result<SoftwareStack, String> {
         load_stack(self.stacks.as_deref(), &self.driven, name)
     }
 
-    /// The name under which the stack with these options can be loaded.
+    /// Adds a stack with these options, and returns the name under which it can be loaded.
     fn add_stack_with_options(&mut self, base: &str, options: &[&str]) -> Result<String, String> {
         if options.is_empty() {
             return Ok(base.to_owned());
@@ -193,7 +193,7 @@ impl PreparedInputs {
         Ok(name)
     }
 
-    /// The stack without a row's own options: that whose scalars were fitted.
+    /// Returns the name of the stack without a row's own options. Its scalars are the fitted ones.
     pub(super) fn base_of_stack<'a>(&'a self, name: &'a str) -> &'a str {
         self.with_options.get(name).map_or(name, |(base, _)| base)
     }
@@ -243,7 +243,7 @@ fn set_options(stack: SoftwareStack, options: &[String]) -> Result<SoftwareStack
     options.iter().try_fold(stack, |stack, option| stack.with_option(option).map_err(|e| e.to_string()))
 }
 
-/// The chip of this name: from a file in the directory, if it is given and has one; otherwise the built-in chip.
+/// Returns the chip of this name: from a file in the directory, if it has one; otherwise the built-in chip.
 pub(super) fn find_accelerator(directory: Option<&Path>, chip: &str) -> Result<Accelerator, String> {
     let file = directory.map(|directory| directory.join(format!("{chip}.toml"))).filter(|file| file.is_file());
     let Some(file) = file else { return Accelerator::built_in(chip).map_err(|e| e.to_string()) };

@@ -18,7 +18,8 @@ pub(super) fn note_unsupported(prepared: &mut PreparedInputs, row: &MeasuredRow<
     }
 }
 
-/// Parses Megatron-LM's recomputed modules, separated by commas, semicolons or plus signs. `None` if one is unknown.
+/// Returns Megatron-LM's recomputed modules, separated by commas, semicolons, plus signs or blanks; `None` if one is
+/// unknown.
 pub(super) fn parse_modules(text: &str) -> Option<Techniques> {
     let name = |module: &str| format!("recompute-{}", module.trim().replace('_', "-")).parse().ok();
     text.split([',', ';', '+', ' ']).filter(|module| !module.is_empty()).map(name).collect()

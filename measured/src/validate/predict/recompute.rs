@@ -1,4 +1,4 @@
-//! The tensors that the layers of a run keep, from the row's `recompute_modules` or by assumption.
+//! The policy of a run (the tensors that its layers keep), from the row's `recompute_modules` or by assumption.
 
 use super::PreparedInputs;
 use super::modules::{MODULES, parse_modules};
@@ -7,7 +7,7 @@ use crate::validate::row::{MeasuredRow, RowFailure};
 use step::{DeviceMemory, StepMemory, lower_plan, step_memory};
 use workloads::{ActivationPolicy, LayerRun, RecomputeSet, SegmentKind, StagePolicies, TechniqueError};
 
-/// The run with the policy of its row, stated or assumed.
+/// Returns the run with the policy of its row, stated or assumed.
 pub(super) fn run_with_policy(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -17,9 +17,9 @@ pub(super) fn run_with_policy(
     choose_policy(prepared, row, run)
 }
 
-/// Applies `recompute_modules` to the run: `full_layers:N` recomputes the first layers of every chunk,
-/// `cpu_offload_layers:N` offloads everything that the first layers keep to host memory, and other entries name
-/// recomputed modules. Unknown entries change nothing.
+/// Returns the run with `recompute_modules` applied. `full_layers:N` recomputes the first N layers of every chunk.
+/// `cpu_offload_layers:N` offloads all kept tensors of the first N layers of every chunk to host memory. Other entries
+/// name recomputed modules. Unknown entries change nothing.
 fn run_as_stated(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -49,7 +49,7 @@ fn run_as_stated(
         _ => {
             let mut run = run;
             if let Some(modules) = parse_modules(text).filter(|_| row.cell("recompute") != Some("full")) {
-                // They define the meaning of `recompute = selective`.
+                // The modules define the meaning of `recompute = selective`.
                 (run.plan.techniques, run.plan.activations) = (modules, ActivationPolicy::None.into());
             }
             return Ok(run);
@@ -60,7 +60,7 @@ fn run_as_stated(
     Ok(run)
 }
 
-/// A policy that offloads everything that a layer keeps to host memory.
+/// Returns a policy that offloads all kept tensors of a layer to host memory.
 fn offload_all_tensors(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Result<ActivationPolicy, RowFailure> {
     let why = |e: String| RowFailure::Unpredictable(e);
     let stack = prepared.chip_under_stack(&run.chip, &run.stack)?.stack().clone();
@@ -72,12 +72,12 @@ fn offload_all_tensors(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Resu
     format!("tensors:offload({})", names.join(",")).parse().map_err(|e: workloads::WorkloadError| why(e.to_string()))
 }
 
-/// The cheapest recomputation. It is tried before whole layers.
+/// The cheapest recomputation, which is tried before whole layers.
 const CHEAPEST: &str = "recompute-layernorm";
 
-/// Chooses the recomputation of a run whose row leaves it open and that does not fit if it keeps everything. The norms
-/// are recomputed first; if that is not enough, the smallest number of layers per chunk that fits. The owners of the
-/// run will have chosen the same. If nothing fits, the run stays unchanged.
+/// Returns the run with an assumed recomputation, if its row leaves it open and the run does not fit without. The norms
+/// are recomputed first. If that is not enough, whole layers are recomputed: the smallest number per chunk that fits.
+/// The owners of the run are assumed to have chosen the same. If nothing fits, the run stays unchanged.
 fn choose_policy(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -103,8 +103,8 @@ fn choose_policy(
     if memory_of_run(prepared, &with(most))?.check_fits().is_err() {
         return Ok(run);
     }
-    // More recomputed layers never need more memory, except for the workspace of one layer. Therefore the last number
-    // that does not fit is below the first that does.
+    // More recomputed layers never need more memory, except for the workspace of one layer. So bisection finds the
+    // smallest number that fits.
     let (mut short, mut enough) = (0, most);
     while enough - short > 1 {
         let middle = short.midpoint(enough);
@@ -126,7 +126,7 @@ pub(super) fn note_choice(prepared: &mut PreparedInputs, row: &MeasuredRow<'_>, 
     }
 }
 
-/// The memory of the run.
+/// Returns the memory of the run.
 pub(super) fn memory_of_run(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Result<StepMemory, RowFailure> {
     let stack = prepared.chip_under_stack(&run.chip, &run.stack)?.stack().clone();
     let room = DeviceMemory::of_chip(prepared.cost_model(&run.chip)?.accelerator());

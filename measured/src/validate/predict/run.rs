@@ -72,7 +72,7 @@ impl MeasuredRun {
     }
 }
 
-/// A degree; 1 if the cell is empty.
+/// Returns a degree; 1 if the cell is empty.
 fn read_degree(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     let value = row.optional_count(key)?.unwrap_or(1);
     u32::try_from(value).map_err(|_| row.row_fault(key, "must be below 2^32", "correct it"))
@@ -86,8 +86,8 @@ fn read_flag(row: &MeasuredRow<'_>, key: &str) -> Result<bool, RowFailure> {
     }
 }
 
-/// The micro-batch. If the source does not print it, TorchTitan's pipelines take as many as they have stages
-/// (`pipeline_parallel_microbatches`), and other plans take the smallest possible one.
+/// Returns the micro-batch. If the row does not state it, TorchTitan's pipelines take as many micro-batches as they
+/// have stages (`pipeline_parallel_microbatches`), and other plans take the smallest possible micro-batch, 1.
 fn read_micro_batch(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -104,7 +104,7 @@ fn read_micro_batch(
     Ok(micro_batch)
 }
 
-/// The layout with the width over which the row splits every expert, if it states one.
+/// Returns the layout with the tensor-parallel width of experts, if the row states one.
 fn layout_with_expert_tensor(row: &MeasuredRow<'_>, model: &Model, layout: Layout) -> Result<Layout, RowFailure> {
     let stated = row.optional_count("etp")?.filter(|_| model.experts.is_some());
     let width = stated.map(|_| read_degree(row, "etp")).transpose()?;
@@ -132,8 +132,9 @@ fn read_layout(row: &MeasuredRow<'_>) -> Result<Layout, RowFailure> {
     })
 }
 
-/// The model of the columns. Gated MLPs come with RMSNorm, rotary positions and no biases (Llama). Plain ones come with
-/// LayerNorm and learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them; MPT has neither.
+/// Returns the model of the columns. A gated MLP implies RMSNorm, rotary positions and no biases (Llama). A plain MLP
+/// implies LayerNorm and learned positions (GPT), with biases and dropout of 0.1 as Megatron-LM trains them, and with
+/// neither in other frameworks (MPT).
 fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowFailure> {
     let gated = read_flag(row, "gated_mlp")?;
     let megatron = framework.takes_megatron_arguments() && !gated;
@@ -179,7 +180,7 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
         hidden,
         heads,
         kv_heads,
-        // For latent attention the column has the part without rotation.
+        // For latent attention, the column has the part of the head without rotation.
         head_dim: row.dimension("head_dim", MAX_WIDTH)? + latent.map_or(0, |latent| latent.rope_dim),
         ffn: if experts.is_some() { expert } else { dense },
         experts,
@@ -211,7 +212,7 @@ fn read_model(row: &MeasuredRow<'_>, framework: Framework) -> Result<Model, RowF
     })
 }
 
-/// Latent attention, if the row has it.
+/// Returns the row's latent attention; `None` if it has another kind.
 fn read_latent_attention(row: &MeasuredRow<'_>) -> Result<Option<LatentAttention>, RowFailure> {
     if row.cell("attention_kind") != Some("mla") {
         return Ok(None);
@@ -224,7 +225,7 @@ fn read_latent_attention(row: &MeasuredRow<'_>) -> Result<Option<LatentAttention
     }))
 }
 
-/// The model with the row's modules that predict further tokens.
+/// Returns the model with the row's modules that predict further tokens.
 fn with_prediction_modules(row: &MeasuredRow<'_>, model: Model) -> Result<Model, RowFailure> {
     match row.number("mtp_layers")? {
         None | Some(0.0) => Ok(model),
@@ -239,8 +240,8 @@ fn with_prediction_modules(row: &MeasuredRow<'_>, model: Model) -> Result<Model,
     }
 }
 
-/// The experts, if the row has any, without a capacity limit unless it states one. Shared experts together count as one
-/// of their total width.
+/// Returns the experts; `None` if the row has none. They have a capacity limit only if the row states one. Shared
+/// experts together count as one of their total width.
 fn read_experts(row: &MeasuredRow<'_>) -> Result<Option<Experts>, RowFailure> {
     let Some(count) = row.optional_dimension("experts", MAX_EXPERTS)?.filter(|count| *count > 1) else {
         return Ok(None);
@@ -274,7 +275,8 @@ fn read_attention(row: &MeasuredRow<'_>) -> Result<Attention, RowFailure> {
     }
 }
 
-/// Number formats: mixed precision as in the stack. bf16 weights have no master copy if the row says so.
+/// Returns the number formats: mixed precision as in the stack. bf16 weights have no master copy if the row or its data
+/// set says so.
 fn read_precision(row: &MeasuredRow<'_>, stack: &SoftwareStack) -> Result<Precision, RowFailure> {
     let has_copy = software::read_master_copy(row)?;
     let mixed = stack.precision_of_run(if has_copy { Precision::MIXED_BF16 } else { Precision::PURE_BF16 });
@@ -313,8 +315,8 @@ fn read_optimizer(row: &MeasuredRow<'_>) -> Result<Optimizer, RowFailure> {
     }
 }
 
-/// The policy, by its name in the framework. TorchTitan's `selective` chooses among operators; Megatron-LM's is the
-/// attention core.
+/// Returns the policy, by its name in the framework. TorchTitan's `selective` chooses among operators. Megatron-LM's
+/// recomputes the attention core.
 fn read_activations(row: &MeasuredRow<'_>, framework: Framework) -> Result<ActivationPolicy, RowFailure> {
     let text = match row.cell("recompute").unwrap_or("none") {
         "selective" if framework == Framework::TorchTitan => "selective_per_operator",

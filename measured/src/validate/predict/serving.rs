@@ -1,5 +1,6 @@
-//! Serving points: a load generator keeps requests in flight at a deployment. Names of models, engines and formats are
-//! read by `reference/serving_models.csv`, `serving_engines.csv` and `serving_formats.csv`.
+//! Serving points: a load generator keeps requests in flight at a deployment. The tables
+//! `reference/serving_models.csv`, `serving_engines.csv` and `serving_formats.csv` map the rows' names of models,
+//! engines and formats.
 
 use super::cluster::fabric_of_row;
 use super::{PreparedInputs, read_table};
@@ -18,13 +19,13 @@ use sim::units::Seconds;
 use std::sync::LazyLock;
 use workloads::{Layout, Model};
 
-/// Requests that a load generator sends for each that it keeps in flight. The first ones arrive at once, so their
-/// prompts queue; later ones spread out. The rows do not state it. Ten was chosen after seeing the times to the first
-/// token of Llama and gpt-oss, which it fits; four to five would fit Qwen3's. Range 4 to 20.
+/// Number of requests that a load generator sends for each one that it keeps in flight. The first ones arrive at once,
+/// so their prompts queue; later ones spread out. The rows do not state the number. Ten was chosen after seeing the
+/// times to the first token of Llama and gpt-oss, which it fits; four to five would fit Qwen3's. Range 4 to 20.
 const REQUESTS_PER_SLOT: f64 = 10.0;
-/// Most devices of a replica along one axis, and most replicas.
+/// Largest number of devices of a replica along one axis, and of replicas.
 const MOST_DEVICES: u32 = 1 << 16;
-/// Most requests in flight.
+/// Largest number of requests in flight, and of requests in a batch.
 const MOST_REQUESTS: u64 = 1 << 24;
 
 static MODELS: LazyLock<Vec<ServedModel>> =
@@ -40,9 +41,9 @@ struct ServedModel {
     name: String,
     /// The built-in model.
     model: String,
-    /// The format of its checkpoint's products besides experts, if it has but one.
+    /// The format of its checkpoint's products outside experts, if there is only one checkpoint.
     products: Option<ServedProduct>,
-    /// The format of its checkpoint's experts, if it has but one.
+    /// The format of its checkpoint's experts, if there is only one checkpoint.
     experts: Option<ServedProduct>,
 }
 
@@ -65,7 +66,7 @@ struct FormatLabel {
     cache: ServedProduct,
 }
 
-/// Predicts the times to the first token and between tokens, in milliseconds.
+/// Predicts the time to the first token and the time per output token, in milliseconds.
 pub(in crate::validate) fn predict_serving(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -88,7 +89,7 @@ pub(in crate::validate) fn predict_serving(
     Ok(vec![("ttft_ms", first.0 * 1e3), ("tpot_ms", between.0 * 1e3)])
 }
 
-/// All that the replicas of a row share.
+/// The inputs that all replicas of a row share.
 struct ServedRow {
     engine: ServingEngine,
     lengths: RequestLengths,
@@ -102,7 +103,7 @@ impl ServedRow {
         self.lengths.longest().saturating_sub(self.lengths.mean_output() as u64).max(1)
     }
 
-    /// Returns the times where every replica prefills and decodes.
+    /// Returns the two times of a replica that prefills and decodes: to the first token, and per output token.
     fn predict_together(
         &self,
         prepared: &mut PreparedInputs,
@@ -132,7 +133,7 @@ impl ServedRow {
         Ok((first, state.time_per_output_token))
     }
 
-    /// Returns the times of pools for prompts and decoding.
+    /// Returns the two times of separate pools for prompts and decoding: to the first token, and per output token.
     fn predict_apart(
         &self,
         prepared: &mut PreparedInputs,
@@ -215,7 +216,8 @@ impl Replica {
     }
 }
 
-/// Returns the built-in fabric of one tier that is sold with the chip and has enough devices: a node or a domain.
+/// Returns the name of a built-in fabric of one tier (a node or a domain) that is sold with the chip and has enough
+/// devices; `None` if there is none.
 fn node_fabric(chip: &Accelerator, devices: u32) -> Option<&'static str> {
     Fabric::names().into_iter().find(|name| {
         let Ok(fabric) = Fabric::built_in(name) else { return false };
@@ -228,7 +230,7 @@ fn refuse(error: ServingError) -> RowFailure {
     RowFailure::Unpredictable(error.to_string())
 }
 
-/// Returns a degree: at least 1, which is also what 0 and an empty cell mean.
+/// Returns a degree, at least 1. 0 and an empty cell mean 1.
 fn read_degree(row: &MeasuredRow<'_>, key: &str) -> Result<u32, RowFailure> {
     if row.number(key)? == Some(0.0) {
         return Ok(1);
@@ -244,7 +246,7 @@ fn read_lengths(row: &MeasuredRow<'_>) -> Result<RequestLengths, RowFailure> {
         .map_err(|e| row.row_fault(if e.key == "input" { "input_tokens" } else { "output_tokens" }, e.limit, e.cure))
 }
 
-/// Returns the model of a row, and the line of the table that names it.
+/// Returns the model of a row, and the line of the table that has its name, if there is one.
 fn find_model(row: &MeasuredRow<'_>) -> Result<(Model, Option<&'static ServedModel>), RowFailure> {
     let name = row.text("model")?;
     let known = MODELS.iter().find(|line| line.name == name);
@@ -253,7 +255,7 @@ fn find_model(row: &MeasuredRow<'_>) -> Result<(Model, Option<&'static ServedMod
     Ok((model, known))
 }
 
-/// Returns the engine that rows name so: replaced, or built in.
+/// Returns the engine to which rows refer by this name: a replacement, or a built-in one.
 pub(super) fn engine_named(prepared: &PreparedInputs, name: &str) -> Result<ServingEngine, EngineError> {
     let name = ENGINES.iter().find(|line| line.name == name).map_or(name, |line| line.engine.as_str());
     match prepared.engines.get(name) {
@@ -262,7 +264,8 @@ pub(super) fn engine_named(prepared: &PreparedInputs, name: &str) -> Result<Serv
     }
 }
 
-/// Returns the number formats of a row: those of the model's checkpoint if it has but one, else those of its labels.
+/// Returns the number formats of a row: those of the model's checkpoint if it has only one, or else those of the row's
+/// labels.
 fn read_formats(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,

@@ -1,6 +1,6 @@
-//! The software of a row of measured training. The row's own columns say it (`framework`, `stack`, `stack_options`).
-//! For data sets without these columns, `reference/software.csv` says it by exact ids. Otherwise it is the usual stack
-//! of the chip. A row's prose decides nothing.
+//! The software of a row of measured training. The row's own columns name it (`framework`, `stack`, `stack_options`).
+//! For data sets without these columns, `reference/software.csv` names it by data set and, where given, by id, chip and
+//! ZeRO stage. Otherwise it is the usual stack of the chip. Free text in a row decides nothing.
 
 use super::PreparedInputs;
 use crate::validate::row::{MeasuredRow, RowFailure};
@@ -10,7 +10,7 @@ use step::Framework;
 use workloads::ZeroStage;
 use workloads::training::ContextMethod;
 
-/// The software of data sets that lack the columns, by exact ids. The first line that matches a row holds.
+/// The software of data sets that lack the columns. The first line that matches a row holds.
 static SOFTWARE: LazyLock<Vec<DataSetSoftware>> = LazyLock::new(|| {
     let text = include_str!("../../../reference/software.csv");
     csv::Reader::from_reader(text.as_bytes()).deserialize().filter_map(Result::ok).collect()
@@ -20,19 +20,19 @@ static SOFTWARE: LazyLock<Vec<DataSetSoftware>> = LazyLock::new(|| {
 #[derive(Debug, Clone, Deserialize)]
 struct DataSetSoftware {
     dataset: String,
-    /// The row that it holds for.
+    /// The id of the row to which the line applies.
     id: Option<String>,
-    /// The chip that it holds for.
+    /// The chip to which the line applies.
     chip: Option<String>,
-    /// The ZeRO stage that it holds for.
+    /// The ZeRO stage to which the line applies.
     zero_stage: Option<u64>,
     /// The framework of the rows. A row that names another one does not match.
     framework: Framework,
-    /// The stack that stands for it; empty if the chip decides among the framework's.
+    /// The stack of the rows; empty if the chip decides among the framework's stacks.
     stack: Option<String>,
-    /// Options of the stack, apart by blanks.
+    /// Options of the stack, separated by blanks.
     stack_options: Option<String>,
-    /// How context-parallel ranks exchange.
+    /// The exchange of context-parallel ranks.
     context_method: Option<ContextMethod>,
     /// 0 if bf16 weights have no fp32 copy.
     master_copy: Option<u8>,
@@ -51,12 +51,12 @@ impl DataSetSoftware {
     }
 }
 
-/// The carried line of a row, if there is one.
+/// Returns the carried line of a row; `None` if no line matches.
 fn carried_software(row: &MeasuredRow<'_>) -> Option<&'static DataSetSoftware> {
     SOFTWARE.iter().find(|line| line.holds_for(row))
 }
 
-/// The name of the row's stack, which `prepared` can load.
+/// Returns the name of the row's stack, which `prepared` can then load.
 pub(super) fn stack_of_row(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -91,7 +91,7 @@ fn read_framework(row: &MeasuredRow<'_>) -> Result<Option<Framework>, RowFailure
     }
 }
 
-/// A row's own stack. It must be one that can be loaded, and one of the row's framework.
+/// Returns the name of a row's own stack. The stack must exist, and must be of the row's framework.
 fn check_own_stack(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -110,7 +110,8 @@ fn check_own_stack(
     }
 }
 
-/// The stack of a framework: the chip's usual one if it is of this framework.
+/// Returns the stack of a framework: the chip's usual stack if it is of this framework, otherwise the framework's
+/// default stack.
 fn stack_of_framework(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -126,8 +127,8 @@ fn stack_of_framework(
     name.ok_or_else(|| row.row_fault("framework", "has no stack of its own", cure))
 }
 
-/// The usual stack of the chip. A GPU run with sharded parameters is one of FSDP, which Megatron-LM's stacks do not
-/// model. Either is noted.
+/// Returns the usual stack of the chip. If that is one of Megatron-LM's and the run shards parameters (ZeRO-3), it is
+/// FSDP's stack instead, because Megatron-LM's stacks do not model that. Either choice is noted.
 fn usual_stack(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -149,7 +150,7 @@ fn usual_stack(
     }
 }
 
-/// The method of context parallelism: that of the row or of its data set, else a ring.
+/// Returns the method of context parallelism: that of the row or of its data set, or else a ring.
 pub(super) fn read_context_method(row: &MeasuredRow<'_>) -> Result<ContextMethod, RowFailure> {
     let Some(name) = row.cell("context_method") else {
         return Ok(carried_software(row).and_then(|line| line.context_method).unwrap_or(ContextMethod::Ring));
@@ -161,7 +162,7 @@ pub(super) fn read_context_method(row: &MeasuredRow<'_>) -> Result<ContextMethod
     }
 }
 
-/// True if bf16 weights have an fp32 copy: as the row or its data set says, else true.
+/// Returns whether bf16 weights have an fp32 copy, as the row or its data set says; true if neither says it.
 pub(super) fn read_master_copy(row: &MeasuredRow<'_>) -> Result<bool, RowFailure> {
     match row.cell("master_copy") {
         Some("1" | "1.0" | "true") => Ok(true),

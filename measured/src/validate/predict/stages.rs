@@ -8,8 +8,9 @@ use workloads::{LayerEnds, Layout, Model};
 /// The column.
 pub(super) const STAGES: &str = "stage_layers";
 
-/// The ends of nanotron's split of a model. A layer costs the weights of its products, the output layer its own weights
-/// (nanotron, llama.py `get_block_compute_costs`).
+/// Returns the ends of nanotron's split of a model; `None` without a pipeline, or with several chunks per stage. The
+/// cost of a layer is the weights of its products. The cost of the output layer is its own weights (nanotron, llama.py
+/// `get_block_compute_costs`).
 pub(super) fn ends_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> {
     if layout.pipeline < 2 || layout.virtual_stages > 1 {
         return None;
@@ -20,8 +21,9 @@ pub(super) fn ends_by_cost(model: &Model, layout: &Layout) -> Option<LayerEnds> 
     nearest_split(&stages, layout).map(|(ends, _)| ends)
 }
 
-/// The ends of the split in the row, without the leading dense layers (which are with the embedding). A split that
-/// [`LayerEnds`] cannot express is replaced by the nearest one with the same first stage, and noted.
+/// Returns the ends of the split in the row, without the leading dense layers (which are with the embedding). A split
+/// that [`LayerEnds`] cannot express is replaced by the nearest one with the same first and last stage, and noted.
+/// `None` without the column or a pipeline, with several chunks per stage, or if no split is near.
 pub(super) fn ends_of_row(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,
@@ -61,7 +63,7 @@ pub(super) fn ends_of_row(
     Ok(near.map(|(ends, _)| ends))
 }
 
-/// The ends of the nearest split, and the number of layers in which it differs.
+/// Returns the ends of the nearest split, and the sum of the differences in layers over all stages.
 fn nearest_split(stages: &[u64], layout: &Layout) -> Option<(LayerEnds, u64)> {
     let layers: u64 = stages.iter().sum();
     let (first, last) = (stages.first()?, stages.last()?);

@@ -1,4 +1,4 @@
-//! Concurrent streams: `sim::network::Streams` under the chip's scalars, from the times of the streams alone.
+//! Concurrent streams: `sim::network::StreamTimes` under the chip's scalars, from the times of the streams alone.
 
 use super::PreparedInputs;
 use crate::validate::dataset::STREAMS_ALONE;

@@ -26,7 +26,7 @@ pub(in crate::validate) fn predict_training(
     Ok(values)
 }
 
-/// A run with its step and its memory.
+/// A run with its step time and its memory.
 struct PredictedRun {
     run: MeasuredRun,
     time: StepTime,
@@ -55,8 +55,9 @@ fn predict_step(prepared: &mut PreparedInputs, run: &MeasuredRun) -> Result<Step
     step_time(chip, &run.model, &run.fabric, &run.plan).map_err(|e| RowFailure::Unpredictable(e.to_string()))
 }
 
-/// Chooses the number of chunks per stage if the source does not state it (`chosen` has one). The fastest number that
-/// fits wins, as the owners of the run will have chosen; if none fits, the fastest number wins.
+/// Returns the run with the assumed number of chunks per stage, if the row does not state it. `chosen` has one chunk.
+/// The fastest number that fits wins, because the owners of the run are assumed to have chosen it. If none fits, the
+/// fastest number wins.
 fn choose_interleaving(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,

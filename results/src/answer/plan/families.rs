@@ -4,12 +4,12 @@ use super::{PlanRow, PlannedAnswer, plan_row_with_fit};
 use search::planner::{FamilyPlan, Job};
 use serde::Serialize;
 
-/// The fastest plan of a family that fits.
+/// The fastest plan of a family, among those that fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FamilyRow {
     /// The family.
     pub family: String,
-    /// Its place in the list of plans, from 1; `None` if it is not listed.
+    /// The plan's place in the list of plans, from 1; `None` if it is not listed.
     pub place: Option<usize>,
     /// The plan.
     pub plan: PlanRow,

@@ -1,11 +1,11 @@
-//! The reason why a search has no plan, and the cure.
+//! The reason why a search found no plan, with advice.
 
 use super::one_line;
 use search::planner::{Job, PlanAnswer};
 use sim::units::Bytes;
 use step::{DeviceMemory, MixKind, OverCapacity, TrainingPlan, usable_hbm};
 
-/// The reason why an answer has no plan; `None` if it has one.
+/// Returns the reason why an answer has no plan, with advice; `None` if it has one.
 pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<String> {
     answer.best.is_empty().then(|| match (&answer.nearest, &answer.refusal) {
         (Some((plan, why)), _) => {
@@ -23,7 +23,8 @@ pub(crate) fn reason_without_plan(job: &Job<'_>, answer: &PlanAnswer) -> Option<
     })
 }
 
-/// The memory per device that is enough, and the flag that frees it. Values are rounded to the safe side.
+/// Returns the memory per device that is enough for a plan, and the option that frees it. Values are rounded to the
+/// safe side.
 fn sufficient_memory_text(job: &Job<'_>, need: Bytes) -> String {
     let up = (need.gib() * HUNDREDTHS).ceil() / HUNDREDTHS;
     let usable = usable_hbm(job.stack, DeviceMemory::of_chip(job.chip).hbm);
@@ -36,10 +37,10 @@ fn sufficient_memory_text(job: &Job<'_>, need: Bytes) -> String {
 /// Figures of memory are printed in hundredths of a GiB.
 const HUNDREDTHS: f64 = 100.0;
 
-/// The cure: more devices, if no plan fits the model on these.
+/// Returns advice on a shortfall: more devices, if these cannot hold the model at all; otherwise a change of the plan.
 fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) -> String {
     let least = job.least_devices();
-    // A larger number is unrealistic: a device has no room for its part of the model.
+    // A larger number is unrealistic: no device has room for its part of the model.
     if least > job.devices.into() && least <= u32::MAX.into() {
         let node = u64::from(job.fabric.fast_domain_devices().max(1));
         let whole = if node < least { least.next_multiple_of(node) } else { least };
@@ -53,7 +54,8 @@ fn cure_for_shortfall(job: &Job<'_>, plan: &TrainingPlan, why: &OverCapacity) ->
     cure.map_or_else(String::new, |cure| format!("; {cure}")) + &hybrid_sharding_note(job, plan)
 }
 
-/// A note on a stack that keeps a copy of sharded states in every fast domain, on more devices than one domain has.
+/// Returns a note if the stack shards states only inside each fast domain and the devices are more than one domain;
+/// otherwise an empty text.
 fn hybrid_sharding_note(job: &Job<'_>, plan: &TrainingPlan) -> String {
     let domain = job.fabric.fast_domain_devices();
     if !job.stack.kernels.shard_within_domain || plan.layout.shards.is_some() || job.devices <= domain {
@@ -66,7 +68,8 @@ fn hybrid_sharding_note(job: &Job<'_>, plan: &TrainingPlan) -> String {
     )
 }
 
-/// A note for `--recompute best`, which does not plan the addresses of tensors.
+/// Returns a note that `--recompute best` does not plan the addresses of tensors, if that would help; otherwise an
+/// empty text.
 fn addressing_note(job: &Job<'_>, answer: &PlanAnswer) -> &'static str {
     let best = answer.mixed.is_some() && job.stack.framework.mixes < MixKind::PerStage;
     let lost = job.stack.memory.fragmentation > 0.0 && !job.stack.memory.planned_addresses;

@@ -1,11 +1,11 @@
-//! A search over plans that was stopped before its end, as data and in words.
+//! A search for plans that was stopped before its end, as data and in words.
 
 use crate::text::{format_percent, format_seconds};
 use search::planner::PlanAnswer;
 use serde::Serialize;
 use sim::units::Seconds;
 
-/// A search over plans that was stopped before its end.
+/// A search for plans that was stopped before its end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StoppedSearch {
     /// The cause of the stop.
@@ -15,14 +15,14 @@ pub struct StoppedSearch {
 }
 
 impl StoppedSearch {
-    /// Makes the value for an answer whose search `by` has stopped; `None` if it was not stopped.
+    /// Makes the record of a search that `by` stopped; `None` if the search was not stopped.
     #[must_use]
     pub fn from_answer(answer: &PlanAnswer, by: Option<String>) -> Option<Self> {
         let bound_s = answer.stopped?.0;
         Some(Self { by: by.unwrap_or_else(|| "stopped".to_owned()), bound_s })
     }
 
-    /// The proof for the fastest plan found, whose step takes `best` seconds.
+    /// Returns the bound in words. `best` is the step of the fastest plan found, in seconds.
     #[must_use]
     pub fn proof_text(&self, best: Option<f64>) -> String {
         let Self { by, bound_s } = self;

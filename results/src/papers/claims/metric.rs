@@ -1,20 +1,20 @@
-//! The metric of a claim: the quantity of a run, and how it compares with the run without the technique.
+//! The metric of a claim: a quantity of a run, and its relation to the run without the technique.
 
 use crate::papers::{FigureRelation, StudyQuantity};
 
-/// A quantity, and its relation to another run's.
+/// A quantity, and its relation to the same quantity of another run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClaimedMetric {
     pub(super) quantity: StudyQuantity,
-    /// `None` for the quantity itself.
+    /// `None` if the metric is the quantity itself.
     pub(super) relation: Option<FigureRelation>,
-    /// True if the largest of several runs is meant.
+    /// True if the metric means the largest of several runs.
     pub(super) largest: bool,
 }
 
 use StudyQuantity as Quantity;
 
-/// Phrases of quantities; the first that a metric contains counts.
+/// Phrases for quantities. The first phrase of this list that a metric contains decides.
 const QUANTITIES: &[(&str, StudyQuantity)] = &[
     ("sequence length", Quantity::Longest),
     ("longest sequence", Quantity::Longest),
@@ -52,7 +52,7 @@ const QUANTITIES: &[(&str, StudyQuantity)] = &[
     ("oom", Quantity::Peak),
 ];
 
-/// Returns whether more of a quantity is better.
+/// True if larger values of a quantity are better.
 fn more_is_better(quantity: StudyQuantity) -> bool {
     matches!(
         quantity,
@@ -65,10 +65,10 @@ fn more_is_better(quantity: StudyQuantity) -> bool {
     )
 }
 
-/// Reads a metric with its unit.
+/// Reads a metric together with its unit.
 ///
 /// # Errors
-/// A metric that is no quantity of a run.
+/// A metric that names no quantity of a run.
 pub(super) fn read_metric(metric: &str, unit: &str) -> Result<ClaimedMetric, String> {
     let (text, unit) = (metric.to_lowercase(), unit.trim().to_lowercase());
     let unit = unit.split([' ', '(']).next().unwrap_or_default();
@@ -93,11 +93,11 @@ pub(super) fn read_metric(metric: &str, unit: &str) -> Result<ClaimedMetric, Str
     Ok(ClaimedMetric { quantity: *quantity, relation, largest: says(&["max activation", "up to"]) })
 }
 
-/// Returns the bytes, seconds or tokens of a claim's unit. Tables of LOMO, MsT, MEMO, CompAct and GaLore print GB and
-/// mean GiB: only GiB give the printed digits of parameters in most rows.
+/// Returns the size of a claim's unit, in bytes, seconds or tokens. Tables of LOMO, MsT, MEMO, CompAct and GaLore print
+/// GB and mean GiB: only GiB give the printed digits of parameters in most rows.
 ///
 /// # Errors
-/// A unit that is none of the quantity.
+/// An unknown unit.
 pub(super) fn size_of_unit(unit: &str) -> Result<f64, String> {
     let gib = f64::from(1u32 << 30);
     Ok(match unit.trim().split([' ', '(']).next().unwrap_or_default().to_lowercase().as_str() {

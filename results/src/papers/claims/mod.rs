@@ -1,8 +1,9 @@
 //! Published claims about memory techniques (`system,model,hardware,setting,metric,value,unit`) beside computed values.
 //!
-//! A claim is a study. Its cells say the whole setting: model, devices, degrees, batch, formats, checkpointing. A claim
-//! with words that nothing reads is refused with those words, because its prediction would be another run's. The
-//! systems' usual settings stand in `results/reference/techniques.toml`. Nothing is looked up row by row.
+//! Each claim becomes a study. Its cells state the whole setting: model, devices, degrees, batch, formats,
+//! checkpointing. A claim with unknown words is refused and the words are reported, because its prediction might be for
+//! a different run. The usual settings of each system are in `results/reference/techniques.toml`. No prediction is
+//! looked up by row.
 
 mod metric;
 mod models;
@@ -18,13 +19,13 @@ use crate::papers::{PaperError, PaperFile, PaperStudy, PaperSystem, StudyQuantit
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The columns, in order. In some files a name continues in parentheses.
+/// The columns, in order. In some files, text in parentheses follows the name of a column.
 const COLUMNS: [&str; 7] = ["system", "model", "hardware", "setting", "metric", "value", "unit"];
 
-/// Models that one claim may name.
+/// The largest number of models that one claim may name.
 const MODELS: usize = 8;
 
-/// A row as read.
+/// A row of a file of claims.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PublishedClaim {
     /// The `id`, if the file has such a column; otherwise `line-N`.
@@ -35,7 +36,7 @@ pub struct PublishedClaim {
     pub model: String,
     /// The hardware of the claim.
     pub hardware: String,
-    /// Its plan.
+    /// The setting of the claim: plan, batch, formats and methods.
     pub setting: String,
     /// The measured or counted metric.
     pub metric: String,
@@ -51,17 +52,17 @@ pub struct PredictedClaim {
     /// The claim.
     #[serde(flatten)]
     pub claim: PublishedClaim,
-    /// The settings of the runs that were computed, as they were read. Empty if nothing was.
+    /// The settings of the computed runs, in the form in which they were understood. Empty if nothing was computed.
     pub read_as: Vec<String>,
     /// The computed value in the form of the claimed one: `12.6 / 0.24 / 0`. Empty if nothing can be computed.
     pub predicted: String,
-    /// Mean absolute error of the value's numbers, in percent; `None` if either side has no number.
+    /// Mean absolute error of the numbers in the value, in percent. `None` if no pair of numbers can be scored.
     pub error_pct: Option<f64>,
-    /// The reason why there is no prediction, no complete prediction, or no error.
+    /// The reason why the prediction or the error is missing or incomplete.
     pub why: Option<String>,
 }
 
-/// A claim that cannot be read.
+/// A claim that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ClaimFault {
     /// Line in the file; the header is line 1.
@@ -70,11 +71,11 @@ pub struct ClaimFault {
     pub id: String,
     /// The column.
     pub key: String,
-    /// The content of the cell, or the words of it that are not read.
+    /// The content of the cell, or its unknown words.
     pub value: String,
     /// The violated rule.
     pub limit: String,
-    /// The cure.
+    /// Advice to the user.
     pub cure: String,
 }
 
@@ -83,14 +84,14 @@ pub struct ClaimFault {
 pub struct ClaimReport {
     /// The file.
     pub file: String,
-    /// All claims that can be read, in the order of the file.
+    /// The claims that were understood, in the order of the file.
     pub claims: Vec<PredictedClaim>,
-    /// The others.
+    /// The other claims.
     pub faults: Vec<ClaimFault>,
 }
 
 impl ClaimReport {
-    /// Returns the faults in words.
+    /// Returns the faults as messages.
     pub fn describe_faults(&self) -> impl Iterator<Item = String> + '_ {
         self.faults.iter().map(|fault| {
             let ClaimFault { line, key, value, limit, cure, .. } = fault;
@@ -99,10 +100,10 @@ impl ClaimReport {
     }
 }
 
-/// Returns the claims of all reports as CSV, with `predicted,error_pct,why,read_as`.
+/// Returns the claims of all reports as CSV. The columns `predicted,error_pct,why,read_as` are added.
 ///
 /// # Errors
-/// Cells that the CSV writer cannot write; this is a fault of the program.
+/// An error of the CSV writer; this is a fault of the program.
 pub fn claims_csv(reports: &[ClaimReport]) -> Result<Vec<u8>, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let head = std::iter::once("id").chain(COLUMNS).chain(["predicted", "error_pct", "why", "read_as"]);
@@ -118,7 +119,7 @@ pub fn claims_csv(reports: &[ClaimReport]) -> Result<Vec<u8>, csv::Error> {
     writer.into_inner().map_err(|error| error.into_error().into())
 }
 
-/// Returns whether the header of a CSV file is that of claims.
+/// True if the first line of a text is the header of a CSV file of claims.
 #[must_use]
 pub fn is_claims_header(text: &str) -> bool {
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
@@ -129,10 +130,10 @@ fn place_of_column(header: &csv::StringRecord, column: &str) -> Option<usize> {
     header.iter().position(|name| name == column || name.starts_with(&format!("{column}(")))
 }
 
-/// Predicts all claims of a file. `name` is the file's in the report.
+/// Predicts all claims of a file. `name` is the name of the file in the report.
 ///
 /// # Errors
-/// A text that is no CSV with the columns of claims.
+/// A text that is no CSV; a fault of the reference file.
 pub fn predict_claims(name: &str, text: &str) -> Result<ClaimReport, PaperError> {
     let malformed = |why: String| PaperError { place: name.to_owned(), why };
     let mut reader = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
@@ -157,13 +158,13 @@ pub fn predict_claims(name: &str, text: &str) -> Result<ClaimReport, PaperError>
     Ok(report)
 }
 
-/// A fault in a cell of a claim.
+/// Makes a fault in a cell of a claim.
 fn claim_fault(claim: &PublishedClaim, key: &str, value: &str, limit: &str, cure: &str) -> Box<ClaimFault> {
     let [key, value, limit, cure] = [key, value, limit, cure].map(str::to_owned);
     Box::new(ClaimFault { line: 0, id: claim.id.clone(), key, value, limit, cure })
 }
 
-/// The system of a claim. A system without an entry is a technique of that name.
+/// Finds the system of a claim. A name without an entry may be that of a technique. `None` if it is neither.
 fn system_of_claim(claim: &PublishedClaim, reference: &PaperFile) -> Option<PaperSystem> {
     let name = claim.system.to_lowercase();
     let name = name.split(" (").next().unwrap_or_default().trim();
@@ -187,7 +188,7 @@ fn system_of_claim(claim: &PublishedClaim, reference: &PaperFile) -> Option<Pape
 /// Predicts a claim.
 ///
 /// # Errors
-/// A missing cell, an unknown system or model, words that nothing reads, or a negative value.
+/// A missing cell, an unknown system or model, unknown words, or a negative value.
 fn predict_claim(claim: PublishedClaim, reference: &PaperFile) -> Result<PredictedClaim, Box<ClaimFault>> {
     let named = [("system", &claim.system), ("model", &claim.model), ("metric", &claim.metric)];
     if let Some((key, _)) = named.into_iter().find(|(_, cell)| cell.is_empty() || cell.as_str() == "-") {
@@ -241,13 +242,14 @@ fn predict_claim(claim: PublishedClaim, reference: &PaperFile) -> Result<Predict
     Ok(asked.predict_values(claim, claimed))
 }
 
-/// The study whose settings hold for a claim: that of the model's size, if the system has one.
+/// Returns the study whose settings complete a claim: the one for the model's size if the system has one, else its
+/// base.
 fn base_of_claim(system: &PaperSystem, model: &str) -> String {
     let size = models::size_of(model).unwrap_or_else(|| model.to_lowercase());
     system.sizes.get(&size).unwrap_or(&system.base).clone()
 }
 
-/// The metrics of a claim. Several are separated by slashes: `params/grads/states`.
+/// Reads the metrics of a claim. Several metrics are separated by slashes: `params/grads/states`.
 fn metrics_of_claim(claim: &PublishedClaim) -> Result<Vec<ClaimedMetric>, String> {
     let whole = read_metric(&claim.metric, &claim.unit);
     let parts: Vec<&str> = claim.metric.split('/').map(str::trim).filter(|part| !part.is_empty()).collect();
@@ -266,7 +268,8 @@ fn metrics_of_claim(claim: &PublishedClaim) -> Result<Vec<ClaimedMetric>, String
     Ok(metrics)
 }
 
-/// The settings of a claim, in the order of its text. Numbers of the first hold for the others, which name a method.
+/// Reads the settings of a claim, in the order of its text. Values of the first setting also hold for the others, which
+/// only name other methods.
 fn settings_of_claim(claim: &PublishedClaim, system: &PaperSystem) -> Result<Vec<ReadSetting>, Box<ClaimFault>> {
     let unread = |key: &str, words: Vec<String>| {
         let limit = "these words are not read, and may change the run";
@@ -290,7 +293,7 @@ fn settings_of_claim(claim: &PublishedClaim, system: &PaperSystem) -> Result<Vec
     Ok(settings)
 }
 
-/// Returns the words about checkpointing in a metric: `total with AC / without`.
+/// Returns the words about checkpointing in a metric: `ac` and `without` for `total with AC / without`.
 fn checkpointing_of_metric(metric: &str) -> Vec<&'static str> {
     let metric = metric.to_lowercase();
     let part = |part: &str| match () {
@@ -304,19 +307,19 @@ fn checkpointing_of_metric(metric: &str) -> Vec<&'static str> {
     }
 }
 
-/// The runs of a claim.
+/// The runs that a claim needs.
 struct ClaimRuns<'a> {
     reference: &'a PaperFile,
     system: &'a PaperSystem,
     models: &'a [workloads::Model],
     studies: &'a [PaperStudy],
     metrics: &'a [ClaimedMetric],
-    /// Bytes, seconds or tokens of the claim's unit.
+    /// The size of the claim's unit, in bytes, seconds or tokens.
     unit: f64,
 }
 
 impl ClaimRuns<'_> {
-    /// The study of a model, with all settings filled in.
+    /// Returns the study for a model, with all settings filled in.
     fn study(&self, model: &workloads::Model, setting: &PaperStudy) -> PaperStudy {
         PaperStudy { own_model: Some(model.clone()), ..setting.clone() }.resolve_bases(&self.reference.studies)
     }
@@ -324,11 +327,11 @@ impl ClaimRuns<'_> {
     fn value_in(&self, study: &PaperStudy, quantity: StudyQuantity) -> Result<f64, String> {
         let recomputes = study.recompute.as_deref().is_some_and(|policy| policy != "none");
         let (study, quantity) = match quantity {
-            // Tensors of the plan without techniques.
+            // This quantity is about the tensors of the plan without techniques.
             StudyQuantity::ActivationsOfAllDevices => {
                 (&PaperStudy { techniques: Some(Vec::new()), ..study.clone() }, quantity)
             }
-            // With recomputation the papers count all that is there beside weights and states.
+            // With recomputation, the papers count everything except weights and states.
             StudyQuantity::ActivationsAtLoss
                 if self.system.recomputes && (recomputes || study.techniques.iter().flatten().next().is_some()) =>
             {
@@ -340,12 +343,12 @@ impl ClaimRuns<'_> {
         if value.is_finite() { Ok(value) } else { Err("nothing fits, or nothing is kept".to_owned()) }
     }
 
-    /// The value of a metric in a setting, for every model.
+    /// Returns the value of a metric in a setting: one number, or the smallest and the largest over several models.
     fn numbers(&self, metric: ClaimedMetric, at: usize) -> Result<Vec<f64>, String> {
         let own = &self.studies[at.min(self.studies.len() - 1)];
         let against = match (metric.relation, self.studies) {
             (None, _) => None,
-            // The first of two settings is compared with the second.
+            // With two settings, the first is compared with the second.
             (Some(relation), [first, second]) => Some((relation, first.clone(), second.clone())),
             (Some(relation), _) => {
                 let plain = PaperStudy { techniques: Some(Vec::new()), ..own.clone() };
@@ -368,7 +371,7 @@ impl ClaimRuns<'_> {
         })
     }
 
-    /// Returns the sizes that the claim leaves open, with the assumption.
+    /// Describes the sizes that the claim leaves open, and the assumption about them. `None` if none matters.
     fn open_sizes(&self) -> Option<String> {
         let study = self.study(&self.models[0], &self.studies[0]);
         let open = [("batch", study.micro_batch.is_none()), ("sequence's length", study.sequence.is_none())];
@@ -379,7 +382,7 @@ impl ClaimRuns<'_> {
         })
     }
 
-    /// Returns whether the run of a setting fits.
+    /// True if the run of a setting fits.
     fn fits(&self, at: usize) -> Result<bool, String> {
         let study = self.study(&self.models[0], &self.studies[at.min(self.studies.len() - 1)]);
         Ok(self.value_in(&study, StudyQuantity::Fits)? > 0.5)
@@ -444,7 +447,8 @@ impl ClaimRuns<'_> {
     }
 }
 
-/// Mean absolute error in percent of the claimed numbers; differences of zero count as none.
+/// Returns the mean absolute error in percent of the claimed numbers. Pairs with a claimed zero and another prediction
+/// are left out. `None` if no pair is left.
 fn mean_error(pairs: &[(f64, f64)]) -> Option<f64> {
     let error = |(claimed, predicted): &(f64, f64)| match (*claimed == 0.0, *predicted == 0.0) {
         (true, true) => Some(0.0),
@@ -455,7 +459,7 @@ fn mean_error(pairs: &[(f64, f64)]) -> Option<f64> {
     (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
 }
 
-/// A number in four digits.
+/// Formats a number with four significant digits.
 fn format_claim(number: f64) -> String {
     crate::text::format_significant(number, 4)
 }

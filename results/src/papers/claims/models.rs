@@ -1,10 +1,10 @@
-//! The models that papers name, by name and size.
+//! The models in claims of papers, by their names and sizes.
 
 use crate::papers::study::named_model;
 use workloads::Model;
 use workloads::model::PositionEncoding;
 
-/// Layers, width, heads, and width of the MLP.
+/// A size, with layers, width, heads, and width of the MLP.
 type Size = (&'static str, [u64; 4]);
 
 /// LLaMA (Touvron et al. 2023, table 2). The width of the MLP is that of the released checkpoints.
@@ -37,7 +37,7 @@ const MEGATRON: [Size; 4] = [
     ("530b", [105, 20_480, 128, 81_920]),
     ("1t", [128, 25_600, 160, 102_400]),
 ];
-/// Built-in models under the names in papers.
+/// Built-in models, by their names in papers.
 const BUILT_IN: [(&str, &str); 9] = [
     ("llama3-8b", "llama3-8b"),
     ("llama3-70b", "llama3-70b"),
@@ -50,7 +50,7 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("gemma-2-9b", "gemma-2-9b"),
 ];
 
-/// Models beside the reference, under the names in papers.
+/// Models in the directory of the reference, by their names in papers.
 const BESIDE: [(&str, &str); 9] = [
     ("deit-ti", "techniques/deit-tiny.json"),
     ("deit-tiny", "techniques/deit-tiny.json"),
@@ -63,7 +63,7 @@ const BESIDE: [(&str, &str); 9] = [
     ("t5-large", "techniques/t5-large.json"),
 ];
 
-/// The size in a name, in lower case: `7b` for `GPT-7B`.
+/// Returns the size in a name, in lower case: `7b` for `GPT-7B`. `None` if there is none.
 pub(super) fn size_of(name: &str) -> Option<String> {
     let is_size = |w: &&str| {
         let digits = w.trim_end_matches(['b', 'm', 't']);
@@ -73,7 +73,7 @@ pub(super) fn size_of(name: &str) -> Option<String> {
     name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').find(is_size).map(str::to_owned)
 }
 
-/// The model with other dimensions.
+/// Returns the model with other dimensions.
 fn resize_model(of: &Model, name: &str, [layers, hidden, heads, ffn]: [u64; 4]) -> Model {
     Model {
         name: name.to_owned(),
@@ -96,7 +96,7 @@ fn model_of_size(sizes: &[Size], base: &str, name: &str) -> Result<Model, String
     Ok(resize_model(&named_model(base)?, name, *dimensions))
 }
 
-/// A model that a paper about fine-tuning names.
+/// Returns a model that papers about fine-tuning name.
 fn language_model(name: &str) -> Result<Model, String> {
     let plain = name.to_lowercase().replace([' ', '_'], "-");
     if let Some((_, built_in)) = BUILT_IN.iter().find(|(known, _)| *known == plain) {
@@ -117,7 +117,7 @@ fn language_model(name: &str) -> Result<Model, String> {
     }
 }
 
-/// A model of GaLore and CompAct. The 7B model is LLaMA's.
+/// Returns a model of GaLore or CompAct. Sizes of LLaMA, such as 7B, give LLaMA's model.
 fn small_llama(name: &str, tied_head: bool) -> Result<Model, String> {
     let large = size_of(name).is_some_and(|size| LLAMA.iter().any(|(known, _)| *known == size));
     let model = if large {
@@ -128,7 +128,7 @@ fn small_llama(name: &str, tied_head: bool) -> Result<Model, String> {
     Ok(Model { tied_head, ..model })
 }
 
-/// A model of Korthikanti et al. GPT-3 and MT-NLG have 175B and 530B parameters.
+/// Returns a model of Korthikanti et al. GPT-3 has 175B parameters and MT-NLG has 530B.
 fn megatron_model(name: &str) -> Result<Model, String> {
     let name = match name {
         "GPT-3" => "175B",
@@ -139,7 +139,7 @@ fn megatron_model(name: &str) -> Result<Model, String> {
     Ok(Model { max_sequence: 2048, ..model })
 }
 
-/// A transformer of SSDTrain, by family, width and layers. Heads are 128 wide, as in the paper's BERT.
+/// Returns a transformer of SSDTrain, by family, width and layers. Heads are 128 wide, as in the paper's BERT.
 fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<Model, String> {
     let family = family.trim().to_lowercase();
     let heads = (hidden / 128).max(1);
@@ -150,7 +150,8 @@ fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<Model, Strin
             let learned = PositionEncoding::Learned { rows: 1024 };
             Model { max_sequence: 1024, position: learned, ..named_model("techniques/megatron-22b.json")? }
         }
-        // Llama's MLP is 8/3 times as wide, rounded up to a multiple of 256 (Touvron et al. 2023, section 2.2).
+        // Llama's MLP is 8/3 times as wide as the model, rounded up to a multiple of 256 (Touvron et al. 2023, section
+        // 2.2).
         "llama" => {
             let ffn = (8 * hidden).div_ceil(3).next_multiple_of(256);
             return Ok(resize_model(&named_model("llama2-7b")?, &name, [layers, hidden, heads, ffn]));
@@ -160,10 +161,10 @@ fn ssdtrain_model(family: &str, hidden: u64, layers: u64) -> Result<Model, Strin
     Ok(resize_model(&model, &name, [layers, hidden, heads, 4 * hidden]))
 }
 
-/// The shapes of SSDTrain's figure 6: width and layers.
+/// Width and layers of the models in SSDTrain's figure 6.
 const SHAPES: [(u64, u64); 3] = [(8192, 4), (12_288, 3), (16_384, 2)];
 
-/// Returns the models of a claim: several if it lists families or shapes.
+/// Returns the models of a claim. There are several if it lists families or shapes.
 pub(super) fn models_of_claim(family: Option<&str>, name: &str, shapes: &[(u64, u64)]) -> Result<Vec<Model>, String> {
     let one = |model: Result<Model, String>| model.map(|model| vec![model]);
     match family {

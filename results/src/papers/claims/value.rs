@@ -1,6 +1,6 @@
-//! The value of a claim: numbers, lists, ranges, or that a run has no memory left.
+//! The value of a claim: numbers, lists, ranges, or out of memory.
 
-/// How the numbers of a cell relate.
+/// The relation of the numbers in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NumberRelation {
     /// A list: `12.55 / 12.55 / 75.31`.
@@ -12,7 +12,7 @@ pub(super) enum NumberRelation {
 }
 
 impl NumberRelation {
-    /// Returns the separator in the text.
+    /// Returns the separator between the numbers.
     pub(super) fn separator(self) -> &'static str {
         match self {
             Self::List => " / ",
@@ -26,11 +26,11 @@ impl NumberRelation {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ClaimedValue {
     Number(f64),
-    /// The run has no memory left.
+    /// The run is out of memory.
     OutOfMemory,
 }
 
-/// Returns the entries of a claim's value and their relation; `None` if an entry is neither.
+/// Returns the entries of a claim's value and their relation. `None` if an entry is neither a number nor out of memory.
 pub(super) fn parse_values(text: &str) -> Option<(Vec<ClaimedValue>, NumberRelation)> {
     let all = |parts: Vec<&str>, relation| {
         parts.into_iter().map(parse_value).collect::<Option<Vec<_>>>().map(|values| (values, relation))
@@ -47,7 +47,7 @@ pub(super) fn parse_values(text: &str) -> Option<(Vec<ClaimedValue>, NumberRelat
     }
 }
 
-/// One entry: `59.92`, `up to 31`, `OOM`, `OOM(>81)`.
+/// Reads one entry: `59.92`, `up to 31`, `OOM`, `OOM(>81)`.
 fn parse_value(text: &str) -> Option<ClaimedValue> {
     let text = text.trim().trim_start_matches("up to ").trim();
     if text.to_lowercase().starts_with("oom") {
@@ -56,7 +56,7 @@ fn parse_value(text: &str) -> Option<ClaimedValue> {
     text.parse().ok().filter(|number: &f64| number.is_finite()).map(ClaimedValue::Number)
 }
 
-/// Returns the parts of a cell with several entries, separated by arrows or by slashes with blanks around them.
+/// Splits a cell with several entries, at arrows or at slashes with spaces around them.
 pub(super) fn split_parts(text: &str) -> Vec<&str> {
     let sign = if text.contains("->") { "->" } else { " / " };
     text.split(sign).map(str::trim).filter(|part| !part.is_empty()).collect()

@@ -1,37 +1,37 @@
-//! Reads the words of a claim's hardware and setting into a study. A word that nothing reads is an error.
+//! Reads the words of a claim's hardware and setting into a study. An unknown word is an error.
 
 use crate::papers::{PaperStudy, PaperSystem};
 use workloads::footprint::Optimizer;
 use workloads::memory::Preset;
 use workloads::training::Attention;
 
-/// Rate of one Intel Optane P5800X, GB/s written (Intel, product brief of the P5800X series, 2020: 6.2 GB/s).
+/// Write rate of one Intel Optane P5800X, in GB/s (Intel, product brief of the P5800X series, 2020: 6.2 GB/s).
 const P5800X_GB_PER_S: f64 = 6.2;
 
-/// A setting as read: the study, and the techniques that its words name.
+/// A setting after reading: the study, and the techniques that the words name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadSetting {
     pub(super) study: PaperStudy,
-    /// Techniques that the words name; `None` if they name no method.
+    /// The techniques that the words name; `None` if they name no method, and empty for a baseline.
     pub(super) techniques: Option<Vec<String>>,
-    /// Devices, if the words say how many.
+    /// The number of devices, if the words state it.
     pub(super) devices: Option<u32>,
-    /// Widths and layers, if the setting lists shapes.
+    /// Widths and layers, if the setting lists shapes of models.
     pub(super) shapes: Vec<(u64, u64)>,
-    /// Rank of a low-rank method.
+    /// The rank of a low-rank method.
     rank: Option<String>,
-    /// Number of slices.
+    /// The number of slices of the head.
     pub(super) slices: Option<u64>,
 }
 
 /// The effect of a phrase.
 #[derive(Debug, Clone, Copy)]
 enum PhraseEffect {
-    /// Names what is there anyway.
+    /// The phrase changes nothing.
     Nothing,
-    /// The system's own techniques.
+    /// The phrase means the system's own techniques.
     Own,
-    /// No technique.
+    /// The phrase means no technique.
     Baseline,
     Recompute(&'static str),
     Precision(&'static str),
@@ -44,7 +44,7 @@ enum PhraseEffect {
 }
 use PhraseEffect as Effect;
 
-/// Phrases of papers. Hyphens count as blanks; the longest phrase counts.
+/// Phrases of papers. Hyphens count as spaces. The longest phrase that matches decides.
 const PHRASES: &[(&str, PhraseEffect)] = &[
     ("full param", Effect::Nothing),
     ("full parameter", Effect::Nothing),
@@ -134,12 +134,12 @@ const PHRASES: &[(&str, PhraseEffect)] = &[
     ("selene", Effect::Fabric("selene_hdr200x8")),
 ];
 
-/// A number with its meaning, from `key=value`, from `KEY N` or from `N THINGS`.
+/// Stores a number by its key. The key comes from `key=value`, `KEY N` or `N THINGS`. `None` if either is unknown.
 fn set_number(read: &mut ReadSetting, key: &str, text: &str) -> Option<()> {
     if matches!(key, "r" | "rank" | "r/d") {
         // GaLore's table gives rank and width: `r/d=128/256`.
         let text = if key == "r/d" { text.split('/').next()? } else { text };
-        // A part of the width: `r=n/8`.
+        // A fraction of the width: `r=n/8` is an eighth.
         let part = text.strip_prefix("n/").map(|part| part.parse::<u64>());
         read.rank = Some(match part {
             Some(part) => format!("{}", 1.0 / part.ok()?.max(1) as f64),
@@ -168,13 +168,13 @@ fn set_number(read: &mut ReadSetting, key: &str, text: &str) -> Option<()> {
     Some(())
 }
 
-/// A shape of which one of two numbers is given after the other.
+/// Returns the first shape with one of its two numbers replaced, because a text gives them one after the other.
 fn merged_shape(shapes: &[(u64, u64)], key: &str, number: u64) -> (u64, u64) {
     let (width, layers) = shapes.first().copied().unwrap_or_default();
     if key == "h" { (number, layers) } else { (width, number) }
 }
 
-/// A whole number times its `k` or `m`, which are powers of two: `4k` is 4096.
+/// Reads a whole number with an optional `k` or `m`, which are powers of two: `4k` is 4096.
 pub(super) fn scaled_number(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let count: u64 = text[..digits].parse().ok()?;
@@ -187,7 +187,8 @@ pub(super) fn scaled_number(text: &str) -> Option<u64> {
     count.checked_mul(unit)
 }
 
-/// Takes the pairs after `(h,L)=` out of a setting: `(h,L)=(8192,4),(12288,3)`.
+/// Removes the pairs after `(h,L)=` from a setting: `(h,L)=(8192,4),(12288,3)`. Returns the rest in lower case, and the
+/// pairs.
 fn take_shapes(text: &str) -> (String, Vec<(u64, u64)>) {
     let lower = text.to_lowercase();
     let Some((before, after)) = lower.split_once("(h,l)=") else { return (lower, Vec::new()) };
@@ -205,10 +206,10 @@ fn take_shapes(text: &str) -> (String, Vec<(u64, u64)>) {
     (format!("{before} {rest}"), shapes)
 }
 
-/// Reads the words of `text` on top of what other cells said.
+/// Reads the words of `text` and adds them to `read`, which has the content of other cells.
 ///
 /// # Errors
-/// The words that nothing reads.
+/// The unknown words.
 pub(super) fn read_words(text: &str, system: &PaperSystem, mut read: ReadSetting) -> Result<ReadSetting, Vec<String>> {
     let (text, shapes) = take_shapes(text);
     if !shapes.is_empty() {
@@ -230,7 +231,7 @@ pub(super) fn read_words(text: &str, system: &PaperSystem, mut read: ReadSetting
     if unread.is_empty() { Ok(read) } else { Err(unread) }
 }
 
-/// Reads the longest phrase at the start of `words`; returns its number of words.
+/// Reads the longest known phrase at the start of `words`. Returns its number of words.
 fn read_phrase(words: &[&str], system: &PaperSystem, read: &mut ReadSetting) -> Option<usize> {
     for count in (1..=words.len().min(4)).rev() {
         let phrase = words[..count].join(" ");
@@ -250,7 +251,7 @@ fn read_phrase(words: &[&str], system: &PaperSystem, read: &mut ReadSetting) -> 
     read_numbers(words, read)
 }
 
-/// Reads a number with its meaning at the start of `words`.
+/// Reads a number with its key at the start of `words`. Returns the number of words.
 fn read_numbers(words: &[&str], read: &mut ReadSetting) -> Option<usize> {
     let word = words[0];
     if let Some((key, value)) = word.split_once('=') {
@@ -261,13 +262,13 @@ fn read_numbers(words: &[&str], read: &mut ReadSetting) -> Option<usize> {
         };
         return set_number(read, key, value).map(|()| 1);
     }
-    // `N THINGS`, `NxCHIP`, `batch size N`, `zero 3`, `tp2`.
+    // The forms are `N THINGS`, `NxCHIP`, `batch size N`, `zero 3` and `tp2`.
     if let Some(number) = scaled_number(word) {
         return match words.get(1).copied() {
             Some("tokens" | "token") => set_number(read, "s", word).map(|()| 2),
             Some("gpus" | "devices" | "chips" | "gpu" | "x") => set_number(read, "devices", word).map(|()| 2),
             Some("layer" | "layers") => set_number(read, "l", word).map(|()| 2),
-            // A number of chips stands before their name.
+            // The number of chips comes before their name.
             Some(next)
                 if PHRASES.iter().any(|(phrase, effect)| {
                     matches!(effect, Effect::Chip(_)) && phrase.split(' ').next() == Some(next)
@@ -362,13 +363,14 @@ fn apply_effect(effect: PhraseEffect, system: &PaperSystem, read: &mut ReadSetti
 }
 
 impl ReadSetting {
-    /// Returns the study with the system's techniques unless the words name a method, and with the degrees that the
-    /// number of devices leaves open as data parallelism.
+    /// Returns the study. It has the system's techniques, unless the words name a method. Degrees that the number of
+    /// devices leaves open become data parallelism.
     ///
     /// # Errors
-    /// A number of devices that the degrees do not divide.
+    /// A number of devices that is no multiple of the degrees.
     pub(super) fn into_study(mut self, system: &PaperSystem) -> Result<PaperStudy, String> {
-        // A policy alone, as `activation recompute`, is a method of its own; numbers are none.
+        // A recomputation policy without a technique, such as `activation recompute`, is a method of its own; numbers
+        // are not.
         let alone = self.techniques.is_none() && self.study.recompute.as_deref().is_some_and(|policy| policy != "none");
         let named = self.techniques.take();
         let mut techniques = match named {

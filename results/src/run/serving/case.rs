@@ -1,4 +1,4 @@
-//! A combination of lengths and limits with its answer.
+//! One combination of lengths and limits, with its answer.
 
 use crate::answer::serving::{ServingChoice, ServingReport};
 use crate::text::format_significant;
@@ -16,14 +16,14 @@ pub struct ServedCase {
     pub ttft_limit_ms: Option<f64>,
     /// The limit on the mean time per output token, in ms; `null` without one.
     pub tpot_limit_ms: Option<f64>,
-    /// The answer, as `serve` prints it; `null` if nothing serves.
+    /// The answer as `serve` prints it; `null` if nothing serves.
     pub answer: Option<ServingReport>,
     /// The reason why nothing serves.
     pub why: Option<String>,
 }
 
 impl ServedCase {
-    /// Returns a case of a question without an answer.
+    /// Makes the case of a question, without an answer.
     #[must_use]
     pub fn unanswered(asked: &DeploymentCase) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl ServedCase {
         words
     }
 
-    /// Returns the cells of its row in text and page: lengths, both limits, chip, plan, tokens/s, the same per device,
-    /// and both times in ms.
+    /// Returns the cells of the case's row in text and page: lengths, both limits, chip, plan, tokens/s, tokens/s per
+    /// device, and both times in ms. Dashes or empty texts replace missing values.
     #[must_use]
     pub fn list_cells(&self) -> [String; 9] {
         let best = self.answer.as_ref().and_then(|answer| answer.choices.first());
@@ -71,7 +71,7 @@ impl ServedCase {
         ]
     }
 
-    /// True for the same lengths and limits.
+    /// True if both cases have the same lengths and limits.
     #[must_use]
     pub fn asks_the_same(&self, other: &Self) -> bool {
         (&self.lengths, self.ttft_limit_ms, self.tpot_limit_ms)
@@ -79,13 +79,13 @@ impl ServedCase {
     }
 }
 
-/// Returns a number to four digits, or a dash in its place.
+/// Returns a number with four significant digits, or a dash if there is none.
 #[must_use]
 pub fn format_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format_significant(value, 4))
 }
 
-/// Returns lengths in words: `1024 + 256 tokens`, or several joined by `/`.
+/// Describes lengths: `1024 + 256 tokens`. Several classes are joined by `/`.
 pub(super) fn length_words(lengths: &[LengthClass]) -> String {
     let each: Vec<String> = lengths.iter().map(|class| format!("{} + {}", class.input, class.output)).collect();
     format!("{} tokens", each.join(" / "))

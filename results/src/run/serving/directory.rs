@@ -11,21 +11,21 @@ use crate::store::files::{self, Unwritable, WriteError};
 use crate::store::sums::{self, DigestError, DigestList, SUMS};
 use std::path::{Path, PathBuf};
 
-/// The columns with which it begins.
+/// The first columns of the file of deployments.
 const FIRST_COLUMNS: &str = "case,lengths,ttft_limit_ms,tpot_limit_ms,";
-/// The files of the figure, named as a search's.
+/// The files of the figure. They have the same names as those of a search.
 const FRONT_FILES: [&str; 2] = ["pareto.svg", "pareto.png"];
 
 /// Every file that a run may have.
 pub const FILES: [&str; 7] = [SUMS, DEPLOYMENTS, FRONT_FILES[0], FRONT_FILES[1], CHIP, FABRIC, RECORD];
 
-/// An error of a run of `serve`.
+/// An error of writing or reading a run of `serve`.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingRunError {
-    /// Its record, or its figure.
+    /// An error of the record, of the figure, or of writing a file.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A file that is damaged or missing.
+    /// A file that is damaged or missing, or rows that cannot be encoded.
     #[error("{}: {why}; run serve again, or give another directory", file.display())]
     Damaged {
         /// The file.
@@ -44,7 +44,7 @@ impl Unwritable for ServingRunError {
     }
 }
 
-/// A run with all its deployments.
+/// A run of `serve` with all its deployments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServingRun {
     /// The name of the directory.
@@ -56,7 +56,7 @@ pub struct ServingRun {
 }
 
 impl ServingRun {
-    /// Returns the points of cases, those on a front marked.
+    /// Returns the deployments of cases as points, and marks those on a front.
     #[must_use]
     pub fn points_of_cases(cases: &[ServedCase]) -> Vec<ServedPoint> {
         let of_case = |(place, case): (usize, &ServedCase)| {
@@ -73,8 +73,8 @@ impl ServingRun {
         points
     }
 
-    /// Writes the run into `directory`: the record, the deployments as CSV, the figure, and the found chip with its
-    /// fabric. Returns the paths, the record's first.
+    /// Writes the run into `directory`, and creates it if needed: the record, the deployments as CSV, the figure, and
+    /// the found chip with its fabric. Returns the paths, the record's first.
     ///
     /// # Errors
     /// Errors of the system; a value that is not finite.
@@ -107,8 +107,8 @@ impl ServingRun {
         writer.into_inner().map_err(|why| fault(why.to_string()))
     }
 
-    /// True if a directory holds a run of `serve`: by its record, in any format, by its digests, or by the columns of
-    /// its deployments. Each of the three may be damaged or lost.
+    /// True if a directory holds a run of `serve`. Its digests, its record in any format, or the columns of its
+    /// deployments show this. One is enough, because the others may be damaged or lost.
     #[must_use]
     pub fn is_in(directory: &Path) -> bool {
         let sealed = || DigestList::read_from(directory).is_ok_and(|sums| sums.lists_all(&[RECORD, DEPLOYMENTS]));
@@ -119,10 +119,10 @@ impl ServingRun {
         sealed() || ServingRecord::is_in(directory) || listed()
     }
 
-    /// Reads a run after its digests: those of the record and the deployments are verified first, then their values.
+    /// Reads a run. First verifies the digests of the record and of the deployments, then their values.
     ///
     /// # Errors
-    /// A file that is missing, damaged, of another version, or of another run than the digests; a value that cannot be.
+    /// A file that is missing, damaged or of another version, or whose digest does not match; an impossible value.
     pub fn read_from(directory: &Path) -> Result<Self, ServingRunError> {
         let damaged = |error: DigestError| {
             let (file, why) = error.into_fault();

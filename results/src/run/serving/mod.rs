@@ -1,4 +1,4 @@
-//! Runs of `coplace serve`: `record.json` with the question and its answers, and every deployment as a row.
+//! Runs of `coplace serve`: the record with the question and its answers, and every deployment as a row of a CSV file.
 
 mod case;
 mod directory;

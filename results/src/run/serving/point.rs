@@ -11,7 +11,8 @@ use serving::best::ServingBound;
 /// The file of all deployments.
 pub const DEPLOYMENTS: &str = "deployments.csv";
 
-/// Values that differ by less than this fraction are alike: a limit that binds is met up to the bisection of rates.
+/// Values that differ by less than this fraction count as equal. The search for the highest rate meets a limit only
+/// within the tolerance of its bisection.
 const SAME: f64 = 1e-6;
 
 /// A deployment of a case: a row of `deployments.csv`.
@@ -31,26 +32,26 @@ pub struct ServedPoint {
     pub plan: String,
     /// Devices in use.
     pub devices: u32,
-    /// Mean time to the first token, ms.
+    /// Mean time to the first token, in ms.
     pub ttft_ms: f64,
-    /// Mean time between two tokens, ms.
+    /// Mean time between two tokens, in ms.
     pub tpot_ms: f64,
     /// Output tokens per second that a user sees: one over the time between two tokens.
     pub tokens_per_s_per_user: f64,
-    /// Output tokens per second of a device in use.
+    /// Output tokens per second and device in use.
     pub tokens_per_s_per_device: f64,
     /// Output tokens per second of the deployment.
     pub tokens_per_s: f64,
-    /// The value of the objective.
+    /// The value of the objective, if it is known.
     pub value: Option<f64>,
-    /// The reason why it does not serve more.
+    /// The limit that keeps the deployment from serving more.
     pub limited_by: ServingBound,
-    /// True if no deployment on the same chip for the same lengths has more of both rates.
+    /// True if no deployment on the same chip for the same lengths exceeds it in both rates.
     pub on_front: bool,
 }
 
 impl ServedPoint {
-    /// Returns the point of a choice of a case. It is not on a front yet.
+    /// Makes the point of a deployment. Its `on_front` is false at first.
     #[must_use]
     pub fn of_choice(place: usize, case: &ServedCase, choice: &ServingChoice) -> Self {
         Self {
@@ -79,9 +80,9 @@ pub enum ServedAxis {
     /// Output tokens per second of a user.
     #[default]
     PerUser,
-    /// Mean time per output token.
+    /// Mean time per output token, in ms.
     TimePerOutputToken,
-    /// Mean time to the first token.
+    /// Mean time to the first token, in ms.
     TimeToFirstToken,
 }
 
@@ -90,13 +91,13 @@ impl ServedAxis {
     pub const NAMES: [(&'static str, Self); 3] =
         [("per-user", Self::PerUser), ("tpot", Self::TimePerOutputToken), ("ttft", Self::TimeToFirstToken)];
 
-    /// Returns the axis of this name.
+    /// Finds the axis of this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, axis)| axis)
     }
 
-    /// Returns the value of a point.
+    /// Returns the value of a point along this axis.
     #[must_use]
     pub fn value_of(self, point: &ServedPoint) -> f64 {
         match self {
@@ -106,7 +107,7 @@ impl ServedAxis {
         }
     }
 
-    /// Returns the quantity with its unit.
+    /// Returns the label of the axis, with its unit.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -121,8 +122,8 @@ impl ServedAxis {
     }
 }
 
-/// The points of one chip and one distribution of lengths that no other of them exceeds along both axes, from the most
-/// tokens per second and device to the fewest.
+/// The points of one chip and one distribution of lengths that no other such point exceeds along both axes, sorted by
+/// falling tokens per second and device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServedFront {
@@ -134,7 +135,7 @@ pub struct ServedFront {
     pub points: Vec<ServedPoint>,
 }
 
-/// Returns the front of every chip and distribution of lengths, in the order of the points.
+/// Returns the front of every chip and distribution of lengths, in the order in which the points have them.
 #[must_use]
 pub fn fronts_of_points(points: &[ServedPoint], axis: ServedAxis) -> Vec<ServedFront> {
     let mut fronts: Vec<ServedFront> = Vec::new();
@@ -170,13 +171,13 @@ pub fn fronts_of_points(points: &[ServedPoint], axis: ServedAxis) -> Vec<ServedF
     fronts
 }
 
-/// Returns a value to as many digits as [`SAME`] tells apart.
+/// Rounds a value to the digits that [`SAME`] tells apart.
 fn rounded(value: f64) -> f64 {
     let digit = SAME * 10_f64.powf(value.abs().max(f64::MIN_POSITIVE).log10().ceil());
     (value / digit).round() * digit
 }
 
-/// Returns the figure of the points of runs, each with its name: a series and a front for every chip and lengths.
+/// Returns the plot of the points of runs, each run with its name. Every chip and distribution of lengths is a series.
 #[must_use]
 pub fn plot_of_fronts(runs: &[(&str, &DeploymentQuestion, &[ServedPoint])], axis: ServedAxis) -> ParetoPlot {
     let mut series = Vec::new();

@@ -1,4 +1,4 @@
-//! `record.json` of a run of `coplace serve`. Its fields are described in `results/README.md`.
+//! `record.json` of a run of `coplace serve`. `results/README.md` describes its fields.
 
 use super::case::ServedCase;
 use super::point::ServedFront;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The verb of a record, which tells it from that of a search.
+/// The verb in a record. It distinguishes the record from that of a search.
 pub const SERVE: &str = "serve";
 
 /// The version of the record's format that this build writes and reads.
@@ -23,14 +23,14 @@ pub struct ServingRecord {
     pub format: u32,
     /// The verb: [`SERVE`].
     pub verb: String,
-    /// The version that wrote it.
+    /// The version of coplace that wrote the record.
     pub versions: Versions,
     /// A digest of the question, with the texts of the files that it names.
     pub question: String,
-    /// An answer for every combination of lengths and limits.
+    /// One answer for every combination of lengths and limits.
     pub cases: Vec<ServedCase>,
-    /// For every chip and every distribution of lengths, the deployments that no other one exceeds in tokens per second
-    /// and user and in tokens per second and device.
+    /// For every chip and distribution of lengths: the deployments that no other one exceeds in both tokens per second
+    /// and user and tokens per second and device.
     pub fronts: Vec<ServedFront>,
     /// The question as a value, with the texts of the files that it names.
     pub asked: DeploymentQuestion,
@@ -38,7 +38,7 @@ pub struct ServingRecord {
     pub times: BTreeMap<String, f64>,
 }
 
-/// The answer of a call with several combinations of lengths and limits.
+/// The answer to a question with several combinations of lengths and limits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServingCases {
     /// The model.
@@ -47,19 +47,19 @@ pub struct ServingCases {
     pub objective: String,
     /// The combinations, each with its answer.
     pub cases: Vec<ServedCase>,
-    /// As [`ServingRecord::fronts`].
+    /// The fronts, as in [`ServingRecord::fronts`].
     pub fronts: Vec<ServedFront>,
 }
 
 impl ServingRecord {
-    /// Returns the record as stored JSON: indented, one line break at the end.
+    /// Returns the record as it is stored: indented JSON with one line break at the end.
     ///
     /// # Errors
     /// A number that is not finite.
     pub fn to_json(&self) -> Result<String, RecordError> {
         let unstorable = |e: serde_json::Error| RecordError::NotStorable { why: e.to_string() };
         let text = serde_json::to_string_pretty(self).map_err(unstorable)? + "\n";
-        // JSON has no NaN: serde writes null. Reading the text back finds the loss.
+        // JSON has no NaN; serde writes null instead. Reading the text back finds such a loss.
         let back: Self = serde_json::from_str(&text).map_err(unstorable)?;
         if back == *self {
             return Ok(text);
@@ -95,7 +95,8 @@ impl ServingRecord {
         text.and_then(|text| serde_json::from_str(&text).ok()).is_some_and(|value| is_of_serve(&value))
     }
 
-    /// Returns the case with an answer that serves most by the objective, with its answer; `None` if nothing serves.
+    /// Returns the case whose best deployment has the highest value of the objective, with its answer. `None` if
+    /// nothing serves.
     #[must_use]
     pub fn best_case(&self) -> Option<(&ServedCase, &ServingReport)> {
         let answered = self.cases.iter().filter_map(|case| Some((case, case.answer.as_ref()?)));
@@ -104,7 +105,7 @@ impl ServingRecord {
     }
 }
 
-/// True for a record of `serve`.
+/// True if the value is a record of `serve`.
 fn is_of_serve(value: &serde_json::Value) -> bool {
     value.get("verb").and_then(serde_json::Value::as_str) == Some(SERVE)
 }

@@ -1,4 +1,4 @@
-//! Checks a run of `serve` that was read: its values can be, and its files say the same.
+//! Checks a run of `serve` after reading: its values are possible, and its files agree.
 
 use super::case::ServedCase;
 use super::point::{DEPLOYMENTS, ServedAxis, ServedPoint, fronts_of_points};
@@ -12,17 +12,18 @@ use serving::plan::ServedProduct;
 use std::path::Path;
 use workloads::model;
 
-/// The largest error of rounding of a product, as a fraction.
+/// The largest relative rounding error of a product or a sum.
 const ROUNDING: f64 = 1e-9;
-/// The largest overstepping of a limit of power by the search for a clock, as a fraction.
+/// The largest fraction by which the search for a clock may exceed a power limit.
 const POWER_ROUNDING: f64 = 1e-6;
-/// Line of the file of deployments that has its first row.
+/// The number of the line that has the first row of the file of deployments.
 const FIRST_LINE: usize = 2;
 
-/// A value that cannot be, with the name of its file.
+/// An impossible value, with the name of its file.
 pub(super) type FaultOfFile = (&'static str, ImpossibleValue);
 
-/// Checks a record's values, its cases against its question, and its deployments against the file of all deployments.
+/// Checks the values of a record, its cases against its question, and its deployments against the file of all
+/// deployments.
 pub(super) fn verify_run(record: &ServingRecord, points: &[ServedPoint]) -> Result<(), FaultOfFile> {
     let of_record = |fault| (RECORD, fault);
     let value = serde_json::to_value(record).unwrap_or(Value::Null);
@@ -44,7 +45,7 @@ pub(super) fn verify_run(record: &ServingRecord, points: &[ServedPoint]) -> Resu
     Ok(())
 }
 
-/// The question must have devices and a model that is built in or carried.
+/// Checks that the question has devices, and a model that is built in or carried in the record.
 fn verify_asked(record: &ServingRecord) -> Result<(), ImpossibleValue> {
     let asked = &record.asked;
     if asked.devices == 0 {
@@ -57,7 +58,7 @@ fn verify_asked(record: &ServingRecord) -> Result<(), ImpossibleValue> {
     Err(ImpossibleValue::new("asked.model", &asked.model, "must be built in, or a file that asked.files carries"))
 }
 
-/// The cases must be those of the question.
+/// Checks that the cases are those of the question.
 fn verify_cases(record: &ServingRecord) -> Result<(), ImpossibleValue> {
     let (asked, found) = (record.asked.count_cases(), record.cases.len());
     if asked != found {
@@ -74,7 +75,7 @@ fn verify_cases(record: &ServingRecord) -> Result<(), ImpossibleValue> {
     Ok(())
 }
 
-/// A row of the file of deployments: finite, possible, and of a case of the record.
+/// Checks that a row of the file of deployments is finite, possible, and of a case of the record.
 fn verify_point(point: &ServedPoint, record: &ServingRecord) -> Result<(), ImpossibleValue> {
     check_finite(point).map_err(|error| match error {
         FiniteError::NotFinite { key, value } => ImpossibleValue::new(key, value, "must be a finite number"),
@@ -88,7 +89,7 @@ fn verify_point(point: &ServedPoint, record: &ServingRecord) -> Result<(), Impos
     Err(ImpossibleValue::new("case", point.case, limit))
 }
 
-/// Every deployment of the record must be one of the file, and its rates must agree with its devices.
+/// Checks that every deployment of the record is in the file, and that its rates agree with its number of devices.
 fn verify_choices(record: &ServingRecord, points: &[ServedPoint]) -> Result<(), ImpossibleValue> {
     for (place, case) in record.cases.iter().enumerate() {
         let choices: &[ServingChoice] = case.answer.as_ref().map_or(&[], |answer| &answer.choices);
@@ -121,12 +122,12 @@ fn verify_choices(record: &ServingRecord, points: &[ServedPoint]) -> Result<(), 
     Ok(())
 }
 
-/// Returns a fault with the key of the object that it lies in.
+/// Prefixes the key of a fault with the key of the enclosing object.
 fn below(outer: &str, fault: ImpossibleValue) -> ImpossibleValue {
     ImpossibleValue { key: format!("{outer}.{}", fault.key), ..fault }
 }
 
-/// Deployments stand once each, best first.
+/// Checks that deployments are listed once each, best first.
 fn verify_order(choices: &[ServingChoice]) -> Result<(), ImpossibleValue> {
     for (at, choice) in choices.iter().enumerate() {
         if choices[..at].contains(choice) {
@@ -144,7 +145,7 @@ fn verify_order(choices: &[ServingChoice]) -> Result<(), ImpossibleValue> {
     }
 }
 
-/// The pools of a deployment and the parts of its iteration.
+/// Checks the pools of a deployment and the parts of its iteration.
 fn verify_parts(choice: &ServingChoice) -> Result<(), ImpossibleValue> {
     let total = choice.iteration.total_ms;
     for (part, ms) in choice.iteration.list_parts() {
@@ -162,7 +163,8 @@ fn verify_parts(choice: &ServingChoice) -> Result<(), ImpossibleValue> {
     prefill.map_err(|fault| below("prefill", fault))
 }
 
-/// A pool's formats exist, its memory suffices, and its power is within the limit.
+/// Checks that a pool's number formats exist, that its weights and working memory fit, and that its power is within the
+/// limit.
 fn verify_pool(pool: &PoolRecord) -> Result<(), ImpossibleValue> {
     for (key, format) in [("products", &pool.products), ("experts", &pool.experts)] {
         if ServedProduct::ALL.iter().all(|known| known.name() != format) {
@@ -183,7 +185,7 @@ fn verify_pool(pool: &PoolRecord) -> Result<(), ImpossibleValue> {
     }
 }
 
-/// True if the file of deployments has this one, on a front or not.
+/// True if the file of deployments has this deployment, on a front or not.
 fn is_listed(choice: &ServedPoint, points: &[ServedPoint]) -> bool {
     points.iter().any(|point| ServedPoint { on_front: false, ..point.clone() } == *choice)
 }

@@ -1,4 +1,4 @@
-//! The directory of a finished sweep: its exports, its record and the found files. Other verbs read it like the
+//! The directory of a finished sweep: its exports, its record and the found files. Other commands read it like the
 //! directory of a search.
 
 use super::export::{CSV, PARQUET, SweepSummary};
@@ -17,15 +17,16 @@ use std::path::{Path, PathBuf};
 /// An error of reading the directory of a search or of a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirectoryError {
-    /// The record, or the designs of a search.
+    /// An error of the record, or of the designs of a search.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The designs of a sweep.
+    /// An error of the designs of a sweep.
     #[error(transparent)]
     Sweep(#[from] SweepStoreError),
 }
 
-/// Reads the directory of a search or of a sweep. A sweep gives only the evaluated designs; the store has the others.
+/// Reads the directory of a search or of a sweep. From a sweep, it reads only the evaluated designs; the store has
+/// the others.
 ///
 /// # Errors
 /// A file that is missing, damaged, of another version, or of another run than the digests.
@@ -57,7 +58,8 @@ pub fn read_directory(directory: &Path) -> Result<SearchRun, RunDirectoryError> 
 /// Every file that the directory of a sweep may have.
 pub const FILES: [&str; 9] = [SUMS, STORE, BESIDE[0], BESIDE[1], PARQUET, CSV, CHIP, FABRIC, RECORD];
 
-/// Writes the files beside the exports: the found chip and fabric, the digests, and last the record.
+/// Writes the files beside the exports: the digests, the found chip and fabric, and last the record. Returns all paths,
+/// the record's first.
 ///
 /// # Errors
 /// Errors of the system; a value that is not finite.
@@ -81,7 +83,7 @@ pub fn finish_directory(directory: &Path, record: &SearchRecord, found: &FoundFi
     Ok(files.into_iter().rev().map(|(path, _)| path).chain(exports).collect())
 }
 
-/// The proof of a complete sweep: every design was evaluated, and no bound rejected any.
+/// Makes the certificate of a complete sweep. Every design was evaluated, so that no bound rejected any.
 #[must_use]
 pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: SweepCluster) -> Certificate {
     let status = match (summary.value, summary.bound) {
@@ -129,10 +131,10 @@ pub fn sweep_certificate(summary: &SweepSummary, objective: Objective, cluster: 
     }
 }
 
-/// The cluster and the batch of a sweep's designs.
+/// The cluster and the batch that all designs of a sweep have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepCluster {
-    /// Accelerators.
+    /// The number of accelerators.
     pub devices: f64,
     /// Sequences per step.
     pub sequences: f64,

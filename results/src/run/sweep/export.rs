@@ -1,6 +1,6 @@
-//! `sweep.parquet` and `sweep.csv`: every combination of a finished sweep, for maps and sensitivities in any tool.
+//! `sweep.parquet` and `sweep.csv`: every combination of a finished sweep, for analysis in any tool.
 //!
-//! Each combination is one row, in the order of the numbers. The columns are those of `designs.parquet` (empty for a
+//! Each combination is one row, in the order of their numbers. The columns are those of `designs.parquet` (empty for a
 //! combination that is no chip), one per dimension, the outcome and the reason. The bytes depend only on the rows. Rows
 //! are streamed, so that memory does not grow with the sweep.
 
@@ -33,29 +33,29 @@ pub const PARQUET: &str = "sweep.parquet";
 /// The CSV file's name.
 pub const CSV: &str = "sweep.csv";
 
-/// The version of the exports' columns. The Parquet file has it in its metadata under `coplace.sweep`.
+/// The version of the exports' columns. The metadata of the Parquet file holds it under `coplace.sweep`.
 pub const FORMAT: &str = "1";
 
 /// Rows per row group. Writing takes some tens of megabytes of memory.
 const ROW_GROUP: usize = 16_384;
 
-/// Columns of [`DesignRow`] that exports replace with their own.
+/// Columns of [`DesignRow`] that exports replace or omit.
 const OWN: [&str; 5] = ["index", "outcome", "reason", "dimensions", "bad_end_step_s"];
 
 /// The result of a finished sweep.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct SweepSummary {
-    /// Combinations of the part.
+    /// The number of combinations of the sweep, or of the part.
     pub designs: u64,
-    /// Number of combinations per outcome, by name.
+    /// The number of combinations per outcome, by the outcome's name.
     pub fates: BTreeMap<&'static str, u64>,
-    /// The best design by the objective. Ties go to the lower cost along the front's axis, then to the first design.
+    /// The best design by the objective. Ties go to the lower cost along the front's axes, then to the first design.
     pub best: Option<DesignRow>,
     /// The best value of the objective; less is better.
     pub value: Option<f64>,
-    /// Lower bound on the value over all plans of all designs. It is below `value` if a schedule is unproven.
+    /// Lower bound on the value over all plans of all designs. It is below `value` if a schedule is not proven.
     pub bound: Option<f64>,
-    /// Number of evaluated designs per bound of the step, by name.
+    /// The number of evaluated designs per largest part of the step, by the part's name.
     pub bound_by: BTreeMap<String, u64>,
 }
 
@@ -132,7 +132,7 @@ fn has_only_numbers(dial: &ListedDimension) -> bool {
     dial.values.iter().all(|value| matches!(value, FieldValue::Number(_)))
 }
 
-/// Collects the best design so far and the counts of the others.
+/// Collects the best design so far, and counts all designs.
 struct SummaryBuilder {
     summary: SweepSummary,
     aim: Aim,
@@ -149,7 +149,7 @@ impl SummaryBuilder {
             *self.summary.bound_by.entry(bound.clone()).or_default() += 1;
         }
         let Some(value) = objective_value(self.aim, design) else { return };
-        // Only the fastest plan of a design is kept. This factor bounds the gain from better schedules.
+        // Only the fastest plan of a design is kept. The factor `proven` bounds the gain from a better schedule.
         let bound = value * row.proven;
         self.summary.bound = Some(self.summary.bound.map_or(bound, |least| least.min(bound)));
         let along = |axis: FrontAxis| match axis {
@@ -173,7 +173,7 @@ fn figures_of_design(design: &DesignRow) -> ChipFigures {
     }
 }
 
-/// The objective value of an evaluated design; less is better.
+/// Returns the objective value of an evaluated design; less is better. `None` if a figure is missing.
 #[must_use]
 pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
     let figures = figures_of_design(design);
@@ -187,7 +187,7 @@ pub fn objective_value(aim: Aim, design: &DesignRow) -> Option<f64> {
     }
 }
 
-/// Summarizes the rows of a store, without writing anything.
+/// Summarizes the rows of a store. It writes nothing.
 ///
 /// # Errors
 /// A row that cannot be read.
@@ -205,7 +205,7 @@ fn start_summary(aim: Aim) -> SummaryBuilder {
     SummaryBuilder { summary, aim, least: [f64::INFINITY; 2] }
 }
 
-/// Writes the rows of a store as Parquet and CSV into a directory. Each file appears under its name once it is complete
+/// Writes the rows of a store into a directory as Parquet and CSV. Each file appears under its name when it is complete
 /// and on the disk.
 ///
 /// # Errors
@@ -291,7 +291,7 @@ fn check_finite(number: u64, columns: &ExportColumns, cells: &[StoreCell]) -> Re
     }
 }
 
-/// A cell in CSV. Numbers have the fewest digits that read back exactly; a missing value is empty.
+/// Returns a cell in CSV. Numbers have the fewest digits that read back exactly; a missing value is empty.
 fn csv_cell(cell: &StoreCell) -> String {
     match cell {
         StoreCell::Null => String::new(),

@@ -1,4 +1,4 @@
-//! The question, the space and the part of a store. A sweep compares them before it continues.
+//! The question, the space and the part of a store. A resumed sweep must have the same.
 
 use crate::run::record::StudyRecord;
 use search::ask::Question;
@@ -20,9 +20,9 @@ pub struct SweepFacts {
     pub study: StudyRecord,
     /// Combinations of the whole sweep.
     pub combinations: u64,
-    /// The dimensions with columns of their own, and their values. The first changes least often.
+    /// The listed dimensions and their values. The first dimension changes least often.
     pub dimensions: Vec<SweptDimension>,
-    /// The number of the part.
+    /// The number of the part, from 1.
     pub part: u32,
     /// Number of parts.
     pub parts: u32,
@@ -40,13 +40,13 @@ pub struct SweptDimension {
 }
 
 impl SweepFacts {
-    /// The part.
+    /// Returns the part as a shard.
     #[must_use]
     pub fn shard(&self) -> Shard {
         Shard { part: self.part, of: self.parts }
     }
 
-    /// Describes the first difference between the store and the question, if there is one.
+    /// Describes the first difference between the store's facts and those asked for; `None` if they agree.
     pub(crate) fn difference_from(&self, asked: &Self) -> Option<String> {
         if self.question != asked.question {
             let difference = self.asked.difference_from(&asked.asked);
@@ -55,7 +55,7 @@ impl SweepFacts {
         if self.shard() != asked.shard() {
             return Some(format!("part {} of its designs", self.shard()));
         }
-        // Names and paths of the same question may be spelled otherwise.
+        // Names and paths of the same question may be spelled differently, so that they are not compared.
         let own = (&self.coplace, self.combinations, &self.dimensions);
         (own != (&asked.coplace, asked.combinations, &asked.dimensions)).then(|| "its facts differ".to_owned())
     }
@@ -66,7 +66,7 @@ impl SweepFacts {
         self.difference_from(asked).is_none()
     }
 
-    /// Combinations of the part.
+    /// Returns the number of combinations of the part.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.shard().size_of(self.combinations)
@@ -74,7 +74,7 @@ impl SweepFacts {
 }
 
 impl SweptDimension {
-    /// The dimension in the type of a space.
+    /// Converts the dimension to the type that spaces use.
     #[must_use]
     pub fn to_dial(&self) -> ListedDimension {
         let setting = |value: &serde_json::Value| match value {
@@ -85,7 +85,7 @@ impl SweptDimension {
         ListedDimension { key: self.key.clone(), values: self.values.iter().map(setting).collect() }
     }
 
-    /// A dimension of a space. `column` is true if exports have a column for it.
+    /// Makes the dimension of a sweep from that of a space. `column` is true if exports have a column for it.
     #[must_use]
     pub fn of_dimension(dial: &ListedDimension, column: bool) -> Self {
         let value = |setting: &FieldValue| match setting {

@@ -17,7 +17,7 @@ pub enum SweepMergeError {
     /// An error of a store.
     #[error(transparent)]
     Store(#[from] SweepStoreError),
-    /// No directory is given.
+    /// No directory with a part is given.
     #[error("no directory is given; give those of all parts")]
     Nothing,
     /// Two directories belong to different sweeps.
@@ -28,7 +28,7 @@ pub enum SweepMergeError {
         /// A directory of another sweep.
         other: PathBuf,
     },
-    /// Some parts are missing.
+    /// Some parts are in none of the directories.
     #[error("{} of {of} parts: none of the directories holds {}; run {} with --shard {}, and merge again", missing.len(), list_parts(missing, *of), if missing.len() == 1 { "it" } else { "each" }, name_first_part(missing, *of))]
     Lost {
         /// The missing parts.
@@ -36,10 +36,10 @@ pub enum SweepMergeError {
         /// Number of parts.
         of: u32,
     },
-    /// A part is not finished.
+    /// A part is not complete.
     #[error("{}: part {part} has {found} of {wanted} designs; go on with it (--resume), and merge again", directory.display())]
     Unfinished {
-        /// Its directory.
+        /// The part's directory.
         directory: PathBuf,
         /// The part.
         part: Shard,
@@ -50,7 +50,7 @@ pub enum SweepMergeError {
     },
 }
 
-/// Parts in the form of `--shard`.
+/// Lists parts in the form of `--shard`.
 fn list_parts(parts: &[u32], of: u32) -> String {
     let all: Vec<String> = parts.iter().map(|part| format!("{part}/{of}")).collect();
     all.join(", ")
@@ -75,10 +75,10 @@ pub struct SweepParts {
 }
 
 impl SweepParts {
-    /// Opens the stores of directories and verifies the checksum of every row.
+    /// Opens the stores in directories and verifies the checksum of every row.
     ///
     /// # Errors
-    /// A store that is damaged, unfinished or of another sweep; a part that no directory holds.
+    /// A store that is damaged, incomplete or of another sweep; a part that is in none of the directories.
     pub fn open_all(directories: &[PathBuf]) -> Result<Self, SweepMergeError> {
         let mut held: BTreeMap<u32, SweepPart> = BTreeMap::new();
         let mut facts: Option<(PathBuf, SweepFacts)> = None;
@@ -90,7 +90,7 @@ impl SweepParts {
             |directory: &&PathBuf| seen.insert(directory.canonicalize().unwrap_or_else(|_| PathBuf::clone(directory)));
         for directory in directories.iter().filter(new) {
             if !directory.join(STORE).exists() {
-                // An empty directory is a part that never ran. The other parts tell its number.
+                // An empty directory belongs to a part that never ran. The other parts show which one is missing.
                 absent = absent.or(Some(directory));
                 continue;
             }
@@ -125,13 +125,13 @@ impl SweepParts {
         Ok(Self { parts: held.into_values().collect(), facts })
     }
 
-    /// The facts of the whole sweep.
+    /// Returns the facts of the whole sweep.
     #[must_use]
     pub fn facts(&self) -> &SweepFacts {
         &self.facts
     }
 
-    /// Copies all rows into the store of the whole. Existing rows stay.
+    /// Copies all rows into the store of the whole sweep. Rows that are there already stay.
     ///
     /// # Errors
     /// A row that cannot be read, or an error of the system.
@@ -151,7 +151,7 @@ impl SweepParts {
     }
 }
 
-/// Opens the store of the whole in a directory, or creates it.
+/// Opens the store of the whole sweep in a directory, or creates it.
 ///
 /// # Errors
 /// A store that is damaged or of another sweep; an error of the system.

@@ -1,5 +1,5 @@
-//! Sweeps: every combination of a study's values with its area, power, energy, cost and best plan, or the reason why it
-//! has none.
+//! Sweeps: every combination of a study's values, with its area, power, energy, cost and best plan, or with the reason
+//! why it has no plan.
 //!
 //! Results go into a transactional store ([`store`]) as they arrive. A finished store is exported as Parquet and CSV
 //! ([`export`]). The parts of a sweep are first merged into one store ([`merge`]).

@@ -66,16 +66,16 @@ pub struct SweptRow {
     pub number: u64,
     /// The outcome.
     pub fate: CombinationOutcome,
-    /// The reason why the combination is no chip.
+    /// The reason why the combination is no chip or cannot be built.
     pub reason: Option<String>,
-    /// The chip and its plan; `None` if the combination is no chip.
+    /// The chip, with its plan if one fits; `None` if the combination is no chip.
     pub design: Option<Box<DesignRow>>,
-    /// The proven lower bound of the step's time, as a fraction of it.
+    /// The proven lower bound of the step's time, as a fraction of that time.
     pub proven: f64,
 }
 
 impl SweptRow {
-    /// The row of a combination. `jobs` has the jobs on the fabrics of the space.
+    /// Makes the row of a combination. `jobs` has one job per fabric of the space.
     ///
     /// # Errors
     /// A plan that the model, the fabric or the schedule does not allow.
@@ -120,7 +120,7 @@ impl SweptRow {
     }
 }
 
-/// The row of a chip without a plan.
+/// Makes the row of a chip without a plan.
 fn chip_row(number: u64, built: &CombinationChip) -> DesignRow {
     let mut row = DesignRow::new_undecided(number as i64, design_dimensions(&built.chip, &built.figures));
     row.node = built.chip.process_node().map(|node| node.to_string());

@@ -1,11 +1,11 @@
-//! `sweep.sqlite`: the results of a sweep so far, one transaction after another.
+//! `sweep.sqlite`: the results of a sweep so far. Each transaction adds some rows.
 //!
 //! The store is a SQLite database in write-ahead mode. Each transaction is checkpointed into the database file before
-//! the next begins, so that the log holds only the last one. A killed process leaves all committed rows.
+//! the next begins, so that the log holds only the last one. If the process is killed, all committed rows stay.
 //!
-//! SQLite trusts the bytes of its pages. Therefore each row has a checksum, and so has the sum of all rows: opening the
-//! store detects changed, lost and duplicate rows. The facts beside the rows identify the question, the space and the
-//! part.
+//! SQLite trusts the bytes of its pages. Therefore each row has a checksum, and the store has a checksum of all rows.
+//! Opening the store detects changed, lost and duplicate rows. The facts beside the rows identify the question, the
+//! space and the part.
 
 use super::facts::SweepFacts;
 use super::row::SweptRow;
@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 
 /// The store's file name.
 pub const STORE: &str = "sweep.sqlite";
-/// The files of SQLite beside an open store.
+/// The files that SQLite keeps beside an open store.
 pub const BESIDE: [&str; 2] = ["sweep.sqlite-wal", "sweep.sqlite-shm"];
 
-/// The version of the store's format of this build.
+/// The version of the store's format that this build writes and reads.
 pub const FORMAT: i64 = 4;
-/// Marks the file as a store of coplace (SQLite's `application_id`): "copl".
+/// The `application_id` of SQLite that marks the file as a store of coplace: "copl".
 const APPLICATION: i64 = 0x636f_706c;
 
-/// An error of a store.
+/// An error of a store of a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepStoreError {
     /// The disk is full or broken, or the file cannot be written.
@@ -35,10 +35,10 @@ pub enum SweepStoreError {
         file: PathBuf,
         /// Message of SQLite.
         why: String,
-        /// The same as an error of writing.
+        /// The same fault as an error of writing.
         error: WriteError,
     },
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("{}: cannot be opened: {why}; give the directory of a sweep", file.display())]
     Open {
         /// The file.
@@ -46,7 +46,7 @@ pub enum SweepStoreError {
         /// Message of SQLite.
         why: String,
     },
-    /// It is truncated or damaged, or coplace did not write it.
+    /// The file is truncated or damaged, or coplace did not write it.
     #[error("{}: damaged, or no store of coplace ({why}); remove it and sweep again, or give another directory", file.display())]
     Damaged {
         /// The file.
@@ -54,7 +54,7 @@ pub enum SweepStoreError {
         /// The evidence of the damage.
         why: String,
     },
-    /// Another version of coplace wrote it.
+    /// Another version of coplace wrote the file.
     #[error(
         "{}: is of version {found}, this is version {expected} of coplace; go on with that version, or remove it and \
         sweep again",
@@ -63,12 +63,12 @@ pub enum SweepStoreError {
     Version {
         /// The file.
         file: PathBuf,
-        /// The version that wrote it.
+        /// The version that wrote the file.
         found: String,
-        /// The version that reads it.
+        /// The version that reads the file.
         expected: String,
     },
-    /// It belongs to another question.
+    /// The store belongs to another question or part.
     #[error("{}: holds another sweep: {difference}; give another directory, or remove it", file.display())]
     Other {
         /// The file.
@@ -76,13 +76,13 @@ pub enum SweepStoreError {
         /// The difference.
         difference: String,
     },
-    /// Another process uses it.
+    /// Another process uses the store.
     #[error("{}: another process writes into it; wait for its end, or give another directory", file.display())]
     Busy {
         /// The file.
         file: PathBuf,
     },
-    /// A row cannot be kept.
+    /// A row cannot be stored or exported.
     #[error("design {number}: cannot be kept: {why}")]
     Row {
         /// The number of the combination.
@@ -104,7 +104,7 @@ impl Unwritable for SweepStoreError {
     }
 }
 
-/// The combinations in a store.
+/// The set of combinations in a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentCombinations {
     bits: Vec<u64>,
@@ -122,13 +122,13 @@ impl PresentCombinations {
         self.bits.get((number / 64) as usize).is_some_and(|bits| bits >> (number % 64) & 1 == 1)
     }
 
-    /// The number of combinations in the store.
+    /// Returns the number of combinations in the store.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds a combination. Returns `false` if it is present already or is outside the sweep.
+    /// Adds a combination. Returns `false` if it was there already or lies outside the sweep.
     fn insert_combination(&mut self, number: u64) -> bool {
         let Some(bits) = self.bits.get_mut((number / 64) as usize) else { return false };
         let new = *bits >> (number % 64) & 1 == 0;
@@ -138,7 +138,7 @@ impl PresentCombinations {
     }
 }
 
-/// The number of rows, and their combined checksums.
+/// The number of rows, and the exclusive or of their checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct ChecksumTally {
     rows: u64,
@@ -152,12 +152,12 @@ impl ChecksumTally {
     }
 }
 
-/// The checksum of a row's number and bytes.
+/// Returns the checksum of a row's number and bytes.
 fn row_checksum(number: u64, bytes: &[u8]) -> u64 {
     fnv1a(fnv1a(BASIS, &number.to_le_bytes()), bytes)
 }
 
-/// A store that this process has opened exclusively.
+/// An open store of a sweep. Unless the directory is read-only, this process uses it exclusively.
 #[derive(Debug)]
 pub struct SweepStore {
     file: PathBuf,
@@ -168,7 +168,7 @@ pub struct SweepStore {
 }
 
 impl SweepStore {
-    /// Creates a new store in a directory. It is built under a temporary name and renamed when it is complete.
+    /// Creates a new store in a directory. The file is built under a temporary name and renamed when it is complete.
     ///
     /// # Errors
     /// Errors of the system.
@@ -189,7 +189,7 @@ impl SweepStore {
         Self::open_in(directory)
     }
 
-    /// Opens the store of a directory and verifies the checksum of every row.
+    /// Opens the store in a directory and verifies the checksum of every row.
     ///
     /// # Errors
     /// A store that is missing, truncated, damaged, of another version, or in use by another process.
@@ -199,8 +199,8 @@ impl SweepStore {
         Ok(store)
     }
 
-    /// Opens the store of a directory to read it, as [`Self::open_in`]. The directory may be read-only, if nothing is
-    /// left in the log.
+    /// Opens the store in a directory for reading, as [`Self::open_in`] does. If nothing is left in the log, the
+    /// directory may be read-only.
     ///
     /// # Errors
     /// As [`Self::open_in`].
@@ -240,7 +240,7 @@ impl SweepStore {
                 expected: format!("store {FORMAT}"),
             });
         }
-        // A view or a trigger might never end.
+        // A view or a trigger of a foreign file might never end.
         let others: i64 = connection
             .query_row(
                 "SELECT count(*) FROM sqlite_schema WHERE type <> 'table' OR name NOT IN ('facts', 'tally', 'design')",
@@ -279,10 +279,10 @@ impl SweepStore {
         Ok(store)
     }
 
-    /// Opens the store of a directory if it belongs to the question.
+    /// Opens the store in a directory if it belongs to the question and part of `asked`.
     ///
     /// # Errors
-    /// As [`Self::open_in`]; a store of another question or part.
+    /// As [`Self::open_in`]; also a store of another question or part.
     pub fn open_for(directory: &Path, asked: &SweepFacts) -> Result<Self, SweepStoreError> {
         let store = Self::open_in(directory)?;
         match store.facts.difference_from(asked) {
@@ -291,7 +291,7 @@ impl SweepStore {
         }
     }
 
-    /// Verifies the checksum of every row, and the sum of all rows.
+    /// Verifies the checksum of every row, and that of all rows together.
     fn verify_rows(&mut self) -> Result<(), SweepStoreError> {
         let damaged = |why: String| SweepStoreError::Damaged { file: self.file.clone(), why };
         let (rows, mixed): (i64, i64) = self
@@ -326,19 +326,19 @@ impl SweepStore {
         Ok(())
     }
 
-    /// The question, the space and the part of the store.
+    /// Returns the question, the space and the part of the store.
     #[must_use]
     pub fn facts(&self) -> &SweepFacts {
         &self.facts
     }
 
-    /// The file.
+    /// Returns the path of the database file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The combinations in the store.
+    /// Returns the combinations in the store.
     #[must_use]
     pub fn present(&self) -> &PresentCombinations {
         &self.present
@@ -350,10 +350,10 @@ impl SweepStore {
         self.present.count == self.facts.size()
     }
 
-    /// Stores rows in one transaction. Existing rows stay.
+    /// Stores rows in one transaction. Rows that are there already stay.
     ///
     /// # Errors
-    /// A full or broken disk; then none of these rows is stored.
+    /// A full or broken disk. None of these rows is stored then.
     pub fn keep_rows(&mut self, rows: &[SweptRow]) -> Result<(), SweepStoreError> {
         let (mut tally, mut present) = (self.tally, Vec::with_capacity(rows.len()));
         let mut encoded = Vec::with_capacity(rows.len());
@@ -438,8 +438,8 @@ fn create_database(file: &Path, facts: &str) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, why)| why)
 }
 
-/// True if a database ends within a page. SQLite would silently fill such a page with zeros. A journal beside the file
-/// holds the page.
+/// True if a database ends within a page. SQLite would silently fill such a page with zeros. If a log lies beside the
+/// file, the page may be in the log, and the result is false.
 fn is_truncated(file: &Path) -> bool {
     let journal = std::fs::metadata(file.with_file_name(BESIDE[0])).map_or(0, |found| found.len());
     let mut header = [0; 18];
@@ -452,7 +452,7 @@ fn is_truncated(file: &Path) -> bool {
     journal == 0 && page > 0 && read.is_ok_and(|found| !found.len().is_multiple_of(page))
 }
 
-/// Opens a database exclusively.
+/// Opens a database for this process alone.
 fn connect_exclusively(file: &Path) -> Result<Connection, SweepStoreError> {
     let open = |why: &rusqlite::Error| SweepStoreError::Open { file: file.into(), why: why.to_string() };
     let connection =
@@ -465,24 +465,24 @@ fn connect_exclusively(file: &Path) -> Result<Connection, SweepStoreError> {
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-        // Some megabytes, independent of the size of the sweep.
+        // A cache of 16 MiB, whatever the size of the sweep.
         connection.pragma_update(None, "cache_size", -16_384)
     })();
     set.map(|()| connection).map_err(|why| read_error(file, &why))
 }
 
-/// Opens a database that nobody changes, without a lock.
+/// Opens a database that no process changes, without a lock.
 fn connect_unchanged(file: &Path) -> Result<Connection, SweepStoreError> {
     let open = |why: String| SweepStoreError::Open { file: file.into(), why };
     let absolute = std::path::absolute(file).map_err(|why| open(why.to_string()))?;
     let path = absolute.to_str().ok_or_else(|| open("its path is not UTF-8".to_owned()))?;
-    // The characters that end a path in a URI (SQLite, Uniform Resource Identifiers, 3.1).
+    // Escapes the characters that would end a path in a URI (SQLite, Uniform Resource Identifiers, 3.1).
     let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     Connection::open_with_flags(format!("file:{path}?immutable=1"), flags).map_err(|why| open(why.to_string()))
 }
 
-/// Translates an error of SQLite from reading.
+/// Translates an error of SQLite while reading.
 fn read_error(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     match why.sqlite_error_code() {
         Some(
@@ -499,7 +499,7 @@ fn read_error(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     }
 }
 
-/// Translates an error of SQLite from writing.
+/// Translates an error of SQLite while writing.
 fn write_error_of(file: &Path, why: &rusqlite::Error) -> SweepStoreError {
     let write = |kind: io::ErrorKind| {
         let why = why.to_string();

@@ -1,4 +1,4 @@
-//! Lower bounds on the passes of splits of a plan's layers, from one micro-batch's work on a device.
+//! Lower bounds on the passes of splits of a plan's layers, from the work of one micro-batch on a device.
 
 use crate::planner::bounds::near::{NEAR_TRIED, near_splits};
 use sim::pipeline::{ChunkWork, LongerRunPipeline, PipelineSchedule, UnequalEndsPipeline};
@@ -18,18 +18,19 @@ pub(crate) struct PassLoads {
     pub layer: f64,
     /// The head.
     pub head: f64,
-    /// The same three, if the gradients of weights run apart.
+    /// The same three, if gradients of weights are separate passes.
     pub apart: [PassSeconds; 3],
-    /// Lower bound on the further seconds of every chunk, forward and backward.
+    /// Lower bound on the further seconds of every chunk: forward and backward.
     pub chunk: [f64; 2],
-    /// Lower bound on the further seconds of an inner chunk, in place of `chunk`: once, and for each layer.
+    /// Lower bound on the further seconds of an inner chunk, which replaces `chunk`: once, and for each layer; both
+    /// forward and backward.
     pub between: [[f64; 2]; 2],
-    /// Lower bounds on the exposed time of a send between chunks, and on the further time of all sends between more
-    /// distant devices.
+    /// Lower bounds in seconds on the exposed time of a send between chunks, and on the further time of all sends
+    /// between more distant devices.
     pub sends: [f64; 2],
 }
 
-/// Seconds of one micro-batch's passes, if the gradients of weights run apart.
+/// Seconds of one micro-batch's passes, if gradients of weights are separate passes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct PassSeconds {
     pub forward: f64,
@@ -56,11 +57,12 @@ impl PassLoads {
         self.embedding + self.layer * layers as f64 + self.head
     }
 
-    /// Lower bound in seconds on a split's passes and the exchanges after them; `late` gives a device's exchange.
+    /// Lower bound in seconds on a split's passes and the exchanges after them. `late` gives the seconds of a device's
+    /// exchange.
     ///
-    /// Every device's passes follow the first micro-batch's way to it, and its exchange follows its passes. The first
-    /// device's exchange follows the last pass of all. If gradients of weights run apart, it does not, but the last
-    /// micro-batch comes back to the first device before.
+    /// A device's passes start once the first micro-batch has reached it, and its exchange follows them. The first
+    /// device's exchange follows the last pass of all. If gradients of weights are separate passes, this does not hold;
+    /// then the last micro-batch's way back to the first device is not counted either.
     pub fn lower_bound_of_split(
         &self,
         split: &ChunkSplit,
@@ -79,7 +81,7 @@ impl PassLoads {
             let [embedding, head] = held.ends.map(|held| f64::from(u8::from(held)));
             let chunks: f64 = counts.iter().zip(besides).map(|(&count, each)| count as f64 * each).sum();
             let work = self.seconds_of_layers(held.layers) + embedding * self.embedding + head * self.head + chunks;
-            // The last of several devices that hold the same has the longest way.
+            // The last of several devices that hold the same layers has the longest way.
             let before = if to > 0 { Some(split.layers_before_chunk(to.into()) as f64) } else { None };
             let way = |end: f64, layer: f64| before.map_or(0.0, |layers| end + layer * layers);
             let up = way(self.apart[0].forward, self.apart[1].forward);
@@ -95,7 +97,8 @@ impl PassLoads {
     }
 
     /// Lower bound in seconds on any split with `inner` layers per inner chunk (some with one more) and `ends` layers
-    /// in both end chunks together, the first of them within `firsts`. Each end holds its least number of layers.
+    /// in both end chunks together. The first chunk's layers are in `firsts`. Each end counts with its least number of
+    /// layers. Infinite if `firsts` is empty.
     fn lower_bound_with_ends(
         &self,
         inner: u64,
@@ -117,7 +120,7 @@ impl PassLoads {
         passes + late
     }
 
-    /// Lower bound in seconds on the passes of a split, from paths through their schedule.
+    /// Lower bound in seconds on the passes of a split, from paths through its schedule.
     pub fn lower_bound_by_paths(
         &self,
         split: &ChunkSplit,
@@ -133,8 +136,8 @@ impl PassLoads {
                     + ends[1] * self.head
                     + besides[0]
                     + besides[1];
-                // Bounds ([`LongerRunPipeline`]) of GPipe and 1F1B are sums of whole chunks' passes, forward and backward, or
-                // means of two such sums. So each direction may have half.
+                // The bounds of GPipe and 1F1B ([`LongerRunPipeline`]) are sums of whole chunks' passes, forward and
+                // backward, or means of two such sums. So each direction may count half.
                 ChunkWork { forward: Seconds(all / 2.0), backward: Seconds(all / 2.0), ..ChunkWork::default() }
             }
         };
@@ -158,7 +161,7 @@ impl PassLoads {
         row.time_of_passes(Arrangement::new(*layout, *split, schedule, micro_batches).schedule).seconds().0
     }
 
-    /// A chunk with these layers and ends whose gradients of weights run apart.
+    /// The work of a chunk with these layers and ends, if gradients of weights are separate passes.
     fn chunk_with_separate_gradients(&self, layers: u64, [embedding, head]: [f64; 2], besides: [f64; 2]) -> ChunkWork {
         let of = |pass: fn(&PassSeconds) -> f64| {
             let [first, layer, last] = self.apart.each_ref().map(pass);
@@ -172,19 +175,19 @@ impl PassLoads {
         }
     }
 
-    /// Lower bound on the further seconds of an inner chunk with these layers, forward and backward.
+    /// Lower bound on the further seconds of an inner chunk with these layers: forward and backward.
     pub(crate) fn overhead_of_chunk(&self, layers: u64) -> [f64; 2] {
         let [once, each] = self.between;
         [0, 1].map(|pass| (once[pass] + each[pass] * layers as f64).max(self.chunk[pass]))
     }
 
-    /// Seconds of these layers.
+    /// Seconds of one micro-batch's passes through these layers.
     fn seconds_of_layers(&self, layers: u64) -> f64 {
         self.layer * layers as f64
     }
 
-    /// All splits of a plan's layers whose bound may be below a limit, ascending by bound. The bound covers the passes,
-    /// and the least exchange after them for the layers of the first device.
+    /// All splits of a plan's layers whose bound may be below `limit` seconds, ascending by bound. The bound covers the
+    /// passes and the least exchange after them for the layers of the first device.
     pub fn splits_by_bound(
         &self,
         layers: u64,
@@ -197,14 +200,15 @@ impl PassLoads {
         let each = limit / m as f64;
         let (mut splits, mut known) = (Vec::new(), None);
         for between in layout.inner_chunk_choices(layers) {
-            // The least layers of an inner device, and those of the ends' devices besides their end chunks.
+            // The least number of layers on an inner device, and the seconds of the other chunks on the devices with
+            // the ends.
             let inner =
                 if layout.pipeline > 2 { between.inner * v + u64::from(v == 1 && between.longer > 0) } else { 0 };
             if self.seconds_of_layers(inner) > each {
                 continue;
             }
             let others = if plan.schedule.is_in_v() { 0.0 } else { self.seconds_of_layers(between.inner * (v - 1)) };
-            // Gives back what rounding took from a whole number.
+            // The small addend gives back what rounding took from a whole number.
             let most = |end: f64| ((each - others - end) / self.layer + 1e-9).clamp(-1.0, layers as f64).floor();
             let (first, last) = (most(self.embedding), most(self.head));
             if first < 0.0 || last < 0.0 {
@@ -212,7 +216,7 @@ impl PassLoads {
             }
             let ends = layers - between.layer_count();
             let firsts = ends.saturating_sub(last as u64)..=ends.min(first as u64);
-            // The same bound holds for every position of the longer chunks.
+            // The bound does not depend on the position of the longer chunks.
             let alike = (between.inner, between.longer);
             let least = match known {
                 Some((other, least)) if other == alike => least,
@@ -221,7 +225,7 @@ impl PassLoads {
             if least >= limit {
                 continue;
             }
-            // The other devices hold least if this end holds most.
+            // The other devices hold the fewest layers if this end holds the most.
             let [few, many] = [*firsts.start(), *firsts.end()].map(|first| between.with_ends(first, ends - first));
             if !rest.may_fit_without(few, EndChunk::Last) || !rest.may_fit_without(many, EndChunk::First) {
                 continue;
@@ -234,7 +238,7 @@ impl PassLoads {
         SplitsByBound { waiting: splits.into() }
     }
 
-    /// A few of the splits near the even one ([`near_splits`]), with the least bounds below a limit.
+    /// The few splits with the least bounds below `limit` seconds, among those near the even one ([`near_splits`]).
     pub fn near_splits_by_bound(
         &self,
         layers: u64,
@@ -254,7 +258,7 @@ impl PassLoads {
         }
     }
 
-    /// Bounds a split by its devices' work; `None` if the bound is not below the limit.
+    /// Bounds a split by its devices' work. `None` if the bound is not below the limit.
     fn bound_coarsely(
         &self,
         split: ChunkSplit,
@@ -275,7 +279,7 @@ impl PassLoads {
         Some(Reverse(BoundedSplit { bound, fine: false, split, once: late + update }))
     }
 
-    /// Also bounds a split by paths through its schedule; `None` if it surely does not fit.
+    /// Also bounds a split by paths through its schedule. `None` if it certainly does not fit.
     fn bound_finely(&self, coarse: BoundedSplit, plan: &TrainingPlan, rest: &impl SplitCosts) -> Option<BoundedSplit> {
         if !rest.may_fit(coarse.split) {
             return None;
@@ -286,14 +290,14 @@ impl PassLoads {
     }
 }
 
-/// Splits ascending by bound. Paths and memory of a split are checked only when its turn comes, because few of
-/// thousands are needed.
+/// Splits in ascending order of their bounds. Paths and memory of a split are checked only when its turn comes, because
+/// few of thousands are needed.
 pub(crate) struct SplitsByBound {
     waiting: BinaryHeap<Reverse<BoundedSplit>>,
 }
 
 impl SplitsByBound {
-    /// The next split with its bound, if that is below a limit.
+    /// The next split with its bound in seconds; `None` if no further bound is below `limit`.
     pub fn next_below(
         &mut self,
         loads: &PassLoads,
@@ -309,7 +313,7 @@ impl SplitsByBound {
             if least.fine {
                 return Some((least.bound, least.split));
             }
-            // Limits never rise.
+            // Callers never raise the limit, so a split above it can be dropped.
             let fine = loads.bound_finely(least, plan, rest).filter(|fine| fine.bound < limit);
             self.waiting.extend(fine.map(Reverse));
         }
@@ -328,7 +332,7 @@ struct BoundedSplit {
 }
 
 impl Ord for BoundedSplit {
-    /// A coarse one of equal bounds comes first, because it may rise. The split breaks further ties.
+    /// On equal bounds a coarse bound comes first, because it may rise. Further ties go by the split.
     fn cmp(&self, other: &Self) -> Ordering {
         self.bound.total_cmp(&other.bound).then(self.fine.cmp(&other.fine)).then(self.split.cmp(&other.split))
     }
@@ -356,14 +360,14 @@ pub(crate) trait SplitCosts {
     /// Seconds of a device's update.
     fn update_seconds(&mut self, held: DeviceHolding) -> f64;
 
-    /// True if a split may fit.
+    /// False only if a split certainly does not fit.
     fn may_fit(&self, split: ChunkSplit) -> bool;
 
-    /// True if the devices that do not hold this end chunk may fit.
+    /// False only if the devices without this end chunk certainly do not fit.
     fn may_fit_without(&self, split: ChunkSplit, end: EndChunk) -> bool;
 }
 
-/// Seconds by what a device holds, each computed once.
+/// Seconds by what a device holds. Each value is computed once.
 #[derive(Debug, Default)]
 pub(crate) struct SecondsByHolding(Vec<Option<f64>>);
 
@@ -377,7 +381,7 @@ impl SecondsByHolding {
     }
 }
 
-/// Lower bound on the passes of any split, as a fraction of all devices' work for one micro-batch.
+/// Lower bound on the time of the passes of any split, as a fraction of all devices' work for one micro-batch.
 pub(crate) fn least_share_of_work(layout: &Layout, schedule: PipelineSchedule, micro_batches: u64) -> f64 {
     let (m, p) = (micro_batches as f64, f64::from(layout.pipeline));
     let waits = layout.virtual_stages == 1 && !schedule.splits_backward();

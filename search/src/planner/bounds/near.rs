@@ -1,18 +1,20 @@
-//! Splits of a plan's layers near the even one. An embedding or a head is worth at most a few layers, so its chunk
-//! holds fewer.
+//! Splits of a plan's layers near the even one. The embedding and the head take as long as a few layers at most, so
+//! their chunks hold fewer layers.
 
 use workloads::{ChunkSplit, InnerChunks, Layout};
 
-/// How many layers fewer than an inner chunk an end may hold. The heaviest end among the built-in models and those read
-/// from files is a head of 128,256 tokens beside 2,048 channels (Llama 3.2 1B), which takes as long as 5 of its layers.
+/// The largest number of layers by which an end chunk may be lighter than an inner chunk. The heaviest end among the
+/// built-in models and those read from files is a head of 128,256 tokens beside 2,048 channels (Llama 3.2 1B), which
+/// takes as long as 5 of its layers.
 const LIGHTER: u64 = 5;
 
-/// Splits of a plan that are evaluated, with the least bounds. Bounds of similar splits rank them nearly as well as
-/// their times.
+/// Number of splits of a plan that are evaluated: those with the least bounds. Bounds rank similar splits nearly as
+/// well as their times.
 pub(crate) const NEAR_TRIED: usize = 4;
 
 /// The splits with ends lighter than the inner chunks by at most [`LIGHTER`] layers, or heavier by one. If some inner
-/// chunks hold one layer more, they are the first or the last of them.
+/// chunks hold one layer more, these are the first or the last inner chunks. With two chunks, the first holds half of
+/// the layers, up to [`LIGHTER`] more or fewer.
 pub(crate) fn near_splits(layout: &Layout, layers: u64) -> Vec<ChunkSplit> {
     let chunks = layout.chunk_count().saturating_sub(2);
     let mut splits = Vec::new();

@@ -3,13 +3,14 @@
 //!
 //! A plan group is bounded in steps:
 //! - by its kernels' peaks;
-//! - by the part of the peaks that arrays and buffers allow;
+//! - by the part of its kernels' peaks that arrays and buffers allow;
 //! - by its mapped kernels;
-//! - by its plans, timed with kernels at their fastest: plans that fit, policy by policy; or all plans without a memory
-//!   limit, if layers may be split or kept in ways that are not listed.
+//! - by its plans, timed with kernels at their fastest. These are the plans that fit, policy by policy. If layers may
+//!   be split or kept in ways that are not listed, these are all plans, without a memory limit.
 //!
-//! The remaining plans are timed exactly. Plans, times and ties are those of [`search_plans`](crate::planner::search_plans),
-//! with all splits of the layers open and whatever the stack's framework can run.
+//! The remaining plans are timed exactly. Plans, times and ties are those of
+//! [`search_plans`](crate::planner::search_plans), with all splits of the layers open, and regardless of what the
+//! stack's framework can run.
 
 use crate::planner::RankedPlan;
 use crate::planner::chips::on_chip::{ChipKernels, GroupBounds, GroupRefinement, OnChip, QueuedGroup};
@@ -24,11 +25,12 @@ use step::{ChipTimes, Fidelity, OverCapacity, StepError, TrainingPlan};
 /// The outcome of a job on a chip.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FastestPlan {
-    /// The fastest plan that fits, and its proven bounds among all plans.
+    /// The fastest plan that fits, and the proven bounds on its time among all plans.
     Plan(Box<RankedPlan>, SolveStatus),
-    /// No plan fits; the one with the smallest memory shortfall.
+    /// No plan fits. Holds the plan with the smallest memory shortfall, if known.
     TooLarge(Option<Box<(TrainingPlan, OverCapacity)>>),
-    /// Lower bound on all plans, at or above the cutoff.
+    /// No plan that fits was found below the cutoff. Holds a lower bound on all plans. It is at or above the cutoff,
+    /// except for the split tolerance and the gaps of mixes.
     Beaten(Seconds),
 }
 
@@ -39,16 +41,17 @@ impl PreparedJob<'_> {
         Self::lower_bound_over_fabrics(&[self], kernels, f64::INFINITY, Fidelity::Peak)
     }
 
-    /// Lower bound in seconds on any plan on the chip, from mapped kernels and timed plans; infinite if none fits. It
-    /// is only as tight as needed to decide whether it is below `cutoff`.
+    /// Lower bound in seconds on any plan on the chip, from mapped kernels and timed plans. It is only as tight as
+    /// needed to decide whether it is below `cutoff`. If splits and policies are listed, only plans that fit count, and
+    /// the bound is infinite if none fits.
     #[must_use]
     pub fn fine_bound(&self, kernels: &mut ChipKernels<'_>, cutoff: f64) -> Seconds {
         Self::lower_bound_within(&[self], kernels, (cutoff, Fidelity::Exact), &mut GroupBounds::default())
     }
 
     /// Lower bound in seconds on any plan on the chip, on any of several fabrics, from least kernel times. It is only
-    /// as tight as needed to decide whether it is below `cutoff`. Jobs that are not [`Self::differs_in_fabric_only`]
-    /// are bounded one by one.
+    /// as tight as needed to decide whether it is below `cutoff`. If the jobs differ in more than their fabrics
+    /// ([`Self::differs_in_fabric_only`]), they are bounded one by one.
     #[must_use]
     pub fn lower_bound_over_fabrics(
         all: &[&Self],
@@ -59,11 +62,12 @@ impl PreparedJob<'_> {
         Self::lower_bound_within(all, kernels, (cutoff, fidelity.min(Fidelity::Mapped)), &mut GroupBounds::default())
     }
 
-    /// As [`Self::lower_bound_over_fabrics`], or on one fabric with [`Fidelity::Exact`] as [`Self::fine_bound`], with
-    /// known bounds.
+    /// As [`Self::lower_bound_over_fabrics`], with known bounds. On a single fabric [`Fidelity::Exact`] is allowed, and
+    /// the bound is that of [`Self::fine_bound`].
     ///
-    /// `known` must hold for a set of chips and fabrics that includes these. Groups that it decides are not refined. It
-    /// receives the new bounds, and then holds for this chip and these fabrics.
+    /// `known` must hold for a set of chips and fabrics that includes these. Groups that it decides are not refined. On
+    /// return it has the new bounds, which hold for this chip and these fabrics. It is neither used nor changed if the
+    /// jobs are bounded one by one.
     #[must_use]
     pub fn lower_bound_within(
         all: &[&Self],
@@ -84,7 +88,8 @@ impl PreparedJob<'_> {
         each.fold(Seconds(f64::INFINITY), Seconds::min)
     }
 
-    /// True if two jobs differ at most in their fabrics and in the collectives that follow from them.
+    /// True if two jobs are lowered alike: they differ at most in their fabrics and in the collectives that follow from
+    /// these.
     #[must_use]
     pub fn differs_in_fabric_only(&self, other: &Self) -> bool {
         self.mark.alike == other.mark.alike
@@ -113,7 +118,8 @@ impl PreparedJob<'_> {
         Seconds(bound)
     }
 
-    /// The fastest plan on the chip, or proof that no plan is below `cutoff` seconds.
+    /// Finds the fastest plan on the chip, or proves that no plan is below `cutoff` seconds, within the split tolerance
+    /// and the gaps of mixes.
     ///
     /// # Errors
     /// A chip that the cost model cannot use.
@@ -149,7 +155,7 @@ impl PreparedJob<'_> {
         let mut left = f64::INFINITY;
         while let Some(least) = on.waiting.pop() {
             let limit = cutoff.min(found.cutoff_for_count(1) * (1.0 + ROUNDING));
-            // A group's bound must be below this to be refined.
+            // Only groups with a bound below this are refined.
             let useful = limit * (1.0 - self.split_tolerance);
             let QueuedGroup { bound, lot, look } = least;
             if bound >= useful {
@@ -177,7 +183,7 @@ impl PreparedJob<'_> {
             found.note_shortfall(lack, candidate);
         }
         let bounded = exact.with_fidelity(Fidelity::Scheduled);
-        // Groups skipped for the tolerance are below the limit.
+        // Groups that the tolerance skips may have plans below the limit.
         let skipped = if self.split_tolerance > 0.0 { left } else { f64::INFINITY };
         let least = |seconds: f64| on.lower_bound_of_groups(&open, &bounded, skipped.min(seconds * (1.0 - gap)));
         let Some(first) = found.best.first().copied() else {
@@ -196,7 +202,7 @@ impl PreparedJob<'_> {
                 let seconds = best.time.total.0;
                 Ok(FastestPlan::Plan(Box::new(best), SolveStatus::from_bounds(least(seconds), seconds)))
             }
-            // Other plans below it may not have been timed, but none is below the cutoff.
+            // Plans faster than this one may not have been timed, but none is below the cutoff.
             Some(_) => Ok(FastestPlan::Beaten(Seconds(least(cutoff)))),
             None => Ok(FastestPlan::TooLarge(None)),
         }

@@ -1,4 +1,4 @@
-//! The plans of one group on one chip, searched or bounded.
+//! Searches or bounds the plans of one group on one chip.
 
 use crate::planner::bounds::loads::PassLoads;
 use crate::planner::chips::prepared::{PreparedGroup, PreparedJob};
@@ -11,16 +11,16 @@ use std::sync::{Arc, OnceLock};
 use step::{ChipTimes, DeviceMemory, Evaluator, OverCapacity, PlanShape, StepError, TrainingPlan};
 use workloads::ActivationPolicy;
 
-/// How close to optimal the plans found in a group are.
+/// The proven distance of a group's best plan from the optimum.
 #[derive(Debug, Clone)]
 pub(crate) struct GroupFastest {
-    /// The policies under which another order of kernels may make passes faster.
+    /// The policies under which another order of kernels may make passes faster, by index.
     pub open: Vec<usize>,
-    /// The largest possible gain of a better plan, as a fraction of its time, with passes as they are.
+    /// The largest possible gain of a better plan, as a fraction of its time, if passes take the times found.
     pub gap: f64,
 }
 
-/// A search among the plans of a job on devices with the given memory.
+/// A search among a job's prepared plans, on devices with the given memory.
 pub(crate) fn search_with_memory<'s>(
     prepared: &'s PreparedJob<'_>,
     job: &'s Job<'s>,
@@ -48,8 +48,8 @@ pub(crate) fn search_with_memory<'s>(
 }
 
 impl PlanSearch<'_> {
-    /// Adds the fastest plans of a group that are below `limit` seconds to `found`. `bounds` are lower bounds by
-    /// policy, if known.
+    /// Adds the fastest plans of a group that are below `limit` seconds to `found`. `bounds` are lower bounds in
+    /// seconds by policy, if known; policies at or above the limit are skipped.
     pub(crate) fn find_fastest_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -66,7 +66,7 @@ impl PlanSearch<'_> {
         let mut order: Vec<usize> = (0..self.policies.len()).collect();
         if let Some(bounds) = bounds {
             order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
-            // The first shape lowered must be the one that keeps everything, whichever policy is first in the order.
+            // The shape that keeps everything must be lowered first, whichever policy is first in the order.
             let plan = TrainingPlan { activations: ActivationPolicy::None.into(), ..first_plan.clone() };
             lowered.plan_shape(chip, self.job.fabric, &plan).ok();
         }
@@ -77,7 +77,7 @@ impl PlanSearch<'_> {
             if bounds.is_some_and(|bounds| bounds[policy] >= limit) {
                 continue;
             }
-            // No policy works less than one without reruns.
+            // No policy takes less work than the one without reruns.
             let work = kept.map_or(0.0, |kept: PassLoads| kept.all_loads(layers));
             let overhead = self.evaluator.overhead_per_step().0;
             if shares.iter().all(|share| work * share + overhead >= limit) {
@@ -122,8 +122,9 @@ impl PlanSearch<'_> {
         TrainingPlan { activations: self.policies[policy].clone().into(), ..first }
     }
 
-    /// Lower bound in seconds on any plan of a group under a policy that fits, if `shape` bounds its passes. It is only
-    /// as tight as needed to decide whether it is below `limit`. `lacking` keeps the nearest plan that does not fit.
+    /// Lower bound in seconds on any plan of a group that fits under a policy, if `shape` bounds its passes. It is only
+    /// as tight as needed to decide whether it is below `limit`. `lacking` receives the nearest plan that does not fit.
+    /// Zero if the plans cannot be bounded.
     pub(crate) fn bound_fitting_plans(
         &self,
         lot: &PreparedGroup<'_>,
@@ -154,7 +155,7 @@ impl PlanSearch<'_> {
         found.cutoff_for_count(1).min(open).min(beyond)
     }
 
-    /// The plan with the smallest shortfall among those that do not fit.
+    /// The plan with the smallest shortfall among those that do not fit; `None` if none was noted.
     pub(crate) fn find_nearest_miss(
         &self,
         found: FoundPlans,

@@ -1,4 +1,4 @@
-//! The fastest plan on each of many chips.
+//! Finds the fastest plan on each of many chips.
 
 pub(crate) mod fastest;
 pub(crate) mod group_search;

@@ -20,10 +20,10 @@ use workloads::ActivationPolicy;
 #[cfg(test)]
 use {crate::planner::chips::prepared::PreparedGroup, step::OutlinedShape, step::PlanShape};
 
-/// How far a group has been refined.
+/// The refinement of a group so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GroupRefinement {
-    /// Not yet, on this chip.
+    /// Not refined on this chip; the bound was known before.
     Known,
     Bound(Fidelity),
     /// Plans timed with kernels at their fastest, without a memory limit.
@@ -41,7 +41,8 @@ pub(crate) struct QueuedGroup {
 }
 
 impl Ord for QueuedGroup {
-    /// A heap pops the group with the least bound first. The group's index breaks ties.
+    /// The order is reversed, so that a heap pops the group with the least bound first. On ties the smaller index comes
+    /// first.
     fn cmp(&self, other: &Self) -> Ordering {
         other.bound.total_cmp(&self.bound).then(other.lot.cmp(&self.lot))
     }
@@ -61,10 +62,10 @@ impl PartialEq for QueuedGroup {
 
 impl Eq for QueuedGroup {}
 
-/// Bounds on a job's groups that hold for some chips and fabrics, and so for any subset of these.
+/// Bounds on a job's groups that hold for a set of chips and fabrics, and so for any subset of it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GroupBounds {
-    /// The job's key of equal lowerings ([`PreparedJobKey::alike`]).
+    /// The key of jobs that are lowered alike ([`PreparedJobKey::alike`]).
     alike: u64,
     /// Seconds by group, rounded down; zero if nothing is known.
     seconds: Vec<f32>,
@@ -85,23 +86,24 @@ impl GroupBounds {
     }
 }
 
-/// Least kernel times on a chip, each computed once. Jobs of one model on several fabrics, prepared alike, share them.
+/// Least kernel times on a chip, each computed once. Jobs of one model that are lowered alike on several fabrics share
+/// them.
 #[derive(Debug)]
 pub struct ChipKernels<'c> {
     chip: &'c Accelerator,
     pub(crate) times: ChipTimes,
-    /// The same with the times that exact plans have needed.
+    /// A copy of `times`, with the times that exact plans have needed.
     pub(crate) exact: ChipTimes,
-    /// The same with mapped kernels and without schedules.
+    /// A copy of `times` with mapped kernels and without schedules.
     pub(crate) mapped: ChipTimes,
     cores: Cores,
     table: Arc<KernelTable>,
-    /// Keys of the prepared jobs that they belong to.
+    /// Keys of the prepared jobs that the cached times belong to.
     of: Vec<PreparedJobKey>,
-    /// By fidelity, once computed: in a stream, and in a schedule.
+    /// By fidelity and kernel, once computed: least times in a stream, and in a schedule.
     streamed: [Vec<Option<Seconds>>; 3],
     scheduled: [Vec<Option<OperatorLeastTimes>>; 3],
-    /// Least times of programs, by fidelity. Groups that differ only in the rest of their devices' work run the same
+    /// Least times of programs, by fidelity. Groups that differ only in other parts of their devices' work run the same
     /// programs.
     passes: [Vec<Option<Seconds>>; 3],
 }
@@ -137,7 +139,7 @@ impl<'c> ChipKernels<'c> {
         Ok(ChipKernels { chip, times, exact, mapped, cores, table, of, streamed, scheduled, passes })
     }
 
-    /// Prepares for the kernels of a job on these fabrics.
+    /// Switches to the kernels of a job on these fabrics, and drops cached times that do not hold for them.
     fn switch_to_job(&mut self, all: &[&PreparedJob<'_>]) {
         let of: Vec<PreparedJobKey> = all.iter().map(|prepared| prepared.mark).collect();
         if of == self.of {
@@ -165,7 +167,7 @@ impl<'c> ChipKernels<'c> {
         self.chip
     }
 
-    /// Least time of a kernel in a stream; not for collectives.
+    /// Least time of a kernel in a stream. The kernel must not be a collective.
     fn least_streamed_seconds(&mut self, fabric: &Fabric, kernel: u32, fidelity: Fidelity) -> Seconds {
         let known = slot_of_kernel(&mut self.streamed[slot_of_fidelity(fidelity)], kernel, &self.table);
         *known.get_or_insert_with(|| {
@@ -173,7 +175,7 @@ impl<'c> ChipKernels<'c> {
         })
     }
 
-    /// Least time of a kernel in a schedule. A collective counts on its fastest fabric.
+    /// Least time of a kernel in a schedule. A collective counts with its time on its fastest fabric.
     fn least_scheduled_seconds(
         &mut self,
         all: &[&PreparedJob<'_>],
@@ -188,7 +190,7 @@ impl<'c> ChipKernels<'c> {
                     let on = all.iter().map(|prepared| prepared.collective_seconds(kernel, collective));
                     self.times.least_of_collective(of, on.fold(Seconds(f64::INFINITY), Seconds::min))
                 }
-                // Plans timed with mapped kernels need the same values.
+                // Plans timed with mapped kernels need the same values, so these are cached together.
                 (_, Some(prepared)) if fidelity == Fidelity::Mapped => {
                     self.mapped.cached_least_in_schedule(of, prepared.job.fabric)
                 }
@@ -225,7 +227,7 @@ impl<'c> ChipKernels<'c> {
         least
     }
 
-    /// Lower bound on the time of a pass: over all schedules of its kernels, or their sum in a stream.
+    /// Lower bound on the time of a pass: over all schedules of its kernels, or their sum if kernels run as a stream.
     fn least_kernel_seconds(
         &mut self,
         all: &[&PreparedJob<'_>],
@@ -235,11 +237,11 @@ impl<'c> ChipKernels<'c> {
         let Some(first) = all.first() else { return Seconds::ZERO };
         if first.is_scheduled() {
             let cores = self.cores;
-            // A box of chips is bounded by the chip with most cores, until its kernels are mapped.
+            // Before its kernels are mapped, a box of chips is bounded by the chip with the most cores.
             let chains = fidelity == Fidelity::Mapped;
             return program.least_ticks(&cores, chains, |kernel| self.least_scheduled_seconds(all, kernel, fidelity));
         }
-        // In a stream, overlap may hide collectives entirely.
+        // In a stream, overlap may hide collectives entirely, so they count as zero.
         let table = Arc::clone(&self.table);
         let works = |kernel: u32| !matches!(table.kernels()[kernel as usize], Kernel::Collective(_));
         program.sum_of_kernels(|kernel| {
@@ -257,34 +259,34 @@ fn slot_of_kernel<'k, T: Clone>(known: &'k mut Vec<Option<T>>, kernel: u32, tabl
 }
 
 impl PreparedJob<'_> {
-    /// How far groups are refined before their plans are timed exactly. Splits and policies beyond the listed ones may
-    /// fit where the listed ones do not, so then memory is no criterion.
+    /// The deepest refinement of groups before their plans are timed exactly. If splits or policies beyond the listed
+    /// ones are allowed, they may fit although the listed ones do not. Memory is then no criterion.
     pub(crate) fn deepest_refinement(&self) -> GroupRefinement {
         if self.uneven || self.mixes != MixKind::None { GroupRefinement::Relaxed } else { GroupRefinement::Fitting }
     }
 }
 
-/// A chip on which a job is planned.
+/// The state of planning a job on one chip.
 pub(crate) struct OnChip<'p, 'k, 'c> {
     prepared: &'p PreparedJob<'p>,
-    /// The same job and its counterparts on other fabrics, any of which may be the real one.
+    /// The same job and its counterparts on other fabrics. Any of these fabrics may be the real one.
     all: &'p [&'p PreparedJob<'p>],
     job: &'p Job<'p>,
     pub kernels: &'k mut ChipKernels<'c>,
     /// Groups in the queue.
     pub waiting: BinaryHeap<QueuedGroup>,
-    /// Searches without a memory limit, and in the chip's memory.
+    /// The search without a memory limit, and the search in the chip's memory; made on first use.
     endless: OnceCell<PlanSearch<'p>>,
     own: OnceCell<PlanSearch<'p>>,
-    /// By group refined so far, lower bounds in seconds by policy on plans that fit.
+    /// By group refined so far: lower bounds in seconds by policy on plans that fit.
     pub fitting: BTreeMap<usize, Vec<f64>>,
     /// The smallest shortfall among plans that do not fit.
     pub lacking: FoundPlans,
 }
 
 impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
-    /// `job` is the prepared job on the chip of `kernels`. `all` are it and its counterparts on other fabrics, any of
-    /// which may be the real one. `known` are bounds on its groups.
+    /// `job` is the prepared job on the chip of `kernels`. `all` are this job and its counterparts on other fabrics,
+    /// any of which may be the real one. `known` are bounds on its groups.
     pub fn new(
         prepared: &'p PreparedJob<'p>,
         all: &'p [&'p PreparedJob<'p>],
@@ -305,7 +307,7 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         GroupBounds::new(self.prepared.mark.alike, &self.waiting)
     }
 
-    /// Tightens the bound of a group.
+    /// Tightens the bound of a group by one step, and puts the group back into the queue.
     pub fn refine_bound(&mut self, QueuedGroup { bound, lot, look }: QueuedGroup, limit: f64) {
         let (better, look) = match look {
             GroupRefinement::Known => {
@@ -335,8 +337,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             * (1.0 - ROUNDING)
     }
 
-    /// The fastest plan of a group, in seconds, with kernels at their fastest and no memory limit. At least `limit` if
-    /// it is not below that.
+    /// Seconds of a group's fastest plan, with kernels at their fastest and without a memory limit. If the plan is not
+    /// below `limit`, returns at least `limit` instead.
     fn fastest_without_memory_limit(&mut self, lot: usize, limit: f64) -> f64 {
         let times = &self.kernels.times;
         let search = self.endless.get_or_init(|| {
@@ -346,15 +348,15 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             PlanSearch { policies, open: Arc::new(vec![true]), mixes: MixKind::None, split_tolerance: 0.0, ..search }
         });
         let mut found = FoundPlans::default();
-        // Far enough above the limit that rounding cannot hide a plan below it.
+        // This is far enough above the limit that rounding cannot hide a plan below it.
         let limit = limit * (1.0 + 4.0 * ROUNDING);
         search.find_fastest_of_group(&mut self.kernels.mapped, &self.prepared.lots[lot], (limit, None), &mut found);
         // Plans above the limit may not have been timed.
         found.cutoff_for_count(1).min(limit) * (1.0 - ROUNDING)
     }
 
-    /// Lower bound in seconds on any plan of these groups under these policies, whatever the order of its kernels;
-    /// `limit` if that is less. Plans are timed with every pass at its schedule's bound, as in `times`.
+    /// Lower bound in seconds on any plan of these groups under these policies, for any order of kernels; `limit` if
+    /// that is smaller. Plans are timed with every pass at the lower bound of its schedule, as in `times`.
     pub fn lower_bound_of_groups(&self, lots: &[(usize, Vec<usize>)], times: &ChipTimes, limit: f64) -> f64 {
         if lots.is_empty() {
             return limit;
@@ -367,7 +369,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
             open.iter().for_each(|&policy| bounds[policy] = known.map_or(0.0, |known| known[policy]));
             let looked =
                 search.find_fastest_of_group(&mut times, &self.prepared.lots[*lot], (limit, Some(&bounds)), &mut found);
-            // Plans above the limit may not have been timed. If any were, the fastest is among them.
+            // Plans above the limit may not have been timed. If any plan was timed, the fastest plan is among those
+            // timed.
             limit.min(found.cutoff_for_count(1) * (1.0 - looked.gap) * (1.0 - ROUNDING))
         })
     }
@@ -378,8 +381,8 @@ impl<'p, 'k, 'c> OnChip<'p, 'k, 'c> {
         self.own.get_or_init(|| search_with_memory(self.prepared, self.job, times.clone(), self.job.device_memory()))
     }
 
-    /// The fastest plan of a group that fits, in seconds, with kernels at their fastest. At least `limit` if it is not
-    /// below that; infinite if none fits.
+    /// Seconds of a group's fastest plan that fits, with kernels at their fastest. If the plan is not below `limit`,
+    /// returns at least `limit` instead. Infinite if no plan fits.
     fn fastest_fitting(&mut self, lot: usize, limit: f64) -> f64 {
         self.search_in_own_memory();
         let Some(search) = self.own.get() else { return 0.0 };

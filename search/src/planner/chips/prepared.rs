@@ -1,6 +1,6 @@
-//! One job on many chips: prepares once everything that does not depend on the chip.
+//! Prepares a job for many chips: computes once everything that does not depend on the chip.
 //!
-//! Plans form groups that are lowered alike. A group's passes are programs of interned kernels, so a chip bounds each
+//! Plans that are lowered alike form a group. A group's passes are programs of interned kernels, so a chip bounds each
 //! distinct kernel once. A group's plans become lines: a step takes at least a fraction of all devices' work for one
 //! micro-batch, plus an offset that does not depend on the chip.
 
@@ -22,13 +22,13 @@ use step::{
 };
 use workloads::ActivationPolicy;
 
-/// Schedules of pieces remembered, some kilobytes each.
+/// Limit on cached schedules of pieces, which take some kilobytes each.
 const MEMO_CAPACITY: usize = 1 << 16;
 
-/// Distinguishes prepared jobs.
+/// The key of a prepared job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PreparedJobKey {
-    /// A number of its own.
+    /// A number that no other prepared job has.
     own: u64,
     /// A digest of its groups and their kernels. Jobs of one model on several fabrics have equal digests if they are
     /// lowered alike.
@@ -46,17 +46,17 @@ pub struct PreparedJob<'a> {
     pub(crate) families: Arc<Vec<DegreeClass>>,
     pub(crate) policies: Arc<Vec<ActivationPolicy>>,
     pub(crate) open: Arc<Vec<bool>>,
-    /// True if other than even splits of layers are allowed.
+    /// True if uneven splits of layers are allowed.
     pub(crate) uneven: bool,
-    /// How much slower than under its best split a plan may be, as a fraction of its time.
+    /// Largest fraction of its time by which a plan may be slower than under its best split.
     pub(crate) split_tolerance: f64,
-    /// How far policies may differ from stage to stage.
+    /// The kind of mixes by which policies may differ from stage to stage.
     pub(crate) mixes: MixKind,
     pub(crate) lots: Vec<PreparedGroup<'a>>,
     /// The distinct kernels of all groups' passes.
     pub(crate) table: Arc<KernelTable>,
     pub(crate) schedules: Arc<Memo>,
-    /// By kernel of the table, the time of a collective on the job's fabric once needed; it is equal for all chips.
+    /// By kernel of the table: the time of a collective on the job's fabric, once needed. It is equal for all chips.
     latencies: Vec<OnceLock<Seconds>>,
 }
 
@@ -67,18 +67,19 @@ pub(crate) struct PreparedGroup<'a> {
     pub lot: u32,
     pub lowered: LoweredModel<'a>,
     pub passes: [SegmentPasses; 3],
-    /// The shape of its plans that keep everything. Its times are of no particular chip.
+    /// The shape of its plans that keep everything. Its times belong to no particular chip.
     shape: PlanShape,
-    /// By policy, the shape of its plans without the times of its passes; `None` if other parts depend on the chip too.
+    /// By policy: the shape of its plans without the times of its passes. `None` if other parts depend on the chip too.
     pub outlined: Vec<Option<OutlinedShape>>,
-    /// Lower bounds on its plans, without lines that another line is below everywhere.
+    /// Lower bounds on its plans. A line is left out if another line is below it everywhere.
     lines: Vec<StepTimeLine>,
-    /// Multiply-accumulates of a step of all devices by operand type, equal for every plan of the group.
+    /// Multiply-accumulates of a step on all devices, by operand type. They are equal for every plan of the group.
     macs: Vec<(DataType, f64)>,
 }
 
-/// A lower bound on a plan's step, the larger of two: a fraction of all devices' work for one micro-batch plus
-/// `besides` seconds; and the passes through `layers` layers on the device with most layers, plus what follows them.
+/// A lower bound on a plan's step, as the larger of two sums. The first is the fraction `share` of all devices' work
+/// for one micro-batch, plus `besides` seconds. The second is the passes through `layers` layers on the device with
+/// most layers, plus the `busiest` seconds that follow them.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 struct StepTimeLine {
     share: f64,
@@ -109,8 +110,8 @@ impl PreparedGroup<'_> {
 }
 
 impl<'a> PreparedJob<'a> {
-    /// Prepares the plans of a space for a job: those that the stack's framework documents, if there are any. Besides
-    /// the framework's warnings about its like, the job's chip does not matter.
+    /// Prepares the plans of a space for a job: those that the stack's framework documents, or all if it documents
+    /// none. The job's chip matters only for the framework's warnings about such chips.
     ///
     /// # Errors
     /// A chip that the cost model cannot use, or a model that cannot be lowered in any way of the space.
@@ -129,7 +130,8 @@ impl<'a> PreparedJob<'a> {
             .collect();
         let uneven = !matches!(space.splits, Some(Splits::Listed(_)));
         let mixes = space.mix_kind();
-        // Needed if plans are refined policy by policy: see [`PreparedJob::deepest_refinement`].
+        // Shapes by policy are needed only if plans are refined policy by policy: see
+        // [`PreparedJob::deepest_refinement`].
         let apart: &[ActivationPolicy] = if uneven || mixes != MixKind::None { &[] } else { &policies };
         let lowered: Vec<Result<LoweredGroup<'a>, StepError>> = places
             .par_iter()
@@ -172,8 +174,9 @@ impl<'a> PreparedJob<'a> {
         }
     }
 
-    /// Leaves out splits of layers that make a plan faster by at most `share` of its time. Answers are then within that
-    /// fraction of the fastest, and their status includes it. 0 if splits are listed.
+    /// Allows the search to skip splits of layers that make a plan faster by at most the fraction `share` of its time.
+    /// Answers are then within that fraction of the fastest, and their status includes it. The tolerance stays 0 if
+    /// splits are listed.
     #[must_use]
     pub fn with_split_tolerance(self, share: f64) -> Self {
         Self { split_tolerance: if self.uneven { share.clamp(0.0, 1.0) } else { 0.0 }, ..self }
@@ -185,14 +188,14 @@ impl<'a> PreparedJob<'a> {
         Job { chip, ..self.job }
     }
 
-    /// True if there is no plan.
+    /// True if the space has no plan for the job.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lots.is_empty()
     }
 
-    /// One plan of every layout and schedule that keeps everything, with any micro-batch. Further plans differ only in
-    /// [`Self::policies`].
+    /// One plan of every layout and schedule that keeps everything. Further plans differ only in micro-batch, in the
+    /// split of sequences (context method and sequence parallelism), and in [`Self::policies`].
     pub fn one_plan_per_layout(&self) -> impl Iterator<Item = TrainingPlan> + '_ {
         self.families.iter().flat_map(move |family| {
             let first =
@@ -205,7 +208,7 @@ impl<'a> PreparedJob<'a> {
         })
     }
 
-    /// The policies of plans. If stages may mix policies ([`Self::mixes_policies`]), more are possible.
+    /// The policies of the plans. If stages may mix policies ([`Self::mixes_policies`]), there are more.
     #[must_use]
     pub fn policies(&self) -> &[ActivationPolicy] {
         &self.policies
@@ -217,7 +220,7 @@ impl<'a> PreparedJob<'a> {
         self.mixes != MixKind::None
     }
 
-    /// The job's devices.
+    /// The job's number of devices.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         self.job.devices
@@ -233,14 +236,14 @@ impl<'a> PreparedJob<'a> {
         Joules(self.lots.iter().map(|lot| of(lot).0).fold(f64::INFINITY, f64::min))
     }
 
-    /// By degree class, the shape of its first group, if it could be lowered.
+    /// By degree class: the shape of its first group, if that could be lowered.
     pub(crate) fn first_shapes(&self) -> Vec<Option<&PlanShape>> {
         let mut shapes = vec![None; self.families.len()];
         self.lots.iter().filter(|lot| lot.lot == 0).for_each(|lot| shapes[lot.family as usize] = Some(&lot.shape));
         shapes
     }
 
-    /// The time of a collective of the table in a schedule.
+    /// The time of a collective of the table on the job's fabric, for a schedule.
     pub(crate) fn collective_seconds(&self, kernel: u32, collective: &Collective) -> Seconds {
         *self.latencies[kernel as usize].get_or_init(|| collective_latency(self.job.fabric, collective))
     }
@@ -269,8 +272,8 @@ fn digest_job(lots: &[PreparedGroup<'_>], table: &KernelTable, job: &Job<'_>) ->
     hasher.finish()
 }
 
-/// Multiply-accumulates of a step of all devices, by type. Every plan runs each layer once forward and once backward
-/// for each micro-batch, on all devices in parallel.
+/// Multiply-accumulates of a step on all devices, by operand type. Every plan runs each layer once forward and once
+/// backward for each micro-batch, on all devices in parallel.
 fn step_macs(
     job: &Job<'_>,
     family: &DegreeClass,
@@ -344,7 +347,7 @@ fn lower_group<'a>(
     Ok(LoweredGroup { lowered, shape, untimed, lines: lowest_lines(lines) })
 }
 
-/// Drops lines that another line is below everywhere.
+/// Drops every line that another line is below everywhere.
 fn lowest_lines(mut lines: Vec<StepTimeLine>) -> Vec<StepTimeLine> {
     lines.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     let mut kept: Vec<StepTimeLine> = Vec::new();

@@ -1,7 +1,7 @@
-//! Plans whose chunks rerun a given number of their first layers.
+//! Finds plans whose chunks rerun a given number of their first layers.
 //!
-//! Keeping everything is a lower bound on them, as for other mixes. Even and listed splits come first; other splits are
-//! tried where that bound is below the fastest plan.
+//! The plan that keeps everything is a lower bound on them, as for other mixes. Even and listed splits come first.
+//! Other splits are tried if that bound is below the fastest plan.
 
 use crate::ask::PlanSpace;
 use crate::planner::PlanPart;
@@ -14,7 +14,8 @@ use step::{ChipTimes, PlanShape, TrainingPlan};
 use workloads::StagePolicies;
 
 impl PlanSearch<'_> {
-    /// Adds the plans with the blocks of a space. If the space has no other policies, they are the only ones left.
+    /// Adds the plans with the blocks of a space. If the space has no other policies, all other plans are dropped
+    /// first.
     pub(crate) fn add_block_plans(&self, space: &PlanSpace, found: &mut FoundPlans) {
         if space.blocks.is_empty() {
             return;
@@ -36,7 +37,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// Adds the plans of a group: those with its own splits, or those with other ones.
+    /// Adds the plans of a group: with its own splits, or with uneven ones if `uneven` is true.
     fn add_blocks_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -95,7 +96,7 @@ impl PlanSearch<'_> {
 /// A plan that reruns the first layers of every chunk.
 pub(crate) enum RerunPlan {
     Fits(StagedPlan),
-    /// It lacks so many bytes.
+    /// It does not fit: the missing bytes, and its policies.
     Lacks(Bytes, StagePolicies),
 }
 

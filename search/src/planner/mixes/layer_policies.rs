@@ -1,4 +1,4 @@
-//! Policies of a layer: from the choices of its front, and from presets of memory techniques that only decide which
+//! Policies of a layer, from the choices of its front, and from presets of memory techniques that only decide which
 //! tensors are kept and where.
 
 use crate::memory::{LayerChoice, LayerTensors, TensorChoice, TensorIndex, TensorSource};
@@ -8,11 +8,11 @@ use step::{MemoryNeed, SoftwareStack};
 use workloads::memory::Preset;
 use workloads::{ActivationPolicy, Model, SegmentKind, Technique, Techniques, TensorPlaces, TokenShare, TrainingGraph};
 
-/// Steps of the fraction of tokens that a preset leaves open: eighths.
+/// Number of steps of the fraction of tokens that a preset leaves open.
 const PARTS: u32 = 8;
 
-/// A layer's policies under all presets, each combined with those of plans without presets. `capacity` is the available
-/// memory.
+/// A layer's distinct policies under all presets, each combined with no reruns, the attention core and full
+/// recomputation. Policies that need host memory or storage are left out if `capacity` has none.
 pub(crate) fn preset_policies(
     model: &Model,
     graph: &TrainingGraph,
@@ -51,7 +51,7 @@ pub(crate) fn preset_policies(
     found
 }
 
-/// A choice as a policy, by the names of its tensors.
+/// A layer's choice as a policy, which names its tensors.
 pub(crate) fn policy_of_choice(layer: &LayerTensors, choice: &LayerChoice) -> ActivationPolicy {
     let name = |t: usize| layer.tensors[t].name.strip_prefix("layer.").unwrap_or(&layer.tensors[t].name).to_owned();
     let names = |tensors: &[TensorIndex]| tensors.iter().map(|t| name(t.0)).collect::<BTreeSet<String>>();

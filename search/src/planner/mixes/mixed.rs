@@ -1,13 +1,13 @@
 //! Finds plans with the best policies for each stage.
 //!
-//! For a layout, a split of the layers and a schedule, a stage's least time in its own memory does not depend on the
-//! other stages. A group's layer has a front of choices (keep, rerun, offload, per tensor:
-//! [`crate::memory::LayerFront`]). `step` times and sizes each choice, and each named policy. Every stage takes the
+//! For a given layout, split of the layers and schedule, a stage's least time in its own memory does not depend on the
+//! other stages. A group's layer has a front of choices (keep, rerun or offload each tensor:
+//! [`crate::memory::LayerFront`]). `step` times and sizes each choice and each named policy. Every stage takes the
 //! fastest mix of them for its own micro-batches in flight ([`crate::memory::MixQuestion`]).
 //!
-//! Keeping everything is a lower bound: no mix with the same layout, split and schedule is faster. So the candidates
-//! are plans that, keeping everything, are faster than the fastest known plan but do not fit. They are tried in the
-//! order of that bound until none is below the fastest plan.
+//! A plan that keeps everything is a lower bound: no mix with the same layout, split and schedule is faster. So the
+//! candidates are plans that do not fit if they keep everything, but would then be faster than the fastest known plan.
+//! They are tried in the order of that bound, until none is below the fastest plan.
 
 use crate::memory::{CopyLinks, CopyRate, LayerFront, LayerTensors, MixPoint, RecomputeSpace};
 use crate::planner::PlanPart;
@@ -25,40 +25,40 @@ use std::sync::PoisonError;
 use step::{ChipTimes, DegreeCosts, LoweredModel, MixKind, PlanShape, RecentChunks, StepError, TrainingPlan};
 use workloads::{ActivationPolicy, LayerEnds, Layout, Segment, SegmentKind, StagePolicies};
 
-/// Plans mixed between two updates of the fastest.
+/// Plans mixed between two updates of the fastest plan.
 const ROUND: usize = 16;
 
-/// Limit on a space's policies that mixes may use by name.
+/// Limit on the number of a space's policies up to which mixes may use them by name.
 const NAMED: usize = 32;
 
-/// How close to optimal the plans found in a group are.
+/// The proven distance of a group's mixed plans from the optimum.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Looked {
-    /// True if no other order of kernels makes their passes faster.
+    /// True if no other order of kernels makes the passes of these plans faster.
     pub proven: bool,
     /// The largest possible gain of a better mix of policies, as a fraction.
     pub gap: f64,
 }
 
-/// A plan that does not fit if everything is kept, with a lower bound on its time under any policies.
+/// A plan that does not fit if it keeps everything, with a lower bound in seconds on its time under any policies.
 struct OpenPlan {
     candidate: PlanCandidate,
-    /// Device memory that some stage lacks under every policy.
+    /// Bytes of device memory that some stage lacks under every policy; zero if some policy might fit.
     lacks: Bytes,
 }
 
-/// Shapes of a group's plans under one policy.
+/// Shapes of a group's plans under the two extreme policies.
 struct ExtremeShapes {
     /// Everything is kept.
     keeping: PlanShape,
-    /// Everything is rerun. `None` if mixes may have less memory than that.
+    /// Everything is rerun. `None` if mixes may need less memory than that, or if no plan is known yet.
     rerunning: Option<PlanShape>,
 }
 
 /// By group, its layer under every policy; `None` if it cannot be lowered.
 type LayersByGroup = BTreeMap<(u32, u32), Option<GroupLayers>>;
 
-/// Threads for timing a group's policies. If many groups run at once, no core is left for parallel work within one.
+/// Threads for timing a group's policies. If many groups run at once, a group gets one thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum TimingThreads {
     One,
@@ -66,7 +66,7 @@ pub(crate) enum TimingThreads {
 }
 
 impl PlanSearch<'_> {
-    /// Adds the plans with policies by stage that are faster than the fastest found.
+    /// Adds the plans with policies by stage that are faster than the fastest plan found. Returns their statistics.
     pub(crate) fn add_mixed_plans(&self, found: &mut FoundPlans) -> MixStatistics {
         let mut mixed = MixStatistics::default();
         if self.mixes == MixKind::None {
@@ -134,8 +134,8 @@ impl PlanSearch<'_> {
         mixed
     }
 
-    /// If no plan fits, notes the smallest shortfall over all policies of the stages. Plans that lack more under every
-    /// policy are left out.
+    /// Notes the smallest shortfall over all policies of the stages; called if no plan fits. Plans that lack more under
+    /// every policy are left out.
     fn note_least_shortfall(&self, mut open: Vec<OpenPlan>, mut known: LayersByGroup, found: &mut FoundPlans) {
         let place = |of: &PlanCandidate| (of.family, of.lot, of.division, of.schedule);
         open.sort_by_key(|plan| (plan.lacks, place(&plan.candidate)));
@@ -183,7 +183,7 @@ impl PlanSearch<'_> {
         let mut open: Vec<PlanCandidate> =
             open.into_iter().filter(|plan| plan.lacks == Bytes::ZERO).map(|plan| plan.candidate).collect();
         open.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
-        // Made when a plan first needs it: most groups have no plan that could be faster.
+        // Layers are timed when a plan first needs them, because most groups have no plan that could be faster.
         let mut layers = None;
         for candidate in open {
             if candidate.time >= limit.min(found.cutoff_for_count(1)) {
@@ -211,7 +211,8 @@ impl PlanSearch<'_> {
         (self.policies.len() + mixes.len() - 1) as u32
     }
 
-    /// The plans of a group that, keeping everything, do not fit but would be faster than `limit`, with that time.
+    /// The plans of a group that do not fit if they keep everything, but would then take less than `limit` seconds;
+    /// with that time.
     fn plans_keeping_everything(
         &self,
         chip: &mut ChipTimes,
@@ -237,7 +238,7 @@ impl PlanSearch<'_> {
         open
     }
 
-    /// The shapes of a group's plans that keep and that rerun everything.
+    /// The shapes of a group's plans that keep everything, and that rerun everything.
     fn extreme_shapes(
         &self,
         chip: &mut ChipTimes,
@@ -256,8 +257,9 @@ impl PlanSearch<'_> {
         Ok(ExtremeShapes { keeping, rerunning })
     }
 
-    /// The splits of a plan's layers that mixes may use: that of the space, those in the list, and the few near the
-    /// even one that are fastest if everything is kept. Those that do not fit even if everything is rerun are left out.
+    /// The splits of a plan's layers that mixes may use: the space's own split, those in the list, and the few near the
+    /// even one that are fastest if everything is kept. Splits that do not fit even if everything is rerun are left
+    /// out.
     fn splits_for_mixes(
         &self,
         chip: &mut ChipTimes,
@@ -287,7 +289,7 @@ impl PlanSearch<'_> {
         ends
     }
 
-    /// A plan that keeps everything, with a lower bound on its time; `None` if it fits.
+    /// A plan that keeps everything, with a lower bound on its time; `None` if it fits or cannot be timed.
     fn plan_keeping_everything(
         &self,
         chip: &mut ChipTimes,
@@ -333,7 +335,7 @@ impl PlanSearch<'_> {
         })
     }
 
-    /// Calls `of` with the stages of a plan.
+    /// Calls `of` with the stages of a plan; `None` if the plan cannot be timed.
     pub(crate) fn stages_of_plan<T>(
         &self,
         chip: &mut ChipTimes,
@@ -354,7 +356,7 @@ impl PlanSearch<'_> {
         })
     }
 
-    /// A group's layer under every policy.
+    /// A group's layer under every policy that a mix may use. Policies with equal costs count once.
     pub(crate) fn layers_of_group(
         &self,
         chip: &mut ChipTimes,
@@ -373,7 +375,7 @@ impl PlanSearch<'_> {
                 allowed(&lowered, &ActivationPolicy::Full)?;
                 vec![ActivationPolicy::Full]
             }
-            // If there are very many, the front has the better ones.
+            // Very many policies are ignored, because the front has better ones.
             _ => self
                 .policies
                 .iter()
@@ -383,8 +385,8 @@ impl PlanSearch<'_> {
                 .collect(),
         };
         let chosen = match (self.mixes, lowered.graph().segment(SegmentKind::Layer)) {
-            // For a block of different layers the named policies suffice: the choices for all its tensors together are
-            // too many.
+            // For a block of different layers, the named policies suffice. Choices for all its tensors together would
+            // be too many.
             (MixKind::PerStage, Some(layer)) if layer.layers_per_piece() == 1 => {
                 self.policies_of_front(chip, layer, &none)
             }
@@ -439,7 +441,7 @@ impl PlanSearch<'_> {
         Ok(layers)
     }
 
-    /// The front of a layer's tensors as policies.
+    /// The front of a layer's choices as policies; empty if it cannot be computed.
     fn policies_of_front(&self, chip: &mut ChipTimes, layer: &Segment, none: &PlanShape) -> Vec<ActivationPolicy> {
         let mut operator = |kernel: &Kernel| match kernel {
             Kernel::Collective(collective) => chip.cost_of_collective(self.job.fabric, collective).time,

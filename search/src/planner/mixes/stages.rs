@@ -8,11 +8,11 @@ use sim::units::Bytes;
 use step::{DegreeCosts, Evaluator, MemoryNeed, PipelineSends, PlanShape};
 use workloads::{ActivationPolicy, LayerMix, LayerRun, StagePolicies};
 
-/// Limit on retries with less room, for a stage whose mix needs more memory than reckoned once it is spread over its
-/// chunks.
+/// Limit on retries with less room, for a stage whose mix needs more memory than computed once its layers are spread
+/// over chunks.
 const TRIES: usize = 8;
 
-/// A group's layer under every policy that a mix may use.
+/// A group's layer under every policy that a mix may use: policies, shapes and costs by the same index.
 pub(crate) struct GroupLayers {
     pub(crate) policies: Vec<ActivationPolicy>,
     pub(crate) shapes: Vec<PlanShape>,
@@ -21,27 +21,27 @@ pub(crate) struct GroupLayers {
     pub(crate) none: PlanShape,
 }
 
-/// A plan with policies by stage.
+/// A plan with policies by stage, its seconds, and the possible gain of better policies as a fraction.
 pub(crate) struct StagedPlan {
     pub(crate) policies: StagePolicies,
     pub(crate) time: f64,
     pub(crate) gap: f64,
 }
 
-/// A plan whose stages get their policies.
+/// A plan whose stages are given their policies.
 pub(crate) struct PlanStages<'s, 'a> {
     pub(crate) search: &'s PlanSearch<'a>,
     pub(crate) layers: &'s GroupLayers,
     pub(crate) degrees: &'s DegreeCosts,
     pub(crate) sends: &'s PipelineSends,
-    /// Schedule and micro-batches.
+    /// The schedule, and the micro-batches per step.
     pub(crate) run: (PipelineSchedule, u64),
     /// Upper limit on a plan's seconds.
     pub(crate) limit: f64,
 }
 
 impl PlanStages<'_, '_> {
-    /// The shape with these policies by stage.
+    /// The shape with these policies by stage; `None` if they cannot be combined.
     fn shape_with_policies(&self, policies: &StagePolicies) -> Option<PlanShape> {
         let known: Vec<(&ActivationPolicy, &PlanShape)> =
             self.layers.policies.iter().zip(&self.layers.shapes).collect();
@@ -53,7 +53,7 @@ impl PlanStages<'_, '_> {
         Some(StagedPlan { policies, time: time.0, gap })
     }
 
-    /// The plan with the best mix for every stage.
+    /// The plan with the best mix for every stage; `None` if none fits or none is below the limit.
     pub(crate) fn mix_every_stage(&self) -> Option<StagedPlan> {
         let capacity = self.search.evaluator.capacity();
         let staying = MemoryNeed { host: Bytes::ZERO, storage: Bytes::ZERO, ..capacity };
@@ -61,13 +61,14 @@ impl PlanStages<'_, '_> {
             return None;
         }
         let best = self.mix_within_away(capacity);
-        // If the mix is not proven, one policy for all stages may be faster; a named technique has one.
+        // If the mix is not proven optimal, one policy for all stages may be faster, for example that of a named
+        // technique.
         let best = match best {
             Some(best) if best.gap <= 0.0 => Some(best),
             best => keep_faster_plan(best, self.fastest_uniform_policy()),
         };
-        // Chunks of one device hold different numbers of micro-batches, and a mix ignores this. So its offloading may
-        // cost more than it gains.
+        // The chunks of one device have different numbers of micro-batches in flight, which a mix ignores. So its
+        // offloading may cost more than it gains.
         let (schedule, m) = self.run;
         let places = Evaluator::chunk_places(self.degrees, schedule, m);
         let apart = places.iter().any(|(_, device)| places.iter().filter(|(_, other)| other == device).count() > 1);
@@ -77,19 +78,19 @@ impl PlanStages<'_, '_> {
         let best =
             keep_faster_plan(keep_faster_plan(best, self.mix_within_away(staying)), self.fastest_uniform_policy());
         best.or_else(|| {
-            // The plan with the least need may just fit.
+            // The plan that needs the least memory may just fit.
             let (_, policies) = self.least_memory_policies().filter(|(lack, _)| *lack == Bytes::ZERO)?;
             let shape = self.shape_with_policies(&policies)?;
             self.simulate_policies(policies, &shape, 1.0)
         })
     }
 
-    /// The policies with the least need of each stage's device, among those whose offloaded bytes fit; and their common
-    /// shortfall.
+    /// The policies that need the least device memory in each stage, among those whose offloaded bytes fit, and their
+    /// common shortfall. `None` if the offloaded bytes of every policy exceed some stage's limits.
     ///
-    /// All layers of a stage follow one policy: for any largest working set, no mix keeps less than its policy with the
-    /// smallest stash. (If the host holds too little for all layers under that policy, some may still follow it, and
-    /// less memory would suffice.)
+    /// All layers of a stage follow one policy, because for any largest working set no mix keeps less than the policy
+    /// with the smallest stash. (If the host holds too little for all layers under that policy, some layers may still
+    /// follow it, and less device memory would suffice.)
     pub(crate) fn least_memory_policies(&self) -> Option<(Bytes, StagePolicies)> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
@@ -115,7 +116,7 @@ impl PlanStages<'_, '_> {
         Some((evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)), policies))
     }
 
-    /// The fastest single policy for the layers of all stages, if one fits.
+    /// The plan with the fastest single policy for the layers of all stages; `None` if none fits.
     fn fastest_uniform_policy(&self) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
@@ -129,12 +130,13 @@ impl PlanStages<'_, '_> {
             let shape = self.shape_with_policies(&policies)?;
             let fits =
                 evaluator.total_shortfall(evaluator.memory_need(&shape, self.degrees, schedule, m)) == Bytes::ZERO;
-            // The possible gain of a better mix is not known here.
+            // The possible gain of a better mix is not known here, so it is left at 0.
             fits.then(|| self.simulate_policies(policies, &shape, 0.0)).flatten()
         })
     }
 
-    /// A layer under every policy, beside the link time that offloaded weights and gradients leave.
+    /// The costs of a layer under every policy. Copies have only the link time that offloaded weights and gradients
+    /// leave.
     fn mix_points(&self) -> Vec<MixPoint> {
         let all = self.layers.points.iter().zip(&self.layers.shapes);
         all.map(|(point, shape)| match shape.layer_cost_with_copies(self.degrees, self.search.job.stack) {
@@ -144,8 +146,8 @@ impl PlanStages<'_, '_> {
         .collect()
     }
 
-    /// True if no plan is below the limit if the layers of a stage take `layers` seconds of each micro-batch. A stage's
-    /// passes are part of the step, whatever the other stages do.
+    /// True if no plan is below the limit, given that a stage's layers take at least `layers` seconds per micro-batch.
+    /// A stage's passes are part of the step, whatever the other stages do.
     fn is_beaten(&self, layers: f64) -> bool {
         layers * self.run.1 as f64 * (1.0 - ROUNDING) >= self.limit
     }
@@ -161,8 +163,8 @@ impl PlanStages<'_, '_> {
         questions.iter().filter_map(MixQuestion::lower_bound_seconds).any(|least| self.is_beaten(least))
     }
 
-    /// The mix question of every stage, with limits on the bytes away; `None` if some stage has too little room for any
-    /// policy.
+    /// The mix problem of every stage, with limits on the offloaded bytes. `None` if some stage has too little room for
+    /// any policy.
     fn mix_questions<'p>(
         &self,
         points: &'p [MixPoint],
@@ -183,7 +185,8 @@ impl PlanStages<'_, '_> {
         Some(of_stage.collect())
     }
 
-    /// As [`Self::mix_every_stage`], with limits on the bytes away.
+    /// The plan with the best mix for every stage, with limits on the offloaded bytes. `None` if a stage has no mix, if
+    /// no plan is below the limit, or after [`TRIES`] retries.
     fn mix_within_away(&self, away: MemoryNeed) -> Option<StagedPlan> {
         let (schedule, m) = self.run;
         let evaluator = &self.search.evaluator;
@@ -225,7 +228,8 @@ impl PlanStages<'_, '_> {
         None
     }
 
-    /// Spreads the stages' mixes over their chunks. Every chunk gets its share of each policy, smallest stash first.
+    /// Spreads the stages' mixes over their chunks. Layers are dealt to a stage's chunks in turn, smallest stash first,
+    /// so every chunk gets its share of each policy.
     fn spread_over_chunks(&self, chunks: &[(u64, u32)], mixes: &[Option<StageMix>]) -> StagePolicies {
         let mut found: Vec<LayerMix> = vec![Vec::new(); chunks.len()];
         for (device, mix) in mixes.iter().enumerate() {
@@ -252,7 +256,8 @@ impl PlanStages<'_, '_> {
         StagePolicies::from_chunk_mixes(found)
     }
 
-    /// The policies that rerun the first `count` layers of every chunk, their shape, and the shortfall of memory.
+    /// The policies that rerun the first `count` layers of every chunk, with their shape and the bytes of memory that
+    /// they lack.
     pub(crate) fn rerun_need(&self, count: u64) -> Option<(StagePolicies, PlanShape, Bytes)> {
         let ((schedule, m), evaluator) = (self.run, &self.search.evaluator);
         let policies = StagePolicies::from_full_recompute_layers(count, &self.degrees.chunk_split());
@@ -265,7 +270,7 @@ impl PlanStages<'_, '_> {
         Some((policies, shape, lack))
     }
 
-    /// Reruns the first layers of every chunk, as few as fit.
+    /// The plan that reruns the fewest first layers of every chunk so that it fits; `None` if it never fits.
     pub(crate) fn rerun_first_layers(&self) -> Option<StagedPlan> {
         let split = self.degrees.chunk_split();
         let of = |count: u64| {

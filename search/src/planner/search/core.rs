@@ -1,4 +1,5 @@
-//! The search itself: evaluates every plan in closed form, and simulates the rest in the order of their bounds.
+//! The search over plans. It evaluates every plan in closed form, and simulates the remaining ones in the order of
+//! their bounds.
 
 use crate::planner::bounds::loads::{PassLoads, least_share_of_work};
 use crate::planner::search::found::{FoundPlans, PlanCandidate, SplitStatistics};
@@ -16,38 +17,38 @@ use step::{
 };
 use workloads::{ActivationPolicy, StagePolicies};
 
-/// Plans kept beyond the requested list. Closed forms and the event simulation round differently, and the simulation
-/// decides.
+/// Plans kept beyond the requested list. They are needed because closed forms and the event simulation round
+/// differently, and the simulation decides.
 pub(crate) const SPARE: usize = 16;
 
-/// A prepared search.
+/// A prepared search over plans.
 pub(crate) struct PlanSearch<'a> {
     pub job: &'a Job<'a>,
     pub evaluator: Evaluator<'a>,
     pub chip: ChipTimes,
     pub families: Arc<Vec<DegreeClass>>,
     pub policies: Arc<Vec<ActivationPolicy>>,
-    /// By policy, whether its plans may use the fastest split of layers.
+    /// By policy: true if its plans may use the fastest split of layers.
     pub open: Arc<Vec<bool>>,
     /// Upper bound in seconds on the list's last plan, if known beforehand.
     pub limit: f64,
-    /// By degree class, the shape of its first group, if known. Its times are of no particular chip.
+    /// By degree class: the shape of its first group, if known. Its times belong to no particular chip.
     pub shapes: Vec<Option<&'a PlanShape>>,
     /// By degree class, then by division; made on first use.
     pub divided: Vec<OnceLock<Vec<DivisionBounds>>>,
     /// Length of the list.
     pub length: usize,
-    /// True if other than even splits of layers are allowed.
+    /// True if uneven splits of layers are allowed.
     pub uneven: bool,
     /// See [`PreparedJob::with_split_tolerance`](crate::planner::PreparedJob::with_split_tolerance).
     pub split_tolerance: f64,
-    /// How far policies may differ from stage to stage.
+    /// The kind of mixes by which policies may differ from stage to stage.
     pub mixes: MixKind,
     /// Policies by stage that were found. Their indices follow those of [`Self::policies`].
     pub staged: Mutex<Vec<StagePolicies>>,
     /// Progress reports and stop requests.
     pub standing: PlanWatchState<'a>,
-    /// [`PlanSearch::lower_bound_of_group_at`] of every group, once a stop has needed them.
+    /// [`PlanSearch::lower_bound_of_group_at`] of every group; computed when a stop needs it.
     pub least: OnceLock<Vec<f64>>,
 }
 
@@ -94,7 +95,7 @@ impl<'a> PlanSearch<'a> {
         self.divided[family as usize].get_or_init(|| self.divide_class(family as usize))
     }
 
-    /// Divides by the shape of the class's first group; only sizes are used, no times.
+    /// Prepares the divisions of a class by the shape of its first group. Only sizes are used, no times.
     fn divide_class(&self, family: usize) -> Vec<DivisionBounds> {
         let known = self.shapes.get(family).copied().flatten();
         let family = &self.families[family];
@@ -130,12 +131,13 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// Indices of all groups: degree class and group.
+    /// The indices of all groups: degree class, and group in the class.
     pub fn group_places(&self) -> Vec<(usize, usize)> {
         self.families.iter().enumerate().flat_map(|(f, family)| (0..family.lots.len()).map(move |l| (f, l))).collect()
     }
 
-    /// Evaluates every plan, group by group. Returns the results and the loads of every group's policies.
+    /// Evaluates every plan, group by group. Returns the results, and by group the loads of its policies. A stopped
+    /// group has fewer loads than policies.
     pub(crate) fn evaluate_all_groups(&self) -> (FoundPlans, Vec<Vec<Option<PassLoads>>>) {
         let places = self.group_places();
         self.standing.begin_part(PlanPart::Lots, places.len());
@@ -176,7 +178,7 @@ impl<'a> PlanSearch<'a> {
             };
             let known = shape.as_ref().ok().map(|shape| PassLoads::of_shape(shape, self.job.stack));
             loads.push(known);
-            // At or above this share of all devices' work for one micro-batch, no plan enters the list.
+            // A plan with at least this share of all devices' work for one micro-batch cannot enter the list.
             let work = known.map_or(0.0, |loads| loads.all_loads(self.job.model.layers));
             let most = (self.limit - self.evaluator.overhead_per_step().0) / work;
             self.evaluate_policy(
@@ -198,7 +200,7 @@ impl<'a> PlanSearch<'a> {
         PlanCandidate { time: 0.0, family, lot, policy: 0, division, schedule: 0, ends: None }
     }
 
-    /// The [`least_share_of_work`] of a group's pairs, each the least over their schedules.
+    /// The [`least_share_of_work`] of each of a group's pairs: the least over the pair's schedules.
     pub fn least_shares_of_group(&self, family: u32, lot: u32) -> Vec<f64> {
         let least = |&(place, m): &(usize, u64)| {
             let division = &self.families[family as usize].divisions[place];
@@ -208,8 +210,8 @@ impl<'a> PlanSearch<'a> {
         self.group_of(family, lot).pairs.iter().map(least).collect()
     }
 
-    /// Evaluates the plans of a group under one policy. `plan` and `at` are any of them, `shares` the pairs' shares,
-    /// and `most` the limit on them.
+    /// Evaluates the plans of a group under one policy. `plan` and `at` are any one of them, `shares` are the pairs'
+    /// shares of work, and pairs with a share of `most` or more are pruned.
     pub fn evaluate_policy(
         &self,
         chip: &ChipTimes,
@@ -256,7 +258,7 @@ impl<'a> PlanSearch<'a> {
         }
     }
 
-    /// Adds a plan that fits.
+    /// Adds a plan that fits: timed, open or pruned by its bound.
     fn note_fitting_plan(&self, candidate: PlanCandidate, time: PassesTime, found: &mut FoundPlans) {
         if let PassesTime::Exact(_) = time {
             found.timed += 1;
@@ -288,7 +290,7 @@ impl<'a> PlanSearch<'a> {
         plan
     }
 
-    /// Completes the list with what reports need: the parts of the time, and all stages' memory.
+    /// Completes the list for reports: evaluates each plan's parts of the time and the memory of all stages.
     pub fn finish_answer(
         &self,
         found: FoundPlans,
@@ -336,7 +338,7 @@ impl<'a> PlanSearch<'a> {
         answer.best.truncate(top);
         if let Some((_, candidate)) = found.nearest {
             let plan = self.plan_of(candidate);
-            // Plans that do not fit need no times.
+            // The time of a plan that does not fit is not needed.
             let chip = &mut chip.with_fidelity(Fidelity::Peak);
             let shape = self.job.lower_shape(chip, &plan)?;
             if let PlanAttempt::OverCapacity(why, memory) = self.job.try_plan(chip, &shape, &plan)? {
@@ -351,7 +353,8 @@ impl<'a> PlanSearch<'a> {
     }
 }
 
-/// Sends between stages, by what they depend on besides the shape: the distance between stages, and their number.
+/// Sends between stages, by their key besides the shape: the distance between stages, the number of stages, and the
+/// data-parallel degree.
 #[derive(Default)]
 struct KnownSends(Vec<([u32; 3], PipelineSends)>);
 

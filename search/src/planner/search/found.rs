@@ -1,4 +1,4 @@
-//! Plans found by a search, by their indices: the fastest, those that are only bounded, and counts of the others.
+//! Plans found by a search, by index: the fastest, those that are only bounded, and counts of the others.
 
 use sim::units::Bytes;
 use step::StepError;
@@ -7,7 +7,7 @@ use workloads::LayerEnds;
 /// Largest relative difference of times that are equal except for rounding.
 pub(crate) const ROUNDING: f64 = 1e-9;
 
-/// A plan by its indices.
+/// A plan by its indices in the search, ordered by time.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct PlanCandidate {
     /// The step's time, or a lower bound on it, in seconds.
@@ -18,18 +18,18 @@ pub(crate) struct PlanCandidate {
     pub division: u32,
     /// Index among the division's schedules.
     pub schedule: u32,
-    /// Its split, if it is not the division's.
+    /// Its split of the layers, if it is not the division's.
     pub ends: Option<LayerEnds>,
 }
 
 impl PlanCandidate {
-    /// True if both are one plan, except for its policy and the split of its layers.
+    /// True if both plans are equal except for policy and split of the layers.
     pub fn is_split_of(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.division, c.schedule);
         places(self) == places(other)
     }
 
-    /// True if both are one plan, except for the split of its layers.
+    /// True if both plans are equal except for the split of the layers.
     pub fn is_same_plan(&self, other: &Self) -> bool {
         let places = |c: &Self| (c.family, c.lot, c.policy, c.division, c.schedule);
         places(self) == places(other)
@@ -41,7 +41,7 @@ impl PlanCandidate {
 pub(crate) struct FoundPlans {
     /// The fastest plans that fit, fastest first.
     pub best: Vec<PlanCandidate>,
-    /// Plans that fit and are only bounded.
+    /// Plans that fit and have only a lower bound on their time.
     pub open: Vec<PlanCandidate>,
     pub plans: usize,
     pub over_capacity: usize,
@@ -51,12 +51,12 @@ pub(crate) struct FoundPlans {
     /// Plans neither timed nor ruled out before a stop.
     pub not_reached: usize,
     pub refusal: Option<StepError>,
-    /// The smallest shortfall, and its plan.
+    /// The smallest shortfall in bytes, and its plan.
     pub nearest: Option<(Bytes, PlanCandidate)>,
 }
 
 impl FoundPlans {
-    /// Inserts a plan that fits and is timed.
+    /// Inserts a timed plan that fits, if it is among the `length` fastest.
     pub fn insert_timed(&mut self, candidate: PlanCandidate, length: usize) {
         if self.best.len() < length || self.best.last().is_some_and(|last| candidate < *last) {
             let place = self.best.partition_point(|b| *b < candidate);
@@ -65,7 +65,8 @@ impl FoundPlans {
         }
     }
 
-    /// Inserts a plan with another split. It replaces the same plan if it is faster.
+    /// Inserts a plan with another split. It replaces the same plan with a slower split; if the known split is as fast,
+    /// nothing changes.
     pub fn insert_with_split(&mut self, candidate: PlanCandidate, length: usize) {
         if let Some(place) = self.best.iter().position(|b| b.is_same_plan(&candidate)) {
             if self.best[place].time <= candidate.time {
@@ -76,12 +77,12 @@ impl FoundPlans {
         self.insert_timed(candidate, length);
     }
 
-    /// The time at and above which a plan is not among the `count` fastest.
+    /// The time in seconds from which on a plan is not among the `count` fastest; infinite if fewer are known.
     pub fn cutoff_for_count(&self, count: usize) -> f64 {
         count.checked_sub(1).and_then(|last| self.best.get(last)).map_or(f64::INFINITY, |last| last.time)
     }
 
-    /// True if the list is full of plans no slower than `bound`.
+    /// True if the list has `length` plans and `bound` seconds are no less than the last one's time.
     pub fn beats_bound(&self, bound: f64, length: usize) -> bool {
         self.best.len() >= length && self.best.last().is_some_and(|last| bound >= last.time)
     }
@@ -92,8 +93,8 @@ impl FoundPlans {
         }
     }
 
-    /// Keeps the reason of a refusal. The first reason stays, but a technique's error replaces it, because the user
-    /// asked for the technique; a layout is the search's own choice.
+    /// Keeps the reason of a refusal. The first reason stays, except that a technique's error replaces an error of
+    /// another kind: the user asked for the technique, while the search itself chose the layout.
     pub fn keep_refusal(&mut self, error: StepError) {
         let of_technique = |known: &StepError| matches!(known, StepError::Technique(_));
         if self.refusal.as_ref().is_none_or(|known| of_technique(&error) && !of_technique(known)) {
@@ -116,13 +117,13 @@ impl FoundPlans {
         }
     }
 
-    /// Counts the plans of a group that was stopped before its end.
+    /// Counts the plans of a group that was stopped before its end; `plans` is their total.
     pub fn count_stopped_group(&mut self, plans: usize) {
         self.not_reached += plans - self.plans;
         self.plans = plans;
     }
 
-    /// Drops the open plans that the list beats.
+    /// Drops the open plans whose bound is no less than the list's last time.
     pub fn prune_beaten(&mut self, length: usize) {
         let open = std::mem::take(&mut self.open);
         let before = open.len();
@@ -131,11 +132,11 @@ impl FoundPlans {
     }
 }
 
-/// How the other splits were decided.
+/// Counts of uneven splits.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SplitStatistics {
-    /// All other splits.
+    /// All uneven splits.
     pub splits: u64,
-    /// Those evaluated.
+    /// Evaluated ones among them.
     pub tried: u64,
 }

@@ -1,4 +1,4 @@
-//! A search over plans: what it knows, what it has found, how it is watched and stopped.
+//! A search over plans: its prepared data, its results, and its progress and stops.
 
 pub(crate) mod core;
 pub(crate) mod found;

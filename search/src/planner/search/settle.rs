@@ -1,4 +1,4 @@
-//! Plays plans whose time has no closed form, least bound first.
+//! Simulates plans whose time has no closed form, least bound first.
 
 use crate::planner::search::core::PlanSearch;
 use crate::planner::search::found::{FoundPlans, PlanCandidate};
@@ -12,23 +12,24 @@ use step::{ChipTimes, DegreeCosts, Fidelity, LoweredModel, PipelineSends, PlanSh
 /// Plans simulated between two updates of the list.
 const ROUND: usize = 64;
 
-/// How to time a plan whose closed form is only a bound.
+/// The method that times a plan whose closed form is only a lower bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimingMethod {
-    /// By the closed form.
+    /// The closed form itself, as a bound.
     Closed,
-    /// By the longer of two: the closed form, and its schedule played with the least time of every part of a pass.
+    /// The longer of two bounds: the closed form, and the simulated schedule with the least time of every part of a
+    /// pass.
     Parts,
-    /// By playing its schedule.
+    /// The simulated schedule.
     Played,
 }
 
-/// Makes the shapes of plans, one after the other.
+/// Computes the shapes of plans, one after the other.
 struct ShapeSource<'l> {
     chip: ChipTimes,
     /// The lowered model, if all plans are of one group.
     lowered: Option<LoweredModel<'l>>,
-    /// The last shape and the class, group and policy of its plan; plans with equal ones share it.
+    /// The last shape, with the class, group and policy of its plan. Plans with equal indices share it.
     last: Option<((u32, u32, u32), Arc<PlanShape>)>,
 }
 
@@ -53,13 +54,13 @@ impl ShapeSource<'_> {
 }
 
 impl PlanSearch<'_> {
-    /// Simulates the open plans, least bound first, until no bound is below the last of the list. Returns how many were
-    /// simulated.
+    /// Simulates the open plans, least bound first, until no bound is below the last time of the list. Returns the
+    /// number of plans simulated.
     pub fn settle_open_plans(&self, found: &mut FoundPlans) -> usize {
         self.settle_by_shapes(found, || ShapeSource { chip: self.chip.clone(), lowered: None, last: None })
     }
 
-    /// [`Self::settle_open_plans`] if all open plans are of one group, with cached kernel times of the chip.
+    /// As [`Self::settle_open_plans`], for open plans that are all of one group, with cached kernel times of the chip.
     pub fn settle_group(&self, found: &mut FoundPlans, chip: &ChipTimes, lowered: &LoweredModel<'_>) -> usize {
         self.settle_by_shapes(found, || ShapeSource { chip: chip.clone(), lowered: Some(lowered.clone()), last: None })
     }
@@ -74,7 +75,7 @@ impl PlanSearch<'_> {
                 let left = open[at..].partition_point(|c| !found.beats_bound(c.time, self.length));
                 found.not_reached += left;
                 found.rejected_by_bound += open.len() - at - left;
-                // The first has the least bound.
+                // The first open plan has the least bound of those left.
                 self.standing.note_left_bound(open[at].time);
                 return at;
             }
@@ -107,8 +108,8 @@ impl PlanSearch<'_> {
         at
     }
 
-    /// How to time a plan whose closed form is a bound. A smaller share of input gradients in a backward pass lets a
-    /// played schedule put off more work, so it may wait for inputs first and run that work later.
+    /// The method for a plan whose closed form is a lower bound. With a smaller share of input gradients in the
+    /// backward pass, a simulated schedule can defer more work while it waits for inputs.
     pub(crate) fn timing_method(&self, shape: &PlanShape, schedule: PipelineSchedule) -> TimingMethod {
         match self.chip.fidelity() {
             _ if !schedule.splits_backward() => TimingMethod::Played,
@@ -119,7 +120,8 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The time of a plan whose closed form is only a bound.
+    /// The time of a plan whose closed form `closed` is only a lower bound; itself a lower bound if the chip's fidelity
+    /// is not exact.
     ///
     /// # Errors
     /// A pipeline that the schedule cannot run.

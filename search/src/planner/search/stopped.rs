@@ -1,4 +1,4 @@
-//! Bounds for a search over plans that is stopped before its end.
+//! Lower bounds for a search over plans that is stopped before its end.
 
 use crate::planner::MixStatistics;
 use crate::planner::bounds::loads::PassLoads;
@@ -11,7 +11,7 @@ use step::{Fidelity, LoweredModel, TrainingPlan};
 use workloads::StagePolicies;
 
 impl PlanSearch<'_> {
-    /// Number of plans of a group.
+    /// Number of plans of a group, over all policies.
     pub(crate) fn plan_count_of_group(&self, (family, lot): (usize, usize)) -> usize {
         let family = &self.families[family];
         let of = |open: bool| -> usize {
@@ -22,8 +22,8 @@ impl PlanSearch<'_> {
         self.open.iter().map(|open| if *open { all } else { even }).sum()
     }
 
-    /// Lower bound in seconds on any plan of a group, by its index in [`PlanSearch::group_places`], for any policy and
-    /// split: no reruns, and every kernel at its peak.
+    /// Lower bound in seconds on any plan of a group under any policy and split: no reruns, and every kernel at its
+    /// peak. `place` is the group's index in [`PlanSearch::group_places`].
     pub(crate) fn lower_bound_of_group_at(&self, place: usize) -> f64 {
         let all = self.least.get_or_init(|| {
             let peak = self.chip.with_fidelity(Fidelity::Peak);
@@ -43,8 +43,8 @@ impl PlanSearch<'_> {
         all[place]
     }
 
-    /// Lower bound on the steps of all plans of a stopped search. It covers the plans found, the plans that the search
-    /// did not reach, and the splits and mixes that its tolerances allowed it to skip.
+    /// Lower bound on the step time of all plans of a stopped search. It covers the plans found, the plans that the
+    /// search did not reach, and the splits and mixes that its tolerances let it skip.
     pub(crate) fn lower_bound_when_stopped(
         &self,
         found: &FoundPlans,

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 /// The part of a search over plans that is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanPart {
-    /// Groups of plans that are lowered alike: sized, and timed in closed form or bounded.
+    /// Evaluating groups of plans that are lowered alike: memory, and time in closed form or a bound on it.
     Lots,
-    /// Plans whose schedule has no closed form, played in the order of their bounds.
+    /// Simulating plans whose schedule has no closed form, in the order of their bounds.
     Played,
-    /// Other splits of the layers, group by group.
+    /// Trying uneven splits of the layers, group by group.
     Splits,
-    /// Plans that do not fit if everything is kept: the policies of each stage, in the order of their bounds.
+    /// Choosing the policies of each stage, for plans that do not fit if they keep everything, in the order of their
+    /// bounds.
     Mixes,
 }
 
@@ -23,9 +24,9 @@ pub enum PlanPart {
 pub struct PlanProgress {
     /// The running part.
     pub part: PlanPart,
-    /// How much of the part is done.
+    /// Finished pieces of the part.
     pub done: usize,
-    /// Its total; bounds may end it sooner.
+    /// All pieces of the part; bounds may end it sooner.
     pub all: usize,
     /// Plans evaluated so far, including those of a small space searched first.
     pub plans: usize,
@@ -36,9 +37,9 @@ pub struct PlanProgress {
 /// Callbacks of a search over plans.
 #[derive(Clone, Copy)]
 pub struct PlanWatch<'w> {
-    /// True to end the search with the best so far. After true it is not called again.
+    /// True to end the search with the best plans so far. After it has returned true, it is not called again.
     pub stop: &'w (dyn Fn() -> bool + Sync),
-    /// Called now and then with the progress, from any thread.
+    /// Called with the progress, at most every 100 ms, from any thread.
     pub told: &'w (dyn Fn(PlanProgress) + Sync),
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct PlanWatchState<'w> {
     part: Mutex<(PlanPart, usize)>,
     done: AtomicUsize,
     plans: AtomicUsize,
-    /// Bits of the least seconds so far. For positive numbers, bits have the order of the numbers.
+    /// The bits of the least seconds so far. Bits of positive numbers have the order of the numbers.
     best: AtomicU64,
     /// Time of the last report.
     last: Mutex<Instant>,
@@ -71,7 +72,7 @@ pub(crate) struct PlanWatchState<'w> {
     left: Mutex<f64>,
 }
 
-/// A poisoned lock is still valid: every write is a single number.
+/// Locks a mutex even if it is poisoned. Its value is still valid, because every write is a plain copy.
 fn lock_despite_panic<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -96,7 +97,8 @@ impl<'w> PlanWatchState<'w> {
         self.done.store(0, Ordering::Relaxed);
     }
 
-    /// Adds finished pieces of the part: the plans evaluated, and the least seconds of those that fit.
+    /// Adds finished pieces of the part, with the plans evaluated in them and the least seconds of those that fit.
+    /// Reports the progress if the last report is old enough.
     pub fn add_done(&self, pieces: usize, plans: usize, best: f64) {
         let done = self.done.fetch_add(pieces, Ordering::Relaxed) + pieces;
         let plans = self.plans.fetch_add(plans, Ordering::Relaxed) + plans;
@@ -111,7 +113,7 @@ impl<'w> PlanWatchState<'w> {
         (self.watch.told)(PlanProgress { part, done: done.min(all), all, plans, best });
     }
 
-    /// True to stop now.
+    /// True if the search must stop now. Asks the watch unless it has already stopped the search.
     pub fn should_stop(&self) -> bool {
         if !self.was_stopped() && (self.watch.stop)() {
             self.stopped.store(true, Ordering::Relaxed);
@@ -119,18 +121,18 @@ impl<'w> PlanWatchState<'w> {
         self.was_stopped()
     }
 
-    /// True if it was stopped.
+    /// True if the watch has stopped the search.
     pub fn was_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Notes a lower bound on plans that a stop leaves.
+    /// Notes a lower bound in seconds on plans that a stop leaves unevaluated.
     pub fn note_left_bound(&self, bound: f64) {
         let mut left = lock_despite_panic(&self.left);
         *left = left.min(bound);
     }
 
-    /// Lower bound in seconds on the plans that a stop has left.
+    /// Lower bound in seconds on the plans that a stop has left; infinite if it has left none.
     pub fn left_bound(&self) -> f64 {
         *lock_despite_panic(&self.left)
     }

@@ -6,8 +6,8 @@ use workloads::Layout;
 
 impl PlanSpace {
     /// The plans of the space that the framework of a job's stack documents. `None` if it discourages nothing, or all
-    /// of them: who asks for such plans alone gets them. If ZeRO stages are asked for, plans that have nothing to
-    /// shard are no others.
+    /// of the plans: a space of discouraged plans alone is searched as it is. If the space lists ZeRO stages, plans
+    /// with another stage, because they have nothing to shard, do not count as documented alternatives.
     #[must_use]
     pub(crate) fn documented(&self, job: &Job<'_>) -> Option<Self> {
         let kinds = job.stack.discouraged_kinds(job.chip);
@@ -29,12 +29,13 @@ impl PlanSpace {
         space.has_layout(job, &|_| true).then_some(space)
     }
 
-    /// The plans of the space of a family.
+    /// The plans of the space that are of a family.
     pub(crate) fn of_family(&self, family: PlanFamily) -> Self {
         self.with_filter(&|filter| filter.family = Some(family))
     }
 
-    /// True if plans of the space have a layout that `counts`. The small space within a large one is asked first.
+    /// True if some plan of the space has a layout that `counts`. The small space within a large one is checked first,
+    /// because it is cheaper.
     fn has_layout(&self, job: &Job<'_>, counts: &impl Fn(&Layout) -> bool) -> bool {
         if let Some(Splits::NearOf(usual)) = &self.splits
             && usual.has_layout(job, counts)
@@ -45,7 +46,7 @@ impl PlanSpace {
         families.iter().flat_map(|family| &family.divisions).any(|division| counts(&division.layout))
     }
 
-    /// The space, and the small one within it, with another filter.
+    /// The space, and the small one within it, with a changed filter of layouts.
     fn with_filter(&self, change: &impl Fn(&mut LayoutFilter)) -> Self {
         let mut space = self.clone();
         change(&mut space.layouts);

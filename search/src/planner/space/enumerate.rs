@@ -1,5 +1,5 @@
-//! Enumerates a space's plans, decision by decision. It notes the rule that each discarded choice breaks, so it also
-//! says why a space has no plans. Nothing else enumerates plans.
+//! Enumerates a space's plans, decision by decision. It notes the rule that each discarded choice breaks, so it can
+//! explain why a space has no plans. Nothing else enumerates plans.
 
 use crate::ask::{PlanSpace, Splits, schedule_name};
 use crate::planner::Job;
@@ -14,22 +14,22 @@ use workloads::{Batch, Layout, LayoutError};
 /// A rule that a choice breaks.
 #[derive(Debug)]
 pub(crate) struct BrokenRule {
-    /// Rules obeyed before it, in the order of the enumeration.
+    /// The number of rules obeyed before it, in the order of the enumeration.
     pub obeyed: u32,
     pub rule: LayoutError,
-    /// The choice so far.
+    /// The layout chosen so far.
     pub layout: Layout,
     pub micro_batch: u64,
 }
 
-/// The broken rule of the choice that obeys most rules before it.
+/// Notes the broken rule of the choice that obeys the most rules before it.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     /// The nearest broken rule, if one was broken.
     pub nearest: Option<BrokenRule>,
-    /// True if rules are of no interest: none is put into words.
+    /// True if broken rules are not noted.
     ignored: bool,
-    /// A schedule that a choice has to run to count. Plans of one stage run none.
+    /// If set, only plans that run this schedule count. Plans of one stage run none.
     running: Option<PipelineSchedule>,
 }
 
@@ -44,20 +44,20 @@ impl Refusals {
         Self { nearest: None, ignored: false, running }
     }
 
-    /// Notes the rule that a choice breaks, if no choice before it obeyed as many.
+    /// Notes the rule that a choice breaks, if the choice obeys more rules before it than the one noted.
     fn note(&mut self, obeyed: u32, (layout, micro_batch): (Layout, u64), rule: impl FnOnce() -> LayoutError) {
         if !self.ignored && self.nearest.as_ref().is_none_or(|nearest| obeyed > nearest.obeyed) {
             self.nearest = Some(BrokenRule { obeyed, rule: rule(), layout, micro_batch });
         }
     }
 
-    /// Notes a broken rule of a number that is stated here.
+    /// Notes a broken rule: `key` has `value`, and must be `limit`.
     fn rule(&mut self, obeyed: u32, layout: Layout, key: &'static str, value: u64, limit: impl FnOnce() -> String) {
         self.note(obeyed, (layout, 1), || broken(key, value, limit(), String::new()));
     }
 }
 
-/// The values to try: those asked for, rising, else the usual ones.
+/// The values to try, in ascending order: those requested, otherwise the usual ones.
 fn candidates<T: Copy + Ord>(asked: &Option<Vec<T>>, usual: impl FnOnce() -> Vec<T>) -> Vec<T> {
     let Some(list) = asked else { return usual() };
     let mut list = list.clone();
@@ -85,12 +85,12 @@ fn batch(job: &Job<'_>, micro_batch: u64) -> Batch {
 }
 
 impl PlanSpace {
-    /// The plans of the space apart from their policies, by what they share.
+    /// The plans of the space without their policies, by degree class.
     pub(crate) fn families(&self, job: &Job<'_>) -> Vec<DegreeClass> {
         self.enumerate(job, &mut Refusals::ignored(None))
     }
 
-    /// The same, with the broken rules noted.
+    /// As [`Self::families`], with broken rules noted in `refusals`.
     pub(crate) fn enumerate(&self, job: &Job<'_>, refusals: &mut Refusals) -> Vec<DegreeClass> {
         let mut families: BTreeMap<(u32, u32, u32, Option<u32>), Vec<LayoutSchedules>> = BTreeMap::new();
         for layout in self.degrees(job, refusals) {
@@ -162,7 +162,7 @@ impl PlanSpace {
         layouts
     }
 
-    /// A layout with the ways to spread experts over its ranks.
+    /// The layout with each way to spread experts over its ranks; the layout alone for a model without experts.
     fn experts(&self, job: &Job<'_>, layout: Layout, refusals: &mut Refusals) -> Vec<Layout> {
         if job.model.experts.is_none() {
             return vec![layout];
@@ -208,7 +208,8 @@ impl PlanSpace {
         layouts
     }
 
-    /// The layouts of given degrees with chunks, splits, orders of ranks and ZeRO stages. Sequence parallelism is left open.
+    /// The layouts of given degrees with every number of chunks, split, order of ranks and ZeRO stage. Sequence
+    /// parallelism is left open.
     fn chunked(&self, job: &Job<'_>, layout: Layout, refusals: &mut Refusals) -> Vec<Layout> {
         let (layers, mut layouts) = (job.model.layers, Vec::new());
         let most = layers.min(MOST_CHUNKS) as u32;
@@ -224,7 +225,8 @@ impl PlanSpace {
                     layers + 2
                 )
             };
-            // Fewer rules than those of chunks and schedules: the values asked for may break one of these at fewer stages.
+            // This counts as fewer rules than those of chunks and schedules, because the requested values may break one
+            // of these with fewer stages.
             refusals.rule(6, layout, "pp", layout.pipeline.into(), limit);
             return layouts;
         }
@@ -252,7 +254,8 @@ impl PlanSpace {
         layouts
     }
 
-    /// True if a schedule of the space runs a layout's number of chunks. 1F1B runs any.
+    /// True if some schedule of the space runs a layout's number of chunks. 1F1B runs any number. Notes the other
+    /// schedules' rules.
     fn has_schedule(&self, layout: Layout, refusals: &mut Refusals) -> bool {
         if layout.pipeline == 1 {
             return true;
@@ -270,13 +273,15 @@ impl PlanSpace {
         runs
     }
 
-    /// A layout with the splits of the layers that are asked for and that its chunks allow.
+    /// The layout with each requested split of the layers that its chunks allow. Notes the broken rule if there is
+    /// none.
     fn split(&self, job: &Job<'_>, layout: Layout, refusals: &mut Refusals) -> Vec<Layout> {
         let (divided, layers) = (self.divided(job, layout), job.model.layers);
         if divided.is_empty() {
             let ends = match &self.splits {
                 Some(Splits::Listed(list)) => list.first().copied().flatten(),
-                // Stages of one chunk may hold other numbers of layers each: any number of stages up to this one holds all layers.
+                // Stages of one chunk may hold different numbers of layers, so any number of stages up to this limit
+                // can hold all layers.
                 _ if layout.virtual_stages == 1 => {
                     let limit = || {
                         format!(
@@ -291,7 +296,7 @@ impl PlanSpace {
             };
             let layout = Layout { ends, ..layout };
             if let Err(rule) = layout.chunk_split(layers) {
-                // A split is asked for with a pipeline in mind.
+                // A requested split is meant for a pipeline, so without one it counts as one rule less.
                 let obeyed = if ends.is_some() && layout.pipeline == 1 { 8 } else { 9 };
                 refusals.note(obeyed, (layout, 1), || rule);
             }
@@ -299,7 +304,7 @@ impl PlanSpace {
         divided
     }
 
-    /// Micro-batches, with the layouts that they go with.
+    /// The groups of plans that are lowered alike: micro-batches, each with the layouts that it goes with.
     fn lots(&self, job: &Job<'_>, divisions: &[LayoutSchedules], refusals: &mut Refusals) -> Vec<PlanGroup> {
         let mut lots: BTreeMap<PlanGroupKey, Vec<(usize, u64)>> = BTreeMap::new();
         for (i, division) in divisions.iter().enumerate() {
@@ -314,7 +319,7 @@ impl PlanSpace {
                     } else if !job.may_accumulate(m) {
                         refusals.note(14, (layout, micro_batch), || accumulation_rule(job, m));
                     } else {
-                        // Gradients of several micro-batches may be summed by kernels of their own: another lowering.
+                        // Separate kernels may sum the gradients of several micro-batches, which is another lowering.
                         let sums = job.stack.kernels.separate_accumulation && m > 1;
                         lots.entry((context_method, sequence_parallel, micro_batch, sums)).or_default().push((i, m));
                     }
@@ -331,7 +336,7 @@ impl PlanSpace {
     }
 }
 
-/// The micro-batches per step of a size; `None` where the size breaks a rule, which is noted.
+/// The number of micro-batches per step for a micro-batch size. `None` if the size breaks a rule, which is noted.
 fn micro_batches(job: &Job<'_>, division: &LayoutSchedules, size: u64, refusals: &mut Refusals) -> Option<u64> {
     let layout = division.layout;
     let (sequences, copies, p) = (job.global_batch, layout.data, u64::from(layout.pipeline));
@@ -376,7 +381,7 @@ fn micro_batches(job: &Job<'_>, division: &LayoutSchedules, size: u64, refusals:
     Some(m)
 }
 
-/// The rule of the job's techniques that so many micro-batches per step break.
+/// The rule of the job's techniques that this many micro-batches per step break.
 fn accumulation_rule(job: &Job<'_>, micro_batches: u64) -> LayoutError {
     let why = match job.accumulation_refusal(micro_batches) {
         Some(TechniqueError::Refused { technique, why, .. }) => format!("technique {technique}: {why}"),

@@ -1,5 +1,5 @@
-//! Explains why there is no plan to choose from. The explanation has the rule that the nearest plans break, and the
-//! nearest values with which there are plans.
+//! Explains why there is no plan to choose from: the rule that the nearest plans break, and the nearest values with
+//! which there are plans.
 
 use crate::ask::{DECISIONS, Degree, PlanSpace, SCHEDULES, Splits, schedule_name};
 use crate::planner::Job;
@@ -18,7 +18,7 @@ const SPLIT: &str = "layer_split";
 /// Limit on the decisions that a cure names.
 const MOST_CURES: usize = 3;
 
-/// Numbers of devices that are tried on either side for the nearest one with plans.
+/// Limit on the numbers of devices that are tried above and below for the nearest one with plans.
 const TRIED: usize = 64;
 
 /// The decisions that are degrees of the layout, by their keys.
@@ -27,10 +27,10 @@ fn degrees() -> impl Iterator<Item = (&'static str, Degree)> {
 }
 
 impl PlanSpace {
-    /// Explains why a requested value is in no plan of the job, or why `space` has no plan with all of them. `space` is
-    /// this space, or a larger one with the same values. The error has the broken rule with its number, and the nearest
-    /// values with which there are plans. `None` if every value is in a plan and the space has plans. `cluster` is the
-    /// job's fabric with all devices that it can join.
+    /// Explains why a requested value is in no plan of the job, or why `space` has no plan with all requested values.
+    /// `space` is this space, or a larger one with the same values. `cluster` is the job's fabric with all devices that
+    /// it can join. The error has the broken rule with its number, and the nearest values with which there are plans.
+    /// `None` if every value is in some plan and `space` has plans.
     #[must_use]
     pub fn fault(&self, space: &Self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         if let Some(rule) = self.broken_without_layout(job) {
@@ -46,22 +46,22 @@ impl PlanSpace {
         Some(question.cluster_fault().unwrap_or(fault))
     }
 
-    /// The requested schedules that no plan of the space runs, by name with the broken rule. If no schedule is run, the
-    /// explanation of the whole space has the last.
+    /// The requested schedules that no plan of the space runs, by name, each with the broken rule. 1F1B is not among
+    /// them. If every requested schedule is among them, [`Self::fault`] reports the last.
     #[must_use]
     pub fn idle_schedules(&self, job: &Job<'_>, cluster: &Fabric) -> Vec<(&'static str, LayoutError)> {
         self.idle_of(&SpaceProbe { job, cluster, running: None })
     }
 
-    /// Why the space has no plans: the broken rule with its number, and the nearest values with which there are plans.
-    /// `None` if it has plans.
+    /// Explains why the space has no plans: the broken rule with its number, and the nearest values with which there
+    /// are plans. `None` if it has plans.
     #[must_use]
     pub fn emptiness(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         SpaceProbe { job, cluster, running: None }.emptiness(self)
     }
 
-    /// As [`Self::emptiness`], for a space that is given whole, as in a study. The cure is another batch or another
-    /// number of devices, as flags.
+    /// As [`Self::emptiness`], for a space that a file gives as a whole, such as a study. The cure is another batch or
+    /// another number of devices, written as flags.
     #[must_use]
     pub fn unfit_cluster(&self, job: &Job<'_>, cluster: &Fabric) -> Option<LayoutError> {
         let question = SpaceProbe { job, cluster, running: None };
@@ -73,7 +73,7 @@ impl PlanSpace {
         Some(LayoutError { cure: advice(&cures), ..nearest.rule })
     }
 
-    /// For every requested value, the space that requests only this value; schedules are those of `space`.
+    /// For every requested value, a space that requests only this value, with the schedules of `space`.
     fn values_alone(&self, space: &Self, job: &Job<'_>) -> Vec<Self> {
         let mut spaces = Vec::new();
         let mut asked = self.clone();
@@ -81,12 +81,13 @@ impl PlanSpace {
             for value in list(&mut asked).iter().flatten() {
                 let mut alone = Self::open(job);
                 *list(&mut alone) = Some(vec![*value]);
-                // Experts reach beyond the copies where each is narrower than a tensor-parallel group.
+                // If each expert is narrower than a tensor-parallel group, experts spread over more than the
+                // data-parallel ranks.
                 if key == "ep" {
                     alone.expert_tensor.clone_from(&self.expert_tensor);
                 }
-                // ZB-V and GPipe allow other numbers of chunks, but are no cure unless they were requested. The same
-                // holds for other stages and other splits.
+                // ZB-V and GPipe allow other numbers of chunks, but they are a cure only if they were requested. The
+                // same holds for other stages and other splits.
                 if key == "virtual_stages" {
                     alone.schedules.clone_from(&space.schedules);
                     alone.pipeline.clone_from(&self.pipeline);
@@ -96,7 +97,7 @@ impl PlanSpace {
             }
         }
         if let Some(Splits::Listed(list)) = &self.splits {
-            // A split does not say which stages it is meant for: the requested ones.
+            // A split does not name its number of stages, so the requested ones are used.
             let alone = |ends| Self {
                 splits: Some(Splits::Listed(vec![ends])),
                 pipeline: self.pipeline.clone(),
@@ -110,8 +111,8 @@ impl PlanSpace {
         spaces
     }
 
-    /// The requested schedules that no plan of the space runs, and why. Plans of one stage run 1F1B, whatever is
-    /// requested.
+    /// The requested schedules that no plan of the space runs, and why. 1F1B is left out, because plans of one stage
+    /// run it, whatever is requested.
     fn idle_of(&self, question: &SpaceProbe<'_>) -> Vec<(&'static str, LayoutError)> {
         let asked =
             self.schedules.iter().flatten().filter(|schedule| **schedule != PipelineSchedule::OneForwardOneBackward);
@@ -124,7 +125,7 @@ impl PlanSpace {
         idle.collect()
     }
 
-    /// Every value of the decisions on which the existence of plans depends.
+    /// The space with every value of the decisions on which the existence of plans depends.
     fn open(job: &Job<'_>) -> Self {
         Self {
             context: Self::every_degree(job).context,
@@ -135,7 +136,7 @@ impl PlanSpace {
     }
 }
 
-/// Asks whether a space has plans for a job, and why not.
+/// Checks if a space has plans for a job, and explains why not.
 #[derive(Clone, Copy)]
 struct SpaceProbe<'a> {
     job: &'a Job<'a>,
@@ -151,13 +152,14 @@ impl SpaceProbe<'_> {
         space.enumerate(self.job, &mut Refusals::ignored(self.running))
     }
 
-    /// Why a space has no plans, if it has none.
+    /// Explains why a space has no plans; `None` if it has some.
     fn emptiness(&self, space: &PlanSpace) -> Option<LayoutError> {
         let (space, nearest) = self.nearest(space)?;
         Some(LayoutError { cure: self.cures(&space, &nearest), ..nearest.rule })
     }
 
-    /// For a space without plans: the values that rule them out, and the rule that the nearest plan breaks.
+    /// For a space without plans: the space of the values that rule them out, and the rule that the nearest plan
+    /// breaks. `None` if there are plans.
     fn nearest(&self, space: &PlanSpace) -> Option<(PlanSpace, BrokenRule)> {
         let mut space =
             PlanSpace { zero: Some(space.one_zero()), orders: Some(vec![RankOrder::DataFirst]), ..space.clone() };
@@ -169,7 +171,8 @@ impl SpaceProbe<'_> {
         Some((space, refusals.nearest.filter(|_| found.is_empty())?))
     }
 
-    /// Why no plan whatever uses the job's devices for its batch, if none does: no value of another decision is to blame then.
+    /// Explains why no plan at all uses the job's devices for its batch. `None` if some plan does. If none does, no
+    /// other decision is to blame.
     fn cluster_fault(&self) -> Option<LayoutError> {
         let open = PlanSpace::open(self.job);
         let question = Self { running: None, ..*self };
@@ -185,7 +188,8 @@ impl SpaceProbe<'_> {
         Some(broken("devices", self.job.devices, limit, advice(&cures)))
     }
 
-    /// The nearest values with which there are plans, one decision at a time, starting with the rule's own decision.
+    /// The nearest values with which there are plans, one decision at a time, as a sentence. The rule's own decision
+    /// comes first.
     fn cures(&self, space: &PlanSpace, nearest: &BrokenRule) -> String {
         let mut cures = self.degrees(space, nearest);
         if let Some(values) = &space.micro_batch {
@@ -226,7 +230,8 @@ impl SpaceProbe<'_> {
         cures
     }
 
-    /// The schedules with plans, if any were requested: `gpipe or zb-h1`.
+    /// The schedules with plans, for example `gpipe or zb-h1`. `None` if no schedules were requested, or none has
+    /// plans.
     fn schedules(&self, space: &PlanSpace) -> Option<String> {
         space.schedules.as_ref()?;
         let relaxed = PlanSpace { schedules: PlanSpace::open(self.job).schedules, ..space.clone() };
@@ -246,7 +251,7 @@ impl SpaceProbe<'_> {
         let (l, now) = (&nearest.layout, self.job.global_batch);
         let copies = u64::from(l.data);
         let steps = [copies, copies * nearest.micro_batch, copies * nearest.micro_batch * u64::from(l.pipeline)];
-        // If a copy of the model takes more devices than there are, no batch helps.
+        // If a copy of the model needs more devices than there are, no batch helps.
         let around =
             steps.into_iter().filter(|step| *step > 0).flat_map(|step| [now / step * step, (now / step + 1) * step]);
         let has_plans = |batch: &u64| {
@@ -273,8 +278,8 @@ impl SpaceProbe<'_> {
     }
 }
 
-/// The products of degrees that each obey their own rule, up to four times a job's devices. They include those of all
-/// plans.
+/// The products of degrees that each obey their own rule, up to four times the job's devices. The products of all plans
+/// are among them.
 fn products(space: &PlanSpace, job: &Job<'_>) -> BTreeSet<u64> {
     let most = u64::from(job.devices).saturating_mul(4);
     let wide = |list: Vec<u32>| list.into_iter().map(u64::from).collect::<Vec<u64>>();
@@ -298,7 +303,7 @@ fn layouts(families: &[DegreeClass]) -> impl Iterator<Item = &Layout> {
     pairs.map(|(family, at)| &family.divisions[at].layout)
 }
 
-/// The values next to one, below and above: `4 or 12`.
+/// The nearest values below and above `at`, for example `4 or 12`. `None` if there are none.
 fn near(at: u64, values: &BTreeSet<u64>) -> Option<String> {
     let around = [values.range(..at).next_back(), values.range(at + 1..).next()];
     let around: Vec<String> = around.into_iter().flatten().map(u64::to_string).collect();

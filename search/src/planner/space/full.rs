@@ -1,4 +1,4 @@
-//! The space of everything that the model here can express.
+//! The space of everything that the cost model can express.
 
 use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
@@ -8,16 +8,17 @@ use sim::pipeline::PipelineSchedule;
 use workloads::{ActivationPolicy, ZeroStage};
 
 impl PlanSpace {
-    /// All plans that the model here can express for a job, except for the values in `asked`.
+    /// All plans that the cost model can express for a job. Values in `asked` replace those of this space.
     ///
-    /// It has every degree, number of chunks and micro-batch that divides; context parallelism for any sequence and by
-    /// both methods; all ZeRO stages with and without a pipeline; and all schedules. For every layer's tensors (query,
-    /// key and value; attention's result; its output projection; the MLP's products) it has all choices of keeping,
-    /// offloading and recomputing, besides the `usual` policies and the frameworks'. Equal policies count once.
+    /// It has every degree, number of chunks and micro-batch that divides, and every context-parallel degree that
+    /// divides the sequence, by both methods. It has all ZeRO stages with and without a pipeline, and the schedules
+    /// 1F1B, GPipe, ZB-H1 and ZB-V. For five tensors of every layer (query, key and value; attention's result; its
+    /// output projection; the MLP's two products) it has all choices of keeping, offloading and recomputing, besides
+    /// the `usual` policies and the frameworks'. Equal policies count once.
     ///
-    /// Layers are split evenly or nearly so for the plans of the default search and for the fastest
-    /// ([`Splits::NearOf`]), evenly for the others. The best split of every plan takes many times as long
-    /// ([`Splits::Best`]).
+    /// Layers are split evenly or nearly so for the plans of the default search and for the fastest plans
+    /// ([`Splits::NearOf`]), and evenly for the others. The best split of every plan ([`Splits::Best`]) would take many
+    /// times as long.
     #[must_use]
     pub fn full(job: &Job<'_>, asked: &Self, usual: Vec<ActivationPolicy>) -> Self {
         use ZeroStage::{Gradients, None as Copies, OptimizerStates, Parameters};

@@ -13,19 +13,19 @@ pub(crate) struct DegreeClass {
     pub lots: Vec<PlanGroup>,
 }
 
-/// A layout, without sequence parallelism decided, and its schedules.
+/// A layout with its schedules. Sequence parallelism and the context-parallel method are not decided.
 #[derive(Debug)]
 pub(crate) struct LayoutSchedules {
     pub layout: Layout,
     pub schedules: Vec<PipelineSchedule>,
-    /// By schedule, whether its plans may use the fastest split of layers, if the policy allows it too.
+    /// By schedule: true if its plans may use the fastest split of layers, if their policy allows it too.
     pub open: Vec<bool>,
-    /// True if it goes with every policy; otherwise only with policies that allow the fastest split.
+    /// True if every policy may use this layout; otherwise only policies that allow the fastest split.
     pub even: bool,
 }
 
-/// The key of plans that are lowered alike: how sequences are split over context- and over tensor-parallel devices, the
-/// micro-batch, and whether gradients are summed by separate kernels.
+/// The key of plans that are lowered alike: context-parallel method, sequence parallelism, micro-batch, and true if
+/// separate kernels sum the gradients.
 pub(crate) type PlanGroupKey = (ContextMethod, bool, u64, bool);
 
 /// Plans of a degree class that are lowered alike except for their policies.

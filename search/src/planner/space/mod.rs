@@ -1,5 +1,5 @@
-//! Lists the plans of a space: the choices that it leaves open, its families of plans and its policies. It also
-//! explains why no plan is left.
+//! Lists the plans of a space: its open choices, its degree classes and its policies. It also explains why no plan is
+//! left.
 
 mod documented;
 pub(crate) mod enumerate;

@@ -6,12 +6,12 @@ use step::{MixKind, SoftwareStack};
 use workloads::ActivationPolicy;
 
 impl PlanSpace {
-    /// Leaves out the schedules and policies that a stack's framework does not run. If it
-    /// runs none of the schedules, its own take their place.
-    /// Returns what changed, in a few words.
+    /// Drops the schedules and policies that a stack's framework does not run. If it runs none of the schedules, the
+    /// framework's own schedules replace them, or pipelines are ruled out if it has none. Returns a short description
+    /// of the changes; `None` if nothing changed.
     ///
     /// # Errors
-    /// The framework has none of the policies.
+    /// The framework runs none of the policies.
     pub fn narrow_to(&mut self, stack: &SoftwareStack) -> Result<Option<String>, String> {
         let mut changes = Vec::new();
         changes.extend(self.narrow_schedules(stack));
@@ -42,7 +42,7 @@ impl PlanSpace {
 
     fn narrow_policies(&mut self, stack: &SoftwareStack) -> Result<Option<String>, String> {
         let mixed = self.mixes == Some(MixKind::PerStage);
-        // If only stages of their own are asked for, no policy is.
+        // If only policies by stage are requested, no single policy is.
         let asked = if mixed { self.activations.clone().unwrap_or_default() } else { self.policies() };
         let (kept, left_out): (Vec<ActivationPolicy>, Vec<ActivationPolicy>) =
             asked.into_iter().partition(|policy| stack.runs_policy(policy));

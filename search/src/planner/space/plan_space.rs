@@ -1,4 +1,4 @@
-//! The plans that fixed hardware leaves to choose from.
+//! The plans of a space for given hardware.
 
 use crate::ask::{PlanSpace, Splits};
 use crate::planner::Job;
@@ -10,22 +10,25 @@ use workloads::parallel::tensor_parallel_degrees;
 use workloads::training::ContextMethod;
 use workloads::{ActivationPolicy, Layout, LayoutError, RankOrder, ZeroStage};
 
-/// From so many tokens on sequences are split over devices without being asked for (NVIDIA's recipes for Llama 3 70B at 8,192 tokens have two
-/// context-parallel devices: NeMo, `llama3_70b` pre-training), over more than [`FEW_CONTEXTS`] beyond it.
+/// Sequences of at least this many tokens may be split over devices even if the user does not ask for it. At exactly
+/// this length at most [`FEW_CONTEXTS`] devices share a sequence, above it any number. (NVIDIA's recipes for Llama 3
+/// 70B at 8,192 tokens have two context-parallel devices: NeMo, `llama3_70b` pre-training.)
 const LONG_SEQUENCE: u64 = 8192;
 
 /// Limit on the devices for a sequence of [`LONG_SEQUENCE`] tokens: a node of eight.
 const FEW_CONTEXTS: u32 = 8;
 
-/// Largest gain of a plan by a split of its layers that the search leaves out. Predictions are several percent off, and
-/// half a percent is less than a run's own spread from step to step. The tolerance skips most splits.
+/// Largest gain, as a fraction of its time, that a plan may miss because the search skips a split of its layers.
+/// Predictions are several percent off, and half a percent is less than a run's own spread from step to step. The
+/// tolerance skips most splits.
 pub const SPLIT_TOLERANCE: f64 = 0.005;
 
-/// Most model chunks per stage.
+/// Limit on model chunks per stage.
 pub(crate) const MOST_CHUNKS: u64 = 64;
 
-/// Chunks per stage of plans of which no list is given: of the numbers whose fullest chunk holds as many layers the fewest, which splits them most
-/// evenly, and those that divide the layers with one or both of the ends counted as a layer.
+/// The numbers of chunks per stage to try if none are listed. A number is tried if its fullest chunk holds fewer layers
+/// than with one chunk per stage less. It is also tried if its chunks divide the layers evenly, with one or both of the
+/// ends counted as a layer.
 pub(super) fn usual_chunks(layers: u64, pipeline: u32) -> Vec<u32> {
     let chunks = |v: u32| u64::from(v) * u64::from(pipeline);
     let fullest = |v: u32| layers.div_ceil(chunks(v));
@@ -44,7 +47,7 @@ pub(crate) fn divisors(n: u64) -> Vec<u64> {
     small
 }
 
-/// The allowed values of a decision among the possible ones.
+/// The possible values of a decision that are allowed; all if `allowed` is `None`.
 fn among<T: Copy + PartialEq>(allowed: &Option<Vec<T>>, possible: Vec<T>) -> Vec<T> {
     match allowed {
         Some(list) => possible.into_iter().filter(|v| list.contains(v)).collect(),
@@ -56,14 +59,14 @@ pub(crate) fn small_divisors(n: u64) -> Vec<u32> {
     divisors(n).into_iter().filter_map(|d| u32::try_from(d).ok()).collect()
 }
 
-/// A broken rule, with the values that obey it.
+/// An error for a broken rule: `key` has `value`, and must be `limit`; `cure` names values that obey it.
 pub(crate) fn broken(key: &'static str, value: impl ToString, limit: impl Into<String>, cure: String) -> LayoutError {
     LayoutError { key, value: value.to_string(), limit: limit.into(), cure }
 }
 
 impl PlanSpace {
-    /// The plans of the space that the framework of a job's stack can run, except for chunks without layers; `None` if
-    /// it can run none.
+    /// The plans of the space that the framework of a job's stack can run, without a check for chunks without layers.
+    /// `None` if it can run none.
     pub(crate) fn runnable(&self, job: &Job<'_>) -> Option<Self> {
         let stack = job.stack;
         let degrees = self.tensor.clone().unwrap_or_else(|| tensor_parallel_degrees(job.model, job.devices));
@@ -92,8 +95,8 @@ impl PlanSpace {
         })
     }
 
-    /// Every plan of the space that uses all of the job's devices and obeys the layout's rules. For spaces of up to some hundred thousand
-    /// plans; the search itself makes no list.
+    /// Every plan of the space that uses all of the job's devices and obeys the layout's rules. Meant for spaces of up
+    /// to some hundred thousand plans; the search itself makes no list.
     #[must_use]
     pub fn plans(&self, job: &Job<'_>) -> Vec<TrainingPlan> {
         let policies = self.policies();
@@ -115,19 +118,19 @@ impl PlanSpace {
         plans
     }
 
-    /// This space; if it names no policies, they may differ from stage to stage as far as the stack's framework allows.
+    /// This space. If it names no policies, they may differ from stage to stage as far as the stack's framework allows.
     #[must_use]
     pub fn with_mixes_of(self, stack: &SoftwareStack) -> Self {
         let usual = self.activations.is_none().then_some(stack.framework.mixes);
         Self { mixes: self.mixes.or(usual), ..self }
     }
 
-    /// How far policies may differ from stage to stage.
+    /// The kind of mixes by which policies may differ from stage to stage.
     pub(crate) fn mix_kind(&self) -> MixKind {
         self.mixes.unwrap_or(MixKind::None)
     }
 
-    /// By policy, whether its layers may have the fastest split; the others go only with even splits.
+    /// By policy: true if its plans may have the fastest split of layers; the others have only even splits.
     pub(crate) fn open_policies(&self, policies: &[ActivationPolicy]) -> Vec<bool> {
         match &self.splits {
             Some(Splits::NearOf(space)) => {
@@ -138,7 +141,7 @@ impl PlanSpace {
         }
     }
 
-    /// True if plans of a layout under a schedule may have the fastest split, if their policy allows it too.
+    /// True if plans of a layout under a schedule may have the fastest split of layers, if their policy allows it too.
     fn is_open(&self, job: &Job<'_>, layout: &Layout, schedule: PipelineSchedule) -> bool {
         match &self.splits {
             None | Some(Splits::Near | Splits::Best) => true,
@@ -159,7 +162,7 @@ impl PlanSpace {
             .map_or(schedule == PipelineSchedule::OneForwardOneBackward, |list| list.contains(&schedule))
     }
 
-    /// The context-parallel widths for the devices that the tensor-parallel one leaves.
+    /// The context-parallel degrees that divide `rest`, the devices that tensor parallelism leaves.
     pub(crate) fn contexts(&self, job: &Job<'_>, rest: u64) -> Vec<u32> {
         match &self.context {
             Some(list) => among(&Some(list.clone()), small_divisors(rest)),
@@ -174,8 +177,8 @@ impl PlanSpace {
         }
     }
 
-    /// A layout with the splits of the layers asked for that its chunks allow. Without one, layers are
-    /// split evenly, or as evenly as layers that do not divide can be.
+    /// The layout with each requested split of the layers that its chunks allow. If no split is requested, layers are
+    /// split evenly, or as evenly as possible.
     pub(crate) fn divided(&self, job: &Job<'_>, layout: Layout) -> Vec<Layout> {
         let layers = job.model.layers;
         let with = |ends| Layout { ends, ..layout };
@@ -197,7 +200,7 @@ impl PlanSpace {
         self.orders.clone().unwrap_or_else(|| vec![RankOrder::DataFirst, RankOrder::PipelineFirst])
     }
 
-    /// A layout with what its data-parallel ranks may shard, if it then counts.
+    /// The layout with each ZeRO stage and number of shards, if it then counts.
     pub(super) fn shardings(&self, layout: Layout) -> Vec<Layout> {
         let with_zero = self.zeros(&layout).into_iter().map(|zero| Layout { zero, ..layout });
         let with_zero = with_zero.filter(|layout| self.layouts.admits_layout(layout));
@@ -208,13 +211,13 @@ impl PlanSpace {
         with_zero.flat_map(|layout| shards.iter().map(move |&shards| Layout { shards, ..layout })).collect()
     }
 
-    /// Every degree; `None` where an open list has them all.
+    /// The space with every degree. A list is `None` if an open list already has all values.
     pub(super) fn every_degree(job: &Job<'_>) -> Self {
         let shards = Some(small_divisors(job.devices.into()));
         Self { context: Some(small_divisors(job.sequence_length)), shards, ..Self::default() }
     }
 
-    /// The rule that values asked for break whatever the layout is.
+    /// The rule that requested values break in every layout; `None` if there is none.
     pub(super) fn broken_without_layout(&self, job: &Job<'_>) -> Option<LayoutError> {
         let no_experts = |list: &Option<Vec<u32>>, least: u32| {
             list.iter().flatten().copied().find(|value| job.model.experts.is_none() && *value >= least)
@@ -235,7 +238,7 @@ impl PlanSpace {
         Some(broken(key, value, limit, "leave it out".to_owned()))
     }
 
-    /// The ZeRO stages that suffice to find whether there are plans.
+    /// A ZeRO stage that suffices to find out if there are plans.
     pub(super) fn one_zero(&self) -> Vec<ZeroStage> {
         vec![if self.shards.is_some() { ZeroStage::OptimizerStates } else { ZeroStage::None }]
     }
@@ -252,8 +255,8 @@ impl PlanSpace {
         }
     }
 
-    /// A layout with the schedules that it may run. In a V devices hold other chunks: a division of its own
-    /// for each such schedule.
+    /// The layout with the schedules that it may run. Under a V schedule devices hold other chunks, so each such
+    /// schedule is a separate division.
     pub(super) fn divisions(&self, job: &Job<'_>, layout: Layout) -> Vec<LayoutSchedules> {
         let plain = PipelineSchedule::OneForwardOneBackward;
         let allowed = |schedule: &PipelineSchedule| self.allows(*schedule);
@@ -274,7 +277,8 @@ impl PlanSpace {
         lists.map(division).filter(|division| !division.schedules.is_empty()).collect()
     }
 
-    /// How sequences may be split over context- and over tensor-parallel devices.
+    /// The ways to split sequences: the context-parallel method, and true for sequence parallelism over tensor-parallel
+    /// devices.
     pub(crate) fn sequences(&self, layout: &Layout) -> Vec<(ContextMethod, bool)> {
         let both = || vec![ContextMethod::Ring, ContextMethod::Ulysses];
         let methods = if layout.context > 1 {

@@ -1,4 +1,4 @@
-//! The policies of a space, those that a job allows, and those that its techniques make equal.
+//! The policies of a space: those that it lists, those that a job allows, and those that techniques make equal.
 
 use crate::ask::Splits;
 use crate::planner::{Job, PlanSpace};
@@ -13,17 +13,18 @@ struct PolicyGroup {
     treatments: Vec<Treatment>,
     /// The policy that stands for them.
     policy: ActivationPolicy,
-    /// True if it means the same without the techniques.
+    /// True if the policy means the same without the techniques.
     own: bool,
 }
 
 impl PlanSpace {
-    /// Checks that a layer of the job's model has every tensor that the policies of the space name, that its chip has
-    /// every place they send tensors to, and that a model chunk can have as many layers as they run again.
+    /// Checks the policies of the space against a job. A layer of its model must have every tensor that they name, its
+    /// chip must have every place to which they offload tensors, and a model chunk must have as many layers as blocks
+    /// rerun.
     ///
     /// # Errors
-    /// The first unknown name, with the known ones; a policy that needs a host or storage missing in the chip's file; a
-    /// block of more layers than a chunk has.
+    /// The first unknown name, with the known ones; a policy that needs a host or storage that the chip's file does not
+    /// have; a block of more layers than a chunk has.
     pub fn check_tensor_names(&self, job: &Job<'_>) -> Result<(), StepError> {
         self.check_blocks(job)?;
         let policies: Vec<_> = self.activations.iter().flatten().collect();
@@ -62,12 +63,13 @@ impl PlanSpace {
         })))
     }
 
-    /// True if the plans of the space have blocks ([`PlanSpace::blocks`]) and no other policies.
+    /// True if the plans of the space rerun blocks ([`PlanSpace::blocks`]) and have no other policies.
     pub(crate) fn has_only_blocks(&self) -> bool {
         self.activations.is_none() && !self.blocks.is_empty()
     }
 
-    /// The policies of the space. Between those of nothing and everything lie all blocks.
+    /// The policies of the space. For a space with blocks alone, these are keeping everything and rerunning everything,
+    /// because all blocks lie between them.
     pub(crate) fn policies(&self) -> Vec<ActivationPolicy> {
         let usual = || match self.has_only_blocks() {
             true => vec![ActivationPolicy::None, ActivationPolicy::Full],
@@ -76,15 +78,15 @@ impl PlanSpace {
         self.activations.clone().unwrap_or_else(usual)
     }
 
-    /// The policies of the space that a job's techniques allow. If techniques make policies equal, the one that
-    /// already names the result stands for all, otherwise the first. If none is allowed, returns all of them: every
-    /// plan is then refused, with the reason.
+    /// The policies of the space that a job's techniques allow. If techniques make policies equal, only one is kept:
+    /// one that already means the result without the techniques, otherwise the first. If none is allowed, returns all
+    /// of them: every plan is then refused, with the reason.
     pub(crate) fn policies_under_techniques(&self, job: &Job<'_>) -> Vec<ActivationPolicy> {
         let policies = self.policies();
         if job.techniques.is_empty() {
             return policies;
         }
-        // With tensor parallelism a layer has more operators.
+        // A second layout is needed, because with tensor parallelism a layer has more operators.
         let layouts = [1, 2].map(|tensor| Layout { tensor, sequence_parallel: tensor > 1, ..Layout::default() });
         let graphs: Vec<TrainingGraph> =
             layouts.into_iter().filter_map(|layout| graph_of_layout(job, layout).ok()).collect();
@@ -128,7 +130,8 @@ fn graph_of_layout(job: &Job<'_>, layout: Layout) -> Result<TrainingGraph, StepE
     )
 }
 
-/// No reruns, the attention core, TorchTitan's choice and full recomputation, and all placements of a layer's tensors.
+/// The policies of no reruns, the attention core, TorchTitan's choice and full recomputation, and all placements of
+/// five tensors of a layer.
 pub(crate) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
     let tensors =
         [NamedTensor::QkvProj, NamedTensor::Context, NamedTensor::OutProj, NamedTensor::Mlpwi, NamedTensor::Mlpwo];
@@ -148,8 +151,8 @@ pub(crate) fn preset_and_default_policies() -> Vec<ActivationPolicy> {
     policies
 }
 
-/// Drops policies that treat a layer like an earlier one. If the job has techniques,
-/// [`PlanSpace::policies_under_techniques`] decides instead.
+/// Drops policies that treat a layer like an earlier policy does. Drops none if the job has techniques; then
+/// [`PlanSpace::policies_under_techniques`] decides.
 pub(crate) fn distinct_policies(job: &Job<'_>, policies: Vec<ActivationPolicy>) -> Vec<ActivationPolicy> {
     if !job.techniques.is_empty() {
         return policies;

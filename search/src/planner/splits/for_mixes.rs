@@ -1,5 +1,5 @@
-//! Splits of the layers for plans with policies by stage: a few near the even split that are fastest if everything is
-//! kept. They do not depend on the memory, so adding memory never removes a plan.
+//! Splits of the layers for plans with policies by stage: the few near the even split that are fastest if everything is
+//! kept. They do not depend on the memory, so more memory never removes a plan.
 
 use crate::planner::bounds::loads::{PassLoads, SecondsByHolding, SplitCosts};
 use crate::planner::search::core::PlanSearch;
@@ -7,7 +7,7 @@ use crate::planner::search::found::PlanCandidate;
 use step::{ChipTimes, DeviceHolding, EndChunk, PlanShape, TrainingPlan};
 use workloads::{ChunkSplit, LayerEnds};
 
-/// [`SplitCosts`] of a plan that keeps everything, whatever the memory.
+/// [`SplitCosts`] of a plan that keeps everything, without a memory limit.
 struct KeepAllSplitCosts<'r, 's> {
     search: &'r PlanSearch<'s>,
     chip: &'r mut ChipTimes,
@@ -38,8 +38,8 @@ impl SplitCosts for KeepAllSplitCosts<'_, '_> {
 }
 
 impl PlanSearch<'_> {
-    /// The end chunks of a plan's uneven splits whose lower bound is below `limit`. Mixes are made for each. `shape`
-    /// keeps every activation.
+    /// The end chunks of the few uneven splits near the even one whose lower bound is below `limit` seconds. Mixes are
+    /// made for each. `shape` keeps every activation.
     pub(crate) fn ends_for_mixes(
         &self,
         chip: &mut ChipTimes,

@@ -1,4 +1,4 @@
-//! Splits of the layers other than the even one.
+//! Searches uneven splits of the layers.
 
 pub(crate) mod for_mixes;
 pub(crate) mod uneven;

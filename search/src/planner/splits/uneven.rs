@@ -1,28 +1,28 @@
-//! Searches splits of the layers other than the even one. The first and the last chunk, with embedding and head, may
-//! hold other numbers of layers. If the rest does not divide evenly among the inner chunks, one contiguous run of them
-//! holds one layer more each.
+//! Searches uneven splits of the layers. The first and the last chunk, with embedding and head, may hold other numbers
+//! of layers. If the rest does not divide evenly among the inner chunks, one contiguous run of these holds one layer
+//! more each.
 //!
-//! Every plan with a pipeline has thousands of these splits ([`workloads::Layout::chunk_splits`]). They are not evaluated one
-//! by one. First, a lower bound over all splits of a plan, whatever chunks they make, is compared with the list that
+//! Every plan with a pipeline has thousands of these splits ([`workloads::Layout::chunk_splits`]). They are not
+//! evaluated one by one. First, a lower bound over all splits of a plan, for any chunks, is compared with the list that
 //! the even splits have left:
-//! - Let device `j` of `p` work `D_j` per micro-batch. Its first pass waits for one micro-batch's way through the
-//!   devices before it, and after its last pass that way goes back. So the passes take at least
-//!   `D_0 + ... + D_(j-1) + m D_j`. With `D` as the sum of all devices, the largest of these is least if each device
-//!   works `1 - 1 / m` of the one before: `D / (1 - (1 - 1 / m)^p)`.
-//! - With several chunks per device, or backward passes in two parts, `m D / p` remains of it.
+//! - Let device `j` of `p` work `D_j` seconds per micro-batch. Its first pass waits until one micro-batch has passed
+//!   the devices before it, and after its last pass that micro-batch goes back the same way. So the passes take at
+//!   least `D_0 + ... + D_(j-1) + m D_j`. With `D` as the sum over all devices, the largest of these is least if each
+//!   device works `1 - 1 / m` of the one before: `D / (1 - (1 - 1 / m)^p)`.
+//! - With several chunks per device, or backward passes in two parts, only `m D / p` of this bound remains.
 //!
-//! A device's exchange once per step follows its passes, and the first device's follows the last pass of all; all
-//! updates follow. They are added to a split's bound ([`step::Evaluator::least_exposed_exchange`]).
+//! A device's exchange, once per step, follows its passes. The first device's exchange follows the last pass of all,
+//! and all updates follow. They are added to a split's bound ([`step::Evaluator::least_exposed_exchange`]).
 //!
-//! Plans whose stages together have too little memory for all layers are left out, whatever the split. For the
-//! remaining plans the splits are bounded one by one, by the first rule with their own `D_j`, and by paths through the
-//! schedule with the exposed gathers of a chunk's weights. Splits whose bound is below the list and below the plan's
-//! own time are evaluated, least bound first, until the best is no more than the next bound.
+//! Plans whose stages together have too little memory for all layers are left out for every split. For the remaining
+//! plans the splits are bounded one by one: by the first rule with their own `D_j`, and by paths through the schedule
+//! with the exposed gathers of a chunk's weights. Splits whose bound is below the list and below the plan's own time
+//! are evaluated, least bound first, until the best time is no more than the next bound.
 //!
-//! With [`Splits::Best`](crate::planner::Splits::Best), every plan of the list gets its best split. Usually a plan gets one near
-//! the even split. All other splits are then searched only for plans that become faster than the first of the list by
-//! more than a tolerance; few bounds are below that. Splits of another form are not ruled out: inner chunks that differ
-//! by two layers, or separate longer ones.
+//! With [`Splits::Best`](crate::planner::Splits::Best), every plan of the list gets its best split. Otherwise a plan
+//! gets the best split near the even one. All other splits are then searched only for plans that become faster than the
+//! first of the list by more than a tolerance; few bounds are below that. Splits of other forms are not ruled out:
+//! inner chunks that differ by two layers, or longer chunks that are not contiguous.
 
 use crate::planner::PlanPart;
 use crate::planner::bounds::loads::{PassLoads, SecondsByHolding, SplitCosts, least_share_of_work};
@@ -76,20 +76,20 @@ impl SplitCosts for PlanSplitCosts<'_, '_, '_> {
     }
 }
 
-/// A plan of a group that has other splits.
+/// A plan of a group that has uneven splits.
 struct OpenPlan {
-    /// Index among the group's pairs, and among the division's schedules.
+    /// Index among the group's pairs; `schedule` is the index among the division's schedules.
     pair: usize,
     schedule: usize,
     /// See [`least_share_of_work`].
     share: f64,
-    /// Seconds of all chunks' passes of a micro-batch besides their kernels.
+    /// Seconds of all chunks' passes of a micro-batch beyond their kernels.
     waiting: f64,
-    /// For the device with most layers: passes through a layer, and seconds of what follows them.
+    /// For the device with most layers: the number of passes through a layer, and the seconds that follow them.
     busiest: (f64, f64),
-    /// True if every open policy opens the plan; otherwise only plans of the list are open.
+    /// True if the plan may have uneven splits under every open policy; otherwise only if it is in the list.
     usual: bool,
-    /// Number of its splits besides the one that has been evaluated (the even one, or the one in its place).
+    /// Number of its splits besides the one already evaluated: the even one, or the one in its place.
     others: u64,
 }
 
@@ -101,20 +101,20 @@ impl OpenPlan {
     }
 }
 
-/// Limit on cached degrees of a group.
+/// Limit on cached degree costs of a group.
 const KEPT: usize = 4096;
 
-/// Data that plans of a group share. Degrees do not depend on the policy of a layer.
+/// Data that plans of a group share. Degree costs do not depend on the policy of a layer.
 struct GroupDegrees<'c> {
     chip: &'c mut ChipTimes,
     /// By division and split; `None` if the split is impossible.
     degrees: BTreeMap<(u32, Option<LayerEnds>), Option<DegreeCosts>>,
-    /// By division, a device's least exchange after its last pass, and its update.
+    /// By division: the seconds of a device's least exchange after its last pass, and of its update.
     known: BTreeMap<u32, [SecondsByHolding; 2]>,
 }
 
 impl GroupDegrees<'_> {
-    /// The degrees of a plan of a division with its own split.
+    /// The degree costs of a division's plan under the plan's split; `None` if the split is impossible.
     fn degrees_with_split(
         &mut self,
         search: &PlanSearch<'_>,
@@ -132,12 +132,12 @@ impl GroupDegrees<'_> {
     }
 }
 
-/// Which splits of a plan's layers are tried.
+/// The splits of a plan's layers that are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SplitReach {
-    /// A few with the least bounds, of those near the even split.
+    /// The few with the least bounds, among those near the even split.
     Near,
-    /// All whose bound is below the goal.
+    /// All with a bound below the goal.
     All,
 }
 
@@ -147,15 +147,15 @@ struct SplitGoal {
     reach: SplitReach,
     /// Upper limit on a plan's seconds.
     limit: f64,
-    /// The rank in a group's own list that a plan must beat as well (from 1), and the required gain as a fraction of
-    /// its time.
+    /// The rank in a group's own list (from 1) that a plan must beat as well. `gain` is the required gain as a fraction
+    /// of its time.
     place: usize,
     gain: f64,
 }
 
 impl SplitGoal {
-    /// The time at and above which a plan is of no use. Plans kept beyond the requested ones are for times that differ
-    /// by rounding.
+    /// The time in seconds from which on a plan is useless. The rounding allowance keeps plans whose times are equal
+    /// except for rounding.
     fn cutoff_seconds(found: &FoundPlans, place: usize, gain: f64) -> f64 {
         found.cutoff_for_count(place) * (1.0 + ROUNDING) * (1.0 - gain)
     }
@@ -166,22 +166,23 @@ impl SplitGoal {
 }
 
 impl PlanSearch<'_> {
-    /// Gives every plan of the list its best split, and adds every plan that belongs there with its best split. `loads`
-    /// are those of every group's policies, in the order of [`PlanSearch::group_places`].
+    /// Gives every plan of the list its best split, and adds every plan that enters the list with its best split.
+    /// `loads` are those of every group's policies, in the order of [`PlanSearch::group_places`].
     pub(crate) fn find_best_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
         self.search_uneven_splits(found, loads, SplitReach::All, (self.length - SPARE, 0.0))
     }
 
-    /// Gives plans of the list, and plans that then belong there, the best split near the even one. Adds any plan that
-    /// another split makes faster than the first by more than [`SPLIT_TOLERANCE`].
+    /// Gives plans of the list, and plans that then enter it, the best split near the even one. Adds any plan that
+    /// another split makes faster than the first by more than [`SPLIT_TOLERANCE`], and gives the first plan its best
+    /// split.
     pub(crate) fn find_near_splits(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> SplitStatistics {
         let near = self.search_uneven_splits(found, loads, SplitReach::Near, (self.length - SPARE, 0.0));
         let all = self.search_uneven_splits(found, loads, SplitReach::All, (1, SPLIT_TOLERANCE));
         SplitStatistics { splits: all.splits, tried: near.tried + all.tried + self.polish_first_plan(found, loads) }
     }
 
-    /// Gives the first plan of the list its best split, so that no neighbour of it is faster. Returns how many splits
-    /// were evaluated.
+    /// Gives the first plan of the list its best split, so that none of its neighbours is faster. Returns the number of
+    /// splits evaluated.
     fn polish_first_plan(&self, found: &mut FoundPlans, loads: &[Vec<Option<PassLoads>>]) -> u64 {
         // After a stop, the first plan is within the tolerance of the splits that were tried.
         let first = found.best.first().filter(|_| !self.standing.should_stop());
@@ -198,7 +199,7 @@ impl PlanSearch<'_> {
         tried
     }
 
-    /// The plans of a group that some split makes faster than `limit`, and how the splits were decided. `known` holds
+    /// The plans of a group that some split makes faster than `limit` seconds, and the counts of splits. `known` holds
     /// the group's plans in the list, and the loads of its policies.
     pub(crate) fn best_splits_of_group(
         &self,
@@ -266,7 +267,7 @@ impl PlanSearch<'_> {
         let open = self.open_plans(family, lot);
         let overhead = self.evaluator.overhead_per_step().0;
         let mut shared = GroupDegrees { chip, degrees: BTreeMap::new(), known: Default::default() };
-        // Least bounds first: few other plans are below the times found for the first ones.
+        // Plans are tried in the order of their bounds, because few later bounds are below the times found first.
         let mut order: Vec<(f64, usize, &OpenPlan, &PassLoads)> = Vec::new();
         for (policy, loads) in loads.iter().enumerate() {
             let Some(loads) = loads else { continue };
@@ -310,7 +311,7 @@ impl PlanSearch<'_> {
         (found, tried)
     }
 
-    /// The plans of a group under one policy that have other splits.
+    /// The plans of a group, under one policy, that have uneven splits.
     fn open_plans(&self, family: usize, lot: usize) -> Vec<OpenPlan> {
         let mut open = Vec::new();
         let mut counted = (0, 0);
@@ -347,7 +348,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The time of a plan as it has been evaluated; infinite if it does not fit.
+    /// Seconds of a plan under the split already evaluated; infinite if it does not fit.
     fn known_time_of(
         &self,
         shape: &PlanShape,
@@ -368,7 +369,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// Loads with the further seconds of a plan's chunks and sends.
+    /// The loads with the further seconds of a plan's chunks and sends.
     pub(crate) fn loads_of_plan(
         &self,
         chip: &mut ChipTimes,
@@ -389,8 +390,7 @@ impl PlanSearch<'_> {
         }
     }
 
-    /// The fastest other split of a plan that fits and is faster than the goal's limit, and how many splits were
-    /// evaluated.
+    /// The fastest uneven split of a plan that fits and is below the goal's limit, and the number of splits evaluated.
     fn find_best_split(
         &self,
         shared: &mut GroupDegrees<'_>,
@@ -425,7 +425,7 @@ impl PlanSearch<'_> {
                 self.standing.note_left_bound(bound + overhead);
                 break;
             }
-            // A split no faster than the evaluated one is of no use. If few splits are searched, that is checked
+            // A split that is no faster than the evaluated one is useless. If few splits are searched, this is checked
             // afterwards.
             if tried == 0 && sought.reach == SplitReach::All && sought.gain == 0.0 {
                 trial.limit = limit.min(self.known_time_of(shape, plan, candidate, &trial.sends));
@@ -443,7 +443,7 @@ impl PlanSearch<'_> {
                     debug_assert!(bounds(time.0), "{split}: {bound} and {overhead} above {time}");
                     trial.take_time(time);
                 }
-                // The lowest bound so far is played at once; the others wait for its time.
+                // The split with the lowest bound so far is simulated at once; the others wait for its time.
                 Some(PassesTime::AtLeast(at_least)) if at_least.0 < lowest => {
                     lowest = at_least.0;
                     let played = trial.play_split(rest.shared, split.layer_ends(), at_least);
@@ -461,7 +461,7 @@ impl PlanSearch<'_> {
     }
 }
 
-/// Tries a plan under one split after another.
+/// Tries a plan under different splits, one after another.
 struct SplitTrial<'t> {
     search: &'t PlanSearch<'t>,
     shape: &'t PlanShape,
@@ -470,12 +470,12 @@ struct SplitTrial<'t> {
     sends: PipelineSends,
     domain: Option<u32>,
     limit: f64,
-    /// The fastest so far, if it is below the limit.
+    /// The fastest plan so far, if it is below the limit.
     best: Option<PlanCandidate>,
 }
 
 impl SplitTrial<'_> {
-    /// The time at and above which a split is of no use.
+    /// The time in seconds from which on a split is useless.
     fn cutoff_seconds(&self) -> f64 {
         self.best.map_or(self.limit, |best| best.time * (1.0 - self.search.split_tolerance))
     }
@@ -487,7 +487,7 @@ impl SplitTrial<'_> {
         }
     }
 
-    /// The time under a split, or a lower bound; `None` if it is of no use or does not fit.
+    /// The time under a split, or a lower bound on it. `None` if the split does not fit or its time is useless.
     fn time_of_split(&mut self, shared: &mut GroupDegrees<'_>, ends: Option<LayerEnds>) -> Option<PassesTime> {
         self.plan.layout.ends = ends;
         let (evaluator, schedule, m) = (&self.search.evaluator, self.plan.schedule, self.plan.micro_batches());
@@ -499,7 +499,7 @@ impl SplitTrial<'_> {
         (time.seconds().0 < self.cutoff_seconds() && fits()).then_some(time)
     }
 
-    /// Plays the schedule under splits that fit, ascending by bound, as long as their bounds are of use.
+    /// Simulates the schedule under splits that fit, in ascending order of their bounds, as long as these are useful.
     fn play_in_order(&mut self, shared: &mut GroupDegrees<'_>, mut splits: Vec<(Seconds, Option<LayerEnds>)>) {
         splits.sort_by(|a, b| a.0.0.total_cmp(&b.0.0).then(a.1.cmp(&b.1)));
         for (bound, ends) in splits {
@@ -514,7 +514,8 @@ impl SplitTrial<'_> {
         }
     }
 
-    /// Plays the schedule under a split that fits and returns its time; `closed` is a lower bound.
+    /// Simulates the schedule under a split that fits and returns its time. `closed` is a lower bound on it. `None` if
+    /// it cannot be simulated.
     fn play_split(
         &mut self,
         shared: &mut GroupDegrees<'_>,

@@ -29,8 +29,8 @@ pub enum ArrayCell {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SramKind {
-    /// A cache or banked register file. As a memory that the cores share, each instance is a slice with tags, queues and
-    /// coherence.
+    /// A cache or banked register file. In a memory that the cores share, each instance is a slice with tags, queues
+    /// and coherence.
     Cache,
     /// A software-managed memory.
     Scratchpad,
@@ -82,8 +82,8 @@ pub struct Floorplan {
     pub fp32_units: u32,
     /// 32-bit integer units per core.
     pub integer_units: u32,
-    /// Lanes with control logic, per core: lanes that issue address and integer work each cycle, or one per column of
-    /// sublanes where one wide instruction drives them all.
+    /// Lanes with control logic, per core. They are the lanes that issue address and integer work each cycle, or one
+    /// per column of sublanes if one wide instruction drives them all.
     pub control_lanes: u32,
     /// Scalar units (TPU) per core.
     pub scalar_units: u32,
@@ -126,7 +126,7 @@ pub struct Floorplan {
 }
 
 impl SramArray {
-    /// The memory's name in the breakdown.
+    /// The memory's name in the area breakdown.
     pub(super) fn part_name(&self) -> &'static str {
         Self::PART.iter().find(|part| **part == self.name).copied().unwrap_or("other_memory")
     }
@@ -142,10 +142,9 @@ impl SramArray {
 }
 
 impl Floorplan {
-    /// The floorplan of a chip that has not been built, for searches beyond PHAZE's tables: a TPU-like die at `node`.
-    /// It has exactly the accelerator's cores and memories, one HBM2 stack per
-    /// 307 GB/s, and `links`
-    /// chip-to-chip links.
+    /// Returns the floorplan of a chip that has not been built, for searches beyond PHAZE's tables: a TPU-like die at
+    /// `node`. It has exactly the accelerator's cores and memories, one HBM2 stack per 307 GB/s (the constant's nominal
+    /// value), and `links` chip-to-chip links.
     #[must_use]
     pub fn of_unbuilt_chip(accelerator: &Accelerator, node: ProcessNode, links: u32) -> Self {
         let array = |level: &MemoryLevel, name: &str| SramArray {
@@ -206,22 +205,22 @@ impl Floorplan {
         }
     }
 
-    /// This floorplan with the arrays' accumulators, unless it lists them.
+    /// Returns this floorplan with the arrays' accumulators, unless it lists them already.
     pub(in super::super) fn with_accumulators(mut self, memory: Option<&AccumulatorMemory>) -> Self {
         let missing = memory.map(SramArray::of_accumulators);
         self.core_memory.extend(missing.filter(|own| self.core_memory.iter().all(|listed| listed.name != own.name)));
         self
     }
 
-    /// The core of a GPU whose die is not disclosed: one fp32 unit per lane, and the integer and control lanes of the
-    /// GPUs whose dies are.
+    /// Returns a floorplan with the core of a GPU whose die is not disclosed. The core has one fp32 unit per lane, and
+    /// the integer and control lanes of the GPUs with disclosed dies.
     pub(in super::super) fn of_undisclosed_core(accelerator: &Accelerator) -> Self {
         let plan = Self::of_unbuilt_chip(accelerator, ProcessNode::N7, 0);
         let lanes = accelerator.vector.lanes;
         Self { fp32_units: lanes, integer_units: GPU_LANES.min(lanes), control_lanes: GPU_LANES.min(lanes), ..plan }
     }
 
-    /// Every impossible figure of a die.
+    /// Returns a fault for every impossible figure of a die.
     pub(in super::super) fn find_faults(&self, accelerator: &Accelerator) -> Vec<FileFault> {
         let mut faults = Vec::new();
         let tensor = accelerator.tensor.cores;
@@ -307,7 +306,7 @@ impl Floorplan {
         faults
     }
 
-    /// Adds counts that exceed the limit.
+    /// Adds a fault for every count above the limit.
     fn count_faults(&self, faults: &mut Vec<FileFault>) {
         let memories = self.core_memory.iter().chain(&self.chip_memory);
         let of_memories = memories

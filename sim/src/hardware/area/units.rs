@@ -18,7 +18,7 @@ const NETWORK_PORT: f64 = 64.0;
 /// Registers of a multiply-accumulate cell, in bits: operands, the next weight, a partial sum.
 const CELL_REGISTERS: f64 = 96.0;
 
-/// The area of one memory at a node. It grows with capacity and with ports.
+/// Returns the area of one memory at a node. It grows with capacity and with ports; a capacity of zero has none.
 #[must_use]
 pub fn sram_area(constants: &Constants, node: ProcessNode, capacity: Bytes, ports: u32) -> SquareMillimeters {
     if capacity == Bytes::ZERO {
@@ -72,8 +72,8 @@ pub(in super::super) fn running_megatransistors(constants: &Constants, plan: &Fl
     (vector_transistors(constants, plan) + f64::from(plan.control_lanes) * constants.area.control_lane) * 1e-6
 }
 
-/// Transistors of a core's arrays. A cell multiplies the type that needs the most squared bits; narrower types share its
-/// multiplier. Systolic cells and dot products have the same parts.
+/// Transistors of a core's arrays. A cell has the multiplier of the type that needs the most squared bits; narrower
+/// types share it. Systolic cells and dot products have the same parts.
 fn array_transistors(constants: &Constants, accelerator: &Accelerator) -> f64 {
     let tensor = &accelerator.tensor;
     let cells = f64::from(tensor.arrays_per_core) * f64::from(tensor.rows) * f64::from(tensor.columns);
@@ -90,8 +90,8 @@ fn vector_transistors(constants: &Constants, plan: &Floorplan) -> f64 {
 }
 
 impl Floorplan {
-    /// The area of the dies by component, under the names of annotated die photographs. If base dies hold the PHYs,
-    /// the compute dies have none.
+    /// Returns the area of the dies by component, under the names of annotated die photographs. If base dies hold the
+    /// PHYs, the compute dies have none.
     #[must_use]
     pub fn die_areas(&self, accelerator: &Accelerator) -> AreaBreakdown {
         let constants = &*accelerator.constants;
@@ -116,8 +116,8 @@ impl Floorplan {
         AreaBreakdown { die, in_core }
     }
 
-    /// PHYs and memory controllers by component, and what photographs do not separate: link controllers, PCIe, links
-    /// between dies, display and video.
+    /// Returns the PHYs and memory controllers by component, and the area that photographs do not separate: link
+    /// controllers, PCIe, links between dies, display and video.
     fn interface_areas(&self, constants: &Constants) -> ([AreaPart; 3], SquareMillimeters) {
         let (area, hbm, link) = (&constants.area, &constants.hbm, constants.link.of_kind(self.link));
         let shrunk = |mm2_at_7nm: f64| SquareMillimeters(mm2_at_7nm * constants.process.sram_scale.at_node(self.node));
@@ -136,7 +136,7 @@ impl Floorplan {
         (phys, controllers + SquareMillimeters(f64::from(self.pcie_lanes) * lane + die_to_die))
     }
 
-    /// The on-chip networks of all dies. The wires of a die's network grow with the square of its width.
+    /// Area of the on-chip networks of all dies. The wires of a die's network grow with the square of its width.
     fn network_area(&self, constants: &Constants) -> SquareMillimeters {
         let dies = f64::from(self.dies.max(1));
         let width = f64::from(self.cores) / dies * self.network_port_bytes_per_cycle;
@@ -214,7 +214,7 @@ impl Floorplan {
 }
 
 impl super::SramArray {
-    /// The bits of all instances.
+    /// Area of the bits of all instances, with their periphery.
     fn area_at_node(&self, constants: &Constants, node: ProcessNode) -> SquareMillimeters {
         let capacity = Bytes((self.capacity_kib * 1024.0) as u64);
         sram_area(constants, node, capacity, self.ports) * f64::from(self.count)

@@ -19,7 +19,7 @@ pub struct ConstantDefinition {
     pub source: String,
     /// The year of the source.
     pub year: i64,
-    /// True for a limit of what is built, which a question sets: it is no property of a design that could be unknown.
+    /// True for a limit on what is built. A study sets it; it is not an uncertain property of a design.
     pub limit: bool,
 }
 
@@ -34,7 +34,8 @@ const FILES: [(&str, &str); 8] = [
     ("efficiency", include_str!("../../../constants/efficiency.toml")),
 ];
 
-/// All constants, sorted by key. A table's unit, source and year hold for the constants in it that state none.
+/// Returns all constants, sorted by key. A table's unit, source, year and limit hold for the constants in it that state
+/// none.
 #[must_use]
 pub fn constant_definitions() -> &'static [ConstantDefinition] {
     static ALL: OnceLock<Vec<ConstantDefinition>> = OnceLock::new();

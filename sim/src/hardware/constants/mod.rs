@@ -1,5 +1,5 @@
 //! The model's constants as data: `sim/constants/*.toml`. Each has a range, a nominal value, a unit, a source and a
-//! year. A chip's file or a study may set any of them to another value of its range (`[constants]`).
+//! year. A chip's file or a study may set any of them to another value in its range (`[constants]`).
 
 mod definition;
 mod scaling;
@@ -54,7 +54,7 @@ impl PartialEq for Constants {
 }
 
 impl Constants {
-    /// The nominal values.
+    /// Returns the nominal values, read once.
     #[must_use]
     pub fn nominal() -> Arc<Self> {
         static NOMINAL: OnceLock<Arc<Constants>> = OnceLock::new();
@@ -62,7 +62,7 @@ impl Constants {
         Arc::clone(NOMINAL.get_or_init(read))
     }
 
-    /// The nominal values with changes.
+    /// Returns the nominal values with changes.
     ///
     /// # Errors
     /// Every unknown key and every value outside its range.
@@ -115,7 +115,7 @@ impl Constants {
     }
 }
 
-/// A fault if there is no such constant or the value is outside its range.
+/// Returns a fault if there is no such constant or if the value is outside its range.
 fn find_fault(key: &str, value: f64) -> Option<FileFault> {
     let known = constant_definitions();
     let Some(definition) = known.iter().find(|known| known.key == key) else {
@@ -137,10 +137,10 @@ fn find_fault(key: &str, value: f64) -> Option<FileFault> {
     })
 }
 
-/// The numbers of a `[constants]` table by dotted key. Nested tables and quoted dotted keys are equivalent.
+/// Returns the numbers of a `[constants]` table by dotted key. Nested tables and quoted dotted keys are equivalent.
 ///
 /// # Errors
-/// A value that is no number.
+/// Every value that is not a number.
 pub fn read_changes(table: &toml::Table) -> Result<BTreeMap<String, f64>, Vec<FileFault>> {
     let (mut found, mut faults) = (BTreeMap::new(), Vec::new());
     let mut stack: Vec<(String, &toml::Value)> = table.iter().map(|(key, value)| (key.clone(), value)).collect();

@@ -1,11 +1,11 @@
-//! How energy follows the process node and the clock.
+//! The dependence of energy on the process node and the clock.
 
 use super::super::ProcessNode;
 use super::{Constants, EnergyPair};
 use crate::units::Hertz;
 
 impl Constants {
-    /// The energy of an operation at this node.
+    /// Returns the energy of an operation at this node, in the unit of `pair` (pJ).
     ///
     /// Between 45 and 7 nm it follows a power law in the node's number (a straight line on logarithmic scales). Below 7
     /// nm it follows the foundry's power at equal speed.
@@ -24,8 +24,8 @@ impl Constants {
         }
     }
 
-    /// The clock to which [`Self::energy_at_node`] refers; `None` for planar nodes, whose energies hold at the nominal
-    /// voltage (45 nm: 0.9 V) of any chip here.
+    /// The clock to which [`Self::energy_at_node`] refers. `None` for planar nodes: their energies hold at the nominal
+    /// voltage (45 nm: 0.9 V), which every chip here has.
     fn reference_clock(&self, node: ProcessNode) -> Option<Hertz> {
         let clock = self.energy.reference_clock * 1e6;
         match node {
@@ -37,9 +37,9 @@ impl Constants {
         }
     }
 
-    /// The energy of an operation at this clock, relative to [`Self::energy_at_node`], whatever the clock that the chip
-    /// is designed for. A higher clock takes a higher voltage, or equivalent larger gates and deeper pipelines. The
-    /// factor is the voltage's square; the voltage has a floor. It is 1 for planar nodes.
+    /// Returns the energy of an operation at this clock, relative to [`Self::energy_at_node`]. It does not depend on
+    /// the clock that the chip is designed for. A higher clock takes a higher voltage, or equivalent larger gates and
+    /// deeper pipelines. The factor is the voltage's square; the voltage has a floor. It is 1 for planar nodes.
     #[must_use]
     pub fn energy_at_clock(&self, node: ProcessNode, clock: Hertz) -> f64 {
         let Some(reference) = self.reference_clock(node) else { return 1.0 };
@@ -49,7 +49,7 @@ impl Constants {
             .powi(2)
     }
 
-    /// The voltage at a lower clock as a fraction of the voltage at the designed one.
+    /// Returns the voltage at a lower clock, as a fraction of the voltage at the designed clock.
     #[must_use]
     pub fn voltage_fraction(&self, node: ProcessNode, designed: Hertz, lowered: Hertz) -> f64 {
         if self.reference_clock(node).is_some() {

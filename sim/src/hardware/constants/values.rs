@@ -73,17 +73,17 @@ pub struct AreaConstants {
     pub control_lane: f64,
     /// Transistors per core with ray tracing.
     pub ray_tracing_core: f64,
-    /// Transistors of a die's network per 64 bytes per cycle of 8,192.
+    /// Transistors per 64-byte port of a die's network that is 8,192 bytes per cycle wide.
     pub network: f64,
     /// mm^2 at 7 nm of a TPU core's scalar unit.
     pub scalar_unit: f64,
-    /// mm^2 at 7 nm of what surrounds a TPU core's units.
+    /// mm^2 at 7 nm of the logic around a TPU core's units.
     pub sequencer: f64,
     /// Area of one transcendental function per cycle, in fp32 fused multiply-adds.
     pub transcendental_unit: f64,
     /// um^2 at 7 nm of a bit of one port in a large array.
     pub sram_bit: f64,
-    /// Periphery over bits, times the square root of the capacity in KiB.
+    /// Periphery's area over the bits' area, times the square root of the capacity in KiB.
     pub sram_periphery: f64,
     /// Growth of each side of a bit per further port.
     pub port_growth: f64,
@@ -209,7 +209,7 @@ pub struct LinkKind {
     pub controllers: f64,
     /// GB/s per direction.
     pub rate: f64,
-    /// pJ per bit of both directions.
+    /// pJ per bit, in either direction.
     pub energy: f64,
     /// mm of the die's edge.
     pub edge: f64,
@@ -254,7 +254,7 @@ impl EfficiencyConstants {
     }
 }
 
-/// Chips that get similarly far.
+/// A family of chips that reach similar fractions of their peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChipFamily {
@@ -274,15 +274,15 @@ impl ChipFamily {
         }
     }
 
-    /// The family of chips whose outermost shared memory is of this kind. Without one they are like those with
-    /// scratchpads.
+    /// The family of chips whose outermost shared memory is of this kind. Chips without such a memory count as those
+    /// with scratchpads.
     #[must_use]
     pub fn of_memory_kind(kind: Option<MemoryKind>) -> Self {
         if kind == Some(MemoryKind::Cache) { Self::Caches } else { Self::Scratchpads }
     }
 }
 
-/// How far chips of a family get.
+/// The efficiency that chips of a family reach.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FamilyEfficiency {

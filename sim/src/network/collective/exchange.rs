@@ -1,9 +1,9 @@
 //! All-to-all: every member sends a distinct share to every other, or items to the members chosen for them.
 //!
-//! NCCL builds it from sends and receives. They have two of its three protocols, bulk (Simple) and low latency (LL),
-//! and run in parallel (NCCL, `src/enqueue.cc`, point-to-point tasks). Each peer has its own channels, so bulk
-//! transfers start once whatever their number, and a low-latency message is as fast as its peer's channels. The
-//! member's share for itself is copied in parallel. A tier with measured exchanges has its own scalars for them.
+//! NCCL builds it from sends and receives, which run in parallel (NCCL, `src/enqueue.cc`, point-to-point tasks). They
+//! have two of its three protocols: bulk (Simple) and low latency (LL). Each peer has its own channels. So all bulk
+//! transfers together pay one startup, and a low-latency message is as fast as its peer's channels. The member's share
+//! for itself is copied in parallel. A tier with measured exchanges has its own scalars for them.
 
 use super::{
     Algorithm, CollectiveDraft, CollectivePricer, GroupLevel, MAX_TIERS, TierDemand, group_members,
@@ -15,7 +15,7 @@ use crate::network::dispatch;
 use crate::network::fabric::ExchangeProtocol;
 
 impl CollectivePricer<'_> {
-    /// The cost of an exchange; the shares for all tiers travel at once.
+    /// Returns the cost of an exchange. The shares for all tiers travel at once.
     pub(super) fn price_direct_exchange(
         &self,
         levels: &[GroupLevel],
@@ -35,7 +35,7 @@ impl CollectivePricer<'_> {
         self.price_pipelined(Algorithm::Direct, &demands[..levels.len()], copy)
     }
 
-    /// Startup and transfer of a tier's messages, for bulk and for low latency.
+    /// Returns the startup and transfer seconds of a tier's messages, for bulk and for low latency.
     pub(super) fn time_of_exchange(&self, demand: &TierDemand, own: ExchangeProtocol) -> [(f64, f64); 2] {
         let injection = self.fabric.tiers[demand.tier].low_latency.map_or(own.step.0, |low| low.step.0);
         let (nominal, peers) = (demand.bytes * self.flows / demand.rate, demand.messages.max(0.0) + 1.0);

@@ -1,18 +1,18 @@
 //! A lower bound on every schedule whose operators share ports.
 //!
-//! At every instant a *configuration* runs: a set of operators, each on one core or across all cores. The operators are
-//! independent, and the cores suffice for all of them. Each runs at the speed that the ports leave it. A schedule is a
-//! sequence of configurations, and an operator is done when its configurations have done all of it. Ignoring their
-//! order leaves a linear program over configurations:
+//! At every instant a *configuration* runs: a set of operators, each on one core or across all cores. No precedence
+//! holds between these operators, and the cores suffice for all of them. Each runs at the speed that the ports leave
+//! it. A schedule is a sequence of configurations, and an operator is done when its configurations have done all of it.
+//! Ignoring their order leaves a linear program over configurations:
 //!
 //! ```text
 //! minimise  sum of x_c   where for each operator i   sum over c with i  x_c speed_c,i / length_i  >= 1
 //! ```
 //!
-//! Take prices for operators such that no configuration earns more than one per tick. They bound every schedule even if
-//! the program was not solved to the end, because every configuration is checked. The program's value is at least the
-//! critical path, the work per core and the busiest port. Operators that may run in parallel, directly or through
-//! others, form one program. An operator that runs in parallel with nothing takes its shorter latency.
+//! Take prices for operators such that no configuration earns more than one per tick. Their sum bounds every schedule,
+//! even if the program was not solved to the end, because every configuration is checked. The program's value is at
+//! least the critical path, the work per core and the busiest port. Operators that may run in parallel, directly or
+//! through others, form one program. An operator that runs in parallel with nothing takes its shorter latency.
 
 use super::super::bounds::{OperatorBitset, first_operators, set_members};
 use super::super::{Exclusivity, OperatorKind};
@@ -25,7 +25,7 @@ const MOST: usize = 128;
 const CONFIGURATIONS: usize = 4_096;
 /// Pivots of one program, per operator.
 const PIVOTS: usize = 12;
-/// The program is solved when no configuration earns more than one by this margin.
+/// The program counts as solved if no configuration earns more than one by this margin.
 const DEARER: f64 = 1e-11;
 /// Relative margin for rounding.
 const SLACK: f64 = 1e-12;
@@ -48,8 +48,8 @@ struct OperatorModes<'s> {
 }
 
 impl PortSharing<'_> {
-    /// A lower bound in ticks on every schedule under port sharing, whatever its order. `None` where too many operators
-    /// may run in parallel.
+    /// Returns a lower bound in ticks on every schedule under port sharing, whatever its order. `None` if there are too
+    /// many operators, modes or configurations.
     #[must_use]
     pub fn lower_bound(&self) -> Option<f64> {
         let items = OperatorModes::of_sharing(self)?;
@@ -69,7 +69,7 @@ impl PortSharing<'_> {
         operator.exclusive_latency.is_some_and(|across| across < operator.latency || less())
     }
 
-    /// By operator, the set of all its ancestors. `None` where operators outnumber the bits.
+    /// Returns the set of all ancestors of each operator. `None` if there are more operators than bits.
     fn ancestor_sets(&self) -> Option<Vec<OperatorBitset>> {
         let n = self.problem.operators().len();
         if n > MOST {
@@ -127,7 +127,8 @@ impl<'s> OperatorModes<'s> {
         Some(Self { beside: beside.collect(), list, cores: counts, ports: sharing.port_count() })
     }
 
-    /// The modes connected to one by running in parallel, directly or through others, with all modes of each operator.
+    /// Returns the modes connected to mode `first` by running in parallel, directly or through others, with all modes
+    /// of each operator.
     fn connected_modes(&self, first: usize) -> OperatorBitset {
         let (mut all, mut new): (OperatorBitset, OperatorBitset) = (0, 1 << first);
         while new != 0 {
@@ -141,7 +142,8 @@ impl<'s> OperatorModes<'s> {
         all
     }
 
-    /// A lower bound on a connected part: the shorter latency of a lone operator, else the value of the linear program.
+    /// Returns a lower bound on a connected part: the shorter latency of a lone operator, else a bound from the linear
+    /// program. `None` if the part has too many configurations or no prices were found.
     fn lower_bound_of_part(&self, part: OperatorBitset) -> Option<f64> {
         let first = part.trailing_zeros() as usize;
         if set_members(part).all(|k| self.list[k].op == self.list[first].op) {
@@ -192,7 +194,7 @@ impl<'s> OperatorModes<'s> {
     }
 }
 
-/// A lower bound on the program's value; `None` where no prices were found.
+/// Returns a lower bound on the program's value; `None` if no prices were found.
 fn solve_covering_program(rows: usize, columns: &[Vec<ColumnEntry>]) -> Option<f64> {
     let mut alone: Vec<Option<ColumnEntry>> = vec![None; rows];
     for column in columns.iter().filter(|column| column.len() == 1) {

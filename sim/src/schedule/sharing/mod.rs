@@ -2,9 +2,9 @@
 //!
 //! A schedule times every operator as if it had the port bandwidth that it asks for. The replay here slows operators
 //! that compete for a port. Every operator starts as soon as its predecessors have ended: the operators whose results
-//! it needs, and those before it on its cores or link. If operators ask a port for more than it provides, all its users
-//! slow down by the same factor until it suffices. No port ever exceeds its bandwidth, and no operator is faster than
-//! alone.
+//! it needs, and those before it on its cores or link. If operators ask a port for more than it provides, all users of
+//! the port slow down by the same factor until its bandwidth suffices. No port ever exceeds its bandwidth, and no
+//! operator is faster than alone.
 //!
 //! An operator's demand on a port is the port's busy time divided by the operator's latency, as if it used the port
 //! evenly. [`PortSharing::lower_bound`] bounds every schedule from below under this model.
@@ -14,10 +14,11 @@ mod simplex;
 
 use super::{CoreAssignment, Operator, Problem, Schedule};
 
-/// Relative tolerance for the rounding of ticks: demands on a port that exceed one by less count as one.
+/// Relative tolerance for the rounding of ticks. Demands on a port that exceed its bandwidth by less count as within
+/// it.
 const ROUNDING: f64 = 1e-6;
 
-/// Ticks for which an operator keeps each port busy. All operators of a problem list the same ports.
+/// Ticks for which an operator keeps each port busy, in each mode. All operators of a problem list the same ports.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PortUse {
     /// On one core.
@@ -34,7 +35,8 @@ pub struct PortSharing<'p> {
     asks: Vec<[Vec<f64>; 2]>,
 }
 
-/// An operator's speed relative to running alone. `asks` is its demand on each port, `together` the sum of all demands.
+/// Returns an operator's speed relative to running alone. `asks` is its demand on each port, `together` the sum of all
+/// demands.
 fn speed_under_contention(asks: &[f64], together: &[f64]) -> f64 {
     let used = asks.iter().zip(together).filter(|(asks, _)| **asks > 0.0);
     let slowed = used.map(|(_, together)| *together).fold(0.0, f64::max);
@@ -73,7 +75,7 @@ impl<'p> PortSharing<'p> {
         &self.asks[operator][usize::from(exclusive)]
     }
 
-    /// Start and end of each operator of a schedule under port sharing, in ticks.
+    /// Returns the start and end of each operator of a schedule under port sharing, in ticks.
     #[must_use]
     pub fn spans_of_schedule(&self, schedule: &Schedule) -> Vec<[f64; 2]> {
         let ends = schedule.end_times(self.problem);
@@ -97,7 +99,7 @@ impl<'p> PortSharing<'p> {
         })
     }
 
-    /// Replays the operators: each runs after those in `before`, as fast as its ports allow.
+    /// Replays the operators. Each runs after its predecessors in `before`, as fast as its ports allow.
     fn play_operators(&self, before: &[Vec<usize>], exclusive: &[bool]) -> Vec<[f64; 2]> {
         let length = |i: usize| length_in_mode(&self.problem.operators()[i], exclusive[i]) as f64;
         let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
@@ -157,8 +159,8 @@ fn release_successors(after: &[usize], waits: &mut [usize], ready: &mut Vec<usiz
     }
 }
 
-/// The operators that each one waits for: its predecessors, and those that the schedule runs earlier on the same cores
-/// or link.
+/// Returns, for each operator, the operators that it waits for: its predecessors, and those that the schedule runs
+/// earlier on the same cores or link.
 fn find_predecessors(problem: &Problem, schedule: &Schedule, ends: &[u64]) -> Vec<Vec<usize>> {
     let mut before: Vec<Vec<usize>> = vec![Vec::new(); ends.len()];
     for &(earlier, later) in problem.edges() {

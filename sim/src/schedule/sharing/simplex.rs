@@ -36,7 +36,7 @@ impl CoveringProgram {
         self.values.len()
     }
 
-    /// The dual price of each row.
+    /// Returns the dual price of each row.
     pub fn shadow_prices(&self) -> Vec<f64> {
         let mut prices = vec![0.0; self.row_count()];
         for (line, &cost) in self.inverse.chunks(self.row_count()).zip(&self.costs) {
@@ -49,7 +49,7 @@ impl CoveringProgram {
         prices
     }
 
-    /// Brings a column into the basis. Returns `false` when no row limits it, which only rounding can cause.
+    /// Brings a column into the basis. Returns `false` if no row limits it, which only rounding can cause.
     pub fn enter_column(&mut self, column: &[ColumnEntry], cost: f64) -> bool {
         let n = self.row_count();
         let change: Vec<f64> =

@@ -1,4 +1,4 @@
-//! Transient bytes while a layer runs, by the way its backward pass runs.
+//! Transient bytes while a layer runs, for both ways to run its backward pass.
 
 use super::MemoryAccount;
 use crate::SoftwareStack;
@@ -6,17 +6,17 @@ use sim::pipeline::PipelineSchedule;
 use sim::units::Bytes;
 use workloads::Release;
 
-/// Bytes alive while one layer runs, besides kept ones.
+/// Bytes alive while one layer runs, besides the kept activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct TransientBytes {
-    /// If its backward pass runs in one go.
+    /// Bytes if the backward pass runs in one go.
     pub in_one_go: Bytes,
-    /// If weight gradients are put off; then their inputs wait for them.
+    /// Bytes if weight gradients are put off. The inputs of these gradients then stay alive.
     pub apart: Bytes,
 }
 
 impl TransientBytes {
-    /// Returns the transient bytes, given the bytes alive under each way to free kept tensors.
+    /// Returns the transient bytes. `alive` gives the bytes alive under each way to free kept tensors.
     pub fn new(stack: &SoftwareStack, alive: impl Fn(Release) -> Bytes) -> Self {
         let apart = alive(Release::AtTheEnd);
         let in_one_go =
@@ -28,7 +28,7 @@ impl TransientBytes {
         if schedule.splits_backward() { self.apart } else { self.in_one_go }
     }
 
-    /// Returns the larger bytes for each way.
+    /// Returns the larger of both values, for each way to run the backward pass.
     pub fn max_of_both(self, other: Self) -> Self {
         Self { in_one_go: self.in_one_go.max(other.in_one_go), apart: self.apart.max(other.apart) }
     }

@@ -8,7 +8,7 @@ use sim::units::Bytes;
 use workloads::Treatment;
 use workloads::graph::OperatorGraph;
 
-/// Bytes that the layers beside the embedding or the head keep of one micro-batch.
+/// Bytes that the embedding or the head keeps of one micro-batch, with the layers in its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct EndKeeps {
     /// On the device, without logits and loss.
@@ -37,8 +37,9 @@ impl EndKeeps {
 }
 
 impl MemoryAccount<'_> {
-    /// Returns whether weights, gradients and states may fit under some split of the layers, if techniques change their
-    /// bytes and places. Some stage holds at least its share of the layers.
+    /// Returns whether weights, gradients and states may fit under some split of the layers; true without techniques.
+    /// Under every split, some stage holds at least an equal share of the layers, which the function tests without the
+    /// ends.
     pub(crate) fn fullest_may_fit(&self, layers: u64, capacity: &MemoryNeed) -> bool {
         let Some(changed) = &self.profile.changed else { return true };
         let layout = self.arrangement.layout;
@@ -49,7 +50,7 @@ impl MemoryAccount<'_> {
         device <= capacity.device && away.host <= capacity.host && away.storage <= capacity.storage
     }
 
-    /// Returns the most bytes that any stage keeps in host memory and in storage.
+    /// Returns the most bytes that any stage keeps in host memory, and the most that any stage keeps in storage.
     pub(crate) fn fullest_offloaded(&self, holdings: &[StageHolding; DEVICE_KINDS]) -> [Bytes; 2] {
         let of = |DeviceGroup { kind, from, .. }| {
             [self.host_bytes(from, &holdings[kind]), self.storage_bytes(from, &holdings[kind])]
@@ -60,7 +61,7 @@ impl MemoryAccount<'_> {
                 .map(|d| of(self.arrangement.single_device(d)))
                 .fold([Bytes::ZERO; 2], most);
         }
-        // Without techniques, the layers at the ends keep on the device what a policy offloads.
+        // Without techniques, the layers at the ends keep on the device the tensors that a policy offloads.
         if self.profile.offloaded == Bytes::ZERO && self.profile.changed.is_none() {
             return [Bytes::ZERO; 2];
         }
@@ -96,13 +97,14 @@ impl MemoryAccount<'_> {
         self.profile.changed.as_ref().map_or(0, |changed| changed.buffered_layers.min(held.layers))
     }
 
-    /// Returns the bytes of those layers, which the device holds during the loss: their backward pass follows it.
+    /// Returns the activation bytes of the buffered layers. The device holds them during the loss, since their backward
+    /// pass follows it.
     pub(super) fn buffered_bytes(&self, held: &StageHolding) -> Bytes {
         self.profile.offloaded * self.buffered_layers(held)
     }
 
-    /// Returns the offloaded activations, all and those in storage, including layers at the ends, but without layers
-    /// that have device buffers.
+    /// Returns the bytes of offloaded activations: all of them, and those in storage. They include layers at the ends,
+    /// but not layers with device buffers.
     fn offloaded_activations(&self, stage: u32, held: &StageHolding) -> [Bytes; 2] {
         let buffered = self.buffered_layers(held);
         let of = |in_chunk: fn(&ChunkMemory) -> Bytes, each: Bytes, of_end: fn(&EndKeeps) -> Bytes| {

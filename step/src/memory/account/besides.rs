@@ -1,4 +1,4 @@
-//! Framework memory besides the training's need: blocks that wait for the device, placeholders of gradients, large
+//! Framework memory beyond the model's own tensors: blocks that wait for the device, placeholders of gradients, large
 //! buffers of the update.
 
 use super::{MemoryAccount, PeakMoment, StageHolding};
@@ -6,11 +6,11 @@ use sim::units::Bytes;
 use workloads::{Layout, TrainingGraph};
 
 impl MemoryAccount<'_> {
-    /// Returns the bytes of blocks that asynchronous tensor-parallel collectives have used. The allocator reclaims them
-    /// only after the device passes them, while the host runs ahead. The launch queue limits the run-ahead. A step
-    /// begins with the host and the device together, and every forward pass leaves at most one state per layer. In a
-    /// pipeline the host waits for its neighbours except in the first passes: of `d` micro-batches in flight, all but
-    /// two are launched ahead.
+    /// Returns the bytes of blocks that asynchronous tensor-parallel collectives have used and the allocator cannot
+    /// reuse yet. It reclaims a block only after the device has passed the collective, while the host runs ahead. The
+    /// launch queue limits the run-ahead. A step begins with the host and the device together, and every forward pass
+    /// leaves at most one state per layer. In a pipeline, the host waits for its neighbours except in the first passes:
+    /// of `d` micro-batches in flight, all but two are launched ahead.
     pub(super) fn bytes_ahead_of_device(&self, stage: u32) -> Bytes {
         let (layout, states) = (&self.arrangement.layout, self.stack.memory.states_ahead);
         if layout.tensor < 2 || states == 0.0 {
@@ -25,9 +25,9 @@ impl MemoryAccount<'_> {
         Bytes((self.profile.hidden.as_f64() * held) as u64)
     }
 
-    /// Returns the bytes of empty gradients in the weights' type, which stand for gradients that products add to the
-    /// main ones. There is one per shape of a layer's weights, common to all layers, and never freed. Those of experts,
-    /// one per device, are not counted.
+    /// Returns the bytes of placeholder gradients: empty tensors in the weights' type, which stand for gradients that
+    /// products add directly to the main gradients. There is one per shape of a layer's weights, common to all layers,
+    /// and never freed. Those of experts, one per device, are not counted.
     pub(super) fn placeholder_gradients(&self, layers: u64) -> Bytes {
         let pieces = &self.profile.parameters;
         if !self.stack.memory.placeholder_gradients || layers == 0 {
@@ -36,22 +36,22 @@ impl MemoryAccount<'_> {
         pieces.per.weight * (pieces.one_layer.sharded + pieces.one_layer.replicated)
     }
 
-    /// Returns the head's placeholder, which exists only in its backward pass.
+    /// Returns the bytes of the head's placeholder gradient, which exists only in its backward pass.
     pub(super) fn head_placeholder_gradient(&self) -> Bytes {
         let pieces = &self.profile.parameters;
         let placed = self.stack.memory.placeholder_gradients;
         pieces.per.weight * if placed { pieces.head_apart.per_device_count() } else { 0 }
     }
 
-    /// Returns the optimizer's temporaries: buffers of any optimizer, and copies of one of Adam's states.
+    /// Returns the bytes of the optimizer's temporaries: buffers of any optimizer, and copies of one of Adam's states.
     pub(super) fn update_temporaries(&self, held: &StageHolding) -> Bytes {
         let memory = &self.stack.memory;
         let copies = memory.update_state_copies * self.profile.copied_state.as_f64();
         Bytes((held.resident.updated as f64 * (memory.update_bytes_per_parameter + copies)) as u64)
     }
 
-    /// Returns the optimizer's temporaries in a reserved reading whose peak is another moment. Buffers as large as all
-    /// parameters of a device find no place among blocks that activations leave.
+    /// Returns the bytes that the optimizer's temporaries add to a reserved reading whose peak is another moment.
+    /// Buffers as large as all parameters of a device do not fit into the blocks that activations leave.
     pub(super) fn update_temporaries_beside(&self, held: &StageHolding, peak: PeakMoment) -> Bytes {
         if self.stack.memory.update_contiguous && peak != PeakMoment::Update {
             self.update_temporaries(held)
@@ -61,7 +61,7 @@ impl MemoryAccount<'_> {
     }
 }
 
-/// Returns the hidden states between layers before a sequence-parallel device takes its part.
+/// Returns the bytes of the hidden states between layers, before a sequence-parallel device takes its part.
 pub(super) fn whole_hidden_states(training: &TrainingGraph, boundary: Bytes) -> Bytes {
     let parts = if training.lowering.sequence_parallel { training.lowering.tensor_parallel } else { 1 };
     boundary * u64::from(parts)

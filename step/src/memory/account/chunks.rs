@@ -11,15 +11,15 @@ use workloads::{ActivationPolicy, LayerMix};
 /// Bytes that one chunk's layers keep of one micro-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ChunkMemory {
-    /// On the device, all its layers.
+    /// On the device, for all its layers.
     pub kept: Bytes,
-    /// In host memory and storage, all its layers.
+    /// In host memory and storage, for all its layers.
     pub offloaded: Bytes,
     /// The part of `offloaded` in storage.
     pub stored: Bytes,
     /// Largest transient bytes while one of its layers runs.
     transient: TransientBytes,
-    /// Most bytes of one of its layers that return while another runs.
+    /// Largest number of bytes of one of its layers that return while another layer runs.
     returning: Bytes,
 }
 
@@ -38,15 +38,15 @@ impl ChunkMemory {
     }
 }
 
-/// A stage's room for its layers' activations.
+/// The device memory that a stage has left for its layers' activations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StageRoom {
     /// Bytes for its layers' activations of all micro-batches in flight, and for transients while one layer runs.
     pub layers: Bytes,
     /// Bytes for its layers' activations during the loss, on the stage that has the loss.
     pub loss: Option<Bytes>,
-    /// Micro-batches in flight, as a mean over its layers. With several chunks per device, each holds only part of
-    /// them.
+    /// Micro-batches in flight, as a mean over its layers. With several chunks per device, each chunk holds only some
+    /// of these micro-batches.
     pub depth: f64,
 }
 
@@ -56,13 +56,13 @@ impl MemoryAccount<'_> {
         !self.profile.chunks.is_empty()
     }
 
-    /// Returns the places of a stage's chunks.
+    /// Returns the places of a stage's chunks in the pipeline.
     pub(super) fn chunk_places(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
         (0..self.profile.chunks.len()).filter(move |place| self.arrangement.device_of_chunk(*place as u64) == stage)
     }
 
-    /// Returns the bytes that a stage's layers and its embedding keep at the peak. `in_loss` is as in
-    /// [`Self::kept_by_turns`].
+    /// Returns the bytes that a stage's layers and its embedding keep at the peak. `of` gives the bytes of one chunk.
+    /// `in_loss` is as in [`Self::kept_by_turns`].
     pub(super) fn kept_in_chunks(
         &self,
         stage: u32,
@@ -104,12 +104,12 @@ impl MemoryAccount<'_> {
             + most(&|chunk| chunk.returning).unwrap_or_default()
     }
 
-    /// Returns a stage's room for its layers' activations in a device's `capacity`; `None` if it has too little even
-    /// without any.
+    /// Returns a stage's room for its layers' activations in a device's `capacity`; `None` if the stage does not fit
+    /// even without them.
     pub(crate) fn room_for_activations(&self, stage: u32, held: &StageHolding, capacity: Bytes) -> Option<StageRoom> {
         let ends = self.bytes_of_ends(stage, held);
         let free = capacity.0.checked_sub(self.bytes_apart(stage).0)?;
-        // The part of the live bytes that fragmentation wastes; rounding is compensated.
+        // Live bytes that fit beside the memory that fragmentation wastes.
         let live =
             Bytes((free as f64 / (1.0 + fragmented_fraction(self.profile.changed.as_deref(), self.stack))) as u64);
         let left = |moment: [Bytes; 5]| {
@@ -125,7 +125,7 @@ impl MemoryAccount<'_> {
         Some(StageRoom { layers, loss, depth })
     }
 
-    /// Returns what a stage needs without its layers' activations: less than under any policy.
+    /// Returns the bytes that a stage needs without its layers' activations: a lower bound under every policy.
     pub(crate) fn least_bytes(&self, stage: u32, held: &StageHolding) -> Bytes {
         let ends = self.bytes_of_ends(stage, held);
         let ResidentBytes { weights, masters, states, gradients, .. } = held.resident;
@@ -137,18 +137,19 @@ impl MemoryAccount<'_> {
         self.bytes_apart(stage) + Bytes(live as u64)
     }
 
-    /// Returns what a stage keeps of the embedding and the head.
+    /// Returns the bytes of activations that the embedding and the head keep on a stage.
     fn bytes_of_ends(&self, stage: u32, held: &StageHolding) -> Bytes {
         let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
         self.kept_by_stage(stage, held, Bytes::ZERO, self.profile.embedding.kept, false) + head
     }
 
-    /// Returns what lies outside the allocator's live bytes.
+    /// Returns the bytes besides the allocator's live ones: framework, collective buffers, workspaces, and blocks that
+    /// wait for the device.
     fn bytes_apart(&self, stage: u32) -> Bytes {
         let [framework, collectives, workspace] = self.fixed;
         framework + collectives + workspace + self.bytes_ahead_of_device(stage)
     }
 }
 
-/// A unit of bytes per layer, only for counting.
+/// Arbitrary bytes per layer, to count the layers that are kept.
 const MARK: u64 = 1 << 20;

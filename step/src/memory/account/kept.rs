@@ -6,8 +6,8 @@ use sim::pipeline::{PipelineSchedule, v_in_flight};
 use sim::units::Bytes;
 
 impl MemoryAccount<'_> {
-    /// Returns the activations that a stage's layers, embedding and head keep at the peak. `in_loss` restricts it to
-    /// moments with a loss.
+    /// Returns the bytes of activations that a stage's layers, embedding and head keep at the peak. `in_loss` restricts
+    /// the peak to moments with a loss.
     pub(super) fn kept_activations(&self, stage: u32, held: &StageHolding, in_loss: bool) -> Bytes {
         let head = if held.head { self.profile.head.kept * self.losses_in_flight(stage) } else { Bytes::ZERO };
         if self.has_stage_policies() {
@@ -42,8 +42,8 @@ impl MemoryAccount<'_> {
         }
         let (inner, signed) = (layer * split.inner, |bytes: Bytes| i128::from(bytes.0));
         let mut sum = signed(inner * passes);
-        // The first and last chunk keep more or less than an inner one, for the number of passes that makes the sum
-        // largest.
+        // The first and the last chunk keep more or less than an inner one. The number of passes there is the one that
+        // makes the sum largest.
         let ends = [(held.embedding, 0, layer * split.first + embedding), (held.head, chunks - 1, layer * split.last)];
         for (_, chunk, end) in ends.into_iter().filter(|(here, ..)| *here) {
             let more = signed(end) - signed(inner);
@@ -57,7 +57,7 @@ impl MemoryAccount<'_> {
         Bytes(u64::try_from(sum).unwrap_or(0))
     }
 
-    /// Returns the most bytes that a stage's two chunks in a V, and its embedding, keep.
+    /// Returns the peak bytes that a stage's two chunks in a V, and its embedding, keep.
     pub(super) fn kept_in_both_chunks(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         let split = &self.arrangement.split;
         let held =
@@ -73,7 +73,8 @@ impl MemoryAccount<'_> {
         sums[0].max(sums[1])
     }
 
-    /// Returns the micro-batches whose loss waits for its backward pass: all under GPipe, otherwise the current one.
+    /// Returns the number of micro-batches whose loss waits for its backward pass: all in flight under GPipe, otherwise
+    /// one.
     pub(super) fn losses_in_flight(&self, stage: u32) -> u64 {
         if self.arrangement.schedule == PipelineSchedule::GPipe { self.passes_in_flight(stage) } else { 1 }
     }

@@ -1,4 +1,4 @@
-//! Logits and what the loss makes from them, whole or by chunks of tokens.
+//! Logits and the tensors that the loss makes from them, whole or by chunks of tokens.
 
 use super::{MemoryAccount, StageHolding};
 use sim::units::Bytes;
@@ -8,9 +8,9 @@ use workloads::training::{LossForm, Lowering};
 /// Sizes of the logits of a micro-batch on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LogitBytes {
-    /// Numbers of all logits.
+    /// Number of all logits.
     count: u64,
-    /// Slices of them, of which one exists at a time.
+    /// Number of slices of the logits. One slice exists at a time.
     slices: u64,
     /// True if the loss writes the gradient over each chunk's logits and uses it up at once.
     pub chunked: bool,
@@ -18,7 +18,7 @@ pub(super) struct LogitBytes {
     operand: u64,
     /// Bytes of the gradient of the head's input.
     input_gradient: Bytes,
-    /// Bytes of the gradient of the head's weights as its product makes it.
+    /// Bytes of the gradient of the head's weights, in the type in which the product makes it.
     weight_gradient: Bytes,
 }
 
@@ -44,8 +44,8 @@ impl LogitBytes {
         }
     }
 
-    /// Returns what a micro-batch keeps between its loss and its backward pass under GPipe: fp32 probabilities, or the
-    /// gradient of the head's input.
+    /// Returns the bytes that a micro-batch keeps between its loss and its backward pass under GPipe: fp32
+    /// probabilities, or, with a loss by chunks, the gradient of the head's input.
     pub fn waiting(&self) -> Bytes {
         if self.chunked { self.input_gradient } else { Bytes(4 * self.count) }
     }
@@ -54,10 +54,10 @@ impl LogitBytes {
 impl MemoryAccount<'_> {
     /// Returns the bytes of logits while the loss runs.
     ///
-    /// By chunks these are one chunk's logits, whose gradient takes their place, the gradient of the whole input, and
-    /// that of the weights, unless it is counted as a gradient already. From the second micro-batch of a step on, it
-    /// stands beside the one that it is added to (Liger-Kernel, `ops/fused_linear_cross_entropy.py`: `grad_input`,
-    /// `grad_weight`).
+    /// With a loss by chunks, these are one chunk's logits (their gradient takes their place), the gradient of the
+    /// whole input, and the gradient of the weights. The latter is left out if it is counted as a gradient already.
+    /// From the second micro-batch of a step on, it stands beside the gradient that it is added to (Liger-Kernel,
+    /// `ops/fused_linear_cross_entropy.py`: `grad_input`, `grad_weight`).
     pub(super) fn logits_at_work(&self, held: &StageHolding) -> Bytes {
         let logits = &self.profile.logits;
         if !logits.chunked {

@@ -1,13 +1,14 @@
-//! Activations that a device's chunks keep at the same time under interleaved 1F1B, whose passes go through the chunks
-//! in turns.
+//! Activations that a device's chunks keep at the same time under interleaved 1F1B. Its passes go through the chunks in
+//! turns.
 
 use super::MemoryAccount;
 use crate::schedule::interleaving_group;
 use sim::units::Bytes;
 
 impl MemoryAccount<'_> {
-    /// Returns how many of `passes` in flight are in the first chunk (on the first device) or in the last chunk (on the
-    /// last device) under interleaved 1F1B: the fewest and the most over all moments with that many in flight.
+    /// Returns the smallest and the largest number of passes in an end chunk under interleaved 1F1B, over all moments
+    /// with `passes` passes in flight. The end chunk is the first one on the first device, or the last one on the last
+    /// device.
     pub(crate) fn passes_in_end_chunk(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let (m, p) = (self.arrangement.micro_batches, u64::from(self.arrangement.layout.pipeline));
         match (chunk, m / p) {
@@ -64,17 +65,19 @@ impl MemoryAccount<'_> {
             .unwrap_or_default()
     }
 
-    /// Returns the bytes kept when a device first reaches its largest number of passes in flight; at most the peak.
+    /// Returns the bytes kept when a device first reaches its largest number of passes in flight. They are at most the
+    /// peak.
     pub(super) fn kept_at_first_peak(&self, stage: u32, layer: Bytes, embedding: Bytes) -> Bytes {
         self.kept_after_forward_passes(stage, layer, embedding)(self.passes_in_flight(stage)).0
     }
 
-    /// Returns what a device keeps after a number of forward passes, and whether a micro-batch is then in its last
-    /// chunk.
+    /// Returns a function of the number of forward passes. It gives the bytes that a device then keeps, and whether a
+    /// micro-batch is in its last chunk.
     fn kept_after_forward_passes(&self, stage: u32, layer: Bytes, embedding: Bytes) -> impl Fn(u64) -> (Bytes, bool) {
         let (passes, p, v) = (self.passes_in_flight(stage), self.arrangement.layout.pipeline, self.chunks_per_device());
         let (split, signed) = (&self.arrangement.split, |bytes: Bytes| i128::from(bytes.0));
-        // The device's chunks from a place of the pipeline on. On a device the longer chunks are neighbours too.
+        // Number of the device's chunks before a place of the pipeline. The longer chunks are neighbours on a device
+        // too.
         let from = |place: u64| place.saturating_sub(stage.into()).div_ceil(p.into());
         let row = [from(split.longer_from), from(split.longer_from + split.longer)];
         let inner = signed(layer * split.inner);
@@ -91,20 +94,20 @@ impl MemoryAccount<'_> {
         }
     }
 
-    /// Returns [`Self::passes_in_end_chunk`] of any chunk and device, by going through the schedule.
+    /// Returns [`Self::passes_in_end_chunk`] for any chunk and device, by enumeration of the schedule's turns.
     pub(crate) fn passes_in_chunk_by_turns(&self, passes: u64, chunk: u32) -> [u64; 2] {
         let at = |n: u64| self.passes_in_chunk_range(n, passes)(chunk.into(), u64::from(chunk) + 1);
         self.turn_ends(passes).map(at).fold([u64::MAX, 0], |[fewest, most], n| [fewest.min(n), most.max(n)])
     }
 
-    /// Returns the micro-batches that interleaved 1F1B takes through a chunk at a time.
+    /// Returns the number of micro-batches that interleaved 1F1B takes through a chunk at a time.
     pub(super) fn micro_batch_group(&self) -> u64 {
         let m = u32::try_from(self.arrangement.micro_batches).unwrap_or(u32::MAX);
         u64::from(interleaving_group(self.arrangement.layout.pipeline, m))
     }
 
-    /// Returns the passes in flight by range of a device's chunks, after `n` forward passes and `n - passes` backward
-    /// ones.
+    /// Returns a function that counts the passes in flight in a range of a device's chunks, after `n` forward passes
+    /// and `n - passes` backward passes.
     fn passes_in_chunk_range(&self, n: u64, passes: u64) -> impl Fn(u64, u64) -> u64 + use<> {
         let (v, group) = (self.chunks_per_device(), self.micro_batch_group());
         let [forward, backward] = [n, n - passes].map(|count| (count / (group * v) * group, count % (group * v)));

@@ -1,4 +1,4 @@
-//! A pass kernel by kernel, under either execution mode: each kernel's time, start, place and bound.
+//! The kernels of a pass under either execution mode: each kernel's time, start, place and bound.
 
 use crate::pass::chip_times::ChipTimes;
 use crate::pass::copied::CopiedBytes;
@@ -23,7 +23,7 @@ pub enum KernelPlace {
     },
     /// The network between devices.
     Network,
-    /// The link to the host.
+    /// The link to the host, also for copies to storage.
     Host,
 }
 
@@ -38,15 +38,16 @@ pub struct KernelDetail {
     pub place: KernelPlace,
     /// Start, relative to the pass's start.
     pub start: Seconds,
-    /// Time from launch to last byte under the stack; under the operator schedule, with concurrent kernels.
+    /// Time from launch to last byte under the stack; under the operator schedule, with the slowdown by concurrent
+    /// kernels.
     pub latency: Seconds,
-    /// Energy without static power; zero on the network, where it is not modelled.
+    /// Energy without static power; zero on the network, whose energy is not modelled.
     pub energy: Joules,
     /// Bytes read from and written to device memory; zero on the network.
     pub hbm: Bytes,
     /// Achieved fraction of the peak of its cores.
     pub utilization: f64,
-    /// The bound that takes most of its time.
+    /// The bottleneck that takes most of its time.
     pub bound: Bottleneck,
 }
 
@@ -69,7 +70,7 @@ impl KernelDetail {
         }
     }
 
-    /// Returns when it ends.
+    /// Returns the kernel's end, relative to the pass's start.
     #[must_use]
     pub fn end_time(&self) -> Seconds {
         self.start + self.latency
@@ -107,7 +108,7 @@ impl ChipTimes {
             let cost = self.schedule_costs(&kernel, fabric).all_cores;
             let role = KernelRole { operator: None, pass: Pass::Forward, gradient: None, axis: None };
             let node = KernelNode { name: name.to_owned(), kernel, role };
-            // The copy runs beside the pass's other work, as far as that hides it.
+            // The copy ends with the pass, and starts no earlier than the pass.
             let start = (pass.busy_time() - cost.latency).max(Seconds::ZERO);
             kernels.push(KernelDetail {
                 place: KernelPlace::Host,

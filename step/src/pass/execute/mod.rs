@@ -1,4 +1,4 @@
-//! How a device runs the kernels of a pass: in sequence, or by the operator schedule ([`scheduled`]). Both give the
+//! Execution of a pass's kernels on a device: in sequence, or by the operator schedule ([`scheduled`]). Both give the
 //! same [`PassProfile`](crate::PassProfile).
 
 pub(crate) mod detail;

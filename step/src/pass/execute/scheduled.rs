@@ -1,9 +1,8 @@
 //! Passes by the operator schedule: concurrent kernels on cores, with collectives beside them if the chip can do that.
 //!
-//! A pass takes as long as its schedule. The time in which only collectives run is exposed communication; the rest is
-//! device time. Concurrent kernels share the ports of each memory ([`shared_ports`], [`PortSharing`]). If kernels are only
-//! bounded ([`Fidelity`]), a pass has the lower bound over all schedules of its kernels, each at its fastest
-//! ([`Outline`]).
+//! A pass takes as long as its schedule. The time in which only collectives run is exposed communication. The rest is
+//! device time. Concurrent kernels share the ports of each memory ([`shared_ports`], [`PortSharing`]). If kernel times
+//! are only lower bounds ([`Fidelity`]), a pass takes a lower bound over all schedules of its kernels ([`Outline`]).
 
 use super::shared_ports;
 use crate::StepError;
@@ -30,7 +29,7 @@ pub(crate) struct ScheduledPass<'g> {
     pub(crate) schedule: Schedule,
     /// Start and end of each kernel, in seconds.
     pub(crate) spans: Vec<[f64; 2]>,
-    /// Lower bound over all orders.
+    /// Lower bound on the makespan over all orders.
     least: Seconds,
 }
 
@@ -40,7 +39,8 @@ impl ScheduledPass<'_> {
         chosen_cost(&self.costs, &self.schedule)
     }
 
-    /// Returns the time in which only collectives run, by the axis of the one that ends last: tensor, context, expert.
+    /// Returns the time in which only collectives run: (tensor, context, expert). If several run, the axis is that of
+    /// the collective that ends last.
     fn exposed_by_axis(&self) -> [Seconds; 3] {
         let span = |i: usize| self.spans[i];
         let is_collective = |i: &usize| matches!(self.kernels[*i].kernel, Kernel::Collective(_));
@@ -82,8 +82,8 @@ fn chosen_cost(costs: &[CostsBySpan], schedule: &Schedule) -> Vec<KernelCost> {
 }
 
 impl ChipTimes {
-    /// Returns the pass of a graph by the operator schedule, without the kernels that `left_out` selects. Their
-    /// successors wait for their predecessors instead.
+    /// Returns the pass of a graph by the operator schedule, without the kernels that `left_out` selects. The
+    /// successors of such a kernel wait for its predecessors instead.
     ///
     /// # Errors
     /// A chip so slow that its times leave the schedule's range.
@@ -147,9 +147,9 @@ impl ChipTimes {
     }
 }
 
-/// Returns a lower bound in ticks over all orders, where this one takes `makespan`. It uses the schedule's bound and
-/// the busiest port, and the bound of concurrent kernels only if those leave a gap. A bound within rounding equals the
-/// makespan.
+/// Returns a lower bound in ticks on the makespan over all orders. `makespan` is that of the found order. The bound
+/// comes from the schedule and the busiest port. If those leave a gap, concurrent kernels give another bound. A bound
+/// within rounding of the makespan becomes the makespan.
 fn least_ticks(sharing: &PortSharing<'_>, schedule: &Schedule, uses: &[PortUse], makespan: f64) -> f64 {
     let meets = |bound: f64| bound >= makespan * (1.0 - ROUNDING);
     let quick = (schedule.lower_bound as f64).max(shared_ports::busiest_port_ticks(uses));
@@ -186,7 +186,7 @@ impl GraphPart {
                 nodes.push(node as u32);
             }
         }
-        // For each node, the remaining nodes that it waits for. Lowering adds a node after all that it waits for.
+        // For each node, the kept nodes that it waits for. Lowering adds a node after all nodes that it waits for.
         let mut waits: Vec<Vec<u32>> = vec![Vec::new(); graph.node_count()];
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.node_count()];
         for edge in graph.raw_edges() {

@@ -2,7 +2,7 @@
 //!
 //! The operator schedule times every kernel as if no kernel ran on another kind of core. Cores of one kind have equal
 //! shares of a memory. But a tensor core and a vector core may together ask for more than the memory provides.
-//! [`sim::schedule::PortSharing`] simulates the schedule's order with these uses.
+//! [`sim::schedule::PortSharing`] simulates the schedule's order with the port uses from this module.
 
 use sim::cost::KernelCost;
 use sim::costed::{CostsBySpan, TICKS_PER_SECOND};
@@ -33,7 +33,7 @@ impl MemoryPorts {
         )
     }
 
-    /// Returns how long a kernel keeps each port busy, in seconds.
+    /// Returns the time for which a kernel keeps each port busy, in seconds.
     fn busy_times(&self, kernel: &KernelCost) -> Vec<f64> {
         let (read, written) =
             (kernel.traffic.read[self.level] / self.read, kernel.traffic.written[self.level] / self.write);
@@ -41,7 +41,7 @@ impl MemoryPorts {
     }
 }
 
-/// Returns how long a kernel keeps each port busy, in ticks.
+/// Returns the time for which a kernel keeps each port of every shared memory busy, in ticks.
 pub(super) fn port_use(chip: &Accelerator, costs: &CostsBySpan) -> PortUse {
     let busy = |kernel: &KernelCost| -> Vec<f64> {
         MemoryPorts::of_chip(chip)

@@ -1,6 +1,6 @@
-//! Snowflake Arctic: in layers with experts, a dense MLP follows attention, and the experts run beside both on the
-//! layer's input. Transformers has no class for it; keys and defaults are those of the published
-//! `configuration_arctic.py`, layers those of vLLM (`ArcticDecoderLayer`).
+//! Snowflake Arctic. In layers with experts, a dense MLP follows attention, and the experts read the layer's input in
+//! parallel with both. Transformers has no class for it. Keys and defaults are those of the published
+//! `configuration_arctic.py`; layers are those of vLLM (`ArcticDecoderLayer`).
 
 use super::ModelFamily;
 use super::experts::{alternate_experts, read_routed_experts};
@@ -12,7 +12,8 @@ use crate::limits::{MAX_EXPERTS, MAX_LAYERS};
 use crate::model::{Experts, Model};
 use serde_json::Value;
 
-/// Keys by which a file says that layers have dense MLPs beside experts: the published class reads one, vLLM another.
+/// Keys by which a file states that layers have dense MLPs beside experts. The published class reads one key, vLLM the
+/// other.
 const DENSE_BESIDE: [&str; 2] = ["parallel_attn_mlp_res", "use_residual"];
 
 pub(super) const FAMILY: ModelFamily = ModelFamily {
@@ -60,7 +61,7 @@ fn read_arctic(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(alternate_experts(model, wide, |layer| (layer + 1).is_multiple_of(every)))
 }
 
-/// Reads an expert's room in training, if tokens beyond it are dropped.
+/// Reads the capacity factor of training; `None` if no tokens are dropped.
 fn read_capacity(reader: &ConfigReader<'_>) -> Result<Option<f64>, WorkloadError> {
     if reader.read_count("moe_min_capacity", MAX_EXPERTS, 0)? > 0 {
         let given = reader.get("moe_min_capacity").cloned().unwrap_or_default();

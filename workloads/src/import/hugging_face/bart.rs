@@ -1,5 +1,6 @@
-//! BART (Lewis et al. 2020) and its relatives: an encoder and a decoder with cross attention, tables of positions and
-//! biases. They differ in their norms and tables ([`RELATIVES`]). Whisper is one whose encoder reads sound.
+//! BART (Lewis et al. 2020) and its relatives: an encoder and a decoder with cross attention, tables of positions, and
+//! biases. The relatives differ in their norms and tables ([`RELATIVES`]). Whisper is a relative whose encoder reads
+//! sound.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -11,16 +12,16 @@ use crate::model::{Dropout, Model, Norm, NormPlacement, PositionEncoding};
 use crate::variations::{SoundFrames, Variations};
 use sim::kernel::ElementwiseFunction;
 
-/// Differences of a relative.
+/// A relative of BART, by its differences.
 struct BartRelative {
     model_type: &'static str,
-    /// True if norms stand before every branch and at each side's end, not after every sum.
+    /// True if norms precede every branch and end each side, instead of following every sum.
     normalises_before: bool,
     /// True if the embedding of each side has a norm.
     embedding_norm: bool,
-    /// The positions' table.
+    /// The table of positions.
     table: PositionTable,
-    /// The nonlinearity of a file that names none.
+    /// The nonlinearity if the file names none.
     activation: ElementwiseFunction,
     /// The key of the decoder's longest sequence.
     longest: &'static str,
@@ -30,13 +31,13 @@ struct BartRelative {
     key_without_bias: bool,
 }
 
-/// Positions of each side.
+/// The table of positions of each side.
 enum PositionTable {
-    /// Trained, with so many rows before the first position (`BartLearnedPositionalEmbedding`: `offset`).
+    /// Trained, with `before` rows before the first position (`BartLearnedPositionalEmbedding`: `offset`).
     Learned { before: u64 },
     /// Sines that are parameters in transformers, without gradients.
     Fixed,
-    /// Sines that are no parameters.
+    /// Sines that are not parameters.
     Computed,
 }
 
@@ -112,7 +113,7 @@ pub(super) const WHISPER: ModelFamily = ModelFamily {
 
 const SYNONYMS: &[(&str, &str)] = &[("hidden_size", "d_model"), ("num_attention_heads", "encoder_attention_heads")];
 
-/// Keys of both sides' layers.
+/// Keys that describe both sides' layers.
 const SIDES: &[&str] = &[
     "activation_dropout",
     "activation_function",
@@ -209,7 +210,7 @@ fn read_frames(reader: &ConfigReader<'_>) -> Result<SoundFrames, WorkloadError> 
     Ok(SoundFrames { bins, tokens })
 }
 
-/// Refuses what the family's model classes do not build, and sides that share less than a vocabulary.
+/// Refuses features that the family's model classes do not build, and sides that do not share vocabulary and embedding.
 fn check_sides(
     reader: &ConfigReader<'_>,
     relative: &BartRelative,
@@ -244,7 +245,7 @@ fn check_sides(
     reader.refuse_null("activation_function")
 }
 
-/// Returns the trained rows of a side's table of positions.
+/// Returns the number of rows in a side's table of positions that are counted as trained.
 fn rows_of_positions(reader: &ConfigReader<'_>, relative: &BartRelative, max_sequence: u64) -> u64 {
     match relative.table {
         PositionTable::Learned { before } => max_sequence + before,

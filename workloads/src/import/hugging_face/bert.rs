@@ -1,6 +1,6 @@
 //! BERT: post-norm, token types, and a masked-language-model head (a product, an activation, a norm, tied logits with a
-//! bias). Megatron-BERT instead has norms before attention and MLP, one after the last layer, and none on the
-//! embedding. Other heads (`architectures`) are those of [`super::heads`].
+//! bias). Megatron-BERT has norms before attention and MLP, a norm after the last layer, and none on the embedding.
+//! [`super::heads`] reads other heads (`architectures`).
 
 use super::ModelFamily;
 use super::reader::ConfigReader;

@@ -1,14 +1,15 @@
-//! The covered families: the checkpoints of each that tests count, and the figures they are compared with.
+//! The covered families: the checkpoints of each family that tests count, and the published figures for the comparison.
 
 use super::FAMILIES;
 
 /// The coverage of one family of `config.json` files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FamilyCoverage {
-    /// The `model_type` values that it reads, without those of text parts of multimodal files.
+    /// The `model_type` values that the family covers, without those of the text parts of multimodal files.
     pub model_types: Vec<&'static str>,
-    /// Checkpoints whose published parameter counts its files give (`workloads/tests/published_models.rs`): built-in
-    /// models by name, others by the name of their file there.
+    /// Checkpoints whose published parameter counts are compared with the counts from their files
+    /// (`workloads/tests/published_models.rs`). Built-in models go by their names, others by the name of their file
+    /// there.
     pub checked: Vec<&'static str>,
 }
 
@@ -42,7 +43,7 @@ impl FamilyCoverage {
     }
 }
 
-/// Returns all families, in the order of their first `model_type`.
+/// Returns the coverage of all families, sorted by their `model_type` values.
 #[must_use]
 pub fn family_coverage() -> Vec<FamilyCoverage> {
     let mut all: Vec<FamilyCoverage> = FAMILIES
@@ -58,7 +59,7 @@ pub fn family_coverage() -> Vec<FamilyCoverage> {
     all
 }
 
-/// Built-in models and files of `workloads/tests/configs`, by `model_type`.
+/// The checked checkpoints by `model_type`: built-in models, and files of `workloads/tests/configs`.
 const CHECKED: &[(&str, &[&str])] = &[
     ("Transformer2DModel", &["dit_xl_2_256"]),
     ("bart", &["bart_base"]),
@@ -118,7 +119,7 @@ const CHECKED: &[(&str, &[&str])] = &[
     ("whisper", &["whisper_large_v3"]),
 ];
 
-/// Checkpoints with only a rounded published count, or that hold more than the text model.
+/// Checkpoints whose published count is rounded or includes more than the text model.
 const TO_DIGITS: &[&str] = &[
     "grok-1",
     "llama-nemotron-super-49b",

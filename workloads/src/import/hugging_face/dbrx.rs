@@ -1,5 +1,6 @@
-//! DBRX: LayerNorm without biases, grouped queries, gated experts in every layer. Its files have the sizes of attention
-//! and of experts in objects of their own ([`super::INNER_OBJECTS`]). Defaults are those of transformers' `DbrxConfig`.
+//! DBRX: LayerNorm without biases, grouped queries, and gated experts in every layer. Its files state the sizes of
+//! attention and of experts in nested objects ([`super::INNER_OBJECTS`]). Defaults are those of transformers'
+//! `DbrxConfig`.
 
 use super::ModelFamily;
 use super::experts::read_routed_experts;
@@ -40,7 +41,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 fn read_dbrx(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let (hidden, heads) = read_widths(reader, "d_model", "n_heads")?;
     let kv_heads = read_kv_heads(reader, "kv_n_heads", ("n_heads", heads))?;
-    // transformers writes both numbers a second time.
+    // Transformers writes each of these numbers under two keys.
     for (key, own, value) in [("hidden_size", "d_model", hidden), ("num_key_value_heads", "kv_n_heads", kv_heads)] {
         if let Some(other) = reader.read_optional_dimension(key, MAX_WIDTH)?.filter(|other| *other != value) {
             let limit = format!("`{own}` ({value})");

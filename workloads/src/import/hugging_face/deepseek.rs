@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, Kimi K2: latent attention, narrow routed experts beside shared ones, dense MLPs in the first
+//! DeepSeek V2 and V3, Kimi K2: latent attention, narrow routed experts beside shared ones, and dense MLPs in the first
 //! layers. DeepSeek-MoE, GLM 4.5, dots.llm1 and ERNIE 4.5 have the same layers with ordinary attention.
 
 use super::ModelFamily;
@@ -49,7 +49,7 @@ pub(super) fn add_latent_attention(reader: &ConfigReader<'_>, model: Model) -> R
         value_dim: reader.read_dimension("v_head_dim", MAX_WIDTH)?,
     };
     let head_dim = rope_dim + reader.read_dimension("qk_nope_head_dim", MAX_WIDTH)?;
-    // Latent attention has as many key heads as query heads, whatever the file states. Its biases are on the
+    // Latent attention has as many key heads as query heads, whatever the file states. Its biases would be on the
     // down-projections.
     if model.qkv_bias {
         reader.note_assumption("`attention_bias` = true: biases of the narrow vectors are left out".to_owned());
@@ -58,7 +58,8 @@ pub(super) fn add_latent_attention(reader: &ConfigReader<'_>, model: Model) -> R
     Ok(with_variations(model, |v| v.latent = Some(latent)))
 }
 
-/// The same layers with ordinary attention: DeepSeek-MoE, and GLM 4.5, which rotates half of every head.
+/// DeepSeek's layers with ordinary attention: DeepSeek-MoE, dots.llm1, ERNIE 4.5, and GLM 4.5, which rotates half of
+/// every head.
 pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
     model_types: &["deepseek", "dots1", "ernie4_5_moe", "glm4_moe"],
     keys: &[
@@ -89,16 +90,16 @@ pub(super) const PLAIN_ATTENTION: ModelFamily = ModelFamily {
     },
 };
 
-/// How families with ordinary attention differ.
+/// Differences between the families with ordinary attention.
 #[derive(Debug, Clone, Copy)]
 struct PlainAttention {
     rotated: f64,
     tied: bool,
-    /// True if queries and keys have norms unless the file says otherwise.
+    /// True if queries and keys have norms unless the file states otherwise.
     norms: bool,
-    /// True if the attention's last product has a bias where the others have one.
+    /// True if the attention's output projection has a bias when its other products have one.
     output_bias: bool,
-    /// True if the router's correction of its scores is a parameter.
+    /// True if the correction that the router adds to its scores is a parameter.
     router_bias: bool,
 }
 
@@ -114,7 +115,7 @@ impl PlainAttention {
     }
 }
 
-/// Adds the experts; a file without any is dense.
+/// Adds the experts. A file without any expert key describes a dense model, which stays unchanged.
 pub(super) fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let has_experts = ["n_routed_experts", "moe_intermediate_size", "num_experts_per_tok", "mlp_layer_types"];
     if has_experts.iter().all(|key| reader.get(key).is_none()) {
@@ -170,7 +171,7 @@ pub(super) fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Mod
     Ok(model)
 }
 
-/// Reads the last layer with experts (ERNIE 4.5); -1 stands for the model's last one.
+/// Reads the index of the last layer with experts (ERNIE 4.5). -1 or an absent key means the model's last layer.
 fn read_last_sparse_layer(reader: &ConfigReader<'_>) -> Result<u64, WorkloadError> {
     let Some(value) = reader.get("moe_layer_end_index").filter(|value| value.as_i64() != Some(-1)) else {
         return Ok(MAX_LAYERS);
@@ -181,10 +182,11 @@ fn read_last_sparse_layer(reader: &ConfigReader<'_>) -> Result<u64, WorkloadErro
     })
 }
 
-/// Reads the list of layers with and without experts, as transformers 5 writes it: true for those with experts.
+/// Reads the list of layers with experts (true) and without (false), as transformers 5 writes it; `None` without a
+/// list.
 pub(super) fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
     let Some(value) = reader.get("mlp_layer_types") else {
-        // Some checkpoints mark each layer by 0 or 1 under the key of the interval.
+        // Some checkpoints mark each layer by 0 or 1, under the key that otherwise holds the interval.
         let marks = reader.get("moe_layer_freq").filter(|value| value.is_array());
         return marks.map(|value| reader.read_marks(("moe_layer_freq", ""), value, layers)).transpose();
     };
@@ -203,7 +205,7 @@ pub(super) fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Resu
     }
 }
 
-/// Reads the limit on a token's expert groups, if it is below their number. A `greedy` router has no groups
+/// Reads the limit on a token's expert groups; `None` if a token may use all groups. A `greedy` router has no groups
 /// (DeepSeek-V2-Lite).
 fn read_expert_groups(reader: &ConfigReader<'_>, experts: &Experts) -> Result<Option<ExpertGroups>, WorkloadError> {
     let count = reader.read_optional_dimension("n_group", MAX_EXPERTS)?.unwrap_or(1);

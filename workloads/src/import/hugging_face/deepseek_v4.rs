@@ -1,4 +1,4 @@
-//! DeepSeek-V4: several residual streams, attention to near tokens and compressed entries, experts in every layer.
+//! DeepSeek-V4: several residual streams, attention to near tokens and compressed entries, and experts in every layer.
 //! Defaults are those of transformers 5.24.
 
 use super::ModelFamily;
@@ -15,17 +15,18 @@ use crate::model::{Experts, Model, SharedExpert};
 use crate::variations::{CompressedAttention, Indexer, ResidualStreams};
 use serde_json::Value;
 
-/// Most residual streams, and most rounds that balance their matrix; the published models have 4 and 20.
+/// Largest numbers of residual streams and of rounds that balance their matrix; the published models have 4 and 20.
 const MOST_STREAMS: u64 = 64;
 const MOST_ROUNDS: u64 = 1000;
 
-/// Layers whose experts a table chooses, where the file does not say (transformers 5.24, `default_num_hash_layers`).
+/// Number of layers whose experts a table chooses, if the file states none (transformers 5.24,
+/// `default_num_hash_layers`).
 const DEFAULT_HASH_LAYERS: u64 = 3;
 
-/// The key of the tokens per entry by kind of layer.
+/// The key of the object with the tokens per entry for each kind of layer.
 const RATES: &str = "compress_rates";
 
-/// Kinds of layers by transformers' names, and the entries that their queries see.
+/// Kinds of layers by transformers' names, with the entries that their queries see.
 const KINDS: [(&str, KeyChoice); 3] = [
     ("heavily_compressed_attention", KeyChoice::Entries),
     ("compressed_sparse_attention", KeyChoice::Indexed),
@@ -138,7 +139,7 @@ fn note_assumptions(reader: &ConfigReader<'_>, indexed: bool) {
     }
 }
 
-/// Reads widths, groups and the tokens of an entry.
+/// Reads the widths and groups of attention, and the tokens per entry.
 fn read_attention(reader: &ConfigReader<'_>, model: &Model) -> Result<CompressedAttention, WorkloadError> {
     check_rates(reader)?;
     let rate = |inner: &str, key: &'static str| read_rate(reader, inner, key);
@@ -158,7 +159,7 @@ fn read_attention(reader: &ConfigReader<'_>, model: &Model) -> Result<Compressed
     Ok(own)
 }
 
-/// Returns an error if `compress_rates` is no object of numbers by kind of layer.
+/// Returns an error if `compress_rates` is not an object with a number for each kind of layer.
 fn check_rates(reader: &ConfigReader<'_>) -> Result<(), WorkloadError> {
     let Some(value) = reader.get(RATES) else { return Ok(()) };
     let known = |key: &String| KINDS.iter().any(|(name, keys)| name == key && *keys != KeyChoice::All);
@@ -170,7 +171,7 @@ fn check_rates(reader: &ConfigReader<'_>) -> Result<(), WorkloadError> {
     Err(reader.value_error(RATES, value.clone(), &limit, "correct the kinds, or leave it out for 128 and 4"))
 }
 
-/// Reads the tokens per entry of a kind of layer, which older files give under a key of its own.
+/// Reads the tokens per entry of a kind of layer from `compress_rates`, or from `key`, which older files use.
 fn read_rate(reader: &ConfigReader<'_>, inner: &str, key: &'static str) -> Result<u64, WorkloadError> {
     let older = reader.read_dimension(key, MAX_POSITIONS)?;
     let Some(rates) = reader.get(RATES) else { return Ok(older) };
@@ -190,8 +191,8 @@ fn read_rate(reader: &ConfigReader<'_>, inner: &str, key: &'static str) -> Resul
     Ok(rate)
 }
 
-/// Reads which entries each layer sees: by kind, or by the tokens per entry (0 for none), of which the published files
-/// list one more for the module that predicts a further token.
+/// Reads the entries that each layer sees: from the kinds of layers, or from the tokens per entry (0 for none). In
+/// published files, that second list has one more number, for the module that predicts a further token.
 fn read_kinds(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<KeyChoice>, WorkloadError> {
     let known = KINDS.map(|(name, _)| name);
     let by_ratio = read_ratios(reader, layers)?;
@@ -209,7 +210,7 @@ fn read_kinds(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<KeyChoice>, 
     Ok(by_ratio.unwrap_or_else(|| (0..layers).map(kind).collect()))
 }
 
-/// Reads the kinds of layers from the tokens per entry, if the file lists them.
+/// Reads the kinds of layers from a list of tokens per entry; `None` without a list.
 fn read_ratios(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<KeyChoice>>, WorkloadError> {
     let Some(value) = reader.get("compress_ratios") else { return Ok(None) };
     let further = reader.read_count("num_nextn_predict_layers", MAX_LAYERS, 1)?;
@@ -229,10 +230,11 @@ fn read_ratios(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<KeyC
     }
 }
 
-/// Adds experts in every layer. A table by token chooses those of the first layers; the scores weigh them all the same.
+/// Adds experts in every layer. A table by token chooses the experts of the first layers; the router's scores weigh
+/// them in all layers.
 fn add_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let ffn = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
-    // Transformers takes both names for one number.
+    // Transformers uses both names for the same number.
     if let Some(other) = reader.read_optional_dimension("intermediate_size", MAX_FFN)?.filter(|other| *other != ffn) {
         let limit = format!("`moe_intermediate_size` ({ffn}), another name of the same number");
         return Err(reader.value_error("intermediate_size", other, &limit, "leave it out"));

@@ -1,6 +1,6 @@
-//! DiT (Peebles and Xie, ICCV 2023): diffusion transformers that a time step and a class condition, in the forms that
-//! diffusers 0.42 writes (`DiTTransformer2DModel`; before, `Transformer2DModel`) and with the arguments of the original
-//! class `DiT`. Both differ: in diffusers every layer has embedders of its own.
+//! DiT (Peebles and Xie, ICCV 2023): diffusion transformers conditioned on a time step and a class. It reads the forms
+//! that diffusers 0.42 writes (`DiTTransformer2DModel`; before, `Transformer2DModel`) and the arguments of the original
+//! class `DiT`. The two differ: in diffusers every layer has its own embedders.
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
@@ -18,7 +18,7 @@ const DIFFUSERS: &[&str] = &[
     "attention_head_dim",
     "dropout",
     "in_channels",
-    // Groups of a norm that models of patches do not have.
+    // The number of groups of a norm that models of patches do not have.
     "norm_num_groups",
     "norm_elementwise_affine",
     "norm_type",
@@ -31,7 +31,7 @@ const DIFFUSERS: &[&str] = &[
     "upcast_attention",
 ];
 
-/// Options of diffusers that are off in DiT, and what they stand for.
+/// Options of diffusers that are off in DiT, with the features that they switch on.
 const OFF: &[(&str, &str)] = &[
     ("caption_channels", "captions"),
     ("cross_attention_dim", "attention to a text"),
@@ -43,7 +43,7 @@ const OFF: &[(&str, &str)] = &[
     ("use_additional_conditions", "further conditions"),
 ];
 
-/// Activations by diffusers' names (`FeedForward`), each with whether the MLP is gated.
+/// Activations by diffusers' names (`FeedForward`): (name, nonlinearity, true if the MLP is gated).
 const ACTIVATIONS: &[(&str, ElementwiseFunction, bool)] = &[
     ("geglu", ElementwiseFunction::Gelu, true),
     ("geglu-approximate", ElementwiseFunction::Gelu, false),
@@ -64,7 +64,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     },
 };
 
-/// The class of several models of images, in files of before diffusers 0.28: only DiT's form is read.
+/// The class of several image models, in files written before diffusers 0.28; only DiT's form is read.
 pub(super) const OLDER: ModelFamily = ModelFamily {
     model_types: &["Transformer2DModel"],
     keys: &[
@@ -99,7 +99,7 @@ pub(super) const OLDER: ModelFamily = ModelFamily {
     },
 };
 
-/// The original class, whose arguments stand in the file beside `"model_type": "dit"`.
+/// The original class; the file has its arguments and `"model_type": "dit"`.
 pub(super) const ORIGINAL: ModelFamily = ModelFamily {
     model_types: &["dit"],
     keys: &[&[
@@ -134,7 +134,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 const NEAR: &str = "other models of images are not covered: give DiT's configuration";
 
-/// Reads diffusers' form; `activation` and `bias` are the class's defaults.
+/// Reads diffusers' form. `activation` and `bias` are the class's defaults.
 fn read_diffusers(reader: &ConfigReader<'_>, (activation, bias): (&str, bool)) -> Result<Model, WorkloadError> {
     for (key, what) in OFF {
         if let Some(value) = reader.get(key).filter(|value| **value != Value::Bool(false)) {
@@ -167,7 +167,7 @@ fn read_diffusers(reader: &ConfigReader<'_>, (activation, bias): (&str, bool)) -
     Ok(Model { activation, gated, qkv_bias, ..sizes.read_model(reader)? })
 }
 
-/// Reads the activation by diffusers' name.
+/// Reads the activation by diffusers' name: (nonlinearity, true if the MLP is gated).
 fn read_activation(reader: &ConfigReader<'_>, default: &str) -> Result<(ElementwiseFunction, bool), WorkloadError> {
     let value = reader.get("activation_fn").cloned().unwrap_or_else(|| default.into());
     let found = ACTIVATIONS.iter().find(|(name, ..)| value.as_str() == Some(*name));
@@ -205,11 +205,11 @@ fn read_original(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
 
 /// The sizes of a DiT.
 struct Sizes {
-    /// The key and the value of an image's height and width.
+    /// The key and value of an image's side; images are square.
     side: (&'static str, u64),
-    /// Channels that it reads, and predicts.
+    /// Number of channels that the model reads, and that it predicts.
     channels: (u64, u64),
-    /// Width and heads.
+    /// Width of the model and number of heads.
     width: (u64, u64),
     layers: u64,
     /// Rows of the table of classes.
@@ -219,7 +219,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Reads the patch's size; returns the model with biases, MLPs of four times its width and GELU.
+    /// Reads the patch's size. Returns the model with biases, MLPs of four times the model's width, and GELU.
     fn read_model(&self, reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         let ((key, side), (hidden, heads)) = (self.side, self.width);
         let patch = reader.read_dimension("patch_size", MAX_WIDTH)?;
@@ -247,7 +247,7 @@ impl Sizes {
             ffn: 4 * hidden,
             vocabulary: outputs,
             max_sequence: tokens,
-            // Fixed ones are added to the patches.
+            // Fixed positions are added to the patches.
             position: PositionEncoding::None,
             norm: Norm::LayerNorm,
             norm_affine: false,

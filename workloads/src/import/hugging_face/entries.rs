@@ -39,7 +39,7 @@ impl ConfigEntries {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
+    /// Returns the value of a key, or `None`. Null counts as absent, as in Hugging Face's own reader.
     pub(super) fn get(&self, key: &str) -> Option<&Value> {
         self.raw_value(key).filter(|value| !value.is_null())
     }
@@ -48,7 +48,7 @@ impl ConfigEntries {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// Adds keys to those that the file takes to change nothing.
+    /// Adds `ignored` to the file's own list of keys to ignore.
     pub(super) fn add_ignored(&mut self, ignored: &[String]) {
         let own = self.get(keys::ASSUME_IGNORED).and_then(Value::as_array).cloned().unwrap_or_default();
         if !ignored.is_empty() {
@@ -58,7 +58,7 @@ impl ConfigEntries {
         }
     }
 
-    /// Gives a key another value, if there is one.
+    /// Replaces a key's value if a new value is given.
     pub(super) fn replace_value(&mut self, key: &str, value: Option<&Value>) {
         if let Some(value) = value {
             self.0.retain(|(known, _)| known != key);
@@ -66,8 +66,8 @@ impl ConfigEntries {
         }
     }
 
-    /// Renames a number that the file has under another family's name to the one that `read` accepts. Two names with
-    /// unlike values are returned.
+    /// Renames keys that have another family's name for a number to the name that `read` accepts. If both names are
+    /// present with different values, it returns the two names as the error.
     pub(super) fn rename_synonyms(&mut self, read: impl Fn(&str) -> bool) -> Result<(), (String, String)> {
         for names in keys::SAME_NUMBER {
             let Some(own) = names.iter().find(|name| read(name)) else { continue };
@@ -96,7 +96,7 @@ impl ConfigEntries {
         Ok(())
     }
 
-    /// Replaces an object with those of its keys that are not outside of it.
+    /// Replaces a nested object with its entries. Entries that the outer level already has are dropped.
     pub(super) fn unfold_object(&mut self, key: &str) {
         let Some(Value::Object(object)) = self.get(key).cloned() else { return };
         self.0.retain(|(known, _)| known != key);
@@ -107,7 +107,7 @@ impl ConfigEntries {
         }
     }
 
-    /// Returns the entries of a nested object, and the outer entries named in `inherited` that it lacks.
+    /// Returns the entries of a nested object, and the outer entries named in `inherited` that the object lacks.
     pub(super) fn flatten_object(&self, object: &Map<String, Value>, inherited: &[&str]) -> Self {
         let own = object.iter().map(|(key, value)| (key.clone(), value.clone()));
         let outer =
@@ -116,7 +116,7 @@ impl ConfigEntries {
     }
 }
 
-/// Parses the text. A repeated key is an error.
+/// Parses the text of a file. A repeated key is an error.
 pub(super) fn parse_entries(file: &str, text: &str) -> Result<ConfigEntries, WorkloadError> {
     let entries: ConfigEntries =
         serde_json::from_str(&replace_infinities(text)).map_err(|e| describe_syntax_error(file, text, &e))?;
@@ -142,7 +142,7 @@ fn replace_infinities(text: &str) -> Cow<'_, str> {
             rest = &rest[INFINITY.len()..];
             continue;
         }
-        // The character after an escape in a string is skipped.
+        // The character after a backslash in a string is copied with it.
         let taken =
             if quoted && c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
         quoted ^= c == '"';
@@ -152,7 +152,7 @@ fn replace_infinities(text: &str) -> Cow<'_, str> {
     Cow::Owned(finite)
 }
 
-/// Characters of a faulty line that a message repeats; a file may be one long line.
+/// Largest number of characters of a faulty line that a message repeats, because a file may be one long line.
 const SHOWN: usize = 80;
 
 fn describe_syntax_error(file: &str, text: &str, error: &serde_json::Error) -> WorkloadError {

@@ -1,5 +1,5 @@
-//! Families with a mixture of experts in every layer. `capacity_factor` sets a capacity limit; it is coplace's own key,
-//! since Hugging Face's configurations have none.
+//! Families with a mixture of experts in some or all layers. `capacity_factor` sets a capacity limit; it is coplace's
+//! own key, because these families' configurations have none.
 
 use super::ModelFamily;
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
@@ -15,7 +15,7 @@ use sim::kernel::ElementwiseFunction;
 
 const EXPERT_SYNONYMS: &[(&str, &str)] = &[("expert_capacity_factor", "capacity_factor")];
 
-/// Mixtral: experts with the MLP's width. Granite's have a shared one beside them.
+/// Mixtral: experts as wide as the MLP. Granite's models may add a shared expert.
 pub(super) const MIXTRAL: ModelFamily = ModelFamily {
     model_types: &["mixtral", "granitemoe", "granitemoeshared"],
     keys: &[llama::KEYS, MIXTRAL_KEYS],
@@ -39,7 +39,7 @@ pub(super) fn read_mixtral(reader: &ConfigReader<'_>) -> Result<Model, WorkloadE
 }
 
 /// Grok 1: Mixtral with norms on inputs and results, caps on scores, and a tied head. Source: `configuration_grok_1.py`
-/// beside hpcai-tech/grok-1, and `model.py` of xai-org/grok-1.
+/// in hpcai-tech/grok-1, and `model.py` of xai-org/grok-1.
 pub(super) const GROK: ModelFamily = ModelFamily {
     model_types: &["grok-1"],
     keys: &[llama::KEYS, MIXTRAL_KEYS],
@@ -52,7 +52,7 @@ pub(super) const GROK: ModelFamily = ModelFamily {
     },
 };
 
-/// Phi 3.5 MoE: LayerNorm, and biases where the file says so.
+/// Phi 3.5 MoE: LayerNorm, and biases if the file states them.
 pub(super) const PHIMOE: ModelFamily = ModelFamily {
     model_types: &["phimoe"],
     keys: &[llama::KEYS, MIXTRAL_KEYS, &["hidden_dropout", "lm_head_bias"]],
@@ -66,7 +66,7 @@ pub(super) const PHIMOE: ModelFamily = ModelFamily {
     },
 };
 
-/// MiniMax M2: norms of whole queries and keys, a part of every head rotated.
+/// MiniMax M2: norms over whole queries and keys, and rotation of a part of every head.
 pub(super) const MINIMAX_M2: ModelFamily = ModelFamily {
     model_types: &["minimax_m2"],
     keys: &[llama::KEYS, MIXTRAL_KEYS, &["attn_type_list", "qk_norm_type", "rotary_dim", "use_qk_norm"]],
@@ -87,7 +87,7 @@ pub(super) const MINIMAX_M2: ModelFamily = ModelFamily {
     },
 };
 
-/// Hunyuan's experts: as wide as the MLP, one shared by all tokens, norms of queries and keys.
+/// Hunyuan: experts as wide as the MLP, shared experts, and norms of queries and keys.
 pub(super) const HUNYUAN: ModelFamily = ModelFamily {
     model_types: &["hunyuan_v1_moe"],
     keys: &[llama::KEYS, &["capacity_factor", "n_shared_experts", "num_experts", "num_experts_per_tok"]],
@@ -107,7 +107,7 @@ pub(super) const HUNYUAN: ModelFamily = ModelFamily {
     },
 };
 
-/// Qwen's keys of experts.
+/// Keys of Qwen's families with experts.
 pub(super) const QWEN_KEYS: &[&str] = &[
     "capacity_factor",
     "decoder_sparse_step",
@@ -123,7 +123,7 @@ pub(super) const QWEN_KEYS: &[&str] = &[
     "use_sliding_window",
 ];
 
-/// Qwen2-MoE: narrow experts beside a shared one with its own weight.
+/// Qwen2-MoE: narrow experts beside a shared expert with its own gate.
 pub(super) const QWEN2_MOE: ModelFamily = ModelFamily {
     model_types: &["qwen2_moe"],
     keys: &[llama::KEYS, QWEN_KEYS],
@@ -153,7 +153,7 @@ pub(super) const QWEN3_MOE: ModelFamily = ModelFamily {
     },
 };
 
-/// Reads Qwen's layers with and without experts; the experts of all layers have `shared` beside them.
+/// Reads Qwen's layers with and without experts. `shared` is the shared expert of the layers with experts.
 pub(super) fn read_qwen_experts(
     reader: &ConfigReader<'_>,
     shared: Option<SharedExpert>,
@@ -178,7 +178,7 @@ pub(super) fn alternate_experts(model: Model, wide: u64, sparse: impl Fn(u64) ->
     model.with_changed_layers(|layer, kind| LayerKind { feed: feed(layer), ..kind })
 }
 
-/// Reads a list of layer numbers, counted from 0.
+/// Reads a list of layer indices, counted from 0; `None` without the key.
 pub(super) fn read_layer_list(
     reader: &ConfigReader<'_>,
     key: &'static str,
@@ -196,7 +196,8 @@ pub(super) fn read_layer_list(
     }
 }
 
-/// OLMoE: many narrow experts, norms of whole queries and keys. FlexOlmo has its norms on results, like OLMo 2.
+/// OLMoE: many narrow experts, and norms over whole queries and keys. FlexOlmo has its layer norms on results, like
+/// OLMo 2.
 pub(super) const OLMOE: ModelFamily = ModelFamily {
     model_types: &["olmoe", "flex_olmo"],
     keys: &[llama::KEYS, &["capacity_factor", "num_experts", "num_experts_per_tok"]],
@@ -212,7 +213,7 @@ pub(super) const OLMOE: ModelFamily = ModelFamily {
     },
 };
 
-/// GPT-OSS: biases everywhere, sinks beside the scores, windows in every second layer.
+/// GPT-OSS: biases everywhere, attention sinks, and windows in every second layer.
 pub(super) const GPT_OSS: ModelFamily = ModelFamily {
     model_types: &["gpt_oss"],
     keys: &[
@@ -243,9 +244,9 @@ pub(super) const GPT_OSS: ModelFamily = ModelFamily {
     },
 };
 
-/// The text model of Llama 4. Every layer (Scout) or every second one (Maverick) has one routed and one shared expert
-/// per token, of the same width. Norms of queries and keys have no parameters. Layers with rotation see the tokens of
-/// their own chunk, the others all.
+/// The text model of Llama 4. Every layer (Scout) or every second layer (Maverick) has one routed and one shared expert
+/// per token, of the same width. Norms of queries and keys have no parameters. In layers with rotation, a token sees
+/// only its own chunk; in the others it sees all tokens.
 pub(super) const LLAMA4: ModelFamily = ModelFamily {
     model_types: &["llama4_text", "llama4"],
     keys: &[
@@ -288,8 +289,9 @@ pub(super) const LLAMA4: ModelFamily = ModelFamily {
     },
 };
 
-/// Adds chunks to the layers that `layer_types` names; without it, to those with rotation: all that `no_rope_layers`
-/// marks by 1, or all but every `no_rope_layer_interval`-th. As in transformers, an empty list counts as absent.
+/// Adds chunks to the layers that `layer_types` names. Without that key, layers with rotation get chunks: those that
+/// `no_rope_layers` marks by 1, or all except every `no_rope_layer_interval`-th. As in transformers, an empty list
+/// counts as absent.
 fn add_chunks(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let layers = model.layer_count();
     let every = reader.read_optional_dimension("no_rope_layer_interval", MAX_LAYERS)?.unwrap_or(4);
@@ -313,11 +315,11 @@ fn add_chunks(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workload
     }
 }
 
-/// Reads the routed experts: their number under `key`, and the experts per token.
+/// Reads the routed experts: their number under `key`, the experts per token, and the capacity factor if stated.
 pub(super) fn read_routed_experts(reader: &ConfigReader<'_>, key: &'static str) -> Result<Experts, WorkloadError> {
     let count = reader.read_dimension(key, MAX_EXPERTS)?;
     let top_k = reader.read_dimension("num_experts_per_tok", count)?;
-    // With room for every token at every expert, more is never used.
+    // At this factor every expert has room for every token, so a larger factor changes nothing.
     let most = count as f64 / top_k as f64;
     let capacity_factor = reader.read_optional_factor("capacity_factor", most)?;
     Ok(Experts { count, top_k, capacity_factor, ..Experts::default() })

@@ -1,5 +1,5 @@
-//! Falcon: one or few key/value heads, rotary positions or ALiBi, attention and MLP in parallel after one LayerNorm
-//! (7B) or one each (40B).
+//! Falcon: one or a few key/value heads, and rotary positions or ALiBi. Attention and MLP run in parallel after one
+//! LayerNorm (7B) or one each (40B).
 
 use super::ModelFamily;
 use super::gpt_neox::{neox_like_model, read_widths};

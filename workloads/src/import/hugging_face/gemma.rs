@@ -1,5 +1,5 @@
-//! Gemma: its own head dimension, a gated GELU, a tied head. Gemma 2 and 3 normalise before and after attention and
-//! MLP, and have windows in some layers. Gemma 3 also normalises queries and keys.
+//! Gemma: a head dimension of its own, a gated GELU, a tied head. Gemma 2 and 3 have norms before and after attention
+//! and MLP, and windows in some layers. Gemma 3 also normalises queries and keys.
 
 use super::ModelFamily;
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};

@@ -44,7 +44,7 @@ pub(super) const BIGCODE: ModelFamily = ModelFamily {
         "attn_pdrop",
         "embd_pdrop",
         "multi_query",
-        // Written by transformers; `multi_query` decides.
+        // Transformers writes this key, but `multi_query` decides.
         "num_key_value_heads",
         "n_embd",
         "n_head",
@@ -64,7 +64,7 @@ fn read_bigcode(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(Model { kv_heads, ..model })
 }
 
-/// Reads the longest sequence, which `n_ctx` may state too.
+/// Reads the longest sequence. `n_ctx`, if present, must state the same number.
 pub(super) fn read_positions(reader: &ConfigReader<'_>) -> Result<u64, WorkloadError> {
     let positions = reader.read_dimension("n_positions", MAX_POSITIONS)?;
     if let Some(context) = reader.read_optional_dimension("n_ctx", MAX_POSITIONS)?

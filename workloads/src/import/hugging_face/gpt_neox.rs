@@ -1,5 +1,5 @@
-//! GPT-NeoX (and Pythia): attention and MLP in parallel after a LayerNorm each, partly rotated heads, an untied head.
-//! GPT-J and Phi 1.5 and 2: the same after one norm, with a bias on the logits.
+//! GPT-NeoX (and Pythia): attention and MLP in parallel, each after its own LayerNorm, partly rotated heads, and an
+//! untied head. GPT-J and Phi 1.5 and 2 have one norm for both, and a bias on the logits.
 
 use super::ModelFamily;
 use super::gpt2::read_positions;
@@ -71,7 +71,7 @@ fn read_neox(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
 }
 
 pub(super) const GPTJ: ModelFamily = ModelFamily {
-    // CodeGen differs in the order of heads in one product of queries, keys and values.
+    // CodeGen differs only in the order of heads in its joint product of queries, keys and values.
     model_types: &["codegen", "gptj"],
     keys: &[&[
         "activation_function",
@@ -185,7 +185,7 @@ fn read_phi(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     })
 }
 
-/// Reads the width and the heads, which must divide it.
+/// Reads the width and the number of heads, which must divide the width.
 pub(super) fn read_widths(
     reader: &ConfigReader<'_>,
     width: &'static str,
@@ -197,7 +197,7 @@ pub(super) fn read_widths(
     Ok((hidden, count))
 }
 
-/// Returns the common part of these families: LayerNorm, and an MLP with biases and without a gate.
+/// Returns the common part of these families: LayerNorm, and an ungated MLP with biases.
 pub(super) fn neox_like_model(reader: &ConfigReader<'_>, hidden: u64) -> Model {
     Model {
         norm: Norm::LayerNorm,

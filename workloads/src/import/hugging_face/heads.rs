@@ -1,5 +1,5 @@
-//! The head that a file's class has, by the class that `architectures` names. A new kind of class is a row of
-//! [`HEADS`]; classes outside the table are refused.
+//! The head of a model, from the class that `architectures` names. A new kind of class needs a row in [`HEADS`].
+//! Classes outside the table are refused.
 
 use super::labels::read_labels;
 use super::reader::ConfigReader;
@@ -16,15 +16,15 @@ pub(super) const KEY: &str = "architectures";
 /// The head of a class in transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClassHead {
-    /// The family's own: logits for the vocabulary.
+    /// The language-model head: logits for the vocabulary.
     Language,
     /// Classes of a whole sequence.
     Classes,
     /// Classes of every token.
     Tokens,
-    /// The first and the last token of an answer.
+    /// The first and the last token of an answer to a question.
     Questions,
-    /// One number for each of several sequences.
+    /// One score for each of several sequences.
     Choices,
     /// Two classes of a pair of sentences.
     NextSentence,
@@ -32,13 +32,13 @@ enum ClassHead {
     Images,
     /// A projection into a space of texts and images.
     Projection,
-    /// None.
+    /// No head.
     Absent,
-    /// One that is not covered.
+    /// A head that is not covered.
     Other,
 }
 
-/// Ends of the names of classes (transformers 5.24), and their heads; the first fitting row counts.
+/// Ends of class names (transformers 5.24) and their heads. The first row that fits counts.
 const HEADS: &[(&str, ClassHead)] = &[
     ("ForCausalLM", ClassHead::Language),
     ("ForMaskedLM", ClassHead::Language),
@@ -62,11 +62,11 @@ const HEADS: &[(&str, ClassHead)] = &[
     ("Model", ClassHead::Absent),
 ];
 
-/// Ends of the names of classes in transformers that have an encoder, a decoder and logits for the vocabulary (plain
-/// `...Model` lacks the logits).
+/// Ends of the names of transformers classes that have both an encoder and a decoder. Plain `...Model` classes lack the
+/// logits for the vocabulary.
 const BOTH_SIDES: [&str; 2] = ["ForConditionalGeneration", "Model"];
 
-/// Heads on an encoder or a decoder of text, by the class's head: the tokens that it reads, its outputs, and its bias.
+/// A head on an encoder or a decoder, by the class's head: the tokens that it reads, its outputs, and its bias.
 struct HeadRow {
     head: ClassHead,
     tokens: HeadTokens,
@@ -79,9 +79,9 @@ struct HeadRow {
 enum HeadOutputs {
     /// The number of the file's labels.
     Labels,
-    /// The same in every file.
+    /// The same number in every file.
     Fixed(u64),
-    /// The model's own vectors, without a product.
+    /// No product: the head returns the model's own vectors.
     Vectors,
 }
 
@@ -89,7 +89,7 @@ const fn row(head: ClassHead, tokens: HeadTokens, outputs: HeadOutputs, bias: bo
     HeadRow { head, tokens, outputs, bias }
 }
 
-/// Decoders (transformers 5.24, `modeling_layers.py`: `GenericForSequenceClassification` and beside it).
+/// Heads of decoders (transformers 5.24, `modeling_layers.py`: `GenericForSequenceClassification` and its neighbours).
 const OF_DECODERS: &[HeadRow] = &[
     row(ClassHead::Classes, HeadTokens::One, HeadOutputs::Labels, false),
     row(ClassHead::Tokens, HeadTokens::Every, HeadOutputs::Labels, true),
@@ -97,8 +97,8 @@ const OF_DECODERS: &[HeadRow] = &[
     row(ClassHead::Absent, HeadTokens::One, HeadOutputs::Vectors, false),
 ];
 
-/// BERT's family: heads on one token follow the pooler (`BertPooler`; `RobertaClassificationHead` has its like), which
-/// the class without a head has too.
+/// Heads of BERT's family. Heads on one token follow the pooler (`BertPooler`; `RobertaClassificationHead` has an
+/// equivalent). The class without a head has the pooler too.
 const OF_BERT: &[HeadRow] = &[
     row(ClassHead::Classes, HeadTokens::Pooled, HeadOutputs::Labels, true),
     row(ClassHead::Tokens, HeadTokens::Every, HeadOutputs::Labels, true),
@@ -108,7 +108,8 @@ const OF_BERT: &[HeadRow] = &[
     row(ClassHead::Absent, HeadTokens::Pooled, HeadOutputs::Vectors, false),
 ];
 
-/// ModernBERT: all heads follow the transform (`ModernBertPredictionHead`), which the class without a head lacks.
+/// Heads of ModernBERT. All heads follow the transform (`ModernBertPredictionHead`), which the class without a head
+/// lacks.
 const OF_MODERNBERT: &[HeadRow] = &[
     row(ClassHead::Classes, HeadTokens::One, HeadOutputs::Labels, true),
     row(ClassHead::Tokens, HeadTokens::Every, HeadOutputs::Labels, true),
@@ -117,16 +118,17 @@ const OF_MODERNBERT: &[HeadRow] = &[
     row(ClassHead::Absent, HeadTokens::One, HeadOutputs::Vectors, false),
 ];
 
-/// ViT: the class without a head has a pooler.
+/// Heads of ViT. The class without a head has a pooler.
 const OF_IMAGES: &[HeadRow] = &[
     row(ClassHead::Images, HeadTokens::One, HeadOutputs::Labels, true),
     row(ClassHead::Absent, HeadTokens::Pooled, HeadOutputs::Vectors, false),
 ];
 
-/// CLIP's towers with their projection, which the reader of the family adds, or without.
+/// Heads of CLIP's towers. The family's reader adds the projection; the class without it has only vectors.
 const OF_CLIP: &[HeadRow] = &[row(ClassHead::Absent, HeadTokens::One, HeadOutputs::Vectors, false)];
 
-/// Returns the model with the head of the file's class. Without a class, the family's own head stays.
+/// Returns the model with the head of the file's class. Without a class, the family's own head stays. A class whose
+/// head is not covered is an error.
 pub(super) fn add_class_head(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let Some((class, head)) = read_class(reader)? else { return Ok(model) };
     let kind = reader.model_type.as_str();
@@ -141,7 +143,7 @@ pub(super) fn add_class_head(reader: &ConfigReader<'_>, model: Model) -> Result<
     } else if model.causal && model.variations.side == EncoderDecoderSide::Only {
         (OF_DECODERS, ClassHead::Language)
     } else {
-        // The reader has checked that the class has both sides.
+        // The reader has already checked that the class has both sides.
         return Ok(note_both_sides(reader, class, head, model));
     };
     if head == own {
@@ -153,7 +155,7 @@ pub(super) fn add_class_head(reader: &ConfigReader<'_>, model: Model) -> Result<
     }
 }
 
-/// Returns an error if `architectures` names a class without both an encoder and a decoder.
+/// Returns an error if `architectures` names a class that lacks the encoder or the decoder.
 pub(super) fn require_both_sides(reader: &ConfigReader<'_>) -> Result<(), WorkloadError> {
     let Some(value) = reader.get(KEY).filter(|_| !reader.is_ignored(KEY)) else { return Ok(()) };
     let has_both = |class: &str| !class.ends_with("EncoderModel") && BOTH_SIDES.iter().any(|end| class.ends_with(end));
@@ -167,7 +169,7 @@ pub(super) fn require_both_sides(reader: &ConfigReader<'_>) -> Result<(), Worklo
     Err(reader.value_error(KEY, value.clone(), &limit, cure))
 }
 
-/// Notes that a model with two sides is trained with the logits that the file's class lacks.
+/// Adds a note, if the file's class lacks logits, that the encoder-decoder is trained with its family's logits.
 fn note_both_sides(reader: &ConfigReader<'_>, class: &str, head: ClassHead, model: Model) -> Model {
     if head == ClassHead::Absent {
         let what = "the class has no head; the model is trained with its family's logits, by the embedding's matrix";
@@ -183,7 +185,7 @@ fn with_head(reader: &ConfigReader<'_>, class: &str, row: &HeadRow, mut model: M
         HeadOutputs::Fixed(outputs) => outputs,
         HeadOutputs::Vectors => model.embedding_width,
     };
-    // BERT's transform belongs to its logits, ModernBERT's to every head.
+    // BERT's transform belongs only to its logits; ModernBERT's belongs to every head with a product.
     model.head_transform &=
         row.tokens != HeadTokens::Pooled && !without_product && model.variations.transform_without_bias;
     (model.tied_head, model.head_bias) = (false, false);
@@ -203,8 +205,8 @@ fn with_head(reader: &ConfigReader<'_>, class: &str, row: &HeadRow, mut model: M
     Ok(model)
 }
 
-/// Reads the class that the file names, and its head; `None` without the key, or if it is to be ignored. Several
-/// classes must have the same head.
+/// Reads the class that the file names, and its head. Returns `None` if the key is absent or ignored. If the file names
+/// several classes, they must have the same head.
 fn read_class<'a>(reader: &ConfigReader<'a>) -> Result<Option<(&'a str, ClassHead)>, WorkloadError> {
     let Some(value) = reader.get(KEY).filter(|_| !reader.is_ignored(KEY)) else { return Ok(None) };
     let names = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
@@ -227,7 +229,7 @@ fn read_class<'a>(reader: &ConfigReader<'a>) -> Result<Option<(&'a str, ClassHea
     Ok(found)
 }
 
-/// Returns the error for a class with another head than `heads`.
+/// Returns the error for a class whose head is not among `heads`.
 fn refuse_class(reader: &ConfigReader<'_>, class: &str, heads: impl Iterator<Item = ClassHead>) -> WorkloadError {
     let heads: Vec<ClassHead> = heads.filter(|head| *head != ClassHead::Other).collect();
     let ends = HEADS.iter().filter(|(_, head)| heads.contains(head)).map(|(end, _)| format!("...{end}"));

@@ -1,5 +1,6 @@
-//! Scans beside attention and MLPs: Bamba and Granite 4 (Mamba 2), Falcon-H1 (both in one layer), Jamba (Mamba 1 and
-//! experts). Mamba and Falcon-Mamba have only Mamba 1. Defaults are those of transformers 5.24.
+//! Scans in combination with attention and MLPs: Bamba and Granite 4 (Mamba 2), Falcon-H1 (scan and attention in one
+//! layer), Jamba (Mamba 1 and experts). Mamba and Falcon-Mamba have only Mamba 1. Defaults are those of transformers
+//! 5.24.
 
 use super::ModelFamily;
 use super::experts::{MIXTRAL_KEYS, alternate_experts, read_routed_experts};
@@ -35,7 +36,7 @@ const SCAN_DEFAULTS: &[(&str, u64)] = &[
     ("mamba_n_heads", 128),
 ];
 
-/// Reads Mamba 2's scan; `width` is that of the scanned vectors.
+/// Reads Mamba 2's scan; `width` is the width of the scanned vectors.
 fn read_scan(reader: &ConfigReader<'_>, width: u64) -> Result<StateSpace, WorkloadError> {
     let heads = reader.read_dimension("mamba_n_heads", MAX_HEADS)?;
     reader.check_divides(("mamba_n_heads", heads), ("mamba_d_ssm", width))?;
@@ -62,12 +63,12 @@ fn read_scan(reader: &ConfigReader<'_>, width: u64) -> Result<StateSpace, Worklo
     })
 }
 
-/// Returns the scan's width of a file that states how often it is the model's.
+/// Returns the scan's width: the model's width times the file's `mamba_expand`.
 pub(super) fn expanded_width(reader: &ConfigReader<'_>, model: &Model) -> Result<u64, WorkloadError> {
     Ok(model.hidden.saturating_mul(reader.read_dimension("mamba_expand", MAX_WIDTH)?))
 }
 
-/// Returns the model with scans in the layers where `scans` is true.
+/// Returns the model with scans in the layers where `scans` is true, and attention in the others.
 fn with_scans(model: Model, scan: StateSpace, scans: impl Fn(u64) -> bool) -> Model {
     let mixer = |layer| if scans(layer) { Mixer::Scan } else { Mixer::Attention };
     let any = (0..model.layer_count()).any(&scans);
@@ -89,7 +90,7 @@ pub(super) const BAMBA: ModelFamily = ModelFamily {
     },
 };
 
-/// Granite 4: scans and attention, each followed by experts with a shared one, or by that MLP alone.
+/// Granite 4: scans and attention, each followed by experts with a shared one, or by a dense MLP of that shared width.
 pub(super) const GRANITE_HYBRID: ModelFamily = ModelFamily {
     model_types: &["granitemoehybrid"],
     keys: &[llama::KEYS, MIXTRAL_KEYS, SCAN_KEYS, &["layer_types", "layers_block_type", "position_embedding_type"]],
@@ -99,7 +100,7 @@ pub(super) const GRANITE_HYBRID: ModelFamily = ModelFamily {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
         let layers = model.layers;
         let shared = reader.read_dimension("shared_intermediate_size", MAX_FFN)?;
-        // Zero makes a dense model; the number is never taken by default.
+        // Zero means a dense model. Zero is never the default.
         let dense = reader.get("num_local_experts").and_then(Value::as_u64) == Some(0);
         let model = if dense {
             Model { ffn: shared, ..model }
@@ -157,7 +158,8 @@ pub(super) const FALCON_H1: ModelFamily = ModelFamily {
     },
 };
 
-/// Reads the width of the vector that Mamba's steps come from; "auto" is a sixteenth of the model's width.
+/// Reads the width of the low-rank vector from which Mamba's steps are computed. "auto" or an absent key means a
+/// sixteenth of the model's width, rounded up.
 pub(super) fn read_step_rank(reader: &ConfigReader<'_>, key: &str, hidden: u64) -> Result<u64, WorkloadError> {
     let auto = hidden.div_ceil(16);
     match reader.get(key).and_then(Value::as_str) {
@@ -166,7 +168,7 @@ pub(super) fn read_step_rank(reader: &ConfigReader<'_>, key: &str, hidden: u64) 
     }
 }
 
-/// Jamba: Mamba 1 and attention in turn, an MLP or experts in turn.
+/// Jamba: Mamba 1 alternates with attention, and MLPs alternate with experts.
 pub(super) const JAMBA: ModelFamily = ModelFamily {
     model_types: &["jamba"],
     keys: &[
@@ -230,7 +232,7 @@ pub(super) const JAMBA: ModelFamily = ModelFamily {
             model
         };
         let mixer = |layer: u64| if layer % every == first { Mixer::Attention } else { Mixer::ChannelScan };
-        // Attention has no rotation: scans know the order.
+        // Attention has no rotation, because the scans depend on the order.
         let model = Model { position: PositionEncoding::None, ..model };
         let model = with_variations(model, |v| v.channel_scan = Some(scan));
         Ok(model.with_changed_layers(|layer, kind| LayerKind { mixer: mixer(layer), ..kind }))
@@ -280,7 +282,7 @@ pub(super) const MAMBA: ModelFamily = ModelFamily {
         }
         Ok(Model {
             layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
-            // The model has no attention; its channels divide like heads.
+            // The model has no attention; its channels are split over devices like heads.
             heads: width,
             kv_heads: width,
             head_dim: 1,

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-/// Keys of every family that decide the cost.
+/// Keys that every family reads.
 pub(super) const COMMON: &[&str] = &[
     "model_type",
     "tie_word_embeddings",
@@ -13,13 +13,14 @@ pub(super) const COMMON: &[&str] = &[
     ASSUME_IGNORED,
 ];
 
-/// The sizes that a file states. Only families whose published files omit them have defaults, which are noted.
+/// The main sizes of a model. Only families whose published files omit them have defaults, and the use of a default is
+/// noted.
 pub(super) const MAIN_SIZES: &[&str] = &["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"];
 
-/// coplace's own key: names of keys that the user takes to change nothing.
+/// coplace's own key: the names of keys that the user wants ignored.
 pub(super) const ASSUME_IGNORED: &str = "assume_ignored";
 
-/// Names of one number in files of different families and of different releases of transformers.
+/// Different names of one number, in files of different families and of different releases of transformers.
 pub(super) const SAME_NUMBER: &[&[&str]] = &[
     &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"],
     &[
@@ -38,23 +39,23 @@ pub(super) const SAME_NUMBER: &[&[&str]] = &[
     &["num_key_value_heads", "num_attention_groups"],
 ];
 
-/// Keys that stand for another one where a file lacks that: (the key that is read, its stand-in).
+/// Keys that replace another key if a file lacks it: (the key that is read, its replacement).
 pub(super) const STAND_INS: &[(&str, &str)] = &[("max_position_embeddings", "model_max_length")];
 
-/// The effect of a key that no family reads.
+/// The effect of a key that the file's family does not read.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum KeyEffect {
-    /// None: neither on a training step's work nor on its memory.
+    /// No effect, neither on a training step's work nor on its memory.
     None,
-    /// A feature that is not modelled; the assumption made instead.
+    /// A feature that is not modelled, with the assumption made instead.
     Assumed(&'static str),
-    /// The same, where the value is a mark for each layer.
+    /// As `Assumed`, for a value with one mark per layer.
     AssumedByLayer(&'static str),
-    /// The same, where the value is a number of layers.
+    /// As `Assumed`, for a value that is a number of layers.
     AssumedNumber(&'static str),
-    /// Work that would be miscounted by more than 2 %: the missing feature.
+    /// A missing feature: without it, work would be miscounted by more than 2 %.
     Missing(&'static str),
-    /// Unknown.
+    /// An unknown effect.
     Unknown,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn effect_of_key(key: &str, value: &Value) -> KeyEffect {
     EFFECTS.iter().find(|(known, _)| *known == key).map_or(KeyEffect::Unknown, |(_, effect)| *effect)
 }
 
-/// Returns whether an unknown key may change the work: a size, a count, a list, an object, or a kind by name.
+/// Returns whether an unknown key may change the work: a size, a count, a factor, a list, an object, or a kind by name.
 pub(super) fn may_change_work(key: &str, value: &Value) -> bool {
     let ends = |ends: &[&str]| ends.iter().any(|end| key.ends_with(end));
     match value {
@@ -92,7 +93,7 @@ fn is_disabled(value: &Value) -> bool {
     }
 }
 
-/// Returns whether a key is for token ids, rotation angles, pooling for other tasks, or Hugging Face itself.
+/// Returns whether a key only concerns token ids, rotation angles, pooling for other tasks, or Hugging Face itself.
 fn belongs_to_others(key: &str) -> bool {
     ["_token_id", "_token_ids", "_token_index", "_coef", "_coeff", "_std"].iter().any(|end| key.ends_with(end))
         || ["_", "rope_", "time_step_", "summary_", "pooler_", "initializer", "init_", "use_init"]
@@ -109,11 +110,11 @@ const FURTHER: KeyEffect = KeyEffect::Assumed(
 const DROPPED: KeyEffect = KeyEffect::Missing("dropping whole layers, which makes the work of a step random");
 const LINEAR: KeyEffect = KeyEffect::Missing("layers of linear attention");
 
-/// Keys without an effect of their own that must be true or false.
+/// Keys of options that must be true or false. They are checked if the family does not read them.
 pub(super) const FLAGS: &[&str] =
     &["reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scale_embedding"];
 
-/// Keys that change the work and that no family reads.
+/// Keys that change the work, for families that do not read them.
 const EFFECTS: &[(&str, KeyEffect)] = &[
     ("attn_logit_softcapping", CAPPED),
     ("final_logit_softcapping", CAPPED),
@@ -186,7 +187,7 @@ const EFFECTS: &[(&str, KeyEffect)] = &[
 
 /// Keys that Hugging Face writes and that change neither a training step's work nor its memory: names and versions,
 /// text generation, heads of other tasks, initial values, epsilons, rotation angles, the checkpoint's number format,
-/// the router's way to choose.
+/// and the router's choice rule.
 pub(super) const IRRELEVANT: &[&str] = &[
     "architectures",
     "att_impl_type",

@@ -1,13 +1,14 @@
-//! The number of classes that a head tells apart.
+//! The number of classes that a head distinguishes.
 
 use super::reader::ConfigReader;
 use crate::error::WorkloadError;
 use crate::limits::MAX_VOCABULARY;
 
-/// Reads the number of classes: a list of their names, or a count; transformers' default is 2.
+/// Reads the number of classes from the list of their names or from a count. Without both it is 2, transformers'
+/// default.
 ///
 /// # Errors
-/// A list that is not one of names by number; a count unlike it.
+/// `id2label` that is not an object with a name for each class; a count that differs from the number of names.
 pub(super) fn read_labels(reader: &ConfigReader<'_>) -> Result<u64, WorkloadError> {
     let count = reader.read_optional_dimension("num_labels", MAX_VOCABULARY)?;
     let Some(value) = reader.get("id2label") else { return Ok(count.unwrap_or(2)) };

@@ -1,5 +1,6 @@
 //! Families with linear attention in some layers: Qwen3-Next and Qwen 3.5 (gated delta net), Kimi Linear (Kimi delta
-//! attention), MiniMax-Text-01 and M1 (lightning attention). `layer_types` or an older list names each layer's kind.
+//! attention), MiniMax-Text-01 and M1 (lightning attention). `layer_types`, or an older list, states the kind of each
+//! layer.
 
 use super::ModelFamily;
 use super::deepseek::{self, add_experts, add_latent_attention};
@@ -36,7 +37,7 @@ pub(super) const QWEN3_NEXT: ModelFamily = ModelFamily {
     defaults: &[
         ("full_attention_interval", 4),
         ("head_dim", 256),
-        // For layers without experts, which Qwen 3.5 has none of.
+        // Used in layers without experts; Qwen 3.5 has none.
         ("intermediate_size", 5632),
         ("linear_conv_kernel_dim", 4),
         ("linear_key_head_dim", 128),
@@ -73,7 +74,7 @@ pub(super) const QWEN3_5: ModelFamily = ModelFamily {
     read: |reader| add_delta_net(reader, read_with_defaults(reader, LlamaDefaults::LLAMA)?),
 };
 
-/// Adds gated delta nets, and gated attention with norms of queries and keys in the other layers.
+/// Adds gated delta nets, and in the other layers gated attention with norms of queries and keys.
 fn add_delta_net(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let heads = reader.read_dimension("linear_num_value_heads", MAX_HEADS)?;
     let key_heads = reader.read_dimension("linear_num_key_heads", MAX_HEADS)?;
@@ -106,22 +107,22 @@ fn add_delta_net(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workl
     Ok(add_linear_layers(model, linear_at))
 }
 
-/// Returns the model with linear attention in the layers where `is_linear` is true.
+/// Returns the model with linear attention in the layers where `is_linear` is true, and attention in the others.
 fn add_linear_layers(model: Model, is_linear: impl Fn(u64) -> bool) -> Model {
     let has_any = (0..model.layer_count()).any(&is_linear);
     let mixer = |layer| if is_linear(layer) { Mixer::Linear } else { Mixer::Attention };
     let model = model.with_changed_layers(|layer, kind| LayerKind { mixer: mixer(layer), ..kind });
-    // A model whose list names no such layer has none of its limits.
+    // A model without such layers must not have linear attention's limits on degrees.
     with_variations(model, |v| v.linear = v.linear.filter(|_| has_any))
 }
 
-/// Reads which layers `layer_types` gives linear attention.
+/// Reads from `layer_types` which layers have linear attention; `None` without the key.
 fn read_linear_types(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
     let types = read_types_of_layers(reader, layers, &["full_attention", "linear_attention"])?;
     Ok(types.map(|types| types.iter().map(|kind| *kind == "linear_attention").collect()))
 }
 
-/// MiniMax: lightning attention, and plain attention in the other layers; experts everywhere.
+/// MiniMax: lightning attention in some layers and plain attention in the others, with experts in all layers.
 pub(super) const MINIMAX: ModelFamily = ModelFamily {
     model_types: &["minimax", "minimax_m1", "minimax_text_01"],
     keys: &[llama::KEYS, MIXTRAL_KEYS, &["attn_type_list", "block_size", "layer_types", "rotary_dim"]],
@@ -146,14 +147,15 @@ pub(super) const MINIMAX: ModelFamily = ModelFamily {
             Some(types) => Some(types),
             None => read_numbered_types(reader, model.layer_count())?,
         };
-        // MiniMaxConfig: every second layer.
+        // The default of MiniMaxConfig is every second layer.
         let linear_at = |layer: u64| types.as_ref().map_or(layer % 2 == 1, |types| types[layer as usize]);
         let model = with_variations(model, |v| (v.linear, v.rotated) = (Some(linear), rotated));
         Ok(add_linear_layers(model, linear_at))
     },
 };
 
-/// Reads MiniMax's own list: 0 is linear attention, 1 full attention.
+/// Reads MiniMax's own list, in which 0 is linear attention and 1 full attention. Returns true for linear; `None`
+/// without the key.
 fn read_numbered_types(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
     let Some(value) = reader.get("attn_type_list") else { return Ok(None) };
     let list = value.as_array().and_then(|list| list.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
@@ -167,7 +169,7 @@ fn read_numbered_types(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<
     }
 }
 
-/// Kimi Linear: Kimi delta attention, and latent attention in the other layers; DeepSeek's experts.
+/// Kimi Linear: Kimi delta attention in some layers and latent attention in the others, with DeepSeek's experts.
 pub(super) const KIMI_LINEAR: ModelFamily = ModelFamily {
     model_types: &["kimi_linear"],
     keys: &[
@@ -217,14 +219,15 @@ pub(super) const KIMI_LINEAR: ModelFamily = ModelFamily {
             Some(types) => Some(types),
             None => nested.map(|nested| read_nested_layers(reader, nested, layers)).transpose()?,
         };
-        // KimiLinearConfig: every fourth layer after the first is full attention.
+        // The default of KimiLinearConfig is full attention in every fourth layer after the first.
         let linear_at =
             |layer: u64| types.as_ref().map_or(layer == 0 || !layer.is_multiple_of(4), |types| types[layer as usize]);
         Ok(add_linear_layers(with_variations(model, |v| v.linear = Some(linear)), linear_at))
     },
 };
 
-/// Reads Kimi's two lists of layers, counted from 1, which together name every layer once.
+/// Reads Kimi's two lists of layers, counted from 1, which together must name every layer once. Returns true for
+/// linear.
 fn read_nested_layers(reader: &ConfigReader<'_>, nested: &Value, layers: u64) -> Result<Vec<bool>, WorkloadError> {
     let list = |key: &str| {
         let list = nested.get(key)?.as_array()?;

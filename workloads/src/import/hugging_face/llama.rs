@@ -27,7 +27,7 @@ pub(super) const KEYS: &[&str] = &[
     "num_hidden_layers",
     "num_key_value_heads",
     "partial_rotary_factor",
-    // Read for a `partial_rotary_factor` inside; the rotation angles cost nothing.
+    // Read only for a nested `partial_rotary_factor`; the rotation angles cost nothing.
     "rope_parameters",
     "rope_scaling",
     "vocab_size",
@@ -41,7 +41,7 @@ pub(super) const SYNONYMS: &[(&str, &str)] = &[
     ("ffn_dim", "intermediate_size"),
 ];
 
-/// Defaults of transformers for keys that a Llama's file omits.
+/// Defaults of transformers for keys that the file of a Llama-like family omits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LlamaDefaults {
     /// True if the head's matrix is the token embedding.
@@ -63,19 +63,19 @@ fn read_llama(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     read_with_defaults(reader, LlamaDefaults::LLAMA)
 }
 
-/// Reads a Llama with other defaults.
+/// Reads a Llama-like model with these defaults.
 pub(super) fn read_with_defaults(reader: &ConfigReader<'_>, defaults: LlamaDefaults) -> Result<Model, WorkloadError> {
     let model = read_without_mlp(reader, defaults)?;
     Ok(Model { ffn: reader.read_dimension("intermediate_size", MAX_FFN)?, ..model })
 }
 
-/// Reads a Llama without the width of its MLP, which each layer states.
+/// Reads a Llama-like model without the width of its MLP, for families that state it elsewhere.
 pub(super) fn read_without_mlp(reader: &ConfigReader<'_>, defaults: LlamaDefaults) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
     let head_dim = match reader.read_optional_dimension("head_dim", MAX_WIDTH)? {
         Some(dim) => dim,
-        // Latent attention has head dimensions of its own, which its reader sets.
+        // Latent attention has its own head dimensions, which its reader sets.
         None if reader.reads_latent_attention() => (hidden / heads).max(1),
         None => {
             reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
@@ -104,7 +104,7 @@ pub(super) fn read_without_mlp(reader: &ConfigReader<'_>, defaults: LlamaDefault
     })
 }
 
-/// Reads the key/value heads; by default as many as `heads`.
+/// Reads the number of key/value heads, which must divide `heads`; the default is `heads`.
 pub(super) fn read_kv_heads(
     reader: &ConfigReader<'_>,
     key: &'static str,
@@ -115,12 +115,12 @@ pub(super) fn read_kv_heads(
     Ok(kv_heads)
 }
 
-/// Returns the rotated dimensions of a head; `None` if all are.
+/// Returns the number of rotated dimensions of a head; `None` if all are rotated.
 pub(super) fn read_rotated_fraction(head_dim: u64, part: f64) -> Option<u64> {
     (part < 1.0).then_some((head_dim as f64 * part) as u64)
 }
 
-/// Returns the common part of Llamas of width `hidden`, without sizes.
+/// Returns the common part of Llama-like models of width `hidden`; all other sizes are 0.
 pub(super) fn llama_without_sizes(reader: &ConfigReader<'_>, hidden: u64) -> Model {
     Model {
         name: reader.name.to_owned(),

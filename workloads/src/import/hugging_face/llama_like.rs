@@ -10,7 +10,7 @@ use crate::model::{Dropout, Model, Norm, NormPlacement};
 use crate::variations::{ParallelBranches, QueryKeyNorm, Variations};
 use sim::kernel::ElementwiseFunction;
 
-/// Mistral: windows in every layer.
+/// Mistral: windows in every layer, unless `layer_types` names some.
 pub(super) const MISTRAL: ModelFamily = ModelFamily {
     model_types: &["mistral", "ministral", "ministral3"],
     keys: &[llama::KEYS, &["layer_types", "sliding_window"]],
@@ -18,7 +18,7 @@ pub(super) const MISTRAL: ModelFamily = ModelFamily {
     synonyms: SYNONYMS,
     read: |reader| {
         let model = read_with_defaults(reader, LlamaDefaults::LLAMA)?;
-        // MistralConfig: 4096 if the key is absent, no window if it is null.
+        // The default of MistralConfig is 4096 if the key is absent, and no window if it is null.
         let absent = (!reader.has_key("sliding_window")).then_some(4096);
         match reader.read_window()?.or(absent) {
             Some(window) => windows::add_windows_by_type(reader, model, window, 0),
@@ -27,7 +27,7 @@ pub(super) const MISTRAL: ModelFamily = ModelFamily {
     },
 };
 
-/// Qwen 2 and 2.5, MiMo: biases of queries, keys and values.
+/// Qwen 2 and 2.5, MiMo: biases on queries, keys and values.
 pub(super) const QWEN2: ModelFamily = ModelFamily {
     model_types: &["qwen2", "mimo", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text"],
     keys: &[llama::KEYS, &["layer_types", "max_window_layers", "sliding_window", "use_sliding_window"]],
@@ -96,7 +96,8 @@ pub(super) const OLMO: ModelFamily = ModelFamily {
     },
 };
 
-/// OLMo 2 and 3: norms of whole queries and keys, norms on results; OLMo 3 has windows in three layers of four.
+/// OLMo 2 and 3: norms over whole queries and keys, and layer norms on results. OLMo 3 has windows in three layers of
+/// four.
 pub(super) const OLMO2: ModelFamily = ModelFamily {
     model_types: &["olmo2", "olmo3"],
     keys: &[llama::KEYS, &["layer_types", "sliding_window"]],
@@ -207,7 +208,8 @@ pub(super) fn with_variations(mut model: Model, change: impl FnOnce(&mut Variati
     model
 }
 
-/// Adds Qwen's windows: off unless `use_sliding_window` is set, then in the layers from `max_window_layers` on.
+/// Adds Qwen's windows if `use_sliding_window` is set: in the layers that `layer_types` names, or else from
+/// `max_window_layers` on.
 pub(super) fn read_upper_windows(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let absent = (!reader.has_key("sliding_window")).then_some(4096);
     let window = reader.read_window()?.or(absent);

@@ -1,5 +1,5 @@
 //! State-space models. Mamba 2 (Dao and Gu 2024) has only scan layers. Nemotron-H (NVIDIA 2025) has scans, attention
-//! without positions, MLPs and experts as separate layers, in the order of a pattern.
+//! without positions, MLPs and experts as separate layers, in the order that a pattern states.
 
 use super::ModelFamily;
 use super::experts::read_routed_experts;
@@ -13,7 +13,7 @@ use crate::variations::{StateSpace, Variations};
 use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 
-/// Default sequence length for scans, whose files may state none: the one of the paper's training.
+/// Default sequence length for scans, whose files may state none. It is the length of the paper's training.
 pub(super) const PAPER_SEQUENCE: u64 = 2048;
 
 pub(super) const MAMBA2: ModelFamily = ModelFamily {
@@ -75,7 +75,7 @@ pub(super) const MAMBA2: ModelFamily = ModelFamily {
         }
         Ok(Model {
             layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
-            // The model has no attention; these are the scan's heads.
+            // The model has no attention, so these are the scan's heads.
             heads: scan.heads,
             kv_heads: scan.heads,
             head_dim: scan.head_dim,
@@ -178,10 +178,10 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(model.with_layers(&[], &kinds))
 }
 
-/// Keys that list the kind of every layer: transformers 5 writes a list, NVIDIA's files a text.
+/// Keys that list the kind of every layer. Transformers 5 writes a list; NVIDIA's files have a string.
 const LAYER_LISTS: [&str; 2] = ["layers_block_type", "hybrid_override_pattern"];
 
-/// Reads the kind of every layer. In a text M is a scan, * attention, - an MLP, E experts.
+/// Reads the kind of every layer. In a string, M is a scan, * attention, - an MLP, and E experts.
 fn read_layer_pattern(reader: &ConfigReader<'_>, dense: u64) -> Result<Vec<LayerKind>, WorkloadError> {
     let key = reader.first_given_key(&LAYER_LISTS);
     let value = reader.get(key).cloned().unwrap_or_default();
@@ -195,7 +195,7 @@ fn read_layer_pattern(reader: &ConfigReader<'_>, dense: u64) -> Result<Vec<Layer
             return Err(reader.value_error(other, given.clone(), &limit, "leave one of the two out"));
         }
     }
-    // Transformers 5 writes the list alone.
+    // Transformers 5 may write the list without this number.
     let layers = reader.read_optional_dimension("num_hidden_layers", MAX_LAYERS)?.unwrap_or(kinds.len() as u64);
     if kinds.len() as u64 != layers {
         let limit = format!("one entry for each of `num_hidden_layers` ({layers}) layers");
@@ -204,7 +204,7 @@ fn read_layer_pattern(reader: &ConfigReader<'_>, dense: u64) -> Result<Vec<Layer
     Ok(kinds)
 }
 
-/// The kinds of layers that a list or a text names; `None` if it names another one.
+/// Returns the kinds of layers that a list or a string names; `None` if it contains an unknown name.
 fn kinds_of_layers(value: &Value, dense: u64) -> Option<Vec<LayerKind>> {
     let kind = |name: &str| {
         let (mixer, feed) = match name {
@@ -222,7 +222,7 @@ fn kinds_of_layers(value: &Value, dense: u64) -> Option<Vec<LayerKind>> {
     }
 }
 
-/// Reads the experts and the shared expert.
+/// Reads the routed experts and the shared expert.
 fn read_nemotron_experts(reader: &ConfigReader<'_>) -> Result<Experts, WorkloadError> {
     let each = reader.read_optional_dimension("moe_shared_expert_intermediate_size", MAX_FFN)?.unwrap_or(0);
     let shared = each.saturating_mul(reader.read_count("n_shared_experts", MAX_EXPERTS, 1)?);

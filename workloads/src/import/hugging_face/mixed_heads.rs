@@ -1,6 +1,6 @@
 //! Families whose layers differ in their attention heads: MiMo V2 Flash, Step 3.5 and 3.7, Laguna, Gemma 4, and
-//! NVIDIA's searched Llamas (Nemotron-NAS). EXAONE MoE has windows beside dense and sparse layers. Defaults are those
-//! of transformers 5.24.
+//! NVIDIA's searched Llamas (Nemotron-NAS). EXAONE MoE, with windows in dense and sparse layers, is also here. Defaults
+//! are those of transformers 5.24.
 
 use super::ModelFamily;
 use super::deepseek::{self, add_experts};
@@ -17,7 +17,7 @@ use crate::variations::{OutputGate, QueryKeyNorm};
 use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 
-/// Returns the model's own heads as a shape of a layer.
+/// Returns the model's own heads as the shape of a layer.
 fn own_shape(model: &Model) -> AttentionShape {
     AttentionShape {
         heads: model.heads,
@@ -53,7 +53,7 @@ pub(super) const EXAONE_MOE: ModelFamily = ModelFamily {
     },
 };
 
-/// MiMo V2 Flash: layers with a window have twice the key/value heads and sinks; values are narrower than keys.
+/// MiMo V2 Flash: layers with a window have twice as many key/value heads, and sinks. Values are narrower than keys.
 pub(super) const MIMO_V2_FLASH: ModelFamily = ModelFamily {
     model_types: &["mimo_v2_flash"],
     keys: &[
@@ -98,7 +98,7 @@ pub(super) const MIMO_V2_FLASH: ModelFamily = ModelFamily {
         reader.check_divides(("swa_num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
         let sinks = reader.read_flag("add_swa_attention_sink_bias", true)?;
         let shape = AttentionShape { heads, kv_heads, sinks, ..own_shape(&model) };
-        // The checkpoint's own key counts earlier tokens without the query's.
+        // The checkpoint's own key counts the earlier tokens, without the query's own token.
         let window = reader.read_optional_dimension("sliding_window_size", MAX_WIDTH)?.map(|before| before + 1);
         let window = match window {
             Some(window) => window,
@@ -113,7 +113,7 @@ pub(super) const MIMO_V2_FLASH: ModelFamily = ModelFamily {
     },
 };
 
-/// Kinds of attention in lists of layers.
+/// Names of the kinds of attention in lists of layers.
 const TYPES: &[&str] = &["full_attention", "sliding_attention"];
 
 /// Step 3.5 and 3.7: a gate per head, more heads in layers with a window, a shared expert.
@@ -183,7 +183,7 @@ pub(super) const STEP3P5: ModelFamily = ModelFamily {
     },
 };
 
-/// Reads layers' numbers from a list, or from a text with commas.
+/// Reads layer indices from a list or from a string with commas; `None` without the key.
 fn read_numbers(reader: &ConfigReader<'_>, key: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
     let Some(value) = reader.get(key) else { return Ok(None) };
     let numbers: Option<Vec<u64>> = match value {
@@ -196,7 +196,7 @@ fn read_numbers(reader: &ConfigReader<'_>, key: &str) -> Result<Option<Vec<u64>>
     }
 }
 
-/// Laguna: heads by layer, a gate per head or per number.
+/// Laguna: a number of heads per layer, and a gate per head or per element.
 pub(super) const LAGUNA: ModelFamily = ModelFamily {
     model_types: &["laguna"],
     keys: &[
@@ -228,7 +228,7 @@ pub(super) const LAGUNA: ModelFamily = ModelFamily {
         let ffn = reader.read_dimension("moe_intermediate_size", MAX_FFN)?;
         let shared = reader.read_dimension("shared_expert_intermediate_size", MAX_FFN)?;
         let shared = Some(SharedExpert { ffn: shared, weighed: false });
-        // The router's correction of its scores is a parameter.
+        // The correction that the router adds to its scores is a parameter.
         let experts = Some(Experts { shared, router_bias: true, ..read_routed_experts(reader, "num_experts")? });
         let sparse = deepseek::read_sparse_layers(reader, layers)?;
         let sparse = |layer: u64| sparse.as_ref().map_or(layer > 0, |sparse| sparse[layer as usize]);
@@ -267,7 +267,7 @@ pub(super) const LAGUNA: ModelFamily = ModelFamily {
     },
 };
 
-/// The text model of Gemma 4: wider heads, fewer key heads, and keys as values in layers without a window.
+/// The text model of Gemma 4: layers without a window have wider heads and fewer key heads, and may use keys as values.
 pub(super) const GEMMA4: ModelFamily = ModelFamily {
     model_types: &["gemma4", "gemma4_text"],
     keys: &[
@@ -299,7 +299,7 @@ pub(super) const GEMMA4: ModelFamily = ModelFamily {
             ("hidden_size_per_layer_input", "inputs per layer"),
             ("num_kv_shared_layers", "layers that share keys and values"),
         ] {
-            // Gemma4TextConfig: inputs per layer are 256 numbers wide if the key is absent.
+            // The default of Gemma4TextConfig is per-layer inputs of width 256 if the key is absent.
             let absent = if key == "hidden_size_per_layer_input" { 256 } else { 0 };
             let count = reader.read_count(key, MAX_WIDTH, absent)?;
             if count > 0 {
@@ -315,7 +315,7 @@ pub(super) const GEMMA4: ModelFamily = ModelFamily {
         let model =
             if reader.read_flag("enable_moe_block", false)? { add_normed_experts(reader, model)? } else { model };
         let layers = model.layers;
-        // A scalar of every layer is a buffer; norms of values have no gains and count as part of the products.
+        // The scalar of every layer is a buffer. Norms of values have no gains and count as part of the products.
         let model = with_variations(model, |v| v.query_key_norm = Some(QueryKeyNorm::Head));
         let types = match read_types_of_layers(reader, layers, TYPES)? {
             Some(types) => types.iter().map(|kind| *kind == TYPES[0]).collect(),
@@ -347,7 +347,8 @@ pub(super) const GEMMA4: ModelFamily = ModelFamily {
     },
 };
 
-/// Adds Gemma 4's experts beside the MLP, each with norms of its own. A weight per expert scales its router's choice.
+/// Adds Gemma 4's experts beside the MLP, each with its own norms. One parameter per expert scales the router's
+/// weights.
 fn add_normed_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let shared = Some(SharedExpert { ffn: model.ffn, weighed: false });
     let routed = read_routed_experts(reader, "num_experts")?;
@@ -355,7 +356,8 @@ fn add_normed_experts(reader: &ConfigReader<'_>, model: Model) -> Result<Model, 
     Ok(Model { ffn: reader.read_dimension("moe_intermediate_size", MAX_FFN)?, experts, ..model })
 }
 
-/// Reads a size from `per_layer_config`, as transformers writes it: an object by layers' numbers.
+/// Reads one layer's size from `per_layer_config`, as transformers writes it: an object keyed by layer indices. `None`
+/// if it is absent.
 fn read_layer_size(reader: &ConfigReader<'_>, layer: usize, key: &str) -> Result<Option<u64>, WorkloadError> {
     let Some(list) = reader.get("per_layer_config").and_then(Value::as_object) else { return Ok(None) };
     let entry = list.iter().find(|(number, _)| number.parse::<usize>() == Ok(layer));
@@ -363,8 +365,8 @@ fn read_layer_size(reader: &ConfigReader<'_>, layer: usize, key: &str) -> Result
     reader.nested_dimension(("per_layer_config", key), value, MAX_WIDTH).map(Some)
 }
 
-/// NVIDIA's searched Llamas (Nemotron-NAS): `block_configs` gives each layer its own key heads and MLP width, or takes
-/// attention or MLP away. Source: `modeling_decilm.py` beside nvidia/Llama-3_3-Nemotron-Super-49B-v1.
+/// NVIDIA's searched Llamas (Nemotron-NAS). `block_configs` gives each layer its own number of key heads and MLP width,
+/// or removes attention or MLP. Source: `modeling_decilm.py` in nvidia/Llama-3_3-Nemotron-Super-49B-v1.
 pub(super) const NEMOTRON_NAS: ModelFamily = ModelFamily {
     model_types: &["nemotron-nas"],
     keys: &[llama::KEYS, &["block_configs"]],
@@ -392,7 +394,7 @@ pub(super) const NEMOTRON_NAS: ModelFamily = ModelFamily {
     },
 };
 
-/// Reads one layer of a searched Llama.
+/// Reads the entry of one layer of a searched Llama.
 fn read_block(reader: &ConfigReader<'_>, model: &Model, layer: u64, block: &Value) -> Result<LayerKind, WorkloadError> {
     let field = |part: &str, key: &str| block.get(part).and_then(|part| part.get(key)).filter(|value| !value.is_null());
     let is = |part: &str, key: &str| field(part, key).and_then(Value::as_bool).unwrap_or(false);
@@ -418,7 +420,8 @@ fn read_block(reader: &ConfigReader<'_>, model: &Model, layer: u64, block: &Valu
     let feed = if is("ffn", "no_op") {
         FeedForward::None
     } else {
-        // Two thirds of the multiple of the width, rounded up to 256 (`_ffn_mult_to_intermediate_size`).
+        // The width is the factor times 2/3 of the model's width, rounded up to a multiple of 256
+        // (`_ffn_mult_to_intermediate_size`).
         let width = field("ffn", "ffn_mult").and_then(Value::as_f64);
         let width = width.map(|factor| (2.0 * factor * model.hidden as f64 / 3.0) as u64);
         match width.map(|width| width.next_multiple_of(256)).filter(|width| (1..=MAX_FFN).contains(width)) {

@@ -1,6 +1,6 @@
-//! Reader of Hugging Face's `config.json` files. It reads the keys that decide the cost, and ignores keys known to
-//! decide nothing. Anything else in a file is noted as an assumption, or refused if the answer would be wrong by more
-//! than 2 %. A misspelt key of the family is an error; otherwise it would silently become a default.
+//! Reader of Hugging Face's `config.json` files. It reads the keys that decide the cost, and ignores keys that are
+//! known to decide nothing. Any other key is noted as an assumption, or refused if the answer would be wrong by more
+//! than 2 %. A misspelt key of the family is an error; otherwise a default would silently replace it.
 
 mod arctic;
 mod bart;
@@ -49,20 +49,20 @@ use serde_json::{Map, Value};
 
 /// A family of models and the way to read its `config.json`. A new family is a file here and a line in [`FAMILIES`].
 struct ModelFamily {
-    /// The `model_type` values that it reads.
+    /// The `model_type` values that the family covers.
     model_types: &'static [&'static str],
     /// Keys that decide the cost.
     keys: &'static [&'static [&'static str]],
-    /// Integer defaults of transformers for absent keys.
+    /// Default values of transformers for absent integer keys.
     defaults: &'static [(&'static str, u64)],
-    /// Names of its keys in other families.
+    /// Names that other families use for its keys: (other name, own key).
     synonyms: &'static [(&'static str, &'static str)],
     /// Builds the model from checked keys.
     read: fn(&ConfigReader<'_>) -> Result<Model, WorkloadError>,
 }
 
 impl ModelFamily {
-    /// True if the family reads a key.
+    /// Returns whether the family reads a key.
     fn reads(&self, key: &str) -> bool {
         keys::COMMON.contains(&key) || self.keys.iter().any(|keys| keys.contains(&key))
     }
@@ -149,16 +149,16 @@ static FAMILIES: &[ModelFamily] = &[
     vit::FAMILY,
 ];
 
-/// Possible names of the object that holds the text model in a multimodal configuration.
+/// Possible keys of the object that holds the text model in a multimodal configuration.
 const TEXT_PARTS: &[&str] = &["text_config", "llm_config", "language_config"];
 
-/// Objects inside a file whose keys are read as the file's own, by `model_type`.
+/// Nested objects whose keys are read as if they were at the top level of the file, by `model_type`.
 const INNER_OBJECTS: &[(&str, &[&str])] = &[("dbrx", &["attn_config", "ffn_config"])];
 
-/// Keys that a nested text model inherits from outside.
+/// Keys that a nested text model inherits from the top level.
 const INHERITED: &[&str] = &["model_type", "tie_word_embeddings", "make_vocab_size_divisible_by", keys::ASSUME_IGNORED];
 
-/// Requested families that are not covered: the `model_type`, and the missing feature.
+/// Families that users asked for but that are not covered: (`model_type`, the missing feature).
 const NOT_COVERED: &[(&str, &str)] = &[
     ("AuraFlowTransformer2DModel", TWO_STREAMS),
     ("Flux2Transformer2DModel", TWO_STREAMS),
@@ -204,10 +204,11 @@ pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, Workloa
     parse_config_ignoring((name, file), text, &[])
 }
 
-/// The same, with keys that the user takes to change nothing, besides those that the file names.
+/// Parses a `config.json` as [`parse_config`] does. `ignored` lists further keys to ignore, besides those that the file
+/// itself lists.
 ///
 /// # Errors
-/// Those of [`parse_config`]; an ignored key that is absent or read.
+/// The errors of [`parse_config`]; an ignored key that is absent, or that the family reads.
 pub(super) fn parse_config_ignoring(
     (name, file): (&str, &str),
     text: &str,
@@ -219,7 +220,7 @@ pub(super) fn parse_config_ignoring(
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
     check_outer_keys(file, &entries, (part, object))?;
     let mut text = entries.flatten_object(object, INHERITED);
-    // The class of the whole model counts: that of a part is a leftover of the file that it came from.
+    // The class of the whole model counts. The class of a part is a leftover of the file that the part came from.
     text.replace_value(heads::KEY, entries.get(heads::KEY));
     let mut model = read_model(name, &format!("{file}, `{part}`"), &text)?;
     let whole =
@@ -231,8 +232,8 @@ pub(super) fn parse_config_ignoring(
     Ok(model)
 }
 
-/// Returns the keys beside the text model's object that may change the whole model's work, in brackets. A feature that
-/// no family covers is refused there as inside.
+/// Returns the keys outside the text model's object that may change the whole model's work, as text in brackets. A
+/// feature that no family covers is an error there, as inside.
 fn name_other_parts(
     file: &str,
     entries: &ConfigEntries,
@@ -258,7 +259,8 @@ fn name_other_parts(
     Ok(if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) })
 }
 
-/// Returns an error if a key of a text model stands outside the text model's object and not alike inside.
+/// Returns an error if a text model's key is outside the text model's object with a value that differs from the one
+/// inside.
 fn check_outer_keys(
     file: &str,
     entries: &ConfigEntries,
@@ -280,7 +282,7 @@ fn check_outer_keys(
     Ok(())
 }
 
-/// True if one of the families reads this `model_type`.
+/// Returns whether one of the families reads this `model_type`.
 fn is_of(families: &[ModelFamily], model_type: &str) -> bool {
     families.iter().any(|family| family.model_types.contains(&model_type))
 }

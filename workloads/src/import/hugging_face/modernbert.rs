@@ -32,7 +32,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "norm_bias",
         "num_attention_heads",
         "num_hidden_layers",
-        // Written by transformers' base class; positions are rotated whatever it says.
+        // Transformers' base class writes this key; positions are rotated whatever it states.
         "position_embedding_type",
         "vocab_size",
     ]],
@@ -86,7 +86,7 @@ fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         ..llama_without_sizes(reader, hidden)
     };
     let period = reader.read_dimension("global_attn_every_n_layers", MAX_LAYERS)?;
-    // Half of the window before a token, half after it, and the token itself.
+    // A token sees half of the window before it, half after it, and itself.
     let window = reader.read_dimension("local_attention", MAX_POSITIONS)? / 2 * 2 + 1;
     let types = windows::read_layer_types(reader, layers)?;
     let by_type = |layer: u64| types.as_ref().map(|types| types[layer as usize] == "sliding_attention");
@@ -94,7 +94,7 @@ fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let windowed = |layer: u64| sees_part(layer) && window < model.max_sequence;
     let kind = |layer| LayerKind {
         window: windowed(layer).then_some(KeyWindow::Sliding(window)),
-        // The embedding's norm serves as the first layer's.
+        // The embedding's norm replaces the first norm of the first layer.
         without_first_norm: layer == 0,
         ..LayerKind::default()
     };

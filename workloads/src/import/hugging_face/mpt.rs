@@ -108,7 +108,7 @@ struct FeedForwardConfig {
     activation: Option<ElementwiseFunction>,
 }
 
-/// Reads `ffn_config` of llm-foundry; without it the MLP has no gate and is `wide`.
+/// Reads llm-foundry's `ffn_config`. Without the key, the MLP has no gate and the width `wide`.
 fn read_feed_forward(reader: &ConfigReader<'_>, wide: u64) -> Result<FeedForwardConfig, WorkloadError> {
     let mut found = FeedForwardConfig { gated: false, ffn: wide, activation: None };
     let Some(config) = reader.get("ffn_config") else { return Ok(found) };

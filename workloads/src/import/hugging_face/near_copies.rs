@@ -12,22 +12,22 @@ use crate::model::{Dropout, Model, Norm, NormPlacement};
 use crate::variations::QueryKeyNorm;
 use sim::kernel::ElementwiseFunction;
 
-/// How a family differs from Llama.
+/// The differences of a family from Llama.
 #[derive(Debug, Clone, Copy)]
 struct NearCopy {
     model_type: &'static str,
-    /// Values for keys that a file omits.
+    /// Default values for keys that a file omits.
     defaults: LlamaDefaults,
     norm: Norm,
-    /// True if norms have gains.
+    /// True if norms have parameters.
     norm_affine: bool,
     norm_placement: NormPlacement,
     query_key_norm: Option<QueryKeyNorm>,
     /// True if the MLP has a gate.
     gated: bool,
-    /// True if the attention's last product has a bias where the others have one.
+    /// True if the attention's output projection has a bias when its other products have one.
     output_bias: bool,
-    /// Layers from one without a window to the next, if the file has no list; 0 where every layer has the window.
+    /// Period of the layers without a window, if the file has no list; 0 if every layer has the window.
     window_period: u64,
 }
 
@@ -137,11 +137,11 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 };
 
 fn read_near_copy(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
-    // InternLM 3's flag for the products that `qkv_bias` leaves out.
+    // InternLM 3's flag for the biases that `qkv_bias` does not cover.
     reader.forbid_flag("bias", "biases of attention's last product and of the MLP are not covered: set it to false")?;
     let copy = NEAR_COPIES.iter().find(|copy| copy.model_type == reader.model_type).unwrap_or(&LLAMA);
     let model = read_with_defaults(reader, copy.defaults)?;
-    // Families with one flag for all biases (ERNIE 4.5).
+    // Some families have one flag for all biases (ERNIE 4.5).
     let bias = reader.read_flag("use_bias", false)?;
     let output_bias = reader.read_flag("attention_out_bias", model.attention_output_bias && copy.output_bias)?;
     // If both are given, transformers uses `hidden_activation`.

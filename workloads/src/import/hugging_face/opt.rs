@@ -1,5 +1,5 @@
-//! OPT: learned positions with two rows more than the longest sequence, ReLU, biases, a tied head. OPT-350m normalises
-//! after the residual sums, and its token embedding is narrower than its layers.
+//! OPT: learned positions with two more rows than the longest sequence, ReLU, biases, and a tied head. OPT-350m has its
+//! norms after the residual sums, and its token embedding is narrower than its layers.
 
 use super::ModelFamily;
 use super::reader::ConfigReader;

@@ -9,13 +9,13 @@ use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 use std::cell::RefCell;
 
-/// Returns the key that names the family: `model_type`, or the class where diffusers wrote the file.
+/// Returns the key that names the family: `model_type`, or the class's key in files that diffusers wrote.
 pub(super) fn class_key(entries: &ConfigEntries) -> &'static str {
     let of_diffusers = entries.raw_value("model_type").is_none() && entries.raw_value(CLASS_OF_DIFFUSERS).is_some();
     if of_diffusers { CLASS_OF_DIFFUSERS } else { "model_type" }
 }
 
-/// Reads `model_type`, or diffusers' class.
+/// Reads the value of `model_type`, or of diffusers' class key. A missing or non-text value is an error.
 pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<String, WorkloadError> {
     let key = class_key(entries);
     match entries.raw_value(key) {
@@ -30,7 +30,7 @@ pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<Str
     }
 }
 
-/// Returns the error for a family that no reader covers; `missing` names the missing feature, if known.
+/// Returns the error for a family that is not covered; `missing` names the missing feature, if known.
 pub(super) fn unknown_type_error(
     file: &str,
     (key, model_type): (&str, &str),
@@ -45,12 +45,12 @@ pub(super) fn unknown_type_error(
         (None, Some(near)) => format!("did you mean \"{near}\"?"),
         (None, None) => "give a model of one of these families".to_owned(),
     };
-    // The text part of a multimodal model goes by its family's name.
+    // The text part of a multimodal model is listed under its family's name.
     let families: Vec<&str> = known.into_iter().filter(|name| !name.ends_with("_text")).collect();
     bad_value_error(file, key, &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
 }
 
-/// Returns the error for two names of one number with unlike values.
+/// Returns the error for two names of one number with different values.
 pub(super) fn unlike_names_error(file: &str, entries: &ConfigEntries, (own, other): (String, String)) -> WorkloadError {
     let value = |key: &str| entries.get(key).cloned().unwrap_or_default();
     let limit = format!("equal to `{own}` ({}), another name of the same number", shorten_value(&value(&own)));
@@ -67,20 +67,20 @@ pub(super) fn bad_value_error(file: &str, key: &str, value: &Value, limit: &str,
     }
 }
 
-/// Returns a value as in the file, shortened if long.
+/// Returns a value as text, as in the file; text of more than 60 characters is shortened.
 pub(super) fn shorten_value(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { format!("{}...", text.chars().take(57).collect::<String>()) }
 }
 
-/// A nonlinearity by Hugging Face's name.
+/// Returns the nonlinearity with Hugging Face's name `name`, or `None`.
 pub(super) fn activation_by_name(name: &str) -> Option<ElementwiseFunction> {
     Some(match name {
         "gelu" | "gelu_new" | "gelu_fast" | "gelu_python" | "gelu_pytorch_tanh" | "gelu_accurate" | "quick_gelu" => {
             ElementwiseFunction::Gelu
         }
         "relu" => ElementwiseFunction::Relu,
-        // The clamped variant of GPT-OSS and MiniMax M3 differs by work on chip.
+        // The clamped variant of GPT-OSS and MiniMax M3 differs only by on-chip work.
         "silu" | "swish" | "swigluoai" => ElementwiseFunction::Silu,
         "sigmoid" => ElementwiseFunction::Sigmoid,
         "tanh" => ElementwiseFunction::Tanh,
@@ -97,10 +97,10 @@ pub(super) fn activation_by_name(name: &str) -> Option<ElementwiseFunction> {
 /// Diffusers' key for the class of a model, in files without `model_type`.
 const CLASS_OF_DIFFUSERS: &str = "_class_name";
 
-/// The cure for a key that may change the work and that nothing reads.
+/// The cure for an unknown key that may change the work.
 const UNREAD_CURE: &str = "it may change the work: correct it, or take it as without effect by --assume KEY=ignored";
 
-/// Access to the keys of one file for its family.
+/// Access to the keys of one file, as its family reads them.
 pub(super) struct ConfigReader<'a> {
     /// The model's name.
     pub(super) name: &'a str,
@@ -116,8 +116,9 @@ pub(super) struct ConfigReader<'a> {
 }
 
 impl<'a> ConfigReader<'a> {
-    /// Sorts the keys that the family does not read. Keys without effect are ignored. Keys of features that are not
-    /// modelled become assumptions, or errors if too much would be wrong.
+    /// Creates the reader and classifies the keys that the family does not read. Keys without effect are ignored.
+    /// Features that are not modelled become assumptions, or errors if the answer would be too wrong. Misspelt keys are
+    /// errors.
     pub(super) fn new(
         name: &'a str,
         file: &'a str,
@@ -169,7 +170,7 @@ impl<'a> ConfigReader<'a> {
         Ok(reader)
     }
 
-    /// Reads the keys that the user takes to change nothing. Each must be in the file, and none may be read.
+    /// Reads the keys that the user wants ignored. Each must be in the file, and the family must not read it.
     fn read_ignored(&self, family: &ModelFamily) -> Result<Vec<&'a str>, WorkloadError> {
         let Some(value) = self.get(keys::ASSUME_IGNORED) else { return Ok(Vec::new()) };
         let list: Option<Vec<&str>> =
@@ -195,7 +196,8 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Refuses a misspelling, or another family's name, of a key that the family reads and does not find.
+    /// Returns an error if an unknown key is a misspelling, or another family's name, of a key that the family reads
+    /// and that is absent.
     fn refuse_misspelling(&self, key: &str, value: &Value, family: &ModelFamily) -> Result<(), WorkloadError> {
         let absent = |meant: &str| self.entries.raw_value(meant).is_none();
         let synonym =
@@ -222,12 +224,13 @@ impl<'a> ConfigReader<'a> {
         self.note_assumption(format!("`{key}` = {}: {what}", shorten_value(value)));
     }
 
-    /// Returns the assumptions.
+    /// Takes the assumptions noted so far out of the reader.
     pub(super) fn assumptions(&self) -> Vec<String> {
         self.assumptions.take()
     }
 
-    /// Reads the width of a window of attention. 0 counts as absent: transformers writes it for a window that is off.
+    /// Reads the width of an attention window; `None` without one. 0 counts as absent, because transformers writes it
+    /// for a window that is off.
     pub(super) fn read_window(&self) -> Result<Option<u64>, WorkloadError> {
         match self.get("sliding_window").and_then(Value::as_u64) {
             Some(0) => Ok(None),
@@ -235,7 +238,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Returns the value of a key. Null counts as absent, as in Hugging Face's own reader.
+    /// Returns the value of a key, or `None`. Null counts as absent, as in Hugging Face's own reader.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.entries.get(key)
     }
@@ -245,7 +248,7 @@ impl<'a> ConfigReader<'a> {
         self.latent && self.get("kv_lora_rank").is_some()
     }
 
-    /// Returns whether the user takes the key to change nothing.
+    /// Returns whether the file's list of ignored keys contains `key`.
     pub(super) fn is_ignored(&self, key: &str) -> bool {
         let list = self.get(keys::ASSUME_IGNORED).and_then(Value::as_array);
         list.is_some_and(|list| list.iter().any(|ignored| ignored == key))
@@ -256,7 +259,7 @@ impl<'a> ConfigReader<'a> {
         self.entries.raw_value(key).is_some()
     }
 
-    /// Reads a whole number from 1 to `limit` inside an object.
+    /// Checks that a value inside an object is a whole number from 1 to `limit`, and returns it.
     pub(super) fn nested_dimension(
         &self,
         (object, key): (&str, &str),
@@ -269,7 +272,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// Reads one mark for each layer, 0 or 1. `inner` is the key inside an object; empty for a list by itself.
+    /// Reads one mark per layer, 0 or 1. `inner` is the key inside an object; it is empty for a list at the top level.
     pub(super) fn read_marks(
         &self,
         (key, inner): (&str, &str),
@@ -288,17 +291,17 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// Returns the first of several names of a key that the file has; the first name if it has none.
+    /// Returns the first of several names of a key that the file has, or else the first name.
     pub(super) fn first_given_key(&self, words: &[&'static str]) -> &'static str {
         words.iter().find(|word| self.get(word).is_some()).or(words.first()).copied().unwrap_or_default()
     }
 
-    /// Returns the error for a value that breaks a rule of its own.
+    /// Returns the error for a value outside its limit.
     pub(super) fn value_error(&self, key: &str, value: impl Into<Value>, limit: &str, cure: &str) -> WorkloadError {
         bad_value_error(self.file, key, &value.into(), limit, cure)
     }
 
-    /// Reads a required whole number from 1 to `limit`.
+    /// Reads a required whole number from 1 to `limit`, or the family's default.
     pub(super) fn read_dimension(&self, key: &str, limit: u64) -> Result<u64, WorkloadError> {
         self.read_optional_dimension(key, limit)?.ok_or_else(|| WorkloadError::MissingKey {
             file: self.file.to_owned(),
@@ -308,7 +311,7 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
-    /// Reads an optional whole number from 1 to `limit`.
+    /// Reads an optional whole number from 1 to `limit`, or the family's default; `None` without both.
     pub(super) fn read_optional_dimension(&self, key: &str, limit: u64) -> Result<Option<u64>, WorkloadError> {
         let Some(value) = self.get(key) else {
             let default = self.defaults.iter().find(|(known, _)| *known == key && !self.has_key(key));
@@ -337,7 +340,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads a dropout probability, at least 0 and below 1, or the default.
+    /// Reads a dropout probability, at least 0 and below 1, or `default`.
     pub(super) fn read_probability(&self, key: &str, default: f64) -> Result<f64, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(default) };
         match value.as_f64() {
@@ -352,7 +355,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads a fraction above 0 and at most 1, at the top level or in one of the objects `within`, or the default.
+    /// Reads a fraction above 0 and at most 1, at the top level or in one of the objects `within`, or `default`.
     pub(super) fn read_fraction(&self, key: &str, within: &[&str], default: f64) -> Result<f64, WorkloadError> {
         let inner = within.iter().filter_map(|object| Some((format!("{object}.{key}"), self.get(object)?.get(key)?)));
         let found = self
@@ -376,7 +379,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads an optional factor from 1 to `limit`.
+    /// Reads an optional factor from 1 to `limit`; `None` without the key.
     pub(super) fn read_optional_factor(&self, key: &str, limit: f64) -> Result<Option<f64>, WorkloadError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64() {
@@ -394,7 +397,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads a boolean, or the default.
+    /// Reads a boolean, or `default`.
     pub(super) fn read_flag(&self, key: &str, default: bool) -> Result<bool, WorkloadError> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -405,7 +408,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Returns an error if the key is null. Null counts as absent, but these keys cannot be null in transformers.
+    /// Returns an error if the key is null. Null normally counts as absent, but transformers does not allow null here.
     pub(super) fn refuse_null(&self, key: &str) -> Result<(), WorkloadError> {
         if self.has_key(key) && self.get(key).is_none() {
             return Err(self.value_error(key, Value::Null, "a name", "write the model's own value, or leave it out"));
@@ -413,7 +416,7 @@ impl<'a> ConfigReader<'a> {
         Ok(())
     }
 
-    /// Returns an error if the flag is there and has the other value.
+    /// Returns an error if the flag is present and differs from `only`.
     pub(super) fn require_flag(&self, key: &str, only: bool, cure: &str) -> Result<(), WorkloadError> {
         if self.read_flag(key, only)? == only {
             return Ok(());
@@ -430,7 +433,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Returns an error if the text is present and not `only`.
+    /// Returns an error if the key is present and its value is not the text `only`.
     pub(super) fn require_text(&self, key: &str, only: &str, cure: &str) -> Result<(), WorkloadError> {
         match self.get(key) {
             Some(value) if value.as_str() != Some(only) => {
@@ -440,7 +443,7 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Reads a nonlinearity by Hugging Face's name, or the default.
+    /// Reads a nonlinearity by Hugging Face's name, or `default`.
     pub(super) fn read_activation(
         &self,
         key: &str,
@@ -478,7 +481,7 @@ impl<'a> ConfigReader<'a> {
         Err(self.value_error(part_key, part, &format!("a divisor of `{whole_key}` ({whole})"), &cure))
     }
 
-    /// Reads the vocabulary's padding multiple.
+    /// Reads the multiple to which the vocabulary is padded; 1 without the key.
     pub(super) fn read_vocabulary_multiple(&self) -> Result<u64, WorkloadError> {
         Ok(self.read_optional_dimension("make_vocab_size_divisible_by", MAX_WIDTH)?.unwrap_or(1))
     }

@@ -16,7 +16,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         "hidden_size",
         "intermediate_size",
         "num_hidden_layers",
-        // Scales weights in inference alone.
+        // This key scales weights only in inference.
         "rescale_every",
         "vocab_size",
     ]],
@@ -28,7 +28,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         let ffn = reader.read_optional_dimension("intermediate_size", MAX_FFN)?.unwrap_or(4 * hidden);
         Ok(Model {
             layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
-            // The model has no attention; its channels divide like heads.
+            // The model has no attention; its channels are split over devices like heads.
             heads: width,
             kv_heads: width,
             head_dim: 1,

@@ -1,5 +1,5 @@
-//! Zamba and Zamba 2 (Zyphra): scans in every layer, and in some layers a block of attention and MLP before the scan,
-//! whose weights these layers share. Defaults are those of transformers 5.24.
+//! Zamba and Zamba 2 (Zyphra): scans in every layer. In some layers, a block of attention and MLP precedes the scan,
+//! and these layers share the block's weights. Defaults are those of transformers 5.24.
 
 use super::ModelFamily;
 use super::hybrids::{expanded_width, read_step_rank};
@@ -15,7 +15,7 @@ use crate::variations::{ChannelScan, SharedBlock, StateSpace};
 use serde_json::Value;
 use sim::kernel::ElementwiseFunction;
 
-/// Keys of both families. `attention_hidden_size`, `kv_channels` and the like follow from others.
+/// Keys of both families. The values of `attention_hidden_size` and similar keys follow from other keys.
 const ZAMBA_KEYS: &[&str] = &[
     "attention_head_dim",
     "attention_hidden_size",
@@ -72,7 +72,7 @@ pub(super) const ZAMBA: ModelFamily = ModelFamily {
         let block = SharedBlock { count: 1, attention_adapter: None, mlp_adapter: None };
         let every = reader.read_dimension("attn_layer_period", MAX_LAYERS)?;
         let first = reader.read_count("attn_layer_offset", MAX_LAYERS, 4)?;
-        // Without a list, the third layer has the first block, and periods are counted after it.
+        // Without a list, the third layer is the first with the block, and periods are counted after it.
         let shares = |layer: u64| layer == 2 || layer > 2 && (layer - 3) % every == first;
         let shares =
             read_sharing_layers(reader, model.layers)?.unwrap_or_else(|| (0..model.layers).map(shares).collect());
@@ -138,7 +138,7 @@ fn read_zamba2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         convolution: reader.read_dimension("mamba_d_conv", MAX_WIDTH)?,
         chunk: reader.read_dimension("chunk_size", MAX_POSITIONS)?,
         bias,
-        // Transformers' layer has biases whatever the key says.
+        // Transformers' layer has these biases whatever the file states.
         convolution_bias: true,
         without_norm: false,
     };
@@ -156,7 +156,7 @@ fn read_zamba2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let longer = reader.read_flag("use_long_context", false)?;
     let model = Model {
         position: if rotates { PositionEncoding::Rotary } else { PositionEncoding::None },
-        // The key stands for this length in transformers.
+        // Transformers sets this length if the key is true.
         max_sequence: if longer { 16_384 } else { model.max_sequence },
         mlp_bias: bias,
         ..model
@@ -166,7 +166,7 @@ fn read_zamba2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(with_shared_blocks(with_variations(model, |v| v.scan = Some(scan)), block, Mixer::Scan, &shares))
 }
 
-/// Reads the heads and the MLP of the shared block, whose attention is twice as wide as the model.
+/// Reads the heads and the MLP of the shared block. The block's attention is twice as wide as the model.
 fn read_shared_heads(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     reader.require_flag("tie_word_embeddings", true, "transformers shares no blocks without it: set it to true")?;
     let model = read_with_defaults(reader, DEFAULTS)?;
@@ -187,7 +187,7 @@ fn read_shared_heads(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> 
     Ok(Model { head_dim, variations: crate::variations::Variations { rotated: None, ..model.variations }, ..model })
 }
 
-/// Checks keys whose value follows from other keys.
+/// Returns an error if a key's value differs from the value that follows from other keys.
 fn check_derived(reader: &ConfigReader<'_>, derived: &[(&str, u64)]) -> Result<(), WorkloadError> {
     for (key, value) in derived {
         if let Some(given) = reader.get(key).filter(|given| given.as_u64() != Some(*value)) {
@@ -198,7 +198,7 @@ fn check_derived(reader: &ConfigReader<'_>, derived: &[(&str, u64)]) -> Result<(
     Ok(())
 }
 
-/// Reads which layers have a shared block; `None` without a list.
+/// Reads which layers have a shared block; `None` without a list of kinds.
 fn read_sharing_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<Vec<bool>>, WorkloadError> {
     let known = ["hybrid", "linear_attention", "mamba"];
     let types = read_types_under_key(reader, "layers_block_type", layers, &known)?;
@@ -213,7 +213,7 @@ fn read_sharing_layers(reader: &ConfigReader<'_>, layers: u64) -> Result<Option<
     Ok(shares)
 }
 
-/// Returns the model with scans alone, `plain`, or shared blocks before them.
+/// Returns the model with a shared block before the scan where `shares` is true, and the mixer `plain` alone elsewhere.
 fn with_shared_blocks(model: Model, block: SharedBlock, plain: Mixer, shares: &[bool]) -> Model {
     let any = shares.contains(&true);
     let model = with_variations(model, |v| v.shared_block = any.then_some(block));

@@ -1,5 +1,5 @@
-//! Short convolutions in most layers, attention in the others: LFM2, LFM2 with experts and LFM3 (Liquid AI 2025, 2026).
-//! Defaults are those of transformers 5.24.
+//! Short convolutions in most layers and attention in the others: LFM2, LFM2 with experts, and LFM3 (Liquid AI 2025,
+//! 2026). Defaults are those of transformers 5.24.
 
 use super::ModelFamily;
 use super::experts::{alternate_experts, read_layer_list, read_routed_experts};
@@ -15,10 +15,10 @@ use crate::variations::{GatedConvolution, OutputGate, QueryKeyNorm};
 
 const CONVOLUTION_KEYS: &[&str] = &["conv_L_cache", "conv_bias", "layer_types", "tie_embedding"];
 const DEFAULTS: &[(&str, u64)] = &[("max_position_embeddings", 128_000), ("num_key_value_heads", 8)];
-/// Kinds of layers; the first is a convolution.
+/// Names of the kinds of layers; the first is a convolution.
 const LAYER_TYPES: [&str; 3] = ["conv", "full_attention", "sliding_attention"];
 
-/// LFM2. Its MLPs are narrower than the file's width, unless the file says otherwise.
+/// LFM2. Its MLPs are narrower than the stated width, unless the file switches the adjustment off.
 pub(super) const LFM2: ModelFamily = ModelFamily {
     model_types: &["lfm2"],
     keys: &[
@@ -42,7 +42,7 @@ pub(super) const LFM2: ModelFamily = ModelFamily {
     },
 };
 
-/// LFM2 with experts behind some dense layers.
+/// LFM2 with experts after some dense layers.
 pub(super) const LFM2_MOE: ModelFamily = ModelFamily {
     model_types: &["lfm2_moe"],
     keys: &[
@@ -62,7 +62,8 @@ pub(super) const LFM2_MOE: ModelFamily = ModelFamily {
     },
 };
 
-/// LFM3: norms on results, a gate on every head of attention, and windows in some of its layers.
+/// LFM3: norms before and after each branch unless the file states otherwise, a gate on every attention head, and
+/// windows in some layers.
 pub(super) const LFM3: ModelFamily = ModelFamily {
     model_types: &["lfm3"],
     keys: &[llama::KEYS, CONVOLUTION_KEYS, &["sliding_window", "use_attention_gate", "use_sandwich_norm"]],
@@ -77,14 +78,15 @@ pub(super) const LFM3: ModelFamily = ModelFamily {
     },
 };
 
-/// Reads the common part; queries and keys have norms.
+/// Reads the common part of these families, with norms of queries and keys.
 fn read_plain(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let model = read_with_defaults(reader, LlamaDefaults { tied: true, ..LlamaDefaults::LLAMA })?;
     let tied_head = reader.read_flag("tie_embedding", model.tied_head)?;
     Ok(with_variations(Model { tied_head, ..model }, |v| v.query_key_norm = Some(QueryKeyNorm::Head)))
 }
 
-/// Returns two thirds of the MLP's width, times a factor, rounded up to a multiple.
+/// Returns the MLP's width: two thirds of `given`, times a factor, rounded up to a multiple. If the adjustment is off,
+/// it is `given`.
 fn read_adjusted_width(reader: &ConfigReader<'_>, given: u64) -> Result<u64, WorkloadError> {
     if !reader.read_flag("block_auto_adjust_ff_dim", true)? {
         return Ok(given);
@@ -101,7 +103,7 @@ fn read_adjusted_width(reader: &ConfigReader<'_>, given: u64) -> Result<u64, Wor
     Ok(width.div_ceil(multiple) * multiple)
 }
 
-/// Returns the kind of one of LFM3's layers where the file has no list.
+/// Returns the kind of one of LFM3's layers if the file has no list.
 fn usual_type_of_lfm3(layer: u64) -> &'static str {
     match layer % 4 {
         2 => LAYER_TYPES[1],
@@ -110,7 +112,8 @@ fn usual_type_of_lfm3(layer: u64) -> &'static str {
     }
 }
 
-/// Adds the convolutions. `usual` is how many tokens they reach and the kinds of layers, where the file says nothing.
+/// Adds the convolutions. `usual` is the default: (the number of tokens that a convolution covers, the kind of each
+/// layer).
 fn add_convolutions(
     reader: &ConfigReader<'_>,
     model: Model,

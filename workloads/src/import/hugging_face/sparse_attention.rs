@@ -1,5 +1,5 @@
 //! Families whose attention sees only the tokens that an indexer chooses: DeepSeek-V3.2 and GLM 5 (latent attention),
-//! MiniMax M3 (blocks of tokens, in some layers). Defaults are those of transformers 5.24.
+//! and MiniMax M3 (blocks of tokens, in some layers). Defaults are those of transformers 5.24.
 
 use super::ModelFamily;
 use super::deepseek::{self, add_experts, add_latent_attention};
@@ -15,9 +15,9 @@ use crate::model::{Experts, Model, SharedExpert};
 use crate::variations::{Indexer, QueryKeyNorm};
 use serde_json::Value;
 
-/// Numbers of an indexer's query or key that share an fp32 scale. DeepSeek-V3.2-Exp's inference code keeps keys in fp8
-/// (`inference/model.py`: `k_cache`, `k_scale_cache`, `block_size`) and scores them in fp8 (`fp8_index`); vLLM, SGLang
-/// and TensorRT-LLM do so for GLM 5 too, by DeepGEMM's `fp8_mqa_logits` and `fp8_paged_mqa_logits`.
+/// Number of elements of an indexer's query or key that share an fp32 scale. DeepSeek-V3.2-Exp's inference code keeps
+/// keys in fp8 (`inference/model.py`: `k_cache`, `k_scale_cache`, `block_size`) and scores them in fp8 (`fp8_index`).
+/// vLLM, SGLang and TensorRT-LLM do the same for GLM 5, with DeepGEMM's `fp8_mqa_logits` and `fp8_paged_mqa_logits`.
 const INDEX_BLOCK: u64 = 128;
 
 const INDEX_KEYS: &[&str] = &["index_head_dim", "index_n_heads", "layer_types"];
@@ -30,7 +30,7 @@ pub(super) const DEEPSEEK_V32: ModelFamily = ModelFamily {
     read: read_deepseek,
 };
 
-/// GLM 5: some layers may use the choice of an earlier one.
+/// GLM 5: some layers may reuse the choice of an earlier layer.
 pub(super) const GLM_MOE_DSA: ModelFamily = ModelFamily {
     model_types: &["glm_moe_dsa"],
     keys: &[
@@ -77,7 +77,7 @@ fn note_learning(reader: &ConfigReader<'_>) {
     );
 }
 
-/// Reads which layers have an indexer of their own: a list, a pattern of F and S, or every n-th layer.
+/// Reads which layers have their own indexer: from a list, from a pattern of F and S, or from an interval.
 fn read_own_indexers(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<bool>, WorkloadError> {
     let key = reader.first_given_key(&["indexer_types", "index_topk_pattern"]);
     let is_own = |kind: &str| match kind {
@@ -98,7 +98,7 @@ fn read_own_indexers(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<bool>
             letters.map(|letter| is_own(letter.encode_utf8(&mut [0; 4]))).collect()
         }
     };
-    // The first layer has no choice to use.
+    // The first layer has no earlier choice to reuse.
     match list.filter(|list| list.len() as u64 == layers && list.first() == Some(&true)) {
         Some(list) => Ok(list),
         None => {
@@ -108,7 +108,7 @@ fn read_own_indexers(reader: &ConfigReader<'_>, layers: u64) -> Result<Vec<bool>
     }
 }
 
-/// MiniMax M3's text model: grouped attention to chosen blocks in the layers that a list names.
+/// MiniMax M3's text model: grouped-query attention, which in the layers that a list names sees only chosen blocks.
 pub(super) const MINIMAX_M3: ModelFamily = ModelFamily {
     model_types: &["minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"],
     keys: &[

@@ -74,7 +74,7 @@ fn read_t5(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     })
 }
 
-/// MLPs of the family by `feed_forward_proj`: true if they have a gate, and the nonlinearity.
+/// MLPs of the family by `feed_forward_proj`: (name, true if gated, nonlinearity).
 const FEED_FORWARDS: [(&str, bool, ElementwiseFunction); 3] = [
     ("relu", false, ElementwiseFunction::Relu),
     ("gated-gelu", true, ElementwiseFunction::Gelu),
@@ -86,7 +86,7 @@ const FEED_FORWARDS: [(&str, bool, ElementwiseFunction); 3] = [
 fn read_feed_forward(reader: &ConfigReader<'_>) -> Result<(bool, ElementwiseFunction), WorkloadError> {
     let key = "feed_forward_proj";
     reader.refuse_null(key)?;
-    // T5 alone has no gate where a file does not name the MLP.
+    // Only T5 has an ungated MLP by default.
     let usual = Value::from(if reader.model_type == "t5" { "relu" } else { "gated-gelu" });
     let value = reader.get(key).unwrap_or(&usual);
     let known = FEED_FORWARDS.iter().find(|(name, ..)| value.as_str() == Some(name));

@@ -1,5 +1,5 @@
-//! ViT (Dosovitskiy et al. 2021) and both towers of CLIP (Radford et al. 2021): pre-norm layers with biases. Images
-//! become patches after a learned token, and the head reads one token per sequence.
+//! ViT (Dosovitskiy et al. 2021) and both towers of CLIP (Radford et al. 2021): pre-norm layers with biases. In image
+//! models, a learned token precedes the patches. The head reads one token per sequence.
 
 use super::ModelFamily;
 use super::labels::read_labels;
@@ -29,7 +29,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
         IMAGES,
         &[
             "attention_probs_dropout_prob",
-            // Read by the class that predicts masked patches alone.
+            // Only the class that predicts masked patches reads this key.
             "encoder_stride",
             "hidden_dropout_prob",
             "id2label",
@@ -61,7 +61,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     },
 };
 
-/// The image tower: a norm before the layers, and a projection instead of classes.
+/// CLIP's image tower: a norm before the layers, and a projection instead of classes.
 pub(super) const CLIP_VISION: ModelFamily = ModelFamily {
     model_types: &["clip_vision_model"],
     keys: &[LAYERS, IMAGES, &["projection_dim"]],
@@ -83,7 +83,7 @@ pub(super) const CLIP_VISION: ModelFamily = ModelFamily {
     },
 };
 
-/// The text tower: causal.
+/// CLIP's text tower, which is causal.
 pub(super) const CLIP_TEXT: ModelFamily = ModelFamily {
     model_types: &["clip_text_model", "clip"],
     keys: &[LAYERS, &["max_position_embeddings", "projection_dim", "vocab_size"]],
@@ -114,7 +114,7 @@ fn read_contrastive_head(reader: &ConfigReader<'_>) {
     );
 }
 
-/// Returns a model of images; the product of patches may have a bias.
+/// Returns a model of images; `bias` states whether the product of patches has a bias.
 fn read_image_model(reader: &ConfigReader<'_>, head: TaskHead, bias: bool) -> Result<Model, WorkloadError> {
     let (image, patch) =
         (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);

@@ -6,12 +6,14 @@ use crate::layer_list::{KeyWindow, LayerKind};
 use crate::model::Model;
 use serde_json::Value;
 
-/// Returns the model with `window` in the layers where `sees` is true. A window that no sequence fills changes nothing.
+/// Returns the model with a sliding window in the layers where `sees` is true. A window that no sequence fills changes
+/// nothing.
 pub(super) fn with_window(model: Model, window: u64, sees: impl Fn(u64) -> bool) -> Model {
     with_key_window(model, KeyWindow::Sliding(window), sees)
 }
 
-/// The same for a window of any kind.
+/// Returns the model with a window of any kind in the layers where `sees` is true. A window that no sequence fills
+/// changes nothing.
 pub(super) fn with_key_window(model: Model, window: KeyWindow, sees: impl Fn(u64) -> bool) -> Model {
     if window.most_keys() >= model.max_sequence || !(0..model.layer_count()).any(&sees) {
         return model;
@@ -19,8 +21,8 @@ pub(super) fn with_key_window(model: Model, window: KeyWindow, sees: impl Fn(u64
     model.with_changed_layers(|layer, kind| LayerKind { window: sees(layer).then_some(window), ..kind })
 }
 
-/// Returns the model with `window` in the layers that `layer_types` names. Without that key, all layers except every
-/// `period`-th have it; all do if `period` is 0.
+/// Returns the model with `window` in the layers that `layer_types` names. Without that key, all layers have it except
+/// every `period`-th; if `period` is 0, all layers have it.
 pub(super) fn add_windows_by_type(
     reader: &ConfigReader<'_>,
     model: Model,
@@ -34,7 +36,7 @@ pub(super) fn add_windows_by_type(
     Ok(with_window(model, window, windowed))
 }
 
-/// Reads the file's list of attention kinds per layer.
+/// Reads the file's list of attention kinds, one per layer; `None` without the key.
 pub(super) fn read_layer_types<'r>(
     reader: &ConfigReader<'r>,
     layers: u64,
@@ -42,7 +44,7 @@ pub(super) fn read_layer_types<'r>(
     read_types_of_layers(reader, layers, &["full_attention", "sliding_attention", "chunked_attention"])
 }
 
-/// Reads the file's list of layers by kind, each one of `known`.
+/// Reads `layer_types`, a list with one of the `known` kinds per layer; `None` without the key.
 pub(super) fn read_types_of_layers<'r>(
     reader: &ConfigReader<'r>,
     layers: u64,
@@ -51,7 +53,7 @@ pub(super) fn read_types_of_layers<'r>(
     read_types_under_key(reader, "layer_types", layers, known)
 }
 
-/// The same, under another key.
+/// Reads a list under `key` with one of the `known` kinds per layer; `None` without the key.
 pub(super) fn read_types_under_key<'r>(
     reader: &ConfigReader<'r>,
     key: &str,
