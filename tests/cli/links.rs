@@ -34,6 +34,10 @@ fn ranks_are_mapped_to_measured_links() {
     let mapping = &answer["mapping"];
     let [before, after, bound] = ["before_s", "after_s", "lower_bound_s"].map(|key| number_at(&mapping[key]));
     assert!((before / number_at(&answer["plans"][0]["step_s"]) - 1.0).abs() < 1e-9);
+    // The rate is that of the mapped step.
+    let (first, tokens) =
+        (&answer["plans"][0], number_at(&answer["global_batch_sequences"]) * number_at(&answer["sequence_tokens"]));
+    assert!((number_at(&first["tokens_per_s"]) * after / tokens - 1.0).abs() < 1e-9, "{first}");
     assert!(bound <= after && after < before && number_at(&mapping["without_links_s"]) < after, "{mapping}");
     // No four nodes are joined by fast links only. The data-parallel rings use the fast ones, so that the bound is
     // nearly met.

@@ -168,10 +168,11 @@ pub struct PlanRow {
     pub step_s: f64,
     /// If ranks are mapped to the fabric's links: the step with the mapping, in seconds.
     pub mapped_step_s: Option<f64>,
-    /// Tokens per second over the whole cluster.
+    /// Tokens per second over the whole cluster, with ranks mapped if they are.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation as a fraction: necessary FLOPs over the product of time and the chip's peak for the type
-    /// of the products. Causal scores count only the unmasked half; recomputation does not count.
+    /// Model FLOPs utilisation as a fraction, with ranks mapped if they are: necessary FLOPs over the product of time and
+    /// the chip's peak for the type of the products. Causal scores count only the unmasked half; recomputation does not
+    /// count.
     pub mfu: f64,
     /// Energy of one step over all devices in joules. Energy on network links is not modelled.
     pub energy_j: f64,
@@ -306,6 +307,8 @@ impl PlannedAnswer {
     pub fn with_mappings(&mut self, mappings: &[RankMapping]) {
         for (row, mapping) in self.plans.iter_mut().zip(mappings) {
             row.mapped_step_s = Some(mapping.after.0);
+            let faster = row.step_s / mapping.after.0;
+            (row.tokens_per_s, row.mfu) = (row.tokens_per_s * faster, row.mfu * faster);
         }
         self.mapping = mappings.first().map(RankMappingRecord::from);
         let Some(best) = self.plans.first().map(|row| row.step_s).filter(|_| !mappings.is_empty()) else { return };

@@ -48,7 +48,8 @@ pub fn plan_report(answer: &PlannedAnswer) -> String {
             let everything = answer.asked.as_ref().is_some_and(|asked| asked.everything);
             text.push_str(&super::plan_families::families_text(&answer.families, everything));
             text.push_str(&super::evidence::plans_evidence(&answer.plans));
-            text.push_str(&format_heading("Where the first one's time goes"));
+            let unmapped = if best.mapped_step_s.is_some() { ", ranks in the order of the devices" } else { "" };
+            text.push_str(&format_heading(&format!("Where the first one's time goes{unmapped}")));
             text.push_str(&time_parts_text(best.step_s, &best.parts_s));
             text.push_str(&format_heading("Its memory, GiB per device"));
             text.push_str(&memory_text(&answer.stages, answer.capacity_gib, answer.host_capacity_gib));
