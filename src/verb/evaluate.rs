@@ -9,6 +9,7 @@ use crate::verb::plan::{self, describe_job, draw_memory};
 use crate::written_path::WrittenPath;
 use interop::chakra;
 use results::answer::evaluation::EvaluateAnswer;
+use results::answer::evidence::{fit_probability, memory_margin};
 use results::answer::step::ExplainedPlan;
 use results::emit::trace;
 use results::page::PageRoofline;
@@ -27,8 +28,8 @@ use step::TrainingPlan;
     after_help = "Examples:\n  coplace evaluate llama2-7b --chip tpu_v4 --fabric tpu_v4_ici --devices 64 --global-batch 512\n  \
     coplace evaluate llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace step.json\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --stack ideal --tensor 2 --kernels\n\n\
-    If the arguments leave several plans, the fastest one that fits is found, as by `plan`; time and memory are\n\
-    those of `plan`. Without --fabric, --devices and --global-batch the cluster is that of the study phaze.\n\
+    If the arguments leave several plans, the fastest one that fits with a chance of 90 % is found, as by `plan`;\n\
+    time and memory are those of `plan`. Without --fabric, --devices and --global-batch the cluster is that of the study phaze.\n\
     If no plan fits the chip, the answer names the stage and its shortfall. A --headroom-gib that no plan leaves\n\
     free is an error, which suggests a value. Energy on network links is not modelled.\n\n\
     JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages,\n\
@@ -96,6 +97,33 @@ fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result
     Ok(found)
 }
 
+/// Finds the fastest plan as [`find_plan`], but among plans whose peak fits with the usual chance of `plan`, if there is
+/// one. A single plan that is asked for is taken as it is.
+fn find_safe_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result<PlanAnswer, Failure> {
+    /// Searches until the margin is that of the plan that is found; each has a larger margin.
+    const MOST_SEARCHES: u32 = 8;
+    let (free, techniques) = (loaded.headroom(), loaded.techniques().clone());
+    let mut found = find_plan(question, loaded, call)?;
+    for _ in 0..MOST_SEARCHES {
+        let job = loaded.planner_job(question);
+        let risky = found
+            .best
+            .first()
+            .filter(|_| found.plans > 1)
+            .filter(|ranked| fit_probability(&job, ranked).is_some_and(|chance| chance < plan::USUAL_FIT));
+        let margin = risky.and_then(|ranked| memory_margin(&job, ranked, plan::USUAL_FIT));
+        let Some(margin) = margin.filter(|margin| *margin > job.headroom) else { break };
+        loaded.leave_free(margin, techniques.clone());
+        match find_plan(question, loaded, call) {
+            Ok(safer) if !safer.best.is_empty() => found = safer,
+            // No plan is safer: the answer says how likely this one fits.
+            _ => break,
+        }
+    }
+    loaded.set_headroom(free);
+    Ok(found)
+}
+
 /// An evaluated job: its record, and further data that a page draws.
 pub struct EvaluatedJob {
     /// The record of the verb.
@@ -112,7 +140,7 @@ pub struct EvaluatedJob {
 pub fn evaluate_question(question: Question) -> Result<EvaluatedJob, Failure> {
     let call = Call::of_library(Files::default(), CallControl::default());
     let mut loaded = LoadedJob::load(&question, Ok)?;
-    let found = find_plan(&question, &mut loaded, &call)?;
+    let found = find_safe_plan(&question, &mut loaded, &call)?;
     let job = loaded.planner_job(&question);
     let best = found.best.first();
     let explained = best.map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;
@@ -128,7 +156,7 @@ pub fn evaluate_question(question: Question) -> Result<EvaluatedJob, Failure> {
 pub fn run_evaluate(arguments: &EvaluateArguments, call: &Call) -> Result<(), Failure> {
     let question = arguments.question()?;
     let mut loaded = LoadedJob::load(&question, Ok)?;
-    let found = find_plan(&question, &mut loaded, call)?;
+    let found = find_safe_plan(&question, &mut loaded, call)?;
     let job = loaded.planner_job(&question);
     let explained =
         found.best.first().map(|ranked| ExplainedPlan::explain_plan(&job, ranked)).transpose().or_input()?;

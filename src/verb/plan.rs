@@ -16,6 +16,7 @@ use crate::verb::stop;
 use crate::written_path::WrittenPath;
 use clap::ValueEnum;
 use fit::FitSearch;
+pub(in crate::verb) use fit::USUAL_FIT;
 use interop::piper;
 use results::answer::plan::{PlannedAnswer, StoppedSearch, one_line};
 use results::answer::rank_mapping::RankMappingRecord;

@@ -18,7 +18,7 @@ use sim::units::Bytes;
 use workloads::Techniques;
 
 /// The default of the requested chance.
-pub(super) const USUAL_FIT: f64 = 0.9;
+pub(in crate::verb) const USUAL_FIT: f64 = 0.9;
 /// At or below this chance, the predicted peak must fit, and no margin is kept.
 pub(super) const NO_MARGIN: f64 = 0.5;
 
