@@ -12,7 +12,8 @@ use crate::verb::serve::explain::{NamedAlternatives, explain_serving};
 use results::answer::step::StepRecord;
 use results::report;
 use results::run::explanation::{
-    self, DesignExplanation, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign, StepBottleneck,
+    self, DesignExplanation, DimensionStepRow, ExplainedDesign, LimitUse, ModelExplanation, ModelOnDesign,
+    StepBottleneck,
 };
 use results::run::record::BestDesign;
 use results::run::search_run;
@@ -208,13 +209,17 @@ impl BestDesignContext<'_> {
         let resource = |first: &Marginal| {
             more.iter().filter_map(|of| of.iter().find(|own| own.resource == first.resource)).collect::<Vec<_>>()
         };
+        let with_follow = |row: DimensionStepRow| DimensionStepRow {
+            follow: self.question.space.fields_that_follow(&row.dimension),
+            ..row
+        };
         Ok(DesignExplanation {
             lowered_to_w: self.question.study.space.limits.lower_to_w,
             run,
             best: self.best.design.clone(),
             limits: self.limit_uses(&built),
             binds: (!several).then(|| step_bottlenecks(records[0])),
-            steps: (0..around[0].len()).filter_map(|at| subject.step_row(&same(at))).collect(),
+            steps: (0..around[0].len()).filter_map(|at| subject.step_row(&same(at))).map(with_follow).collect(),
             worth: more[0].iter().filter_map(|first| subject.value_of_resource(&resource(first))).collect(),
             models: if several { models.collect() } else { Vec::new() },
         })

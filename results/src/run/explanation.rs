@@ -102,6 +102,9 @@ pub struct SlowKernel {
 pub struct DimensionStepRow {
     /// The dimension.
     pub dimension: String,
+    /// The other fields of chip and fabric that the study computes from the dimension: they change with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub follow: Vec<String>,
     /// The value in the best design.
     pub from: String,
     /// The value after the step.
@@ -232,6 +235,7 @@ impl ExplainedDesign {
         };
         Some(DimensionStepRow {
             dimension: step.key.clone(),
+            follow: Vec::new(),
             from: step.from.to_string(),
             to: step.to.to_string(),
             limits,
@@ -339,11 +343,25 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
     text.push('\n');
     text.push_str(&format_heading("One step along each dimension"));
     text.push_str(&steps_table(explained));
+    text.push_str(&fields_that_follow_text(explained));
     text.push('\n');
     text.push_str(&format_heading("The value of slightly more"));
     text.push_str(&resources_table(explained));
     if let Some(area) = area_value_text(explained) {
         text.push_str(&area);
+    }
+    text
+}
+
+/// Returns the fields that the study ties to each dimension, as text: they change in its steps too.
+fn fields_that_follow_text(explained: &DesignExplanation) -> String {
+    let mut text = String::new();
+    let mut said = Vec::new();
+    for step in explained.steps.iter().filter(|step| !step.follow.is_empty()) {
+        if !said.contains(&&step.dimension) {
+            said.push(&step.dimension);
+            text.push_str(&fold_line(&format!("With {} the study sets {}.", step.dimension, step.follow.join(", "))));
+        }
     }
     text
 }

@@ -199,6 +199,25 @@ impl Formulas {
         &self.listed
     }
 
+    /// The computed dimensions that follow a dimension, directly or through others.
+    #[must_use]
+    pub fn keys_that_follow(&self, key: &str) -> Vec<&str> {
+        let mut following: Vec<usize> = self.keys.iter().position(|known| known == key).into_iter().collect();
+        // Computed dimensions stand behind those that they refer to.
+        for derived in &self.derived {
+            let refers = |slot: &usize| following.contains(slot);
+            let follows = match &derived.rule {
+                Rule::Same(slot) | Rule::LookedUp(slot, _) => refers(slot),
+                Rule::Word(_) => false,
+                Rule::Computed(_, slots, _) => slots.iter().any(refers),
+            };
+            if follows {
+                following.push(derived.slot);
+            }
+        }
+        following.iter().skip(1).map(|slot| self.keys[*slot].as_str()).collect()
+    }
+
     /// True if a dimension follows from the area.
     #[must_use]
     pub fn any_follows_from_area(&self) -> bool {

@@ -404,6 +404,17 @@ impl Space {
         }
     }
 
+    /// The fields of chip and fabric that the study computes from a dimension, those of the area left out. Empty for
+    /// PHAZE's grid.
+    #[must_use]
+    pub fn fields_that_follow(&self, dimension: &str) -> Vec<String> {
+        let SpaceKind::Grid(grid) = &self.kind else { return Vec::new() };
+        let following = grid.formulas.keys_that_follow(dimension);
+        // A name without a dot is the study's own.
+        let fields = following.into_iter().filter(|key| key.contains('.') && !key.starts_with("area."));
+        fields.map(str::to_owned).collect()
+    }
+
     /// Dimensions that change a design's cores, on-chip memories or link rates but neither its area nor its clock,
     /// because no field of `area.*` follows them. Empty for PHAZE's grid.
     #[must_use]
