@@ -432,14 +432,16 @@ pub fn write_and_print(
     // The answer of a search matters more than its files. It is printed even if they cannot be written.
     let written = run.write_run(out.path(), &found);
     call.note_directory(out.path());
-    answer::write_answer(call, format, &run.record, |record| match &written {
+    let printed = answer::write_answer(call, format, &run.record, |record| match &written {
         Ok(files) => {
             let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
             format!("{}\nWritten: {}\n", text(record), files.join(", "))
         }
         Err(_) => text(record),
-    })?;
-    written.or_unwritable().map(drop)
+    });
+    // Lost files are worse than a reader that closed its pipe.
+    written.or_unwritable()?;
+    printed
 }
 
 /// Returns the report with the progress of the proof.

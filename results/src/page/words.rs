@@ -45,7 +45,8 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
             let limit = |(key, value): (&String, &String)| {
                 let (what, unit) =
                     LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
-                Some(format!("{what} at most {} {unit}", shortened_limit(value)))
+                let side = if key.starts_with("min_") { "least" } else { "most" };
+                Some(format!("{what} at {side} {} {unit}", shortened_limit(value)))
             };
             let limits: Vec<String> = study.options.iter().filter_map(limit).collect();
             let limits =
@@ -85,9 +86,9 @@ const LIMITS: [(&str, &str, &str); 7] = [
     ("max_power_w", "power under the heaviest load", "W"),
     ("max_cost_usd", "cost to make", "USD"),
     ("max_step_s", "step", "s"),
-    ("min_hbm_gib", "least HBM", "GiB"),
+    ("min_hbm_gib", "HBM", "GiB"),
     ("max_hbm_gib", "HBM", "GiB"),
-    ("min_hbm_gb_per_s", "least HBM bandwidth", "GB/s"),
+    ("min_hbm_gb_per_s", "HBM bandwidth", "GB/s"),
 ];
 
 /// Returns a limit. If its text is longer than seven characters, it is rounded to five significant digits.

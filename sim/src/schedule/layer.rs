@@ -161,11 +161,11 @@ impl StateLayer {
     }
 
     /// The running operators of a state, by its summary.
-    pub fn runs_of_state(&self, known: &StateSummary) -> &[RunningOperator] {
+    pub fn runs_of_summary(&self, known: &StateSummary) -> &[RunningOperator] {
         &self.runs[known.runs.0 as usize..(known.runs.0 + known.runs.1) as usize]
     }
 
-    pub fn runs_of_summary(&self, node: &SearchState) -> &[RunningOperator] {
+    pub fn runs_of_state(&self, node: &SearchState) -> &[RunningOperator] {
         &self.runs[node.runs.0 as usize..(node.runs.0 + node.runs.1) as usize]
     }
 

@@ -169,13 +169,13 @@ impl<'s, 'a> Exploration<'s, 'a> {
                 break;
             }
             let left = lefts.find_or_compute(self.searcher, node.set);
-            if self.is_overtaken((&node, &layer.known[at as usize]), layer.runs_of_summary(&node), left.ready) {
+            if self.is_overtaken((&node, &layer.known[at as usize]), layer.runs_of_state(&node), left.ready) {
                 continue;
             }
             let parent = if depth == 0 { NONE } else { self.remember_state(&node) };
-            self.searcher.list_moves(&node, layer.runs_of_summary(&node), &mut moves);
+            self.searcher.list_moves(&node, layer.runs_of_state(&node), &mut moves);
             for step in moves.drain(..) {
-                self.extend_state((&node, left), parent, layer.runs_of_summary(&node), step, &mut runs);
+                self.extend_state((&node, left), parent, layer.runs_of_state(&node), step, &mut runs);
             }
         }
         (self.moves, self.runs, self.lefts) = (moves, runs, lefts);
@@ -321,7 +321,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             }
             let other = &layer.known[at as usize];
             if other.may_dominate_by_sums(mine)
-                && self.searcher.dominates_state((other.time, layer.runs_of_state(other)), (mine.time, runs), set)
+                && self.searcher.dominates_state((other.time, layer.runs_of_summary(other)), (mine.time, runs), set)
             {
                 return true;
             }
@@ -351,7 +351,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
                 break;
             }
             let other = layer.known[at as usize];
-            let [mine, theirs] = [(node.time, runs), (other.time, layer.runs_of_state(&other))];
+            let [mine, theirs] = [(node.time, runs), (other.time, layer.runs_of_summary(&other))];
             debug_assert!(other.holds_no_more(&known) || !searcher.dominates_state(theirs, mine, node.set));
             debug_assert!(known.holds_no_more(&other) || !searcher.dominates_state(mine, theirs, node.set));
             if other.may_dominate_by_sums(&known) && searcher.dominates_state(theirs, mine, node.set) {
