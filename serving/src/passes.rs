@@ -71,7 +71,7 @@ pub struct PassTimes<'a> {
 }
 
 impl<'a> PassTimes<'a> {
-    /// Returns the times of a plan without any method.
+    /// Returns the pass times of a plan without drafts, held prefixes or any other [`ServingMethod`].
     ///
     /// # Errors
     /// Degrees that do not fit the model or the engine, a number format that the chip does not multiply, a chip that

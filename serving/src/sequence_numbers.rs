@@ -241,8 +241,9 @@ impl FullPlaces {
         }
     }
 
-    /// Returns the mean number of places that are refilled before a prompt, if `in_step` sequences leave together. The
-    /// number that leaves in a period is assumed to be geometric, so the last group may be smaller.
+    /// Returns the number of places of its own group that are already refilled when a prompt starts: the mean over the
+    /// prompts of a period. A group is `in_step` sequences that leave together. The number of sequences that leave in a
+    /// period is assumed to be geometrically distributed, so its last group may be smaller.
     fn refilled_before(&self, in_step: f64) -> f64 {
         let another = 1.0 - 1.0 / self.leave.max(1.0);
         let all = another.powf(in_step);

@@ -98,8 +98,9 @@ impl ChannelScan {
     }
 }
 
-/// Blocks of attention and MLP whose weights several layers share; the layers run the blocks in turn (Zamba: Glorioso
-/// et al. 2024, arXiv:2405.16712). A block reads the layer's input concatenated with the token's embedding.
+/// Blocks of attention and MLP whose weights several layers share (Zamba: Glorioso et al. 2024, arXiv:2405.16712). If
+/// there are several blocks, these layers take them in turn (Zamba 2, arXiv:2411.15242). A block reads the layer's
+/// input concatenated with the token's embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedBlock {
     /// Number of distinct blocks; layers run them in turn.

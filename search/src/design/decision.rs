@@ -86,8 +86,8 @@ pub struct InputWorth {
     /// The fall of the expected regret if the constant were known, as a fraction: the expected value of partial perfect
     /// information, less the most that shuffled draws of the constant seem worth.
     pub worth: f64,
-    /// The found design's mean lead over the best other finalist in the quarter of the draws with the lowest values, as
-    /// a fraction.
+    /// The found design's mean lead over the best other finalist, as a fraction. The mean is over the quarter of the
+    /// draws in which the constant is lowest.
     pub lead_low: f64,
     /// The same lead in the quarter of the draws with the highest values.
     pub lead_high: f64,

@@ -75,9 +75,9 @@ pub fn scout_plans(
     Ok(answer.best)
 }
 
-/// Adds the fastest plan that the framework discourages to an answer of [`search_documented`], if that plan is faster
-/// than the answer's first, whose time limits the search. The answer then covers all plans of the space. Changes
-/// nothing if the answer is empty or its first plan is itself discouraged.
+/// Completes an answer of [`search_documented`] with the fastest plan that the framework discourages. Adds it only if
+/// it is faster than the answer's first plan, so the search prunes all slower plans. The answer then covers all plans
+/// of the space. Changes nothing if the answer is empty or its first plan is itself discouraged.
 ///
 /// # Errors
 /// As [`search_plans`].

@@ -107,10 +107,11 @@ impl Space {
         })
     }
 
-    /// Builds a combination.
+    /// Builds a combination, within the limits or not.
     ///
     /// # Errors
-    /// Only errors that the space's enumeration has already reported.
+    /// A fault of the study, such as a field that no chip has or an expression without a value. A space that is
+    /// searched one by one has already reported it. A space in boxes has checked its first combination only.
     pub fn combination_at(&self, number: u64) -> Result<Combination, String> {
         match &self.kind {
             SpaceKind::Grid(grid) => {

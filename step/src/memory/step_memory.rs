@@ -7,8 +7,8 @@
 //! - [`PeakMoment::Loss`]: the loss and its gradient, on the stage with the head: logits in the widths of the stack.
 //! - [`PeakMoment::Update`]: the optimizer's update with its temporaries, after all activations are freed.
 //!
-//! [`sim::pipeline::in_flight`] gives the micro-batches in flight. Tests there and here compare it with the event
-//! simulation.
+//! [`sim::pipeline::passes_in_flight`] gives the micro-batches in flight. Tests there and here compare it with the
+//! event simulation.
 
 use crate::memory::account::{GIB, MemoryAccount, MemoryProfile};
 pub use crate::memory::stage::{DeviceMemory, MemoryClass, MemoryReading, OverCapacity, StageMemory};

@@ -46,8 +46,6 @@ const MEMO_CAPACITY: usize = 1 << 16;
 /// on built-in chips, fewer than one pass in a thousand stays unproven within it. All of those recompute, and the gap
 /// is at most 6.4 % (sim/README.md has the counts). Many layers of experts beside shared ones stay unproven, even with
 /// thirty times the work, which shortens their steps by 0.2 %.
-/// 6.4 % (sim/README.md has the counts). Many layers of experts beside shared ones stay unproven, even with thirty
-/// times the work, which shortens their steps by 0.2 %.
 pub const SCHEDULE_STEPS: u64 = 50_000;
 
 /// Times of kernels and passes on a chip under a software stack.

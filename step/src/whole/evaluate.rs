@@ -287,8 +287,9 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         self.fabric.time_of_tied_sum(layout, bytes).with_launch_gap(chip.launch_gap()).time
     }
 
-    /// Returns the sends of activations between stages. Tensor-parallel devices send a slice each and gather it again
-    /// (Narayanan et al., SC 2021, section 4.1).
+    /// Returns the sends of activations between stages. Under sequence parallelism, a device sends its own tokens.
+    /// Otherwise each tensor-parallel device sends a slice, and the receiving stage gathers the slices (Narayanan et
+    /// al., SC 2021, section 4.1).
     pub fn pipeline_sends(&self, chip: &ChipTimes) -> PipelineSends {
         let layout = &self.plan.layout;
         let bytes = self.profile.boundary;

@@ -264,8 +264,8 @@ pub(super) fn engine_named(prepared: &PreparedInputs, name: &str) -> Result<Serv
     }
 }
 
-/// Returns the number formats of a row: those of the model's checkpoint if it has only one, or else those of the row's
-/// labels.
+/// Returns the number formats of a row. If the model has only one checkpoint, the formats are the checkpoint's, and the
+/// cache is in bf16. Otherwise the row's labels give the formats; without labels they are bf16.
 fn read_formats(
     prepared: &mut PreparedInputs,
     row: &MeasuredRow<'_>,

@@ -73,8 +73,10 @@ impl ServingRun {
         points
     }
 
-    /// Writes the run into `directory`, and creates it if needed: the record, the deployments as CSV, the figure, and
-    /// the found chip with its fabric. Returns the paths, the record's first.
+    /// Writes the run into `directory`, which is created if needed. Returns the paths of the files, the record's first.
+    ///
+    /// The files are the record, the deployments as CSV, the figure as SVG and PNG, the found chip and its fabric if
+    /// there are any, and the digests of all these. An earlier run's chip or fabric is removed if this run has none.
     ///
     /// # Errors
     /// Errors of the system; a value that is not finite.
