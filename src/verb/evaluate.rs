@@ -104,6 +104,7 @@ fn find_safe_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> R
     const MOST_SEARCHES: u32 = 8;
     let (free, techniques) = (loaded.headroom(), loaded.techniques().clone());
     let mut found = find_plan(question, loaded, call)?;
+    let mut kept = (free, loaded.techniques().clone());
     for _ in 0..MOST_SEARCHES {
         let job = loaded.planner_job(question);
         let risky = found
@@ -115,11 +116,17 @@ fn find_safe_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> R
         let Some(margin) = margin.filter(|margin| *margin > job.headroom) else { break };
         loaded.leave_free(margin, techniques.clone());
         match find_plan(question, loaded, call) {
-            Ok(safer) if !safer.best.is_empty() => found = safer,
+            Ok(safer) if !safer.best.is_empty() => {
+                (found, kept) = (safer, (loaded.headroom(), loaded.techniques().clone()));
+            }
             // No plan is safer: the answer says how likely this one fits.
             _ => break,
         }
     }
+    // The margin counts as memory that plans may use.
+    let (margin, techniques) = (kept.0.saturating_sub(free), kept.1);
+    found.best.iter_mut().for_each(|ranked| ranked.memory.capacity += margin);
+    loaded.leave_free(free, techniques);
     loaded.set_headroom(free);
     Ok(found)
 }

@@ -119,6 +119,10 @@ fn a_plan_fits_with_the_chance_that_is_asked_for() {
     let (usual, half, sure) = (with(&[]), with(&["--fit", "0.5"]), with(&["--fit", "0.99"]));
     assert!(!chances(&usual).is_empty() && chances(&usual).iter().all(|chance| *chance >= 0.9), "{usual}");
     assert!(chances(&sure).iter().all(|chance| *chance >= 0.99), "{sure}");
+    // The job of `evaluate` has the same plan.
+    let evaluated = run_coplace_in(dir.path(), &[&["evaluate"][..], &job[1..]].concat()).expect_json();
+    assert!(evaluated["result"]["plan"]["fit_probability"].as_f64().unwrap() >= 0.9, "{evaluated}");
+    assert_eq!(evaluated["result"]["time"]["step_s"], usual["plans"][0]["step_s"]);
     // A margin excludes plans and adds none.
     let step = |answer: &Value| answer["plans"][0]["step_s"].as_f64().unwrap();
     let rounding = 1.0 + 1e-9;
