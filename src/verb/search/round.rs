@@ -119,8 +119,9 @@ impl SearchRound<'_> {
                 misses += 1;
             }
         }
-        // Half a rung to either side: another chip may be the best there.
-        for side in [1.0 / RUNG.sqrt(), RUNG.sqrt()] {
+        // Half and a quarter of a rung to either side: another chip or plan may be the best there.
+        for part in [-0.5, 0.5, -0.25, 0.25] {
+            let side = RUNG.powf(part);
             let Some(power) = best.power.filter(|_| !self.limit.is_reached()) else { break };
             best = search_within(power * side).filter(|found| found.value < best.value).unwrap_or(best);
         }
