@@ -29,7 +29,8 @@ use step::TrainingPlan;
     coplace evaluate llama2-7b --chip a100_80gb --fabric selene_hdr200x8 --devices 64 --global-batch 512 --pipeline 4 --data 4 --tensor 4 --trace step.json\n  \
     coplace evaluate llama2-7b --chip tpu_v4 --stack ideal --tensor 2 --kernels\n\n\
     If the arguments leave several plans, the fastest one that fits with a chance of 90 % is found, as by `plan`;\n\
-    time and memory are those of `plan`. Without --fabric, --devices and --global-batch the cluster is that of the study phaze.\n\
+    time and memory are those of `plan`. Without --fabric, --devices and --global-batch the cluster is that of the\n\
+    study phaze.\n\
     If no plan fits the chip, the answer names the stage and its shortfall. A --headroom-gib that no plan leaves\n\
     free is an error, which suggests a value. Energy on network links is not modelled.\n\n\
     JSON: format, job, counts, feasible, why, shortfall, and result with plan, energy, time_shares, stages,\n\
@@ -97,8 +98,8 @@ fn find_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result
     Ok(found)
 }
 
-/// Finds the fastest plan as [`find_plan`], but among plans whose peak fits with the usual chance of `plan`, if there is
-/// one. A single plan that is asked for is taken as it is.
+/// Finds the fastest plan as [`find_plan`], but among plans whose peak fits with the usual chance of `plan`, if there
+/// is one. A single plan that is asked for is taken as it is.
 fn find_safe_plan(question: &Question, loaded: &mut LoadedJob, call: &Call) -> Result<PlanAnswer, Failure> {
     /// Searches until the margin is that of the plan that is found; each has a larger margin.
     const MOST_SEARCHES: u32 = 8;

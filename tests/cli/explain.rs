@@ -130,7 +130,7 @@ fn a_step_over_the_power_says_so_and_is_never_where_area_is_worth_most() {
     };
     // Twice the SMs need more area.
     let (more, text) = explained("area", &[]);
-    // What the study ties to them is named; the fields of the area are not.
+    // The fields that the study ties to them are named; those of the area are not.
     assert_eq!(more["follow"].to_string(), "[\"tensor.cores\",\"vector.cores\"]");
     assert!(text.contains("With sms the study sets tensor.cores, vector.cores."), "{text}");
     assert_eq!(

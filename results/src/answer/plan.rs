@@ -170,9 +170,9 @@ pub struct PlanRow {
     pub mapped_step_s: Option<f64>,
     /// Tokens per second over the whole cluster, with ranks mapped if they are.
     pub tokens_per_s: f64,
-    /// Model FLOPs utilisation as a fraction, with ranks mapped if they are: necessary FLOPs over the product of time and
-    /// the chip's peak for the type of the products. Causal scores count only the unmasked half; recomputation does not
-    /// count.
+    /// Model FLOPs utilisation as a fraction, with ranks mapped if they are: necessary FLOPs over the product of time
+    /// and the chip's peak for the type of the products. Causal scores count only the unmasked half; recomputation does
+    /// not count.
     pub mfu: f64,
     /// Energy of one step over all devices in joules. Energy on network links is not modelled.
     pub energy_j: f64,
