@@ -325,7 +325,9 @@ pub fn explanation_text(explained: &DesignExplanation) -> String {
     for limit in &explained.limits {
         let share = 100.0 * limit.uses / limit.allowed;
         let (uses, allowed) = (format_significant(limit.uses, 4), format_significant(limit.allowed, 4));
-        text.push_str(&format!("  {:8} {uses} of {allowed} {} ({share:.0} %)\n", limit.name, limit.unit));
+        let chosen = limit.name == "power" && explained.lowered_to_w.is_some();
+        let chosen = if chosen { ", the limit that the search chose" } else { "" };
+        text.push_str(&format!("  {:8} {uses} of {allowed} {} ({share:.0} %){chosen}\n", limit.name, limit.unit));
     }
     if let Some(mhz) = explained.best.lowered_clock_mhz {
         let why =
