@@ -43,10 +43,8 @@ pub fn question_text(subject: &PageSubject) -> Vec<String> {
             };
             let which = if record.certificate.robust { format!("{which} {BAD_END}") } else { which };
             let limit = |(key, value): (&String, &String)| {
-                let (what, unit) =
-                    LIMITS.iter().find(|(known, ..)| known == key).map(|(_, what, unit)| (*what, *unit))?;
-                let side = if key.starts_with("min_") { "least" } else { "most" };
-                Some(format!("{what} at {side} {} {unit}", shortened_limit(value)))
+                let (_, what, unit) = LIMITS.iter().find(|(known, ..)| known == key)?;
+                Some(format!("{what} {} {unit}", shortened_limit(value)))
             };
             let limits: Vec<String> = study.options.iter().filter_map(limit).collect();
             let limits =
@@ -82,13 +80,13 @@ const BAD_END: &str = "at the bad end of its step's 90 % interval";
 
 /// The limits of a study: the key in the record's options, the words and the unit.
 const LIMITS: [(&str, &str, &str); 7] = [
-    ("max_area_mm2", "area", "mm²"),
-    ("max_power_w", "power under the heaviest load", "W"),
-    ("max_cost_usd", "cost to make", "USD"),
-    ("max_step_s", "step", "s"),
-    ("min_hbm_gib", "HBM", "GiB"),
-    ("max_hbm_gib", "HBM", "GiB"),
-    ("min_hbm_gb_per_s", "HBM bandwidth", "GB/s"),
+    ("max_area_mm2", "area at most", "mm²"),
+    ("max_power_w", "power under the heaviest load at most", "W"),
+    ("max_cost_usd", "cost to make at most", "USD"),
+    ("max_step_s", "step at most", "s"),
+    ("min_hbm_gib", "HBM at least", "GiB"),
+    ("max_hbm_gib", "HBM at most", "GiB"),
+    ("min_hbm_gb_per_s", "HBM bandwidth at least", "GB/s"),
 ];
 
 /// Returns a limit. If its text is longer than seven characters, it is rounded to five significant digits.

@@ -102,7 +102,7 @@ pub(super) fn note_on_wide_gap(question: &SearchQuestion, certificate: &Certific
             "The gap, {:.3} %, is above the {} % that was asked for, though no design is left: operator schedules of \
             the best plan are not proven best, and are counted at their bounds.",
             100.0 * gap,
-            100.0 * asked
+            (1e8 * asked).round() / 1e6
         )
     })
 }

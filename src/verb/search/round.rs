@@ -20,7 +20,8 @@ use search::runner::{CandidateOutcome, RunnerProgress, SearchMoment};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The ratio of one limit of power to the next lower one. Between two, a chip's energy changes by about a percent.
+/// The ratio of one limit of power to the next lower one. Chosen, with the parts of a rung below, on one study of eight
+/// chips, whose energy per token changes by at most 1.6 % between 274 and 296 W. A smaller ratio takes more searches.
 const RUNG: f64 = 1.15;
 /// Limits in a row that are no better, after which lower ones are not tried.
 const MOST_MISSES: u32 = 2;
@@ -95,7 +96,8 @@ impl SearchRound<'_> {
         })
     }
 
-    /// The best answer of those under ever lower limits of power.
+    /// The best answer that was found under ever lower limits of power. Nothing bounds how much better a limit between
+    /// two of them would be. A search that fails under a lower limit ends the descent.
     fn descend(&self, first: AnsweredQuestion) -> AnsweredQuestion {
         let asked = first.question.asked.clone();
         let search_within = |watts: f64| {
