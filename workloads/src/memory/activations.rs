@@ -94,8 +94,161 @@ struct StandIn {
     backward: Vec<Kernel>,
     /// Bytes that exist while the operator's backward pass runs.
     workspace: Bytes,
-    /// New dimensions of the weight gradient's product: (rows of the result, tokens).
-    gradient: Option<(u64, u64)>,
+    /// New size of the weight gradient's product.
+    gradient: Option<GradientSize>,
+}
+
+impl StandIn {
+    /// Returns a replacement that no kernel makes or reads.
+    fn without_kernels(kind: StandInKind, bytes: Bytes) -> Self {
+        Self { kind, bytes, forward: vec![], backward: vec![], workspace: Bytes::ZERO, gradient: None }
+    }
+}
+
+/// The largest size of a weight gradient's product: rows of the result and tokens.
+#[derive(Debug, Clone, Copy)]
+struct GradientSize {
+    rows: u64,
+    tokens: u64,
+}
+
+/// A backward chain of an operator, both by index.
+#[derive(Debug, Clone, Copy)]
+struct ChainPlace {
+    operator: usize,
+    chain: usize,
+}
+
+/// Returns a kernel that processes each element alone.
+fn elementwise(
+    function: ElementwiseFunction,
+    direction: Direction,
+    elements: u64,
+    read: Bytes,
+    written: Bytes,
+) -> Kernel {
+    Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
+}
+
+/// The rows that a product multiplies with its weights.
+struct ProductRows<'a> {
+    op: &'a OperatorNode,
+    tensor: &'a TensorInfo,
+    product: Contraction,
+    /// Bytes per element.
+    operand: u64,
+    rows: u64,
+}
+
+impl ProductRows<'_> {
+    fn width(&self) -> u64 {
+        self.product.k.max(1)
+    }
+
+    fn bytes(&self, numbers: u64) -> Bytes {
+        Bytes(self.operand) * numbers
+    }
+
+    /// Returns the replacement by rows of `rank` elements. A random matrix, drawn for each pass, projects the rows.
+    fn project_to_rank(&self, rank: u64) -> StandIn {
+        let (drawn, c) = (self.width() * rank, self.product);
+        let draw = elementwise(ElementwiseFunction::Dropout, Direction::Forward, drawn, Bytes::ZERO, self.bytes(drawn));
+        let project = Kernel::Contraction(Contraction { batch: 1, m: self.rows, n: rank, k: self.width(), ..c });
+        StandIn {
+            forward: vec![draw, project],
+            gradient: Some(GradientSize { rows: rank, tokens: c.m }),
+            ..StandIn::without_kernels(StandInKind::Projected, self.bytes(self.rows * rank))
+        }
+    }
+
+    /// Returns the replacement by a sample of the rows, chosen by their norms, with `index_bytes` per sampled row.
+    fn sample_rows(&self, chain: &BackwardChain, fraction: f64, index_bytes: f64) -> StandIn {
+        let (rows, width, c) = (self.rows, self.width(), self.product);
+        let sampled = ((rows as f64 * fraction).ceil() as u64).clamp(1, rows.max(1));
+        let kept = self.bytes(sampled * width);
+        let norms = Kernel::Reduction(Reduction {
+            function: RowFunction::Sum,
+            direction: Direction::Forward,
+            rows,
+            columns: width,
+            read: self.tensor.bytes,
+            written: Bytes(4) * rows,
+        });
+        let gather = elementwise(ElementwiseFunction::Gather, Direction::Forward, sampled * width, kept, kept);
+        // The gathered rows are of the result's gradient or, with an adapter, of the gradient of the first factor's
+        // result.
+        let columns = chain.steps.iter().find_map(contracts_tokens).map_or(c.n, |gradient| gradient.n);
+        let of_gradient = self.bytes(sampled * columns);
+        let gather_gradient =
+            elementwise(ElementwiseFunction::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
+        let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
+        let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
+        StandIn {
+            forward: vec![norms, gather],
+            backward: vec![gather_gradient],
+            workspace: of_gradient,
+            gradient: Some(GradientSize { rows: c.k, tokens }),
+            ..StandIn::without_kernels(StandInKind::Sampled, kept + index)
+        }
+    }
+
+    /// Returns the replacement by one scalar per row and group of elements.
+    fn reduce_to_groups(&self, groups: u64) -> StandIn {
+        let (whole, size) = (self.tensor.bytes, self.bytes(self.rows * groups));
+        let elements = self.rows.saturating_mul(self.width());
+        let pass = |direction, read, written| elementwise(ElementwiseFunction::Mul, direction, elements, read, written);
+        StandIn {
+            forward: vec![pass(Direction::Forward, whole, size)],
+            backward: vec![pass(Direction::Backward, size, whole)],
+            workspace: whole,
+            ..StandIn::without_kernels(StandInKind::GroupScalars, size)
+        }
+    }
+}
+
+/// A pair of trained low-rank products beside a product.
+struct AdapterPair {
+    product: Contraction,
+    rank: u64,
+}
+
+impl AdapterPair {
+    fn kernel(&self, m: u64, n: u64, k: u64, result: DataType) -> Kernel {
+        Kernel::Contraction(Contraction { m, n, k, result, ..self.product })
+    }
+
+    /// Returns the kernel that adds a result of `width` to the product's own.
+    fn addition(&self, direction: Direction, width: u64) -> Kernel {
+        let elements = self.product.batch * self.product.m * width;
+        let size = Bytes(self.product.result.bytes()) * elements;
+        elementwise(ElementwiseFunction::Add, direction, elements, size * 2, size)
+    }
+
+    fn forward_kernels(&self) -> Vec<Kernel> {
+        let c = self.product;
+        vec![
+            self.kernel(c.m, self.rank, c.k, c.result),
+            self.kernel(c.m, c.n, self.rank, c.result),
+            self.addition(Direction::Forward, c.n),
+        ]
+    }
+
+    fn input_gradient_steps(&self) -> [KernelStep; 3] {
+        let c = self.product;
+        [
+            device_step("backward_input.adapter_up", self.kernel(c.m, self.rank, c.n, c.result)),
+            device_step("backward_input.adapter_down", self.kernel(c.m, c.k, self.rank, c.result)),
+            device_step("backward_input.adapter_add", self.addition(Direction::Backward, c.k)),
+        ]
+    }
+}
+
+fn device_step(label: &str, kernel: Kernel) -> KernelStep {
+    KernelStep { label: label.to_owned(), kernel, axis: None }
+}
+
+fn weight_gradient_chain(reads: TensorId, label: &str, kernel: Kernel) -> BackwardChain {
+    BackwardChain { gradient: Gradient::Weights, reads: vec![reads], steps: vec![device_step(label, kernel)] }
 }
 
 impl<'a> TechniqueRewriter<'a> {
@@ -141,7 +294,8 @@ impl<'a> TechniqueRewriter<'a> {
                     let why = format!("{} is read by {kind}, which cannot work with that form", op.name);
                     return Err(self.refusal(why, "choose other operators in the preset"));
                 }
-                found |= self.change_chain_representation((at, chain), form, rule.read_by.is_some())?;
+                found |=
+                    self.change_chain_representation(ChainPlace { operator: at, chain }, form, rule.read_by.is_some())?;
             }
         }
         self.mark_saved();
@@ -160,19 +314,19 @@ impl<'a> TechniqueRewriter<'a> {
 
     fn change_chain_representation(
         &mut self,
-        (at, chain): (usize, usize),
+        place: ChainPlace,
         form: &Representation,
         asked: bool,
     ) -> Result<bool, TechniqueError> {
-        self.widen_product_input((at, chain));
-        let op = &self.graph.operators[at];
-        let reads = op.backward[chain].reads.clone();
+        self.widen_product_input(place);
+        let op = &self.graph.operators[place.operator];
+        let reads = op.backward[place.chain].reads.clone();
         if *form == Representation::SharedWithOutput {
-            return Ok(self.share_norm_output((at, chain), &reads));
+            return Ok(self.share_norm_output(place, &reads));
         }
         let mut found = false;
         for read in reads {
-            let op = &self.graph.operators[at];
+            let op = &self.graph.operators[place.operator];
             let tensor = self.tensor_info(read);
             let statistic = tensor.gradient_bytes == Bytes::ZERO && tensor.role != TensorRole::WideCopy;
             let stands_in = matches!(tensor.role, TensorRole::StandIn(_));
@@ -197,14 +351,14 @@ impl<'a> TechniqueRewriter<'a> {
                 continue;
             }
             found = true;
-            self.replace_tensor((at, chain), read, form)?;
+            self.replace_tensor(place, read, form)?;
         }
         Ok(found)
     }
 
     /// Makes a chain read a product's input as it was before conversion to a narrow type. The new form is made from
     /// that input.
-    fn widen_product_input(&mut self, (at, chain): (usize, usize)) {
+    fn widen_product_input(&mut self, ChainPlace { operator: at, chain }: ChainPlace) {
         let Some(wide) = self.graph.operators[at].inputs.first().copied() else { return };
         let narrow = format!("{}{NARROW}", self.tensor_info(wide).name);
         let Some(narrow) = self.graph.find_tensor(&narrow) else { return };
@@ -215,13 +369,13 @@ impl<'a> TechniqueRewriter<'a> {
 
     fn replace_tensor(
         &mut self,
-        (at, chain): (usize, usize),
+        ChainPlace { operator: at, chain }: ChainPlace,
         read: TensorId,
         form: &Representation,
     ) -> Result<(), TechniqueError> {
         let op = &self.graph.operators[at];
         let own = matches!(form, Representation::Quantised { per_reader: true, .. });
-        let stand_in = self.stand_in_for((op, &op.backward[chain]), read, form)?;
+        let stand_in = self.stand_in_for(op, &op.backward[chain], read, form)?;
         let key = (read, own.then_some(at));
         let known = self.shared.get(&key).copied().filter(|_| matches!(form, Representation::Quantised { .. }));
         let id = match known {
@@ -238,7 +392,7 @@ impl<'a> TechniqueRewriter<'a> {
         for other in chain.reads.iter_mut().filter(|t| **t == read) {
             *other = id;
         }
-        if let Some((rows, tokens)) = stand_in.gradient {
+        if let Some(GradientSize { rows, tokens }) = stand_in.gradient {
             shrink_gradient_kernels(&mut chain.steps, rows, tokens);
         }
         let suffix = stand_in.kind.word();
@@ -276,7 +430,7 @@ impl<'a> TechniqueRewriter<'a> {
 
     /// Makes a norm's backward pass read its result and one factor per row instead of its input. Returns whether this
     /// was possible: another operator must already keep the result.
-    fn share_norm_output(&mut self, (at, chain): (usize, usize), reads: &[TensorId]) -> bool {
+    fn share_norm_output(&mut self, ChainPlace { operator: at, chain }: ChainPlace, reads: &[TensorId]) -> bool {
         let op = &self.graph.operators[at];
         let Some(output) = op.outputs.first().copied() else { return false };
         let own = op.id;
@@ -292,19 +446,8 @@ impl<'a> TechniqueRewriter<'a> {
         let factor = match (factor, reads.first(), rows) {
             (Some(factor), ..) => factor,
             (None, Some(input), Some(rows)) => {
-                let bytes = Bytes(4) * rows;
-                self.add_side_output(
-                    at,
-                    *input,
-                    &StandIn {
-                        kind: StandInKind::RowFactor,
-                        bytes,
-                        forward: vec![],
-                        backward: vec![],
-                        workspace: Bytes::ZERO,
-                        gradient: None,
-                    },
-                )
+                let stand_in = StandIn::without_kernels(StandInKind::RowFactor, Bytes(4) * rows);
+                self.add_side_output(at, *input, &stand_in)
             }
             _ => return false,
         };
@@ -315,7 +458,8 @@ impl<'a> TechniqueRewriter<'a> {
     /// Returns the replacement of the tensor `read` in `form`.
     fn stand_in_for(
         &self,
-        (op, chain): (&OperatorNode, &BackwardChain),
+        op: &OperatorNode,
+        chain: &BackwardChain,
         read: TensorId,
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
@@ -324,23 +468,8 @@ impl<'a> TechniqueRewriter<'a> {
         let wide = tensor.gradient_bytes == Bytes::ZERO || tensor.role.is_wide();
         let each = if wide { 4 } else { self.operand_bytes() };
         let elements = tensor.bytes.0 / each.max(1);
-        let convert = |direction, read, written| {
-            Kernel::Elementwise(Elementwise {
-                function: ElementwiseFunction::Convert,
-                direction,
-                elements,
-                read,
-                written,
-            })
-        };
-        let plain = |kind, bytes| StandIn {
-            kind,
-            bytes,
-            forward: vec![],
-            backward: vec![],
-            workspace: Bytes::ZERO,
-            gradient: None,
-        };
+        let convert =
+            |direction, read, written| elementwise(ElementwiseFunction::Convert, direction, elements, read, written);
         match form {
             Representation::Quantised { bits, group, meta_bytes, .. } => {
                 let groups = if *group == 0.0 { self.heads as f64 } else { (elements as f64 / group).ceil() };
@@ -349,106 +478,58 @@ impl<'a> TechniqueRewriter<'a> {
                     forward: vec![convert(Direction::Forward, tensor.bytes, bytes)],
                     backward: vec![convert(Direction::Backward, bytes, tensor.bytes)],
                     workspace: tensor.bytes,
-                    ..plain(StandInKind::Quantised, bytes)
+                    ..StandIn::without_kernels(StandInKind::Quantised, bytes)
                 })
             }
             Representation::DerivativeBits { bits } => {
-                Ok(plain(StandInKind::Bits, Bytes((elements as f64 * bits / 8.0).ceil() as u64)))
+                let bytes = Bytes((elements as f64 * bits / 8.0).ceil() as u64);
+                Ok(StandIn::without_kernels(StandInKind::Bits, bytes))
             }
             Representation::Absent | Representation::Factored | Representation::SharedWithOutput => Err(self.refusal(
                 format!("{}: an activation cannot have this form", tensor.name),
                 "choose another in the preset",
             )),
-            _ => self.stand_in_for_rows((op, chain), tensor, form),
+            _ => self.stand_in_for_rows(op, chain, tensor, form),
         }
     }
 
     /// Returns the replacement, in `form`, of the rows that a product multiplies with its weights.
     fn stand_in_for_rows(
         &self,
-        (op, chain): (&OperatorNode, &BackwardChain),
+        op: &OperatorNode,
+        chain: &BackwardChain,
         tensor: &TensorInfo,
         form: &Representation,
     ) -> Result<StandIn, TechniqueError> {
-        let Some(c) = find_product(op) else {
+        let Some(product) = find_product(op) else {
             return Err(self.refusal(format!("{} is not a product", op.name), "choose other operators in the preset"));
         };
-        let (operand, width) = (self.operand_bytes(), c.k.max(1));
-        let rows = tensor.bytes.0 / operand.max(1) / width;
-        let elements = rows.saturating_mul(width);
-        let bytes = |numbers: u64| Bytes(operand) * numbers;
-        let pass = |function, direction, elements, read, written| {
-            Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
-        };
-        let (kind, size, forward, backward, workspace, gradient) = match form {
+        let (operand, width) = (self.operand_bytes(), product.k.max(1));
+        let rows = ProductRows { op, tensor, product, operand, rows: tensor.bytes.0 / operand.max(1) / width };
+        match form {
             Representation::Projected { rank, .. } => {
-                let rank = self.rank_within_width(op, *rank, width)?;
-                let draw = pass(
-                    ElementwiseFunction::Dropout,
-                    Direction::Forward,
-                    width * rank,
-                    Bytes::ZERO,
-                    bytes(width * rank),
-                );
-                let project = Kernel::Contraction(Contraction { batch: 1, m: rows, n: rank, k: width, ..c });
-                (
-                    StandInKind::Projected,
-                    bytes(rows * rank),
-                    vec![draw, project],
-                    vec![],
-                    Bytes::ZERO,
-                    Some((rank, c.m)),
-                )
+                Ok(rows.project_to_rank(self.rank_within_width(op, *rank, width)?))
             }
             Representation::SampledRows { fraction, index_bytes } => {
-                let sampled = ((rows as f64 * fraction).ceil() as u64).clamp(1, rows.max(1));
-                let kept = bytes(sampled * width);
-                let norms = Kernel::Reduction(Reduction {
-                    function: RowFunction::Sum,
-                    direction: Direction::Forward,
-                    rows,
-                    columns: width,
-                    read: tensor.bytes,
-                    written: Bytes(4) * rows,
-                });
-                let gather = pass(ElementwiseFunction::Gather, Direction::Forward, sampled * width, kept, kept);
-                // The gathered rows are of the result's gradient or, with an adapter, of the gradient of the first
-                // factor's result.
-                let columns = chain.steps.iter().find_map(contracts_tokens).map_or(c.n, |gradient| gradient.n);
-                let of_gradient = bytes(sampled * columns);
-                let gather_gradient =
-                    pass(ElementwiseFunction::Gather, Direction::Backward, sampled * columns, of_gradient, of_gradient);
-                let tokens = ((c.m as f64 * fraction).ceil() as u64).max(1);
-                let index = Bytes((sampled as f64 * index_bytes).ceil() as u64);
-                (
-                    StandInKind::Sampled,
-                    kept + index,
-                    vec![norms, gather],
-                    vec![gather_gradient],
-                    of_gradient,
-                    Some((c.k, tokens)),
-                )
+                Ok(rows.sample_rows(chain, *fraction, *index_bytes))
             }
             Representation::GroupScalars { groups } => {
                 let groups = self.rank_within_width(op, *groups, width)?;
-                if width % groups != 0 {
-                    let why =
-                        format!("{groups} groups do not divide the dimension of {}, {width} on one device", op.name);
-                    let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
-                    return Err(self.refusal(why, &format!("use {below}, or another divisor of {width}")));
-                }
-                let size = bytes(rows * groups);
-                let reduce = pass(ElementwiseFunction::Mul, Direction::Forward, elements, tensor.bytes, size);
-                let expand = pass(ElementwiseFunction::Mul, Direction::Backward, elements, size, tensor.bytes);
-                (StandInKind::GroupScalars, size, vec![reduce], vec![expand], tensor.bytes, None)
+                self.check_groups_divide(&rows, groups)?;
+                Ok(rows.reduce_to_groups(groups))
             }
-            _ => {
-                return Err(
-                    self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset")
-                );
-            }
-        };
-        Ok(StandIn { kind, bytes: size, forward, backward, workspace, gradient })
+            _ => Err(self.refusal(format!("{}: rows cannot have this form", op.name), "choose another in the preset")),
+        }
+    }
+
+    fn check_groups_divide(&self, rows: &ProductRows<'_>, groups: u64) -> Result<(), TechniqueError> {
+        let width = rows.width();
+        if width % groups == 0 {
+            return Ok(());
+        }
+        let why = format!("{groups} groups do not divide the dimension of {}, {width} on one device", rows.op.name);
+        let below = (1..groups).rev().find(|groups| width % groups == 0).unwrap_or(1);
+        Err(self.refusal(why, &format!("use {below}, or another divisor of {width}")))
     }
 
     /// Returns a rank as a whole number, at most `width`. A rank below 1 is a fraction of `width`.
@@ -484,7 +565,7 @@ impl<'a> TechniqueRewriter<'a> {
             };
             match adapter.form {
                 AdapterForm::LowRank | AdapterForm::Corrected | AdapterForm::Decomposed => {
-                    self.add_adapter_to(at, c, rank, adapter);
+                    self.add_adapter_pair(at, &AdapterPair { product: c, rank }, adapter);
                 }
                 form => self.add_vector_adapter(at, c, rank, form),
             }
@@ -510,14 +591,7 @@ impl<'a> TechniqueRewriter<'a> {
             read: Bytes(self.operand_bytes()) * numbers,
             written: bytes,
         });
-        let stand_in = StandIn {
-            kind: StandInKind::AdapterCopy,
-            bytes,
-            forward: vec![copy],
-            backward: vec![],
-            workspace: Bytes::ZERO,
-            gradient: None,
-        };
+        let stand_in = StandIn { forward: vec![copy], ..StandIn::without_kernels(StandInKind::AdapterCopy, bytes) };
         self.add_side_output(at, of, &stand_in)
     }
 
@@ -535,12 +609,8 @@ impl<'a> TechniqueRewriter<'a> {
             _ => (0, vec![]),
         };
         let inner = StandIn {
-            kind: StandInKind::Adapted,
-            bytes: Bytes(each) * inner_numbers,
             forward: inner_kernels,
-            backward: vec![],
-            workspace: Bytes::ZERO,
-            gradient: None,
+            ..StandIn::without_kernels(StandInKind::Adapted, Bytes(each) * inner_numbers)
         };
         let mut reads = vec![self.add_side_output(at, input, &inner)];
         match form {
@@ -623,70 +693,50 @@ impl<'a> TechniqueRewriter<'a> {
         self.mark_saved();
     }
 
-    fn add_adapter_to(&mut self, at: usize, c: Contraction, rank: u64, adapter: &Adapter) {
-        let of =
-            |m, n, k, result| Kernel::Contraction(Contraction { batch: c.batch, m, n, k, operand: c.operand, result });
-        let step = |label: &str, kernel| KernelStep { label: label.to_owned(), kernel, axis: None };
-        let add = |direction, width: u64| {
-            let elements = c.batch * c.m * width;
-            let size = Bytes(c.result.bytes()) * elements;
-            Kernel::Elementwise(Elementwise {
-                function: ElementwiseFunction::Add,
-                direction,
-                elements,
-                read: size * 2,
-                written: size,
-            })
-        };
+    /// Attaches a pair of low-rank products to the product of operator `at`.
+    fn add_adapter_pair(&mut self, at: usize, pair: &AdapterPair, adapter: &Adapter) {
+        let (c, rank) = (pair.product, pair.rank);
         let Some(input) = self.graph.operators[at].inputs.first().copied() else { return };
+        let (each, tokens) = (self.adapter_bytes(&c), c.batch * c.m);
         let inner = StandIn {
-            kind: StandInKind::Adapted,
-            bytes: Bytes(self.adapter_bytes(&c)) * (c.batch * c.m * rank),
-            forward: vec![of(c.m, rank, c.k, c.result), of(c.m, c.n, rank, c.result), add(Direction::Forward, c.n)],
-            backward: vec![],
-            workspace: Bytes::ZERO,
-            gradient: None,
+            forward: pair.forward_kernels(),
+            ..StandIn::without_kernels(StandInKind::Adapted, Bytes(each) * (tokens * rank))
         };
         let inner = self.add_side_output(at, input, &inner);
-        let (each, tokens) = (self.adapter_bytes(&c), c.batch * c.m);
-        let first = if self.wide_adapters && adapter.trained == AdapterTraining::Both {
-            self.add_adapter_copy(at, input, tokens * c.k, each)
-        } else {
-            input
-        };
-        let mut scaled = Vec::new();
-        if adapter.form == AdapterForm::Corrected {
-            let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
-            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, each));
-        }
-        if adapter.form == AdapterForm::Decomposed {
-            let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
-            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, c.operand.bytes()));
-            scaled.push(self.add_adapter_copy(at, output, tokens * c.n, each));
-            // The norm of weights and adapter holds both matrices whole, in the adapter's type.
-            self.graph.operators[at].workspace += Bytes(2 * each) * (c.batch * c.k * c.n);
-        }
+        let both = adapter.trained == AdapterTraining::Both;
+        let first =
+            if self.wide_adapters && both { self.add_adapter_copy(at, input, tokens * c.k, each) } else { input };
+        let output = self.graph.operators[at].outputs.first().copied().unwrap_or(input);
+        let scaled = self.add_scaled_copies(at, output, &c, adapter.form);
         let op = &mut self.graph.operators[at];
         let gradient = own_weight_chain(op)
             .and_then(|chain| chain.steps.iter().find_map(contracts_tokens))
             .map_or(c.result, |g| g.result);
         op.backward.retain(|chain| chain.gradient != Gradient::Weights);
         for chain in &mut op.backward {
-            chain.steps.push(step("backward_input.adapter_up", of(c.m, rank, c.n, c.result)));
-            chain.steps.push(step("backward_input.adapter_down", of(c.m, c.k, rank, c.result)));
-            chain.steps.push(step("backward_input.adapter_add", add(Direction::Backward, c.k)));
-        }
-        let chain = |reads: TensorId, label: &str, kernel| BackwardChain {
-            gradient: Gradient::Weights,
-            reads: vec![reads],
-            steps: vec![step(label, kernel)],
-        };
-        op.backward.push(chain(inner, "backward_weight.adapter_up", of(rank, c.n, c.m, gradient)));
-        for chain in op.backward.iter_mut().filter(|chain| chain.gradient != Gradient::Weights) {
+            chain.steps.extend(pair.input_gradient_steps());
             chain.reads.extend(&scaled);
         }
-        if adapter.trained == AdapterTraining::Both {
-            op.backward.push(chain(first, "backward_weight.adapter_down", of(c.k, rank, c.m, gradient)));
+        let up = pair.kernel(rank, c.n, c.m, gradient);
+        op.backward.push(weight_gradient_chain(inner, "backward_weight.adapter_up", up));
+        if both {
+            let down = pair.kernel(c.k, rank, c.m, gradient);
+            op.backward.push(weight_gradient_chain(first, "backward_weight.adapter_down", down));
+        }
+    }
+
+    /// Adds the copies of the result `output` that the backward pass of a corrected or decomposed adapter reads.
+    fn add_scaled_copies(&mut self, at: usize, output: TensorId, c: &Contraction, form: AdapterForm) -> Vec<TensorId> {
+        let (each, results) = (self.adapter_bytes(c), c.batch * c.m * c.n);
+        match form {
+            AdapterForm::Corrected => vec![self.add_adapter_copy(at, output, results, each)],
+            AdapterForm::Decomposed => {
+                let copies = [c.operand.bytes(), each].map(|each| self.add_adapter_copy(at, output, results, each));
+                // The norm of weights and adapter holds both matrices whole, in the adapter's type.
+                self.graph.operators[at].workspace += Bytes(2 * each) * (c.batch * c.k * c.n);
+                copies.to_vec()
+            }
+            _ => Vec::new(),
         }
     }
 

@@ -15,7 +15,8 @@ use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel, weight_chain,
+    OperatorContext, RowShape, convolution, elementwise_kernel, gated, input_chain, kernel_step, reduction_kernel,
+    weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::Norm;
@@ -43,7 +44,7 @@ pub(crate) fn add_channel_scan(
     let grouped = whole.groups > 1;
     let (width, state) = (own.width, own.state);
     let parts = [("input", width), ("gate", width)];
-    let made = plan.add_column_split_products(graph, ("layer.scan", "in"), &parts, own.bias, x);
+    let made = plan.add_column_split_products(graph, "layer.scan", "in", &parts, own.bias, x);
     let [input, gate] = <[TensorId; 2]>::try_from(made).unwrap_or([x; 2]);
     let convolution = convolution::Convolution {
         name: "layer.scan.convolution",
@@ -82,9 +83,9 @@ pub(crate) fn add_channel_scan(
     } else {
         product("steps", own.step_rank, &[("out", width)], WeightSplit::Columns, true, graph, step)
     };
-    let scanned = add_core(graph, shape, (&own, grouped), [mixed, steps[0], states]);
+    let scanned = add_core(graph, shape, &own, grouped, [mixed, steps[0], states]);
     let unit =
-        gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+        gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, [gate, scanned]);
     plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, unit)
 }
 
@@ -92,7 +93,8 @@ pub(crate) fn add_channel_scan(
 fn add_core(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (own, grouped): (&ChannelScan, bool),
+    own: &ChannelScan,
+    grouped: bool,
     [mixed, steps, states]: [TensorId; 3],
 ) -> TensorId {
     let tokens = shape.tokens();
@@ -119,7 +121,7 @@ fn add_core(
     let sum = reduction_kernel(
         RowFunction::Sum,
         Direction::Backward,
-        (parameters, shape.batch),
+        RowShape { rows: parameters, columns: shape.batch },
         shape.gradient_bytes(parameters.saturating_mul(shape.batch)),
         shape.gradient_bytes(parameters),
     );

@@ -3,7 +3,7 @@
 //! PyTorch's automatic differentiation derives from them (`torch/csrc/autograd/FunctionsManual.cpp`: `pow_backward`,
 //! `slice_backward`).
 
-use super::{elementwise_kernel, kernel_step, reduction_kernel};
+use super::{RowShape, elementwise_kernel, kernel_step, reduction_kernel};
 use crate::graph::KernelStep;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
@@ -83,7 +83,7 @@ impl NormedRows {
 
     /// Returns the step that sums each row.
     fn sums(&self, label: &str) -> KernelStep {
-        let rows = (self.rows, self.width);
+        let rows = RowShape { rows: self.rows, columns: self.width };
         kernel_step(label, reduction_kernel(RowFunction::Sum, Direction::Forward, rows, self.wide, self.factor))
     }
 

@@ -9,12 +9,15 @@
 //! Tensor parallelism splits heads and groups. Every device has the shared keys and all entries.
 
 use super::fused_attention::{self, AttentionCore, ChosenKeys};
-use super::latent::add_latent_rope;
+use super::latent::{LatentRope, add_latent_rope};
 use super::linear::{Linear, WeightSplit};
 use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
+use super::scores::ScoreShape;
 use super::segment_plan::SegmentPlan;
-use super::{OperatorContext, elementwise_kernel, indexer, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{
+    OperatorContext, RowShape, elementwise_kernel, indexer, input_chain, kernel_step, reduction_kernel, weight_chain,
+};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::layer_list::KeyChoice;
 use crate::lowering::Attention;
@@ -49,21 +52,32 @@ pub(crate) fn add_compressed_attention(
     let key = add_replicated(graph, plan, "key", &[("out", heads.dim)], x)[0];
     let key = add_gains(graph, shape, "layer.attention.key_norm", heads.dim, key);
     let rope = model.variations.rotated.unwrap_or(heads.dim);
-    let (query, key) = add_latent_rope(graph, shape, (heads, rope, heads.dim), [query, key], None);
+    let [query, key] =
+        add_latent_rope(graph, shape, LatentRope { heads, rotated: rope, gathered: heads.dim }, [query, key], None);
     let form = own.entry_form(model.variations.keys);
     let keys = match form {
         None => key,
         Some(form) => {
-            let entries = add_entries(graph, plan, ("layer.attention.entries", form, heads.dim, false), x);
+            let entries = add_entries(
+                graph,
+                plan,
+                EntryPool { name: "layer.attention.entries", form, width: heads.dim, detached: false },
+                x,
+            );
             add_joined_keys(graph, plan, form, [key, entries])
         }
     };
     let choice = model.own_indexer().map(|index| {
         let form = EntryForm { tokens: index.tokens_per_key, overlaps: true };
-        let made = add_entries(graph, plan, ("layer.attention.index.entries", form, index.head_dim, true), x);
-        indexer::add_indexer_of_entries(graph, plan, (index, heads), [x, narrow, made])
+        let made = add_entries(
+            graph,
+            plan,
+            EntryPool { name: "layer.attention.index.entries", form, width: index.head_dim, detached: true },
+            x,
+        );
+        indexer::add_indexer_of_entries(graph, plan, index, heads, [x, narrow, made])
     });
-    let mixed = add_core(graph, plan, (heads, form, choice), query, keys);
+    let mixed = add_core(graph, plan, heads, form, choice, [query, keys]);
     let groups = (own.output_groups / u64::from(shape.ranks.max(1))).max(1);
     let down = PerHeadProduct {
         name: "layer.attention.output_down",
@@ -79,16 +93,24 @@ pub(crate) fn add_compressed_attention(
 fn add_core(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
-    (heads, form, choice): (Heads, Option<EntryForm>, Option<TensorId>),
-    query: TensorId,
-    keys: TensorId,
+    heads: Heads,
+    form: Option<EntryForm>,
+    choice: Option<TensorId>,
+    [query, keys]: [TensorId; 2],
 ) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let (seen, name) = (shape.seen_tokens(), "layer.attention.core");
     let all = seen.saturating_add(form.map_or(0, |form| seen / form.tokens.max(1)));
     if plan.lowering.attention == Attention::Unfused {
         // All scores are computed and masked, as in transformers.
-        return plan.add_unfused_core(graph, shape, "layer.attention", (heads, all, true), [query, keys, keys]);
+        return plan.add_unfused_core(
+            graph,
+            shape,
+            "layer.attention",
+            ScoreShape { heads, keys: all },
+            true,
+            [query, keys, keys],
+        );
     }
     let chosen = form.map(|_| {
         let count = if shape.serving.is_some() {
@@ -124,12 +146,21 @@ fn add_gains(graph: &mut GraphBuilder, shape: &OperatorContext, name: &str, widt
     NormOperator { name, norm: Norm::RmsNorm, width, affine: true, bias: false, split: false }.add_norm(graph, shape, x)
 }
 
-/// Adds the entries into which the tokens `x` are compressed, with `width` elements each. With `detached`, `x` gets no
-/// gradient.
+/// Entries into which tokens are compressed.
+struct EntryPool<'a> {
+    name: &'a str,
+    form: EntryForm,
+    /// Elements of an entry.
+    width: u64,
+    /// True if the tokens get no gradient.
+    detached: bool,
+}
+
+/// Adds the entries into which the tokens `x` are compressed.
 fn add_entries(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
-    (name, form, width, detached): (&str, EntryForm, u64, bool),
+    EntryPool { name, form, width, detached }: EntryPool<'_>,
     x: TensorId,
 ) -> TensorId {
     let shape = &plan.shape;
@@ -158,7 +189,7 @@ fn add_entries(
     // There is one bias per element and position in an entry.
     let biases = form.tokens.saturating_mul(each);
     let size = shape.activation_bytes(elements);
-    let rows_of_bias = (biases, shape.tokens() / form.tokens.max(1));
+    let rows_of_bias = RowShape { rows: biases, columns: shape.tokens() / form.tokens.max(1) };
     let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, rows_of_bias, size, shape.gradient_bytes(biases));
     graph.add_operator(NewOperator {
         name: format!("{name}.pool"),

@@ -12,11 +12,13 @@
 //! input data.
 
 use super::cross::{borrow_tensor, lend_tensor};
-use super::embedding::{TOKEN_ID_BYTES, add_token_embedding};
-use super::linear::{Linear, WeightSplit};
-use super::patches::add_product_of_data;
+use super::embedding::{TOKEN_ID_BYTES, TableSize, add_token_embedding};
+use super::linear::{Linear, ProductWidths, WeightSplit};
+use super::patches::DataProduct;
 use super::segment_plan::SegmentPlan;
-use super::{OperatorContext, activation, elementwise_kernel, input_chain, kernel_step, reduction_kernel, residual};
+use super::{
+    OperatorContext, RowShape, activation, elementwise_kernel, input_chain, kernel_step, reduction_kernel, residual,
+};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, Parameters, TensorId};
 use crate::variations::Conditioning;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
@@ -90,7 +92,13 @@ pub(crate) fn build_denoising_head(
     let normed = ImageRows { plan }.add_conditioned_norm(&mut graph, "head.norm", [x, shift, scale]);
     let (width, outputs) = (plan.model.hidden, plan.model.vocabulary);
     let bias = plan.model.head_bias;
-    let predicted = plan.add_replicated_product(&mut graph, "head.prediction", (width, outputs), bias, normed);
+    let predicted = plan.add_replicated_product(
+        &mut graph,
+        "head.prediction",
+        ProductWidths { input: width, output: outputs },
+        bias,
+        normed,
+    );
     let loss = add_squared_error(&mut graph, &plan.shape, outputs, predicted);
     graph.finish_graph(loss)
 }
@@ -103,7 +111,7 @@ fn add_vector(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, place: &str, own
     }
     let shape = plan.sequence_context();
     let elements = shape.tokens().saturating_mul(plan.model.hidden);
-    borrow_tensor(graph, &shape, (&format!("{name}.lent"), &format!("{name}.borrowed")), elements)
+    borrow_tensor(graph, &shape, &format!("{name}.lent"), &format!("{name}.borrowed"), elements)
 }
 
 /// Adds the embedders of time steps and classes, and the sum of their results.
@@ -111,16 +119,25 @@ fn add_embedders(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, o
     let (shape, width) = (plan.sequence_context(), plan.model.hidden);
     let (images, waves) = (shape.tokens(), Conditioning::WAVES);
     let called = |part: &str| format!("{name}.{part}");
-    let numbers = (waves, waves, width);
-    let mut time = add_product_of_data(graph, &shape, (&called("time"), "waves"), (images, images), numbers, (0, true));
+    let product = DataProduct {
+        data: "waves",
+        rows: images,
+        made: images,
+        numbers: waves,
+        input: waves,
+        hidden: width,
+        vectors: 0,
+        bias: true,
+    };
+    let mut time = product.add_product_of_data(graph, &shape, &called("time"));
     time = activation::add_activation(graph, &shape, &called("activation"), ElementwiseFunction::Silu, width, time);
-    time = add_vector_product(graph, &shape, &called("time_out"), (width, &[("out", width)]), time)[0];
+    time = add_vector_product(graph, &shape, &called("time_out"), width, &[("out", width)], time)[0];
     let labels = graph.add_constant(&called("labels"), Bytes(TOKEN_ID_BYTES) * images);
     let mark = graph.operator_count();
-    let class = add_token_embedding(graph, &shape, &called("class"), (own.rows, width), labels);
+    let class = add_token_embedding(graph, &shape, &called("class"), TableSize { rows: own.rows, width }, labels);
     let table = graph.share_parameters_since(mark).per_device_count();
     graph.add_replicated_to_last(table);
-    residual::add_residual_sum(graph, &shape, &called("sum"), (width, false), (time, class))
+    residual::add_residual_sum(graph, &shape, &called("sum"), width, false, [time, class])
 }
 
 /// Adds a product with a bias on one row per image.
@@ -128,7 +145,8 @@ fn add_vector_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (input, outputs): (u64, &[(&str, u64)]),
+    input: u64,
+    outputs: &[(&str, u64)],
     x: TensorId,
 ) -> Vec<TensorId> {
     let (name, split) = (name.to_owned(), WeightSplit::Replicated);
@@ -148,7 +166,7 @@ fn add_modulation(
     let silu = ElementwiseFunction::Silu;
     let active = activation::add_activation(graph, &shape, &format!("{name}.activation"), silu, width, vector);
     let outputs: Vec<(&str, u64)> = parts.iter().map(|part| (*part, width)).collect();
-    add_vector_product(graph, &shape, &format!("{name}.product"), (width, &outputs), active)
+    add_vector_product(graph, &shape, &format!("{name}.product"), width, &outputs, active)
 }
 
 /// Adds the mean squared error of `columns` elements per token and returns the loss.
@@ -159,7 +177,8 @@ fn add_squared_error(graph: &mut GraphBuilder, shape: &OperatorContext, columns:
     let target = graph.add_constant("head.loss.target", size);
     let loss = graph.add_constant("head.loss.out", Bytes(LOSS_BYTES) * shape.batch);
     let written = graph.tensor_bytes(loss);
-    let sum = reduction_kernel(RowFunction::Sum, Direction::Forward, (tokens, columns), size * 2, written);
+    let sum =
+        reduction_kernel(RowFunction::Sum, Direction::Forward, RowShape { rows: tokens, columns }, size * 2, written);
     let difference = elementwise_kernel(ElementwiseFunction::Add, Direction::Backward, elements, size * 2, size);
     graph.add_operator(NewOperator {
         name: "head.loss".to_owned(),
@@ -201,7 +220,7 @@ impl ImageRows<'_> {
         let shape = &self.plan.shape;
         let rows = shape.batch.saturating_mul(self.plan.model.hidden) * vectors;
         let (read, written) = (self.plan.residual_stream_bytes() * reads, self.vector_bytes(vectors));
-        let rows = (rows, shape.local_sequence());
+        let rows = RowShape { rows, columns: shape.local_sequence() };
         kernel_step(label, reduction_kernel(RowFunction::Sum, Direction::Backward, rows, read, written))
     }
 
@@ -215,7 +234,7 @@ impl ImageRows<'_> {
             return self.add_shift_and_scale(graph, &format!("{name}.conditioned"), [normed, shift, scale]);
         }
         let output = graph.add_activation(&format!("{name}.out"), self.plan.residual_stream_size());
-        let rows = (shape.local_tokens(), self.plan.model.hidden);
+        let rows = RowShape { rows: shape.local_tokens(), columns: self.plan.model.hidden };
         let norm = |direction, read, written| reduction_kernel(RowFunction::LayerNorm, direction, rows, read, written);
         let back = norm(Backward, size * 2 + self.vector_bytes(1), size);
         graph.add_operator(NewOperator {

@@ -1,7 +1,7 @@
 //! A short convolution of each channel along the sequence, with its nonlinearity. It is one pass over memory, with one
 //! multiplication per element and token of the convolution's reach.
 
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
@@ -32,7 +32,7 @@ impl Convolution {
         let sum = reduction_kernel(
             RowFunction::Sum,
             Direction::Backward,
-            (weights, shape.tokens()),
+            RowShape { rows: weights, columns: shape.tokens() },
             size * 2,
             shape.gradient_bytes(weights),
         );

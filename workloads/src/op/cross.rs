@@ -5,6 +5,7 @@
 //! gradient.
 
 use super::fused_attention::{self, AttentionCore};
+use super::scores::ScoreShape;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
@@ -18,10 +19,10 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     let heads = plan.slice.attention_heads(model);
     let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
     let query =
-        plan.add_column_split_products(graph, ("layer.cross", "query"), &[("out", query_width)], model.qkv_bias, x)[0];
+        plan.add_column_split_products(graph, "layer.cross", "query", &[("out", query_width)], model.qkv_bias, x)[0];
     let encoder = plan.encoder_plan();
     let elements = encoder.shape.local_tokens().saturating_mul(model.hidden);
-    let encoded = borrow_tensor(graph, &encoder.shape, ("layer.cross.encoder_result", "layer.cross.encoded"), elements);
+    let encoded = borrow_tensor(graph, &encoder.shape, "layer.cross.encoder_result", "layer.cross.encoded", elements);
     let parts = [("key", kv_width), ("value", kv_width)];
     let made = encoder.add_separate_products(graph, "layer.cross", &parts, |part| model.has_bias(part), encoded);
     let [key, value] = [made[0], made[1]];
@@ -38,8 +39,8 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
             fused_attention::add_fused_attention(graph, shape, "layer.cross.core", core, [query, key, value])
         }
         Attention::Unfused => {
-            let core = (heads, encoder.shape.sequence, false);
-            plan.add_unfused_core(graph, shape, "layer.cross", core, [query, key, value])
+            let scores = ScoreShape { heads, keys: encoder.shape.sequence };
+            plan.add_unfused_core(graph, shape, "layer.cross", scores, false, [query, key, value])
         }
     };
     plan.add_row_split_product(
@@ -56,7 +57,8 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
 pub(crate) fn borrow_tensor(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (lent, name): (&str, &str),
+    lent: &str,
+    name: &str,
     elements: u64,
 ) -> TensorId {
     let size = shape.activation_bytes(elements);

@@ -1,7 +1,7 @@
 //! Embeddings: the token lookup and the tables added to it (positions, BERT's token types). Tensor-parallel devices
 //! split the rows of the lookup table by vocabulary, as in Megatron-LM.
 
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
@@ -9,12 +9,19 @@ use sim::units::Bytes;
 /// Bytes of a token id; PyTorch's embedding reads int64.
 pub(crate) const TOKEN_ID_BYTES: u64 = 8;
 
-/// Adds the lookup in this device's `rows` rows of `width` elements and returns the embedded tokens.
+/// Rows and width of a table on this device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableSize {
+    pub(crate) rows: u64,
+    pub(crate) width: u64,
+}
+
+/// Adds the lookup in this device's rows and returns the embedded tokens.
 pub(crate) fn add_token_embedding(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (rows, width): (u64, u64),
+    TableSize { rows, width }: TableSize,
     ids: TensorId,
 ) -> TensorId {
     let output = graph.add_activation(&format!("{name}.out"), shape.local_tokens().saturating_mul(width));
@@ -47,14 +54,15 @@ pub(crate) fn add_token_embedding(
 
 /// Adds a learned table to the embedded tokens and returns the sum.
 ///
-/// `rows` is the number of rows of the table. `rows_used` is the number of rows that one sequence reads: its length on
+/// `rows_used` is the number of rows that one sequence reads: its length on
 /// this device for positions, all rows for token types. The table's gradient is a sum over the sequences, and for token
 /// types also over the positions.
 pub(crate) fn add_learned_table(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (rows, rows_used, width): (u64, u64, u64),
+    TableSize { rows, width }: TableSize,
+    rows_used: u64,
     input: TensorId,
 ) -> TensorId {
     let elements = shape.local_tokens().saturating_mul(width);
@@ -71,7 +79,7 @@ pub(crate) fn add_learned_table(
     let sum = reduction_kernel(
         RowFunction::Sum,
         Direction::Backward,
-        (touched, shape.local_tokens() / rows_used.max(1)),
+        RowShape { rows: touched, columns: shape.local_tokens() / rows_used.max(1) },
         size,
         shape.gradient_bytes(touched),
     );

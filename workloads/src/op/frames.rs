@@ -5,9 +5,9 @@
 //! overlap by a third, which caches serve on a real device.
 
 use super::activation::add_activation;
-use super::embedding::add_learned_table;
+use super::embedding::{TableSize, add_learned_table};
 use super::linear::{Linear, WeightSplit};
-use super::patches::add_product_of_data;
+use super::patches::DataProduct;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, dropout};
 use crate::graph::{GraphBuilder, TensorId};
@@ -26,9 +26,17 @@ pub(crate) fn add_sound_frames(
     let called = |part: &str| format!("{name}.{part}");
     let unsplit = encoder.unsplit_context();
     let before = OperatorContext { sequence: unsplit.sequence.saturating_mul(SoundFrames::STRIDE), ..unsplit };
-    let numbers = (frames.bins, SoundFrames::REACH.saturating_mul(frames.bins), hidden);
-    let rows = (before.tokens(), before.tokens());
-    let mut x = add_product_of_data(graph, shape, (&called("convolution"), "sound"), rows, numbers, (0, true));
+    let first = DataProduct {
+        data: "sound",
+        rows: before.tokens(),
+        made: before.tokens(),
+        numbers: frames.bins,
+        input: SoundFrames::REACH.saturating_mul(frames.bins),
+        hidden,
+        vectors: 0,
+        bias: true,
+    };
+    let mut x = first.add_product_of_data(graph, shape, &called("convolution"));
     x = add_activation(graph, &before, &called("activation"), model.activation, hidden, x);
     let second = Linear {
         name: called("second_convolution"),
@@ -42,7 +50,8 @@ pub(crate) fn add_sound_frames(
     };
     x = second.add_linear(graph, shape, x)[0];
     x = add_activation(graph, &unsplit, &called("second_activation"), model.activation, hidden, x);
-    x = add_learned_table(graph, shape, &called("position"), (frames.tokens, shape.local_sequence(), hidden), x);
+    let table = TableSize { rows: frames.tokens, width: hidden };
+    x = add_learned_table(graph, shape, &called("position"), table, shape.local_sequence(), x);
     if model.dropout.embedding > 0.0 {
         x = dropout::add_dropout(graph, shape, &called("dropout"), encoder.residual_stream_size(), x);
     }

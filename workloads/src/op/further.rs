@@ -7,7 +7,7 @@
 //! the model. A pipeline's last stage holds a copy of the table, as in Megatron-LM; DeepSeek's DualPipe has both on one
 //! device.
 
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, ProductWidths, WeightSplit};
 use super::segment_plan::SegmentPlan;
 use super::{elementwise_kernel, embedding, input_chain, kernel_step, loss};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
@@ -27,11 +27,23 @@ pub(crate) fn add_further_token_modules(
     for module in 0..model.variations.further_tokens {
         let called = |part: &str| format!("head.further_{module}.{part}");
         let ids = graph.add_constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-        let ahead = embedding::add_token_embedding(graph, shape, &called("token"), (0, width), ids);
+        let ahead = embedding::add_token_embedding(
+            graph,
+            shape,
+            &called("token"),
+            embedding::TableSize { rows: 0, width },
+            ids,
+        );
         let normed = [("hidden_norm", hidden), ("token_norm", ahead)]
             .map(|(name, x)| plan.add_norm_operator(graph, &called(name), width, x));
         let both = add_concatenation(graph, plan, &called("both"), normed);
-        let led = plan.add_replicated_product(graph, &called("projection"), (2 * width, width), false, both);
+        let led = plan.add_replicated_product(
+            graph,
+            &called("projection"),
+            ProductWidths { input: 2 * width, output: width },
+            false,
+            both,
+        );
         let place = model.list.trailing.len() as u64 + module;
         hidden = plan.add_layer(graph, &layer, &format!("{TRAILING_LAYER}{place}"), led);
         let x = plan.add_norm_operator(graph, &called("norm"), width, hidden);
@@ -48,7 +60,13 @@ pub(crate) fn add_further_token_modules(
         let chunks = logits.chunks;
         let logits = logits.add_linear(graph, shape, x)[0];
         graph.share_parameters_of_last();
-        loss = loss::add_loss(graph, shape, &called("loss"), (plan.slice.vocabulary, chunks), logits);
+        loss = loss::add_loss(
+            graph,
+            shape,
+            &called("loss"),
+            loss::LossSize { columns: plan.slice.vocabulary, chunks },
+            logits,
+        );
     }
     loss
 }

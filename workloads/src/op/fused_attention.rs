@@ -7,7 +7,7 @@
 //! the same number of operations. In the forward pass it is the mean of both, which also moves the same bytes. In the
 //! backward pass it is (3 query + 2 value) / 5, over the five products. Both are rounded up.
 
-use super::{OperatorContext, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{OperatorContext, RowShape, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, OperatorRole, Parameters, TensorId};
 use crate::layer_list::KeyWindow;
 use crate::parallel::Heads;
@@ -113,7 +113,7 @@ pub(crate) fn add_fused_attention(
     match (shape.serving, kernel(Direction::Forward)) {
         (Some(pass), Kernel::FusedAttention(whole)) if core.chosen.is_none() => {
             let whole = FusedAttention { values_are_keys: own_value.is_none(), ..whole };
-            forward.extend(serving_kernels(shape, (pass, core.window), whole));
+            forward.extend(serving_kernels(shape, pass, core.window, whole));
         }
         (_, kernel) => forward.push(kernel_step("forward", kernel)),
     }
@@ -126,7 +126,7 @@ pub(crate) fn add_fused_attention(
     let reads: Vec<TensorId> = inputs.iter().copied().chain([output, log_sum_exp]).chain(choice).collect();
     let mut chains = vec![input_chain(&inputs, &reads, backward)];
     let read = graph.tensor_bytes(log_sum_exp) + graph.tensor_bytes(output);
-    chains.extend(sinks.then(|| sink_gradient(shape, heads, (log_sum_exp, read))));
+    chains.extend(sinks.then(|| sink_gradient(shape, heads, log_sum_exp, read)));
     graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: inputs.into_iter().chain(choice).collect(),
@@ -147,7 +147,8 @@ pub(crate) fn add_fused_attention(
 /// cached tokens.
 fn serving_kernels(
     shape: &OperatorContext,
-    (pass, window): (ServingPass, Option<KeyWindow>),
+    pass: ServingPass,
+    window: Option<KeyWindow>,
     whole: FusedAttention,
 ) -> Vec<KernelStep> {
     if shape.decodes() {
@@ -196,8 +197,14 @@ pub(crate) fn sink_parameters(heads: Heads, sinks: bool) -> Parameters {
 
 /// Returns the chain of the sinks' gradients. For each head, they sum over the rows; `read` is the bytes that the sum
 /// reads.
-pub(crate) fn sink_gradient(shape: &OperatorContext, heads: Heads, (rows, read): (TensorId, Bytes)) -> BackwardChain {
+pub(crate) fn sink_gradient(shape: &OperatorContext, heads: Heads, rows: TensorId, read: Bytes) -> BackwardChain {
     let written = shape.gradient_bytes(heads.query);
-    let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (heads.query, shape.tokens()), read, written);
+    let sum = reduction_kernel(
+        RowFunction::Sum,
+        Direction::Backward,
+        RowShape { rows: heads.query, columns: shape.tokens() },
+        read,
+        written,
+    );
     weight_chain(&[rows], vec![kernel_step("backward_weight", sum)])
 }

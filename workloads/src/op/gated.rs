@@ -12,13 +12,13 @@ pub(crate) fn add_gated_unit(
     name: &str,
     function: ElementwiseFunction,
     width: u64,
-    (gate, up): (TensorId, TensorId),
+    [gate, up]: [TensorId; 2],
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
     let size = shape.activation_bytes(elements);
     if !shape.fused || function != ElementwiseFunction::Silu {
         let activated = activation::add_activation(graph, shape, &format!("{name}.gate"), function, width, gate);
-        return gated_product(graph, shape, &format!("{name}.product"), elements, (activated, up));
+        return gated_product(graph, shape, &format!("{name}.product"), elements, [activated, up]);
     }
     let output = graph.add_activation(&format!("{name}.out"), elements);
     graph.add_operator(NewOperator {
@@ -57,7 +57,7 @@ pub(crate) fn add_gate(
     shape: &OperatorContext,
     name: &str,
     GateSizes { gates, width }: GateSizes,
-    (gate, x): (TensorId, TensorId),
+    [gate, x]: [TensorId; 2],
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
     let (size, narrow) =
@@ -83,7 +83,7 @@ pub(crate) fn gated_product(
     shape: &OperatorContext,
     name: &str,
     elements: u64,
-    (left, right): (TensorId, TensorId),
+    [left, right]: [TensorId; 2],
 ) -> TensorId {
     let size = shape.activation_bytes(elements);
     let output = graph.add_activation(&format!("{name}.out"), elements);

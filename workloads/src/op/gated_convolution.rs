@@ -21,11 +21,11 @@ pub(crate) fn add_gated_convolution(
     let width = plan.model.hidden / u64::from(shape.ranks.max(1));
     let elements = shape.tokens().saturating_mul(width);
     let parts = [("before", width), ("after", width), ("vectors", width)];
-    let made = plan.add_column_split_products(graph, ("layer.convolution", "in"), &parts, mixer.bias, x);
+    let made = plan.add_column_split_products(graph, "layer.convolution", "in", &parts, mixer.bias, x);
     let [before, after, vectors] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
-    let gated = gated_product(graph, shape, "layer.convolution.before_gate", elements, (before, vectors));
+    let gated = gated_product(graph, shape, "layer.convolution.before_gate", elements, [before, vectors]);
     let convolution = Convolution { name: "layer.convolution.core", width, reach: mixer.reach, bias: mixer.bias };
     let mixed = convolution.add_convolution(graph, shape, gated);
-    let gated = gated_product(graph, shape, "layer.convolution.after_gate", elements, (after, mixed));
+    let gated = gated_product(graph, shape, "layer.convolution.after_gate", elements, [after, mixed]);
     plan.add_row_split_product(graph, "layer.convolution.out", width, mixer.bias, gated)
 }

@@ -14,10 +14,10 @@
 //! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather the
 //! indexer's keys.
 
-use super::linear::{Linear, WeightSplit, activation_product};
+use super::linear::{Linear, ProductSize, WeightSplit, activation_product};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
 use crate::model::Norm;
 use crate::parallel::Heads;
@@ -39,8 +39,10 @@ const SCORES_AT_ONCE: Bytes = Bytes(512 << 20);
 pub(crate) fn add_indexer(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
-    (indexer, heads): (Indexer, Heads),
-    (x, narrow): (TensorId, Option<TensorId>),
+    indexer: Indexer,
+    heads: Heads,
+    x: TensorId,
+    narrow: Option<TensorId>,
 ) -> TensorId {
     let (hidden, dim) = (plan.model.hidden, indexer.head_dim);
     let query_from = narrow.filter(|_| indexer.query_rank.is_some()).unwrap_or(x);
@@ -52,7 +54,7 @@ pub(crate) fn add_indexer(
     let made = add_detached_product(graph, plan, "key", hidden, &parts, x);
     let key = add_key_norm(graph, plan, indexer, made[0]);
     let inputs: Vec<TensorId> = [query, key].into_iter().chain(made.get(1).copied()).collect();
-    add_choice(graph, plan, (indexer, heads), &inputs)
+    add_choice(graph, plan, indexer, heads, &inputs)
 }
 
 /// Adds an indexer over `entries`, into which earlier tokens are compressed, and returns the choice. Queries come from
@@ -60,7 +62,8 @@ pub(crate) fn add_indexer(
 pub(crate) fn add_indexer_of_entries(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
-    (indexer, heads): (Indexer, Heads),
+    indexer: Indexer,
+    heads: Heads,
     [x, narrow, entries]: [TensorId; 3],
 ) -> TensorId {
     let width = indexer.heads.saturating_mul(indexer.head_dim);
@@ -68,7 +71,7 @@ pub(crate) fn add_indexer_of_entries(
     let query = add_detached_product(graph, plan, "query", rank, &[("out", width)], narrow)[0];
     let parts = [("weights", indexer.heads)];
     let weights = add_detached_product(graph, plan, "weights", plan.model.hidden, &parts, x)[0];
-    add_choice(graph, plan, (indexer, heads), &[query, entries, weights])
+    add_choice(graph, plan, indexer, heads, &[query, entries, weights])
 }
 
 /// Adds a product whose input gets no gradient.
@@ -107,7 +110,8 @@ fn add_key_norm(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, indexer: Index
 fn add_choice(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
-    (indexer, attention): (Indexer, Heads),
+    indexer: Indexer,
+    attention: Heads,
     inputs: &[TensorId],
 ) -> TensorId {
     let shape = &plan.shape;
@@ -141,14 +145,14 @@ fn add_choice(
         |label: &str, kind| (shape.context > 1).then(|| shape.context_collective_step(label, kind, all_keys));
     forward.extend(exchange("forward.all_gather", CollectiveKind::AllGather));
     forward.push(kernel_step("forward.scores", score_kernel(shape, indexer, seen, scales)));
-    let rows = (tokens, seen.div_ceil(indexer.block.max(1)));
+    let rows = RowShape { rows: tokens, columns: seen.div_ceil(indexer.block.max(1)) };
     let select = reduction_kernel(RowFunction::Sum, Direction::Forward, rows, written * 2, graph.tensor_bytes(choice));
     forward.push(kernel_step("forward", select));
     let mut reads = inputs.to_vec();
     reads.push(choice);
     let mut backward: Vec<KernelStep> =
         exchange("backward_input.all_gather", CollectiveKind::AllGather).into_iter().collect();
-    backward.extend(backward_on_chosen(plan, (indexer, attention), chosen));
+    backward.extend(backward_on_chosen(plan, indexer, attention, chosen));
     backward.extend(exchange("backward_input.reduce_scatter", CollectiveKind::ReduceScatter));
     let alive = written.min(SCORES_AT_ONCE);
     let workspace = if shape.sequence_parallel { gathered + alive } else { alive };
@@ -185,7 +189,7 @@ fn score_kernel(shape: &OperatorContext, indexer: Indexer, seen: u64, scales: Op
 }
 
 /// Returns the backward pass of the scores, which covers only the chosen tokens.
-fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, Heads), chosen: u64) -> Vec<KernelStep> {
+fn backward_on_chosen(plan: &SegmentPlan<'_>, indexer: Indexer, attention: Heads, chosen: u64) -> Vec<KernelStep> {
     let shape = &plan.shape;
     let (tokens, heads, dim) = (shape.tokens(), indexer.heads, indexer.head_dim);
     let sums = Bytes(WIDE) * tokens.saturating_mul(chosen);
@@ -199,10 +203,10 @@ fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, He
         let kernel = Kernel::Epilogue(Epilogue { contraction, elementwise, summed: heads });
         kernel_step(&format!("backward_input.{label}"), kernel)
     };
-    let product = |label: &str, dimensions| {
-        kernel_step(&format!("backward_input.{label}"), activation_product(tokens, dimensions, shape.operand))
+    let product = |label: &str, size| {
+        kernel_step(&format!("backward_input.{label}"), activation_product(tokens, size, shape.operand))
     };
-    let rows = (tokens, chosen);
+    let rows = RowShape { rows: tokens, columns: chosen };
     let divergence = reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, sums * 2, sums);
     let mut steps = vec![
         summed("again", heads, dim, ElementwiseFunction::Relu),
@@ -213,7 +217,7 @@ fn backward_on_chosen(plan: &SegmentPlan<'_>, (indexer, attention): (Indexer, He
         shape.tensor_collective_step("backward_input.all_reduce", CollectiveKind::AllReduce, sums)
     }));
     steps.push(kernel_step("backward_input.divergence", divergence));
-    steps.push(product("query", (heads, dim, chosen)));
-    steps.push(product("key", (chosen, dim, heads)));
+    steps.push(product("query", ProductSize { m: heads, n: dim, k: chosen }));
+    steps.push(product("key", ProductSize { m: chosen, n: dim, k: heads }));
     steps
 }

@@ -28,7 +28,9 @@ impl LatentAttention {
 pub(crate) fn add_latent_attention(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (model, latent, absorbed): (&Model, LatentAttention, bool),
+    model: &Model,
+    latent: LatentAttention,
+    absorbed: bool,
     heads: Heads,
     x: TensorId,
 ) -> ([TensorId; 3], Option<TensorId>) {
@@ -63,25 +65,46 @@ pub(crate) fn add_latent_attention(
         let heads = latent.absorbed_heads(heads.query);
         // The devices also exchange the low-rank vectors of their tokens.
         let gathered = rope + latent.kv_rank;
-        let (query, key) = add_latent_rope(graph, shape, (heads, rope, gathered), [query, narrow], Some(down[1]));
+        let [query, key] = add_latent_rope(
+            graph,
+            shape,
+            LatentRope { heads, rotated: rope, gathered },
+            [query, narrow],
+            Some(down[1]),
+        );
         return ([query, key, key], narrow_query);
     }
     let parts = [("key", heads.kv * nope), ("value", heads.kv * heads.value)];
     let up = product("kv_up", latent.kv_rank, WeightSplit::Columns, &parts, graph, narrow);
-    let (query, key) = add_latent_rope(graph, shape, (heads, rope, rope), [query, up[0]], Some(down[1]));
+    let [query, key] = add_latent_rope(
+        graph,
+        shape,
+        LatentRope { heads, rotated: rope, gathered: rope },
+        [query, up[0]],
+        Some(down[1]),
+    );
     ([query, key, up[1]], narrow_query)
 }
 
+/// The rotation of latent attention.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LatentRope {
+    pub(crate) heads: Heads,
+    /// Elements that are rotated, of every query head and of the keys' shared part.
+    pub(crate) rotated: u64,
+    /// Elements per token that are split along the sequence before the rotation.
+    pub(crate) gathered: u64,
+}
+
 /// Rotates a part of every query head and the shared part of the keys, and appends the shared part to every key head.
-/// Without a `rope_key`, the shared part is already in the keys. Before the rotation, `gathered` elements per token are
-/// split along the sequence.
+/// Without a `rope_key`, the shared part is already in the keys.
 pub(crate) fn add_latent_rope(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (heads, rope, gathered): (Heads, u64, u64),
+    LatentRope { heads, rotated: rope, gathered }: LatentRope,
     [query, key]: [TensorId; 2],
     rope_key: Option<TensorId>,
-) -> (TensorId, TensorId) {
+) -> [TensorId; 2] {
     let tokens = shape.tokens();
     let name = "layer.attention.rope";
     let whole_query = graph.add_activation(&format!("{name}.query"), tokens.saturating_mul(heads.query * heads.dim));
@@ -112,5 +135,5 @@ pub(crate) fn add_latent_rope(
         workspace: if shape.sequence_parallel { shared } else { Bytes::ZERO },
         ..NewOperator::default()
     });
-    (whole_query, whole_key)
+    [whole_query, whole_key]
 }

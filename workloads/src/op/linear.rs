@@ -5,7 +5,7 @@
 //! The backward pass computes dX = dY W^T and dW = X^T dY. A bias costs no forward kernel, because the accumulators
 //! start from the bias. Its gradient is a sum over the tokens.
 
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{GraphBuilder, KernelStep, NARROW, NewOperator, Parameters, TensorId};
 use sim::kernel::{Contraction, DataType, Direction, ElementwiseFunction, Kernel, RowFunction};
 use sim::units::Bytes;
@@ -49,74 +49,34 @@ impl Linear<'_> {
         shape: &OperatorContext,
         input: TensorId,
     ) -> Vec<TensorId> {
-        let width = self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w));
         let tokens = if self.split == WeightSplit::Replicated { shape.local_tokens() } else { shape.tokens() };
-        let result_tokens = if self.split == WeightSplit::Columns { tokens } else { shape.local_tokens() };
         // If the conversion is kept, the weights' gradient reads the converted input.
         let copy = if self.narrow {
             add_kept_conversion(graph, shape, tokens.saturating_mul(self.input), input)
         } else {
             None
         };
-        let outputs = self.add_results(graph, result_tokens);
-        let full_input = shape.activation_bytes(tokens.saturating_mul(self.input));
-        let full_output = shape.activation_bytes(tokens.saturating_mul(width));
-        let operand = if self.narrow { shape.product } else { shape.operand };
-        let chunks = self.chunks.max(1);
-        let product = |m, n, k, result| Kernel::Contraction(Contraction { batch: chunks, m, n, k, operand, result });
-        let chunk = tokens.div_ceil(chunks);
-        let forward = product(chunk, width, self.input, shape.operand);
-        let backward_input = product(chunk, self.input, width, shape.operand);
-        let backward_weight = product(self.input, width, chunk, shape.gradient);
-        let weights = self.input.saturating_mul(width);
-        let [convert_input, convert_weight, convert_gradient] =
-            [tokens.saturating_mul(self.input), weights, tokens.saturating_mul(width)]
-                .map(|elements| self.narrow.then(|| convert_operands(shape, elements)).flatten());
-        let convert_weight = convert_weight.filter(|_| !shape.cached_conversions);
-        // An operator that shares its input finds the input already converted.
-        let convert_input = convert_input.filter(|_| !self.shares_input && copy.is_none());
-        let again = convert_input;
-        let columns = self.split == WeightSplit::Columns && !self.shares_input;
-        let rows = self.split == WeightSplit::Rows;
-
-        let mut forward_steps: Vec<KernelStep> = Vec::new();
-        forward_steps.extend(columns.then(|| shape.gather_sequence("forward", full_input)).flatten());
-        forward_steps.extend(convert_input.map(|kernel| kernel_step("forward.convert_input", kernel)));
-        forward_steps.extend(convert_weight.map(|kernel| kernel_step("forward.convert_weight", kernel)));
-        forward_steps.push(kernel_step("forward", forward));
-        forward_steps.extend(rows.then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
-
-        let mut input_steps: Vec<KernelStep> =
-            convert_weight.map(|kernel| kernel_step("backward_input.convert_weight", kernel)).into_iter().collect();
-        input_steps.push(kernel_step("backward_input", backward_input));
-        input_steps.extend(columns.then(|| shape.sum_over_tensor_ranks("backward_input", full_input)).flatten());
-
-        let mut weight_steps: Vec<KernelStep> = Vec::new();
-        weight_steps.extend(columns.then(|| shape.gather_sequence("backward_weight", full_input)).flatten());
-        weight_steps.extend(again.map(|kernel| kernel_step("backward_weight.convert_input", kernel)));
-        weight_steps.push(kernel_step("backward_weight", backward_weight));
-        if shape.separate_accumulation {
-            weight_steps.push(accumulate_weight_gradient(shape, weights));
-        }
-        if self.bias {
-            weight_steps.push(reduce_bias_gradient(shape, width, result_tokens));
-        }
-        let mut prepare: Vec<KernelStep> =
-            rows.then(|| shape.gather_sequence("backward", full_output)).flatten().into_iter().collect();
-        prepare.extend(convert_gradient.map(|kernel| kernel_step("backward.convert_gradient", kernel)));
-        let gathered = [columns.then_some(full_input), rows.then_some(full_output)].into_iter().flatten().max();
+        let passes = LinearPasses {
+            product: &self,
+            shape,
+            width: self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w)),
+            tokens,
+            result_tokens: if self.split == WeightSplit::Columns { tokens } else { shape.local_tokens() },
+            converts_input: self.narrow && !self.shares_input && copy.is_none(),
+        };
+        let outputs = self.add_results(graph, passes.result_tokens);
         graph.add_operator(NewOperator {
-            name: self.name,
+            name: self.name.clone(),
             inputs: std::iter::once(input).chain(copy).collect(),
             outputs: outputs.clone(),
-            forward: forward_steps,
-            backward_prepare: prepare,
+            forward: passes.forward_steps(),
+            backward_prepare: passes.prepare_steps(),
             backward: vec![
-                input_chain(&[input], &[], input_steps),
-                weight_chain(&[copy.unwrap_or(input)], weight_steps),
+                input_chain(&[input], &[], passes.input_gradient_steps()),
+                weight_chain(&[copy.unwrap_or(input)], passes.weight_gradient_steps()),
             ],
-            parameters: parameters_of_linear(self.split, weights, if self.bias { width } else { 0 }),
-            workspace: if shape.sequence_parallel { gathered.unwrap_or(Bytes::ZERO) } else { Bytes::ZERO },
+            parameters: parameters_of_linear(self.split, passes.weights(), if self.bias { passes.width } else { 0 }),
+            workspace: passes.gathered_bytes(),
             ..NewOperator::default()
         });
         outputs
@@ -128,6 +88,124 @@ impl Linear<'_> {
             graph.add_activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width))
         };
         self.outputs.iter().map(result).collect()
+    }
+}
+
+/// A product and the sizes that its passes share.
+struct LinearPasses<'a> {
+    product: &'a Linear<'a>,
+    shape: &'a OperatorContext,
+    /// Width of the result on this device.
+    width: u64,
+    tokens: u64,
+    result_tokens: u64,
+    /// True if the product converts its input itself. An operator that shares its input finds it converted.
+    converts_input: bool,
+}
+
+impl LinearPasses<'_> {
+    fn gathers_input(&self) -> bool {
+        self.product.split == WeightSplit::Columns && !self.product.shares_input
+    }
+
+    fn sums_result(&self) -> bool {
+        self.product.split == WeightSplit::Rows
+    }
+
+    fn input_elements(&self) -> u64 {
+        self.tokens.saturating_mul(self.product.input)
+    }
+
+    fn full_input(&self) -> Bytes {
+        self.shape.activation_bytes(self.input_elements())
+    }
+
+    fn full_output(&self) -> Bytes {
+        self.shape.activation_bytes(self.tokens.saturating_mul(self.width))
+    }
+
+    fn weights(&self) -> u64 {
+        self.product.input.saturating_mul(self.width)
+    }
+
+    /// Returns the step that converts `elements` operands, if the product converts them.
+    fn conversion_step(&self, label: &str, elements: u64) -> Option<KernelStep> {
+        let kernel = self.product.narrow.then(|| convert_operands(self.shape, elements)).flatten();
+        kernel.map(|kernel| kernel_step(label, kernel))
+    }
+
+    fn input_conversion_step(&self, label: &str) -> Option<KernelStep> {
+        self.converts_input.then(|| self.conversion_step(label, self.input_elements())).flatten()
+    }
+
+    fn weight_conversion_step(&self, label: &str) -> Option<KernelStep> {
+        self.conversion_step(label, self.weights()).filter(|_| !self.shape.cached_conversions)
+    }
+
+    /// Returns the size of the forward product of one chunk of tokens.
+    fn forward_size(&self) -> ProductSize {
+        let chunk = self.tokens.div_ceil(self.product.chunks.max(1));
+        ProductSize { m: chunk, n: self.width, k: self.product.input }
+    }
+
+    fn product_step(&self, label: &str, size: ProductSize, result: DataType) -> KernelStep {
+        let operand = if self.product.narrow { self.shape.product } else { self.shape.operand };
+        kernel_step(label, Kernel::Contraction(size.contraction(self.product.chunks.max(1), operand, result)))
+    }
+
+    fn forward_steps(&self) -> Vec<KernelStep> {
+        let shape = self.shape;
+        let mut steps: Vec<KernelStep> = Vec::new();
+        steps.extend(self.gathers_input().then(|| shape.gather_sequence("forward", self.full_input())).flatten());
+        steps.extend(self.input_conversion_step("forward.convert_input"));
+        steps.extend(self.weight_conversion_step("forward.convert_weight"));
+        steps.push(self.product_step("forward", self.forward_size(), shape.operand));
+        steps.extend(self.sums_result().then(|| shape.sum_over_tensor_ranks("forward", self.full_output())).flatten());
+        steps
+    }
+
+    /// Returns the steps before both gradients.
+    fn prepare_steps(&self) -> Vec<KernelStep> {
+        let gathered = self.sums_result().then(|| self.shape.gather_sequence("backward", self.full_output()));
+        let mut steps: Vec<KernelStep> = gathered.flatten().into_iter().collect();
+        steps.extend(self.conversion_step("backward.convert_gradient", self.tokens.saturating_mul(self.width)));
+        steps
+    }
+
+    fn input_gradient_steps(&self) -> Vec<KernelStep> {
+        let shape = self.shape;
+        let mut steps: Vec<KernelStep> =
+            self.weight_conversion_step("backward_input.convert_weight").into_iter().collect();
+        steps.push(self.product_step("backward_input", self.forward_size().left_gradient(), shape.operand));
+        let summed = self.gathers_input().then(|| shape.sum_over_tensor_ranks("backward_input", self.full_input()));
+        steps.extend(summed.flatten());
+        steps
+    }
+
+    fn weight_gradient_steps(&self) -> Vec<KernelStep> {
+        let shape = self.shape;
+        let gathered = self.gathers_input().then(|| shape.gather_sequence("backward_weight", self.full_input()));
+        let mut steps: Vec<KernelStep> = gathered.flatten().into_iter().collect();
+        steps.extend(self.input_conversion_step("backward_weight.convert_input"));
+        steps.push(self.product_step("backward_weight", self.forward_size().right_gradient(), shape.gradient));
+        if shape.separate_accumulation {
+            steps.push(accumulate_weight_gradient(shape, self.weights()));
+        }
+        if self.product.bias {
+            steps.push(reduce_bias_gradient(shape, self.width, self.result_tokens));
+        }
+        steps
+    }
+
+    /// Returns the bytes of the larger activation that is gathered along the sequence.
+    fn gathered_bytes(&self) -> Bytes {
+        let gathered =
+            [self.gathers_input().then(|| self.full_input()), self.sums_result().then(|| self.full_output())];
+        if self.shape.sequence_parallel {
+            gathered.into_iter().flatten().max().unwrap_or(Bytes::ZERO)
+        } else {
+            Bytes::ZERO
+        }
     }
 }
 
@@ -200,12 +278,49 @@ pub(crate) fn reduce_bias_gradient(shape: &OperatorContext, width: u64, tokens: 
     let written = shape.gradient_bytes(width);
     kernel_step(
         "backward_weight.bias",
-        reduction_kernel(RowFunction::Sum, Direction::Backward, (width, tokens), read, written),
+        reduction_kernel(
+            RowFunction::Sum,
+            Direction::Backward,
+            RowShape { rows: width, columns: tokens },
+            read,
+            written,
+        ),
     )
 }
 
-/// Returns a batch of `batch` independent m x n products of activations with inner dimension k (queries and keys,
-/// probabilities and values).
-pub(crate) fn activation_product(batch: u64, (m, n, k): (u64, u64, u64), operand: DataType) -> Kernel {
-    Kernel::Contraction(Contraction { batch, m, n, k, operand, result: operand })
+/// Widths of a product's input and result on one device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProductWidths {
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+}
+
+/// The size of a product (m, k) x (k, n).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProductSize {
+    pub(crate) m: u64,
+    pub(crate) n: u64,
+    pub(crate) k: u64,
+}
+
+impl ProductSize {
+    /// Returns the size of the product that makes the left factor's gradient: (m, n) x (n, k).
+    pub(crate) fn left_gradient(self) -> Self {
+        Self { m: self.m, n: self.k, k: self.n }
+    }
+
+    /// Returns the size of the product that makes the right factor's gradient: (k, m) x (m, n).
+    pub(crate) fn right_gradient(self) -> Self {
+        Self { m: self.k, n: self.n, k: self.m }
+    }
+
+    /// Returns `batch` products of this size.
+    pub(crate) fn contraction(self, batch: u64, operand: DataType, result: DataType) -> Contraction {
+        Contraction { batch, m: self.m, n: self.n, k: self.k, operand, result }
+    }
+}
+
+/// Returns a batch of `batch` independent products of activations (queries and keys, probabilities and values).
+pub(crate) fn activation_product(batch: u64, size: ProductSize, operand: DataType) -> Kernel {
+    Kernel::Contraction(size.contraction(batch, operand, operand))
 }

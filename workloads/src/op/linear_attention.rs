@@ -8,12 +8,12 @@
 //!
 //! Tensor parallelism splits the heads.
 
-use super::linear::{Linear, WeightSplit, activation_product};
+use super::linear::{Linear, ProductSize, WeightSplit, activation_product};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, convolution, elementwise_kernel, gated, input_chain, kernel_step, recurrent_step,
-    reduction_kernel, weight_chain,
+    OperatorContext, RowShape, activation, convolution, elementwise_kernel, gated, input_chain, kernel_step,
+    recurrent_step, reduction_kernel, weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::linear_attention::{ChunkProduct, ChunkResult, LinearAttention, StateDecay};
@@ -38,7 +38,7 @@ pub(crate) fn add_linear_attention(
     let mut parts = vec![("mixed", own.mixed_width())];
     parts.extend(own.gate_rank.is_none().then_some(("gate", width)));
     parts.extend((own.rates() > 0).then_some(("rates", own.rates())));
-    let made = plan.add_column_split_products(graph, ("layer.linear", "in"), &parts, false, x);
+    let made = plan.add_column_split_products(graph, "layer.linear", "in", &parts, false, x);
     let mut made = made.into_iter();
     let joint = made.next().unwrap_or(x);
     let (decay, gate) = match own.gate_rank {
@@ -78,7 +78,7 @@ pub(crate) fn add_linear_attention(
     } else {
         ElementwiseFunction::Sigmoid
     };
-    let unit = gated::add_gated_unit(graph, shape, "layer.linear.gated", function, width, (gate, normed));
+    let unit = gated::add_gated_unit(graph, shape, "layer.linear.gated", function, width, [gate, normed]);
     plan.add_row_split_product(graph, "layer.linear.out", width, false, unit)
 }
 
@@ -122,10 +122,11 @@ impl LinearCore<'_> {
         let chunks = shape.sequence.div_ceil(self.chunk);
         let heads = shape.batch.saturating_mul(self.own.heads);
         if product.in_order {
-            let (state, tokens) = ((self.own.key_dim, self.own.value_dim), chunks.saturating_mul(self.chunk));
-            return activation_product(heads, (state.0, state.1, tokens), shape.operand);
+            let tokens = chunks.saturating_mul(self.chunk);
+            let size = ProductSize { m: self.own.key_dim, n: self.own.value_dim, k: tokens };
+            return activation_product(heads, size, shape.operand);
         }
-        activation_product(heads.saturating_mul(chunks), (m, n, k), shape.operand)
+        activation_product(heads.saturating_mul(chunks), ProductSize { m, n, k }, shape.operand)
     }
 
     /// Returns the bytes of a product's result, over all chunks and heads.
@@ -141,39 +142,22 @@ impl LinearCore<'_> {
         let tokens = shape.tokens();
         let output = graph.add_activation("layer.linear.core.out", tokens.saturating_mul(own.value_width()));
         let products = own.chunk_products(self.chunk);
-        let unfused = self.plan.lowering.attention == Attention::Unfused;
-        let keeps = |product: &&ChunkProduct| match product.result {
-            ChunkResult::Passing => false,
-            ChunkResult::Kept => true,
-            ChunkResult::Rebuilt => unfused,
-        };
-        let is_rebuilt = |product: &&ChunkProduct| product.result == ChunkResult::Rebuilt && !unfused;
-        let kept: Vec<TensorId> = products
-            .iter()
-            .filter(keeps)
-            .map(|product| {
-                graph.add_constant(&format!("layer.linear.core.{}", product.name), self.result_bytes(product))
-            })
-            .collect();
+        let mut kept: Vec<TensorId> = Vec::new();
+        for product in products.iter().filter(|product| self.keeps_result(product)) {
+            kept.push(graph.add_constant(&format!("layer.linear.core.{}", product.name), self.result_bytes(product)));
+        }
         let decays = tokens.saturating_mul(own.decays());
         let decays =
             (decays > 0).then(|| (graph.add_constant("layer.linear.core.decays", Bytes(WIDE) * decays), decays));
-        let mut forward = self.vector_passes("forward", Direction::Forward, decays.map(|(_, count)| count));
+        let decay_count = decays.map(|(_, count)| count);
+        let mut forward = self.vector_passes("forward", Direction::Forward, decay_count);
         if shape.decodes() {
             forward.push(recurrent_step(shape, own.state_numbers()));
         } else {
             forward.extend(products.iter().flat_map(|product| self.forward_of_product("forward", product)));
         }
-        let mut backward: Vec<KernelStep> = Vec::new();
-        let again = products.iter().filter(is_rebuilt);
-        backward.extend(again.flat_map(|product| self.forward_of_product("backward_input.again", product)));
-        for product in products.iter().rev() {
-            for (side, dimensions) in ["left", "right"].into_iter().zip(product.backward) {
-                let label = format!("backward_input.{}_{side}", product.name);
-                backward.push(kernel_step(&label, self.product(product, dimensions)));
-            }
-        }
-        backward.extend(self.vector_passes("backward_input", Direction::Backward, decays.map(|(_, count)| count)));
+        let mut backward = self.backward_of_products(&products);
+        backward.extend(self.vector_passes("backward_input", Direction::Backward, decay_count));
         let inputs: Vec<TensorId> = std::iter::once(mixed).chain(rates.iter().copied()).collect();
         let reads: Vec<TensorId> =
             inputs.iter().copied().chain(kept.iter().copied()).chain(decays.map(|(tensor, _)| tensor)).collect();
@@ -181,11 +165,17 @@ impl LinearCore<'_> {
         chains.extend(decays.map(|(tensor, _)| {
             let (parameters, read) = (own.decay_parameters(), graph.tensor_bytes(tensor));
             let written = shape.gradient_bytes(parameters);
-            let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, (parameters, tokens), read, written);
+            let sum = reduction_kernel(
+                RowFunction::Sum,
+                Direction::Backward,
+                RowShape { rows: parameters, columns: tokens },
+                read,
+                written,
+            );
             weight_chain(&[tensor], vec![kernel_step("backward_weight", sum)])
         }));
-        let workspace = products.iter().filter(is_rebuilt);
-        let workspace = workspace.map(|product| self.result_bytes(product)).sum();
+        let rebuilt = products.iter().filter(|product| self.rebuilds_result(product));
+        let workspace = rebuilt.map(|product| self.result_bytes(product)).sum();
         graph.add_operator(NewOperator {
             name: "layer.linear.core".to_owned(),
             inputs,
@@ -197,6 +187,33 @@ impl LinearCore<'_> {
             ..NewOperator::default()
         });
         output
+    }
+
+    fn keeps_result(&self, product: &ChunkProduct) -> bool {
+        match product.result {
+            ChunkResult::Passing => false,
+            ChunkResult::Kept => true,
+            ChunkResult::Rebuilt => !self.rebuilds_result(product),
+        }
+    }
+
+    /// Returns whether the backward pass rebuilds a product's result.
+    fn rebuilds_result(&self, product: &ChunkProduct) -> bool {
+        product.result == ChunkResult::Rebuilt && self.plan.lowering.attention != Attention::Unfused
+    }
+
+    /// Returns the kernels that rebuild results, and those of the gradients of each product's factors.
+    fn backward_of_products(&self, products: &[ChunkProduct]) -> Vec<KernelStep> {
+        let rebuilt = products.iter().filter(|product| self.rebuilds_result(product));
+        let again = rebuilt.flat_map(|product| self.forward_of_product("backward_input.again", product));
+        let mut steps: Vec<KernelStep> = again.collect();
+        for product in products.iter().rev() {
+            for (side, dimensions) in ["left", "right"].into_iter().zip(product.backward) {
+                let label = format!("backward_input.{}_{side}", product.name);
+                steps.push(kernel_step(&label, self.product(product, dimensions)));
+            }
+        }
+        steps
     }
 
     /// Returns the kernels of a product's forward pass. The states' product also has a kernel that applies the decay
@@ -219,7 +236,13 @@ impl LinearCore<'_> {
         let rows = shape.tokens().saturating_mul(2 * own.key_heads);
         let size = shape.activation_bytes(rows.saturating_mul(own.key_dim));
         let sides = if direction == Direction::Forward { 1 } else { 2 };
-        let norm = reduction_kernel(RowFunction::RmsNorm, direction, (rows, own.key_dim), size * sides, size);
+        let norm = reduction_kernel(
+            RowFunction::RmsNorm,
+            direction,
+            RowShape { rows, columns: own.key_dim },
+            size * sides,
+            size,
+        );
         let decay = decays.map(|count| {
             let (narrow, wide) = (shape.activation_bytes(count), Bytes(WIDE) * count);
             let (read, written) =

@@ -9,24 +9,30 @@
 //! forward pass, around that kernel. Here the two gradient products stay in the backward pass, which follows at once.
 //! Later chunks also read the weight gradient to add to it; as in other products, these reads are not counted.
 
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, TensorId};
 use crate::lowering::LossForm;
 use crate::op::embedding::TOKEN_ID_BYTES;
 use sim::kernel::{CollectiveKind, Direction, ElementwiseFunction, RowFunction};
 use sim::units::Bytes;
 
-/// Adds the loss over `columns` logits per token on this device and returns it. A chunked loss runs in `chunks` chunks
-/// of tokens.
+/// Logits of a token on this device, and the number of chunks of tokens in which a chunked loss runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LossSize {
+    pub(crate) columns: u64,
+    pub(crate) chunks: u64,
+}
+
+/// Adds the loss and returns it.
 pub(crate) fn add_loss(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (columns, chunks): (u64, u64),
+    LossSize { columns, chunks }: LossSize,
     logits: TensorId,
 ) -> TensorId {
     if shape.loss == LossForm::Chunked {
-        return add_chunked_loss(graph, shape, name, (columns, chunks.max(1)), logits);
+        return add_chunked_loss(graph, shape, name, LossSize { columns, chunks: chunks.max(1) }, logits);
     }
     let tokens = shape.tokens();
     let elements = tokens.saturating_mul(columns);
@@ -34,7 +40,7 @@ pub(crate) fn add_loss(
     let probabilities = graph.add_constant(&format!("{name}.probabilities"), Bytes(4) * elements);
     let (size, wide) = (shape.activation_bytes(elements), graph.tensor_bytes(probabilities));
     let labels = Bytes(TOKEN_ID_BYTES) * tokens;
-    let rows = (tokens, columns);
+    let rows = RowShape { rows: tokens, columns };
     let mut outputs = vec![loss, probabilities];
     let (mut steps, backward_steps) = if shape.fused_loss {
         let written = wide + Bytes(4) * tokens;
@@ -62,17 +68,17 @@ pub(crate) fn add_loss(
     loss
 }
 
-/// Returns the (forward, backward) steps of an eager loss over `rows` = (tokens, columns) of logits. The sizes are the
+/// Returns the (forward, backward) steps of an eager loss over the `rows` of logits. The sizes are the
 /// bytes of all logits as activations and in fp32, and of the labels.
 fn eager_loss_steps(
     shape: &OperatorContext,
-    rows: (u64, u64),
+    rows: RowShape,
     [size, wide, labels]: [Bytes; 3],
 ) -> (Vec<KernelStep>, Vec<KernelStep>) {
-    let elements = rows.0.saturating_mul(rows.1);
+    let elements = rows.rows.saturating_mul(rows.columns);
     let pass = |function, direction, read, written| elementwise_kernel(function, direction, elements, read, written);
     let upcast = if shape.composed { ElementwiseFunction::Indexed } else { ElementwiseFunction::Convert };
-    let written = wide + Bytes(4) * rows.0;
+    let written = wide + Bytes(4) * rows.rows;
     let loss = reduction_kernel(RowFunction::CrossEntropy, Direction::Forward, rows, wide * 2 + labels, written);
     let forward =
         vec![kernel_step("forward.upcast", pass(upcast, Direction::Forward, size, wide)), kernel_step("forward", loss)];
@@ -94,7 +100,7 @@ fn add_chunked_loss(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (columns, chunks): (u64, u64),
+    LossSize { columns, chunks }: LossSize,
     logits: TensorId,
 ) -> TensorId {
     let tokens = shape.tokens();
@@ -108,7 +114,7 @@ fn add_chunked_loss(
         let kernel = reduction_kernel(
             RowFunction::CrossEntropy,
             Direction::Forward,
-            (rows, columns),
+            RowShape { rows, columns },
             size * 2 + labels,
             size + Bytes(4) * rows,
         );

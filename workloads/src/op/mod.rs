@@ -215,11 +215,18 @@ pub(crate) fn elementwise_kernel(
     Kernel::Elementwise(Elementwise { function, direction, elements, read, written })
 }
 
-/// Returns a row-wise kernel over `rows` rows of `columns` elements.
+/// Rows of equal width that a row-wise kernel reads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowShape {
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+}
+
+/// Returns a row-wise kernel.
 pub(crate) fn reduction_kernel(
     function: RowFunction,
     direction: Direction,
-    (rows, columns): (u64, u64),
+    RowShape { rows, columns }: RowShape,
     read: Bytes,
     written: Bytes,
 ) -> Kernel {

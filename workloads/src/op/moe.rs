@@ -12,18 +12,19 @@
 //! stated number of devices, split each expert's width.
 
 use super::linear::{
-    Linear, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands, reduce_bias_gradient,
+    Linear, ProductSize, ProductWidths, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands,
+    reduce_bias_gradient,
 };
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, collective_step, elementwise_kernel, gated, input_chain, kernel_step,
+    OperatorContext, RowShape, activation, collective_step, elementwise_kernel, gated, input_chain, kernel_step,
     reduction_kernel, shared_expert, weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::{ExpertGroups, Experts};
 use sim::kernel::{
-    Collective, CollectiveKind, Contraction, Direction, ElementwiseFunction, Kernel, ParallelAxis, PartChoice,
-    RankGroup, RowFunction,
+    Collective, CollectiveKind, DataType, Direction, ElementwiseFunction, Kernel, ParallelAxis, PartChoice, RankGroup,
+    RowFunction,
 };
 use sim::units::Bytes;
 
@@ -90,6 +91,19 @@ impl ExpertDispatch {
         (self.ranks > 1).then(|| collective_step(&format!("{label}.{name}"), ParallelAxis::Expert, collective))
     }
 
+    /// Returns the context of the experts' products, which process one long sequence of slots. Under sequence
+    /// parallelism, the devices that split an expert gather its slots before the first product.
+    fn slot_context(&self, plan: &SegmentPlan<'_>) -> OperatorContext {
+        let shape = &plan.shape;
+        let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks / expert_ranks_within_group(shape));
+        // If the tensor-parallel degree is one, the devices that split an expert each have their own tokens.
+        let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
+        let split = if sequence_parallel { u64::from(ranks) } else { 1 };
+        let sequence = self.slots.saturating_mul(split);
+        let product = shape.serving.and_then(|pass| pass.expert_product).unwrap_or(shape.product);
+        OperatorContext { batch: 1, sequence, context: 1, ranks, sequence_parallel, product, ..*shape }
+    }
+
     /// Returns the number of this device's experts that at least one token is expected to reach, rounded up. Each of T
     /// tokens of the group chooses k of E experts at random and misses a given expert with probability 1 - k / E.
     fn reached_experts(&self, inside: u32) -> u64 {
@@ -121,14 +135,52 @@ impl ExpertDispatch {
 pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, experts: Experts, x: TensorId) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let dispatch = ExpertDispatch::new(plan, experts);
-    let norm = |part: &str, graph: &mut GraphBuilder, x| match experts.own_norms {
-        true => plan.add_norm_operator(graph, &format!("layer.moe.{part}"), model.hidden, x),
+    let weights = add_router(graph, plan, experts, x);
+    let sent = add_own_norm(graph, plan, experts, "routed_norm", x);
+    let narrow = experts.latent.map_or(sent, |latent| {
+        let widths = ProductWidths { input: model.hidden, output: latent };
+        add_latent_product(graph, shape, "latent_down", "latent", widths, sent)
+    });
+    let tokens = add_dispatch(graph, shape, &dispatch, narrow);
+    let results = add_expert_products(graph, plan, &dispatch, weights, tokens);
+    let late = (!plan.lowering.weighted_experts).then_some(weights);
+    let combined = add_combine(graph, shape, &dispatch, results, late);
+    if shape.serving.is_some() && experts.shared.is_none() {
+        // The sum over devices of a shared expert includes the routed experts' results.
+        let sum = shape.sum_over_tensor_ranks("forward", graph.tensor_bytes(combined));
+        graph.extend_forward_of_last(sum);
+    }
+    let routed = experts.latent.map_or(combined, |latent| {
+        let widths = ProductWidths { input: latent, output: model.hidden };
+        add_latent_product(graph, shape, "latent_up", "out", widths, combined)
+    });
+    let routed = add_own_norm(graph, plan, experts, "routed_output_norm", routed);
+    match experts.shared {
+        Some(shared) => shared_expert::add_shared_expert(graph, plan, shared, [x, routed]),
+        None => routed,
+    }
+}
+
+/// Adds the norm `layer.moe.part` if the experts have norms of their own.
+fn add_own_norm(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    experts: Experts,
+    part: &str,
+    x: TensorId,
+) -> TensorId {
+    match experts.own_norms {
+        true => plan.add_norm_operator(graph, &format!("layer.moe.{part}"), plan.model.hidden, x),
         false => x,
-    };
-    let routed_from = norm("router_norm", graph, x);
+    }
+}
+
+/// Adds the router and the choice of experts, and returns the weights of the chosen ones.
+fn add_router(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, experts: Experts, x: TensorId) -> TensorId {
+    let routed_from = add_own_norm(graph, plan, experts, "router_norm", x);
     let router = Linear {
         name: "layer.moe.router".to_owned(),
-        input: model.hidden,
+        input: plan.model.hidden,
         outputs: &[("logits", experts.count)],
         bias: experts.router_bias,
         split: WeightSplit::Replicated,
@@ -136,69 +188,51 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
         narrow: false,
         chunks: 1,
     };
-    let logits = router.add_linear(graph, shape, routed_from)[0];
-    let weights = add_top_k(graph, shape, experts, logits);
-    let sent = norm("routed_norm", graph, x);
-    let narrow = experts.latent.map_or(sent, |latent| {
-        add_latent_product(graph, shape, ("layer.moe.latent_down", "latent"), (model.hidden, latent), sent)
-    });
-    let tokens = add_dispatch(graph, shape, &dispatch, narrow);
-    // The experts process one long sequence of slots. Under sequence parallelism, the devices that split an expert
-    // gather its slots before the first product.
-    let inside = shape.serving.map_or(1, |pass| pass.expert_ranks.max(1));
-    let ranks = plan.lowering.expert_tensor_parallel.unwrap_or(shape.ranks / inside);
-    // If the tensor-parallel degree is one, the devices that split an expert each have their own tokens.
-    let sequence_parallel = (shape.sequence_parallel || shape.ranks == 1) && ranks > 1;
-    let split = if sequence_parallel { u64::from(ranks) } else { 1 };
-    let sequence = dispatch.slots.saturating_mul(split);
-    let product = shape.serving.and_then(|pass| pass.expert_product).unwrap_or(shape.product);
-    let slots = OperatorContext { batch: 1, sequence, context: 1, ranks, sequence_parallel, product, ..*shape };
-    let width = model.ffn / u64::from(ranks.max(1));
-    let bias = model.mlp_bias;
-    let reached = dispatch.reached_experts(inside);
-    let expert = |name: &'static str, sizes, split| GroupedProduct {
+    let logits = router.add_linear(graph, &plan.shape, routed_from)[0];
+    add_top_k(graph, &plan.shape, experts, logits)
+}
+
+/// Adds the experts' products and activations on the dispatched `tokens`, and returns the results of all slots. If the
+/// stack weighs experts early, the activations' rows are scaled by the routing `weights`.
+fn add_expert_products(
+    graph: &mut GraphBuilder,
+    plan: &SegmentPlan<'_>,
+    dispatch: &ExpertDispatch,
+    weights: TensorId,
+    tokens: TensorId,
+) -> TensorId {
+    let (model, slots) = (plan.model, dispatch.slot_context(plan));
+    let width = model.ffn / u64::from(slots.ranks.max(1));
+    let reached = dispatch.reached_experts(expert_ranks_within_group(&plan.shape));
+    let product = |name: &'static str, widths, split| GroupedProduct {
         name,
         experts: dispatch.local,
         reached,
-        sizes,
+        widths,
         split,
-        bias,
+        bias: model.mlp_bias,
     };
+    let wide =
+        |name, columns| product(name, ProductWidths { input: dispatch.hidden, output: columns }, WeightSplit::Columns);
     let y = if model.gated {
-        let parts = expert("layer.moe.gate_up", (dispatch.hidden, 2 * width), WeightSplit::Columns)
-            .add_grouped_product(graph, &slots, tokens, &["gate", "up"]);
-        let [gate, up] = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
-        gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, (gate, up))
+        let parts = wide("layer.moe.gate_up", 2 * width).add_grouped_product(graph, &slots, tokens, &["gate", "up"]);
+        let gate_and_up = <[TensorId; 2]>::try_from(parts).unwrap_or([tokens; 2]);
+        gated::add_gated_unit(graph, &slots, "layer.moe.gated", model.activation, width, gate_and_up)
     } else {
-        let parts = expert("layer.moe.fc1", (dispatch.hidden, width), WeightSplit::Columns).add_grouped_product(
-            graph,
-            &slots,
-            tokens,
-            &["out"],
-        );
+        let parts = wide("layer.moe.fc1", width).add_grouped_product(graph, &slots, tokens, &["out"]);
         activation::add_activation(graph, &slots, "layer.moe.activation", model.activation, width, parts[0])
     };
-    let early = plan.lowering.weighted_experts;
-    if early {
+    if plan.lowering.weighted_experts {
         graph.scale_rows_of_last(weights);
     }
     let last = if model.gated { "layer.moe.down" } else { "layer.moe.fc2" };
-    let results =
-        expert(last, (width, dispatch.hidden), WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0];
-    let combined = add_combine(graph, shape, &dispatch, results, (!early).then_some(weights));
-    if shape.serving.is_some() && experts.shared.is_none() {
-        // The sum over devices of a shared expert includes the routed experts' results.
-        let sum = shape.sum_over_tensor_ranks("forward", graph.tensor_bytes(combined));
-        graph.extend_forward_of_last(sum);
-    }
-    let routed = experts.latent.map_or(combined, |latent| {
-        add_latent_product(graph, shape, ("layer.moe.latent_up", "out"), (latent, model.hidden), combined)
-    });
-    let routed = norm("routed_output_norm", graph, routed);
-    match experts.shared {
-        Some(shared) => shared_expert::add_shared_expert(graph, plan, shared, (x, routed)),
-        None => routed,
-    }
+    let widths = ProductWidths { input: width, output: dispatch.hidden };
+    product(last, widths, WeightSplit::Rows).add_grouped_product(graph, &slots, y, &["out"])[0]
+}
+
+/// Returns the number of tensor-parallel devices of a serving pass that have different experts; 1 in training.
+fn expert_ranks_within_group(shape: &OperatorContext) -> u32 {
+    shape.serving.map_or(1, |pass| pass.expert_ranks.max(1))
 }
 
 /// Adds the product that changes the width of tokens' vectors before the dispatch or after the combination. Every
@@ -206,14 +240,15 @@ pub(crate) fn add_mixture(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, expe
 fn add_latent_product(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
-    (name, output): (&str, &'static str),
-    (from, to): (u64, u64),
+    part: &str,
+    output: &'static str,
+    widths: ProductWidths,
     x: TensorId,
 ) -> TensorId {
     let product = Linear {
-        name: name.to_owned(),
-        input: from,
-        outputs: &[(output, to)],
+        name: format!("layer.moe.{part}"),
+        input: widths.input,
+        outputs: &[(output, widths.output)],
         bias: false,
         split: WeightSplit::Replicated,
         shares_input: false,
@@ -234,7 +269,7 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
     let weights = graph.add_tensor_of_bytes("layer.moe.top_k.weights", Bytes(WEIGHT_BYTES) * choices);
     let (read, kept) = (graph.tensor_bytes(logits), graph.tensor_bytes(probabilities));
     let chosen = graph.tensor_bytes(indices) + graph.tensor_bytes(weights);
-    let rows = (tokens, experts.count);
+    let rows = RowShape { rows: tokens, columns: experts.count };
     let forward = reduction_kernel(RowFunction::Softmax, Direction::Forward, rows, read, kept + chosen);
     let backward = reduction_kernel(RowFunction::Softmax, Direction::Backward, rows, kept + chosen, read);
     graph.add_operator(NewOperator {
@@ -252,6 +287,12 @@ fn add_top_k(graph: &mut GraphBuilder, shape: &OperatorContext, experts: Experts
     weights
 }
 
+/// The sum of a token's slots. Frameworks of single operations add the slots to their tokens atomically; all others sort
+/// the slots by token, and a kernel sums neighbours.
+fn choose_sum_of_slots(shape: &OperatorContext) -> ElementwiseFunction {
+    if shape.composed { ElementwiseFunction::ScatterAdd } else { ElementwiseFunction::Scatter }
+}
+
 /// Adds the sort of tokens by expert and the exchange that sends them to the experts' devices. Returns the received
 /// slots.
 fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &ExpertDispatch, x: TensorId) -> TensorId {
@@ -259,7 +300,7 @@ fn add_dispatch(graph: &mut GraphBuilder, shape: &OperatorContext, dispatch: &Ex
     let output = graph.add_activation("layer.moe.dispatch.out", elements);
     let (size, input) = (shape.activation_bytes(elements), graph.tensor_bytes(x));
     let gather = elementwise_kernel(ElementwiseFunction::Gather, Direction::Forward, elements, size, size);
-    let scatter = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Backward, elements, size, input);
+    let scatter = elementwise_kernel(choose_sum_of_slots(shape), Direction::Backward, elements, size, input);
     let mut forward = vec![kernel_step("forward", gather)];
     forward.extend(dispatch.exchange_slots(shape, "forward", false));
     let mut backward: Vec<KernelStep> = dispatch.exchange_slots(shape, "backward_input", true).into_iter().collect();
@@ -301,11 +342,16 @@ fn add_combine(
     });
     let output = graph.add_activation("layer.moe.combine.out", tokens.saturating_mul(dispatch.hidden));
     let written = graph.tensor_bytes(output);
-    let sum = elementwise_kernel(ElementwiseFunction::Scatter, Direction::Forward, elements, size + row, written);
+    let sum = elementwise_kernel(choose_sum_of_slots(shape), Direction::Forward, elements, size + row, written);
     let spread = elementwise_kernel(ElementwiseFunction::Gather, Direction::Backward, elements, written + row, size);
     let choices = tokens.saturating_mul(dispatch.experts.top_k);
-    let weigh =
-        reduction_kernel(RowFunction::Sum, Direction::Backward, (choices, dispatch.hidden), size + written, row);
+    let weigh = reduction_kernel(
+        RowFunction::Sum,
+        Direction::Backward,
+        RowShape { rows: choices, columns: dispatch.hidden },
+        size + written,
+        row,
+    );
     let read: Vec<TensorId> = weights.into_iter().collect();
     let mut backward = vec![input_chain(&[returned], &read, vec![kernel_step("backward_input", spread)])];
     backward.extend(
@@ -330,7 +376,7 @@ struct GroupedProduct {
     /// Number of these experts that a serving pass's tokens reach.
     reached: u64,
     /// Widths of input and output on this device.
-    sizes: (u64, u64),
+    widths: ProductWidths,
     split: WeightSplit,
     bias: bool,
 }
@@ -343,61 +389,146 @@ impl GroupedProduct {
         input: TensorId,
         parts: &[&str],
     ) -> Vec<TensorId> {
-        let (from, to) = self.sizes;
         let slots = shape.tokens();
-        // Few tokens do not reach all experts. The weights of experts without tokens are not read.
-        let active = shape.serving.map_or(self.experts, |_| self.reached.min(slots).max(1));
-        let rows = slots.div_ceil(active.max(1));
         let result_slots = if self.split == WeightSplit::Rows { shape.local_tokens() } else { slots };
-        let part = result_slots.saturating_mul(to / parts.len().max(1) as u64);
+        let part = result_slots.saturating_mul(self.widths.output / parts.len().max(1) as u64);
         let outputs: Vec<TensorId> =
             parts.iter().map(|name| graph.add_activation(&format!("{}.{name}", self.name), part)).collect();
-        let weights = self.experts.saturating_mul(from).saturating_mul(to);
-        let product = |m, n, k, result| {
-            Kernel::Contraction(Contraction { batch: active, m, n, k, operand: shape.product, result })
+        let copy = add_kept_conversion(graph, shape, slots.saturating_mul(self.widths.input), input);
+        let passes = GroupedPasses {
+            product: self,
+            shape,
+            // Few tokens do not reach all experts. The weights of experts without tokens are not read.
+            active: shape.serving.map_or(self.experts, |_| self.reached.min(slots).max(1)),
+            converts_input: copy.is_none(),
         };
-        let (full_input, full_output) =
-            (shape.activation_bytes(slots.saturating_mul(from)), shape.activation_bytes(slots.saturating_mul(to)));
-        let convert =
-            |elements: u64, label: &str| convert_operands(shape, elements).map(|kernel| kernel_step(label, kernel));
-        let columns = self.split == WeightSplit::Columns;
-        let mut forward: Vec<KernelStep> =
-            columns.then(|| shape.gather_sequence("forward", full_input)).flatten().into_iter().collect();
-        let copy = add_kept_conversion(graph, shape, slots.saturating_mul(from), input);
-        if copy.is_none() {
-            forward.extend(convert(slots.saturating_mul(from), "forward.convert_input"));
-        }
-        let again = |elements: u64, label: &str| if shape.cached_conversions { None } else { convert(elements, label) };
-        forward.extend(again(weights, "forward.convert_weight"));
-        forward.push(kernel_step("forward", product(rows, to, from, shape.operand)));
-        // In serving, results are summed over the devices after their combination.
-        let sums_here = !columns && shape.serving.is_none();
-        forward.extend(sums_here.then(|| shape.sum_over_tensor_ranks("forward", full_output)).flatten());
-        let mut prepare: Vec<KernelStep> =
-            (!columns).then(|| shape.gather_sequence("backward", full_output)).flatten().into_iter().collect();
-        prepare.extend(convert(slots.saturating_mul(to), "backward.convert_gradient"));
-        let mut gradient: Vec<KernelStep> = again(weights, "backward_input.convert_weight").into_iter().collect();
-        gradient.push(kernel_step("backward_input", product(rows, from, to, shape.operand)));
-        gradient.extend(columns.then(|| shape.sum_over_tensor_ranks("backward_input", full_input)).flatten());
-        let mut own: Vec<KernelStep> =
-            columns.then(|| shape.gather_sequence("backward_weight", full_input)).flatten().into_iter().collect();
-        own.extend(again(slots.saturating_mul(from), "backward_weight.convert_input"));
-        own.push(kernel_step("backward_weight", product(from, to, rows, shape.gradient)));
-        own.extend(shape.separate_accumulation.then(|| accumulate_weight_gradient(shape, weights)));
-        let biases = if self.bias { self.experts.saturating_mul(to) } else { 0 };
-        own.extend(self.bias.then(|| reduce_bias_gradient(shape, biases, rows)));
-        let gathered = if columns { full_input } else { full_output };
         graph.add_operator(NewOperator {
             name: self.name.to_owned(),
             inputs: std::iter::once(input).chain(copy).collect(),
             outputs: outputs.clone(),
-            forward,
-            backward_prepare: prepare,
-            backward: vec![input_chain(&[input], &[], gradient), weight_chain(&[copy.unwrap_or(input)], own)],
-            parameters: Parameters { expert: weights.saturating_add(biases), ..Parameters::default() },
-            workspace: if shape.sequence_parallel { gathered } else { Bytes::ZERO },
+            forward: passes.forward_steps(),
+            backward_prepare: passes.prepare_steps(),
+            backward: vec![
+                input_chain(&[input], &[], passes.input_gradient_steps()),
+                weight_chain(&[copy.unwrap_or(input)], passes.weight_gradient_steps()),
+            ],
+            parameters: Parameters { expert: self.weights().saturating_add(self.biases()), ..Parameters::default() },
+            workspace: if shape.sequence_parallel { passes.gathered_bytes() } else { Bytes::ZERO },
             ..NewOperator::default()
         });
         outputs
+    }
+
+    /// Returns the weights of all experts on this device.
+    fn weights(&self) -> u64 {
+        self.experts.saturating_mul(self.widths.input).saturating_mul(self.widths.output)
+    }
+
+    fn biases(&self) -> u64 {
+        if self.bias { self.experts.saturating_mul(self.widths.output) } else { 0 }
+    }
+}
+
+/// A grouped product and the sizes that its passes share.
+struct GroupedPasses<'a> {
+    product: &'a GroupedProduct,
+    shape: &'a OperatorContext,
+    /// Number of experts that have tokens.
+    active: u64,
+    /// True if no converted input is kept.
+    converts_input: bool,
+}
+
+impl GroupedPasses<'_> {
+    fn gathers_input(&self) -> bool {
+        self.product.split == WeightSplit::Columns
+    }
+
+    /// Returns the size of an expert's forward product.
+    fn forward_size(&self) -> ProductSize {
+        let ProductWidths { input, output } = self.product.widths;
+        ProductSize { m: self.slots_per_expert(), n: output, k: input }
+    }
+
+    fn slots_per_expert(&self) -> u64 {
+        self.shape.tokens().div_ceil(self.active.max(1))
+    }
+
+    fn input_elements(&self) -> u64 {
+        self.shape.tokens().saturating_mul(self.product.widths.input)
+    }
+
+    fn output_elements(&self) -> u64 {
+        self.shape.tokens().saturating_mul(self.product.widths.output)
+    }
+
+    fn full_input(&self) -> Bytes {
+        self.shape.activation_bytes(self.input_elements())
+    }
+
+    fn full_output(&self) -> Bytes {
+        self.shape.activation_bytes(self.output_elements())
+    }
+
+    /// Returns the bytes of the activation that is gathered along the sequence.
+    fn gathered_bytes(&self) -> Bytes {
+        if self.gathers_input() { self.full_input() } else { self.full_output() }
+    }
+
+    fn product_step(&self, label: &str, size: ProductSize, result: DataType) -> KernelStep {
+        kernel_step(label, Kernel::Contraction(size.contraction(self.active, self.shape.product, result)))
+    }
+
+    fn conversion_step(&self, label: &str, elements: u64) -> Option<KernelStep> {
+        convert_operands(self.shape, elements).map(|kernel| kernel_step(label, kernel))
+    }
+
+    /// Returns the step that converts operands a second time; `None` if conversions are cached.
+    fn further_conversion_step(&self, label: &str, elements: u64) -> Option<KernelStep> {
+        if self.shape.cached_conversions { None } else { self.conversion_step(label, elements) }
+    }
+
+    fn forward_steps(&self) -> Vec<KernelStep> {
+        let shape = self.shape;
+        let gathered = self.gathers_input().then(|| shape.gather_sequence("forward", self.full_input()));
+        let mut steps: Vec<KernelStep> = gathered.flatten().into_iter().collect();
+        if self.converts_input {
+            steps.extend(self.conversion_step("forward.convert_input", self.input_elements()));
+        }
+        steps.extend(self.further_conversion_step("forward.convert_weight", self.product.weights()));
+        steps.push(self.product_step("forward", self.forward_size(), shape.operand));
+        // In serving, results are summed over the devices after their combination.
+        let sums_here = !self.gathers_input() && shape.serving.is_none();
+        steps.extend(sums_here.then(|| shape.sum_over_tensor_ranks("forward", self.full_output())).flatten());
+        steps
+    }
+
+    /// Returns the steps before both gradients.
+    fn prepare_steps(&self) -> Vec<KernelStep> {
+        let gathered = (!self.gathers_input()).then(|| self.shape.gather_sequence("backward", self.full_output()));
+        let mut steps: Vec<KernelStep> = gathered.flatten().into_iter().collect();
+        steps.extend(self.conversion_step("backward.convert_gradient", self.output_elements()));
+        steps
+    }
+
+    fn input_gradient_steps(&self) -> Vec<KernelStep> {
+        let shape = self.shape;
+        let converted = self.further_conversion_step("backward_input.convert_weight", self.product.weights());
+        let mut steps: Vec<KernelStep> = converted.into_iter().collect();
+        steps.push(self.product_step("backward_input", self.forward_size().left_gradient(), shape.operand));
+        let summed = self.gathers_input().then(|| shape.sum_over_tensor_ranks("backward_input", self.full_input()));
+        steps.extend(summed.flatten());
+        steps
+    }
+
+    fn weight_gradient_steps(&self) -> Vec<KernelStep> {
+        let (shape, product) = (self.shape, self.product);
+        let gathered = self.gathers_input().then(|| shape.gather_sequence("backward_weight", self.full_input()));
+        let mut steps: Vec<KernelStep> = gathered.flatten().into_iter().collect();
+        steps.extend(self.further_conversion_step("backward_weight.convert_input", self.input_elements()));
+        steps.push(self.product_step("backward_weight", self.forward_size().right_gradient(), shape.gradient));
+        steps.extend(shape.separate_accumulation.then(|| accumulate_weight_gradient(shape, product.weights())));
+        steps.extend(product.bias.then(|| reduce_bias_gradient(shape, product.biases(), self.slots_per_expert())));
+        steps
     }
 }

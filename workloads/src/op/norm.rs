@@ -3,7 +3,7 @@
 //! keeps an fp32 copy of the input, the factor and the normalised rows instead.
 
 use super::composed::NormedRows;
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel, weight_chain};
 use crate::graph::{BackwardChain, GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
 use crate::model::Norm;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
@@ -44,7 +44,7 @@ impl NormOperator {
             }
         };
         let size = shape.activation_bytes(elements);
-        let rows = (shape.local_tokens(), self.width);
+        let rows = RowShape { rows: shape.local_tokens(), columns: self.width };
         let written = outputs.iter().map(|t| graph.tensor_bytes(*t)).sum();
         let read: Bytes = reads.iter().map(|t| graph.tensor_bytes(*t)).sum();
         let forward = reduction_kernel(function, Direction::Forward, rows, size, written);
@@ -71,7 +71,7 @@ impl NormOperator {
         let kernel = reduction_kernel(
             RowFunction::Sum,
             Direction::Backward,
-            (parameters, shape.local_tokens()),
+            RowShape { rows: parameters, columns: shape.local_tokens() },
             size + read,
             shape.gradient_bytes(parameters),
         );
@@ -125,7 +125,7 @@ fn eager_rms_steps(of: &NormedRows, gain: Bytes) -> (Vec<KernelStep>, Vec<Kernel
     let (small, large, row) = (of.narrow, of.wide, of.factor);
     let numbers = of.rows.saturating_mul(of.width);
     let rows = |direction, read, written| {
-        reduction_kernel(RowFunction::RmsNorm, direction, (of.rows, of.width), read, written)
+        reduction_kernel(RowFunction::RmsNorm, direction, RowShape { rows: of.rows, columns: of.width }, read, written)
     };
     let numbers = |function, direction, read, written| elementwise_kernel(function, direction, numbers, read, written);
     let forward = vec![

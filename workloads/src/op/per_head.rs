@@ -1,10 +1,10 @@
 //! A product with separate weights for every head or group. Examples are latent attention's projections when they are
 //! absorbed into queries and results, and products of channel groups. Tensor parallelism splits the heads.
 
-use super::linear::{accumulate_weight_gradient, activation_product, reduce_bias_gradient};
+use super::linear::{ProductSize, accumulate_weight_gradient, activation_product, reduce_bias_gradient};
 use super::{OperatorContext, input_chain, kernel_step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
-use sim::kernel::{Contraction, Kernel};
+use sim::kernel::Kernel;
 
 /// The product on one device.
 pub(crate) struct PerHeadProduct {
@@ -40,15 +40,9 @@ impl PerHeadProduct {
             graph.add_activation(&format!("{}.{part}", self.name), rows.saturating_mul(*width))
         };
         let results: Vec<TensorId> = parts.iter().map(result).collect();
-        let product = |dimensions| activation_product(heads, dimensions, shape.operand);
-        let gradient = Contraction {
-            batch: heads,
-            m: input,
-            n: output,
-            k: tokens,
-            operand: shape.operand,
-            result: shape.gradient,
-        };
+        let size = ProductSize { m: tokens, n: output, k: input };
+        let product = |size| activation_product(heads, size, shape.operand);
+        let gradient = size.right_gradient().contraction(heads, shape.operand, shape.gradient);
         let weights = heads.saturating_mul(input).saturating_mul(output);
         let mut of_weights = vec![kernel_step("backward_weight", Kernel::Contraction(gradient))];
         of_weights.extend(shape.separate_accumulation.then(|| accumulate_weight_gradient(shape, weights)));
@@ -58,9 +52,9 @@ impl PerHeadProduct {
             name: self.name.to_owned(),
             inputs: vec![x],
             outputs: results.clone(),
-            forward: vec![kernel_step("forward", product((tokens, output, input)))],
+            forward: vec![kernel_step("forward", product(size))],
             backward: vec![
-                input_chain(&[x], &[], vec![kernel_step("backward_input", product((tokens, input, output)))]),
+                input_chain(&[x], &[], vec![kernel_step("backward_input", product(size.left_gradient()))]),
                 weight_chain(&[x], of_weights),
             ],
             parameters: Parameters { sharded: weights.saturating_add(biases), ..Parameters::default() },

@@ -15,10 +15,11 @@ pub(crate) fn add_query_key_norms(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (model, kind): (&Model, QueryKeyNorm),
+    model: &Model,
+    kind: QueryKeyNorm,
     heads: Heads,
-    (query, key): (TensorId, TensorId),
-) -> (TensorId, TensorId) {
+    [query, key]: [TensorId; 2],
+) -> [TensorId; 2] {
     let mut one = |part: &str, count: u64, input| {
         let all = count.saturating_mul(heads.dim);
         let (per_token, width) = match kind {
@@ -39,5 +40,5 @@ pub(crate) fn add_query_key_norms(
         };
         norm.add_norm(graph, &rows, input)
     };
-    (one("query", heads.query, query), one("key", heads.kv, key))
+    [one("query", heads.query, query), one("key", heads.kv, key)]
 }

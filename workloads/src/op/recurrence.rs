@@ -14,7 +14,8 @@ use super::gated::add_gated_unit;
 use super::linear::{Linear, WeightSplit};
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, elementwise_kernel, input_chain, kernel_step, recurrent_step, reduction_kernel, weight_chain,
+    OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, recurrent_step, reduction_kernel,
+    weight_chain,
 };
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use crate::variations::Recurrence;
@@ -42,7 +43,7 @@ pub(crate) fn add_recurrence(
     let [key, value, gate] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
     let mixed = add_core(graph, shape, width, [key, value]);
     let sigmoid = ElementwiseFunction::Sigmoid;
-    let gated = add_gated_unit(graph, shape, "layer.recurrence.gated", sigmoid, width, (gate, mixed));
+    let gated = add_gated_unit(graph, shape, "layer.recurrence.gated", sigmoid, width, [gate, mixed]);
     plan.add_row_split_product(graph, "layer.recurrence.output", width, false, gated)
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn add_channel_mixing(graph: &mut GraphBuilder, plan: &SegmentPlan<'_
     let made = plan.add_mlp(graph, "layer.mlp", plan.slice.ffn, key);
     let gate = add_product(graph, plan, "layer.mlp.receptance", hidden, WeightSplit::Replicated, receptance);
     let (shape, sigmoid) = (plan.unsplit_context(), ElementwiseFunction::Sigmoid);
-    add_gated_unit(graph, &shape, "layer.mlp.gated", sigmoid, hidden, (gate, made))
+    add_gated_unit(graph, &shape, "layer.mlp.gated", sigmoid, hidden, [gate, made])
 }
 
 fn add_product(
@@ -102,7 +103,7 @@ fn add_mixes(
     };
     let weights = hidden.saturating_mul(count);
     let read = size * (1 + count);
-    let rows = (weights, shape.local_tokens());
+    let rows = RowShape { rows: weights, columns: shape.local_tokens() };
     let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, rows, read, shape.gradient_bytes(weights));
     graph.add_operator(NewOperator {
         name: name.to_owned(),
@@ -132,7 +133,7 @@ fn add_core(graph: &mut GraphBuilder, shape: &OperatorContext, width: u64, [key,
         kernel_step("forward", pass(Direction::Forward, size * 2, size))
     };
     let parameters = 2 * width;
-    let rows = (parameters, shape.batch);
+    let rows = RowShape { rows: parameters, columns: shape.batch };
     let partial = shape.gradient_bytes(parameters.saturating_mul(shape.batch));
     let sum = reduction_kernel(RowFunction::Sum, Direction::Backward, rows, partial, shape.gradient_bytes(parameters));
     let (inputs, reads) = ([key, value], [key, value, output]);

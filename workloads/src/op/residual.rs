@@ -11,8 +11,9 @@ pub(crate) fn add_residual_sum(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (width, drops): (u64, bool),
-    (branch, residual): (TensorId, TensorId),
+    width: u64,
+    drops: bool,
+    [branch, residual]: [TensorId; 2],
 ) -> TensorId {
     let elements = shape.local_tokens().saturating_mul(width);
     let size = shape.activation_bytes(elements);

@@ -7,17 +7,25 @@ use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use sim::kernel::{Direction, ElementwiseFunction};
 use sim::units::Bytes;
 
-/// Adds the rotation of queries (`query_width` per token) and keys (`key_width`) and returns both. It rotates `rotated`
-/// of each head's `head_dim` elements and copies the others.
+/// Elements per token of queries and keys, and the part of each head that is rotated. The others are copied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RotatedWidths {
+    pub(crate) query: u64,
+    pub(crate) key: u64,
+    pub(crate) head_dim: u64,
+    pub(crate) rotated: u64,
+}
+
+/// Adds the rotation of queries and keys and returns both.
 pub(crate) fn add_rotation(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (query_width, key_width, head_dim): (u64, u64, u64),
-    rotated: u64,
-    (query, key): (TensorId, TensorId),
-) -> (TensorId, TensorId) {
-    let (queries, keys) = (shape.tokens().saturating_mul(query_width), shape.tokens().saturating_mul(key_width));
+    widths: RotatedWidths,
+    [query, key]: [TensorId; 2],
+) -> [TensorId; 2] {
+    let RotatedWidths { head_dim, rotated, .. } = widths;
+    let [queries, keys] = [widths.query, widths.key].map(|width| shape.tokens().saturating_mul(width));
     let rotated_query = graph.add_activation(&format!("{name}.query"), queries);
     let rotated_key = graph.add_activation(&format!("{name}.key"), keys);
     let elements = queries.saturating_add(keys);
@@ -41,5 +49,5 @@ pub(crate) fn add_rotation(
         backward: vec![input_chain(&[query, key], &[], steps(Direction::Backward, "backward_input"))],
         ..NewOperator::default()
     });
-    (rotated_query, rotated_key)
+    [rotated_query, rotated_key]
 }

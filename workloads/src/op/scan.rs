@@ -11,11 +11,11 @@
 //! Tensor parallelism splits the heads. If the heads of several devices share a group of projections, each of these
 //! devices holds the group.
 
-use super::linear::activation_product;
+use super::linear::{ProductSize, activation_product};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, convolution, elementwise_kernel, gated, input_chain, kernel_step, recurrent_step,
+    OperatorContext, RowShape, convolution, elementwise_kernel, gated, input_chain, kernel_step, recurrent_step,
     reduction_kernel, weight_chain,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, Parameters, TensorId};
@@ -39,7 +39,7 @@ pub(crate) fn add_scan_branch(
     let own = StateSpace { heads: whole.heads / ranks, groups: (whole.groups / ranks).max(1), ..whole };
     let (width, convolved) = (own.scan_width(), own.convolved_width());
     let parts = [("gate", width), ("convolved", convolved), ("step", own.heads)];
-    let made = plan.add_column_split_products(graph, ("layer.scan", "in"), &parts, own.bias, x);
+    let made = plan.add_column_split_products(graph, "layer.scan", "in", &parts, own.bias, x);
     let [gate, input, steps] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
     let convolution = convolution::Convolution {
         name: "layer.scan.convolution",
@@ -48,9 +48,9 @@ pub(crate) fn add_scan_branch(
         bias: own.convolution_bias,
     };
     let mixed = convolution.add_convolution(graph, shape, input);
-    let scanned = add_scan_core(graph, plan, &own, (mixed, steps));
+    let scanned = ScanCore::new(plan, own).add_core(graph, mixed, steps);
     let unit =
-        gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, (gate, scanned));
+        gated::add_gated_unit(graph, shape, "layer.scan.gated", ElementwiseFunction::Silu, width, [gate, scanned]);
     if own.without_norm {
         return plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, unit);
     }
@@ -67,122 +67,179 @@ pub(crate) fn add_scan_branch(
     plan.add_row_split_product(graph, "layer.scan.out", width, own.bias, normed)
 }
 
-/// The products and passes of a scan on one device.
-struct ScanProducts {
-    scores: Kernel,
-    decays: Kernel,
-    states: Kernel,
-    recurrence: Kernel,
-    within: Kernel,
-    across: Kernel,
+/// The scan on one device, between the products with weights.
+struct ScanCore<'a> {
+    plan: &'a SegmentPlan<'a>,
+    own: StateSpace,
+    /// Tokens of a chunk.
+    chunk: u64,
+    /// Chunks of all sequences and heads. The last chunk of a sequence is padded.
+    head_chunks: u64,
+    /// Chunks of all sequences and groups.
+    group_chunks: u64,
 }
 
-/// Adds the scan. Its parameters are decay, step and skip of every head.
-fn add_scan_core(
-    graph: &mut GraphBuilder,
-    plan: &SegmentPlan<'_>,
-    own: &StateSpace,
-    (mixed, steps): (TensorId, TensorId),
-) -> TensorId {
-    let shape = &plan.shape;
-    let q = own.chunk.min(shape.sequence).max(1);
-    // The last chunk of a sequence is padded.
-    let chunks = |per: u64| shape.batch.saturating_mul(shape.sequence.div_ceil(q)).saturating_mul(per);
-    let (of_heads, of_groups) = (chunks(own.heads), chunks(own.groups));
-    let output = graph.add_activation("layer.scan.core.out", shape.tokens().saturating_mul(own.scan_width()));
-    let decays = graph.add_constant("layer.scan.core.decays", Bytes(WIDE) * shape.tokens().saturating_mul(own.heads));
-    let state_numbers = of_heads.saturating_mul(own.head_dim * own.state);
-    let states_size = Bytes(WIDE) * state_numbers;
-    let per_head = shape.tokens().saturating_mul(own.heads);
-    let pass =
-        |function, elements, read, written| elementwise_kernel(function, Direction::Forward, elements, read, written);
-    let (n, p) = (own.state, own.head_dim);
-    let forward = ScanProducts {
-        decays: pass(ElementwiseFunction::Exp, per_head, shape.activation_bytes(per_head), Bytes(WIDE) * per_head),
-        scores: activation_product(of_groups, (q, q, n), shape.operand),
-        states: activation_product(of_heads, (p, n, q), shape.operand),
-        recurrence: pass(ElementwiseFunction::Mul, state_numbers, states_size, states_size),
-        within: activation_product(of_heads, (q, p, q), shape.operand),
-        across: activation_product(of_heads, (q, p, n), shape.operand),
-    };
-    let kept = plan.lowering.attention == Attention::Unfused;
-    let scores_bytes = shape.activation_bytes(of_groups.saturating_mul(q * q));
-    let between = kept.then(|| {
-        [
-            graph.add_constant("layer.scan.core.scores", scores_bytes),
-            graph.add_constant("layer.scan.core.states", states_size),
-        ]
-    });
-    let made = [
-        kernel_step("states", forward.states),
-        kernel_step("recurrence", forward.recurrence),
-        kernel_step("scores", forward.scores),
-    ];
-    let mut run: Vec<KernelStep> = vec![kernel_step("forward.decays", forward.decays)];
-    run.extend(made.iter().map(|made| KernelStep { label: format!("forward.{}", made.label), ..made.clone() }));
-    run.push(kernel_step("forward.within", forward.within));
-    run.push(kernel_step("forward", forward.across));
-    if shape.decodes() {
-        run.truncate(1);
-        run.push(recurrent_step(shape, own.state_numbers()));
+impl<'a> ScanCore<'a> {
+    fn new(plan: &'a SegmentPlan<'a>, own: StateSpace) -> Self {
+        let shape = &plan.shape;
+        let chunk = own.chunk.min(shape.sequence).max(1);
+        let chunks = |per: u64| shape.batch.saturating_mul(shape.sequence.div_ceil(chunk)).saturating_mul(per);
+        Self { plan, own, chunk, head_chunks: chunks(own.heads), group_chunks: chunks(own.groups) }
     }
-    let mut back: Vec<KernelStep> = Vec::new();
-    if !kept {
-        back.extend(
-            made.iter()
-                .map(|made| KernelStep { label: format!("backward_input.again_{}", made.label), ..made.clone() }),
-        );
+
+    /// Returns the numbers in the states of all chunks.
+    fn state_numbers(&self) -> u64 {
+        self.head_chunks.saturating_mul(self.own.head_dim * self.own.state)
     }
-    // The gradients of both factors of a product.
-    let both = |label: &str, batch: u64, [m, n, k]: [u64; 3]| {
+
+    fn state_bytes(&self) -> Bytes {
+        Bytes(WIDE) * self.state_numbers()
+    }
+
+    fn score_bytes(&self) -> Bytes {
+        self.plan.shape.activation_bytes(self.group_chunks.saturating_mul(self.chunk * self.chunk))
+    }
+
+    /// Returns the decays of all tokens and heads.
+    fn decay_numbers(&self) -> u64 {
+        self.plan.shape.tokens().saturating_mul(self.own.heads)
+    }
+
+    fn keeps_scores(&self) -> bool {
+        self.plan.lowering.attention == Attention::Unfused
+    }
+
+    /// Returns the products of a chunk: tokens from the previous state, tokens from the chunk's own tokens, states and
+    /// scores.
+    fn products(&self) -> [ScanProduct; 4] {
+        let (q, n, p) = (self.chunk, self.own.state, self.own.head_dim);
         [
-            kernel_step(&format!("backward_input.{label}_left"), activation_product(batch, (m, k, n), shape.operand)),
-            kernel_step(&format!("backward_input.{label}_right"), activation_product(batch, (k, n, m), shape.operand)),
+            ScanProduct { name: "across", batch: self.head_chunks, size: ProductSize { m: q, n: p, k: n } },
+            ScanProduct { name: "within", batch: self.head_chunks, size: ProductSize { m: q, n: p, k: q } },
+            ScanProduct { name: "states", batch: self.head_chunks, size: ProductSize { m: p, n, k: q } },
+            ScanProduct { name: "scores", batch: self.group_chunks, size: ProductSize { m: q, n: q, k: n } },
         ]
-    };
-    back.extend(both("across", of_heads, [q, p, n]));
-    back.extend(both("within", of_heads, [q, p, q]));
-    let size = |read: Bytes| {
-        elementwise_kernel(ElementwiseFunction::Mul, Direction::Backward, state_numbers, read * 2, states_size)
-    };
-    back.push(kernel_step("backward_input.recurrence", size(states_size)));
-    back.extend(both("states", of_heads, [p, n, q]));
-    back.extend(both("scores", of_groups, [q, q, n]));
-    let decay_bytes = graph.tensor_bytes(decays);
-    back.push(kernel_step(
-        "backward_input",
-        elementwise_kernel(
-            ElementwiseFunction::Exp,
+    }
+
+    /// Adds the scan. Its parameters are decay, step and skip of every head.
+    fn add_core(&self, graph: &mut GraphBuilder, mixed: TensorId, steps: TensorId) -> TensorId {
+        let (own, shape) = (&self.own, &self.plan.shape);
+        let width = own.scan_width();
+        let output = graph.add_activation("layer.scan.core.out", shape.tokens().saturating_mul(width));
+        let decays = graph.add_constant("layer.scan.core.decays", Bytes(WIDE) * self.decay_numbers());
+        let between = self.keeps_scores().then(|| {
+            [
+                graph.add_constant("layer.scan.core.scores", self.score_bytes()),
+                graph.add_constant("layer.scan.core.states", self.state_bytes()),
+            ]
+        });
+        let decay_bytes = graph.tensor_bytes(decays);
+        let vectors = 3 * own.heads;
+        let sum = reduction_kernel(
+            RowFunction::Sum,
             Direction::Backward,
-            per_head,
-            decay_bytes * 2,
-            shape.activation_bytes(per_head),
-        ),
-    ));
-    let vectors = 3 * own.heads;
-    let sum = reduction_kernel(
-        RowFunction::Sum,
-        Direction::Backward,
-        (vectors, shape.tokens()),
-        decay_bytes * 3,
-        shape.gradient_bytes(vectors),
-    );
-    let mut reads = vec![mixed, steps, decays];
-    reads.extend(between.iter().flatten());
-    let mut outputs = vec![output, decays];
-    outputs.extend(between.iter().flatten());
-    graph.add_operator(NewOperator {
-        name: "layer.scan.core".to_owned(),
-        inputs: vec![mixed, steps],
-        outputs,
-        forward: run,
-        backward: vec![
-            input_chain(&[mixed, steps], &reads, back),
-            weight_chain(&[mixed, decays], vec![kernel_step("backward_weight", sum)]),
-        ],
-        parameters: Parameters { sharded: vectors, ..Parameters::default() },
-        workspace: if kept { Bytes::ZERO } else { scores_bytes + states_size },
-        ..NewOperator::default()
-    });
-    output
+            RowShape { rows: vectors, columns: shape.tokens() },
+            decay_bytes * 3,
+            shape.gradient_bytes(vectors),
+        );
+        let mut reads = vec![mixed, steps, decays];
+        reads.extend(between.iter().flatten());
+        let mut outputs = vec![output, decays];
+        outputs.extend(between.iter().flatten());
+        graph.add_operator(NewOperator {
+            name: "layer.scan.core".to_owned(),
+            inputs: vec![mixed, steps],
+            outputs,
+            forward: self.forward_steps(),
+            backward: vec![
+                input_chain(&[mixed, steps], &reads, self.backward_steps(decay_bytes)),
+                weight_chain(&[mixed, decays], vec![kernel_step("backward_weight", sum)]),
+            ],
+            parameters: Parameters { sharded: vectors, ..Parameters::default() },
+            workspace: if self.keeps_scores() { Bytes::ZERO } else { self.score_bytes() + self.state_bytes() },
+            ..NewOperator::default()
+        });
+        output
+    }
+
+    /// Returns the kernels that make the chunks' states, pass states from chunk to chunk, and make the scores.
+    fn state_and_score_steps(&self, prefix: &str) -> [KernelStep; 3] {
+        let [_, _, states, scores] = self.products().map(|product| self.product_kernel(&product));
+        [
+            kernel_step(&format!("{prefix}states"), states),
+            kernel_step(&format!("{prefix}recurrence"), self.recurrence(Direction::Forward, self.state_bytes())),
+            kernel_step(&format!("{prefix}scores"), scores),
+        ]
+    }
+
+    fn forward_steps(&self) -> Vec<KernelStep> {
+        let (shape, numbers) = (&self.plan.shape, self.decay_numbers());
+        let [read, written] = [shape.activation_bytes(numbers), Bytes(WIDE) * numbers];
+        let decays = elementwise_kernel(ElementwiseFunction::Exp, Direction::Forward, numbers, read, written);
+        let mut run = vec![kernel_step("forward.decays", decays)];
+        if shape.decodes() {
+            run.push(recurrent_step(shape, self.own.state_numbers()));
+            return run;
+        }
+        let [across, within, ..] = self.products().map(|product| self.product_kernel(&product));
+        run.extend(self.state_and_score_steps("forward."));
+        run.push(kernel_step("forward.within", within));
+        run.push(kernel_step("forward", across));
+        run
+    }
+
+    fn backward_steps(&self, decay_bytes: Bytes) -> Vec<KernelStep> {
+        let shape = &self.plan.shape;
+        let mut back: Vec<KernelStep> = Vec::new();
+        if !self.keeps_scores() {
+            back.extend(self.state_and_score_steps("backward_input.again_"));
+        }
+        let [across, within, states, scores] = self.products().map(|product| self.gradient_steps(&product));
+        back.extend(across);
+        back.extend(within);
+        back.push(kernel_step(
+            "backward_input.recurrence",
+            self.recurrence(Direction::Backward, self.state_bytes() * 2),
+        ));
+        back.extend(states);
+        back.extend(scores);
+        let numbers = self.decay_numbers();
+        let written = shape.activation_bytes(numbers);
+        let decays =
+            elementwise_kernel(ElementwiseFunction::Exp, Direction::Backward, numbers, decay_bytes * 2, written);
+        back.push(kernel_step("backward_input", decays));
+        back
+    }
+
+    /// Returns the pass that carries states from chunk to chunk.
+    fn recurrence(&self, direction: Direction, read: Bytes) -> Kernel {
+        elementwise_kernel(ElementwiseFunction::Mul, direction, self.state_numbers(), read, self.state_bytes())
+    }
+
+    fn product_kernel(&self, product: &ScanProduct) -> Kernel {
+        activation_product(product.batch, product.size, self.plan.shape.operand)
+    }
+
+    /// Returns the kernels of the gradients of both factors.
+    fn gradient_steps(&self, product: &ScanProduct) -> [KernelStep; 2] {
+        let ScanProduct { name, batch, size } = *product;
+        let operand = self.plan.shape.operand;
+        [
+            kernel_step(
+                &format!("backward_input.{name}_left"),
+                activation_product(batch, size.left_gradient(), operand),
+            ),
+            kernel_step(
+                &format!("backward_input.{name}_right"),
+                activation_product(batch, size.right_gradient(), operand),
+            ),
+        ]
+    }
+}
+
+/// A batch of products of one size.
+struct ScanProduct {
+    name: &'static str,
+    batch: u64,
+    size: ProductSize,
 }

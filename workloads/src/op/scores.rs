@@ -1,7 +1,7 @@
 //! The first product of unfused attention: queries times keys, per head. Query heads that share a key head are rows of
 //! one product.
 
-use super::linear::activation_product;
+use super::linear::{ProductSize, activation_product};
 use super::{OperatorContext, input_chain, kernel_step};
 use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
 use crate::parallel::Heads;
@@ -23,25 +23,34 @@ impl Heads {
     }
 }
 
-/// Adds the scores over `keys` keys per sequence and returns them.
+/// The heads of unfused attention on this device, and the keys per sequence that they score.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScoreShape {
+    pub(crate) heads: Heads,
+    pub(crate) keys: u64,
+}
+
+/// Adds the scores and returns them.
 pub(crate) fn add_scores(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (heads, keys): (Heads, u64),
-    (query, key): (TensorId, TensorId),
+    ScoreShape { heads, keys }: ScoreShape,
+    [query, key]: [TensorId; 2],
 ) -> TensorId {
     let output = graph.add_activation(&format!("{name}.out"), heads.score_count(shape, keys));
     let (products, rows) = (heads.product_count(shape), heads.rows_per_product(shape));
     let kernel = |size| activation_product(products, size, shape.operand);
+    let size = ProductSize { m: rows, n: keys, k: heads.dim };
+    let of_key = ProductSize { m: keys, n: heads.dim, k: rows };
     graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![query, key],
         outputs: vec![output],
-        forward: vec![kernel_step("forward", kernel((rows, keys, heads.dim)))],
+        forward: vec![kernel_step("forward", kernel(size))],
         backward: vec![
-            input_chain(&[query], &[key], vec![kernel_step("backward_query", kernel((rows, heads.dim, keys)))]),
-            input_chain(&[key], &[query], vec![kernel_step("backward_key", kernel((keys, heads.dim, rows)))]),
+            input_chain(&[query], &[key], vec![kernel_step("backward_query", kernel(size.left_gradient()))]),
+            input_chain(&[key], &[query], vec![kernel_step("backward_key", kernel(of_key))]),
         ],
         role: OperatorRole::AttentionCore,
         ..NewOperator::default()

@@ -12,8 +12,9 @@
 //! for its own tokens.
 
 use super::cross::{borrow_tensor, lend_tensor};
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, ProductWidths, WeightSplit};
 use super::norm::NormOperator;
+use super::rope::RotatedWidths;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, channel_scan, further, gated, residual, rope, scan};
 use crate::graph::{GraphBuilder, OperatorRole, Parameters, TensorId};
@@ -29,17 +30,23 @@ pub(crate) fn add_shared_block_and_scan(
 ) -> TensorId {
     let width = plan.model.hidden;
     let size = plan.shape.local_tokens().saturating_mul(width);
-    let embedded = borrow_tensor(graph, &plan.shape, ("layer.shared.embedding", "layer.shared.embedded"), size);
+    let embedded = borrow_tensor(graph, &plan.shape, "layer.shared.embedding", "layer.shared.embedded", size);
     let (made, _) = add_block(graph, plan, block, [x, embedded]);
-    let led = plan.add_replicated_product(graph, "layer.shared.linear", (width, width), false, made);
-    let sum = residual::add_residual_sum(graph, &plan.shape, "layer.shared.sum", (width, false), (led, x));
+    let led = plan.add_replicated_product(
+        graph,
+        "layer.shared.linear",
+        ProductWidths { input: width, output: width },
+        false,
+        made,
+    );
+    let sum = residual::add_residual_sum(graph, &plan.shape, "layer.shared.sum", width, false, [led, x]);
     let normed = plan.add_norm_operator(graph, "layer.scan.norm", width, sum);
     let scanned = match (plan.model.variations.scan, plan.model.variations.channel_scan) {
         (Some(own), _) => scan::add_scan_branch(graph, plan, own, normed),
         (None, Some(own)) => channel_scan::add_channel_scan(graph, plan, own, normed),
         (None, None) => normed,
     };
-    residual::add_residual_sum(graph, &plan.shape, "layer.scan.residual", (width, false), (scanned, x))
+    residual::add_residual_sum(graph, &plan.shape, "layer.scan.residual", width, false, [scanned, x])
 }
 
 /// Adds the weights of all blocks, and the embedding that they read, after the embedding's operators.
@@ -87,10 +94,10 @@ fn add_block(
     }
     let [mut query, mut key, value] = qkv;
     if model.position == PositionEncoding::Rotary {
-        let widths = (widths[0], widths[1], heads.dim);
-        (query, key) = rope::add_rotation(graph, shape, "layer.attention.rope", widths, heads.dim, (query, key));
+        let widths = RotatedWidths { query: widths[0], key: widths[1], head_dim: heads.dim, rotated: heads.dim };
+        [query, key] = rope::add_rotation(graph, shape, "layer.attention.rope", widths, [query, key]);
     }
-    let mixed = plan.add_attention_core(graph, shape, (heads, None), [query, key, value]);
+    let mixed = plan.add_attention_core(graph, shape, heads, None, [query, key, value]);
     mark = graph.operator_count();
     let width = heads.query * heads.value;
     let attended = plan.add_row_split_product(graph, "layer.attention.output", width, false, mixed);
@@ -110,14 +117,14 @@ fn add_shared_mlp(
     let (model, width) = (plan.model, plan.slice.ffn);
     let parts = [("gate", width), ("up", width)];
     let mark = graph.operator_count();
-    let mut made = plan.add_column_split_products(graph, ("layer.mlp", "gate_up"), &parts, model.mlp_bias, x);
+    let mut made = plan.add_column_split_products(graph, "layer.mlp", "gate_up", &parts, model.mlp_bias, x);
     let first = graph.share_parameters_since(mark);
     if let Some(rank) = adapter {
         let adapters = Adapters { name: "layer.mlp", input: model.hidden, rank, parts: &parts };
         made = adapters.add_adapters(graph, plan, x, &made);
     }
     let [gate, up] = <[TensorId; 2]>::try_from(made).unwrap_or([x; 2]);
-    let unit = gated::add_gated_unit(graph, &plan.shape, "layer.mlp.gated", model.activation, width, (gate, up));
+    let unit = gated::add_gated_unit(graph, &plan.shape, "layer.mlp.gated", model.activation, width, [gate, up]);
     let mark = graph.operator_count();
     let result = plan.add_row_split_product(graph, "layer.mlp.down", width, model.mlp_bias, unit);
     (result, first.plus(graph.share_parameters_since(mark)))
@@ -170,7 +177,7 @@ impl Adapters<'_> {
         let both = made.iter().zip(&raised).zip(self.parts);
         both.map(|((own, raised), (part, width))| {
             let name = format!("{}.adapted_{part}", self.name);
-            residual::add_residual_sum(graph, &rows, &name, (*width, false), (*raised, *own))
+            residual::add_residual_sum(graph, &rows, &name, *width, false, [*raised, *own])
         })
         .collect()
     }

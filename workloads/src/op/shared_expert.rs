@@ -4,7 +4,7 @@
 
 use super::linear::{Linear, WeightSplit};
 use super::segment_plan::SegmentPlan;
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
 use crate::model::SharedExpert;
 use crate::op::activation;
@@ -15,7 +15,7 @@ pub(crate) fn add_shared_expert(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
     shared: SharedExpert,
-    (x, routed): (TensorId, TensorId),
+    [x, routed]: [TensorId; 2],
 ) -> TensorId {
     let ranks = u64::from(plan.shape.ranks.max(1));
     graph.mark_shared_expert(true);
@@ -41,13 +41,13 @@ pub(crate) fn add_shared_expert(
             1,
             score,
         );
-        result = add_row_weights(graph, &shape, plan.model.hidden, (result, weight));
+        result = add_row_weights(graph, &shape, plan.model.hidden, [result, weight]);
     }
     if plan.model.experts.is_some_and(|experts| experts.own_norms) {
         result = plan.add_norm_operator(graph, "layer.moe.shared.output_norm", plan.model.hidden, result);
     }
     graph.mark_shared_expert(false);
-    add_expert_sum(graph, &plan.unsplit_context(), plan.model.hidden, (routed, result))
+    add_expert_sum(graph, &plan.unsplit_context(), plan.model.hidden, [routed, result])
 }
 
 /// Scales every row by its weight. The weight's gradient is a sum over the row.
@@ -55,13 +55,19 @@ fn add_row_weights(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     width: u64,
-    (rows, weight): (TensorId, TensorId),
+    [rows, weight]: [TensorId; 2],
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
     let (size, small) = (shape.activation_bytes(elements), graph.tensor_bytes(weight));
     let output = graph.add_activation("layer.moe.shared.weighed.out", elements);
     let scale = |direction| elementwise_kernel(ElementwiseFunction::Mul, direction, elements, size + small, size);
-    let sums = reduction_kernel(RowFunction::Sum, Direction::Backward, (shape.tokens(), width), size * 2, small);
+    let sums = reduction_kernel(
+        RowFunction::Sum,
+        Direction::Backward,
+        RowShape { rows: shape.tokens(), columns: width },
+        size * 2,
+        small,
+    );
     graph.add_operator(NewOperator {
         name: "layer.moe.shared.weighed".to_owned(),
         inputs: vec![rows, weight],
@@ -81,7 +87,7 @@ fn add_expert_sum(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     width: u64,
-    (routed, shared): (TensorId, TensorId),
+    [routed, shared]: [TensorId; 2],
 ) -> TensorId {
     let elements = shape.tokens().saturating_mul(width);
     let size = shape.activation_bytes(elements);

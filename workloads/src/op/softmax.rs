@@ -2,23 +2,24 @@
 //! scaled masked softmax), otherwise three passes. The backward pass reads the probabilities.
 
 use super::fused_attention::{sink_gradient, sink_parameters};
-use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
+use super::scores::ScoreShape;
+use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, OperatorRole, TensorId};
-use crate::parallel::Heads;
 use sim::kernel::{Direction, ElementwiseFunction, RowFunction};
 
-/// Adds the softmax over the scores of `heads`, in rows of `keys` scores, and returns the probabilities.
+/// Adds the softmax over the scores, with a learned logit per head if `sinks`, and returns the probabilities.
 pub(crate) fn add_softmax(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (heads, keys, sinks): (Heads, u64, bool),
+    ScoreShape { heads, keys }: ScoreShape,
+    sinks: bool,
     input: TensorId,
 ) -> TensorId {
     let scores = heads.score_count(shape, keys);
     let output = graph.add_activation(&format!("{name}.out"), scores);
     let size = shape.activation_bytes(scores);
-    let rows = (scores / keys.max(1), keys);
+    let rows = RowShape { rows: scores / keys.max(1), columns: keys };
     let mut forward = Vec::new();
     let mut backward = vec![kernel_step(
         "backward_input",
@@ -41,7 +42,7 @@ pub(crate) fn add_softmax(
     }
     forward.push(kernel_step("forward", reduction_kernel(RowFunction::Softmax, Direction::Forward, rows, size, size)));
     let mut chains = vec![input_chain(&[input], &[output], backward)];
-    chains.extend(sinks.then(|| sink_gradient(shape, heads, (output, size * 2))));
+    chains.extend(sinks.then(|| sink_gradient(shape, heads, output, size * 2)));
     graph.add_operator(NewOperator {
         name: name.to_owned(),
         inputs: vec![input],

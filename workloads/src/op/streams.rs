@@ -42,7 +42,8 @@ pub(crate) fn add_first_streams(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>
 pub(crate) fn add_branch_of_streams(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
-    (streams, name): (ResidualStreams, &str),
+    streams: ResidualStreams,
+    name: &str,
     x: TensorId,
     branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
 ) -> TensorId {

@@ -1,15 +1,18 @@
 //! Builds the segments of every family from operators: embedding, layers and head.
 
+use super::embedding::TableSize;
 use super::fused_attention::{AttentionCore, ChosenKeys};
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, ProductWidths, WeightSplit};
 use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
+use super::rope::RotatedWidths;
+use super::scores::ScoreShape;
 use super::segment_plan::SegmentPlan;
 use super::{
-    OperatorContext, activation, channel_scan, compressed_attention, conditioning, context, cross, dropout, embedding,
-    frames, further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent, linear_attention, loss,
-    moe, patches, pooling, query_key_norm, recurrence, reduction_kernel, residual, rope, scan, scores, shared_block,
-    softmax, streams, ulysses,
+    OperatorContext, RowShape, activation, channel_scan, compressed_attention, conditioning, context, cross, dropout,
+    embedding, frames, further, fused_attention, gated, gated_convolution, indexer, kernel_step, latent,
+    linear_attention, loss, moe, patches, pooling, query_key_norm, recurrence, reduction_kernel, residual, rope, scan,
+    scores, shared_block, softmax, streams, ulysses,
 };
 use crate::graph::{GraphBuilder, KernelStep, NewOperator, OperatorGraph, OperatorRole, Parameters, TensorId};
 use crate::layer_list::{EncoderDecoderSide, KeyChoice, LayerKind, Mixer};
@@ -70,25 +73,31 @@ impl SegmentPlan<'_> {
             Some(patches) => patches::add_patch_product(graph, shape, &called("patches"), patches, model.hidden),
             None => {
                 let ids = graph.add_constant(&called("tokens"), Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-                embedding::add_token_embedding(graph, shape, &called("token"), (rows, model.embedding_width), ids)
+                embedding::add_token_embedding(
+                    graph,
+                    shape,
+                    &called("token"),
+                    TableSize { rows, width: model.embedding_width },
+                    ids,
+                )
             }
         };
         if model.embedding_width != model.hidden {
             x = self.add_replicated_product(
                 graph,
                 &called("projection"),
-                (model.embedding_width, model.hidden),
+                ProductWidths { input: model.embedding_width, output: model.hidden },
                 false,
                 x,
             );
         }
         if let PositionEncoding::Learned { rows } = model.position {
-            let table = (rows, shape.local_sequence(), model.hidden);
-            x = embedding::add_learned_table(graph, shape, &called("position"), table, x);
+            let table = TableSize { rows, width: model.hidden };
+            x = embedding::add_learned_table(graph, shape, &called("position"), table, shape.local_sequence(), x);
         }
         if model.token_types > 0 {
-            let table = (model.token_types, model.token_types, model.hidden);
-            x = embedding::add_learned_table(graph, shape, &called("token_type"), table, x);
+            let table = TableSize { rows: model.token_types, width: model.hidden };
+            x = embedding::add_learned_table(graph, shape, &called("token_type"), table, model.token_types, x);
         }
         if model.embedding_norm {
             x = self.add_norm_operator(graph, &called("norm"), model.hidden, x);
@@ -145,16 +154,17 @@ impl SegmentPlan<'_> {
         }
         x = self.add_mixer(graph, x);
         if variations.side == EncoderDecoderSide::Decoder {
-            let branch = ("layer.cross", false);
-            x = self.add_residual_branch(graph, branch, x, |graph, x| cross::add_cross_attention(graph, self, x));
+            x = self.add_residual_branch(graph, "layer.cross", false, x, |graph, x| {
+                cross::add_cross_attention(graph, self, x)
+            });
         }
         if variations.without_mlp {
             return x;
         }
         if let (Some(width), Some(experts)) = (variations.dense_beside_experts, self.model.experts) {
-            return self.add_experts_beside(graph, (width, experts), [input, x]);
+            return self.add_experts_beside(graph, width, experts, [input, x]);
         }
-        self.add_residual_branch(graph, (self.name_of_second_branch(), false), x, |graph, x| {
+        self.add_residual_branch(graph, self.name_of_second_branch(), false, x, |graph, x| {
             self.add_mlp_or_experts(graph, x)
         })
     }
@@ -164,27 +174,26 @@ impl SegmentPlan<'_> {
         let v = &self.model.variations;
         match v.mixer {
             Mixer::Attention => {
-                let branch = ("layer.attention", v.without_first_norm);
-                self.add_residual_branch(graph, branch, x, |graph, x| self.add_attention(graph, x))
-            }
-            Mixer::Scan => self.add_branch_of(graph, ("layer.scan", v.scan), x, |graph, own, x| {
-                scan::add_scan_branch(graph, self, own, x)
-            }),
-            Mixer::Linear => self.add_branch_of(graph, ("layer.linear", v.linear), x, |graph, own, x| {
-                linear_attention::add_linear_attention(graph, self, own, x)
-            }),
-            Mixer::Convolution => {
-                self.add_branch_of(graph, ("layer.convolution", v.convolution), x, |graph, own, x| {
-                    gated_convolution::add_gated_convolution(graph, self, own, x)
+                self.add_residual_branch(graph, "layer.attention", v.without_first_norm, x, |graph, x| {
+                    self.add_attention(graph, x)
                 })
             }
-            Mixer::ChannelScan => self.add_branch_of(graph, ("layer.scan", v.channel_scan), x, |graph, own, x| {
+            Mixer::Scan => self.add_branch_of(graph, "layer.scan", v.scan, x, |graph, own, x| {
+                scan::add_scan_branch(graph, self, own, x)
+            }),
+            Mixer::Linear => self.add_branch_of(graph, "layer.linear", v.linear, x, |graph, own, x| {
+                linear_attention::add_linear_attention(graph, self, own, x)
+            }),
+            Mixer::Convolution => self.add_branch_of(graph, "layer.convolution", v.convolution, x, |graph, own, x| {
+                gated_convolution::add_gated_convolution(graph, self, own, x)
+            }),
+            Mixer::ChannelScan => self.add_branch_of(graph, "layer.scan", v.channel_scan, x, |graph, own, x| {
                 channel_scan::add_channel_scan(graph, self, own, x)
             }),
-            Mixer::Compressed => self.add_branch_of(graph, ("layer.attention", v.compressed), x, |graph, own, x| {
+            Mixer::Compressed => self.add_branch_of(graph, "layer.attention", v.compressed, x, |graph, own, x| {
                 compressed_attention::add_compressed_attention(graph, self, own, x)
             }),
-            Mixer::Recurrence => self.add_branch_of(graph, ("layer.recurrence", v.recurrence), x, |graph, own, x| {
+            Mixer::Recurrence => self.add_branch_of(graph, "layer.recurrence", v.recurrence, x, |graph, own, x| {
                 recurrence::add_recurrence(graph, self, own, x)
             }),
             Mixer::AttentionAndScan => self.add_attention_beside_scan(graph, x),
@@ -200,29 +209,30 @@ impl SegmentPlan<'_> {
     fn add_branch_of<T: Copy>(
         &self,
         graph: &mut GraphBuilder,
-        (name, own): (&str, Option<T>),
+        name: &str,
+        own: Option<T>,
         x: TensorId,
         branch: impl Fn(&mut GraphBuilder, T, TensorId) -> TensorId,
     ) -> TensorId {
         let Some(own) = own else { return x };
-        self.add_residual_branch(graph, (name, false), x, |graph, x| branch(graph, own, x))
+        self.add_residual_branch(graph, name, false, x, |graph, x| branch(graph, own, x))
     }
 
     /// Adds a dense MLP on `x`, the residual sum after attention, and experts on the layer's `input`.
     fn add_experts_beside(
         &self,
         graph: &mut GraphBuilder,
-        (width, experts): (u64, Experts),
+        width: u64,
+        experts: Experts,
         [input, x]: [TensorId; 2],
     ) -> TensorId {
         let own = width / u64::from(self.shape.ranks.max(1));
-        let x = self.add_residual_branch(graph, ("layer.dense", false), x, |graph, x| {
-            self.add_mlp(graph, "layer.dense", own, x)
-        });
+        let x = self
+            .add_residual_branch(graph, "layer.dense", false, x, |graph, x| self.add_mlp(graph, "layer.dense", own, x));
         let (width, drops) = (self.model.hidden, self.model.dropout.residual > 0.0);
         let normed = self.add_norm_operator(graph, "layer.moe.norm", width, input);
         let routed = moe::add_mixture(graph, self, experts, normed);
-        residual::add_residual_sum(graph, &self.shape, "layer.moe.residual", (width, drops), (routed, x))
+        residual::add_residual_sum(graph, &self.shape, "layer.moe.residual", width, drops, [routed, x])
     }
 
     fn name_of_second_branch(&self) -> &'static str {
@@ -243,10 +253,10 @@ impl SegmentPlan<'_> {
         let normed = self.add_norm_operator(graph, "layer.attention.norm", width, x);
         let mixed = self.add_attention(graph, normed);
         let name = "layer.attention.residual";
-        let sum = residual::add_residual_sum(graph, &self.shape, name, (width, drops), (mixed, x));
+        let sum = residual::add_residual_sum(graph, &self.shape, name, width, drops, [mixed, x]);
         let Some(dimensions) = self.model.variations.scan else { return sum };
         let scanned = scan::add_scan_branch(graph, self, dimensions, normed);
-        residual::add_residual_sum(graph, &self.shape, "layer.scan.residual", (width, drops), (scanned, sum))
+        residual::add_residual_sum(graph, &self.shape, "layer.scan.residual", width, drops, [scanned, sum])
     }
 
     /// Adds attention and MLP on the same input. The tensor-parallel devices sum each result separately.
@@ -261,14 +271,15 @@ impl SegmentPlan<'_> {
         };
         let attention = self.add_attention(graph, first);
         let sum =
-            residual::add_residual_sum(graph, &self.shape, "layer.attention.residual", (width, drops), (attention, x));
+            residual::add_residual_sum(graph, &self.shape, "layer.attention.residual", width, drops, [attention, x]);
         let mlp = self.add_mlp_or_experts(graph, second);
         residual::add_residual_sum(
             graph,
             &self.shape,
             &format!("{}.residual", self.name_of_second_branch()),
-            (width, drops),
-            (mlp, sum),
+            width,
+            drops,
+            [mlp, sum],
         )
     }
 
@@ -277,13 +288,14 @@ impl SegmentPlan<'_> {
     fn add_residual_branch(
         &self,
         graph: &mut GraphBuilder,
-        (name, bare): (&str, bool),
+        name: &str,
+        bare: bool,
         x: TensorId,
         branch: impl Fn(&mut GraphBuilder, TensorId) -> TensorId,
     ) -> TensorId {
         let (width, placement) = (self.model.hidden, self.model.norm_placement);
         if let Some(streams) = self.model.variations.streams {
-            return streams::add_branch_of_streams(graph, self, (streams, name), x, |graph, x| {
+            return streams::add_branch_of_streams(graph, self, streams, name, x, |graph, x| {
                 let normed = self.add_norm_operator(graph, &format!("{name}.norm"), width, x);
                 branch(graph, normed)
             });
@@ -299,7 +311,7 @@ impl SegmentPlan<'_> {
         }
         let drops = self.model.dropout.residual > 0.0;
         let sum =
-            residual::add_residual_sum(graph, &self.shape, &format!("{name}.residual"), (width, drops), (result, x));
+            residual::add_residual_sum(graph, &self.shape, &format!("{name}.residual"), width, drops, [result, x]);
         if placement == NormPlacement::Post {
             self.add_norm_operator(graph, &format!("{name}.norm"), width, sum)
         } else {
@@ -312,11 +324,11 @@ impl SegmentPlan<'_> {
         let heads = self.slice.attention_heads(model);
         let absorbed = self.attends_absorbed();
         let (qkv, narrow) = match model.variations.latent {
-            Some(latent) => latent::add_latent_attention(graph, shape, (model, latent, absorbed), heads, x),
+            Some(latent) => latent::add_latent_attention(graph, shape, model, latent, absorbed, heads, x),
             None => (self.add_query_key_value(graph, heads, x), None),
         };
         let [mut query, mut key, mut value] = qkv;
-        let chosen = self.add_key_choice(graph, heads, (x, narrow));
+        let chosen = self.add_key_choice(graph, heads, x, narrow);
         let whole = heads;
         let heads = match model.variations.latent.filter(|_| absorbed) {
             Some(latent) => latent.absorbed_heads(heads.query),
@@ -327,11 +339,11 @@ impl SegmentPlan<'_> {
         let mut core_heads = heads;
         if let Some(fewer) = exchange {
             let name = "layer.attention.exchange";
-            [query, key, value] = ulysses::scatter_heads(graph, shape, name, (heads, fewer), [query, key, value]);
+            [query, key, value] = ulysses::scatter_heads(graph, shape, name, heads, fewer, [query, key, value]);
             core_heads = fewer;
         }
         let core_shape = if exchange.is_some() { shape.with_whole_sequences() } else { *shape };
-        let mut mixed = self.add_attention_core(graph, &core_shape, (core_heads, chosen), [query, key, value]);
+        let mut mixed = self.add_attention_core(graph, &core_shape, core_heads, chosen, [query, key, value]);
         if model.variations.relative_in_layers {
             graph.add_sharded_to_last(heads.query.saturating_mul(model.variations.relative_rows));
         }
@@ -345,7 +357,7 @@ impl SegmentPlan<'_> {
         }
         let heads = whole;
         if let Some(gate) = model.variations.output_gate {
-            mixed = self.add_output_gate(graph, (gate, heads), (x, mixed));
+            mixed = self.add_output_gate(graph, gate, heads, [x, mixed]);
         }
         self.add_row_split_product(
             graph,
@@ -360,8 +372,9 @@ impl SegmentPlan<'_> {
     fn add_output_gate(
         &self,
         graph: &mut GraphBuilder,
-        (gate, heads): (OutputGate, Heads),
-        (x, mixed): (TensorId, TensorId),
+        gate: OutputGate,
+        heads: Heads,
+        [x, mixed]: [TensorId; 2],
     ) -> TensorId {
         let width = heads.query * heads.value;
         let gates = match gate {
@@ -380,7 +393,7 @@ impl SegmentPlan<'_> {
         };
         let open = product.add_linear(graph, &self.shape, x)[0];
         let sizes = gated::GateSizes { gates, width };
-        gated::add_gate(graph, &self.shape, "layer.attention.gated", sizes, (open, mixed))
+        gated::add_gate(graph, &self.shape, "layer.attention.gated", sizes, [open, mixed])
     }
 
     /// Adds the products that make queries, keys and values, the norms of queries and keys, and the rotation.
@@ -392,18 +405,18 @@ impl SegmentPlan<'_> {
         let qkv = if model.variations.key_without_bias {
             self.add_separate_products(graph, "layer.attention", made, |part| model.has_bias(part), x)
         } else {
-            self.add_column_split_products(graph, ("layer.attention", "qkv"), made, model.qkv_bias, x)
+            self.add_column_split_products(graph, "layer.attention", "qkv", made, model.qkv_bias, x)
         };
         let (mut query, mut key) = (qkv[0], qkv[1]);
         let value = qkv.get(2).copied().unwrap_or(key);
         if let Some(kind) = model.variations.query_key_norm {
             let name = "layer.attention.query_key_norm";
-            (query, key) = query_key_norm::add_query_key_norms(graph, shape, name, (model, kind), heads, (query, key));
+            [query, key] = query_key_norm::add_query_key_norms(graph, shape, name, model, kind, heads, [query, key]);
         }
         if model.position == PositionEncoding::Rotary {
-            let widths = (query_width, kv_width, heads.dim);
             let rotated = model.variations.rotated.unwrap_or(heads.dim);
-            (query, key) = rope::add_rotation(graph, shape, "layer.attention.rope", widths, rotated, (query, key));
+            let widths = RotatedWidths { query: query_width, key: kv_width, head_dim: heads.dim, rotated };
+            [query, key] = rope::add_rotation(graph, shape, "layer.attention.rope", widths, [query, key]);
         }
         [query, key, value]
     }
@@ -442,9 +455,10 @@ impl SegmentPlan<'_> {
         &self,
         graph: &mut GraphBuilder,
         heads: Heads,
-        inputs: (TensorId, Option<TensorId>),
+        x: TensorId,
+        narrow: Option<TensorId>,
     ) -> Option<ChosenKeys> {
-        let choice = self.model.own_indexer().map(|own| indexer::add_indexer(graph, self, (own, heads), inputs));
+        let choice = self.model.own_indexer().map(|own| indexer::add_indexer(graph, self, own, heads, x, narrow));
         let limiting = self.limiting_indexer()?;
         let sparse = self.model.variations.latent.is_none() || self.attends_absorbed();
         sparse.then(|| ChosenKeys {
@@ -464,7 +478,8 @@ impl SegmentPlan<'_> {
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,
-        (heads, chosen): (Heads, Option<ChosenKeys>),
+        heads: Heads,
+        chosen: Option<ChosenKeys>,
         qkv: [TensorId; 3],
     ) -> TensorId {
         let Variations { sinks, window, .. } = self.model.variations;
@@ -481,48 +496,49 @@ impl SegmentPlan<'_> {
                 fused_attention::add_fused_attention(graph, shape, "layer.attention.core", core, qkv)
             }
             Attention::Unfused => {
-                let core = (heads, shape.sequence, sinks);
-                self.add_unfused_core(graph, shape, "layer.attention", core, qkv)
+                let scores = ScoreShape { heads, keys: shape.sequence };
+                self.add_unfused_core(graph, shape, "layer.attention", scores, sinks, qkv)
             }
         }
     }
 
-    /// Adds the core of unfused attention over `keys` keys per sequence, between the products with weights. Operators'
+    /// Adds the core of unfused attention, between the products with weights. Operators'
     /// names begin with `name`.
     pub(crate) fn add_unfused_core(
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,
         name: &str,
-        (heads, keys, sinks): (Heads, u64, bool),
+        scores: ScoreShape,
+        sinks: bool,
         [query, key, value]: [TensorId; 3],
     ) -> TensorId {
-        let mut p = scores::add_scores(graph, shape, &format!("{name}.scores"), (heads, keys), (query, key));
-        p = softmax::add_softmax(graph, shape, &format!("{name}.softmax"), (heads, keys, sinks), p);
+        let mut p = scores::add_scores(graph, shape, &format!("{name}.scores"), scores, [query, key]);
+        p = softmax::add_softmax(graph, shape, &format!("{name}.softmax"), scores, sinks, p);
         if self.model.dropout.attention > 0.0 {
-            p = dropout::add_dropout(graph, shape, &format!("{name}.dropout"), heads.score_count(shape, keys), p);
+            p = dropout::add_dropout(
+                graph,
+                shape,
+                &format!("{name}.dropout"),
+                scores.heads.score_count(shape, scores.keys),
+                p,
+            );
             graph.set_role_of_last(OperatorRole::AttentionCore);
         }
-        context::add_context_product(graph, shape, &format!("{name}.context"), (heads, keys), (p, value))
+        context::add_context_product(graph, shape, &format!("{name}.context"), scores, [p, value])
     }
 
     /// Adds the MLP `name`; `width` is its width on this device.
     pub(crate) fn add_mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
-            self.add_column_split_products(
-                graph,
-                (name, "gate_up"),
-                &[("gate", width), ("up", width)],
-                model.mlp_bias,
-                x,
-            )
+            self.add_column_split_products(graph, name, "gate_up", &[("gate", width), ("up", width)], model.mlp_bias, x)
         } else {
-            self.add_column_split_products(graph, (name, "fc1"), &[("out", width)], model.mlp_bias, x)
+            self.add_column_split_products(graph, name, "fc1", &[("out", width)], model.mlp_bias, x)
         };
         let mut y = match parts[..] {
             [gate, up] => {
-                gated::add_gated_unit(graph, shape, &format!("{name}.gated"), model.activation, width, (gate, up))
+                gated::add_gated_unit(graph, shape, &format!("{name}.gated"), model.activation, width, [gate, up])
             }
             [out, ..] => {
                 activation::add_activation(graph, shape, &format!("{name}.activation"), model.activation, width, out)
@@ -561,7 +577,13 @@ impl SegmentPlan<'_> {
         x = self.add_head_vectors(&mut graph, x);
         let chunks = self.loss_chunks(model.embedding_width);
         let logits = self.add_logits(&mut graph, shape, chunks, x);
-        let loss = loss::add_loss(&mut graph, shape, "head.loss", (self.slice.vocabulary, chunks), logits);
+        let loss = loss::add_loss(
+            &mut graph,
+            shape,
+            "head.loss",
+            loss::LossSize { columns: self.slice.vocabulary, chunks },
+            logits,
+        );
         graph.set_role_of_last(OperatorRole::Loss);
         let loss = further::add_further_token_modules(&mut graph, self, hidden, loss);
         graph.finish_graph(loss)
@@ -588,7 +610,7 @@ impl SegmentPlan<'_> {
                 .then(|| shape.tensor_collective_step("forward.all_gather", CollectiveKind::AllGather, gathered)),
         );
         let chosen = graph.add_constant("head.choice.out", Bytes(embedding::TOKEN_ID_BYTES) * shape.tokens());
-        let rows = (shape.tokens(), model.vocabulary);
+        let rows = RowShape { rows: shape.tokens(), columns: model.vocabulary };
         let choice =
             reduction_kernel(RowFunction::Softmax, Direction::Forward, rows, gathered, graph.tensor_bytes(chosen));
         forward.push(kernel_step("forward", choice));
@@ -635,7 +657,13 @@ impl SegmentPlan<'_> {
             x = self.add_norm_operator(graph, "head.norm", model.hidden, x);
         }
         if model.embedding_width != model.hidden {
-            x = self.add_replicated_product(graph, "head.projection", (model.hidden, model.embedding_width), false, x);
+            x = self.add_replicated_product(
+                graph,
+                "head.projection",
+                ProductWidths { input: model.hidden, output: model.embedding_width },
+                false,
+                x,
+            );
         }
         x
     }
@@ -645,7 +673,13 @@ impl SegmentPlan<'_> {
         let model = self.model;
         if model.head_transform {
             let bias = !model.variations.transform_without_bias;
-            x = self.add_replicated_product(graph, "head.transform", (model.hidden, model.hidden), bias, x);
+            x = self.add_replicated_product(
+                graph,
+                "head.transform",
+                ProductWidths { input: model.hidden, output: model.hidden },
+                bias,
+                x,
+            );
             let elements_shape = self.unsplit_context();
             x = activation::add_activation(
                 graph,
@@ -674,15 +708,28 @@ impl SegmentPlan<'_> {
         let own = Self { shape: if every { self.shape } else { shape }, ..*self };
         x = own.add_head_transform(&mut graph, x);
         if head.tokens == HeadTokens::Pooled {
-            x = own.add_replicated_product(&mut graph, "head.pooler", (width, width), true, x);
+            x = own.add_replicated_product(
+                &mut graph,
+                "head.pooler",
+                ProductWidths { input: width, output: width },
+                true,
+                x,
+            );
             let name = "head.pooler_activation";
             x = activation::add_activation(&mut graph, &shape, name, ElementwiseFunction::Tanh, width, x);
         }
         if !head.without_product {
-            x = own.add_replicated_product(&mut graph, "head.logits", (width, head.outputs), head.bias, x);
+            x = own.add_replicated_product(
+                &mut graph,
+                "head.logits",
+                ProductWidths { input: width, output: head.outputs },
+                head.bias,
+                x,
+            );
             graph.set_role_of_last(OperatorRole::Logits);
         }
-        let loss = loss::add_loss(&mut graph, &shape, "head.loss", (head.outputs, 1), x);
+        let loss =
+            loss::add_loss(&mut graph, &shape, "head.loss", loss::LossSize { columns: head.outputs, chunks: 1 }, x);
         graph.set_role_of_last(OperatorRole::Loss);
         graph.finish_graph(loss)
     }
@@ -738,7 +785,7 @@ impl SegmentPlan<'_> {
         &self,
         graph: &mut GraphBuilder,
         name: &str,
-        (input, output): (u64, u64),
+        ProductWidths { input, output }: ProductWidths,
         bias: bool,
         x: TensorId,
     ) -> TensorId {
@@ -762,13 +809,14 @@ impl SegmentPlan<'_> {
     pub(crate) fn add_column_split_products(
         &self,
         graph: &mut GraphBuilder,
-        (prefix, joint): (&str, &str),
+        prefix: &str,
+        joint: &str,
         parts: &[(&str, u64)],
         bias: bool,
         x: TensorId,
     ) -> Vec<TensorId> {
         if !self.lowering.separate_projections || parts.len() == 1 {
-            return self.add_column_split_product(graph, &format!("{prefix}.{joint}"), parts, (bias, false), x);
+            return self.add_column_split_product(graph, &format!("{prefix}.{joint}"), parts, bias, false, x);
         }
         self.add_separate_products(graph, prefix, parts, |_| bias, x)
     }
@@ -785,8 +833,9 @@ impl SegmentPlan<'_> {
     ) -> Vec<TensorId> {
         let mut made = Vec::with_capacity(parts.len());
         for (i, (part, width)) in parts.iter().enumerate() {
-            let (name, outputs, form) = (format!("{prefix}.{part}"), [("out", *width)], (has_bias(part), i > 0));
-            made.extend(self.add_column_split_product(graph, &name, &outputs, form, x));
+            let outputs = [("out", *width)];
+            let name = format!("{prefix}.{part}");
+            made.extend(self.add_column_split_product(graph, &name, &outputs, has_bias(part), i > 0, x));
         }
         made
     }
@@ -796,7 +845,8 @@ impl SegmentPlan<'_> {
         graph: &mut GraphBuilder,
         name: &str,
         outputs: &[(&str, u64)],
-        (bias, shares_input): (bool, bool),
+        bias: bool,
+        shares_input: bool,
         x: TensorId,
     ) -> Vec<TensorId> {
         let product = Linear {

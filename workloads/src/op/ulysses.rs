@@ -13,7 +13,8 @@ pub(crate) fn scatter_heads(
     graph: &mut GraphBuilder,
     shape: &OperatorContext,
     name: &str,
-    (heads, fewer): (Heads, Heads),
+    heads: Heads,
+    fewer: Heads,
     inputs: [TensorId; 3],
 ) -> [TensorId; 3] {
     let tokens = shape.batch.saturating_mul(shape.full_sequence());
