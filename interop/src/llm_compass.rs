@@ -217,12 +217,13 @@ impl<'a> CompassReader<'a> {
     }
 }
 
-const NODES: [(&str, ProcessNode); 9] = [
+const NODES: [(&str, ProcessNode); 10] = [
     ("45nm", ProcessNode::N45),
     ("28nm", ProcessNode::N28),
     ("22nm", ProcessNode::N22),
     ("16nm", ProcessNode::N16),
     ("7nm", ProcessNode::N7),
+    ("8nm", ProcessNode::N8),
     ("6nm", ProcessNode::N6),
     ("5nm", ProcessNode::N5),
     ("4nm", ProcessNode::N4),

@@ -14,7 +14,7 @@ mod within;
 use crate::answer::{self, Format};
 use crate::call::Call;
 use crate::failure::{self, Failure, OrInput, OrOther, OrUnwritable};
-use crate::numbers::{real_number, whole_number_in};
+use crate::numbers::{real_number, token_count_in, whole_number_in};
 use crate::verb::job::{LONGEST, MOST_MTP, count_up_to, ignored_key};
 use crate::verb::slurm::PartArguments;
 use crate::verb::stop;
@@ -118,8 +118,8 @@ pub struct SearchRequest {
     /// GiB per device that plans leave free, in addition to the memory of the stack
     #[arg(long, value_name = "GIB", default_value_t = 0.0, value_parser = real_number)]
     pub headroom_gib: f64,
-    /// Tokens per sequence [default: the model's longest]
-    #[arg(long, value_name = "TOKENS", value_parser = whole_number_in(1..=LONGEST))]
+    /// Tokens per sequence; 32k is 32768 [default: the model's longest]
+    #[arg(long, value_name = "TOKENS", value_parser = token_count_in(1..=LONGEST))]
     pub sequence_length: Option<u64>,
     /// Modules that predict further tokens, trained with every model, as in `plan --mtp-layers` [default: none]
     #[arg(long, value_name = "N", value_parser = whole_number_in(0..=MOST_MTP))]
@@ -166,7 +166,7 @@ pub struct StudyOverrides {
     /// Longest step, in seconds; with --robust the limit applies to the bad end of the step's interval
     #[arg(long, value_name = "SECONDS", value_parser = real_number)]
     max_step: Option<f64>,
-    /// Process node of the chips: n45, n28, n22, n16, n7, n6, n5, n4 or n3
+    /// Process node of the chips: n45, n28, n22, n16, n8, n7, n6, n5, n4 or n3; 7nm and 7 are n7
     #[arg(long)]
     node: Option<String>,
     /// HBM stacks of a chip

@@ -230,9 +230,9 @@ fn evaluate_under_draws(search: &DesignSearch<'_>, spaces: &[Space], ids: &[Desi
 fn exceeds_power(space: &Space, id: DesignId) -> bool {
     let Ok(chip) = space.chip_of_design(id) else { return true };
     let figures = space.figures_of_design(id, &chip);
-    let most = space.limits().power_limit(&chip.constants, figures.area);
+    let most = space.limits().power_limit(&chip, figures.area);
     // The lowered clock meets the limit only up to a tolerance.
-    most.is_some_and(|(most, _)| figures.peak_power.0 > most.0 * (1.0 + 1e-6))
+    most.is_some_and(|limit| figures.peak_power.0 > limit.most.0 * (1.0 + 1e-6))
 }
 
 /// The found design and the finalists with the least expected regret.

@@ -119,8 +119,8 @@ fn values_under(search: &DesignSearch<'_>, draws: &ConstantDraws, draw: usize) -
         .map(|id| {
             let chip = space.chip_of_design(id).unwrap();
             let figures = space.figures_of_design(id, &chip);
-            let most = space.limits().power_limit(&chip.constants, figures.area);
-            let over = most.is_some_and(|(most, _)| figures.peak_power.0 > most.0 * (1.0 + 1e-6));
+            let most = space.limits().power_limit(&chip, figures.area);
+            let over = most.is_some_and(|limit| figures.peak_power.0 > limit.most.0 * (1.0 + 1e-6));
             match there.evaluate_design(id, f64::INFINITY) {
                 Verdict::Feasible { value, .. } if !over => (id, value),
                 _ => (id, f64::INFINITY),

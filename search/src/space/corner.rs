@@ -55,6 +55,20 @@ pub enum Enclosed {
     Outside(OutsideReason),
 }
 
+/// The fast and the small corner of a box.
+struct CornerChips {
+    fast: Accelerator,
+    small: Accelerator,
+}
+
+/// A box before its limits are applied.
+struct UnlimitedBox {
+    files: Files,
+    chips: CornerChips,
+    /// The area of its chips' dies in mm².
+    die: NumberInterval,
+}
+
 /// The chip files of both corners.
 struct Files {
     fast: ChipDocument,
@@ -89,8 +103,8 @@ impl Files {
         known
     }
 
-    fn corner_chips(&self) -> Option<(Accelerator, Accelerator)> {
-        Some((self.fast.build_accelerator().ok()?, self.small.build_accelerator().ok()?))
+    fn corner_chips(&self) -> Option<CornerChips> {
+        Some(CornerChips { fast: self.fast.build_accelerator().ok()?, small: self.small.build_accelerator().ok()? })
     }
 
     /// The small corner, designed for the clock of the fast one. `None` if its file is no chip.
@@ -119,7 +133,9 @@ fn most_cells(fast: &Accelerator, small: &Accelerator, die: NumberInterval, area
 /// Upper bound on cells times clock of a chip within a power limit, with at most `cells` cells and a clock of at least
 /// `lowest`. `power` gives the least power at a clock and at a rate of cells times clock.
 fn most_cell_rate(
-    (cells, fastest, lowest): (f64, Hertz, Hertz),
+    cells: f64,
+    fastest: Hertz,
+    lowest: Hertz,
     limit: Watts,
     power: impl Fn(Hertz, Hertz) -> Watts,
 ) -> Hertz {
@@ -143,7 +159,7 @@ fn most_cell_rate(
 /// with a lowered clock. `None` if no chip is within its limit.
 fn lower_corner_clocks(
     files: &Files,
-    (fast, small): (&mut Accelerator, &mut Accelerator),
+    CornerChips { fast, small }: &mut CornerChips,
     cells: f64,
     Between { least: tightest, most }: Between<Watts>,
 ) -> Option<Watts> {
@@ -167,7 +183,7 @@ fn lower_corner_clocks(
     let at_rate = |clock: Hertz, cells: Hertz| {
         Watts(least_power_at_cell_rate(&lower_clock(&falling, clock), fast, cells).0 * (1.0 - ROUNDING))
     };
-    let limit = most_cell_rate((cells, fast.clock, lowest), most, at_rate);
+    let limit = most_cell_rate(cells, fast.clock, lowest, most, at_rate);
     // One MHz is added because a chip within the limit at its own clock need not run at a whole number of MHz.
     let highest =
         highest_clock_within(fast.clock, lowest, most, power).map_or(fast.clock, |clock| Hertz(clock.0 + 1e6));
@@ -217,57 +233,47 @@ impl Grid {
     /// An expression without a value, or a field that no chip has.
     pub(super) fn enclose_region(&self, region: &Region, limits: &ChipLimits) -> Result<Enclosed, String> {
         let some = self.order.places_of_region(region);
-        let mut extents = self.formulas.extents_of_region(&some)?;
-        let mut files = Files { fast: self.base.clone(), small: self.base.clone(), buffered: true, mapped: true };
-        if !self.set_extents(&mut files, &extents, false) {
+        let Some(UnlimitedBox { files, mut chips, die }) = self.box_of_places(&some)? else {
             return Ok(Enclosed::Open);
-        }
-        // Values that do not go together at the ends may go together in between.
-        let Some((mut fast, mut small)) = files.corner_chips() else { return Ok(Enclosed::Open) };
-        let of = |chip: &Accelerator| chip_area(chip).map(|parts| parts.total_area().0).map_err(|why| why.to_string());
-        let die = NumberInterval::new(of(&small)?, of(&fast)?).widen_relatively(ROUNDING);
-        if self.formulas.any_follows_from_area() {
-            self.formulas.add_area_extents(&mut extents, die)?;
-            let set = self.set_extents(&mut files, &extents, true);
-            let Some(chips) = files.corner_chips().filter(|_| set) else { return Ok(Enclosed::Open) };
-            (fast, small) = chips;
-        }
+        };
+        let CornerChips { fast, small } = &mut chips;
         let mut least = ChipFigures {
             area: SquareMillimeters(die.low),
-            peak_power: Watts(least_sustained_power(&small, &fast).0 * (1.0 - ROUNDING)),
-            cost_usd: least_chip_cost(&small).map_err(|why| why.to_string())?.map(|cost| cost * (1.0 - ROUNDING)),
+            peak_power: Watts(least_sustained_power(small, fast).0 * (1.0 - ROUNDING)),
+            cost_usd: least_chip_cost(small).map_err(|why| why.to_string())?.map(|cost| cost * (1.0 - ROUNDING)),
         };
         let unlimited = ChipLimits { max_power_w: None, lower_to_w: None, ..*limits };
         if let Some(why) = unlimited.first_exceeded(&least) {
             return Ok(Enclosed::Outside(why));
         }
-        if !limits.allows_memory(&fast, &small, ROUNDING) {
+        if !limits.allows_memory(fast, small, ROUNDING) {
             return Ok(Enclosed::Outside(OutsideReason::Hbm));
         }
         let built = if limits.lift_build_limits {
             f64::INFINITY
         } else {
-            largest_compute_area(&fast).0 * (1.0 + RETICLE_ROUNDING)
+            largest_compute_area(fast).0 * (1.0 + RETICLE_ROUNDING)
         };
         let largest = die.high.min(limits.max_area_mm2.unwrap_or(f64::INFINITY)).min(built);
         let (low, high) = (SquareMillimeters(die.low), SquareMillimeters(largest));
-        let cells = most_cells(&fast, &small, die, largest);
-        fast.cell_rate_limit = Some(Hertz(cells * fast.clock.0)).filter(|limit| *limit < full_cell_rate(&fast));
+        let cells = most_cells(fast, small, die, largest);
+        fast.cell_rate_limit = Some(Hertz(cells * fast.clock.0)).filter(|limit| *limit < full_cell_rate(fast));
         if !limits.lift_build_limits
-            && let Some(broken) = find_unbuildable_between(&small, &fast, low, high)
+            && let Some(broken) = find_unbuildable_between(small, fast, low, high)
         {
             return Ok(Enclosed::Outside(OutsideReason::Unbuildable(broken.rule)));
         }
-        let limit_at = |area| limits.power_limit(&fast.constants, area);
-        if let (Some((tightest, _)), Some((widest, cooled))) = (limit_at(low), limit_at(high)) {
-            let between = Between { least: tightest, most: widest };
-            let Some(power) = lower_corner_clocks(&files, (&mut fast, &mut small), cells, between) else {
+        let limit_at = |area| limits.power_limit(fast, area);
+        if let (Some(tightest), Some(widest)) = (limit_at(low), limit_at(high)) {
+            let between = Between { least: tightest.most, most: widest.most };
+            let Some(power) = lower_corner_clocks(&files, &mut chips, cells, between) else {
                 let heat = OutsideReason::Unbuildable(BuildRule::PowerDensity);
-                return Ok(Enclosed::Outside(if cooled { heat } else { OutsideReason::Power }));
+                return Ok(Enclosed::Outside(if widest.by_cooling { heat } else { OutsideReason::Power }));
             };
             least.peak_power = least.peak_power.min(power);
         }
         // Software stacks recognise a chip by the name of its base.
+        let CornerChips { mut fast, mut small } = chips;
         let name = self.base_name(0, &fast.name);
         (fast.name, small.name) = (name.clone(), name);
         let Files { buffered, mapped, .. } = files;
@@ -279,6 +285,26 @@ impl Grid {
             buffered,
             mapped,
         })))
+    }
+
+    /// The corners of a box before limits. `None` if the box must be split to get some.
+    fn box_of_places(&self, places: &[Vec<usize>]) -> Result<Option<UnlimitedBox>, String> {
+        let mut extents = self.formulas.extents_of_region(places)?;
+        let mut files = Files { fast: self.base.clone(), small: self.base.clone(), buffered: true, mapped: true };
+        if !self.set_extents(&mut files, &extents, false) {
+            return Ok(None);
+        }
+        // Values that do not go together at the ends may go together in between.
+        let Some(mut chips) = files.corner_chips() else { return Ok(None) };
+        let of = |chip: &Accelerator| chip_area(chip).map(|parts| parts.total_area().0).map_err(|why| why.to_string());
+        let die = NumberInterval::new(of(&chips.small)?, of(&chips.fast)?).widen_relatively(ROUNDING);
+        if self.formulas.any_follows_from_area() {
+            self.formulas.add_area_extents(&mut extents, die)?;
+            let set = self.set_extents(&mut files, &extents, true);
+            let Some(both) = files.corner_chips().filter(|_| set) else { return Ok(None) };
+            chips = both;
+        }
+        Ok(Some(UnlimitedBox { files, chips, die }))
     }
 
     fn set_extents(&self, files: &mut Files, extents: &[ValueExtent], of_area: bool) -> bool {

@@ -4,7 +4,7 @@ use super::efficiency::EfficiencyChoice;
 use serde::{Deserialize, Serialize};
 use sim::hardware::manufacturing::chip_cost;
 use sim::hardware::{
-    Accelerator, AreaError, BuildRule, Constants, Unbuildable, chip_area, cooled_power, find_unbuildable, lower_clock,
+    Accelerator, AreaError, BuildRule, Unbuildable, chip_area, cooled_power, find_unbuildable, lower_clock,
     lower_clock_to_power, lowest_clock, sustained_power,
 };
 use sim::units::{SquareMillimeters, Watts};
@@ -151,6 +151,24 @@ pub enum OutsideReason {
     Unbuildable(BuildRule),
 }
 
+/// The largest power that a chip may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PowerLimit {
+    /// The largest power.
+    pub most: Watts,
+    /// True if cooling sets the limit, false if a given limit does.
+    pub by_cooling: bool,
+}
+
+/// A chip's figures, and the first limit that it exceeds.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckedFigures {
+    /// The chip's figures.
+    pub figures: ChipFigures,
+    /// The first limit that it exceeds; `None` if it is within all.
+    pub exceeded: Option<OutsideReason>,
+}
+
 impl ChipLimits {
     /// The most power of a chip: the limit that was asked for, or the lower one that the search chose.
     #[must_use]
@@ -158,24 +176,23 @@ impl ChipLimits {
         [self.max_power_w, self.lower_to_w].into_iter().flatten().map(Watts).reduce(Watts::min)
     }
 
-    /// The largest power that a chip of this area may take. True if cooling sets it, false if a given limit does.
-    /// `None` without any limit.
+    /// The largest power that a chip of this area may take. `None` without any limit.
     #[must_use]
-    pub fn power_limit(&self, constants: &Constants, area: SquareMillimeters) -> Option<(Watts, bool)> {
-        let given = self.most_power();
+    pub fn power_limit(&self, chip: &Accelerator, area: SquareMillimeters) -> Option<PowerLimit> {
+        let given = self.most_power().map(|most| PowerLimit { most, by_cooling: false });
         if self.lift_build_limits {
-            return given.map(|most| (most, false));
+            return given;
         }
-        let cooled = cooled_power(constants, area);
-        Some(given.filter(|most| *most <= cooled).map_or((cooled, true), |most| (most, false)))
+        let cooled = PowerLimit { most: cooled_power(chip, area), by_cooling: true };
+        Some(given.filter(|given| given.most <= cooled.most).unwrap_or(cooled))
     }
 
     /// Lowers a chip's clock to meet the power limit and the limit of cooling. A chip that exceeds the limit even at
     /// its lowest clock is not changed.
     pub fn lower_clock(&self, chip: &mut Accelerator) {
         let area = chip_area(chip).map(|parts| parts.total_area());
-        let limit = area.ok().and_then(|area| self.power_limit(&chip.constants, area));
-        if let Some(slow) = limit.and_then(|(most, _)| lower_clock_to_power(chip, most)) {
+        let limit = area.ok().and_then(|area| self.power_limit(chip, area));
+        if let Some(slow) = limit.and_then(|limit| lower_clock_to_power(chip, limit.most)) {
             *chip = slow;
         }
     }
@@ -205,20 +222,17 @@ impl ChipLimits {
     ///
     /// # Errors
     /// A chip without an area model.
-    pub fn lower_clock_and_check(
-        &self,
-        chip: &mut Accelerator,
-    ) -> Result<(ChipFigures, Option<OutsideReason>), AreaError> {
+    pub fn lower_clock_and_check(&self, chip: &mut Accelerator) -> Result<CheckedFigures, AreaError> {
         self.lower_clock(chip);
         let figures = ChipFigures::of_chip(chip)?;
         if let Some(why) = self.first_exceeded(&figures) {
-            return Ok((figures, Some(why)));
+            return Ok(CheckedFigures { figures, exceeded: Some(why) });
         }
         if !self.allows_memory(chip, chip, 0.0) {
-            return Ok((figures, Some(OutsideReason::Hbm)));
+            return Ok(CheckedFigures { figures, exceeded: Some(OutsideReason::Hbm) });
         }
         let broken = self.find_unbuildable(chip, &figures)?.map(|broken| OutsideReason::Unbuildable(broken.rule));
-        Ok((figures, broken))
+        Ok(CheckedFigures { figures, exceeded: broken })
     }
 
     /// The first rule of feasibility that a chip breaks. `None` if it breaks none, or if the rules are lifted.
@@ -233,7 +247,7 @@ impl ChipLimits {
         if self.lift_build_limits {
             return Ok(None);
         }
-        let have = cooled_power(&chip.constants, figures.area).0;
+        let have = cooled_power(chip, figures.area).0;
         let hot = Unbuildable { rule: BuildRule::PowerDensity, need: figures.peak_power.0, have };
         Ok(find_unbuildable(chip)?.or_else(|| (hot.need > hot.have).then_some(hot)))
     }

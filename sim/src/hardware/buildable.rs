@@ -1,7 +1,7 @@
 //! Limits on chips that can be built: the reticle, the edge of the dies, the package, and heat
 //! (`sim/constants/package.toml`).
 
-use super::area::{AreaError, Floorplan};
+use super::area::{AreaError, BaseDies, Floorplan};
 use super::constants::Constants;
 use super::{Accelerator, AreaModel, chip_area};
 use crate::limits::format_number;
@@ -98,7 +98,7 @@ impl Floorplan {
         if self.hbm_stacks == 0 && self.dies <= 1 {
             return SquareMillimeters::ZERO;
         }
-        let dies = self.base.map_or(compute.0, |base| f64::from(base.count) * base.mm2_each);
+        let dies = self.base.map_or(compute.0, BaseDies::total_mm2);
         let stack = constants.hbm.of_generation(self.hbm_generation).package_area;
         SquareMillimeters(dies + f64::from(self.hbm_stacks) * stack)
     }
@@ -219,10 +219,15 @@ pub fn find_unbuildable_between(
     BuildRange { small, large, least, most }.first_broken()
 }
 
-/// Returns the largest power that a cooler can remove from compute dies of this area.
+/// Returns the largest power that a cooler can remove from a chip whose compute dies have this area. Dies that stand on
+/// base dies share the base dies' heat, and spread it over the larger of both areas.
 #[must_use]
-pub fn cooled_power(constants: &Constants, area: SquareMillimeters) -> Watts {
-    Watts(area.0 * constants.package.power_density)
+pub fn cooled_power(chip: &Accelerator, area: SquareMillimeters) -> Watts {
+    let base = match &chip.area_model {
+        AreaModel::UnitAreas(plan) => plan.base.map_or(0.0, BaseDies::total_mm2),
+        _ => 0.0,
+    };
+    Watts(area.0.max(base) * chip.constants.package.power_density)
 }
 
 #[cfg(test)]

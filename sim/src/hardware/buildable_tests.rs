@@ -19,7 +19,7 @@ fn published_chips_pass_their_own_limits() {
         let Ok(area) = chip_area(chip) else { continue };
         assert_eq!(find_unbuildable(chip).unwrap(), None, "{}", template.name);
         if let Some(tdp) = chip.published.tdp {
-            let most = cooled_power(&chip.constants, area.total_area());
+            let most = cooled_power(chip, area.total_area());
             assert!(tdp <= most, "{}: {tdp:?} of {most:?}", template.name);
         }
         checked.push(template.name.as_str());

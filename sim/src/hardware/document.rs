@@ -6,6 +6,7 @@
 
 use super::error::HardwareError;
 use super::file::ChipTemplate;
+use super::sources::is_reason_of_absence;
 use super::template::embedded;
 use super::{Accelerator, ChipFamily, file};
 use crate::files::FileFault;
@@ -191,7 +192,9 @@ impl ChipDocument {
                 sources.insert(key.clone(), source.to_owned());
             }
         }
-        sources.retain(|known, _| fields.iter().any(|(key, _)| covers(known, key)));
+        sources.retain(|known, _| {
+            is_reason_of_absence(&self.table, known) || fields.iter().any(|(key, _)| covers(known, key))
+        });
         let mut table = self.table.clone();
         let sources = sources.into_iter().map(|(key, text)| (key, toml::Value::String(text))).collect();
         table.insert("sources".into(), toml::Value::Table(sources));

@@ -151,7 +151,7 @@ pub const CHIP: [ChipField; 80] = [
     describe_field("schedule.exclusivity", "", None, "cores that a kernel on all cores blocks: all_cores or own_kind"),
     describe_field("schedule.collectives_overlap", "", None, "true: collectives overlap with kernels"),
     describe_field("area.model", "", None, "phaze_22nm, or unit_areas with the contents of the die"),
-    describe_field("area.node", "", None, "process of the die: n45, n28, n22, n16, n7, n6, n5, n4 or n3"),
+    describe_field("area.node", "", None, "process of the die: n45, n28, n22, n16, n8, n7, n6, n5, n4 or n3"),
     describe_field(
         "area.dies",
         "",

@@ -10,8 +10,9 @@ use super::memory_tables::{
 use super::sources;
 use super::verify::find_faults;
 use super::{
-    Accelerator, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel, EnergyModel,
-    Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostBus, HostLink, KernelLibrary, UnalignedKernels,
+    Accelerator, Accumulation, AreaModel, AttentionLibrary, Calibration, ChipOrigin, Dataflow, DecodeKernel,
+    EnergyModel, Exclusivity, FittedScalar, FormatKernels, HbmGeneration, HostBus, HostLink, KernelLibrary,
+    UnalignedKernels,
 };
 use super::{
     Pairing, PerDataType, ProcessNode, PublishedFigures, Storage, StreamContention, TensorCores, VectorCores,
@@ -100,6 +101,21 @@ struct TensorTable {
     macs_per_unit_per_cycle: PerDataType<f64>,
 }
 
+impl TensorTable {
+    fn tensor_cores(&self, accumulation: Accumulation) -> TensorCores {
+        TensorCores {
+            cores: self.cores,
+            arrays_per_core: self.arrays_per_core,
+            rows: self.rows,
+            columns: self.columns,
+            dataflow: self.dataflow,
+            preload: self.preload,
+            accumulation,
+            macs_per_unit_per_cycle: self.macs_per_unit_per_cycle,
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VectorTable {
@@ -107,6 +123,17 @@ struct VectorTable {
     lanes: u32,
     buffer_kib: Option<f64>,
     transcendentals_per_cycle: Option<f64>,
+}
+
+impl VectorTable {
+    fn vector_cores(&self) -> VectorCores {
+        VectorCores {
+            cores: self.cores,
+            lanes: self.lanes,
+            buffer: self.buffer_kib.map(|kib| to_bytes(kib, 1024.0)),
+            transcendentals_per_cycle: self.transcendentals_per_cycle.unwrap_or(0.0),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,6 +168,16 @@ struct StorageTable {
     capacity_gb: f64,
 }
 
+impl StorageTable {
+    fn storage(&self) -> Storage {
+        Storage {
+            read_bandwidth: from_gb(self.read_gb_per_s),
+            write_bandwidth: from_gb(self.write_gb_per_s),
+            capacity: to_bytes(self.capacity_gb, 1e9),
+        }
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScheduleTable {
@@ -160,6 +197,18 @@ enum AreaTable {
     UnitAreas(Box<Floorplan>),
 }
 
+impl AreaTable {
+    fn area_model(table: Option<&Self>, accumulation: Accumulation) -> AreaModel {
+        match table {
+            None => AreaModel::Undisclosed,
+            Some(Self::Phaze22nm) => AreaModel::Phaze22nm,
+            Some(Self::UnitAreas(floorplan)) => {
+                AreaModel::UnitAreas(Box::new(Floorplan::clone(floorplan).with_accumulators(accumulation.memory())))
+            }
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EnergyTable {
@@ -174,12 +223,36 @@ struct EnergyTable {
     pj_per_core_cycle: Option<f64>,
 }
 
+impl EnergyTable {
+    /// Returns the energies that the file states, and the defaults of `point` for the others.
+    fn energy_model(&self, point: EnergyPoint<'_>) -> EnergyModel {
+        let picojoules = |pj: f64| point.drawn_energy(pj);
+        let defaults = default_energy_model(point);
+        EnergyModel {
+            per_mac: self.pj_per_mac.map_values(picojoules).or_else_from(&defaults.per_mac),
+            per_vector_operation: self.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
+            ..defaults
+        }
+    }
+}
+
 /// The process and the clock to which the file's energies of on-chip memories refer.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StatedEnergies {
     node: ProcessNode,
     clock_mhz: f64,
+}
+
+impl StatedEnergies {
+    fn clock_fault(&self) -> Option<FileFault> {
+        if limits::CLOCK.contains(&(self.clock_mhz * 1e6)) {
+            return None;
+        }
+        let range = limits::describe_range(limits::CLOCK.start() / 1e6, limits::CLOCK.end() / 1e6);
+        let cure = "give the clock to which the energies of memories refer";
+        Some(FileFault::new("energy.stated.clock_mhz", self.clock_mhz, range, cure))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -189,6 +262,16 @@ struct PublishedTable {
     tdp_w: Option<f64>,
     #[serde(default)]
     peak_tflops: PerDataType<f64>,
+}
+
+impl PublishedTable {
+    fn published_figures(&self) -> PublishedFigures {
+        PublishedFigures {
+            die_area: self.die_area_mm2.map(SquareMillimeters),
+            tdp: self.tdp_w.map(Watts),
+            peak: self.peak_tflops.map_values(|tflops| FlopsPerSecond(tflops * 1e12)),
+        }
+    }
 }
 
 /// Reads and verifies a chip's file.
@@ -277,13 +360,7 @@ fn plain_message(why: &toml::de::Error) -> String {
 fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<FileFault>) -> Option<Accelerator> {
     let clock = Hertz(raw.clock_mhz * 1e6);
     let constants = read_constants(&raw.constants, faults);
-    if let Some(stated) = raw.energy.stated
-        && !limits::CLOCK.contains(&(stated.clock_mhz * 1e6))
-    {
-        let range = limits::describe_range(limits::CLOCK.start() / 1e6, limits::CLOCK.end() / 1e6);
-        let cure = "give the clock to which the energies of memories refer";
-        faults.push(FileFault::new("energy.stated.clock_mhz", stated.clock_mhz, range, cure));
-    }
+    faults.extend(raw.energy.stated.and_then(|stated| stated.clock_fault()));
     let point = EnergyPoint { constants: &constants, node: raw.energy.node, clock };
     let basis = MemoryEnergyBasis::of_file(raw, point);
     let (mut levels, complete) = build_levels(&raw.memory, &basis, faults);
@@ -299,13 +376,6 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         ));
     }
     let hbm = hbm.filter(|_| complete)?;
-    let picojoules = |pj: f64| point.drawn_energy(pj);
-    let defaults = default_energy_model(point);
-    let energy = EnergyModel {
-        per_mac: raw.energy.pj_per_mac.map_values(picojoules).or_else_from(&defaults.per_mac),
-        per_vector_operation: raw.energy.pj_per_vector_operation.map_or(defaults.per_vector_operation, picojoules),
-        ..defaults
-    };
     let mut designed = Accelerator {
         name: raw.name.clone(),
         clock,
@@ -313,62 +383,28 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
         cell_rate_limit: None,
         rates_are_measured: raw.calibration.contains_key("tensor_achieved_fraction"),
         sustained_clock_fraction: raw.sustained_clock_fraction.unwrap_or(1.0),
-        tensor: TensorCores {
-            cores: raw.tensor.cores,
-            arrays_per_core: raw.tensor.arrays_per_core,
-            rows: raw.tensor.rows,
-            columns: raw.tensor.columns,
-            dataflow: raw.tensor.dataflow,
-            preload: raw.tensor.preload,
-            accumulation,
-            macs_per_unit_per_cycle: raw.tensor.macs_per_unit_per_cycle,
-        },
-        vector: VectorCores {
-            cores: raw.vector.cores,
-            lanes: raw.vector.lanes,
-            buffer: raw.vector.buffer_kib.map(|kib| to_bytes(kib, 1024.0)),
-            transcendentals_per_cycle: raw.vector.transcendentals_per_cycle.unwrap_or(0.0),
-        },
+        tensor: raw.tensor.tensor_cores(accumulation),
+        vector: raw.vector.vector_cores(),
         on_chip: levels,
         hbm,
         host: raw.host.as_ref().map(|host| host.host_link(&constants)),
-        storage: raw.storage.as_ref().map(|s| Storage {
-            read_bandwidth: from_gb(s.read_gb_per_s),
-            write_bandwidth: from_gb(s.write_gb_per_s),
-            capacity: to_bytes(s.capacity_gb, 1e9),
-        }),
+        storage: raw.storage.as_ref().map(StorageTable::storage),
         pairing: raw.schedule.pairing,
         exclusivity: raw.schedule.exclusivity,
         collectives_overlap: raw.schedule.collectives_overlap,
-        area_model: match &raw.area {
-            None => AreaModel::Undisclosed,
-            Some(AreaTable::Phaze22nm) => AreaModel::Phaze22nm,
-            Some(AreaTable::UnitAreas(floorplan)) => {
-                AreaModel::UnitAreas(Box::new(Floorplan::clone(floorplan).with_accumulators(accumulation.memory())))
-            }
-        },
-        energy,
+        area_model: AreaTable::area_model(raw.area.as_ref(), accumulation),
+        energy: raw.energy.energy_model(point),
         calibration,
         library: None,
         attention: BTreeMap::new(),
         streams: None,
-        published: PublishedFigures {
-            die_area: raw.published.die_area_mm2.map(SquareMillimeters),
-            tdp: raw.published.tdp_w.map(Watts),
-            peak: raw.published.peak_tflops.map_values(|tflops| FlopsPerSecond(tflops * 1e12)),
-        },
+        published: raw.published.published_figures(),
         origin: raw.read_origin(),
         constants: Arc::clone(&constants),
     };
-    if let Some(family) = raw.family_efficiency {
-        designed.calibration = designed.constants.efficiency.of_family(family).calibration();
-        if !raw.calibration.is_empty() {
-            let cure = "leave one out: `calibration` holds a chip's own scalars, `family_efficiency` those of its like";
-            faults.push(FileFault::new("family_efficiency", family.name(), "no table `calibration` beside it", cure));
-        }
-    }
+    set_family_efficiency(&mut designed, raw, faults);
     designed.energy.per_core_cycle = match raw.energy.pj_per_core_cycle {
-        Some(pj) => picojoules(pj),
+        Some(pj) => point.drawn_energy(pj),
         None => default_core_cycle(point, &designed, raw.energy.control),
     };
     let stated = raw.energy.static_w.map(Watts);
@@ -379,6 +415,16 @@ fn build_accelerator(raw: &ChipFile, calibration: Calibration, faults: &mut Vec<
     };
     designed.energy.static_power = static_power;
     Some(lower_clock_of_file(designed, raw.lowered_clock_mhz, faults))
+}
+
+/// Gives the chip the efficiency of the file's `family_efficiency`, if given.
+fn set_family_efficiency(designed: &mut Accelerator, raw: &ChipFile, faults: &mut Vec<FileFault>) {
+    let Some(family) = raw.family_efficiency else { return };
+    designed.calibration = designed.constants.efficiency.of_family(family).calibration();
+    if !raw.calibration.is_empty() {
+        let cure = "leave one out: `calibration` holds a chip's own scalars, `family_efficiency` those of its like";
+        faults.push(FileFault::new("family_efficiency", family.name(), "no table `calibration` beside it", cure));
+    }
 }
 
 /// The constants with the file's changes; the nominal ones if the changes have faults.

@@ -157,29 +157,7 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     let constants = Constants::nominal();
     let clock = Hertz(1.05e9); // TPU v4, and PHAZE's text (which misspells it by a factor of 1000)
     let point = EnergyPoint { constants: &constants, node: ProcessNode::N22, clock };
-    let per_cycle = |bytes: f64| BytesPerSecond(bytes * clock.0);
-    let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
-    let feed = ELEMENT_BYTES * (rows + columns);
-    let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
-    let level = |name: &str, scope, capacity, read, write, ports| {
-        let (read_energy_per_byte, write_energy_per_byte) =
-            default_energy_per_byte(point, name, capacity, HbmGeneration::Hbm2);
-        MemoryLevel {
-            name: name.to_owned(),
-            scope,
-            // PHAZE moves all data through its global buffer.
-            kind: MemoryKind::Scratchpad { bypass: false },
-            capacity,
-            read_bandwidth: read,
-            write_bandwidth: write,
-            ports,
-            latency: Seconds::ZERO,
-            read_energy_per_byte,
-            write_energy_per_byte,
-        }
-    };
-    let local_write = feed + PARTIAL_SUM_BYTES * columns;
-    let hbm_bandwidth = BytesPerSecond(1.2e12); // TPU v4: cloud.google.com/tpu/docs/v4, 1200 GB/s
+    let [local_buffer, global_buffer, hbm] = memory_levels(config, point);
     let mut accelerator = Accelerator {
         name: config.name(),
         clock,
@@ -204,25 +182,8 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
             buffer: Some(config.vector_local_buffer()),
             transcendentals_per_cycle: 0.0,
         },
-        on_chip: vec![
-            level(
-                "local_buffer",
-                MemoryScope::Core,
-                config.tensor_local_buffer(),
-                per_cycle(feed),
-                per_cycle(local_write),
-                2,
-            ),
-            level(
-                "global_buffer",
-                MemoryScope::Chip,
-                config.global_buffer,
-                per_cycle(global_read),
-                per_cycle(global_write),
-                2,
-            ),
-        ],
-        hbm: level("hbm", MemoryScope::Chip, config.hbm, hbm_bandwidth, hbm_bandwidth, 1),
+        on_chip: vec![local_buffer, global_buffer],
+        hbm,
         host: None,
         storage: None,
         pairing: Pairing::AnyPair,
@@ -245,6 +206,37 @@ pub fn design_accelerator(config: &PhazeConfig) -> Accelerator {
     // If the area table cannot be read, static power stays zero here; asking for the area returns the error.
     accelerator.energy.static_power = default_static_power(&accelerator).unwrap_or_default();
     accelerator
+}
+
+/// Returns the local buffers, the global buffer and HBM, with the default energies at `point`.
+fn memory_levels(config: &PhazeConfig, point: EnergyPoint<'_>) -> [MemoryLevel; 3] {
+    let per_cycle = |bytes: f64| BytesPerSecond(bytes * point.clock.0);
+    let (rows, columns) = (f64::from(config.width), f64::from(config.depth));
+    let feed = ELEMENT_BYTES * (rows + columns);
+    let local_write = feed + PARTIAL_SUM_BYTES * columns;
+    let (global_read, global_write) = config.global_buffer_bytes_per_cycle();
+    let hbm_bandwidth = BytesPerSecond(1.2e12); // TPU v4: cloud.google.com/tpu/docs/v4, 1200 GB/s
+    let level = |name: &str, capacity, read_bandwidth, write_bandwidth| {
+        let (read_energy_per_byte, write_energy_per_byte) =
+            default_energy_per_byte(point, name, capacity, HbmGeneration::Hbm2);
+        MemoryLevel {
+            name: name.to_owned(),
+            scope: MemoryScope::Chip,
+            // PHAZE moves all data through its global buffer.
+            kind: MemoryKind::Scratchpad { bypass: false },
+            capacity,
+            read_bandwidth,
+            write_bandwidth,
+            ports: 2,
+            latency: Seconds::ZERO,
+            read_energy_per_byte,
+            write_energy_per_byte,
+        }
+    };
+    let local = level("local_buffer", config.tensor_local_buffer(), per_cycle(feed), per_cycle(local_write));
+    let global = level("global_buffer", config.global_buffer, per_cycle(global_read), per_cycle(global_write));
+    let hbm = level("hbm", config.hbm, hbm_bandwidth, hbm_bandwidth);
+    [MemoryLevel { scope: MemoryScope::Core, ..local }, global, MemoryLevel { ports: 1, ..hbm }]
 }
 
 #[cfg(test)]

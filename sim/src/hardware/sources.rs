@@ -24,8 +24,17 @@ pub(super) fn flatten_sources(table: &toml::Table, faults: &mut Vec<FileFault>) 
     flat
 }
 
+/// The section that a file may leave out with a reason, under its own name in `[sources]`.
+const LEFT_OUT_WITH_REASON: &str = "area";
+
+/// True if this source says why the file lacks a section.
+pub(super) fn is_reason_of_absence(file: &toml::Table, source: &str) -> bool {
+    source == LEFT_OUT_WITH_REASON && !file.contains_key(source)
+}
+
 /// Checks that a source covers every number and that every source covers a number. Fitted scalars are exempt, because
-/// they have `fitted_on`; so are changed constants, which are an assumption of the file.
+/// they have `fitted_on`; so are changed constants, which are an assumption of the file. A source of `area` in a file
+/// without that section says why it has none.
 pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, String>, faults: &mut Vec<FileFault>) {
     let mut numbers = Vec::new();
     for (key, value) in file.iter().filter(|(key, _)| {
@@ -43,7 +52,8 @@ pub(super) fn check_sources(file: &toml::Table, sources: &BTreeMap<String, Strin
         }
     }
     for (source, text) in sources {
-        if !numbers.iter().any(|(number, _)| covers(source, number)) {
+        if !is_reason_of_absence(file, source)
+            && !numbers.iter().any(|(number, _)| covers(source, number)) {
             faults.push(FileFault::new(
                 format!("sources.{source}"),
                 text,

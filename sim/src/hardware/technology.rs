@@ -15,6 +15,8 @@ pub enum ProcessNode {
     N22,
     /// 16 nm FinFET, and 12 nm, its optical shrink.
     N16,
+    /// Samsung's 8 nm, its last step before EUV.
+    N8,
     /// 7 nm.
     N7,
     /// 6 nm, the optical shrink of 7 nm.
@@ -29,8 +31,8 @@ pub enum ProcessNode {
 
 impl ProcessNode {
     /// All nodes, oldest first.
-    pub const ALL: [Self; 9] =
-        [Self::N45, Self::N28, Self::N22, Self::N16, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
+    pub const ALL: [Self; 10] =
+        [Self::N45, Self::N28, Self::N22, Self::N16, Self::N8, Self::N7, Self::N6, Self::N5, Self::N4, Self::N3];
 
     /// The number in the node's name, in nanometres.
     #[must_use]
@@ -40,6 +42,7 @@ impl ProcessNode {
             Self::N28 => 28,
             Self::N22 => 22,
             Self::N16 => 16,
+            Self::N8 => 8,
             Self::N7 => 7,
             Self::N6 => 6,
             Self::N5 => 5,

@@ -2,7 +2,7 @@
 
 use super::{
     Accelerator, AccumulatorMemory, AreaModel, AttentionLibrary, Calibration, DecodeKernel, FittedScalar,
-    FormatKernels, KernelLibrary, MemoryLevel, MemoryScope, StreamContention, UnalignedKernels,
+    FormatKernels, KernelLibrary, MemoryLevel, MemoryScope, StreamContention, UnalignedKernels, VectorCores,
 };
 use crate::files::FileFault;
 use crate::limits::{self, LARGEST_COUNT};
@@ -111,6 +111,20 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
             cure,
         ));
     }
+    let counts_are_sound = check_counts(accelerator, faults);
+    check_vector_buffer(vector, faults);
+    if !(0.0..=1e6).contains(&vector.transcendentals_per_cycle) {
+        let key = "vector.transcendentals_per_cycle";
+        let cure = "give functions per vector core and cycle; 0 where the lanes compute them";
+        faults.0.push(FileFault::new(key, vector.transcendentals_per_cycle, "must be from 0 to 1e6", cure));
+    }
+    check_accumulators(tensor.accumulation.memory(), faults);
+    check_rates(accelerator, counts_are_sound, faults);
+}
+
+/// Checks the numbers of cores, arrays and lanes. Returns whether all are sound.
+fn check_counts(accelerator: &Accelerator, faults: &mut ChipFaults) -> bool {
+    let (tensor, vector) = (&accelerator.tensor, &accelerator.vector);
     let counts = [
         ("tensor.cores", tensor.cores),
         ("tensor.arrays_per_core", tensor.arrays_per_core),
@@ -125,6 +139,10 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
             faults.0.push(FileFault::new(key, count, format!("must be at most {LARGEST_COUNT}"), "correct it"));
         }
     }
+    counts.iter().all(|(_, count)| (1..=LARGEST_COUNT).contains(count))
+}
+
+fn check_vector_buffer(vector: &VectorCores, faults: &mut ChipFaults) {
     if vector.buffer == Some(Bytes::ZERO) {
         let cure = "leave it out where vector cores share the tensor core's local buffer";
         faults.0.push(FileFault::new("vector.buffer_kib", 0, "must be positive", cure));
@@ -132,13 +150,11 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
     if vector.buffer.is_some_and(|buffer| buffer.0 > limits::LARGEST_MEMORY) {
         faults.0.push(FileFault::new("vector.buffer_kib", "more", "must be at most 1 PiB", "correct it"));
     }
-    if !(0.0..=1e6).contains(&vector.transcendentals_per_cycle) {
-        let key = "vector.transcendentals_per_cycle";
-        let cure = "give functions per vector core and cycle; 0 where the lanes compute them";
-        faults.0.push(FileFault::new(key, vector.transcendentals_per_cycle, "must be from 0 to 1e6", cure));
-    }
-    check_accumulators(tensor.accumulation.memory(), faults);
-    let rates = &tensor.macs_per_unit_per_cycle;
+}
+
+/// Checks the rate of every data type, and the peak that follows if clock and counts are sound.
+fn check_rates(accelerator: &Accelerator, counts_are_sound: bool, faults: &mut ChipFaults) {
+    let rates = &accelerator.tensor.macs_per_unit_per_cycle;
     if rates.iter().next().is_none() {
         let cure = "give the rate of at least one data type, `bf16 = 1.0` for instance";
         faults.0.push(FileFault::new(
@@ -153,8 +169,7 @@ fn check_compute(accelerator: &Accelerator, faults: &mut ChipFaults) {
         faults.check_positive(&key, rate, "leave out a type that is not supported");
         let peak = accelerator.peak_flops(data_type).map_or(0.0, |peak| peak.0);
         let sound = rate.is_finite() && rate > 0.0 && limits::CLOCK.contains(&accelerator.clock.0);
-        if sound && !limits::PEAK.contains(&peak) && counts.iter().all(|(_, count)| (1..=LARGEST_COUNT).contains(count))
-        {
+        if sound && !limits::PEAK.contains(&peak) && counts_are_sound {
             let range = range_in_units(limits::PEAK, 1e12);
             let within = limits::describe_range(*range.start(), *range.end());
             let limit =

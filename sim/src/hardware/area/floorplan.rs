@@ -125,6 +125,13 @@ pub struct Floorplan {
     pub base: Option<BaseDies>,
 }
 
+impl BaseDies {
+    /// The area of all of them, in mm^2.
+    pub(in super::super) fn total_mm2(self) -> f64 {
+        f64::from(self.count) * self.mm2_each
+    }
+}
+
 impl SramArray {
     /// The memory's name in the area breakdown.
     pub(super) fn part_name(&self) -> &'static str {

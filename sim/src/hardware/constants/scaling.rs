@@ -7,12 +7,13 @@ use crate::units::Hertz;
 impl Constants {
     /// Returns the energy of an operation at this node, in the unit of `pair` (pJ).
     ///
-    /// Between 45 and 7 nm it follows a power law in the node's number (a straight line on logarithmic scales). Below 7
-    /// nm it follows the foundry's power at equal speed.
+    /// Between 45 and 7 nm it follows a power law in the node's number (a straight line on logarithmic scales). At 8 nm
+    /// and below 7 nm it follows the foundry's power at equal speed.
     #[must_use]
     pub fn energy_at_node(&self, pair: EnergyPair, node: ProcessNode) -> f64 {
         let scale = &self.energy.scale;
         match node {
+            ProcessNode::N8 => pair.n7 * scale.n8,
             ProcessNode::N6 => pair.n7 * scale.n6,
             ProcessNode::N5 => pair.n7 * scale.n5,
             ProcessNode::N4 => pair.n7 * scale.n4,
@@ -31,9 +32,12 @@ impl Constants {
         match node {
             ProcessNode::N45 | ProcessNode::N28 | ProcessNode::N22 => None,
             ProcessNode::N16 => Some(Hertz(clock / self.energy.speed_of_n7_over_n16)),
-            ProcessNode::N7 | ProcessNode::N6 | ProcessNode::N5 | ProcessNode::N4 | ProcessNode::N3 => {
-                Some(Hertz(clock))
-            }
+            ProcessNode::N8
+            | ProcessNode::N7
+            | ProcessNode::N6
+            | ProcessNode::N5
+            | ProcessNode::N4
+            | ProcessNode::N3 => Some(Hertz(clock)),
         }
     }
 

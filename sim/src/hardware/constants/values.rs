@@ -12,6 +12,7 @@ pub struct NodeValues {
     n28: f64,
     n22: f64,
     n16: f64,
+    n8: f64,
     n7: f64,
     n6: f64,
     n5: f64,
@@ -28,6 +29,7 @@ impl NodeValues {
             ProcessNode::N28 => self.n28,
             ProcessNode::N22 => self.n22,
             ProcessNode::N16 => self.n16,
+            ProcessNode::N8 => self.n8,
             ProcessNode::N7 => self.n7,
             ProcessNode::N6 => self.n6,
             ProcessNode::N5 => self.n5,
@@ -324,6 +326,8 @@ pub struct EnergyPair {
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnergyScale {
+    /// 8 nm.
+    pub n8: f64,
     /// 6 nm.
     pub n6: f64,
     /// 5 nm.
