@@ -188,8 +188,10 @@ pub enum ElementwiseFunction {
     Indexed,
     /// Gather of rows (embedding lookup, expert dispatch).
     Gather,
-    /// Scatter-add of rows (embedding gradient, expert combine).
+    /// Sum of rows that are sorted by their result (embedding gradient, expert combine).
     Scatter,
+    /// Sum of unsorted rows by atomic additions, as a framework's `index_add` and `scatter_add` do it.
+    ScatterAdd,
     /// One parameter update of plain SGD.
     Sgd,
     /// One parameter update of SGD with momentum.

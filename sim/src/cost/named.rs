@@ -95,6 +95,41 @@ pub fn data_type_from_name(name: &str) -> Result<DataType, NameError> {
     }
 }
 
+/// Row functions by name.
+const ROW_FUNCTIONS: [(&str, RowFunction, Direction); 6] = [
+    ("softmax", RowFunction::Softmax, Direction::Forward),
+    ("layernorm", RowFunction::LayerNorm, Direction::Forward),
+    ("rmsnorm", RowFunction::RmsNorm, Direction::Forward),
+    ("softmax_backward", RowFunction::Softmax, Direction::Backward),
+    ("layernorm_backward", RowFunction::LayerNorm, Direction::Backward),
+    ("rmsnorm_backward", RowFunction::RmsNorm, Direction::Backward),
+];
+
+/// Elementwise functions by name, with the numbers that are read per element.
+const ELEMENTWISE_FUNCTIONS: [(&str, ElementwiseFunction, u64); 20] = [
+    ("adamw", ElementwiseFunction::Adam, 4),
+    ("add", ElementwiseFunction::Add, 2),
+    ("mul", ElementwiseFunction::Mul, 2),
+    ("indexed", ElementwiseFunction::Indexed, 2),
+    ("gather", ElementwiseFunction::Gather, 1),
+    // The addend, and the row that is read and written.
+    ("scatter_add", ElementwiseFunction::ScatterAdd, 2),
+    ("relu", ElementwiseFunction::Relu, 1),
+    ("leaky_relu", ElementwiseFunction::LeakyRelu, 1),
+    ("parametric_relu", ElementwiseFunction::ParametricRelu, 1),
+    ("elu", ElementwiseFunction::Elu, 1),
+    ("selu", ElementwiseFunction::Selu, 1),
+    ("gelu", ElementwiseFunction::Gelu, 1),
+    ("silu", ElementwiseFunction::Silu, 1),
+    ("sigmoid", ElementwiseFunction::Sigmoid, 1),
+    ("tanh", ElementwiseFunction::Tanh, 1),
+    ("exp", ElementwiseFunction::Exp, 1),
+    ("binary_step", ElementwiseFunction::BinaryStep, 1),
+    ("linear", ElementwiseFunction::Copy, 1),
+    ("hbm_copy", ElementwiseFunction::Copy, 1),
+    ("hbm_copy_rw", ElementwiseFunction::Copy, 1),
+];
+
 /// The kernel that a measurement names:
 /// - `gemm` is (m, k) x (k, n) with the result in the operands' type; `gemm_dgrad` (a gradient of inputs) is the same.
 /// - `gemm_wgrad` adds its result to an fp32 sum.
@@ -113,23 +148,17 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
         if value == 0 { Err(NameError::MissingDimension { kernel: name.to_owned(), dimension }) } else { Ok(value) }
     };
     let batch = shape.batch.max(1);
-    let row_function = match name {
+    match name {
         "gemm" => {
             let (m, n, k) = (need(shape.m, "m")?, need(shape.n, "n")?, need(shape.k, "k")?);
             return Ok(Kernel::Contraction(Contraction { batch, m, n, k, operand: data_type, result: data_type }));
         }
         "gemm_dgrad" => return kernel_from_name("gemm", shape, data_type),
         "gemm_wgrad" => return weight_gradient(shape, data_type, need),
-        "softmax" => Some((RowFunction::Softmax, Direction::Forward)),
-        "layernorm" => Some((RowFunction::LayerNorm, Direction::Forward)),
-        "rmsnorm" => Some((RowFunction::RmsNorm, Direction::Forward)),
-        "softmax_backward" => Some((RowFunction::Softmax, Direction::Backward)),
-        "layernorm_backward" => Some((RowFunction::LayerNorm, Direction::Backward)),
-        "rmsnorm_backward" => Some((RowFunction::RmsNorm, Direction::Backward)),
-        _ => None,
-    };
+        _ => {}
+    }
     let size = Bytes(data_type.bytes());
-    if let Some((function, direction)) = row_function {
+    if let Some((_, function, direction)) = ROW_FUNCTIONS.into_iter().find(|(known, ..)| *known == name) {
         let (rows, columns) = (need(shape.m, "m")?.saturating_mul(batch), need(shape.n, "n")?);
         let bytes = size * rows * columns;
         return Ok(Kernel::Reduction(Reduction {
@@ -141,24 +170,8 @@ pub fn kernel_from_name(name: &str, shape: KernelShape, data_type: DataType) -> 
             written: bytes,
         }));
     }
-    let (function, operands) = match name {
-        "adamw" => (ElementwiseFunction::Adam, 4),
-        "add" => (ElementwiseFunction::Add, 2),
-        "mul" => (ElementwiseFunction::Mul, 2),
-        "indexed" => (ElementwiseFunction::Indexed, 2),
-        "relu" => (ElementwiseFunction::Relu, 1),
-        "leaky_relu" => (ElementwiseFunction::LeakyRelu, 1),
-        "parametric_relu" => (ElementwiseFunction::ParametricRelu, 1),
-        "elu" => (ElementwiseFunction::Elu, 1),
-        "selu" => (ElementwiseFunction::Selu, 1),
-        "gelu" => (ElementwiseFunction::Gelu, 1),
-        "silu" => (ElementwiseFunction::Silu, 1),
-        "sigmoid" => (ElementwiseFunction::Sigmoid, 1),
-        "tanh" => (ElementwiseFunction::Tanh, 1),
-        "exp" => (ElementwiseFunction::Exp, 1),
-        "binary_step" => (ElementwiseFunction::BinaryStep, 1),
-        "linear" | "hbm_copy" | "hbm_copy_rw" => (ElementwiseFunction::Copy, 1),
-        _ => return Err(NameError::UnknownKernel { name: name.to_owned() }),
+    let Some((_, function, operands)) = ELEMENTWISE_FUNCTIONS.into_iter().find(|(known, ..)| *known == name) else {
+        return Err(NameError::UnknownKernel { name: name.to_owned() });
     };
     let rows_by_columns = batch.saturating_mul(shape.m).saturating_mul(shape.n);
     let elements = need(if shape.elements > 0 { shape.elements } else { rows_by_columns }, "elements")?;
