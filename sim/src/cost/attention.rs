@@ -179,10 +179,19 @@ fn score_count(a: &FusedAttention) -> f64 {
     }
 }
 
+/// Queries and keys of a tile, and the numbers of tiles along both.
+#[derive(Clone, Copy)]
+struct AttentionTiles {
+    q: f64,
+    k: f64,
+    tq: f64,
+    tk: f64,
+}
+
 /// Number of tile pairs, at most `tq` x `tk`, that the mask does not empty. A causal mask computes the diagonal tile
 /// whole, so each row of tiles keeps half a tile more than half. With a window of w keys a tile of q queries sees w + q
 /// keys, except for the first w queries of a causal sequence.
-fn tile_pairs(a: &FusedAttention, (q, k): (f64, f64), (tq, tk): (f64, f64)) -> f64 {
+fn tile_pairs(a: &FusedAttention, AttentionTiles { q, k, tq, tk }: AttentionTiles) -> f64 {
     let all = if a.causal { (tq * tk * 0.5 + 0.5 * tq.max(tk)).min(tq * tk) } else { tq * tk };
     match a.window.filter(|window| *window < a.keys) {
         None => all,
@@ -212,7 +221,7 @@ fn plan_tiling(model: &CostModel, view: &SpanResources, a: &FusedAttention, q: f
     let (queries, keys, d, bytes) = (a.queries as f64, a.keys as f64, a.head_dim as f64, a.operand.bytes() as f64);
     let heads = a.batch as f64 * a.heads as f64;
     let (tq, tk) = (ceil_div(queries, q), ceil_div(keys, k));
-    let pairs = tile_pairs(a, (q, k), (tq, tk));
+    let pairs = tile_pairs(a, AttentionTiles { q, k, tq, tk });
     let arrays = &machine.arrays;
     let products = |m: f64, n: f64, c: f64| arrays.tile_cycles(m, n, c, arrays.count);
     let cycles = match a.direction {

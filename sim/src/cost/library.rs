@@ -262,12 +262,12 @@ fn choose_fastest_tile(
         partial: view.shared.last().map_or(0.0, |level| level.write),
     };
     let mut best: Option<TileChoice> = None;
-    for tile in TILES {
+    for (tm, tn) in TILES {
         for split in SPLITS {
             if split > format.most_splits || split > 1.0 && p.k < 2.0 * split * frame.step {
                 break;
             }
-            let chosen = frame.evaluate_tile(tile, split);
+            let chosen = frame.evaluate_tile(LibraryTile { tm, tn }, split);
             if best.is_none_or(|best| chosen.time < best.time) {
                 best = Some(chosen);
             }
@@ -276,8 +276,15 @@ fn choose_fastest_tile(
     best.unwrap_or(TileChoice { time: 0.0, work: 0.0, moving: 0.0, fetched: 0.0, loaded: 0.0, partials: 0.0 })
 }
 
+/// Rows and columns of an output tile.
+#[derive(Clone, Copy)]
+struct LibraryTile {
+    tm: f64,
+    tn: f64,
+}
+
 impl TileInvariants<'_> {
-    fn evaluate_tile(&self, (tm, tn): (f64, f64), split: f64) -> TileChoice {
+    fn evaluate_tile(&self, LibraryTile { tm, tn }: LibraryTile, split: f64) -> TileChoice {
         let (p, library) = (self.p, self.library);
         let (rows, columns) = (ceil_div(p.m, tm), ceil_div(p.n, tn));
         let tiles = rows * columns;
@@ -285,7 +292,7 @@ impl TileInvariants<'_> {
         let step_bytes = (tm + tn) * self.step * p.operand;
         let step = (tm * tn * self.step * self.mac).max(step_bytes * self.load).max(self.least_step);
         let waves = ceil_div(p.batch * tiles * split, self.cores);
-        let fetched = self.fetched_bytes((tm, tn), (rows, columns), p.batch * tiles);
+        let fetched = self.fetched_bytes(LibraryTile { tm, tn }, rows, columns, p.batch * tiles);
         let written = p.written_bytes();
         let moving = (fetched + p.epilogue_read) * library.read + written * library.write + MEMORY_RAMP * self.missed;
         let moved = fetched + p.epilogue_read + written;
@@ -306,7 +313,7 @@ impl TileInvariants<'_> {
 
     /// Returns the operand bytes out of the device's memory. The tiles of a wave form a block that is as square as
     /// possible. Each row and column of the block is read once.
-    fn fetched_bytes(&self, (tm, tn): (f64, f64), (rows, columns): (f64, f64), tiles: f64) -> f64 {
+    fn fetched_bytes(&self, LibraryTile { tm, tn }: LibraryTile, rows: f64, columns: f64, tiles: f64) -> f64 {
         let p = self.p;
         let at_once = (rows * columns).min(self.cores);
         let down = (at_once * tn / tm).sqrt().clamp(1.0, rows);

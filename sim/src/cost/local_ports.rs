@@ -64,7 +64,7 @@ pub(super) fn time_of_unit(machine: &Machine, view: &SpanResources, p: &MappingP
         SumPlace::LocalBuffer => local(),
         SumPlace::Memory { capacity, .. } => {
             let local = local();
-            let again = a.stationary_passes(capacity / unit.in_core, (unit.m, unit.n, unit.k), unit.arrays);
+            let again = a.stationary_passes(capacity / unit.in_core, unit.m, unit.n, unit.k, unit.arrays);
             // The last sums leave the accumulators as results.
             let own = again.map(|times| {
                 let into = words.streamed + words.stationary * times;

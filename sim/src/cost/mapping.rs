@@ -108,7 +108,7 @@ pub(super) fn search_mappings(
     };
     let rising = best.least_compute.is_some() && effort.sizes_only_fall();
     if rising && let Some((um, un)) = largest_square_unit(&ms, &ns, p, |um, un| fit(um, un, 1.0)) {
-        try_unit(machine, view, p, outer, (um, un), &fit, best);
+        try_unit(machine, view, p, outer, UnitSize { um, un }, &fit, best);
     }
     for um in ms.iter(rising) {
         // Narrower units and splits of K never reduce the ports' traffic.
@@ -117,7 +117,7 @@ pub(super) fn search_mappings(
         }
         for un in ns.iter(rising) {
             if fit(um, un, 1.0) {
-                try_unit(machine, view, p, outer, (um, un), &fit, best);
+                try_unit(machine, view, p, outer, UnitSize { um, un }, &fit, best);
             } else if rising {
                 // Wider units do not fit either.
                 break;
@@ -140,6 +140,13 @@ fn largest_square_unit(
     })
 }
 
+/// Rows and columns of a unit.
+#[derive(Clone, Copy)]
+struct UnitSize {
+    um: f64,
+    un: f64,
+}
+
 /// Tries a unit size that fits: with all arrays of a core on one unit, and with one unit per array if that fits into
 /// the array's part of the core's memory.
 #[inline]
@@ -148,7 +155,7 @@ fn try_unit(
     view: &SpanResources,
     p: &MappingProblem,
     outer: &OuterTraffic,
-    (um, un): (f64, f64),
+    UnitSize { um, un }: UnitSize,
     fit: &impl Fn(f64, f64, f64) -> bool,
     best: &mut BestMapping,
 ) {
@@ -357,52 +364,96 @@ fn cost_from_times(
     let reread = view.shared.get(shared.park).map_or(0.0, |level| level.busy_seconds(partials, 0.0));
     let reduce = if partials > 0.0 { reread + results * tile.split / machine.lane_rate(view) } else { 0.0 };
     let moving = ports.slowest;
-    // Returns, for `workers` workers with `in_progress` units in progress: the mapping's time, the work with both ends,
-    // the work, and the time of the busiest core's own ports.
-    let on_workers = |workers: f64, in_progress: f64, compute: f64| {
-        let local_time = own.seconds * ceil_nonnegative(units / workers.min(view.cores));
-        let work = compute.max(p.epilogue_time).max(local_time);
-        let total = work + time_at_the_ends(view, p, tile, machine.arrays.rows, in_progress);
-        let time = total.max(moving)
-            + view.exposed * (ports.in_turn + work - moving.max(work))
-            + reduce
-            + shared.route.extra_latency;
-        (time, total, work, local_time)
-    };
+    let run = UnitRun { machine, view, p, tile, ports, of_unit: own.seconds, units };
+    let after = RunEnd { reduce, latency: shared.route.extra_latency };
     let waves = ceil_div(units, active);
-    let (mut time, mut total, mut work, mut local_time) = on_workers(active, ceil_div(units, waves), compute.seconds);
-    // More waves of fewer units take longer to compute, but less time to fill and drain. So leaving workers idle may be
-    // faster.
-    let of_one = time_at_the_ends(view, p, tile, machine.arrays.rows, 1.0);
-    let mut more = waves;
-    while total > moving && more < units.min(waves + MOST_WAVES) {
-        more += 1.0;
-        // The most workers that need this many waves.
-        let workers = ceil_div(units, more - 1.0) - 1.0;
-        let in_progress = ceil_div(units, more);
-        let least = (compute.of_units / workers).max(work.min(p.epilogue_time));
-        if least + of_one >= total {
-            break;
-        }
-        if workers < in_progress || least + of_one * in_progress >= total {
-            continue;
-        }
-        let idle = on_workers(workers, in_progress, compute_time(machine, view, p, tile, workers).seconds);
-        if idle.0 < time {
-            (time, total, work, local_time) = idle;
-        }
-    }
+    let first = run.time_on_workers(active, ceil_div(units, waves), compute.seconds, after);
+    let best = run.fastest_on_fewer_workers(waves, first, compute.of_units, after);
     MappingCost {
-        time,
-        compute: work,
+        time: best.time,
+        compute: best.work,
         slowest_port: moving,
         slowest_level: ports.level,
-        busiest_port: (moving + reread).max(local_time),
+        busiest_port: (moving + reread).max(best.local),
         shared_energy: ports.energy,
         shared,
         into_arrays: units * own.traffic.into_arrays,
         local_sums: units * own.traffic.local_sums,
         accumulated: units * own.traffic.accumulated,
+    }
+}
+
+/// The times of a mapping on some workers.
+#[derive(Clone, Copy)]
+struct WorkerTimes {
+    /// The whole time.
+    time: f64,
+    /// The work with both ends.
+    total: f64,
+    work: f64,
+    /// The time of the busiest core's own ports.
+    local: f64,
+}
+
+/// Seconds that follow the units' work: the sum of partial results, and the route's latency.
+#[derive(Clone, Copy)]
+struct RunEnd {
+    reduce: f64,
+    latency: f64,
+}
+
+/// A mapping's units, which workers take in waves.
+struct UnitRun<'a> {
+    machine: &'a Machine,
+    view: &'a SpanResources,
+    p: &'a MappingProblem,
+    tile: &'a UnitTile,
+    ports: &'a SharedPortTimes,
+    /// Seconds of a unit at its core's own ports.
+    of_unit: f64,
+    units: f64,
+}
+
+impl UnitRun<'_> {
+    /// Returns the times on `workers` workers with `in_progress` units in progress. The arrays take `compute` seconds.
+    #[inline]
+    fn time_on_workers(&self, workers: f64, in_progress: f64, compute: f64, end: RunEnd) -> WorkerTimes {
+        let moving = self.ports.slowest;
+        let local = self.of_unit * ceil_nonnegative(self.units / workers.min(self.view.cores));
+        let work = compute.max(self.p.epilogue_time).max(local);
+        let total = work + time_at_the_ends(self.view, self.p, self.tile, self.machine.arrays.rows, in_progress);
+        let time = total.max(moving)
+            + self.view.exposed * (self.ports.in_turn + work - moving.max(work))
+            + end.reduce
+            + end.latency;
+        WorkerTimes { time, total, work, local }
+    }
+
+    /// Returns the fastest of `first` and the times on fewer workers. More waves of fewer units take longer to compute,
+    /// but less time to fill and drain. So leaving workers idle may be faster.
+    #[inline]
+    fn fastest_on_fewer_workers(&self, waves: f64, first: WorkerTimes, of_units: f64, end: RunEnd) -> WorkerTimes {
+        let of_one = time_at_the_ends(self.view, self.p, self.tile, self.machine.arrays.rows, 1.0);
+        let (mut best, mut more) = (first, waves);
+        while best.total > self.ports.slowest && more < self.units.min(waves + MOST_WAVES) {
+            more += 1.0;
+            // The most workers that need this many waves.
+            let workers = ceil_div(self.units, more - 1.0) - 1.0;
+            let in_progress = ceil_div(self.units, more);
+            let least = (of_units / workers).max(best.work.min(self.p.epilogue_time));
+            if least + of_one >= best.total {
+                break;
+            }
+            if workers < in_progress || least + of_one * in_progress >= best.total {
+                continue;
+            }
+            let compute = compute_time(self.machine, self.view, self.p, self.tile, workers).seconds;
+            let idle = self.time_on_workers(workers, in_progress, compute, end);
+            if idle.time < best.time {
+                best = idle;
+            }
+        }
+        best
     }
 }
 

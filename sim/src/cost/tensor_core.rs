@@ -169,7 +169,7 @@ impl CoreArrays {
     /// Returns how often the stationary operand of a product (m, n, k) enters the arrays if the sums stay in
     /// accumulators of `capacity` bytes and `arrays` arrays share the folds. The sums of the columns in progress must
     /// fit, so the streamed dimension is cut into chunks. `None` if a chunk is shorter than the load of the next fold.
-    pub(super) fn stationary_passes(&self, capacity: f64, (m, n, k): (f64, f64, f64), arrays: f64) -> Option<f64> {
+    pub(super) fn stationary_passes(&self, capacity: f64, m: f64, n: f64, k: f64, arrays: f64) -> Option<f64> {
         let (_, spatial, streamed) = self.mapped_dimensions(m, n, k);
         let wide = spatial.min(self.columns * arrays);
         let chunks = ceil_div(streamed * wide * ACCUMULATOR, capacity);

@@ -1,7 +1,7 @@
 //! The event simulation of a pipeline.
 
 use super::order::{OrderStep, PipelinePass, StageTurn, ZB_H1_DELAYS, static_order_of};
-use super::reductions::times_of_reductions;
+use super::reductions::{PassSpan, StageReduction, times_of_reductions};
 use super::zb_v;
 use super::{Pipeline, PipelineError, PipelineSchedule};
 use crate::units::{Bytes, Seconds};
@@ -155,8 +155,15 @@ struct PipelinePlayer<'a> {
     forward_end: Vec<f64>,
     backward_end: Vec<f64>,
     /// Start and end of each stage's last gradient-producing pass.
-    gradients: Vec<(f64, f64)>,
+    gradients: Vec<PassSpan>,
     devices: Vec<DeviceState>,
+}
+
+/// Seconds at which a pass's input exists, and at which its device has it.
+#[derive(Clone, Copy)]
+struct InputArrival {
+    produced: f64,
+    arrived: f64,
 }
 
 impl<'a> PipelinePlayer<'a> {
@@ -184,7 +191,7 @@ impl<'a> PipelinePlayer<'a> {
             device_of,
             forward_end: vec![f64::NAN; stages * micro_batches],
             backward_end: vec![f64::NAN; stages * micro_batches],
-            gradients: vec![(0.0, 0.0); stages],
+            gradients: vec![PassSpan::default(); stages],
             devices,
         }
     }
@@ -195,10 +202,10 @@ impl<'a> PipelinePlayer<'a> {
 
     /// Returns the time at which a step's input was produced, and the time at which it arrives; `None` if its producer
     /// has not run.
-    fn arrival_of_input(&self, step: OrderStep) -> Option<(f64, f64)> {
+    fn arrival_of_input(&self, step: OrderStep) -> Option<InputArrival> {
         let s = step.stage as usize;
         let mine = self.forward_end[self.index_of_pass(s, step.micro_batch)];
-        let found = match step.pass {
+        let (produced, arrived) = match step.pass {
             PipelinePass::Forward if s == 0 => (0.0, 0.0),
             PipelinePass::Forward => {
                 let end = self.forward_end[self.index_of_pass(s - 1, step.micro_batch)];
@@ -215,7 +222,7 @@ impl<'a> PipelinePlayer<'a> {
                 (end.max(mine) + 0.0 * mine, (end + self.sends[s]).max(mine) + 0.0 * (end + mine))
             }
         };
-        (!found.1.is_nan()).then_some(found)
+        (!arrived.is_nan()).then_some(InputArrival { produced, arrived })
     }
 
     /// Returns the virtual stage and micro-batch of a backward pass that never ran, if any.
@@ -260,7 +267,10 @@ impl<'a> PipelinePlayer<'a> {
             let Some(mut input) = self.arrival_of_input(step) else { return };
             if let Some((other, _)) = other {
                 let Some(beside) = self.arrival_of_input(other) else { return };
-                input = (input.0.max(beside.0), input.1.max(beside.1));
+                input = InputArrival {
+                    produced: input.produced.max(beside.produced),
+                    arrived: input.arrived.max(beside.arrived),
+                };
             }
             let device = self.device_of[step.stage as usize];
             self.run_pass(device, step, input);
@@ -272,7 +282,7 @@ impl<'a> PipelinePlayer<'a> {
         }
     }
 
-    fn run_pass(&mut self, k: usize, step: OrderStep, (produced, arrived): (f64, f64)) {
+    fn run_pass(&mut self, k: usize, step: OrderStep, InputArrival { produced, arrived }: InputArrival) {
         let s = step.stage as usize;
         let stage = &self.pipeline.stages[s];
         let split = self.pipeline.schedule.splits_backward();
@@ -302,7 +312,7 @@ impl<'a> PipelinePlayer<'a> {
                 self.release_activations(k, end, stage.working + stage.stash.saturating_sub(kept));
                 self.backward_end[place] = end;
                 if whole {
-                    self.gradients[s] = (ready, end);
+                    self.gradients[s] = PassSpan { start: ready, end };
                 }
                 end
             }
@@ -310,7 +320,7 @@ impl<'a> PipelinePlayer<'a> {
                 let end = start + stage.backward_weight.0;
                 self.record_event(k, step, PipelineEventKind::WeightGradient, start, end);
                 self.release_activations(k, end, kept);
-                self.gradients[s] = (start, end);
+                self.gradients[s] = PassSpan { start, end };
                 end
             }
         };
@@ -389,14 +399,10 @@ impl<'a> PipelinePlayer<'a> {
     fn reduce_gradients(&mut self, k: usize) -> f64 {
         let passes_end = self.devices[k].report.passes_end.0;
         let mut all = passes_end;
-        for (s, start, end) in times_of_reductions(self.pipeline, &self.stages_of(k), passes_end, &self.gradients) {
-            self.record_event(
-                k,
-                OrderStep { pass: PipelinePass::Weight, stage: s as u32, micro_batch: 0 },
-                PipelineEventKind::Reduction,
-                start,
-                end,
-            );
+        for reduction in times_of_reductions(self.pipeline, &self.stages_of(k), passes_end, &self.gradients) {
+            let StageReduction { stage, span: PassSpan { start, end } } = reduction;
+            let step = OrderStep { pass: PipelinePass::Weight, stage: stage as u32, micro_batch: 0 };
+            self.record_event(k, step, PipelineEventKind::Reduction, start, end);
             all = all.max(end);
         }
         all

@@ -20,7 +20,7 @@
 
 use super::dual_pipe::dual_pipe_v_order;
 use super::order::{PassOrder, PipelinePass, StageTurn};
-use super::reductions::times_of_reductions;
+use super::reductions::{PassSpan, times_of_reductions};
 use super::{Pipeline, PipelineSchedule};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -236,7 +236,7 @@ impl Pipeline {
         let mut free = vec![0.0_f64; devices];
         let mut ends = [vec![0.0_f64; self.stages.len() * m], vec![0.0_f64; self.stages.len() * m]];
         let mut next = vec![[0_usize; 3]; self.stages.len()];
-        let mut gradients = vec![(0.0, 0.0); self.stages.len()];
+        let mut gradients = vec![PassSpan::default(); self.stages.len()];
         let send = |before: usize| if before + 1 == devices { 0.0 } else { self.sends[before].0 };
         let arrival = |ends: &[Vec<f64>; 2], pass: PipelinePass, s: usize, at: usize| match pass {
             PipelinePass::Weight => 0.0,
@@ -271,11 +271,12 @@ impl Pipeline {
                     let start = *free + stage.recompute.0;
                     *free = start + stage.backward_input.0 + stage.backward_weight.0;
                     ends[1][at] = *free;
-                    gradients[s] = (start, *free);
+                    gradients[s] = PassSpan { start, end: *free };
                 }
                 PipelinePass::Weight => {
-                    gradients[s] = (*free, *free + stage.backward_weight.0);
-                    *free = gradients[s].1;
+                    let span = PassSpan { start: *free, end: *free + stage.backward_weight.0 };
+                    gradients[s] = span;
+                    *free = span.end;
                 }
             }
             if let Some(at) = together.take() {
@@ -288,13 +289,13 @@ impl Pipeline {
 
     /// Returns the end of the last update, from the ends of all devices' passes and the spans of the stages' last
     /// gradients.
-    fn end_of_updates(&self, free: &[f64], gradients: &[(f64, f64)]) -> f64 {
+    fn end_of_updates(&self, free: &[f64], gradients: &[PassSpan]) -> f64 {
         let last = self.stages.len() - 1;
         let stages = |device: usize| [device, last - device];
         let reduced = |k: usize| {
             times_of_reductions(self, &stages(k), free[k], gradients)
                 .last()
-                .map_or(free[k], |(.., end)| end.max(free[k]))
+                .map_or(free[k], |reduction| reduction.span.end.max(free[k]))
         };
         let reduced: Vec<f64> = (0..free.len()).map(reduced).collect();
         let all = reduced.iter().copied().fold(0.0, f64::max);

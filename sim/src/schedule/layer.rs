@@ -1,7 +1,7 @@
 //! Layers of the exact search: states, indexed by their down-set.
 
 use super::bounds::OperatorBitset;
-use super::running::{RunningOperator, SinceIdle};
+use super::running::{RunningOperator, RunsAt, SinceIdle};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -56,7 +56,7 @@ pub(super) struct StateSummary {
 
 impl StateSummary {
     /// Summarises a state at `time` with these running and settled operators, before it is stored.
-    pub fn summarise((time, runs): (u64, &[RunningOperator]), settled: OperatorBitset) -> Self {
+    pub fn summarise(RunsAt { time, runs }: RunsAt<'_>, settled: OperatorBitset) -> Self {
         let (mut cores, mut area) = (0, 0u64);
         for run in runs {
             let need = run.need.total_cores();

@@ -35,7 +35,7 @@
 use super::bounds::{OperatorBitset, first_operators, set_members};
 use super::layer::{ScheduleMove, SearchState};
 use super::piece::NEVER;
-use super::running::{NO_SLOT, RunningOperator};
+use super::running::{NO_SLOT, RunningOperator, RunsAt};
 use super::state::Searcher;
 
 impl Searcher<'_> {
@@ -50,8 +50,8 @@ impl Searcher<'_> {
             if preds & !node.set != 0 {
                 continue;
             }
-            let ready = self.ready_time(i, running, (node.time, runs));
-            let turn = self.start_after_twins(i, running, (node, runs));
+            let ready = self.ready_time(i, running, RunsAt { time: node.time, runs });
+            let turn = self.start_after_twins(i, running, node, runs);
             let mut push = |exclusive: bool, slot: u8, start: u64| {
                 if start < turn {
                     let length = if exclusive { piece.exc[i] } else { piece.lat[i] };
@@ -78,7 +78,7 @@ impl Searcher<'_> {
     }
 
     /// Returns the time at which all predecessors of an operator have ended. All of them have started.
-    fn ready_time(&self, i: usize, running: OperatorBitset, (time, runs): (u64, &[RunningOperator])) -> u64 {
+    fn ready_time(&self, i: usize, running: OperatorBitset, RunsAt { time, runs }: RunsAt<'_>) -> u64 {
         let preds = self.relation.preds[i];
         if preds & running == 0 {
             return time;
@@ -91,11 +91,12 @@ impl Searcher<'_> {
         &self,
         i: usize,
         running: OperatorBitset,
-        (node, runs): (&SearchState, &[RunningOperator]),
+        node: &SearchState,
+        runs: &[RunningOperator],
     ) -> u64 {
         let twins = set_members(self.twins[i] & !node.set)
             .filter(|&j| self.relation.preds[j] & !node.set == 0 && (node.settled >> j ^ node.settled >> i) & 1 == 0);
-        twins.map(|j| self.ready_time(j, running, (node.time, runs))).min().unwrap_or(u64::MAX)
+        twins.map(|j| self.ready_time(j, running, RunsAt { time: node.time, runs })).min().unwrap_or(u64::MAX)
     }
 
     /// Returns the operators that become settled when an operator starts on one core at an idle moment. These are the

@@ -18,6 +18,13 @@ pub(super) struct RunningOperator {
     pub beside: u64,
 }
 
+/// The operators that run at a time, sorted by their end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunsAt<'a> {
+    pub time: u64,
+    pub runs: &'a [RunningOperator],
+}
+
 /// The stretch since all cores and links were last idle.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SinceIdle {

@@ -33,8 +33,8 @@ use super::layer::{DEAD, NONE, ScheduleMove, SearchState, StateLayer, StateSumma
 use super::left::RemainingCache;
 use super::list::PieceSchedule;
 use super::remaining::RemainingOperators;
-use super::running::{NO_SLOT, RunningOperator, SinceIdle};
-use super::state::Searcher;
+use super::running::{NO_SLOT, RunningOperator, RunsAt, SinceIdle};
+use super::state::{Searcher, StartedSet};
 
 /// States of the same down-set that a new state is compared with.
 const COMPARED: usize = 48;
@@ -56,6 +56,25 @@ pub(super) struct WaveOutcome {
     pub lower_bound: u64,
     /// States generated.
     pub steps: u64,
+}
+
+/// The operators that had started when all cores were last idle, and the work since then.
+struct LastIdle {
+    set: OperatorBitset,
+    since: SinceIdle,
+}
+
+/// Advances a state to `next`, the earliest next start. Operators that end until then count as ended.
+#[inline]
+fn advance_to_start(state: &mut SearchState, next: u64, runs: &mut Vec<RunningOperator>) {
+    let idle_from = runs.last().map(|r| r.finish);
+    state.time = next;
+    runs.retain(|r| r.finish > next);
+    if let Some(from) = idle_from
+        && runs.is_empty()
+    {
+        (state.idle, state.since) = (state.set, SinceIdle { idle: from, work: 0 });
+    }
 }
 
 /// A search that successive waves continue.
@@ -103,7 +122,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             step: nothing,
             parent: NONE,
         };
-        layers[0].push(empty, StateSummary::summarise((0, &[]), 0), &[]);
+        layers[0].push(empty, StateSummary::summarise(RunsAt { time: 0, runs: &[] }, 0), &[]);
         Self {
             searcher,
             best: u64::MAX,
@@ -169,13 +188,13 @@ impl<'s, 'a> Exploration<'s, 'a> {
                 break;
             }
             let left = lefts.find_or_compute(self.searcher, node.set);
-            if self.is_overtaken((&node, &layer.known[at as usize]), layer.runs_of_state(&node), left.ready) {
+            if self.is_overtaken(&node, &layer.known[at as usize], layer.runs_of_state(&node), left.ready) {
                 continue;
             }
             let parent = if depth == 0 { NONE } else { self.remember_state(&node) };
             self.searcher.list_moves(&node, layer.runs_of_state(&node), &mut moves);
             for step in moves.drain(..) {
-                self.extend_state((&node, left), parent, layer.runs_of_state(&node), step, &mut runs);
+                self.extend_state(&node, left, parent, layer.runs_of_state(&node), step, &mut runs);
             }
         }
         (self.moves, self.runs, self.lefts) = (moves, runs, lefts);
@@ -212,21 +231,20 @@ impl<'s, 'a> Exploration<'s, 'a> {
 
     fn extend_state(
         &mut self,
-        (node, left): (&SearchState, &RemainingOperators),
+        node: &SearchState,
+        left: &RemainingOperators,
         parent: u32,
         before: &[RunningOperator],
         step: ScheduleMove,
         runs: &mut Vec<RunningOperator>,
     ) {
         self.steps += 1;
-        let piece = self.searcher.piece;
         let set = node.set | 1 << step.op;
         // The cores of an operator across all cores are free again when it ends. Without links nothing can start
         // earlier.
         let time = if step.exclusive && self.searcher.barriers { step.finish } else { step.start };
-        let shortest = piece.shortest_latency(step.op as usize);
         self.runs_after_start(before, step, time, runs);
-        if set == first_operators(piece.operator_count()) {
+        if set == first_operators(self.searcher.piece.operator_count()) {
             let makespan = runs.last().map_or(time, |r| r.finish).max(time);
             if makespan < self.best {
                 self.best = makespan;
@@ -234,48 +252,47 @@ impl<'s, 'a> Exploration<'s, 'a> {
             }
             return;
         }
-        let (idle, since) = if runs.is_empty() {
-            (set, SinceIdle { idle: time, work: 0 })
-        } else if before.iter().all(|r| r.finish <= step.start) {
-            (node.set, SinceIdle { idle: step.start, work: shortest })
+        let LastIdle { set: idle, since } = if runs.is_empty() {
+            LastIdle { set, since: SinceIdle { idle: time, work: 0 } }
         } else {
-            (node.idle, SinceIdle { work: node.since.work + shortest, ..node.since })
+            self.idle_before_start(node, before, step)
         };
         let mut settled = node.settled & !(1 << step.op);
         if self.searcher.barriers && idle == node.set && !step.exclusive {
             let Some(known) = self.searcher.settle_idle_operators(left.ready & !(1 << step.op)) else { return };
             settled = known;
         }
-        let known = StateSummary::summarise((time, runs), settled);
+        let known = StateSummary::summarise(RunsAt { time, runs }, settled);
         if self.is_dominated(LOOKED, set, &known, runs) {
             return;
         }
         let adds = self.searcher.increments_without(&left.adds, step.op as usize);
         let (bound, guide, next) = self.searcher.lower_bound_of_state(
-            (set, left, step.op),
-            (time, runs),
-            (since, &adds),
+            StartedSet { set, left, operator: step.op },
+            RunsAt { time, runs },
+            since,
+            &adds,
             self.best,
             &mut self.ends,
         );
         let bound = bound.max(node.bound);
         if bound < self.best {
-            // Nothing starts before `next`, so operators that end until then count as ended.
-            let (mut time, mut idle, mut since) = (time, idle, since);
+            let mut state = SearchState { set, time, bound, guide, runs: (0, 0), idle, since, settled, step, parent };
             if next > time {
-                let idle_from = runs.last().map(|r| r.finish);
-                time = next;
-                runs.retain(|r| r.finish > time);
-                if let Some(from) = idle_from
-                    && runs.is_empty()
-                {
-                    (idle, since) = (set, SinceIdle { idle: from, work: 0 });
-                }
+                advance_to_start(&mut state, next, runs);
             }
-            self.insert_state(
-                SearchState { set, time, bound, guide, runs: (0, 0), idle, since, settled, step, parent },
-                runs,
-            );
+            self.insert_state(state, runs);
+        }
+    }
+
+    /// Returns the last moment at which all cores were idle, if operators run after `step` has started.
+    #[inline]
+    fn idle_before_start(&self, node: &SearchState, before: &[RunningOperator], step: ScheduleMove) -> LastIdle {
+        let shortest = self.searcher.piece.shortest_latency(step.op as usize);
+        if before.iter().all(|r| r.finish <= step.start) {
+            LastIdle { set: node.set, since: SinceIdle { idle: step.start, work: shortest } }
+        } else {
+            LastIdle { set: node.idle, since: SinceIdle { work: node.since.work + shortest, ..node.since } }
         }
     }
 
@@ -321,7 +338,11 @@ impl<'s, 'a> Exploration<'s, 'a> {
             }
             let other = &layer.known[at as usize];
             if other.may_dominate_by_sums(mine)
-                && self.searcher.dominates_state((other.time, layer.runs_of_summary(other)), (mine.time, runs), set)
+                && self.searcher.dominates_state(
+                    RunsAt { time: other.time, runs: layer.runs_of_summary(other) },
+                    RunsAt { time: mine.time, runs },
+                    set,
+                )
             {
                 return true;
             }
@@ -333,7 +354,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
     /// True if a state of the next layer, with one more operator of `ready` started, dominates this one.
     fn is_overtaken(
         &self,
-        (node, known): (&SearchState, &StateSummary),
+        node: &SearchState,
+        known: &StateSummary,
         runs: &[RunningOperator],
         ready: OperatorBitset,
     ) -> bool {
@@ -343,7 +365,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
     /// Adds a state to the next layer unless a state there dominates it, and drops the states that it dominates.
     fn insert_state(&mut self, node: SearchState, runs: &[RunningOperator]) {
         let (searcher, layer) = (self.searcher, &mut self.next);
-        let known = StateSummary::summarise((node.time, runs), node.settled);
+        let known = StateSummary::summarise(RunsAt { time: node.time, runs }, node.settled);
         let mut at = layer.heads.get(&node.set).copied().unwrap_or(NONE);
         let mut before = NONE;
         for _ in 0..COMPARED {
@@ -351,7 +373,8 @@ impl<'s, 'a> Exploration<'s, 'a> {
                 break;
             }
             let other = layer.known[at as usize];
-            let [mine, theirs] = [(node.time, runs), (other.time, layer.runs_of_summary(&other))];
+            let mine = RunsAt { time: node.time, runs };
+            let theirs = RunsAt { time: other.time, runs: layer.runs_of_summary(&other) };
             debug_assert!(other.holds_no_more(&known) || !searcher.dominates_state(theirs, mine, node.set));
             debug_assert!(known.holds_no_more(&other) || !searcher.dominates_state(mine, theirs, node.set));
             if other.may_dominate_by_sums(&known) && searcher.dominates_state(theirs, mine, node.set) {

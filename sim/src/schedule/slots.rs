@@ -2,7 +2,7 @@
 
 use super::demand::CoreDemand;
 use super::piece::{LINK, Piece, TENSOR, VECTOR};
-use super::running::{NO_SLOT, RunningOperator};
+use super::running::{NO_SLOT, RunningOperator, RunsAt};
 
 /// The accounting of free cores, by count or by index.
 #[derive(Debug, Clone)]
@@ -93,10 +93,10 @@ impl CoreAccounting {
     }
 
     /// True if at every time from `b`'s on, `a` leaves at least as many cores free as `b`.
-    pub fn frees_no_later(&self, piece: &Piece, a: &[RunningOperator], b: (u64, &[RunningOperator])) -> bool {
+    pub fn frees_no_later(&self, piece: &Piece, a: &[RunningOperator], b: RunsAt<'_>) -> bool {
         if self.by_index {
-            let mut mine = core_free_times(piece, b.0, a);
-            let mut theirs = core_free_times(piece, b.0, b.1);
+            let mut mine = core_free_times(piece, b.time, a);
+            let mut theirs = core_free_times(piece, b.time, b.runs);
             mine.sort_unstable();
             theirs.sort_unstable();
             if mine.iter().zip(&theirs).any(|(x, y)| x.0 > y.0 || x.1 > y.1) {
@@ -104,9 +104,9 @@ impl CoreAccounting {
             }
         }
         let (mut used, mut theirs) = (CoreDemand::default(), CoreDemand::default());
-        let mut rest = b.1.iter().rev().peekable();
+        let mut rest = b.runs.iter().rev().peekable();
         for run in a.iter().rev() {
-            if run.finish <= b.0 {
+            if run.finish <= b.time {
                 break;
             }
             while let Some(other) = rest.next_if(|r| r.finish >= run.finish) {

@@ -7,7 +7,7 @@ use super::bounds::{
 use super::demand::CoreDemand;
 use super::piece::{LINK, NEVER, Piece, TENSOR, VECTOR};
 use super::remaining::{ACROSS, BoundIncrements, LANES, NOTHING, RemainingOperators};
-use super::running::{RunningOperator, SinceIdle};
+use super::running::{RunningOperator, RunsAt, SinceIdle};
 use super::slots::CoreAccounting;
 use super::twins::earlier_twins;
 
@@ -58,6 +58,29 @@ pub(super) struct Searcher<'a> {
     /// True if an operator across all cores waits for all others and stops all others. It can then be moved to an
     /// instant at which all cores are idle.
     pub barriers: bool,
+}
+
+/// Operators that have started, `operator` last, and the remaining work before it.
+#[derive(Clone, Copy)]
+pub(super) struct StartedSet<'a> {
+    pub set: OperatorBitset,
+    pub left: &'a RemainingOperators,
+    pub operator: u8,
+}
+
+/// Operators that have not started, those of them that are ready, and those that run.
+#[derive(Clone, Copy)]
+struct UnfinishedSets {
+    rest: OperatorBitset,
+    ready: OperatorBitset,
+    running: OperatorBitset,
+}
+
+/// The work of all running operators, and the longest of them.
+#[derive(Clone, Copy)]
+struct RunningLoad {
+    work: u64,
+    longest: u64,
 }
 
 impl<'a> Searcher<'a> {
@@ -136,11 +159,11 @@ impl<'a> Searcher<'a> {
     pub fn lower_bound_of_piece(&self) -> u64 {
         let mut left = RemainingOperators::default();
         self.compute_remaining(0, &mut left);
-        let known = (SinceIdle::default(), &left.adds);
         self.lower_bound_of_state(
-            (0, &left, NOTHING),
-            (0, &[]),
-            known,
+            StartedSet { set: 0, left: &left, operator: NOTHING },
+            RunsAt { time: 0, runs: &[] },
+            SinceIdle::default(),
+            &left.adds,
             u64::MAX,
             &mut vec![0; self.piece.operator_count()],
         )
@@ -177,18 +200,18 @@ impl<'a> Searcher<'a> {
     /// to each mixed bound. Once a bound reaches `best` the values are rough.
     pub fn lower_bound_of_state(
         &self,
-        (set, left, operator): (OperatorBitset, &RemainingOperators, u8),
-        (time, runs): (u64, &[RunningOperator]),
-        (since, adds): (SinceIdle, &BoundIncrements),
+        StartedSet { set, left, operator }: StartedSet<'_>,
+        RunsAt { time, runs }: RunsAt<'_>,
+        since: SinceIdle,
+        adds: &BoundIncrements,
         best: u64,
         ends: &mut [u64],
     ) -> (u64, u64, u64) {
-        let piece = self.piece;
         let mut mixed = time + self.mixed_bound(adds, time, runs);
         if mixed >= best {
             return (mixed, mixed, time);
         }
-        let rest = first_operators(piece.operator_count()) & !set;
+        let rest = first_operators(self.piece.operator_count()) & !set;
         let mut load = [0u64; 3];
         let mut running: OperatorBitset = 0;
         let mut longest = time;
@@ -202,7 +225,7 @@ impl<'a> Searcher<'a> {
             }
         }
         let starts = EarliestStarts {
-            floor: self.slots.earliest_single_times(piece, time, runs),
+            floor: self.slots.earliest_single_times(self.piece, time, runs),
             idle: runs.last().map_or(time, |r| r.finish),
         };
         // An operator that waits for an unstarted one lies on that one's path, unless it waits for a core.
@@ -218,7 +241,7 @@ impl<'a> Searcher<'a> {
             longest = longest.max(floor + left.longest_without(kind, operator));
         }
         longest = longest.max(starts.idle + left.longest_without(ACROSS, operator));
-        if longest >= best || self.is_wasteful((rest, ready, running), runs, since, &starts, ends) {
+        if longest >= best || self.is_wasteful(UnfinishedSets { rest, ready, running }, runs, since, &starts, ends) {
             return (best, best, time);
         }
         // Nothing starts before `next`, so until then only running operators contribute.
@@ -226,11 +249,11 @@ impl<'a> Searcher<'a> {
         if mixed >= best {
             return (mixed, mixed, time);
         }
-        let last = starts.idle - time;
         let mut most = next;
         for (k, &busy) in load.iter().enumerate() {
             if busy > 0 || self.users[k] & rest != 0 {
-                most = most.max(time + self.energy_bound((k, left, operator), runs, (busy, last), time));
+                let load = RunningLoad { work: busy, longest: starts.idle - time };
+                most = most.max(time + self.energy_bound(k, left, operator, runs, load, time));
             }
         }
         (longest.max(most).max(mixed), longest + most + mixed, next)
@@ -255,7 +278,7 @@ impl<'a> Searcher<'a> {
     /// operator, and end with that operator.
     fn is_wasteful(
         &self,
-        (rest, ready, running): (OperatorBitset, OperatorBitset, OperatorBitset),
+        UnfinishedSets { rest, ready, running }: UnfinishedSets,
         runs: &[RunningOperator],
         since: SinceIdle,
         starts: &EarliestStarts,
@@ -270,7 +293,7 @@ impl<'a> Searcher<'a> {
             let room = (self.piece.lat[i].saturating_sub(run.beside + self.shortest[i]))
                 .max(run.finish.saturating_sub(since.idle + since.work));
             let could = rest & !self.relation.descendants[i] & !self.apart[i];
-            if room == 0 || !self.fits_before((could & ready, room), run.finish, ends) {
+            if room == 0 || !self.fits_before(could & ready, room, run.finish, ends) {
                 return false;
             }
             if !all_known {
@@ -279,12 +302,12 @@ impl<'a> Searcher<'a> {
                 }
                 all_known = true;
             }
-            self.fits_before((could, room), run.finish, ends)
+            self.fits_before(could, room, run.finish, ends)
         })
     }
 
     /// True if the operators that could start before `finish` take less than `room` ticks, one after another.
-    fn fits_before(&self, (operators, room): (OperatorBitset, u64), finish: u64, ends: &[u64]) -> bool {
+    fn fits_before(&self, operators: OperatorBitset, room: u64, finish: u64, ends: &[u64]) -> bool {
         let mut work = 0;
         set_members(operators).all(|j| {
             if ends[j] - self.shortest[j] < finish {
@@ -296,12 +319,14 @@ impl<'a> Searcher<'a> {
 
     /// Returns the energy bound on resource `k`. It is the largest, over all sets V of operators with the longest
     /// tails, of the time at which the work of V fits, plus the shortest tail of V. Running work outside V counts in
-    /// full only if it ends before V can. `load` is (work of all running operators, the longest of them).
+    /// full only if it ends before V can.
     fn energy_bound(
         &self,
-        (k, left, operator): (usize, &RemainingOperators, u8),
+        k: usize,
+        left: &RemainingOperators,
+        operator: u8,
         runs: &[RunningOperator],
-        load: (u64, u64),
+        load: RunningLoad,
         time: u64,
     ) -> u64 {
         let m = u64::from(self.piece.m[k]);
@@ -315,11 +340,11 @@ impl<'a> Searcher<'a> {
         }
         running[..count].sort_unstable_by(|a, b| b.cmp(a));
         let mut running = running[..count].iter().peekable();
-        let (mut work, mut beside, mut most) = (0, load.0, 0);
+        let (mut work, mut beside, mut most) = (0, load.work, 0);
         let mut note = |tail: u64, own: u64, of_running: u64| {
             work += own + of_running;
             beside = beside.saturating_sub(of_running);
-            let total = if m * load.1 <= work + beside { work + beside } else { work };
+            let total = if m * load.longest <= work + beside { work + beside } else { work };
             most = most.max(total + m * tail);
         };
         for &(i, e) in left.by_tail[k].iter().filter(|o| o.0 != operator) {
@@ -354,28 +379,23 @@ impl<'a> Searcher<'a> {
     /// True if state `a` dominates state `b` of the same down-set: everything that can follow `b` can follow `a`, no
     /// later. `b` starts nothing before its time, nor before it has cores. By then the predecessors have ended in `a`,
     /// and as many cores are free in `a`.
-    pub fn dominates_state(
-        &self,
-        a: (u64, &[RunningOperator]),
-        b: (u64, &[RunningOperator]),
-        set: OperatorBitset,
-    ) -> bool {
-        if a.0 > b.0 || !self.slots.frees_no_later(self.piece, a.1, b) {
+    pub fn dominates_state(&self, a: RunsAt<'_>, b: RunsAt<'_>, set: OperatorBitset) -> bool {
+        if a.time > b.time || !self.slots.frees_no_later(self.piece, a.runs, b) {
             return false;
         }
         let mut floor = None;
-        for run in a.1.iter().rev() {
-            if run.finish <= b.0 {
+        for run in a.runs.iter().rev() {
+            if run.finish <= b.time {
                 break;
             }
             let waiting = self.relation.succs[run.op as usize] & !set;
-            if waiting == 0 || b.1.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
+            if waiting == 0 || b.runs.iter().any(|r| r.op == run.op && r.finish >= run.finish) {
                 continue;
             }
-            let floor = floor.get_or_insert_with(|| self.slots.earliest_single_times(self.piece, b.0, b.1));
+            let floor = floor.get_or_insert_with(|| self.slots.earliest_single_times(self.piece, b.time, b.runs));
             let held = |j: usize| {
                 floor[self.piece.kind[j] as usize] < run.finish
-                    && !b.1.iter().any(|r| r.finish >= run.finish && self.relation.preds[j] >> r.op & 1 == 1)
+                    && !b.runs.iter().any(|r| r.finish >= run.finish && self.relation.preds[j] >> r.op & 1 == 1)
             };
             if set_members(waiting).any(held) {
                 return false;

@@ -133,8 +133,15 @@ pub fn verify_schedule(problem: &Problem, schedule: &Schedule) -> Vec<ScheduleFa
     faults
 }
 
-/// Returns the start and end of every operator in its scheduled mode.
-fn spans_in_modes(problem: &Problem, schedule: &Schedule, faults: &mut Vec<ScheduleFault>) -> Vec<(u64, u64)> {
+/// Ticks at which an operator starts and ends.
+#[derive(Debug, Clone, Copy)]
+struct OperatorSpan {
+    start: u64,
+    end: u64,
+}
+
+/// Returns the span of every operator in its scheduled mode.
+fn spans_in_modes(problem: &Problem, schedule: &Schedule, faults: &mut Vec<ScheduleFault>) -> Vec<OperatorSpan> {
     let mut spans = Vec::with_capacity(schedule.starts.len());
     for (i, operator) in problem.operators().iter().enumerate() {
         let mut latency = operator.latency;
@@ -144,14 +151,14 @@ fn spans_in_modes(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Sched
                 None => faults.push(ScheduleFault::NotExclusive { operator: i as u32 }),
             }
         }
-        spans.push((schedule.starts[i], schedule.starts[i].saturating_add(latency)));
+        spans.push(OperatorSpan { start: schedule.starts[i], end: schedule.starts[i].saturating_add(latency) });
     }
     spans
 }
 
-fn check_precedence(problem: &Problem, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
+fn check_precedence(problem: &Problem, spans: &[OperatorSpan], faults: &mut Vec<ScheduleFault>) {
     for &(from, to) in problem.edges() {
-        let (end, start) = (spans[from as usize].1, spans[to as usize].0);
+        let (end, start) = (spans[from as usize].end, spans[to as usize].start);
         if start < end {
             faults.push(ScheduleFault::Precedence { from, to, end, start });
         }
@@ -183,7 +190,7 @@ fn check_cores(problem: &Problem, schedule: &Schedule, faults: &mut Vec<Schedule
 }
 
 /// Checks that no two operators share a core or link at the same time. Operators of zero length occupy nothing.
-fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
+fn check_sharing(schedule: &Schedule, spans: &[OperatorSpan], faults: &mut Vec<ScheduleFault>) {
     for (resource, pick) in [
         ("tensor core", (|c: &CoreAssignment| c.tensor_core) as fn(&CoreAssignment) -> Option<u32>),
         ("vector core", |c| c.vector_core),
@@ -194,7 +201,9 @@ fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Sch
             .iter()
             .zip(spans)
             .zip(0u32..)
-            .filter_map(|((c, &(start, end)), i)| pick(c).filter(|_| end > start).map(|core| (core, start, end, i)))
+            .filter_map(|((c, &OperatorSpan { start, end }), i)| {
+                pick(c).filter(|_| end > start).map(|core| (core, start, end, i))
+            })
             .collect();
         uses.sort_unstable();
         let mut last: Option<(u32, u64, u32)> = None;
@@ -214,12 +223,12 @@ fn check_sharing(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<Sch
 
 /// Checks that no operator runs on cores that another one holds exclusively at the time. An exclusive operator of zero
 /// length still needs an instant at which those cores are idle.
-fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
+fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[OperatorSpan], faults: &mut Vec<ScheduleFault>) {
     let operators = problem.operators();
     for (x, holder) in operators.iter().enumerate().filter(|&(x, _)| schedule.exclusive[x]) {
-        let (start, end) = spans[x];
+        let OperatorSpan { start, end } = spans[x];
         for (o, other) in operators.iter().enumerate() {
-            let (other_start, other_end) = spans[o];
+            let OperatorSpan { start: other_start, end: other_end } = spans[o];
             if o == x || other_end == other_start && !schedule.exclusive[o] || schedule.exclusive[o] && o < x {
                 continue;
             }
@@ -241,8 +250,8 @@ fn check_exclusivity(problem: &Problem, schedule: &Schedule, spans: &[(u64, u64)
     }
 }
 
-fn check_totals(schedule: &Schedule, spans: &[(u64, u64)], faults: &mut Vec<ScheduleFault>) {
-    let actual = spans.iter().map(|s| s.1).max().unwrap_or(0);
+fn check_totals(schedule: &Schedule, spans: &[OperatorSpan], faults: &mut Vec<ScheduleFault>) {
+    let actual = spans.iter().map(|s| s.end).max().unwrap_or(0);
     if actual != schedule.makespan {
         faults.push(ScheduleFault::Makespan { stated: schedule.makespan, actual });
     }
