@@ -82,23 +82,31 @@ impl Model {
             return self.pieces_of_sequence(sequence);
         };
         let whole = match self.documents_in_sequence(sequence) {
-            documents if documents.is_empty() => vec![(sequence, 1)],
+            documents if documents.is_empty() => vec![EqualPieces { tokens: sequence, number: 1 }],
             documents => documents,
         };
         group_pieces(whole.into_iter().flat_map(|piece| cut_piece(piece, chunk)).collect(), sequence)
     }
 
-    /// Returns the pieces into which documents cut sequences: (length, number of pieces).
-    fn documents_in_sequence(&self, sequence: u64) -> Vec<(u64, u128)> {
-        let pieces = self.documents.iter().flat_map(|d| cut_piece((d.tokens, d.documents.into()), sequence.max(1)));
-        pieces.collect()
+    /// Returns the pieces into which documents cut sequences.
+    fn documents_in_sequence(&self, sequence: u64) -> Vec<EqualPieces> {
+        let whole = self.documents.iter().map(|d| EqualPieces { tokens: d.tokens, number: d.documents.into() });
+        whole.flat_map(|documents| cut_piece(documents, sequence.max(1))).collect()
     }
 }
 
-/// Returns the pieces of one sequence. Their lengths follow the distribution `lengths` of (length, number of pieces).
-/// `None` if every piece is as long as the sequence.
-fn group_pieces(mut lengths: Vec<(u64, u128)>, sequence: u64) -> Option<SequencePieces> {
-    if lengths.iter().all(|(tokens, _)| *tokens >= sequence) {
+/// Pieces of equal length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct EqualPieces {
+    /// Length of a piece.
+    tokens: u64,
+    number: u128,
+}
+
+/// Returns the pieces of one sequence. Their lengths follow the distribution `lengths`. `None` if every piece is as long
+/// as the sequence.
+fn group_pieces(mut lengths: Vec<EqualPieces>, sequence: u64) -> Option<SequencePieces> {
+    if lengths.iter().all(|pieces| pieces.tokens >= sequence) {
         return None;
     }
     lengths.sort_unstable();
@@ -114,11 +122,12 @@ fn group_pieces(mut lengths: Vec<(u64, u128)>, sequence: u64) -> Option<Sequence
     SequencePieces::new(&pieces)
 }
 
-/// Cuts `number` pieces of `tokens` tokens into pieces of at most `longest` tokens: (length, number of pieces).
-fn cut_piece((tokens, number): (u64, u128), longest: u64) -> impl Iterator<Item = (u64, u128)> {
+/// Cuts pieces into pieces of at most `longest` tokens.
+fn cut_piece(EqualPieces { tokens, number }: EqualPieces, longest: u64) -> impl Iterator<Item = EqualPieces> {
     let (full, rest) = (tokens / longest, tokens % longest);
-    let cut = [(longest, number * u128::from(full)), (rest, number)];
-    cut.into_iter().filter(|(tokens, number)| *tokens > 0 && *number > 0)
+    let cut =
+        [EqualPieces { tokens: longest, number: number * u128::from(full) }, EqualPieces { tokens: rest, number }];
+    cut.into_iter().filter(|cut| cut.tokens > 0 && cut.number > 0)
 }
 
 /// A group of pieces of neighbouring lengths.
@@ -136,17 +145,17 @@ impl LengthGroup {
         u64::try_from((self.squares + self.tokens / 2) / self.tokens.max(1)).unwrap_or(u64::MAX).max(1)
     }
 
-    fn with_pieces(self, (length, number): (u64, u128)) -> Self {
-        let tokens = u128::from(length) * number;
-        Self { tokens: self.tokens + tokens, squares: self.squares + tokens * u128::from(length) }
+    fn with_pieces(self, pieces: EqualPieces) -> Self {
+        let tokens = u128::from(pieces.tokens) * pieces.number;
+        Self { tokens: self.tokens + tokens, squares: self.squares + tokens * u128::from(pieces.tokens) }
     }
 }
 
 /// Groups sorted lengths into at most [`MOST_PIECE_LENGTHS`] groups with about equally many tokens each. If there are
 /// no more distinct lengths than that, each length is a group.
-fn group_lengths(sorted: &[(u64, u128)]) -> Vec<LengthGroup> {
+fn group_lengths(sorted: &[EqualPieces]) -> Vec<LengthGroup> {
     let distinct: Vec<LengthGroup> = sorted
-        .chunk_by(|a, b| a.0 == b.0)
+        .chunk_by(|a, b| a.tokens == b.tokens)
         .map(|same| same.iter().fold(LengthGroup::default(), |group, pieces| group.with_pieces(*pieces)))
         .collect();
     if distinct.len() <= MOST_PIECE_LENGTHS {

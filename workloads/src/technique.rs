@@ -501,37 +501,8 @@ impl Techniques {
         }
         let precision = training.lowering.precision;
         for (technique, found) in rules.iter().zip(&found) {
-            let class = technique.rule.class;
-            let note = match found {
-                RuleMatch::Something if is_as_wide(&technique.rule, &precision) => format!(
-                    "{}: the {class} have {} bits already: nothing changes",
-                    technique.name,
-                    bits_of_class(class, &precision)
-                ),
-                RuleMatch::Something => continue,
-                // The weights would be frozen with no adapter to train.
-                _ if technique.rule.adapter.is_some() => {
-                    return Err(unmatched_adapter(technique, model));
-                }
-                RuleMatch::Frozen => {
-                    let why = format!("all weights whose {class} it changes are frozen");
-                    return Err(TechniqueError::refuse(&technique.name, why, "leave one of the techniques out"));
-                }
-                RuleMatch::Gone => format!("{}: another technique already offloads the same tensors", technique.name),
-                RuleMatch::Nothing => {
-                    format!("{}: {} has nothing that its rule on {class} matches", technique.name, model.name)
-                }
-                RuleMatch::KeptWhole => format!(
-                    "{}: nothing changes: the gated unit of {} is one kernel, which keeps only gate and up; with bits \
-                     for the gate it would also keep the activated gate; run operator by operator (--stack-option \
-                     kernels.elementwise_fusion=false, or --stack huggingface), the technique saves what its paper \
-                     states",
-                    technique.name, model.name
-                ),
-            };
-            if !applied.notes.contains(&note) {
-                applied.notes.push(note);
-            }
+            let note = note_of_match(model, technique, *found, &precision)?;
+            applied.notes.extend(note.filter(|note| !applied.notes.contains(note)));
         }
         training.applied = Some(Box::new(applied));
         Ok(training)
@@ -583,6 +554,40 @@ impl Techniques {
         }
         Ok(applied)
     }
+}
+
+/// Returns the note on a rule that changes nothing; `None` if it changes something.
+///
+/// # Errors
+/// An adapter that no module matches, or a rule on weights that are all frozen.
+fn note_of_match(
+    model: &Model,
+    technique: &NamedRule,
+    found: RuleMatch,
+    precision: &Precision,
+) -> Result<Option<String>, TechniqueError> {
+    let NamedRule { name, rule } = technique;
+    let class = rule.class;
+    Ok(Some(match found {
+        RuleMatch::Something if is_as_wide(rule, precision) => {
+            format!("{name}: the {class} have {} bits already: nothing changes", bits_of_class(class, precision))
+        }
+        RuleMatch::Something => return Ok(None),
+        // The weights would be frozen with no adapter to train.
+        _ if rule.adapter.is_some() => return Err(unmatched_adapter(technique, model)),
+        RuleMatch::Frozen => {
+            let why = format!("all weights whose {class} it changes are frozen");
+            return Err(TechniqueError::refuse(name, why, "leave one of the techniques out"));
+        }
+        RuleMatch::Gone => format!("{name}: another technique already offloads the same tensors"),
+        RuleMatch::Nothing => format!("{name}: {} has nothing that its rule on {class} matches", model.name),
+        RuleMatch::KeptWhole => format!(
+            "{name}: nothing changes: the gated unit of {} is one kernel, which keeps only gate and up; with bits for \
+             the gate it would also keep the activated gate; run operator by operator (--stack-option \
+             kernels.elementwise_fusion=false, or --stack huggingface), the technique saves what its paper states",
+            model.name
+        ),
+    }))
 }
 
 /// Returns the bits per number of a class in this run; 32 for master weights.

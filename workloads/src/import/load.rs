@@ -30,7 +30,7 @@ impl Model {
     /// The errors of [`Self::load`]; an ignored key that is absent, or that the family reads.
     pub fn load_assuming(name_or_path: &str, files: &Files, ignored: &[String]) -> Result<Self, WorkloadError> {
         if let Some((name, text)) = find_built_in(name_or_path) {
-            return hugging_face::parse_config_ignoring((name, name), text, ignored);
+            return hugging_face::parse_config_ignoring(name, name, text, ignored);
         }
         let path = Path::new(name_or_path);
         if files.exists(path) || files.exists(&config_file(path, files)) {
@@ -52,6 +52,6 @@ impl Model {
         let place = file.display().to_string();
         let unreadable = |e: std::io::Error| WorkloadError::Unreadable { file: place.clone(), reason: e.to_string() };
         let text = files.read(&file).map_err(unreadable)?;
-        hugging_face::parse_config_ignoring((&place, &place), &text, ignored)
+        hugging_face::parse_config_ignoring(&place, &place, &text, ignored)
     }
 }

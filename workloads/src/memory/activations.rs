@@ -10,6 +10,7 @@ use crate::graph::{
     BackwardChain, Gradient, KernelStep, NARROW, OpId, OperatorGraph, OperatorNode, OperatorRole, StandInKind,
     TensorId, TensorInfo, TensorRole,
 };
+use crate::training::Segment;
 use sim::kernel::{Contraction, DataType, Direction, Elementwise, ElementwiseFunction, Kernel, Reduction, RowFunction};
 use sim::units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -252,8 +253,9 @@ fn weight_gradient_chain(reads: TensorId, label: &str, kernel: Kernel) -> Backwa
 }
 
 impl<'a> TechniqueRewriter<'a> {
-    pub(crate) fn new(graph: &'a mut OperatorGraph, technique: &'a str, heads: u64) -> Self {
-        Self { graph, technique, heads, shared: BTreeMap::new(), wide_adapters: false, kept_whole: false }
+    pub(crate) fn new(segment: &'a mut Segment, technique: &'a str, heads: u64) -> Self {
+        let wide_adapters = segment.lowering.wide_adapters;
+        Self { graph: &mut segment.graph, technique, heads, shared: BTreeMap::new(), wide_adapters, kept_whole: false }
     }
 
     fn refusal(&self, why: String, cure: &str) -> TechniqueError {

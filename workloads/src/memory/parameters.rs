@@ -166,6 +166,86 @@ struct ParameterTensor {
     held: [ClassTreatment; 4],
 }
 
+/// A product's weights and the rank of the adapter beside them.
+struct AdaptedMatrix<'a> {
+    tensor: &'a ParameterTensor,
+    matrix: Matrix,
+    rank: u64,
+    /// True if the product is split by rows.
+    by_rows: bool,
+}
+
+impl AdaptedMatrix<'_> {
+    fn adapter_tensor(&self, numbers: u64, kind: ParameterSplit) -> ParameterTensor {
+        ParameterTensor {
+            operator: self.tensor.operator.clone(),
+            adapter: true,
+            matrix: None,
+            numbers,
+            kind,
+            trained: true,
+            counted: true,
+            held: Default::default(),
+        }
+    }
+
+    /// Returns the adapter's vectors. A vector of the result's width is split like the result; a vector of the input's
+    /// width is split like the input.
+    fn vectors(&self, form: AdapterForm) -> Vec<ParameterTensor> {
+        let (matrix, rank) = (self.matrix, self.rank);
+        let vector = |numbers: u64, kind| self.adapter_tensor(numbers.saturating_mul(matrix.copies), kind);
+        let along = |split: bool| match self.tensor.kind {
+            ParameterSplit::Sharded if !split => ParameterSplit::Replicated,
+            kind => kind,
+        };
+        let (inputs, outputs) = (along(self.by_rows), along(!self.by_rows));
+        match form {
+            AdapterForm::LowRank | AdapterForm::Corrected | AdapterForm::WeightUpdate | AdapterForm::ChangedWeights => {
+                Vec::new()
+            }
+            AdapterForm::Decomposed => vec![vector(matrix.columns, outputs)],
+            AdapterForm::SharedProjection => {
+                vec![vector(matrix.columns, outputs), vector(rank, ParameterSplit::Replicated)]
+            }
+            AdapterForm::InputSums => vec![vector(rank.saturating_mul(matrix.columns), outputs)],
+            AdapterForm::ScaledInput => vec![vector(matrix.rows, inputs)],
+            AdapterForm::ScaledOutput | AdapterForm::Bias => vec![vector(matrix.columns, outputs)],
+        }
+    }
+
+    /// Returns the adapter's two factors; none for a form without factors. If a product is split by columns, its first
+    /// factor is whole on every device. If it is split by rows, its second factor is whole.
+    fn factors(&self, adapter: &Adapter) -> Vec<ParameterTensor> {
+        let has_factors = matches!(
+            adapter.form,
+            AdapterForm::LowRank
+                | AdapterForm::Corrected
+                | AdapterForm::Decomposed
+                | AdapterForm::WeightUpdate
+                | AdapterForm::ChangedWeights
+        );
+        if !has_factors {
+            return Vec::new();
+        }
+        let (matrix, rank) = (self.matrix, self.rank);
+        let kinds = match (self.tensor.kind, self.by_rows) {
+            (ParameterSplit::Sharded, true) => [ParameterSplit::Sharded, ParameterSplit::Replicated],
+            (ParameterSplit::Sharded, false) => [ParameterSplit::Replicated, ParameterSplit::Sharded],
+            (kind, _) => [kind; 2],
+        };
+        let factor = |rows, columns, kind, first: bool| {
+            let ranks = if kind == ParameterSplit::Replicated { 1 } else { matrix.ranks };
+            let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: first };
+            ParameterTensor {
+                matrix: Some(factor),
+                trained: !first || adapter.trained == AdapterTraining::Both,
+                ..self.adapter_tensor(factor.number_count(), kind)
+            }
+        };
+        vec![factor(matrix.rows, rank, kinds[0], true), factor(rank, matrix.columns, kinds[1], false)]
+    }
+}
+
 /// The classes of parameter tensors, in the order of [`ParameterTensor::held`].
 const CLASSES: [TensorClass; 4] =
     [TensorClass::Weights, TensorClass::MasterWeights, TensorClass::Gradients, TensorClass::OptimizerStates];
@@ -316,78 +396,20 @@ impl ParameterTensors {
 
     /// Adds the parameters of adapters at the selected products.
     pub(crate) fn add_adapters(&mut self, rule: &TechniqueRule, adapter: &Adapter, graph: &OperatorGraph) {
-        let rank = adapter.rank as u64;
         let mut added = Vec::new();
-        for tensor in self
-            .tensors
-            .iter()
-            .filter(|t| !t.adapter && rule.at.selects_operator(&t.operator) && name_within_layer(&t.operator).is_some())
-        {
+        let selected = |t: &&ParameterTensor| {
+            !t.adapter && rule.at.selects_operator(&t.operator) && name_within_layer(&t.operator).is_some()
+        };
+        for tensor in self.tensors.iter().filter(selected) {
             let Some(matrix) = tensor.matrix else { continue };
-            let vector = |numbers: u64, kind: ParameterSplit| ParameterTensor {
-                operator: tensor.operator.clone(),
-                adapter: true,
-                matrix: None,
-                numbers: numbers.saturating_mul(matrix.copies),
-                kind,
-                trained: true,
-                counted: true,
-                held: Default::default(),
+            let beside = AdaptedMatrix {
+                tensor,
+                matrix,
+                rank: adapter.rank as u64,
+                by_rows: graph.find_operator(&tensor.operator).is_some_and(sums_over_devices),
             };
-            // A vector of the result's width is split like the result; a vector of the input's width is split like the
-            // input.
-            let by_rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
-            let along = |split: bool| match tensor.kind {
-                ParameterSplit::Sharded if !split => ParameterSplit::Replicated,
-                kind => kind,
-            };
-            let (inputs, outputs) = (along(by_rows), along(!by_rows));
-            match adapter.form {
-                AdapterForm::LowRank
-                | AdapterForm::Corrected
-                | AdapterForm::WeightUpdate
-                | AdapterForm::ChangedWeights => {}
-                AdapterForm::Decomposed => added.push(vector(matrix.columns, outputs)),
-                AdapterForm::SharedProjection => {
-                    added.extend([vector(matrix.columns, outputs), vector(rank, ParameterSplit::Replicated)]);
-                }
-                AdapterForm::InputSums => added.push(vector(rank.saturating_mul(matrix.columns), outputs)),
-                AdapterForm::ScaledInput => added.push(vector(matrix.rows, inputs)),
-                AdapterForm::ScaledOutput | AdapterForm::Bias => added.push(vector(matrix.columns, outputs)),
-            }
-            let pairs = [
-                AdapterForm::LowRank,
-                AdapterForm::Corrected,
-                AdapterForm::Decomposed,
-                AdapterForm::WeightUpdate,
-                AdapterForm::ChangedWeights,
-            ];
-            if !pairs.contains(&adapter.form) {
-                continue;
-            }
-            let rows = graph.find_operator(&tensor.operator).is_some_and(sums_over_devices);
-            // If a product is split by columns, its first factor is whole on every device. If it is split by rows, its
-            // second factor is whole.
-            let kinds = match (tensor.kind, rows) {
-                (ParameterSplit::Sharded, true) => [ParameterSplit::Sharded, ParameterSplit::Replicated],
-                (ParameterSplit::Sharded, false) => [ParameterSplit::Replicated, ParameterSplit::Sharded],
-                (kind, _) => [kind; 2],
-            };
-            let shapes = [(matrix.rows, rank), (rank, matrix.columns)];
-            for (i, ((rows, columns), kind)) in shapes.into_iter().zip(kinds).enumerate() {
-                let ranks = if kind == ParameterSplit::Replicated { 1 } else { matrix.ranks };
-                let factor = Matrix { copies: matrix.copies, rows, columns, ranks, by_rows: i == 0 };
-                added.push(ParameterTensor {
-                    operator: tensor.operator.clone(),
-                    adapter: true,
-                    matrix: Some(factor),
-                    numbers: factor.number_count(),
-                    kind,
-                    trained: i == 1 || adapter.trained == AdapterTraining::Both,
-                    counted: true,
-                    held: Default::default(),
-                });
-            }
+            added.extend(beside.vectors(adapter.form));
+            added.extend(beside.factors(adapter));
         }
         self.tensors.extend(added);
     }
@@ -411,7 +433,7 @@ impl ParameterTensors {
     fn add_tensor_bytes(&self, sum: &mut StaticBytes, tensor: &ParameterTensor, widths: &NumberWidths) {
         let [weights, masters, gradients, states] = &tensor.held;
         let of = |held: &ClassTreatment, each: Bytes, arrays: u64| {
-            bytes_of_arrays(tensor, &held.forms, (each.0, arrays), widths.operand)
+            bytes_of_arrays(tensor, &held.forms, each.0, arrays, widths.operand)
         };
         let per = if tensor.adapter { &widths.adapter } else { &widths.per };
         let mut own = BytesByPlace::default();
@@ -540,12 +562,7 @@ fn form_fits_tensor(
 
 /// Returns the total bytes of `arrays` arrays with one element per parameter of the tensor, with all `forms` applied.
 /// `each` is the bytes per element before.
-fn bytes_of_arrays(
-    tensor: &ParameterTensor,
-    forms: &[Representation],
-    (each, arrays): (u64, u64),
-    operand: u64,
-) -> u64 {
+fn bytes_of_arrays(tensor: &ParameterTensor, forms: &[Representation], each: u64, arrays: u64, operand: u64) -> u64 {
     let (mut numbers, mut bits, mut beside, mut scales) = (tensor.numbers, each as f64 * 8.0, 0, 0.0);
     // The projection applies first, whatever the order of the techniques.
     let ranked = |form: &&Representation| matches!(form, Representation::Projected { .. });

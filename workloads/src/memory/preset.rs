@@ -278,7 +278,7 @@ impl Preset {
             for (key, parameter) in
                 self.parameters.iter().filter(|(key, _)| !values.contains_key(*key)).collect::<Vec<_>>()
             {
-                match self.parameter_value(key, parameter, (given, &values), facts) {
+                match self.parameter_value(key, parameter, given, &values, facts) {
                     Ok(value) => {
                         values.insert(key.clone(), value);
                     }
@@ -297,7 +297,8 @@ impl Preset {
         &self,
         key: &str,
         parameter: &PresetParameter,
-        (given, known): (&BTreeMap<String, f64>, &BTreeMap<String, f64>),
+        given: &BTreeMap<String, f64>,
+        known: &BTreeMap<String, f64>,
         facts: &TrainingQuantities,
     ) -> Result<f64, TechniqueError> {
         let max = self.resolve_amount(&parameter.max, known, facts)?;

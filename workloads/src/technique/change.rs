@@ -8,7 +8,7 @@ use crate::memory::activations::{TechniqueRewriter, hands_on_rank, name_of_sampl
 use crate::memory::error::TechniqueError;
 use crate::memory::parameters::{BytesByPlace, NumberWidths, ParameterTensors, SegmentStatics};
 use crate::memory::policy::{
-    OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, Representation, SliceAxis, TechniqueRule, TensorClass,
+    Adapter, OffloadPlace, OffloadTarget, ReadOnlyItem, Rebuild, Representation, SliceAxis, TechniqueRule, TensorClass,
 };
 use crate::model::Model;
 use crate::training::{Segment, SegmentKind, TrainingGraph};
@@ -46,58 +46,14 @@ pub(crate) fn change_segment(
     found: &mut [RuleMatch],
 ) -> Result<SegmentStatics, TechniqueError> {
     let width = if segment.kind == SegmentKind::Embedding { model.embedding_width } else { 0 };
-    let mut parameters = ParameterTensors::new(&segment.graph, &segment.lowering, segment.tied_parameters, width);
-    for (NamedRule { name, rule }, found) in rules.iter().zip(found) {
-        let beside = |other: &String| segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
-        if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
-            continue;
+    let parameters = ParameterTensors::new(&segment.graph, &segment.lowering, segment.tied_parameters, width);
+    let mut change = SegmentChange { heads: model.heads, segment, parameters };
+    for (rule, found) in rules.iter().zip(found) {
+        if let Some(here) = change.apply_rule(rule)? {
+            *found = here.max(*found);
         }
-        if rule.frozen && !segment.lowering.autocast.is_none() {
-            let why =
-                "frozen weights are fp32 under autocast, and cast again for every product: not modelled".to_owned();
-            return Err(TechniqueError::refuse(name, why, "leave kernels.autocast out"));
-        }
-        let mut rewriting = TechniqueRewriter::new(&mut segment.graph, name, model.heads);
-        rewriting.wide_adapters = segment.lowering.wide_adapters;
-        let something = |any: bool, else_: RuleMatch| if any { RuleMatch::Something } else { else_ };
-        let here = match rule.class {
-            TensorClass::ReadOnly => RuleMatch::Something,
-            TensorClass::SavedActivations => {
-                let mut formed = RuleMatch::Nothing;
-                if let Some(form) = &rule.representation {
-                    let any = rewriting.change_representation(rule, form)?;
-                    formed =
-                        something(any, if rewriting.kept_whole { RuleMatch::KeptWhole } else { RuleMatch::Nothing });
-                    if let Some(rank) = hands_on_rank(form).filter(|_| any) {
-                        parameters.project_gradients(rule, rank, name)?;
-                    }
-                }
-                merge_placements(&mut segment.graph, rule, name)?.max(formed)
-            }
-            TensorClass::Transients | TensorClass::Logits => {
-                something(slice_tensors(&mut segment.graph, rule, name)?, RuleMatch::Nothing)
-            }
-            _ => {
-                if let Some(adapter) = &rule.adapter {
-                    let any = rewriting.add_adapters(rule, adapter)?;
-                    parameters.add_adapters(rule, adapter, &segment.graph);
-                    something(any, RuleMatch::Nothing)
-                } else {
-                    if rule.frozen {
-                        rewriting.freeze_weights(rule);
-                    }
-                    let any = parameters.apply_rule(rule, name)?;
-                    if let (TensorClass::Weights, Some(Representation::Quantised { bits, group, meta_bytes, .. })) =
-                        (rule.class, &rule.representation)
-                    {
-                        rewriting.quantise_weights(rule, bits / 8.0 + meta_bytes / group.max(1.0));
-                    }
-                    something(any, if parameters.are_frozen_at(rule) { RuleMatch::Frozen } else { RuleMatch::Nothing })
-                }
-            }
-        };
-        *found = here.max(*found);
     }
+    let SegmentChange { segment, parameters, .. } = change;
     let per = segment.bytes_per_parameter();
     let widths = NumberWidths {
         per,
@@ -111,6 +67,84 @@ pub(crate) fn change_segment(
     };
     segment.update_extra = parameters.extra_update_kernels(&widths, segment.lowering.precision.operand, period);
     Ok(parameters.static_bytes(&widths))
+}
+
+/// A segment whose operators and parameters rules change.
+struct SegmentChange<'a> {
+    heads: u64,
+    segment: &'a mut Segment,
+    parameters: ParameterTensors,
+}
+
+impl SegmentChange<'_> {
+    /// Applies a rule. Returns its match; `None` if the operator beside which it acts is not in the segment.
+    fn apply_rule(&mut self, NamedRule { name, rule }: &NamedRule) -> Result<Option<RuleMatch>, TechniqueError> {
+        let beside = |other: &String| self.segment.graph.operators.iter().any(|op| op.name.ends_with(other.as_str()));
+        if rule.at.beside.as_ref().is_some_and(|other| !beside(other)) {
+            return Ok(None);
+        }
+        if rule.frozen && !self.segment.lowering.autocast.is_none() {
+            let why =
+                "frozen weights are fp32 under autocast, and cast again for every product: not modelled".to_owned();
+            return Err(TechniqueError::refuse(name, why, "leave kernels.autocast out"));
+        }
+        let here = match rule.class {
+            TensorClass::ReadOnly => RuleMatch::Something,
+            TensorClass::SavedActivations => self.change_activations(name, rule)?,
+            TensorClass::Transients | TensorClass::Logits => {
+                something_if(slice_tensors(&mut self.segment.graph, rule, name)?, RuleMatch::Nothing)
+            }
+            _ => match &rule.adapter {
+                Some(adapter) => self.add_adapters(name, rule, adapter)?,
+                None => self.change_parameters(name, rule)?,
+            },
+        };
+        Ok(Some(here))
+    }
+
+    fn change_activations(&mut self, name: &str, rule: &TechniqueRule) -> Result<RuleMatch, TechniqueError> {
+        let mut formed = RuleMatch::Nothing;
+        if let Some(form) = &rule.representation {
+            let mut rewriter = TechniqueRewriter::new(self.segment, name, self.heads);
+            let any = rewriter.change_representation(rule, form)?;
+            let without = if rewriter.kept_whole { RuleMatch::KeptWhole } else { RuleMatch::Nothing };
+            formed = something_if(any, without);
+            if let Some(rank) = hands_on_rank(form).filter(|_| any) {
+                self.parameters.project_gradients(rule, rank, name)?;
+            }
+        }
+        Ok(merge_placements(&mut self.segment.graph, rule, name)?.max(formed))
+    }
+
+    fn add_adapters(
+        &mut self,
+        name: &str,
+        rule: &TechniqueRule,
+        adapter: &Adapter,
+    ) -> Result<RuleMatch, TechniqueError> {
+        let any = TechniqueRewriter::new(self.segment, name, self.heads).add_adapters(rule, adapter)?;
+        self.parameters.add_adapters(rule, adapter, &self.segment.graph);
+        Ok(something_if(any, RuleMatch::Nothing))
+    }
+
+    fn change_parameters(&mut self, name: &str, rule: &TechniqueRule) -> Result<RuleMatch, TechniqueError> {
+        let mut rewriter = TechniqueRewriter::new(self.segment, name, self.heads);
+        if rule.frozen {
+            rewriter.freeze_weights(rule);
+        }
+        let any = self.parameters.apply_rule(rule, name)?;
+        if let (TensorClass::Weights, Some(Representation::Quantised { bits, group, meta_bytes, .. })) =
+            (rule.class, &rule.representation)
+        {
+            rewriter.quantise_weights(rule, bits / 8.0 + meta_bytes / group.max(1.0));
+        }
+        let frozen = self.parameters.are_frozen_at(rule);
+        Ok(something_if(any, if frozen { RuleMatch::Frozen } else { RuleMatch::Nothing }))
+    }
+}
+
+fn something_if(any: bool, without: RuleMatch) -> RuleMatch {
+    if any { RuleMatch::Something } else { without }
 }
 
 /// Applies a rule's rebuild and placement. Returns the stronger match of the two.

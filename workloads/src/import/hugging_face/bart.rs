@@ -4,7 +4,7 @@
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::{AttentionShape, EncoderDecoderSide, FeedForward, LayerKind, LayerList};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -132,11 +132,8 @@ const SIDES: &[&str] = &[
 
 fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("d_model", MAX_WIDTH)?;
-    let read_heads = |key: &'static str| {
-        let heads = reader.read_dimension(key, MAX_HEADS)?;
-        reader.check_divides((key, heads), ("d_model", hidden)).map(|()| heads)
-    };
-    let (encoder_heads, heads) = (read_heads("encoder_attention_heads")?, read_heads("decoder_attention_heads")?);
+    let encoder_heads = read_heads(reader, "encoder_attention_heads", hidden)?;
+    let heads = read_heads(reader, "decoder_attention_heads", hidden)?;
     let encoder_ffn = reader.read_dimension("encoder_ffn_dim", MAX_FFN)?;
     let ffn = reader.read_dimension("decoder_ffn_dim", MAX_FFN)?;
     let encoder_layers = reader.read_dimension("encoder_layers", MAX_LAYERS)?;
@@ -146,19 +143,9 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let max_sequence = reader.read_dimension(relative.longest, MAX_POSITIONS)?;
     let rows = rows_of_positions(reader, relative, max_sequence);
     let frames = if relative.sound { Some(read_frames(reader)?) } else { None };
-    let encoded = match frames {
-        Some(frames) => format!("every sequence has {} tokens in the encoder", frames.tokens),
-        None => format!("the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default)"),
-    };
-    reader.note_assumption(format!("{encoded}; the encoder stays on a pipeline's first stage"));
+    note_encoded_length(reader, frames, max_sequence);
     let encoder = LayerKind {
-        attention: (encoder_heads != heads).then_some(AttentionShape {
-            heads: encoder_heads,
-            kv_heads: encoder_heads,
-            head_dim: hidden / encoder_heads,
-            sinks: false,
-            shared_value: false,
-        }),
+        attention: (encoder_heads != heads).then(|| encoder_attention(encoder_heads, hidden)),
         side: EncoderDecoderSide::Encoder,
         feed: if encoder_ffn == ffn { FeedForward::Own } else { FeedForward::Mlp(encoder_ffn) },
         ..LayerKind::default()
@@ -200,6 +187,25 @@ fn read_bart(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         list: LayerList { leading: vec![encoder; encoder_layers as usize], ..LayerList::default() },
         ..llama_without_sizes(reader, hidden)
     })
+}
+
+fn read_heads(reader: &ConfigReader<'_>, key: &'static str, hidden: u64) -> Result<u64, WorkloadError> {
+    let heads = reader.read_dimension(key, MAX_HEADS)?;
+    reader
+        .check_divides(NamedNumber { key, value: heads }, NamedNumber { key: "d_model", value: hidden })
+        .map(|()| heads)
+}
+
+fn encoder_attention(heads: u64, hidden: u64) -> AttentionShape {
+    AttentionShape { heads, kv_heads: heads, head_dim: hidden / heads, sinks: false, shared_value: false }
+}
+
+fn note_encoded_length(reader: &ConfigReader<'_>, frames: Option<SoundFrames>, max_sequence: u64) {
+    let encoded = match frames {
+        Some(frames) => format!("every sequence has {} tokens in the encoder", frames.tokens),
+        None => format!("the decoder's sequences are as long as the encoder's ({max_sequence} tokens by default)"),
+    };
+    reader.note_assumption(format!("{encoded}; the encoder stays on a pipeline's first stage"));
 }
 
 /// Reads the sizes of an encoder of sound.

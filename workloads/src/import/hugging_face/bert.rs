@@ -3,7 +3,7 @@
 //! [`super::heads`] reads other heads (`architectures`).
 
 use super::ModelFamily;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -48,7 +48,10 @@ fn read_roberta(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
 fn read_bert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
-    reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+    reader.check_divides(
+        NamedNumber { key: "num_attention_heads", value: heads },
+        NamedNumber { key: "hidden_size", value: hidden },
+    )?;
     let positions = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
     reader.require_text(
         "position_embedding_type",

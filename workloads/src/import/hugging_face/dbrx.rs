@@ -6,7 +6,7 @@ use super::ModelFamily;
 use super::experts::read_routed_experts;
 use super::gpt_neox::read_widths;
 use super::llama::{llama_without_sizes, read_kv_heads};
-use super::reader::{ConfigReader, activation_by_name};
+use super::reader::{ConfigReader, NamedNumber, activation_by_name};
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm};
@@ -40,7 +40,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 
 fn read_dbrx(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let (hidden, heads) = read_widths(reader, "d_model", "n_heads")?;
-    let kv_heads = read_kv_heads(reader, "kv_n_heads", ("n_heads", heads))?;
+    let kv_heads = read_kv_heads(reader, "kv_n_heads", NamedNumber { key: "n_heads", value: heads })?;
     // Transformers writes each of these numbers under two keys.
     for (key, own, value) in [("hidden_size", "d_model", hidden), ("num_key_value_heads", "kv_n_heads", kv_heads)] {
         if let Some(other) = reader.read_optional_dimension(key, MAX_WIDTH)?.filter(|other| *other != value) {

@@ -5,7 +5,7 @@ use super::ModelFamily;
 use super::experts::{alternate_experts, read_routed_experts};
 use super::llama::{self, LlamaDefaults, read_with_defaults};
 use super::llama_like::with_variations;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use super::windows;
 use crate::error::WorkloadError;
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_LAYERS, MAX_WIDTH};
@@ -188,7 +188,7 @@ pub(super) fn read_sparse_layers(reader: &ConfigReader<'_>, layers: u64) -> Resu
     let Some(value) = reader.get("mlp_layer_types") else {
         // Some checkpoints mark each layer by 0 or 1, under the key that otherwise holds the interval.
         let marks = reader.get("moe_layer_freq").filter(|value| value.is_array());
-        return marks.map(|value| reader.read_marks(("moe_layer_freq", ""), value, layers)).transpose();
+        return marks.map(|value| reader.read_marks("moe_layer_freq", "", value, layers)).transpose();
     };
     let kind = |kind: &serde_json::Value| match kind.as_str() {
         Some("sparse") => Some(true),
@@ -222,7 +222,10 @@ fn read_expert_groups(reader: &ConfigReader<'_>, experts: &Experts) -> Result<Op
             return Err(reader.value_error("topk_method", other, limit, "correct it, or leave it out"));
         }
     }
-    reader.check_divides(("n_group", count), ("n_routed_experts", experts.count))?;
+    reader.check_divides(
+        NamedNumber { key: "n_group", value: count },
+        NamedNumber { key: "n_routed_experts", value: experts.count },
+    )?;
     let within = chosen.saturating_mul(experts.count / count);
     if experts.top_k > within {
         let limit = format!(

@@ -6,7 +6,7 @@ use super::deepseek::EXPERT_KEYS;
 use super::experts::read_routed_experts;
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_without_mlp};
 use super::llama_like::with_variations;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use super::windows::{read_types_of_layers, read_types_under_key};
 use crate::error::WorkloadError;
 use crate::layer_list::{KeyChoice, KeyWindow, LayerKind, Mixer};
@@ -155,7 +155,10 @@ fn read_attention(reader: &ConfigReader<'_>, model: &Model) -> Result<Compressed
         let limit = "at least 2 tokens per chosen entry";
         return Err(reader.value_error("compress_rates", own.chosen_entry_tokens, limit, "correct it"));
     }
-    reader.check_divides(("o_groups", own.output_groups), ("num_attention_heads", model.heads))?;
+    reader.check_divides(
+        NamedNumber { key: "o_groups", value: own.output_groups },
+        NamedNumber { key: "num_attention_heads", value: model.heads },
+    )?;
     Ok(own)
 }
 
@@ -183,7 +186,7 @@ fn read_rate(reader: &ConfigReader<'_>, inner: &str, key: &'static str) -> Resul
         let limit = "a whole number of tokens per entry";
         return Err(reader.value_error(&name, Value::Null, limit, "add the model's own value"));
     };
-    let rate = reader.nested_dimension((RATES, inner), value, MAX_POSITIONS)?;
+    let rate = reader.nested_dimension(RATES, inner, value, MAX_POSITIONS)?;
     if reader.get(key).is_some() && older != rate {
         let limit = format!("`{key}` ({older}), another name of the same number");
         return Err(reader.value_error(&name, rate, &limit, "leave one of the two out"));

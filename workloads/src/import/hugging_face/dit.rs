@@ -4,7 +4,7 @@
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Model, Norm, PositionEncoding};
@@ -60,7 +60,7 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
     synonyms: SYNONYMS,
     read: |reader| {
         reader.require_text("norm_type", "ada_norm_zero", NEAR)?;
-        read_diffusers(reader, ("gelu-approximate", true))
+        read_diffusers(reader, "gelu-approximate", true)
     },
 };
 
@@ -95,7 +95,7 @@ pub(super) const OLDER: ModelFamily = ModelFamily {
             let cure = "the class has parameters there unless the file says false: write false";
             return Err(reader.value_error("norm_elementwise_affine", Value::Null, "false", cure));
         }
-        read_diffusers(reader, ("geglu", false))
+        read_diffusers(reader, "geglu", false)
     },
 };
 
@@ -135,7 +135,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 const NEAR: &str = "other models of images are not covered: give DiT's configuration";
 
 /// Reads diffusers' form. `activation` and `bias` are the class's defaults.
-fn read_diffusers(reader: &ConfigReader<'_>, (activation, bias): (&str, bool)) -> Result<Model, WorkloadError> {
+fn read_diffusers(reader: &ConfigReader<'_>, activation: &str, bias: bool) -> Result<Model, WorkloadError> {
     for (key, what) in OFF {
         if let Some(value) = reader.get(key).filter(|value| **value != Value::Bool(false)) {
             let cure = format!("{what} are not covered in DiT: give a model without");
@@ -181,7 +181,10 @@ fn read_activation(reader: &ConfigReader<'_>, default: &str) -> Result<(Elementw
 fn read_original(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_heads", MAX_HEADS)?;
-    reader.check_divides(("num_heads", heads), ("hidden_size", hidden))?;
+    reader.check_divides(
+        NamedNumber { key: "num_heads", value: heads },
+        NamedNumber { key: "hidden_size", value: hidden },
+    )?;
     let channels = reader.read_dimension("in_channels", MAX_WIDTH)?;
     let outputs = if reader.read_flag("learn_sigma", true)? { 2 * channels } else { channels };
     let unknown = u64::from(reader.read_probability("class_dropout_prob", 0.1)? > 0.0);
@@ -223,7 +226,7 @@ impl Sizes {
     fn read_model(&self, reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         let ((key, side), (hidden, heads)) = (self.side, self.width);
         let patch = reader.read_dimension("patch_size", MAX_WIDTH)?;
-        reader.check_divides(("patch_size", patch), (key, side))?;
+        reader.check_divides(NamedNumber { key: "patch_size", value: patch }, NamedNumber { key, value: side })?;
         let tokens = (side / patch).saturating_mul(side / patch);
         let area = patch.saturating_mul(patch);
         let (numbers, outputs) = (area.saturating_mul(self.channels.0), area.saturating_mul(self.channels.1));

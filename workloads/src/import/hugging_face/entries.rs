@@ -1,6 +1,7 @@
 //! The keys and values of a `config.json`.
 
 use super::keys;
+use super::reader::UnlikeNames;
 use crate::error::WorkloadError;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -68,14 +69,14 @@ impl ConfigEntries {
 
     /// Renames keys that have another family's name for a number to the name that `read` accepts. If both names are
     /// present with different values, it returns the two names as the error.
-    pub(super) fn rename_synonyms(&mut self, read: impl Fn(&str) -> bool) -> Result<(), (String, String)> {
+    pub(super) fn rename_synonyms(&mut self, read: impl Fn(&str) -> bool) -> Result<(), UnlikeNames> {
         for names in keys::SAME_NUMBER {
             let Some(own) = names.iter().find(|name| read(name)) else { continue };
             let Some(other) = names.iter().find(|name| !read(name) && self.get(name).is_some()) else { continue };
             if let (Some(ours), Some(theirs)) = (self.get(own), self.get(other))
                 && ours != theirs
             {
-                return Err(((*own).to_owned(), (*other).to_owned()));
+                return Err(UnlikeNames { own: (*own).to_owned(), other: (*other).to_owned() });
             }
             self.0.retain(|(key, value)| key != own || !value.is_null());
             if self.get(own).is_some() {

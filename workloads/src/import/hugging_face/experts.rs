@@ -297,7 +297,7 @@ fn add_chunks(reader: &ConfigReader<'_>, model: Model) -> Result<Model, Workload
     let every = reader.read_optional_dimension("no_rope_layer_interval", MAX_LAYERS)?.unwrap_or(4);
     let rotated: Vec<bool> = match reader.get("no_rope_layers") {
         Some(value) if value.as_array().is_none_or(|list| !list.is_empty()) => {
-            reader.read_marks(("no_rope_layers", ""), value, layers)?
+            reader.read_marks("no_rope_layers", "", value, layers)?
         }
         _ => (0..layers).map(|layer| !(layer + 1).is_multiple_of(every)).collect(),
     };

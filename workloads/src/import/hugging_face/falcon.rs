@@ -4,7 +4,7 @@
 use super::ModelFamily;
 use super::gpt_neox::{neox_like_model, read_widths};
 use super::llama::read_kv_heads;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY};
 use crate::model::{Dropout, Model, PositionEncoding};
@@ -47,7 +47,7 @@ fn read_falcon(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let (hidden, heads) = read_widths(reader, "hidden_size", key)?;
     let new = reader.read_flag("new_decoder_architecture", false)?;
     let kv_heads = match (new, reader.read_flag("multi_query", true)?) {
-        (true, _) => read_kv_heads(reader, "num_kv_heads", (key, heads))?,
+        (true, _) => read_kv_heads(reader, "num_kv_heads", NamedNumber { key, value: heads })?,
         (false, true) => 1,
         (false, false) => heads,
     };

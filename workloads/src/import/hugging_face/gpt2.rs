@@ -1,7 +1,7 @@
 //! GPT-2 (and GPT-3, Megatron's GPTs): pre-norm, learned positions, GELU, tied head.
 
 use super::ModelFamily;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -84,7 +84,7 @@ fn read_gpt2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     reader.refuse_null("activation_function")?;
     let hidden = reader.read_dimension("n_embd", MAX_WIDTH)?;
     let heads = reader.read_dimension("n_head", MAX_HEADS)?;
-    reader.check_divides(("n_head", heads), ("n_embd", hidden))?;
+    reader.check_divides(NamedNumber { key: "n_head", value: heads }, NamedNumber { key: "n_embd", value: hidden })?;
     let positions = read_positions(reader)?;
     Ok(Model {
         name: reader.name.to_owned(),

@@ -4,7 +4,7 @@
 use super::ModelFamily;
 use super::gpt2::read_positions;
 use super::llama::{llama_without_sizes, read_kv_heads, read_rotated_fraction};
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm};
@@ -158,7 +158,11 @@ fn read_phi(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     Ok(Model {
         layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
         heads,
-        kv_heads: read_kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
+        kv_heads: read_kv_heads(
+            reader,
+            "num_key_value_heads",
+            NamedNumber { key: "num_attention_heads", value: heads },
+        )?,
         head_dim: hidden / heads,
         ffn: reader.read_dimension("intermediate_size", MAX_FFN)?,
         vocabulary: reader.read_dimension("vocab_size", MAX_VOCABULARY)?,
@@ -193,7 +197,7 @@ pub(super) fn read_widths(
 ) -> Result<(u64, u64), WorkloadError> {
     let hidden = reader.read_dimension(width, MAX_WIDTH)?;
     let count = reader.read_dimension(heads, MAX_HEADS)?;
-    reader.check_divides((heads, count), (width, hidden))?;
+    reader.check_divides(NamedNumber { key: heads, value: count }, NamedNumber { key: width, value: hidden })?;
     Ok((hidden, count))
 }
 

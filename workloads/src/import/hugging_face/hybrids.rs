@@ -7,7 +7,7 @@ use super::experts::{MIXTRAL_KEYS, alternate_experts, read_routed_experts};
 use super::llama::{self, LlamaDefaults, SYNONYMS, llama_without_sizes, read_with_defaults};
 use super::llama_like::with_variations;
 use super::mamba::PAPER_SEQUENCE;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::{LayerKind, Mixer};
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -39,7 +39,10 @@ const SCAN_DEFAULTS: &[(&str, u64)] = &[
 /// Reads Mamba 2's scan; `width` is the width of the scanned vectors.
 fn read_scan(reader: &ConfigReader<'_>, width: u64) -> Result<StateSpace, WorkloadError> {
     let heads = reader.read_dimension("mamba_n_heads", MAX_HEADS)?;
-    reader.check_divides(("mamba_n_heads", heads), ("mamba_d_ssm", width))?;
+    reader.check_divides(
+        NamedNumber { key: "mamba_n_heads", value: heads },
+        NamedNumber { key: "mamba_d_ssm", value: width },
+    )?;
     let head_dim = match reader.get("mamba_d_head").and_then(Value::as_str) {
         Some("auto") => width / heads,
         _ => reader.read_optional_dimension("mamba_d_head", MAX_WIDTH)?.unwrap_or(width / heads),
@@ -49,7 +52,10 @@ fn read_scan(reader: &ConfigReader<'_>, width: u64) -> Result<StateSpace, Worklo
         return Err(reader.value_error("mamba_d_head", head_dim, &limit, "correct one of the two"));
     }
     let groups = reader.read_dimension("mamba_n_groups", MAX_HEADS)?;
-    reader.check_divides(("mamba_n_groups", groups), ("mamba_n_heads", heads))?;
+    reader.check_divides(
+        NamedNumber { key: "mamba_n_groups", value: groups },
+        NamedNumber { key: "mamba_n_heads", value: heads },
+    )?;
     Ok(StateSpace {
         heads,
         head_dim,

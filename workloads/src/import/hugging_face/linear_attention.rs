@@ -7,7 +7,7 @@ use super::deepseek::{self, add_experts, add_latent_attention};
 use super::experts::{MIXTRAL_KEYS, QWEN_KEYS, read_mixtral, read_qwen_experts};
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
 use super::llama_like::with_variations;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use super::windows::read_types_of_layers;
 use crate::error::WorkloadError;
 use crate::layer_list::{LayerKind, Mixer};
@@ -78,7 +78,10 @@ pub(super) const QWEN3_5: ModelFamily = ModelFamily {
 fn add_delta_net(reader: &ConfigReader<'_>, model: Model) -> Result<Model, WorkloadError> {
     let heads = reader.read_dimension("linear_num_value_heads", MAX_HEADS)?;
     let key_heads = reader.read_dimension("linear_num_key_heads", MAX_HEADS)?;
-    reader.check_divides(("linear_num_key_heads", key_heads), ("linear_num_value_heads", heads))?;
+    reader.check_divides(
+        NamedNumber { key: "linear_num_key_heads", value: key_heads },
+        NamedNumber { key: "linear_num_value_heads", value: heads },
+    )?;
     let linear = LinearAttention {
         heads,
         key_heads,
@@ -197,7 +200,7 @@ pub(super) const KIMI_LINEAR: ModelFamily = ModelFamily {
         let model = add_latent_attention(reader, add_experts(reader, model)?)?;
         let nested = reader.get("linear_attn_config");
         let size = |inner: &str, key: &'static str, limit| match nested.and_then(|nested| nested.get(inner)) {
-            Some(value) => reader.nested_dimension(("linear_attn_config", inner), value, limit),
+            Some(value) => reader.nested_dimension("linear_attn_config", inner, value, limit),
             None => reader.read_dimension(key, limit),
         };
         let heads = size("num_heads", "linear_num_heads", MAX_HEADS)?;

@@ -2,7 +2,7 @@
 //! differences.
 
 use super::ModelFamily;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -78,11 +78,15 @@ pub(super) fn read_without_mlp(reader: &ConfigReader<'_>, defaults: LlamaDefault
         // Latent attention has its own head dimensions, which its reader sets.
         None if reader.reads_latent_attention() => (hidden / heads).max(1),
         None => {
-            reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+            reader.check_divides(
+                NamedNumber { key: "num_attention_heads", value: heads },
+                NamedNumber { key: "hidden_size", value: hidden },
+            )?;
             hidden / heads
         }
     };
-    let kv_heads = read_kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?;
+    let kv_heads =
+        read_kv_heads(reader, "num_key_value_heads", NamedNumber { key: "num_attention_heads", value: heads })?;
     let attention_bias = reader.read_flag("attention_bias", defaults.attention_bias)?;
     let part = reader.read_fraction("partial_rotary_factor", &["rope_parameters", "rope_scaling"], defaults.rotated)?;
     Ok(Model {
@@ -108,10 +112,10 @@ pub(super) fn read_without_mlp(reader: &ConfigReader<'_>, defaults: LlamaDefault
 pub(super) fn read_kv_heads(
     reader: &ConfigReader<'_>,
     key: &'static str,
-    heads: (&str, u64),
+    heads: NamedNumber<'_>,
 ) -> Result<u64, WorkloadError> {
-    let kv_heads = reader.read_optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.1);
-    reader.check_divides((key, kv_heads), heads)?;
+    let kv_heads = reader.read_optional_dimension(key, MAX_HEADS)?.unwrap_or(heads.value);
+    reader.check_divides(NamedNumber { key, value: kv_heads }, heads)?;
     Ok(kv_heads)
 }
 

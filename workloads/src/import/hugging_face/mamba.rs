@@ -4,7 +4,7 @@
 use super::ModelFamily;
 use super::experts::read_routed_experts;
 use super::llama::llama_without_sizes;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::{FeedForward, LayerKind, Mixer};
 use crate::limits::{MAX_EXPERTS, MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -157,7 +157,11 @@ fn read_nemotron(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let word = reader.first_given_key(&["attention_head_dim", "head_dim"]);
     let model = Model {
         heads,
-        kv_heads: super::llama::read_kv_heads(reader, "num_key_value_heads", ("num_attention_heads", heads))?,
+        kv_heads: super::llama::read_kv_heads(
+            reader,
+            "num_key_value_heads",
+            NamedNumber { key: "num_attention_heads", value: heads },
+        )?,
         head_dim: reader.read_dimension(word, MAX_WIDTH)?,
         ffn,
         experts,
@@ -232,5 +236,8 @@ fn read_nemotron_experts(reader: &ConfigReader<'_>) -> Result<Experts, WorkloadE
 }
 
 fn check_groups(reader: &ConfigReader<'_>, scan: &StateSpace, heads: &'static str) -> Result<(), WorkloadError> {
-    reader.check_divides(("n_groups", scan.groups), (heads, scan.heads))
+    reader.check_divides(
+        NamedNumber { key: "n_groups", value: scan.groups },
+        NamedNumber { key: heads, value: scan.heads },
+    )
 }

@@ -7,7 +7,7 @@ use super::deepseek::{self, add_experts};
 use super::experts::{alternate_experts, read_routed_experts};
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults, read_without_mlp};
 use super::llama_like::with_variations;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use super::windows::{self, read_types_of_layers};
 use crate::error::WorkloadError;
 use crate::layer_list::{AttentionShape, FeedForward, LayerKind, Mixer};
@@ -95,7 +95,10 @@ pub(super) const MIMO_V2_FLASH: ModelFamily = ModelFamily {
         let heads = reader.read_optional_dimension("swa_num_attention_heads", MAX_HEADS)?.unwrap_or(model.heads);
         let kv_heads =
             reader.read_optional_dimension("swa_num_key_value_heads", MAX_HEADS)?.unwrap_or(2 * model.kv_heads);
-        reader.check_divides(("swa_num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
+        reader.check_divides(
+            NamedNumber { key: "swa_num_key_value_heads", value: kv_heads },
+            NamedNumber { key: "num_attention_heads", value: heads },
+        )?;
         let sinks = reader.read_flag("add_swa_attention_sink_bias", true)?;
         let shape = AttentionShape { heads, kv_heads, sinks, ..own_shape(&model) };
         // The checkpoint's own key counts the earlier tokens, without the query's own token.
@@ -106,7 +109,7 @@ pub(super) const MIMO_V2_FLASH: ModelFamily = ModelFamily {
         };
         let windowed = match (read_types_of_layers(reader, layers, TYPES)?, reader.get("hybrid_layer_pattern")) {
             (Some(types), _) => types.iter().map(|kind| *kind == TYPES[1]).collect(),
-            (None, Some(value)) => reader.read_marks(("hybrid_layer_pattern", ""), value, layers)?,
+            (None, Some(value)) => reader.read_marks("hybrid_layer_pattern", "", value, layers)?,
             (None, None) => (0..layers).map(|layer| layer > 0 && !(layer + 1).is_multiple_of(6)).collect::<Vec<_>>(),
         };
         Ok(with_windowed_shape(model, window, shape, |layer| windowed[layer as usize]))
@@ -172,7 +175,7 @@ pub(super) const STEP3P5: ModelFamily = ModelFamily {
         let other = reader.get("attention_other_setting").and_then(|other| other.get("num_attention_heads"));
         let heads = match other {
             Some(value) => {
-                reader.nested_dimension(("attention_other_setting", "num_attention_heads"), value, MAX_HEADS)?
+                reader.nested_dimension("attention_other_setting", "num_attention_heads", value, MAX_HEADS)?
             }
             None => reader.read_optional_dimension("num_sliding_attention_heads", MAX_HEADS)?.unwrap_or(model.heads),
         };
@@ -335,7 +338,10 @@ pub(super) const GEMMA4: ModelFamily = ModelFamily {
                 .filter(|_| shared_value)
                 .unwrap_or(model.kv_heads),
         };
-        reader.check_divides(("num_global_key_value_heads", kv_heads), ("num_attention_heads", model.heads))?;
+        reader.check_divides(
+            NamedNumber { key: "num_global_key_value_heads", value: kv_heads },
+            NamedNumber { key: "num_attention_heads", value: model.heads },
+        )?;
         let own = own_shape(&model);
         let shape = AttentionShape { head_dim, kv_heads, shared_value, ..own };
         let model = match reader.read_window()? {
@@ -362,7 +368,7 @@ fn read_layer_size(reader: &ConfigReader<'_>, layer: usize, key: &str) -> Result
     let Some(list) = reader.get("per_layer_config").and_then(Value::as_object) else { return Ok(None) };
     let entry = list.iter().find(|(number, _)| number.parse::<usize>() == Ok(layer));
     let Some(value) = entry.and_then(|(_, sizes)| sizes.get(key)) else { return Ok(None) };
-    reader.nested_dimension(("per_layer_config", key), value, MAX_WIDTH).map(Some)
+    reader.nested_dimension("per_layer_config", key, value, MAX_WIDTH).map(Some)
 }
 
 /// NVIDIA's searched Llamas (Nemotron-NAS). `block_configs` gives each layer its own number of key heads and MLP width,

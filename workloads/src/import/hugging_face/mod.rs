@@ -201,7 +201,7 @@ const IMAGES: &str = "a head of attention pooling and its own loss (ViT and CLIP
 /// # Errors
 /// Text that is not JSON, a missing, unknown or repeated key, or a value out of range.
 pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, WorkloadError> {
-    parse_config_ignoring((name, file), text, &[])
+    parse_config_ignoring(name, file, text, &[])
 }
 
 /// Parses a `config.json` as [`parse_config`] does. `ignored` lists further keys to ignore, besides those that the file
@@ -210,7 +210,8 @@ pub fn parse_config(name: &str, file: &str, text: &str) -> Result<Model, Workloa
 /// # Errors
 /// The errors of [`parse_config`]; an ignored key that is absent, or that the family reads.
 pub(super) fn parse_config_ignoring(
-    (name, file): (&str, &str),
+    name: &str,
+    file: &str,
     text: &str,
     ignored: &[String],
 ) -> Result<Model, WorkloadError> {
@@ -218,14 +219,14 @@ pub(super) fn parse_config_ignoring(
     entries.add_ignored(ignored);
     let part = TEXT_PARTS.iter().find_map(|part| Some((*part, entries.get(part)?.as_object()?)));
     let Some((part, object)) = part else { return read_model(name, file, &entries) };
-    check_outer_keys(file, &entries, (part, object))?;
+    check_outer_keys(file, &entries, part, object)?;
     let mut text = entries.flatten_object(object, INHERITED);
     // The class of the whole model counts. The class of a part is a leftover of the file that the part came from.
     text.replace_value(heads::KEY, entries.get(heads::KEY));
     let mut model = read_model(name, &format!("{file}, `{part}`"), &text)?;
     let whole =
         reader::read_model_type(file, &entries).map_or_else(|_| String::new(), |kind| format!(" of the {kind}"));
-    let others = name_other_parts(file, &entries, (part, object))?;
+    let others = name_other_parts(file, &entries, part, object)?;
     model
         .assumptions
         .insert(0, format!("only the text model{whole}, `{part}`, is trained: its other parts are left out{others}"));
@@ -237,7 +238,8 @@ pub(super) fn parse_config_ignoring(
 fn name_other_parts(
     file: &str,
     entries: &ConfigEntries,
-    (part, object): (&str, &Map<String, Value>),
+    part: &str,
+    object: &Map<String, Value>,
 ) -> Result<String, WorkloadError> {
     let ignored = |key: &str| {
         let list = entries.get(keys::ASSUME_IGNORED).and_then(Value::as_array);
@@ -264,7 +266,8 @@ fn name_other_parts(
 fn check_outer_keys(
     file: &str,
     entries: &ConfigEntries,
-    (part, object): (&str, &Map<String, Value>),
+    part: &str,
+    object: &Map<String, Value>,
 ) -> Result<(), WorkloadError> {
     let of_images = [vit::FAMILY, vit::CLIP_TEXT, vit::CLIP_VISION, dit::FAMILY, dit::OLDER, dit::ORIGINAL];
     let families = || FAMILIES.iter().filter(|family| family.model_types.iter().all(|kind| !is_of(&of_images, kind)));
@@ -293,7 +296,7 @@ fn read_model(name: &str, file: &str, entries: &ConfigEntries) -> Result<Model, 
     let Some(family) = FAMILIES.iter().find(|f| f.model_types.contains(&model_type.as_str())) else {
         let missing = NOT_COVERED.iter().find(|(known, _)| *known == model_type).map(|(_, missing)| *missing);
         let key = reader::class_key(entries);
-        return Err(reader::unknown_type_error(file, (key, &model_type), missing, known()));
+        return Err(reader::unknown_type_error(file, key, &model_type, missing, known()));
     };
     let mut entries = entries.clone();
     for (_, objects) in INNER_OBJECTS.iter().filter(|(kind, _)| *kind == model_type) {

@@ -3,7 +3,7 @@
 
 use super::ModelFamily;
 use super::llama::llama_without_sizes;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use super::windows;
 use crate::error::WorkloadError;
 use crate::layer_list::{KeyWindow, LayerKind};
@@ -50,7 +50,10 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 fn read_modernbert(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
-    reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+    reader.check_divides(
+        NamedNumber { key: "num_attention_heads", value: heads },
+        NamedNumber { key: "hidden_size", value: hidden },
+    )?;
     reader.forbid_flag("classifier_bias", "a bias of the head's first product is not covered: set it to false")?;
     let attention_bias = reader.read_flag("attention_bias", false)?;
     let layers = reader.read_dimension("num_hidden_layers", MAX_LAYERS)?;

@@ -2,7 +2,7 @@
 
 use super::ModelFamily;
 use super::gpt_neox::{neox_like_model, read_widths};
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY};
 use crate::model::{Dropout, Model, PositionEncoding};
@@ -35,42 +35,10 @@ pub(super) const FAMILY: ModelFamily = ModelFamily {
 fn read_mpt(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let (hidden, heads) = read_widths(reader, "d_model", "n_heads")?;
     let max_sequence = reader.read_dimension("max_seq_len", MAX_POSITIONS)?;
-    let attention = reader.get("attn_config");
-    let inner = |key: &str| attention.and_then(|config| config.get(key)).filter(|value| !value.is_null());
-    let set = |key: &str, default| inner(key).and_then(Value::as_bool).unwrap_or(default);
-    if set("qk_ln", false) {
-        return Err(reader.value_error(
-            "attn_config.qk_ln",
-            true,
-            "false",
-            "norms of queries and keys are not covered for MPT: set it to false",
-        ));
-    }
-    if let Some(norm) = reader.get("norm_type").and_then(Value::as_str).filter(|norm| !norm.contains("layernorm")) {
-        return Err(reader.value_error("norm_type", norm, "a LayerNorm", "other norms are not covered for MPT"));
-    }
-    let groups = match inner("attn_type").and_then(Value::as_str) {
-        Some("multiquery_attention") => 1,
-        Some("grouped_query_attention") => inner("kv_n_heads").and_then(Value::as_u64).unwrap_or(heads),
-        _ => heads,
-    };
-    let kv_heads = groups.clamp(1, MAX_HEADS);
-    reader.check_divides(("attn_config.kv_n_heads", kv_heads), ("n_heads", heads))?;
-    let position = match (set("alibi", true), set("rope", false), reader.read_flag("learned_pos_emb", true)?) {
-        (true, ..) => PositionEncoding::Alibi,
-        (false, true, _) => PositionEncoding::Rotary,
-        _ => PositionEncoding::Learned { rows: max_sequence },
-    };
-    let dropped = inner("attn_pdrop").map_or(Some(0.0), Value::as_f64).filter(|p| (0.0..1.0).contains(p));
-    let Some(dropped) = dropped else {
-        let given = inner("attn_pdrop").cloned().unwrap_or_default();
-        return Err(reader.value_error(
-            "attn_config.attn_pdrop",
-            given,
-            "a probability at least 0 and below 1",
-            "write 0.0 for none",
-        ));
-    };
+    let attention = AttentionConfig::new(reader)?;
+    let kv_heads = attention.read_kv_heads(heads)?;
+    let position = attention.read_position(max_sequence)?;
+    let dropped = attention.read_dropout()?;
     let bias = !reader.read_flag("no_bias", true)?;
     let wide = hidden * reader.read_dimension("expansion_ratio", MAX_FFN / hidden)?;
     let FeedForwardConfig { gated, ffn, activation } = read_feed_forward(reader, wide)?;
@@ -99,6 +67,77 @@ fn read_mpt(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
         ..neox_like_model(reader, hidden)
     };
     Ok(Model { activation: activation.unwrap_or(model.activation), ..model })
+}
+
+/// llm-foundry's `attn_config`.
+struct AttentionConfig<'r, 'a> {
+    reader: &'r ConfigReader<'a>,
+    object: Option<&'r Value>,
+}
+
+impl<'r, 'a> AttentionConfig<'r, 'a> {
+    /// Returns the object.
+    ///
+    /// # Errors
+    /// Norms that are not covered.
+    fn new(reader: &'r ConfigReader<'a>) -> Result<Self, WorkloadError> {
+        let config = Self { reader, object: reader.get("attn_config") };
+        if config.is_set("qk_ln", false) {
+            return Err(reader.value_error(
+                "attn_config.qk_ln",
+                true,
+                "false",
+                "norms of queries and keys are not covered for MPT: set it to false",
+            ));
+        }
+        if let Some(norm) = reader.get("norm_type").and_then(Value::as_str).filter(|norm| !norm.contains("layernorm")) {
+            return Err(reader.value_error("norm_type", norm, "a LayerNorm", "other norms are not covered for MPT"));
+        }
+        Ok(config)
+    }
+
+    fn get(&self, key: &str) -> Option<&'r Value> {
+        self.object.and_then(|config| config.get(key)).filter(|value| !value.is_null())
+    }
+
+    fn is_set(&self, key: &str, default: bool) -> bool {
+        self.get(key).and_then(Value::as_bool).unwrap_or(default)
+    }
+
+    fn read_kv_heads(&self, heads: u64) -> Result<u64, WorkloadError> {
+        let groups = match self.get("attn_type").and_then(Value::as_str) {
+            Some("multiquery_attention") => 1,
+            Some("grouped_query_attention") => self.get("kv_n_heads").and_then(Value::as_u64).unwrap_or(heads),
+            _ => heads,
+        };
+        let kv_heads = groups.clamp(1, MAX_HEADS);
+        self.reader.check_divides(
+            NamedNumber { key: "attn_config.kv_n_heads", value: kv_heads },
+            NamedNumber { key: "n_heads", value: heads },
+        )?;
+        Ok(kv_heads)
+    }
+
+    fn read_position(&self, max_sequence: u64) -> Result<PositionEncoding, WorkloadError> {
+        let learned = self.reader.read_flag("learned_pos_emb", true)?;
+        Ok(match (self.is_set("alibi", true), self.is_set("rope", false), learned) {
+            (true, ..) => PositionEncoding::Alibi,
+            (false, true, _) => PositionEncoding::Rotary,
+            _ => PositionEncoding::Learned { rows: max_sequence },
+        })
+    }
+
+    fn read_dropout(&self) -> Result<f64, WorkloadError> {
+        let given = self.get("attn_pdrop");
+        given.map_or(Some(0.0), Value::as_f64).filter(|p| (0.0..1.0).contains(p)).ok_or_else(|| {
+            self.reader.value_error(
+                "attn_config.attn_pdrop",
+                given.cloned().unwrap_or_default(),
+                "a probability at least 0 and below 1",
+                "write 0.0 for none",
+            )
+        })
+    }
 }
 
 /// The MLP that `ffn_config` describes.

@@ -2,7 +2,7 @@
 //! norms after the residual sums, and its token embedding is narrower than its layers.
 
 use super::ModelFamily;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::layer_list::LayerList;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
@@ -41,7 +41,10 @@ const POSITION_OFFSET: u64 = 2;
 fn read_opt(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
-    reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+    reader.check_divides(
+        NamedNumber { key: "num_attention_heads", value: heads },
+        NamedNumber { key: "hidden_size", value: hidden },
+    )?;
     let positions = reader.read_dimension("max_position_embeddings", MAX_POSITIONS)?;
     let pre = reader.read_flag("do_layer_norm_before", true)?;
     let bias = reader.read_flag("enable_bias", true)?;

@@ -33,7 +33,8 @@ pub(super) fn read_model_type(file: &str, entries: &ConfigEntries) -> Result<Str
 /// Returns the error for a family that is not covered; `missing` names the missing feature, if known.
 pub(super) fn unknown_type_error(
     file: &str,
-    (key, model_type): (&str, &str),
+    key: &str,
+    model_type: &str,
     missing: Option<&str>,
     known: impl Iterator<Item = &'static str>,
 ) -> WorkloadError {
@@ -50,8 +51,27 @@ pub(super) fn unknown_type_error(
     bad_value_error(file, key, &Value::String(model_type.to_owned()), &format!("one of {}", families.join(", ")), &cure)
 }
 
+/// A number under its key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NamedNumber<'a> {
+    pub(super) key: &'a str,
+    pub(super) value: u64,
+}
+
+/// Two names of one number that have different values.
+#[derive(Debug)]
+pub(super) struct UnlikeNames {
+    /// The family's own name.
+    pub(super) own: String,
+    pub(super) other: String,
+}
+
 /// Returns the error for two names of one number with different values.
-pub(super) fn unlike_names_error(file: &str, entries: &ConfigEntries, (own, other): (String, String)) -> WorkloadError {
+pub(super) fn unlike_names_error(
+    file: &str,
+    entries: &ConfigEntries,
+    UnlikeNames { own, other }: UnlikeNames,
+) -> WorkloadError {
     let value = |key: &str| entries.get(key).cloned().unwrap_or_default();
     let limit = format!("equal to `{own}` ({}), another name of the same number", shorten_value(&value(&own)));
     bad_value_error(file, &other, &value(&other), &limit, "leave one of the two out")
@@ -142,7 +162,7 @@ impl<'a> ConfigReader<'a> {
                 KeyEffect::None => {}
                 KeyEffect::Assumed(what) => reader.note_value(key, value, what),
                 KeyEffect::AssumedByLayer(what) => {
-                    reader.read_marks((key, ""), value, reader.read_dimension("num_hidden_layers", MAX_LAYERS)?)?;
+                    reader.read_marks(key, "", value, reader.read_dimension("num_hidden_layers", MAX_LAYERS)?)?;
                     reader.note_value(key, value, what);
                 }
                 KeyEffect::AssumedNumber(what) => {
@@ -262,7 +282,8 @@ impl<'a> ConfigReader<'a> {
     /// Checks that a value inside an object is a whole number from 1 to `limit`, and returns it.
     pub(super) fn nested_dimension(
         &self,
-        (object, key): (&str, &str),
+        object: &str,
+        key: &str,
         value: &Value,
         limit: u64,
     ) -> Result<u64, WorkloadError> {
@@ -275,7 +296,8 @@ impl<'a> ConfigReader<'a> {
     /// Reads one mark per layer, 0 or 1. `inner` is the key inside an object; it is empty for a list at the top level.
     pub(super) fn read_marks(
         &self,
-        (key, inner): (&str, &str),
+        key: &str,
+        inner: &str,
         value: &Value,
         layers: u64,
     ) -> Result<Vec<bool>, WorkloadError> {
@@ -465,11 +487,9 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Returns an error with the nearest divisors if `part` does not divide `whole`.
-    pub(super) fn check_divides(
-        &self,
-        (part_key, part): (&str, u64),
-        (whole_key, whole): (&str, u64),
-    ) -> Result<(), WorkloadError> {
+    pub(super) fn check_divides(&self, part: NamedNumber<'_>, whole: NamedNumber<'_>) -> Result<(), WorkloadError> {
+        let NamedNumber { key: part_key, value: part } = part;
+        let NamedNumber { key: whole_key, value: whole } = whole;
         if whole.is_multiple_of(part) {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use super::ModelFamily;
 use super::hybrids::{expanded_width, read_step_rank};
 use super::llama::{self, LlamaDefaults, SYNONYMS, read_with_defaults};
 use super::llama_like::with_variations;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use super::windows::read_types_under_key;
 use crate::error::WorkloadError;
 use crate::layer_list::{FeedForward, LayerKind, Mixer};
@@ -58,7 +58,10 @@ pub(super) const ZAMBA: ModelFamily = ModelFamily {
         let model = read_shared_heads(reader)?;
         let width = expanded_width(reader, &model)?;
         let groups = reader.read_dimension("n_mamba_heads", MAX_HEADS)?;
-        reader.check_divides(("n_mamba_heads", groups), ("mamba_expand x hidden_size", width))?;
+        reader.check_divides(
+            NamedNumber { key: "n_mamba_heads", value: groups },
+            NamedNumber { key: "mamba_expand x hidden_size", value: width },
+        )?;
         let scan = ChannelScan {
             width,
             state: reader.read_dimension("mamba_d_state", MAX_WIDTH)?,
@@ -127,9 +130,15 @@ fn read_zamba2(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> {
     let bias = reader.read_flag("add_bias_linear", false)?;
     let width = expanded_width(reader, &model)?;
     let heads = reader.read_dimension("n_mamba_heads", MAX_HEADS)?;
-    reader.check_divides(("n_mamba_heads", heads), ("mamba_expand x hidden_size", width))?;
+    reader.check_divides(
+        NamedNumber { key: "n_mamba_heads", value: heads },
+        NamedNumber { key: "mamba_expand x hidden_size", value: width },
+    )?;
     let groups = reader.read_dimension("mamba_ngroups", MAX_HEADS)?;
-    reader.check_divides(("mamba_ngroups", groups), ("n_mamba_heads", heads))?;
+    reader.check_divides(
+        NamedNumber { key: "mamba_ngroups", value: groups },
+        NamedNumber { key: "n_mamba_heads", value: heads },
+    )?;
     let scan = StateSpace {
         heads,
         head_dim: width / heads,
@@ -171,7 +180,10 @@ fn read_shared_heads(reader: &ConfigReader<'_>) -> Result<Model, WorkloadError> 
     reader.require_flag("tie_word_embeddings", true, "transformers shares no blocks without it: set it to true")?;
     let model = read_with_defaults(reader, DEFAULTS)?;
     let double = 2 * model.hidden;
-    reader.check_divides(("num_attention_heads", model.heads), ("attention_hidden_size", double))?;
+    reader.check_divides(
+        NamedNumber { key: "num_attention_heads", value: model.heads },
+        NamedNumber { key: "attention_hidden_size", value: double },
+    )?;
     let head_dim = double / model.heads;
     let heads = model.heads;
     check_derived(

@@ -38,7 +38,7 @@ pub(super) const LFM2: ModelFamily = ModelFamily {
         let model = read_plain(reader)?;
         let given = reader.read_optional_dimension("block_ff_dim", MAX_FFN)?.unwrap_or(model.ffn);
         let ffn = read_adjusted_width(reader, given)?;
-        add_convolutions(reader, Model { ffn, ..model }, (3, |_| LAYER_TYPES[1]))
+        add_convolutions(reader, Model { ffn, ..model }, 3, |_| LAYER_TYPES[1])
     },
 };
 
@@ -58,7 +58,7 @@ pub(super) const LFM2_MOE: ModelFamily = ModelFamily {
         let (wide, ffn) = (model.ffn, reader.read_dimension("moe_intermediate_size", MAX_FFN)?);
         let experts = Some(read_routed_experts(reader, "num_experts")?);
         let model = alternate_experts(Model { ffn, experts, ..model }, wide, |layer| layer >= dense);
-        add_convolutions(reader, model, (3, |_| LAYER_TYPES[1]))
+        add_convolutions(reader, model, 3, |_| LAYER_TYPES[1])
     },
 };
 
@@ -74,7 +74,7 @@ pub(super) const LFM3: ModelFamily = ModelFamily {
         let norm_placement = if sandwich { NormPlacement::Sandwich } else { NormPlacement::Pre };
         let gate = reader.read_flag("use_attention_gate", true)?.then_some(OutputGate::Head);
         let model = Model { norm_placement, ..read_plain(reader)? };
-        add_convolutions(reader, with_variations(model, |v| v.output_gate = gate), (7, usual_type_of_lfm3))
+        add_convolutions(reader, with_variations(model, |v| v.output_gate = gate), 7, usual_type_of_lfm3)
     },
 };
 
@@ -112,15 +112,16 @@ fn usual_type_of_lfm3(layer: u64) -> &'static str {
     }
 }
 
-/// Adds the convolutions. `usual` is the default: (the number of tokens that a convolution covers, the kind of each
-/// layer).
+/// Adds the convolutions. The defaults are `usual_reach`, the number of tokens that a convolution covers, and
+/// `usual_type`, the kind of each layer.
 fn add_convolutions(
     reader: &ConfigReader<'_>,
     model: Model,
-    usual: (u64, fn(u64) -> &'static str),
+    usual_reach: u64,
+    usual_type: fn(u64) -> &'static str,
 ) -> Result<Model, WorkloadError> {
     let convolution = GatedConvolution {
-        reach: reader.read_count("conv_L_cache", MAX_POSITIONS, usual.0)?.max(1),
+        reach: reader.read_count("conv_L_cache", MAX_POSITIONS, usual_reach)?.max(1),
         bias: reader.read_flag("conv_bias", false)?,
     };
     let layers = model.layer_count();
@@ -133,7 +134,7 @@ fn add_convolutions(
     let type_of = |layer: u64| match (&types, &attention) {
         (Some(types), _) => types[layer as usize],
         (None, Some(attention)) => LAYER_TYPES[usize::from(attention.contains(&layer))],
-        (None, None) => usual.1(layer),
+        (None, None) => usual_type(layer),
     };
     let kind_of = |layer: u64, kind: LayerKind| {
         let named = type_of(layer);

@@ -153,7 +153,7 @@ pub(super) const MINIMAX_M3: ModelFamily = ModelFamily {
         });
         let nested = reader.get("sparse_attention_config");
         let size = |inner: &str, key: &'static str, limit| match nested.and_then(|nested| nested.get(inner)) {
-            Some(value) => reader.nested_dimension(("sparse_attention_config", inner), value, limit),
+            Some(value) => reader.nested_dimension("sparse_attention_config", inner, value, limit),
             None => reader.read_dimension(key, limit),
         };
         let block = size("sparse_block_size", "index_block_size", MAX_POSITIONS)?;
@@ -173,7 +173,7 @@ pub(super) const MINIMAX_M3: ModelFamily = ModelFamily {
         let indexed: Vec<bool> = match (types, listed) {
             (Some(types), _) => types.iter().map(|kind| *kind == "minimax_m3_sparse").collect(),
             (None, Some(value)) => {
-                reader.read_marks(("sparse_attention_config", "sparse_attention_freq"), value, layers)?
+                reader.read_marks("sparse_attention_config", "sparse_attention_freq", value, layers)?
             }
             (None, None) => vec![false; layers as usize],
         };

@@ -4,7 +4,7 @@
 use super::ModelFamily;
 use super::labels::read_labels;
 use super::llama::llama_without_sizes;
-use super::reader::ConfigReader;
+use super::reader::{ConfigReader, NamedNumber};
 use crate::error::WorkloadError;
 use crate::limits::{MAX_FFN, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCABULARY, MAX_WIDTH};
 use crate::model::{Dropout, Model, Norm, PositionEncoding};
@@ -118,7 +118,10 @@ fn read_contrastive_head(reader: &ConfigReader<'_>) {
 fn read_image_model(reader: &ConfigReader<'_>, head: TaskHead, bias: bool) -> Result<Model, WorkloadError> {
     let (image, patch) =
         (reader.read_dimension("image_size", MAX_WIDTH)?, reader.read_dimension("patch_size", MAX_WIDTH)?);
-    reader.check_divides(("patch_size", patch), ("image_size", image))?;
+    reader.check_divides(
+        NamedNumber { key: "patch_size", value: patch },
+        NamedNumber { key: "image_size", value: image },
+    )?;
     let numbers = patch.saturating_mul(patch).saturating_mul(reader.read_dimension("num_channels", MAX_WIDTH)?);
     let side = image / patch;
     let tokens = side.saturating_mul(side).saturating_add(1);
@@ -138,7 +141,10 @@ fn read_image_model(reader: &ConfigReader<'_>, head: TaskHead, bias: bool) -> Re
 fn image_layers(reader: &ConfigReader<'_>, tokens: u64, head: TaskHead) -> Result<Model, WorkloadError> {
     let hidden = reader.read_dimension("hidden_size", MAX_WIDTH)?;
     let heads = reader.read_dimension("num_attention_heads", MAX_HEADS)?;
-    reader.check_divides(("num_attention_heads", heads), ("hidden_size", hidden))?;
+    reader.check_divides(
+        NamedNumber { key: "num_attention_heads", value: heads },
+        NamedNumber { key: "hidden_size", value: hidden },
+    )?;
     Ok(Model {
         layers: reader.read_dimension("num_hidden_layers", MAX_LAYERS)?,
         heads,
