@@ -194,7 +194,9 @@ pub fn apart(
     let (mut first, mut second) = (first, second);
     for (rate, i, j, n, m) in pairs {
         let pair = match (first.get_mut(i), second.get_mut(j)) {
-            (Some(a), Some(b)) => deploy_apart(question, (a, n), (b, m), rate),
+            (Some(a), Some(b)) => {
+                deploy_apart(question, ReplicasOfPool { pool: a, count: n }, ReplicasOfPool { pool: b, count: m }, rate)
+            }
             _ => continue,
         };
         match pair {
@@ -224,7 +226,7 @@ type RateAtClock<'a> = Result<AtClock<PoolRate<'a>>, PlanRefusal>;
 
 /// The highest rate of a pool's plan at a clock.
 type SearchAtClock =
-    for<'a> fn(&ServingQuestion<'a>, ServingHardware<'a>, (&Accelerator, PowerRule), ServingPlan) -> RateAtClock<'a>;
+    for<'a> fn(&ServingQuestion<'a>, ServingHardware<'a>, &Accelerator, PowerRule, ServingPlan) -> RateAtClock<'a>;
 
 /// Returns the highest rate of a plan over the engine's settings and the clocks within the limit on power.
 fn rate_of_settings<'a>(
@@ -236,7 +238,7 @@ fn rate_of_settings<'a>(
 ) -> Result<PoolRate<'a>, PlanRefusal> {
     let deploy = |engine| {
         let hardware = ServingHardware { engine, ..hardware };
-        deploy_within_power(question, hardware.chip, |chip, power| search(question, hardware, (chip, power), plan))
+        deploy_within_power(question, hardware.chip, |chip, power| search(question, hardware, chip, power, plan))
     };
     best_of_settings(settings, deploy, |own| own.rate)
 }
@@ -246,7 +248,8 @@ fn rate_of_settings<'a>(
 /// alone, for the refusal of a plan that misses the service level.
 fn rate_of_search<'a>(
     loaded: LoadedPlan<'a>,
-    (found, most): (HighestRate, f64),
+    found: HighestRate,
+    most: f64,
     queue: PromptQueue,
     work: impl Fn(&LoadedPlan<'a>, f64) -> Result<(PoolWork, Option<SteadyState>), PlanRefusal>,
     alone: [Seconds; 2],
@@ -269,7 +272,8 @@ fn rate_of_search<'a>(
 fn prompt_rate_at_clock<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
-    (chip, power): (&Accelerator, PowerRule),
+    chip: &Accelerator,
+    power: PowerRule,
     plan: ServingPlan,
 ) -> RateAtClock<'a> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
@@ -287,7 +291,7 @@ fn prompt_rate_at_clock<'a>(
     let met = |rate: f64| limit.is_none_or(|limit| first(rate) <= limit);
     let found = highest_rate(most, met, |rate| loaded.is_cool(prompts_at(rate)));
     let work = |_: &LoadedPlan<'a>, rate: f64| Ok((prompts_at(rate), None));
-    rate_of_search(loaded, (found, most), queue, work, [first(0.0), Seconds::ZERO])
+    rate_of_search(loaded, found, most, queue, work, [first(0.0), Seconds::ZERO])
 }
 
 /// The work of a replica that prefills `rate` prompts per second.
@@ -298,7 +302,8 @@ fn prompts_at(rate: f64) -> PoolWork {
 fn decode_rate_at_clock<'a>(
     question: &ServingQuestion<'a>,
     hardware: ServingHardware<'a>,
-    (chip, power): (&Accelerator, PowerRule),
+    chip: &Accelerator,
+    power: PowerRule,
     plan: ServingPlan,
 ) -> RateAtClock<'a> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
@@ -315,7 +320,7 @@ fn decode_rate_at_clock<'a>(
         Ok((decoding_in(&state), Some(state)))
     };
     let alone = [Seconds::ZERO, Seconds(loaded.costs.decode_time(1.0))];
-    rate_of_search(loaded, (found, most), PromptQueue::default(), work, alone)
+    rate_of_search(loaded, found, most, PromptQueue::default(), work, alone)
 }
 
 /// The work of a replica that only decodes, in a state.
@@ -323,10 +328,16 @@ fn decoding_in(state: &SteadyState) -> PoolWork {
     PoolWork { rate: state.requests_per_second, decoding: Some(state.decoding), prefills: false }
 }
 
+/// A number of replicas of a pool.
+struct ReplicasOfPool<'p, 'q> {
+    pool: &'p mut PoolRate<'q>,
+    count: u32,
+}
+
 fn deploy_apart(
     question: &ServingQuestion<'_>,
-    (a, n): (&mut PoolRate<'_>, u32),
-    (b, m): (&mut PoolRate<'_>, u32),
+    ReplicasOfPool { pool: a, count: n }: ReplicasOfPool<'_, '_>,
+    ReplicasOfPool { pool: b, count: m }: ReplicasOfPool<'_, '_>,
     rate: f64,
 ) -> Result<Deployment, PlanRefusal> {
     let lengths = &question.lengths;

@@ -31,7 +31,7 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
         let deploy = |engine| {
             let hardware = ServingHardware { engine, ..hardware };
             deploy_within_power(question, hardware.chip, |chip, power| {
-                deploy_together(question, hardware, (chip, power), plan)
+                deploy_together(question, hardware, chip, power, plan)
             })
         };
         match best_of_settings(&settings, deploy, |deployment| deployment.tokens_per_second) {
@@ -46,7 +46,8 @@ pub fn together(question: &ServingQuestion<'_>, hardware: ServingHardware<'_>) -
 fn deploy_together(
     question: &ServingQuestion<'_>,
     hardware: ServingHardware<'_>,
-    (chip, power): (&Accelerator, PowerRule),
+    chip: &Accelerator,
+    power: PowerRule,
     plan: ServingPlan,
 ) -> Result<AtClock<Deployment>, PlanRefusal> {
     let mut loaded = LoadedPlan::new(question, hardware, chip, power, plan).map_err(PlanRefusal::Fault)?;
@@ -76,16 +77,7 @@ fn deploy_together(
         }
     };
     let rate = state.requests_per_second;
-    let above = under_arrivals(&loaded.costs, rate * 1.0001);
-    let bound = match (end, level.time_to_first_token, above) {
-        (RateEnd::Load, ..) => ServingBound::Load,
-        (RateEnd::Power, ..) => ServingBound::Power,
-        (RateEnd::Level, Some(limit), Some(above)) if above.time_to_first_token > limit => {
-            ServingBound::TimeToFirstToken
-        }
-        (RateEnd::Level, Some(_), None) => ServingBound::TimeToFirstToken,
-        (RateEnd::Level, ..) => ServingBound::TimePerOutputToken,
-    };
+    let bound = bound_of_end(end, level, under_arrivals(&loaded.costs, rate * 1.0001));
     let replicas = question.devices / plan.devices();
     let pool = loaded.pool(replicas, work(&state));
     let power = pool.power;
@@ -108,4 +100,17 @@ fn deploy_together(
         bound,
     });
     Ok(AtClock { deployed, rate, end, power })
+}
+
+/// Returns the limit at which the highest rate ends; `above` is the state at a rate just above it.
+fn bound_of_end(end: RateEnd, level: &ServiceLevel, above: Option<SteadyState>) -> ServingBound {
+    match (end, level.time_to_first_token, above) {
+        (RateEnd::Load, ..) => ServingBound::Load,
+        (RateEnd::Power, ..) => ServingBound::Power,
+        (RateEnd::Level, Some(limit), Some(above)) if above.time_to_first_token > limit => {
+            ServingBound::TimeToFirstToken
+        }
+        (RateEnd::Level, Some(_), None) => ServingBound::TimeToFirstToken,
+        (RateEnd::Level, ..) => ServingBound::TimePerOutputToken,
+    }
 }

@@ -211,7 +211,7 @@ impl SharedCache {
 
     /// Returns the peak bytes of gathered queries and outputs: those of `sequences` sequences that decode, or of a
     /// chunk of `tokens` tokens. `heads` is the number of query heads per device.
-    pub(crate) fn working_bytes(&self, (sequences, tokens): (u64, u64), heads: u64, head_dim: u64) -> Bytes {
+    pub(crate) fn working_bytes(&self, sequences: u64, tokens: u64, heads: u64, head_dim: u64) -> Bytes {
         let rows = heads.saturating_mul(u64::from(self.ranks));
         let wide = Bytes(DataType::Bf16.bytes());
         match self.latent {

@@ -161,7 +161,7 @@ pub(crate) fn time_of_prompts(times: &mut PassTimes<'_>, prompts: u64, input: u6
         return times.merged_prefill(prompts, input, merged);
     }
     let held = times.method().held_tokens(input);
-    time_of_tokens(times, prompts, (held, input))
+    time_of_tokens(times, prompts, held, input)
 }
 
 /// Returns the energy of a prompt of `input` tokens on a device of its group, without static power. It is the prompt's
@@ -178,11 +178,7 @@ pub(crate) fn energy_of_prompt(times: &mut PassTimes<'_>, input: u64) -> Result<
 }
 
 /// Returns the time of the tokens from place `done` to place `end` of `prompts` prompts.
-fn time_of_tokens(
-    times: &mut PassTimes<'_>,
-    prompts: u64,
-    (mut done, end): (u64, u64),
-) -> Result<PassTime, ServingError> {
+fn time_of_tokens(times: &mut PassTimes<'_>, prompts: u64, mut done: u64, end: u64) -> Result<PassTime, ServingError> {
     let own = prompts.div_ceil(u64::from(times.plan().attention_data)).max(1);
     let most = (times.engine().batching.most_tokens / own).max(1);
     let mut sum = PassTime::default();
@@ -338,7 +334,7 @@ fn cost_of_mixed_prompt(
     let saved = (beside.total() - beside.attention - beside.drafts - beside.fetches).0 * chunks as f64;
     let whole = time_of_prompts(times, parts, input)?.total().0;
     let wider = input.saturating_add(chunks * decoding.div_ceil(parts) * times.method().verified_tokens());
-    let joint = time_of_tokens(times, parts, (held, wider))?.total().0;
+    let joint = time_of_tokens(times, parts, held, wider)?.total().0;
     let own = (joint - saved).max(marginal_time(times, parts, input, whole)?);
     // Later, at least one sequence decodes beside the prompt.
     let one = times.decode(1, context)?;

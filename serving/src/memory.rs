@@ -122,7 +122,7 @@ pub fn memory_of_plan(
     let size = cache_of_device(model, plan);
     let exchanged = plan.shared_cache(model).map_or(Bytes::ZERO, |shared| {
         let heads = model.heads / u64::from(plan.tensor.max(1));
-        shared.working_bytes((engine.batching.most_sequences, tokens), heads, model.head_dim)
+        shared.working_bytes(engine.batching.most_sequences, tokens, heads, model.head_dim)
     });
     let share = |bytes: Bytes| Bytes(bytes.0.div_ceil(stages));
     let cache = CacheSize {

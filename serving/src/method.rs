@@ -256,7 +256,7 @@ impl CacheStore {
     ///
     /// # Errors
     /// A chip whose file states no such memory.
-    pub fn rates(self, chip: &Accelerator, (key, value): (&'static str, &str)) -> Result<StoreRates, ServingError> {
+    pub fn rates(self, chip: &Accelerator, key: &'static str, value: &str) -> Result<StoreRates, ServingError> {
         let missing = |table: &str| {
             let option = if table == "storage" { "--nvme GB_PER_S:GB, such as 6.4:1600, or " } else { "" };
             ServingError::Plan {

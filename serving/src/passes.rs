@@ -136,7 +136,7 @@ impl<'a> PassTimes<'a> {
             });
         }
         if let Some(away) = &method.away {
-            away.store.rates(self.chip(), (AWAY, away.store.name()))?;
+            away.store.rates(self.chip(), AWAY, away.store.name())?;
         }
         if method.merged().is_some() && self.plan.pipeline > 1 {
             return Err(ServingError::Plan {
@@ -147,7 +147,7 @@ impl<'a> PassTimes<'a> {
             });
         }
         if let Some(memories) = &method.memories() {
-            let rates = CacheStore::Nvme.rates(self.chip(), (MEMORIES, "memory3"))?;
+            let rates = CacheStore::Nvme.rates(self.chip(), MEMORIES, "memory3")?;
             let bank = memories.texts * memories.stored_tokens * self.cache_per_token();
             if bank > rates.capacity.as_f64() {
                 return Err(ServingError::Plan {
@@ -219,7 +219,7 @@ impl<'a> PassTimes<'a> {
         if let Some(away) = &self.method.away {
             let layers = (self.model.layers.div_ceil(self.plan.pipeline.into())).max(1);
             let staged = (2.0 / layers as f64).min(1.0);
-            let capacity = away.store.rates(self.chip(), (AWAY, away.store.name()))?.capacity;
+            let capacity = away.store.rates(self.chip(), AWAY, away.store.name())?.capacity;
             memory.away = Some(AwayMemory { fraction: away.fraction, staged, capacity });
         }
         let held = Bytes((self.method.memories().map_or(0.0, |own| own.held_tokens) * self.cache_per_token()) as u64);
@@ -386,7 +386,7 @@ impl<'a> PassTimes<'a> {
     /// Nothing hides the first layer's read.
     fn exposed_fetches(&self, shape: PassShape, work: Seconds) -> Result<Seconds, ServingError> {
         let Some(away) = self.method.away.filter(|away| away.fraction > 0.0) else { return Ok(Seconds::ZERO) };
-        let rates = away.store.rates(self.chip(), (AWAY, away.store.name()))?;
+        let rates = away.store.rates(self.chip(), AWAY, away.store.name())?;
         let per_token = self.cache_per_token();
         let of = |tokens: u64| per_token * shape.sequences as f64 * tokens as f64 * away.fraction;
         let read = Seconds(of(shape.cached) / rates.read.0);
@@ -410,7 +410,7 @@ impl<'a> PassTimes<'a> {
     fn time_of_memories(&self, tokens: f64) -> Result<Seconds, ServingError> {
         let Some(memories) = self.method.memories() else { return Ok(Seconds::ZERO) };
         let read = memories.held_tokens * self.cache_per_token() / memories.interval;
-        Ok(Seconds(read * tokens / CacheStore::Nvme.rates(self.chip(), (MEMORIES, "memory3"))?.read.0))
+        Ok(Seconds(read * tokens / CacheStore::Nvme.rates(self.chip(), MEMORIES, "memory3")?.read.0))
     }
 
     /// Returns the time of `prompts` prompts of `input` tokens whose chunks are merged. The nodes run in sequence, and
