@@ -122,7 +122,8 @@ pub struct DeterminedScalar {
     pub before: f64,
     /// The fitted value; the file's value if the measurements do not determine it.
     pub after: f64,
-    /// Its 90 % confidence range from the measurements, all other scalars fixed.
+    /// Its 90 % confidence range from the measurements. Within it, the other scalars move along as far as they are
+    /// uncertain.
     pub range: (f64, f64),
     /// True if the measurements determine it.
     pub determined: bool,

@@ -170,9 +170,10 @@ pub struct FittedOption {
     pub prior: f64,
     /// Fitted value.
     pub value: f64,
-    /// The 90 % confidence range from the measurements alone, with all other scalars fixed.
+    /// The 90 % confidence range from the measurements. Within it, the other scalars move along as far as their priors
+    /// let them.
     pub range: (f64, f64),
-    /// True if that range is narrower than the prior. If not, the value is the prior's.
+    /// True if the range with the other scalars fixed is narrower than the prior. If not, the value is the prior's.
     pub determined: bool,
 }
 
