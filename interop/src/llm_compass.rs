@@ -345,8 +345,8 @@ fn build_on_chip_memories(r: &mut CompassReader<'_>, clock: Hertz, node: Process
     let paths = ["device.io.global_buffer_bandwidth_per_cycle_byte", "device.frequency_Hz"];
     r.capped_product(&paths, per_cycle * clock.0, limits::RATE, "in B/s");
     vec![
-        build_level("sram", MemoryScope::Core, sram, fed * clock.0, 2, (clock, node)),
-        build_level("global_buffer", MemoryScope::Chip, buffer, per_cycle * clock.0, 1, (clock, node)),
+        build_level("sram", MemoryScope::Core, sram, fed * clock.0, 2, clock, node),
+        build_level("global_buffer", MemoryScope::Chip, buffer, per_cycle * clock.0, 1, clock, node),
     ]
 }
 
@@ -358,7 +358,7 @@ fn build_device_memory(r: &mut CompassReader<'_>, clock: Hertz, node: ProcessNod
     let paths =
         ["device.io.memory_channel_active_count x device.io.pin_count_per_channel", "device.io.bandwidth_per_pin_bit"];
     r.capped_product(&paths, channels * pins * bits / 8.0, limits::RATE, "in B/s, bits by 8,");
-    build_level("memory", MemoryScope::Chip, capacity, channels * pins * bits / 8.0, 1, (clock, node))
+    build_level("memory", MemoryScope::Chip, capacity, channels * pins * bits / 8.0, 1, clock, node)
 }
 
 fn build_level(
@@ -367,7 +367,8 @@ fn build_level(
     capacity: f64,
     bytes_per_second: f64,
     ports: u32,
-    (clock, node): (Hertz, ProcessNode),
+    clock: Hertz,
+    node: ProcessNode,
 ) -> MemoryLevel {
     let capacity = Bytes(capacity.round() as u64);
     let (read, write) =

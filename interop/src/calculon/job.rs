@@ -5,7 +5,7 @@
 //! has an embedding and a head, so the caller gives the vocabulary's rows; [`VOCABULARY`] is the default.
 
 use sim::files::FileError;
-use sim::files::json::JsonReader;
+use sim::files::json::{JsonObject, JsonReader};
 use sim::hardware::FileFault;
 use sim::kernel::{DataType, ElementwiseFunction};
 use std::collections::BTreeSet;
@@ -192,6 +192,28 @@ const KEYS: [&str; 23] = [
     "training",
 ];
 
+const DATA_TYPES: [(&str, DataType); 4] =
+    [("float16", DataType::Fp16), ("bfloat16", DataType::Bf16), ("float8", DataType::Fp8), ("float32", DataType::Fp32)];
+
+const COMMUNICATIONS: [(&str, TensorCommunication); 3] = [
+    ("ar", TensorCommunication::AllReduce),
+    ("p2p_rs_ag", TensorCommunication::SlicedSends),
+    ("rs_ag", TensorCommunication::SequenceParallel),
+];
+
+/// Adds a fault for each flag of an execution that is not modelled.
+fn refuse_unmodelled(r: &mut JsonReader, execution: &JsonObject<'_>) {
+    for (key, needed, cure) in [
+        ("training", true, "inference is not modelled: write true"),
+        ("weight_offload", false, "weights in the second memory are not modelled: write false"),
+        ("optimizer_offload", false, "optimizer states in the second memory are not modelled: write false"),
+    ] {
+        if r.flag_under(execution, key) != needed && r.is_sound() {
+            r.add_fault(key, !needed, format!("must be {needed}"), cure);
+        }
+    }
+}
+
 impl CalculonExecution {
     /// Parses an execution; `file` names it in errors.
     ///
@@ -208,26 +230,7 @@ impl CalculonExecution {
             let mut policies = vec![ActivationPolicy::None, ActivationPolicy::Selective, ActivationPolicy::Full];
             let chosen =
                 r.choice_under(&o, "activation_recompute", &[("none", 0), ("attn_only", 1), ("full", 2)]).unwrap_or(0);
-            let types = [
-                ("float16", DataType::Fp16),
-                ("bfloat16", DataType::Bf16),
-                ("float8", DataType::Fp8),
-                ("float32", DataType::Fp32),
-            ];
-            let communication = [
-                ("ar", TensorCommunication::AllReduce),
-                ("p2p_rs_ag", TensorCommunication::SlicedSends),
-                ("rs_ag", TensorCommunication::SequenceParallel),
-            ];
-            for (key, needed, cure) in [
-                ("training", true, "inference is not modelled: write true"),
-                ("weight_offload", false, "weights in the second memory are not modelled: write false"),
-                ("optimizer_offload", false, "optimizer states in the second memory are not modelled: write false"),
-            ] {
-                if r.flag_under(&o, key) != needed && r.is_sound() {
-                    r.add_fault(key, !needed, format!("must be {needed}"), cure);
-                }
-            }
+            refuse_unmodelled(&mut r, &o);
             Self {
                 file: file.to_owned(),
                 num_procs: degree(&mut r, "num_procs"),
@@ -238,7 +241,7 @@ impl CalculonExecution {
                     .map(|key| r.count_under(&o, key, 0, 1000) as usize),
                 batch_size: r.count_under(&o, "batch_size", 1, MOST_SEQUENCES),
                 microbatch_size: r.count_under(&o, "microbatch_size", 1, MAX_MICRO_BATCH),
-                data_type: r.choice_under(&o, "datatype", &types).unwrap_or(DataType::Fp16),
+                data_type: r.choice_under(&o, "datatype", &DATA_TYPES).unwrap_or(DataType::Fp16),
                 fused_activation: r.flag_under(&o, "fused_activation"),
                 multiquery: r
                     .choice_under(&o, "attention_type", &[("multihead", false), ("multiquery", true)])
@@ -247,7 +250,7 @@ impl CalculonExecution {
                 pipeline_interleaving: degree(&mut r, "pipeline_interleaving"),
                 optimizer_sharding: r.flag_under(&o, "optimizer_sharding"),
                 tensor_communication: r
-                    .choice_under(&o, "tensor_par_comm_type", &communication)
+                    .choice_under(&o, "tensor_par_comm_type", &COMMUNICATIONS)
                     .unwrap_or(TensorCommunication::AllReduce),
                 tensor_par_overlap: r
                     .choice_under(&o, "tensor_par_overlap", &[("none", false), ("ring", true), ("pipe", true)])

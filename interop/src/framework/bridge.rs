@@ -183,16 +183,23 @@ fn argument_of_path(path: &str) -> String {
     path.split_once('.').map_or(path, |(_, name)| name).replace('_', "-")
 }
 
+/// The place of a setting in a recipe.
+#[derive(Debug, Clone, Copy)]
+struct SettingPlace<'a> {
+    path: &'a str,
+    line: usize,
+}
+
 impl BridgeArguments {
-    fn set(&mut self, argument: &str, words: Vec<String>, (path, line): (&str, usize)) {
+    fn set(&mut self, argument: &str, words: Vec<String>, place: SettingPlace<'_>) {
         self.values.insert(argument.to_owned(), words);
-        self.fields.insert(argument.to_owned(), (path.to_owned(), line));
+        self.fields.insert(argument.to_owned(), (place.path.to_owned(), place.line));
     }
 
     fn read_fields(&mut self, file: &str, recipe: &PythonRecipe) -> Result<(), FrameworkFileError> {
         let is = |path: &str, name: &str| name.strip_suffix('*').map_or(path == name, |start| path.starts_with(start));
         for (path, (literal, line)) in &recipe.fields {
-            let place = (path.as_str(), *line);
+            let place = SettingPlace { path: path.as_str(), line: *line };
             let fault = |why: &str| FrameworkFileError {
                 file: file.to_owned(),
                 key: format!("line {line}: {path} = {literal}"),
@@ -236,8 +243,8 @@ impl BridgeArguments {
     }
 
     /// Reads a field that does not stand for one argument of its own name. Returns false for any other field.
-    fn read_other(&mut self, place: (&str, usize), literal: &PythonLiteral) -> bool {
-        match (place.0, literal) {
+    fn read_other(&mut self, place: SettingPlace<'_>, literal: &PythonLiteral) -> bool {
+        match (place.path, literal) {
             ("mixed_precision", PythonLiteral::Text(name)) => {
                 let name = name.replace('-', "_");
                 let known = PRECISIONS.iter().find(|(known, _)| *known == name);
@@ -267,7 +274,7 @@ impl BridgeArguments {
     }
 
     /// Sets the argument that has a field's own name. A field whose value is off sets nothing.
-    fn set_by_name(&mut self, (path, line): (&str, usize), literal: &PythonLiteral) {
+    fn set_by_name(&mut self, place: SettingPlace<'_>, literal: &PythonLiteral) {
         let words = match literal {
             PythonLiteral::Name(name) if name == "None" || name == "False" => return,
             // Fields such as cuda_graph_impl say "none" for off.
@@ -276,7 +283,7 @@ impl BridgeArguments {
             PythonLiteral::Text(text) | PythonLiteral::Number(text) => text.clone(),
             other => other.to_string(),
         };
-        self.set(&argument_of_path(path), vec![words], (path, line));
+        self.set(&argument_of_path(place.path), vec![words], place);
     }
 
     /// Adds the arguments that follow from others, and the devices of torchrun's line in the file's description.
@@ -295,7 +302,7 @@ impl BridgeArguments {
         {
             if let (Some(words), Some((path, line))) = (self.values.get(from).cloned(), place(&self.fields, from)) {
                 let words = if from == "seq-length" { words } else { vec!["true".to_owned()] };
-                self.set(implied, words, (&path, line));
+                self.set(implied, words, SettingPlace { path: &path, line });
             }
         }
         self.apply_overlap(recipe);

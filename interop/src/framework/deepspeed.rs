@@ -71,7 +71,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     if !context.model_is_named {
         return Err(keys.fault("model", "is not in a file of DeepSpeed's; name it before --from"));
     }
-    keys.finish(&UNREAD, context.assumed, ("DeepSpeed", options, None))
+    keys.finish(&UNREAD, context.assumed, "DeepSpeed", options, None)
 }
 
 /// Reads the batch. The replicas and two of the three sizes determine the third.

@@ -185,7 +185,9 @@ impl FrameworkKeys {
         mut self,
         unread: &UnreadKeys,
         assumed: &[String],
-        (framework, options, model): (&'static str, PlanOptions, Option<FrameworkModel>),
+        framework: &'static str,
+        options: PlanOptions,
+        model: Option<FrameworkModel>,
     ) -> Result<FrameworkRun, FrameworkFileError> {
         self.used.iter().try_for_each(|key| self.decided(key))?;
         let is = |key: &str, name: &str| name.strip_suffix('*').map_or(key == name, |start| key.starts_with(start));

@@ -156,7 +156,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         keys.note("enable_dropout", "dropout is the model's own");
     }
     let model = read_model(&mut keys, context)?;
-    keys.finish(&UNREAD, context.assumed, ("MaxText", options, model))
+    keys.finish(&UNREAD, context.assumed, "MaxText", options, model)
 }
 
 /// Reads the degrees and the sharding over data-parallel ranks. As in `base.yml`, fsdp takes the remaining devices if

@@ -151,32 +151,14 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
     if keys.list("micro-batch-size").is_none() {
         return Err(keys.fault("micro-batch-size", "is missing, and has no value of its own; add it"));
     }
-    let degree = |keys: &mut FrameworkKeys, key: &str| Ok::<u64, FrameworkFileError>(keys.count(key)?.unwrap_or(1));
-    let tensor = degree(&mut keys, "tensor-model-parallel-size")?;
-    let pipeline = degree(&mut keys, "pipeline-model-parallel-size")?;
-    let contexts = degree(&mut keys, "context-parallel-size")?;
-    // A missing degree means 1 in Megatron-LM, but leaves the choice open in coplace.
-    for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts), ("expert", 1)] {
-        if !options.0.iter().any(|(known, _)| *known == option) {
-            options.push(option, value);
-        }
-    }
+    let [tensor, pipeline, contexts] = read_degrees(&mut keys, &mut options)?;
     let devices = read_devices(&mut keys, context)?;
     if let Some(devices) = devices {
         options.push("devices", devices);
     }
     read_global_batch(&mut keys, &mut options, devices, [tensor, pipeline, contexts])?;
     read_stages(&mut keys, &mut options, pipeline)?;
-    if contexts > 1 {
-        let method = match keys.text("cp-comm-type")?.as_deref() {
-            None | Some("p2p" | "allgather") => "ring",
-            Some("a2a") => "ulysses",
-            Some(_) => return Err(keys.fault("cp-comm-type", "is not modelled; p2p, allgather and a2a are")),
-        };
-        options.push("context-method", method);
-    } else {
-        keys.read_all(&["cp-comm-type"]);
-    }
+    read_context_method(&mut keys, &mut options, contexts)?;
     let sequence = keys.switch("sequence-parallel")?;
     options.push("sequence-parallel", sequence && tensor > 1);
     options.push("order", if keys.switch("use-tp-pp-dp-mapping")? { "t-p-d" } else { "t-d-p" });
@@ -209,7 +191,40 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         }
         false => Some(megatron_model::read(&mut keys)?),
     };
-    keys.finish(&UNREAD, context.assumed, ("Megatron-LM", options, model))
+    keys.finish(&UNREAD, context.assumed, "Megatron-LM", options, model)
+}
+
+/// Reads the degrees of tensor, pipeline and context parallelism. A missing degree means 1 in Megatron-LM, but leaves
+/// the choice open in coplace.
+fn read_degrees(keys: &mut FrameworkKeys, options: &mut PlanOptions) -> Result<[u64; 3], FrameworkFileError> {
+    let mut degree = |key: &str| Ok::<u64, FrameworkFileError>(keys.count(key)?.unwrap_or(1));
+    let tensor = degree("tensor-model-parallel-size")?;
+    let pipeline = degree("pipeline-model-parallel-size")?;
+    let contexts = degree("context-parallel-size")?;
+    for (option, value) in [("tensor", tensor), ("pipeline", pipeline), ("context", contexts), ("expert", 1)] {
+        if !options.0.iter().any(|(known, _)| *known == option) {
+            options.push(option, value);
+        }
+    }
+    Ok([tensor, pipeline, contexts])
+}
+
+fn read_context_method(
+    keys: &mut FrameworkKeys,
+    options: &mut PlanOptions,
+    contexts: u64,
+) -> Result<(), FrameworkFileError> {
+    if contexts <= 1 {
+        keys.read_all(&["cp-comm-type"]);
+        return Ok(());
+    }
+    let method = match keys.text("cp-comm-type")?.as_deref() {
+        None | Some("p2p" | "allgather") => "ring",
+        Some("a2a") => "ulysses",
+        Some(_) => return Err(keys.fault("cp-comm-type", "is not modelled; p2p, allgather and a2a are")),
+    };
+    options.push("context-method", method);
+    Ok(())
 }
 
 /// Returns the devices: the given ones, else the world size, else torchrun's hosts times its processes per host; `None`

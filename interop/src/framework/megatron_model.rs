@@ -120,95 +120,48 @@ struct CommonSizes {
     positions: u64,
 }
 
+/// The model as its arguments describe it.
+struct DescribedModel {
+    common: CommonSizes,
+    /// True if the gated unit is limited (`quick-geglu`), as in GPT-OSS.
+    limited: bool,
+    swiglu: bool,
+    sinks: bool,
+    window: Option<u64>,
+    /// The unit in which stages hold layers.
+    period: u64,
+    rms: bool,
+    rotary: bool,
+    no_bias: bool,
+    key_norm: bool,
+    /// Probabilities of attention and of the residual sums.
+    dropout: [f64; 2],
+    rotary_base: f64,
+    epsilon: f64,
+    untied: bool,
+    qkv_bias: bool,
+    head_dim: Option<u64>,
+    experts: Option<u64>,
+}
+
 /// Reads the model.
 pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, FrameworkFileError> {
-    for key in ["encoder-num-layers", "encoder-seq-length", "decoder-seq-length", "openai-gelu", "squared-relu"] {
-        if keys.list(key).is_some() {
-            return Err(keys.fault(key, "is of a model that is not built from arguments; name the model before --from"));
-        }
+    let model = read_description(keys)?;
+    if let (true, Some(experts), false) = (model.sinks, model.experts, model.no_bias) {
+        let config = model.gpt_oss_config();
+        return add_experts(keys, config, experts, &model.common, "gpt_oss").map(ConfigJson::into_model);
     }
-    let limited = keys.switch("quick-geglu")?;
-    let swiglu = keys.switch("swiglu")? || limited;
-    let (window, period) = (read_window(keys)?, layers_of_block(keys)?);
-    let sinks = match keys.text("softmax-type")?.as_deref() {
-        None | Some("vanilla") => false,
-        Some("learnable") => true,
-        Some(_) => return Err(keys.fault("softmax-type", "is not modelled; vanilla and learnable are")),
-    };
-    keys.read_all(&["glu-linear-offset", "activation-func-clamp-value", "use-rope-scaling", "rope-scaling-factor"]);
-    let hidden = keys.required_count("hidden-size")?;
-    let heads = keys.required_count("num-attention-heads")?;
-    let grouped = keys.switch("group-query-attention")?;
-    // As in `arguments.py`: for SwiGLU two thirds of four times the width, rounded down to a multiple of 64.
-    let usual_ffn = if swiglu { (4 * hidden * 2 / 3) / 64 * 64 } else { 4 * hidden };
-    let common = CommonSizes {
-        layers: keys.required_count("num-layers")?,
-        hidden,
-        heads,
-        groups: keys.count("num-query-groups")?.filter(|_| grouped).unwrap_or(heads),
-        ffn: keys.count("ffn-hidden-size")?.unwrap_or(usual_ffn),
-        vocabulary: read_vocabulary(keys)?,
-        positions: keys.required_count("max-position-embeddings")?,
-    };
-    let rms = keys.text("normalization")?.is_some_and(|norm| norm == "RMSNorm");
-    let position = keys.text("position-embedding-type")?;
-    let rotary = position.as_deref() == Some("rope") || keys.switch("use-rotary-position-embeddings")?;
-    let no_bias = keys.switch("disable-bias-linear")?;
-    let key_norm = keys.switch("qk-layernorm")?;
-    let dropout = [keys.number("attention-dropout")?, keys.number("hidden-dropout")?].map(|rate| rate.unwrap_or(0.1));
-    let (base, epsilon) = (keys.number::<f64>("rotary-base")?, keys.number::<f64>("norm-epsilon")?);
-    let untied = keys.switch("untie-embeddings-and-output-weights")?;
-    let bias = keys.switch("add-qkv-bias")?;
-    let head_dim = keys.count("kv-channels")?;
-    keys.read_all(&["bert-no-binary-head"]);
-    if let (true, Some(part)) = (rotary, keys.number::<f64>("rotary-percent")?)
-        && part != 1.0
-    {
-        return Err(keys.fault("rotary-percent", "only 1 is built from arguments; name the model before --from"));
+    model.check_parts_of_gpt_oss(keys)?;
+    if !model.swiglu && !model.rms && !model.rotary && model.experts.is_none() && !model.no_bias {
+        return Ok(model.gpt2_config().into_model());
     }
-    let experts = keys.count("num-experts")?;
-    if let (true, Some(experts), false) = (sinks, experts, no_bias) {
-        let numbers = (epsilon.unwrap_or(1e-5), base.unwrap_or(10_000.0));
-        let config = common_config("gpt_oss", &common, untied, numbers)
-            .with("head_dim", head_dim.unwrap_or(hidden / heads.max(1)))
-            .with("attention_bias", true)
-            .with("sliding_window", window.unwrap_or(0))
-            .with("layer_types", types_of_layers(common.layers, window.map(|_| period)));
-        return add_experts(keys, config, (experts, &common), "gpt_oss").map(ConfigJson::into_model);
-    }
-    if limited || sinks {
-        let these = "quick-geglu, softmax-type learnable, num-experts and biases (no disable-bias-linear) are built \
-                     from arguments together (GPT-OSS); name the model before --from";
-        return Err(keys.fault(if limited { "quick-geglu" } else { "softmax-type" }, these));
-    }
-    if window.is_some() && (experts.is_none() || period > 1) {
-        let these = "is built from arguments for GPT-OSS, and for experts where every layer has it; name the model \
-                     before --from";
-        return Err(keys.fault("window-size", these));
-    }
-    if !swiglu && !rms && !rotary && experts.is_none() && !no_bias {
-        let config = ConfigJson::of_type("gpt2")
-            .with("n_layer", common.layers)
-            .with("n_embd", common.hidden)
-            .with("n_head", common.heads)
-            .with("n_inner", common.ffn)
-            .with("n_positions", common.positions)
-            .with("vocab_size", common.vocabulary)
-            .with("activation_function", "gelu_new")
-            .with("attn_pdrop", dropout[0])
-            .with("resid_pdrop", dropout[1])
-            .with("embd_pdrop", dropout[1])
-            .with("layer_norm_epsilon", epsilon.unwrap_or(1e-5))
-            .with("tie_word_embeddings", !untied);
-        return Ok(config.into_model());
-    }
-    if !(swiglu && rms && rotary && no_bias) {
+    if !(model.swiglu && model.rms && model.rotary && model.no_bias) {
         let these = "swiglu, normalization RMSNorm, position-embedding-type rope and disable-bias-linear together, or \
                      none of them (a GPT), are built from arguments; name the model before --from";
         return Err(keys.fault("num-layers", these));
     }
     let latent = keys.switch("multi-latent-attention")?;
-    let model_type = match (latent, experts, key_norm) {
+    let model_type = match (latent, model.experts, model.key_norm) {
         (true, Some(_), _) => "deepseek_v3",
         (true, None, _) => {
             return Err(keys
@@ -217,33 +170,147 @@ pub(super) fn read(keys: &mut FrameworkKeys) -> Result<FrameworkModel, Framework
         (false, Some(_), true) => "qwen3_moe",
         (false, Some(_), false) => "mixtral",
         (false, None, true) => "qwen3",
-        (false, None, false) if bias => "qwen2",
+        (false, None, false) if model.qkv_bias => "qwen2",
         (false, None, false) => "llama",
     };
-    if window.is_some() && model_type != "mixtral" {
+    if model.window.is_some() && model_type != "mixtral" {
         return Err(keys.fault("window-size", "is not read for these layers; name the model before --from"));
     }
-    let config = common_config(model_type, &common, untied, (epsilon.unwrap_or(1e-5), base.unwrap_or(10_000.0)))
-        .with_known("sliding_window", window);
-    let config = if latent || bias { config } else { config.with_known("head_dim", head_dim) };
-    let Some(experts) = experts else { return Ok(config.into_model()) };
-    add_experts(keys, config, (experts, &common), model_type).map(ConfigJson::into_model)
+    let config = model.common_config(model_type).with_known("sliding_window", model.window);
+    let config = if latent || model.qkv_bias { config } else { config.with_known("head_dim", model.head_dim) };
+    let Some(experts) = model.experts else { return Ok(config.into_model()) };
+    add_experts(keys, config, experts, &model.common, model_type).map(ConfigJson::into_model)
 }
 
-/// The configuration of a family of Llama's kind, from its sizes.
-fn common_config(model_type: &str, common: &CommonSizes, untied: bool, (epsilon, base): (f64, f64)) -> ConfigJson {
-    ConfigJson::of_type(model_type)
-        .with("num_hidden_layers", common.layers)
-        .with("hidden_size", common.hidden)
-        .with("num_attention_heads", common.heads)
-        .with("num_key_value_heads", common.groups)
-        .with("intermediate_size", common.ffn)
-        .with("vocab_size", common.vocabulary)
-        .with("max_position_embeddings", common.positions)
-        .with("tie_word_embeddings", !untied)
-        .with("hidden_act", "silu")
-        .with("rms_norm_eps", epsilon)
-        .with("rope_theta", base)
+/// Reads the arguments that every family has.
+///
+/// # Errors
+/// Arguments of models that are not built from arguments, and values that are not modelled.
+fn read_description(keys: &mut FrameworkKeys) -> Result<DescribedModel, FrameworkFileError> {
+    for key in ["encoder-num-layers", "encoder-seq-length", "decoder-seq-length", "openai-gelu", "squared-relu"] {
+        if keys.list(key).is_some() {
+            return Err(keys.fault(key, "is of a model that is not built from arguments; name the model before --from"));
+        }
+    }
+    let limited = keys.switch("quick-geglu")?;
+    let swiglu = keys.switch("swiglu")? || limited;
+    let (window, period) = (read_window(keys)?, layers_of_block(keys)?);
+    let sinks = read_sinks(keys)?;
+    keys.read_all(&["glu-linear-offset", "activation-func-clamp-value", "use-rope-scaling", "rope-scaling-factor"]);
+    let common = read_common_sizes(keys, swiglu)?;
+    let rms = keys.text("normalization")?.is_some_and(|norm| norm == "RMSNorm");
+    let position = keys.text("position-embedding-type")?;
+    let rotary = position.as_deref() == Some("rope") || keys.switch("use-rotary-position-embeddings")?;
+    let model = DescribedModel {
+        common,
+        limited,
+        swiglu,
+        sinks,
+        window,
+        period,
+        rms,
+        rotary,
+        no_bias: keys.switch("disable-bias-linear")?,
+        key_norm: keys.switch("qk-layernorm")?,
+        dropout: [keys.number("attention-dropout")?, keys.number("hidden-dropout")?].map(|rate| rate.unwrap_or(0.1)),
+        rotary_base: keys.number::<f64>("rotary-base")?.unwrap_or(10_000.0),
+        epsilon: keys.number::<f64>("norm-epsilon")?.unwrap_or(1e-5),
+        untied: keys.switch("untie-embeddings-and-output-weights")?,
+        qkv_bias: keys.switch("add-qkv-bias")?,
+        head_dim: keys.count("kv-channels")?,
+        experts: None,
+    };
+    keys.read_all(&["bert-no-binary-head"]);
+    if let (true, Some(part)) = (rotary, keys.number::<f64>("rotary-percent")?)
+        && part != 1.0
+    {
+        return Err(keys.fault("rotary-percent", "only 1 is built from arguments; name the model before --from"));
+    }
+    Ok(DescribedModel { experts: keys.count("num-experts")?, ..model })
+}
+
+/// Reads whether every head has a learned logit beside its scores.
+fn read_sinks(keys: &mut FrameworkKeys) -> Result<bool, FrameworkFileError> {
+    match keys.text("softmax-type")?.as_deref() {
+        None | Some("vanilla") => Ok(false),
+        Some("learnable") => Ok(true),
+        Some(_) => Err(keys.fault("softmax-type", "is not modelled; vanilla and learnable are")),
+    }
+}
+
+fn read_common_sizes(keys: &mut FrameworkKeys, swiglu: bool) -> Result<CommonSizes, FrameworkFileError> {
+    let hidden = keys.required_count("hidden-size")?;
+    let heads = keys.required_count("num-attention-heads")?;
+    let grouped = keys.switch("group-query-attention")?;
+    // As in `arguments.py`: for SwiGLU two thirds of four times the width, rounded down to a multiple of 64.
+    let usual_ffn = if swiglu { (4 * hidden * 2 / 3) / 64 * 64 } else { 4 * hidden };
+    Ok(CommonSizes {
+        layers: keys.required_count("num-layers")?,
+        hidden,
+        heads,
+        groups: keys.count("num-query-groups")?.filter(|_| grouped).unwrap_or(heads),
+        ffn: keys.count("ffn-hidden-size")?.unwrap_or(usual_ffn),
+        vocabulary: read_vocabulary(keys)?,
+        positions: keys.required_count("max-position-embeddings")?,
+    })
+}
+
+impl DescribedModel {
+    /// Refuses parts of GPT-OSS without the others.
+    fn check_parts_of_gpt_oss(&self, keys: &FrameworkKeys) -> Result<(), FrameworkFileError> {
+        if self.limited || self.sinks {
+            let these = "quick-geglu, softmax-type learnable, num-experts and biases (no disable-bias-linear) are \
+                         built from arguments together (GPT-OSS); name the model before --from";
+            return Err(keys.fault(if self.limited { "quick-geglu" } else { "softmax-type" }, these));
+        }
+        if self.window.is_some() && (self.experts.is_none() || self.period > 1) {
+            let these = "is built from arguments for GPT-OSS, and for experts where every layer has it; name the model \
+                         before --from";
+            return Err(keys.fault("window-size", these));
+        }
+        Ok(())
+    }
+
+    fn gpt_oss_config(&self) -> ConfigJson {
+        let CommonSizes { layers, hidden, heads, .. } = self.common;
+        self.common_config("gpt_oss")
+            .with("head_dim", self.head_dim.unwrap_or(hidden / heads.max(1)))
+            .with("attention_bias", true)
+            .with("sliding_window", self.window.unwrap_or(0))
+            .with("layer_types", types_of_layers(layers, self.window.map(|_| self.period)))
+    }
+
+    fn gpt2_config(&self) -> ConfigJson {
+        ConfigJson::of_type("gpt2")
+            .with("n_layer", self.common.layers)
+            .with("n_embd", self.common.hidden)
+            .with("n_head", self.common.heads)
+            .with("n_inner", self.common.ffn)
+            .with("n_positions", self.common.positions)
+            .with("vocab_size", self.common.vocabulary)
+            .with("activation_function", "gelu_new")
+            .with("attn_pdrop", self.dropout[0])
+            .with("resid_pdrop", self.dropout[1])
+            .with("embd_pdrop", self.dropout[1])
+            .with("layer_norm_epsilon", self.epsilon)
+            .with("tie_word_embeddings", !self.untied)
+    }
+
+    /// Returns the configuration of a family of Llama's kind, from the sizes.
+    fn common_config(&self, model_type: &str) -> ConfigJson {
+        ConfigJson::of_type(model_type)
+            .with("num_hidden_layers", self.common.layers)
+            .with("hidden_size", self.common.hidden)
+            .with("num_attention_heads", self.common.heads)
+            .with("num_key_value_heads", self.common.groups)
+            .with("intermediate_size", self.common.ffn)
+            .with("vocab_size", self.common.vocabulary)
+            .with("max_position_embeddings", self.common.positions)
+            .with("tie_word_embeddings", !self.untied)
+            .with("hidden_act", "silu")
+            .with("rms_norm_eps", self.epsilon)
+            .with("rope_theta", self.rotary_base)
+    }
 }
 
 /// Returns the kind of each layer. Every `period`-th layer has no window; with a period of 1 all layers have one, and
@@ -266,7 +333,8 @@ fn read_vocabulary(keys: &mut FrameworkKeys) -> Result<u64, FrameworkFileError> 
 fn add_experts(
     keys: &mut FrameworkKeys,
     config: ConfigJson,
-    (experts, common): (u64, &CommonSizes),
+    experts: u64,
+    common: &CommonSizes,
     model_type: &str,
 ) -> Result<ConfigJson, FrameworkFileError> {
     let leading = leading_layers(keys)?;

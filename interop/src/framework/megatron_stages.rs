@@ -20,7 +20,7 @@ pub(super) fn read_stages(
 ) -> Result<(), FrameworkFileError> {
     let (layers, leading) = (keys.count(LAYERS)?, megatron_model::leading_layers(keys)?);
     if let Some(layout) = keys.text(LAYOUT)? {
-        return read_layout(keys, options, &layout, (layers, leading, pipeline));
+        return read_layout(keys, options, &layout, layers, leading, pipeline);
     }
     let stated = keys.count("num-virtual-stages-per-pipeline-rank")?.unwrap_or(1);
     let Some(layers) = layers else {
@@ -119,7 +119,9 @@ fn read_layout(
     keys: &mut FrameworkKeys,
     options: &mut PlanOptions,
     layout: &str,
-    (layers, leading, pipeline): (Option<u64>, u64, u64),
+    layers: Option<u64>,
+    leading: u64,
+    pipeline: u64,
 ) -> Result<(), FrameworkFileError> {
     let chunks = chunks_of_layout(layout).map_err(|why| keys.fault(LAYOUT, why))?;
     let stages = chunks.len() as u64;

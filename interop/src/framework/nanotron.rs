@@ -76,7 +76,7 @@ pub(super) fn read(
         options.push("layer-split", split_of_model(&keys, config, pipeline)?);
     }
     let model = config.map(|config| FrameworkModel::Config(config.to_string()));
-    keys.finish(&UNREAD, context.assumed, ("nanotron", options, model))
+    keys.finish(&UNREAD, context.assumed, "nanotron", options, model)
 }
 
 fn read_batch(keys: &mut FrameworkKeys, options: &mut PlanOptions, data: u64) -> Result<(), FrameworkFileError> {

@@ -136,6 +136,35 @@ const NOTHING: [&str; 79] = [
     "model.use_scaled_init_method",
 ];
 
+/// Values of a key that stand for one argument or for none.
+struct KnownValue {
+    key: &'static str,
+    /// In lower case.
+    values: &'static [&'static str],
+    argument: Option<(&'static str, &'static str)>,
+}
+
+const fn known_value(
+    key: &'static str,
+    values: &'static [&'static str],
+    argument: Option<(&'static str, &'static str)>,
+) -> KnownValue {
+    KnownValue { key, values, argument }
+}
+
+const KNOWN_VALUES: [KnownValue; 10] = [
+    known_value("model.normalization", &["rmsnorm"], Some(("normalization", "RMSNorm"))),
+    known_value("model.normalization", &["layernorm", "layernorm1p"], None),
+    known_value("model.activation", &["fast-swiglu", "swiglu"], Some(("swiglu", "true"))),
+    known_value("model.activation", &["gelu"], None),
+    known_value("model.precision", &["bf16", "bf16-mixed"], Some(("bf16", "true"))),
+    known_value("trainer.precision", &["bf16", "bf16-mixed"], Some(("bf16", "true"))),
+    known_value("model.precision", &["16", "16-mixed", "fp16"], Some(("fp16", "true"))),
+    known_value("trainer.precision", &["16", "16-mixed", "fp16"], Some(("fp16", "true"))),
+    known_value("model.fp8", &["false"], None),
+    known_value("model.activations_checkpoint_num_layers", &["0"], None),
+];
+
 /// Keys with their accepted values. Other values would mean another model.
 const ONLY: [(&str, &[&str]); 12] = [
     ("model.transformer_block_type", &["pre_ln"]),
@@ -185,70 +214,93 @@ pub(super) fn arguments_of(
     file: &str,
     values: &BTreeMap<String, Vec<String>>,
 ) -> Result<BTreeMap<String, Vec<String>>, FrameworkFileError> {
-    let fault = |key: &str, value: &str, why: &str| FrameworkFileError {
-        file: file.to_owned(),
-        key: format!("{key} = {value}"),
-        why: why.to_owned(),
-    };
-    let is = |key: &str, name: &str| name.strip_suffix('*').map_or(key == name, |start| key.starts_with(start));
-    let mut found = BTreeMap::new();
-    // With a sharded optimizer, data-parallel ranks overlap their communication unless the file turns that off.
-    let mut sharded = false;
+    let mut arguments = NemoArguments { file, found: BTreeMap::new(), sharded: false };
     for (key, list) in values {
         let text = list.join(" ");
-        let value = resolve(values, key, &text, 0)
-            .ok_or_else(|| fault(key, &text, "names another key in a way that is not understood; write its value"))?;
-        let mut set = |name: &str, value: &str| drop(found.insert(name.to_owned(), vec![value.to_owned()]));
-        let own = key.strip_prefix("model.").unwrap_or_default();
-        let renamed = RENAMED.iter().find(|(known, _)| known == key).map(|(_, argument)| *argument);
-        match (key.as_str(), value.to_lowercase().as_str()) {
-            (_, "null" | "none") => {}
-            ("model.normalization", "rmsnorm") => set("normalization", "RMSNorm"),
-            ("model.normalization", "layernorm" | "layernorm1p") => {}
-            ("model.activation", "fast-swiglu" | "swiglu") => set("swiglu", "true"),
-            ("model.activation", "gelu") => {}
-            ("model.bias", value) => set("disable-bias-linear", if value == "false" { "true" } else { "false" }),
-            ("model.share_embeddings_and_output_weights", shared) => {
-                set("untie-embeddings-and-output-weights", if shared == "false" { "true" } else { "false" });
-            }
-            ("model.num_query_groups", _) => {
-                set("group-query-attention", "true");
-                set("num-query-groups", &value);
-            }
-            ("model.precision" | "trainer.precision", "bf16" | "bf16-mixed") => set("bf16", "true"),
-            ("model.precision" | "trainer.precision", "16" | "16-mixed" | "fp16") => set("fp16", "true"),
-            ("model.fp8", "false") => {}
-            ("model.fp8", _) => set("fp8-format", "hybrid"),
-            ("model.optim.name", name) if optimizer(name).is_some() => {
-                set("optimizer", "adam");
-                sharded = optimizer(name).unwrap_or_default();
-                set("use-distributed-optimizer", if sharded { "true" } else { "false" });
-            }
-            ("model.activations_checkpoint_num_layers", "0") => {}
-            ("model.normalization" | "model.activation" | "model.precision" | "trainer.precision", _)
-            | ("model.optim.name", _) => {
-                return Err(fault(key, &value, "is not modelled; name the model before --from, or correct it"));
-            }
-            (_, value) if ONLY.iter().any(|(known, _)| known == key) => {
-                let fits = ONLY.iter().any(|(known, values)| known == key && values.contains(&value));
-                if !fits {
-                    return Err(fault(key, value, "is not modelled; leave it out, or name the model before --from"));
-                }
-            }
-            _ if SAME.contains(&own) => set(&own.replace('_', "-"), &value),
-            _ => match renamed {
-                Some(argument) => set(argument, &value),
-                None if NOTHING.iter().any(|name| is(key, name)) => {}
-                None => set(key, &value),
-            },
-        }
+        let value = resolve(values, key, &text, 0).ok_or_else(|| {
+            arguments.fault(key, &text, "names another key in a way that is not understood; write its value")
+        })?;
+        arguments.read_leaf(key, &value)?;
     }
-    for argument in ["overlap-grad-reduce", "overlap-param-gather"] {
-        if sharded {
-            found.entry(argument.to_owned()).or_insert_with(|| vec!["true".to_owned()]);
-        }
+    let NemoArguments { mut found, sharded, .. } = arguments;
+    for argument in ["overlap-grad-reduce", "overlap-param-gather"].into_iter().filter(|_| sharded) {
+        found.entry(argument.to_owned()).or_insert_with(|| vec!["true".to_owned()]);
     }
     Ok(found)
+}
+
+/// The arguments that a file's leaves have given so far.
+struct NemoArguments<'a> {
+    file: &'a str,
+    found: BTreeMap<String, Vec<String>>,
+    /// True for a sharded optimizer. Data-parallel ranks then overlap their communication unless the file turns that
+    /// off.
+    sharded: bool,
+}
+
+impl NemoArguments<'_> {
+    fn fault(&self, key: &str, value: &str, why: &str) -> FrameworkFileError {
+        FrameworkFileError { file: self.file.to_owned(), key: format!("{key} = {value}"), why: why.to_owned() }
+    }
+
+    fn set(&mut self, name: &str, value: &str) {
+        self.found.insert(name.to_owned(), vec![value.to_owned()]);
+    }
+
+    fn read_leaf(&mut self, key: &str, value: &str) -> Result<(), FrameworkFileError> {
+        let is = |name: &str| name.strip_suffix('*').map_or(key == name, |start| key.starts_with(start));
+        let own = key.strip_prefix("model.").unwrap_or_default();
+        let lower = value.to_lowercase();
+        let known = KNOWN_VALUES.iter().find(|known| known.key == key && known.values.contains(&lower.as_str()));
+        if let Some(KnownValue { argument, .. }) = known {
+            argument.iter().for_each(|(name, value)| self.set(name, value));
+            return Ok(());
+        }
+        match (key, lower.as_str()) {
+            (_, "null" | "none") => {}
+            ("model.bias", value) => self.set("disable-bias-linear", opposite_of_false(value)),
+            ("model.share_embeddings_and_output_weights", shared) => {
+                self.set("untie-embeddings-and-output-weights", opposite_of_false(shared));
+            }
+            ("model.num_query_groups", _) => {
+                self.set("group-query-attention", "true");
+                self.set("num-query-groups", value);
+            }
+            ("model.fp8", _) => self.set("fp8-format", "hybrid"),
+            ("model.optim.name", name) if optimizer(name).is_some() => {
+                self.set("optimizer", "adam");
+                self.sharded = optimizer(name).unwrap_or_default();
+                self.set("use-distributed-optimizer", if self.sharded { "true" } else { "false" });
+            }
+            (
+                "model.normalization"
+                | "model.activation"
+                | "model.precision"
+                | "trainer.precision"
+                | "model.optim.name",
+                _,
+            ) => {
+                return Err(self.fault(key, value, "is not modelled; name the model before --from, or correct it"));
+            }
+            (_, value) if ONLY.iter().any(|(known, _)| *known == key) => {
+                if !ONLY.iter().any(|(known, values)| *known == key && values.contains(&value)) {
+                    let why = "is not modelled; leave it out, or name the model before --from";
+                    return Err(self.fault(key, value, why));
+                }
+            }
+            _ if SAME.contains(&own) => self.set(&own.replace('_', "-"), value),
+            _ => match RENAMED.iter().find(|(known, _)| *known == key) {
+                Some((_, argument)) => self.set(argument, value),
+                None if NOTHING.iter().any(|name| is(name)) => {}
+                None => self.set(key, value),
+            },
+        }
+        Ok(())
+    }
+}
+
+fn opposite_of_false(value: &str) -> &'static str {
+    if value == "false" { "true" } else { "false" }
 }
 
 /// Longest chain of references between keys.

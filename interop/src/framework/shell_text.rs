@@ -97,86 +97,118 @@ fn unit_end(text: &[char], at: usize) -> usize {
 /// Splits a script into tokens, without comments, redirections and here-documents.
 pub(super) fn tokens(script: &str) -> Vec<Token> {
     let text: Vec<char> = script.replace("\\\r\n", " ").replace("\\\n", " ").replace('\r', "").chars().collect();
-    let mut found = Vec::new();
-    let mut heredocs: Vec<String> = Vec::new();
-    let mut word = String::new();
-    let mut at = 0;
-    let end_word = |word: &mut String, found: &mut Vec<Token>| {
-        if !word.is_empty() {
-            found.push(Token::Word(std::mem::take(word)));
-        }
-    };
-    while let Some(&c) = text.get(at) {
-        let next = text.get(at + 1).copied();
+    let mut splitter = ScriptSplitter { text, at: 0, word: String::new(), heredoc_ends: Vec::new(), found: Vec::new() };
+    while let Some(&c) = splitter.text.get(splitter.at) {
+        splitter.read_from(c);
+    }
+    splitter.end_word();
+    splitter.found
+}
+
+/// A script that is being split.
+struct ScriptSplitter {
+    text: Vec<char>,
+    at: usize,
+    /// The word so far.
+    word: String,
+    /// The lines that end the here-documents that begin after this line.
+    heredoc_ends: Vec<String>,
+    found: Vec<Token>,
+}
+
+impl ScriptSplitter {
+    /// Reads what begins with the letter `c` at the current place.
+    fn read_from(&mut self, c: char) {
+        let next = self.text.get(self.at + 1).copied();
         match c {
             '\n' => {
-                end_word(&mut word, &mut found);
-                found.push(Token::Operator("\n".to_owned()));
-                at += 1;
-                for end in heredocs.drain(..) {
-                    while at < text.len() {
-                        let line: String = text[at..].iter().take_while(|c| **c != '\n').collect();
-                        at = (at + line.chars().count() + 1).min(text.len());
-                        if line.trim() == end {
-                            break;
-                        }
-                    }
-                }
+                self.push_operator("\n".to_owned());
+                self.at += 1;
+                self.skip_heredocs();
             }
             c if c.is_whitespace() => {
-                end_word(&mut word, &mut found);
-                at += 1;
+                self.end_word();
+                self.at += 1;
             }
-            '#' if word.is_empty() => at += text[at..].iter().take_while(|c| **c != '\n').count(),
-            '<' | '>' => {
-                if word.chars().any(|c| !c.is_ascii_digit()) {
-                    end_word(&mut word, &mut found);
-                }
-                word.clear();
-                let sign: String = text[at..].iter().take_while(|c| "<>&-".contains(**c)).collect();
-                at += sign.chars().count();
-                at += text[at..].iter().take_while(|c| matches!(c, ' ' | '\t')).count();
-                let start = at;
-                while at < text.len() && !text[at].is_whitespace() && !";|&)".contains(text[at]) {
-                    at = unit_end(&text, at);
-                }
-                if sign == "<<" || sign == "<<-" {
-                    heredocs.push(text[start..at].iter().filter(|c| !"'\"\\".contains(**c)).collect());
-                }
-            }
-            '(' if word.ends_with('=') && assignment(&word).is_some() => {
-                let end = behind(&text, at, '(', ')');
-                let inner: String = text[at + 1..end.saturating_sub(1).max(at + 1)].iter().collect();
-                let words = tokens(&inner).into_iter().filter_map(|token| match token {
-                    Token::Word(word) => Some(word),
-                    _ => None,
-                });
-                let (name, append, _) = assignment(&word).unwrap_or_default();
-                let (name, append) = (name.to_owned(), append.map(|_| true));
-                found.push(Token::Array { name, append, words: words.collect() });
-                word.clear();
-                at = end;
-            }
-            '(' if !word.is_empty() && next != Some(')') => {
-                let end = behind(&text, at, '(', ')');
-                word.extend(&text[at..end]);
-                at = end;
+            '#' if self.word.is_empty() => self.at += self.count_while(|c| c != '\n'),
+            '<' | '>' => self.skip_redirection(),
+            '(' if self.word.ends_with('=') && assignment(&self.word).is_some() => self.read_array(),
+            '(' if !self.word.is_empty() && next != Some(')') => {
+                self.extend_word_to(behind(&self.text, self.at, '(', ')'));
             }
             ';' | '|' | '&' | '(' | ')' => {
-                end_word(&mut word, &mut found);
                 let double = next == Some(c) && c != '(' && c != ')';
-                found.push(Token::Operator(if double { format!("{c}{c}") } else { c.to_string() }));
-                at += if double { 2 } else { 1 };
+                self.push_operator(if double { format!("{c}{c}") } else { c.to_string() });
+                self.at += if double { 2 } else { 1 };
             }
-            _ => {
-                let end = unit_end(&text, at);
-                word.extend(&text[at..end]);
-                at = end;
+            _ => self.extend_word_to(unit_end(&self.text, self.at)),
+        }
+    }
+
+    fn end_word(&mut self) {
+        if !self.word.is_empty() {
+            self.found.push(Token::Word(std::mem::take(&mut self.word)));
+        }
+    }
+
+    fn extend_word_to(&mut self, end: usize) {
+        self.word.extend(&self.text[self.at..end]);
+        self.at = end;
+    }
+
+    fn push_operator(&mut self, sign: String) {
+        self.end_word();
+        self.found.push(Token::Operator(sign));
+    }
+
+    /// Returns the number of letters from the current place that are `like` this.
+    fn count_while(&self, like: impl Fn(char) -> bool) -> usize {
+        self.text[self.at..].iter().take_while(|c| like(**c)).count()
+    }
+
+    fn skip_heredocs(&mut self) {
+        for end in std::mem::take(&mut self.heredoc_ends) {
+            while self.at < self.text.len() {
+                let line: String = self.text[self.at..].iter().take_while(|c| **c != '\n').collect();
+                self.at = (self.at + line.chars().count() + 1).min(self.text.len());
+                if line.trim() == end {
+                    break;
+                }
             }
         }
     }
-    end_word(&mut word, &mut found);
-    found
+
+    fn skip_redirection(&mut self) {
+        if self.word.chars().any(|c| !c.is_ascii_digit()) {
+            self.end_word();
+        }
+        self.word.clear();
+        let sign: String = self.text[self.at..].iter().take_while(|c| "<>&-".contains(**c)).collect();
+        self.at += sign.chars().count();
+        self.at += self.count_while(|c| matches!(c, ' ' | '\t'));
+        let start = self.at;
+        while self.at < self.text.len() && !self.text[self.at].is_whitespace() && !";|&)".contains(self.text[self.at]) {
+            self.at = unit_end(&self.text, self.at);
+        }
+        if sign == "<<" || sign == "<<-" {
+            let end = self.text[start..self.at].iter().filter(|c| !"'\"\\".contains(**c)).collect();
+            self.heredoc_ends.push(end);
+        }
+    }
+
+    fn read_array(&mut self) {
+        let end = behind(&self.text, self.at, '(', ')');
+        let inner: String = self.text[self.at + 1..end.saturating_sub(1).max(self.at + 1)].iter().collect();
+        let words = tokens(&inner).into_iter().filter_map(|token| match token {
+            Token::Word(word) => Some(word),
+            _ => None,
+        });
+        let (name, append, _) = assignment(&self.word).unwrap_or_default();
+        let (name, append) = (name.to_owned(), append.map(|_| true));
+        self.found.push(Token::Array { name, append, words: words.collect() });
+        self.word.clear();
+        self.at = end;
+    }
 }
 
 /// Returns the value of `NAME`, `NAME:-DEFAULT` and similar expressions between braces; `None` if it is not known.

@@ -116,7 +116,7 @@ pub(super) fn read(mut keys: FrameworkKeys, context: FrameworkContext<'_>) -> Re
         }
     };
     read_split(&mut keys, &mut options, known.map(|(.., built_in)| *built_in))?;
-    keys.finish(&UNREAD, context.assumed, ("TorchTitan", options, model))
+    keys.finish(&UNREAD, context.assumed, "TorchTitan", options, model)
 }
 
 /// Reads the data-parallel ranks and their sharding. Returns the number of ranks; `None` if it is not known.

@@ -1,5 +1,6 @@
 //! The data-parallel degrees worth trying, and the best plan under them so far.
 
+use super::evaluate::StageRange;
 use super::instance::PhazeInstance;
 use std::ops::Range;
 
@@ -113,7 +114,7 @@ pub(super) struct BestPlacement {
     pub time: f64,
     pub chain: usize,
     pub degree: usize,
-    pub ranges: Vec<(usize, usize)>,
+    pub ranges: Vec<StageRange>,
 }
 
 impl BestPlacement {
@@ -121,13 +122,15 @@ impl BestPlacement {
     pub fn take_single_stage(
         &mut self,
         index: usize,
-        (load, parameters, layers): (f64, f64, usize),
+        load: f64,
+        parameters: f64,
+        layers: usize,
         copies: usize,
         degrees: &DataParallelDegrees,
     ) {
         let range = 0..degrees.count_up_to(copies);
         if let Some((time, degree)) = degrees.cheapest_degree(range, 1, load, parameters, self.time) {
-            *self = Self { time, chain: index, degree, ranges: vec![(0, layers)] };
+            *self = Self { time, chain: index, degree, ranges: vec![StageRange { first: 0, end: layers }] };
         }
     }
 }

@@ -123,8 +123,8 @@ pub fn evaluate_plan(instance: &PhazeInstance, plan: &PhazePlan) -> Result<Phaze
     if !faults.is_empty() {
         return Err(faults);
     }
-    for (index, &(first, end)) in ranges.iter().enumerate() {
-        check_stage(instance, chain, plan, (index, first, end), &mut faults);
+    for (index, range) in ranges.iter().enumerate() {
+        check_stage(instance, chain, plan, index, *range, &mut faults);
     }
     if plan.devices() > instance.max_devices {
         faults.push(PlanFault::Devices { used: plan.devices(), available: instance.max_devices });
@@ -132,16 +132,23 @@ pub fn evaluate_plan(instance: &PhazeInstance, plan: &PhazePlan) -> Result<Phaze
     if faults.is_empty() { Ok(cost_of_stages(instance, chain, plan)) } else { Err(faults) }
 }
 
-/// Returns the first position and the exclusive end of every stage, and adds the faults of stages that do not cover the
+/// The first position of a stage and its exclusive end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StageRange {
+    pub(super) first: usize,
+    pub(super) end: usize,
+}
+
+/// Returns the range of every stage, and adds the faults of stages that do not cover the
 /// chain.
-fn stage_ranges(chain: &Chain, plan: &PhazePlan, faults: &mut Vec<PlanFault>) -> Vec<(usize, usize)> {
+fn stage_ranges(chain: &Chain, plan: &PhazePlan, faults: &mut Vec<PlanFault>) -> Vec<StageRange> {
     let mut ranges = Vec::with_capacity(plan.stages.len());
     let mut expected = 0;
     let position = |id: i64| chain.layers.iter().position(|layer| layer.id == id);
     for (stage, PhazeStage { first_layer, last_layer, .. }) in plan.stages.iter().enumerate() {
         match (position(*first_layer), position(*last_layer)) {
             (Some(first), Some(last)) if first == expected && last >= first => {
-                ranges.push((first, last + 1));
+                ranges.push(StageRange { first, end: last + 1 });
                 expected = last + 1;
             }
             _ => {
@@ -160,22 +167,23 @@ fn check_stage(
     instance: &PhazeInstance,
     chain: &Chain,
     plan: &PhazePlan,
-    (index, first, end): (usize, usize, usize),
+    index: usize,
+    range: StageRange,
     faults: &mut Vec<PlanFault>,
 ) {
     let from_end = plan.stages.len() - index;
     let stage = &plan.stages[index];
-    let needed = chain.devices_of_stage(first, end);
+    let needed = chain.devices_of_stage(range.first, range.end);
     if stage.devices != needed {
         faults.push(PlanFault::StageDevices { stage: index, stated: stage.devices, needed });
     }
-    if from_end > deepest_place(instance, chain, (first, end)) {
-        let need = memory_of_stage(instance, chain, (first, end), from_end);
+    if from_end > deepest_place(instance, chain, range) {
+        let need = memory_of_stage(instance, chain, range, from_end);
         faults.push(PlanFault::Memory { stage: index, need, limit: instance.max_memory });
     }
     let stated = [
-        ("load", stage.load, load_of_stage(instance, chain, (first, end), from_end)),
-        ("memory", stage.memory_bytes, memory_of_stage(instance, chain, (first, end), from_end)),
+        ("load", stage.load, load_of_stage(instance, chain, range, from_end)),
+        ("memory", stage.memory_bytes, memory_of_stage(instance, chain, range, from_end)),
     ];
     for (what, stated, computed) in stated {
         let close = (stated - computed).abs() <= 1e-9 * computed.abs();
@@ -214,7 +222,7 @@ fn cost_of_stages(instance: &PhazeInstance, chain: &Chain, plan: &PhazePlan) -> 
 pub(super) fn load_of_stage(
     instance: &PhazeInstance,
     chain: &Chain,
-    (first, end): (usize, usize),
+    StageRange { first, end }: StageRange,
     from_end: usize,
 ) -> f64 {
     let layers = &chain.layers[first..end];
@@ -241,7 +249,11 @@ pub(super) fn load_of_stage(
 
 /// Returns the bytes of a stage that do not depend on its place, and the bytes that it keeps for each micro-batch in
 /// flight after the first.
-pub(super) fn memory_parts(instance: &PhazeInstance, chain: &Chain, (first, end): (usize, usize)) -> (f64, f64) {
+pub(super) fn memory_parts(
+    instance: &PhazeInstance,
+    chain: &Chain,
+    StageRange { first, end }: StageRange,
+) -> (f64, f64) {
     let layers = &chain.layers[first..end];
     let parameters: f64 = layers.iter().map(|layer| layer.parameter_bytes).sum();
     let activations: f64 = layers.iter().map(|layer| layer.activation_bytes).sum();
@@ -255,14 +267,14 @@ pub(super) fn memory_parts(instance: &PhazeInstance, chain: &Chain, (first, end)
 }
 
 /// Returns the bytes on each device of the stage at `from_end` (1 = last stage).
-pub(super) fn memory_of_stage(instance: &PhazeInstance, chain: &Chain, range: (usize, usize), from_end: usize) -> f64 {
+pub(super) fn memory_of_stage(instance: &PhazeInstance, chain: &Chain, range: StageRange, from_end: usize) -> f64 {
     let (fixed, stash) = memory_parts(instance, chain, range);
     fixed + (from_end - 1) as f64 * stash
 }
 
 /// Returns the place farthest from the end at which the stage fits; 0 if it fits nowhere. The order of the operations
 /// is PHAZE's own, because rounding decides exact ties.
-pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: (usize, usize)) -> usize {
+pub(super) fn deepest_place(instance: &PhazeInstance, chain: &Chain, range: StageRange) -> usize {
     let (fixed, stash) = memory_parts(instance, chain, range);
     let (limit, most) = (instance.max_memory, instance.max_devices);
     if fixed + (most - 1) as f64 * stash <= limit {
@@ -280,14 +292,14 @@ pub(super) fn realise_split(
     instance: &PhazeInstance,
     chain: &Chain,
     degree: usize,
-    ranges: &[(usize, usize)],
+    ranges: &[StageRange],
 ) -> (f64, PhazePlan) {
-    let stages = ranges.iter().enumerate().map(|(index, &(first, end))| PhazeStage {
-        first_layer: chain.layers[first].id,
-        last_layer: chain.layers[end - 1].id,
-        devices: chain.devices_of_stage(first, end),
-        load: load_of_stage(instance, chain, (first, end), ranges.len() - index),
-        memory_bytes: memory_of_stage(instance, chain, (first, end), ranges.len() - index),
+    let stages = ranges.iter().enumerate().map(|(index, &range)| PhazeStage {
+        first_layer: chain.layers[range.first].id,
+        last_layer: chain.layers[range.end - 1].id,
+        devices: chain.devices_of_stage(range.first, range.end),
+        load: load_of_stage(instance, chain, range, ranges.len() - index),
+        memory_bytes: memory_of_stage(instance, chain, range, ranges.len() - index),
     });
     let plan = PhazePlan { data_parallel: degree, tensor_width: chain.width, stages: stages.collect() };
     (cost_of_stages(instance, chain, &plan).time_per_batch, plan)

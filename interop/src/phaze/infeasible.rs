@@ -5,6 +5,7 @@
 //! need of the remaining stages. It is exact.
 
 use super::evaluate;
+use super::evaluate::StageRange;
 use super::instance::{Chain, PhazeInstance};
 use super::rows::ChainStages;
 
@@ -12,7 +13,7 @@ use super::rows::ChainStages;
 struct LeastMemoryAttempt {
     bytes: f64,
     /// A split of `chain` with that need.
-    split: Option<(usize, Vec<(usize, usize)>)>,
+    split: Option<(usize, Vec<StageRange>)>,
 }
 
 /// Least bytes by first position, and the end of the first stage that leads to them.
@@ -60,11 +61,11 @@ pub(super) fn explain_infeasible(instance: &PhazeInstance) -> String {
 }
 
 /// Describes the fullest stage of the best attempt.
-fn describe_shortfall(instance: &PhazeInstance, chain: &Chain, ranges: &[(usize, usize)]) -> String {
+fn describe_shortfall(instance: &PhazeInstance, chain: &Chain, ranges: &[StageRange]) -> String {
     let depth = ranges.len();
     let need = |index: usize| evaluate::memory_of_stage(instance, chain, ranges[index], depth - index);
     let fullest = (0..depth).max_by(|&a, &b| need(a).total_cmp(&need(b))).unwrap_or(0);
-    let (first, end) = ranges[fullest];
+    let StageRange { first, end } = ranges[fullest];
     let (bytes, limit) = (need(fullest), instance.max_memory);
     format!(
         "no split fits {limit:.0} bytes per device; the nearest (tensor width {}, {depth} stage(s)) needs {bytes:.0} bytes for stage {} \
@@ -163,12 +164,12 @@ impl<'a> LeastMemory<'a> {
         level
     }
 
-    fn trace_split(&self, plane: usize, stages: usize) -> Vec<(usize, usize)> {
+    fn trace_split(&self, plane: usize, stages: usize) -> Vec<StageRange> {
         let (mut first, mut plane) = (0, plane);
         let mut ranges = Vec::with_capacity(stages);
         for left in (1..=stages).rev() {
             let end = self.levels[plane][left].end[first];
-            ranges.push((first, end));
+            ranges.push(StageRange { first, end });
             if end <= self.narrow_end[first] {
                 plane = plane.saturating_sub(1);
             }

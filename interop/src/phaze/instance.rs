@@ -167,7 +167,7 @@ impl PhazeInstance {
         };
         for (&width, graph) in &problem.graphs {
             check_graph(width, graph)?;
-            check_same_model((first_width, first), (width, graph))?;
+            check_same_model(WidthOfGraph { width: first_width, graph: first }, WidthOfGraph { width, graph })?;
         }
         let order = chain_order(first)?;
         let position: BTreeMap<i64, usize> = order.iter().enumerate().map(|(at, &id)| (id, at)).collect();
@@ -316,14 +316,22 @@ fn check_edges(width: usize, graph: &WidthGraph, ids: &BTreeSet<i64>) -> Result<
     Ok(())
 }
 
-fn check_same_model(first: (usize, &WidthGraph), other: (usize, &WidthGraph)) -> Result<(), PlacementError> {
+/// The graph of a model at a tensor width.
+#[derive(Clone, Copy)]
+struct WidthOfGraph<'a> {
+    width: usize,
+    graph: &'a WidthGraph,
+}
+
+fn check_same_model(first: WidthOfGraph<'_>, other: WidthOfGraph<'_>) -> Result<(), PlacementError> {
     let ids = |graph: &WidthGraph| graph.layers.iter().map(|layer| layer.id).collect::<BTreeSet<_>>();
     let edges = |graph: &WidthGraph| graph.edges.iter().map(|e| (e.source, e.destination)).collect::<BTreeSet<_>>();
-    let differ = |what, which| Err(PlacementError::WidthsDiffer { width: other.0, first: first.0, what, which });
-    if let Some(id) = ids(first.1).symmetric_difference(&ids(other.1)).next() {
+    let differ =
+        |what, which| Err(PlacementError::WidthsDiffer { width: other.width, first: first.width, what, which });
+    if let Some(id) = ids(first.graph).symmetric_difference(&ids(other.graph)).next() {
         return differ("layers", format!("layer {id}"));
     }
-    if let Some((from, to)) = edges(first.1).symmetric_difference(&edges(other.1)).next() {
+    if let Some((from, to)) = edges(first.graph).symmetric_difference(&edges(other.graph)).next() {
         return differ("edges", format!("edge {from} -> {to}"));
     }
     Ok(())

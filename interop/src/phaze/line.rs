@@ -18,6 +18,7 @@
 //! exist, and a split that a probe finds must be evaluated under the true costs ([`ProbeChain::true_bottleneck`]).
 
 use super::evaluate;
+use super::evaluate::StageRange;
 use super::instance::{Chain, PhazeInstance};
 
 /// Relative width of the band around the memory limit in which sums are recomputed in PHAZE's own order. Prefix sums
@@ -228,13 +229,17 @@ impl<'a> ProbeChain<'a> {
         let behind = (place - 1) as f64;
         let excess = to.fixed - from.fixed + behind * (to.stash_to - from.stash_from) - self.instance.max_memory;
         let tie = self.tie[0] + behind * self.tie[1];
-        if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
+        if excess.abs() > tie {
+            excess > 0.0
+        } else {
+            self.exact && !self.fits_literally(StageRange { first, end }, place)
+        }
     }
 
     /// True if the stage fits at its place by the formulas in PHAZE's own order.
     #[cold]
     #[inline(never)]
-    pub fn fits_literally(&self, range: (usize, usize), place: usize) -> bool {
+    pub fn fits_literally(&self, range: StageRange, place: usize) -> bool {
         place <= evaluate::deepest_place(self.instance, self.chain, range)
     }
 }

@@ -26,6 +26,7 @@
 //! their loads reaches the limit, no split can be good.
 
 use super::evaluate;
+use super::evaluate::StageRange;
 use super::line::{ChainPosition, ProbeChain, higher, lower};
 
 /// The target of a probe: `stages` stages, the first of which ends at `end`.
@@ -62,19 +63,23 @@ impl ProbeChain<'_> {
     /// Returns the least position, by memory alone, at which a stage at `place` that ends at `end` can begin; `end` if
     /// there is none. The result is at least 1. `length` is a guess of the stage's length, which only affects speed.
     pub fn reach_from(&self, place: usize, end: usize, length: usize) -> usize {
-        if end > 1 { self.extend_stage(place, (1, end), length, f64::INFINITY).first } else { end }
+        if end > 1 { self.extend_stage(place, 1, end, length, f64::INFINITY).first } else { end }
     }
 
     /// Returns the longest good stage at `place` that ends at `end` and begins at `least` or later. `length` is a guess
     /// of its length.
-    fn extend_stage(&self, place: usize, (least, end): (usize, usize), length: usize, limit: f64) -> ExtendedStage {
+    fn extend_stage(&self, place: usize, least: usize, end: usize, length: usize, limit: f64) -> ExtendedStage {
         let ChainPosition { to, fixed, stash_to, .. } = self.positions[end];
         let behind = f64::from(place as u32 - 1);
         let (most, tie) = (fixed + behind * stash_to - self.instance.max_memory, self.tie[0] + behind * self.tie[1]);
         let exceeds = |first: usize| {
             let from = &self.positions[first];
             let excess = most - (from.fixed + behind * from.stash_from);
-            if excess.abs() > tie { excess > 0.0 } else { self.exact && !self.fits_literally((first, end), place) }
+            if excess.abs() > tie {
+                excess > 0.0
+            } else {
+                self.exact && !self.fits_literally(StageRange { first, end }, place)
+            }
         };
         let mut first = end.saturating_sub(length).max(least);
         let mut load = self.load_of_stage(first, to);
@@ -131,7 +136,7 @@ impl ProbeChain<'_> {
             if place <= trailing {
                 least = least.max(count - self.suffix + trailing - place);
             }
-            let stage = self.extend_stage(place, (least, start), length, limit);
+            let stage = self.extend_stage(place, least, start, length, limit);
             next = lower(stage.next, next);
             if stage.first == start {
                 return ProbeOutcome::Nothing { end: start, limit: next };
@@ -185,15 +190,18 @@ impl ProbeChain<'_> {
         }
         let (mut end, mut bottleneck) = (count, 0.0);
         for (at, &first) in cuts.iter().enumerate() {
-            if !self.fits_literally((first, end), at + 1) {
+            if !self.fits_literally(StageRange { first, end }, at + 1) {
                 return f64::INFINITY;
             }
-            bottleneck = higher(bottleneck, evaluate::load_of_stage(self.instance, self.chain, (first, end), at + 1));
+            bottleneck = higher(
+                bottleneck,
+                evaluate::load_of_stage(self.instance, self.chain, StageRange { first, end }, at + 1),
+            );
             end = first;
         }
-        if !self.fits_literally((0, end), stages) {
+        if !self.fits_literally(StageRange { first: 0, end }, stages) {
             return f64::INFINITY;
         }
-        higher(bottleneck, evaluate::load_of_stage(self.instance, self.chain, (0, end), stages))
+        higher(bottleneck, evaluate::load_of_stage(self.instance, self.chain, StageRange { first: 0, end }, stages))
     }
 }

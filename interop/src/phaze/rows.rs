@@ -1,6 +1,7 @@
 //! Loads and memory of stages by first position and end, computed only as far as the search can use them.
 
 use super::evaluate;
+use super::evaluate::StageRange;
 use super::instance::{Chain, PhazeInstance};
 
 /// Relative width of the band around the memory limit in which sums are recomputed in PHAZE's own order. Prefix sums
@@ -111,14 +112,14 @@ impl<'a> ChainStages<'a> {
         if excess.abs() > tie {
             excess > 0.0
         } else {
-            from_end > evaluate::deepest_place(self.instance, self.chain, (first, end))
+            from_end > evaluate::deepest_place(self.instance, self.chain, StageRange { first, end })
         }
     }
 
     /// Returns the place farthest from the end at which the stage fits, given its stash per micro-batch; 0 if it fits
     /// nowhere.
     fn deepest_place(&self, first: usize, end: usize, stash: f64) -> usize {
-        let literal = || evaluate::deepest_place(self.instance, self.chain, (first, end));
+        let literal = || evaluate::deepest_place(self.instance, self.chain, StageRange { first, end });
         let room = self.instance.max_memory - self.fixed_bytes(first, end);
         if room.abs() <= self.tie {
             return literal();

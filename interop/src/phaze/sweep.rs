@@ -28,6 +28,7 @@
 //! best known time remains, the width is undecided and goes to the table of [`super::width`].
 
 use super::degrees::{BestPlacement, DataParallelDegrees, SAFETY};
+use super::evaluate::StageRange;
 use super::instance::{Chain, PhazeInstance};
 use super::line::ProbeChain;
 use super::probe::{ProbeOutcome, ProbeTarget};
@@ -82,7 +83,9 @@ impl<'a> LineWidth<'a> {
         if !self.line.exceeds_memory(0, count, 1) {
             best.take_single_stage(
                 self.index,
-                (self.line.work, self.line.parameters_before(count), count),
+                self.line.work,
+                self.line.parameters_before(count),
+                count,
                 self.max_devices / self.wide,
                 degrees,
             );
@@ -208,8 +211,8 @@ impl<'a> LineWidth<'a> {
             match self.line.probe_split(target, false, limit, &mut cuts.found) {
                 ProbeOutcome::Nothing { end, .. } => target.end = end,
                 ProbeOutcome::Split { bottleneck: rest, .. } if descended => {
-                    let bottleneck = own.max(self.refine_bottleneck(target, (own.max(floor), rest), cuts));
-                    self.undecided |= self.take_split(target, bottleneck, (range, degrees), cuts, best);
+                    let bottleneck = own.max(self.refine_bottleneck(target, own.max(floor), rest, cuts));
+                    self.undecided |= self.take_split(target, bottleneck, range, degrees, cuts, best);
                     // This was the least bottleneck for this end, at any degree.
                     target.end += 1;
                 }
@@ -217,9 +220,9 @@ impl<'a> LineWidth<'a> {
                     // The least bottleneck at any end comes first: its plan excludes most ends, and it bounds all of
                     // them.
                     descended = true;
-                    floor = self.descend_bottleneck(target, last, (floor, own.max(rest)), cuts);
+                    floor = self.descend_bottleneck(target, last, floor, own.max(rest), cuts);
                     let found = cuts.found.last().copied().unwrap_or(end);
-                    self.take_split(ProbeTarget { end: found, ..target }, floor, (range, degrees), cuts, best);
+                    self.take_split(ProbeTarget { end: found, ..target }, floor, range, degrees, cuts, best);
                     let bound =
                         degrees.least_time_over(range.clone(), *stages, floor, self.line.parameters_before(end));
                     if bound * SAFETY >= best.time {
@@ -236,7 +239,8 @@ impl<'a> LineWidth<'a> {
         &self,
         target: ProbeTarget,
         bottleneck: f64,
-        (range, degrees): (&Range<usize>, &DataParallelDegrees),
+        range: &Range<usize>,
+        degrees: &DataParallelDegrees,
         cuts: &mut StageCuts,
         best: &mut BestPlacement,
     ) -> bool {
@@ -252,7 +256,7 @@ impl<'a> LineWidth<'a> {
 
     /// Lowers the bottleneck of the split that was found from `high` to the least one for its target, but not below
     /// `low`. Returns the result.
-    fn refine_bottleneck(&self, target: ProbeTarget, (mut low, mut high): (f64, f64), cuts: &mut StageCuts) -> f64 {
+    fn refine_bottleneck(&self, target: ProbeTarget, mut low: f64, mut high: f64, cuts: &mut StageCuts) -> f64 {
         while low * SAFETY < high {
             match self.line.probe_split(target, false, low + (high - low) / 2.0, &mut cuts.tried) {
                 ProbeOutcome::Split { bottleneck, .. } => {
@@ -271,7 +275,8 @@ impl<'a> LineWidth<'a> {
         &self,
         target: ProbeTarget,
         last: usize,
-        (mut low, mut high): (f64, f64),
+        mut low: f64,
+        mut high: f64,
         cuts: &mut StageCuts,
     ) -> f64 {
         while low * SAFETY < high {
@@ -325,10 +330,10 @@ struct StageCuts {
 
 impl StageCuts {
     /// Returns the stages of the found split in chain order, each as a first position and an exclusive end.
-    fn stage_ranges(&self, count: usize) -> Vec<(usize, usize)> {
+    fn stage_ranges(&self, count: usize) -> Vec<StageRange> {
         let firsts = std::iter::once(0).chain(self.found.iter().rev().copied());
         let ends = self.found.iter().rev().copied().chain(std::iter::once(count));
-        firsts.zip(ends).collect()
+        firsts.zip(ends).map(|(first, end)| StageRange { first, end }).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //! stages.
 
 use super::degrees::{BestPlacement, DataParallelDegrees};
+use super::evaluate::StageRange;
 use super::instance::{Chain, PhazeInstance};
 use super::levels::{Completion, LevelDraft, LevelTable, lower};
 use super::rows::{ChainStages, StageLoadRows};
@@ -110,7 +111,9 @@ impl<'a> WidthSearch<'a> {
             let copies = instance.max_devices / chain.devices_of_stage(0, count);
             best.take_single_stage(
                 self.index,
-                (self.stages.load_of_last_stage(0), sums.parameters[count], count),
+                self.stages.load_of_last_stage(0),
+                sums.parameters[count],
+                count,
                 copies,
                 self.degrees,
             );
@@ -325,9 +328,9 @@ impl<'a> WidthSearch<'a> {
 
     /// Returns the split of a completion. At each level, it takes the first end that gives the bottleneck recorded
     /// there.
-    fn trace_split(&self, found: &Completion, rows: &StageLoadRows, table: &LevelTable) -> Vec<(usize, usize)> {
+    fn trace_split(&self, found: &Completion, rows: &StageLoadRows, table: &LevelTable) -> Vec<StageRange> {
         let count = self.stages.chain.len();
-        let mut ranges = vec![(0, found.end)];
+        let mut ranges = vec![StageRange { first: 0, end: found.end }];
         let mut plane = self.plane_behind(0, found.end, found.plane);
         let mut first = found.end;
         for stages in (2..found.stages).rev() {
@@ -340,10 +343,10 @@ impl<'a> WidthSearch<'a> {
             let end = next.unwrap_or(count);
             debug_assert!(next.is_some(), "a recorded bottleneck has a stage that gives it");
             plane = self.plane_behind(first, end, plane);
-            ranges.push((first, end));
+            ranges.push(StageRange { first, end });
             first = end;
         }
-        ranges.push((first, count));
+        ranges.push(StageRange { first, end: count });
         ranges
     }
 }

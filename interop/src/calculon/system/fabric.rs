@@ -102,19 +102,27 @@ impl CalculonSystem {
             }
             last = axis.network;
         }
-        for (i, (network, used)) in self.networks.iter().zip(on_network).enumerate() {
-            if network.must_be_filled && used > 1 && !u64::from(network.size).is_multiple_of(used) {
-                let limit = format!(
-                    "must be filled: the {used} ranks of the axes on it must divide its {} endpoints",
-                    network.size
-                );
-                return fault(&format!("network {i}"), used.to_string(), limit, "choose degrees that divide it");
-            }
+        if let Some(unfilled) = self.unfilled_network(&on_network) {
+            return Err(FileError { file: execution.to_owned(), faults: vec![unfilled] });
         }
         if let (true, Some(first)) = (tiers.is_empty(), self.networks.first()) {
             tiers.push(self.tier_of_network(0, first, 1));
         }
         self.fabric_of_tiers(tiers)
+    }
+
+    /// Returns the fault of the first network that must be filled and is not; `on_network` has the ranks on each.
+    fn unfilled_network(&self, on_network: &[u64]) -> Option<FileFault> {
+        self.networks.iter().zip(on_network).enumerate().find_map(|(i, (network, used))| {
+            if !network.must_be_filled || *used <= 1 || u64::from(network.size).is_multiple_of(*used) {
+                return None;
+            }
+            let limit = format!(
+                "must be filled: the {used} ranks of the axes on it must divide its {} endpoints",
+                network.size
+            );
+            Some(FileFault::new(format!("network {i}"), used.to_string(), limit, "choose degrees that divide it"))
+        })
     }
 
     fn fabric_of_tiers(&self, tiers: Vec<Tier>) -> Result<Fabric, FileError> {
