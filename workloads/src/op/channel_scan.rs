@@ -10,7 +10,7 @@
 //! Tensor parallelism splits the channels, and the second product's result is summed over the devices. Groups of
 //! channels with their own projections (Zamba) are not divided, and nothing is summed.
 
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, ResultPart, WeightSplit, result_part};
 use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::segment_plan::SegmentPlan;
@@ -43,7 +43,7 @@ pub(crate) fn add_channel_scan(
     let own = ChannelScan { width: whole.width / ranks, groups: (whole.groups / ranks).max(1), ..whole };
     let grouped = whole.groups > 1;
     let (width, state) = (own.width, own.state);
-    let parts = [("input", width), ("gate", width)];
+    let parts = [result_part("input", width), result_part("gate", width)];
     let made = plan.add_column_split_products(graph, "layer.scan", "in", &parts, own.bias, x);
     let [input, gate] = <[TensorId; 2]>::try_from(made).unwrap_or([x; 2]);
     let convolution = convolution::Convolution {
@@ -53,12 +53,12 @@ pub(crate) fn add_channel_scan(
         bias: own.convolution_bias,
     };
     let mixed = convolution.add_convolution(graph, shape, input);
-    let product = |name: &str, input, outputs: &[(&str, u64)], split, bias, graph: &mut GraphBuilder, x| {
+    let product = |name: &str, input, outputs: &[ResultPart<'_>], split, bias, graph: &mut GraphBuilder, x| {
         let name = format!("layer.scan.{name}");
         let product = Linear { name, input, outputs, bias, split, shares_input: false, narrow: true, chunks: 1 };
         product.add_linear(graph, shape, x)
     };
-    let parts = [("step", own.step_rank), ("state", 2 * state)];
+    let parts = [result_part("step", own.step_rank), result_part("state", 2 * state)];
     let of_group = |name, input, output| PerHeadProduct { name, heads: own.groups, input, output };
     let narrow = if grouped {
         let select = of_group("layer.scan.select", width / own.groups, own.step_rank + 2 * state);
@@ -79,9 +79,15 @@ pub(crate) fn add_channel_scan(
     let states = norm("state_norm", 2 * state, graph, narrow[1]);
     let steps = if grouped {
         let part = width / own.groups;
-        of_group("layer.scan.steps", own.step_rank, part).add_parts(graph, shape, &[("out", part)], true, step)
+        of_group("layer.scan.steps", own.step_rank, part).add_parts(
+            graph,
+            shape,
+            &[result_part("out", part)],
+            true,
+            step,
+        )
     } else {
-        product("steps", own.step_rank, &[("out", width)], WeightSplit::Columns, true, graph, step)
+        product("steps", own.step_rank, &[result_part("out", width)], WeightSplit::Columns, true, graph, step)
     };
     let scanned = add_core(graph, shape, &own, grouped, [mixed, steps[0], states]);
     let unit =

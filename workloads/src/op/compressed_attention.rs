@@ -10,7 +10,7 @@
 
 use super::fused_attention::{self, AttentionCore, ChosenKeys};
 use super::latent::{LatentRope, add_latent_rope};
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, ResultPart, WeightSplit, result_part};
 use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::scores::ScoreShape;
@@ -36,12 +36,12 @@ pub(crate) fn add_compressed_attention(
 ) -> TensorId {
     let (model, shape) = (plan.model, &plan.shape);
     let heads = Heads { kv: 1, ..plan.slice.attention_heads(model) };
-    let narrow = add_replicated(graph, plan, "query_down", &[("out", own.query_rank)], x)[0];
+    let narrow = add_replicated(graph, plan, "query_down", &[result_part("out", own.query_rank)], x)[0];
     let narrow = add_gains(graph, shape, "layer.attention.query_norm", own.query_rank, narrow);
     let query = Linear {
         name: "layer.attention.query_up".to_owned(),
         input: own.query_rank,
-        outputs: &[("out", heads.query * heads.dim)],
+        outputs: &[result_part("out", heads.query * heads.dim)],
         bias: false,
         split: WeightSplit::Columns,
         shares_input: false,
@@ -49,7 +49,7 @@ pub(crate) fn add_compressed_attention(
         chunks: 1,
     };
     let query = query.add_linear(graph, shape, narrow)[0];
-    let key = add_replicated(graph, plan, "key", &[("out", heads.dim)], x)[0];
+    let key = add_replicated(graph, plan, "key", &[result_part("out", heads.dim)], x)[0];
     let key = add_gains(graph, shape, "layer.attention.key_norm", heads.dim, key);
     let rope = model.variations.rotated.unwrap_or(heads.dim);
     let [query, key] =
@@ -131,7 +131,7 @@ fn add_replicated(
     graph: &mut GraphBuilder,
     plan: &SegmentPlan<'_>,
     name: &str,
-    outputs: &[(&str, u64)],
+    outputs: &[ResultPart<'_>],
     x: TensorId,
 ) -> Vec<TensorId> {
     let (name, input) = (format!("layer.attention.{name}"), plan.model.hidden);
@@ -166,7 +166,13 @@ fn add_entries(
     let shape = &plan.shape;
     let each = form.vectors().saturating_mul(width);
     let part = name.trim_start_matches("layer.attention.");
-    let made = add_replicated(graph, plan, &format!("{part}.product"), &[("vector", each), ("gate", each)], x);
+    let made = add_replicated(
+        graph,
+        plan,
+        &format!("{part}.product"),
+        &[result_part("vector", each), result_part("gate", each)],
+        x,
+    );
     if detached {
         graph.detach_inputs_of_last();
     }

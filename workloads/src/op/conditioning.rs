@@ -13,7 +13,7 @@
 
 use super::cross::{borrow_tensor, lend_tensor};
 use super::embedding::{TOKEN_ID_BYTES, TableSize, add_token_embedding};
-use super::linear::{Linear, ProductWidths, WeightSplit};
+use super::linear::{Linear, ProductWidths, ResultPart, WeightSplit, result_part};
 use super::patches::DataProduct;
 use super::segment_plan::SegmentPlan;
 use super::{
@@ -131,7 +131,7 @@ fn add_embedders(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, name: &str, o
     };
     let mut time = product.add_product_of_data(graph, &shape, &called("time"));
     time = activation::add_activation(graph, &shape, &called("activation"), ElementwiseFunction::Silu, width, time);
-    time = add_vector_product(graph, &shape, &called("time_out"), width, &[("out", width)], time)[0];
+    time = add_vector_product(graph, &shape, &called("time_out"), width, &[result_part("out", width)], time)[0];
     let labels = graph.add_constant(&called("labels"), Bytes(TOKEN_ID_BYTES) * images);
     let mark = graph.operator_count();
     let class = add_token_embedding(graph, &shape, &called("class"), TableSize { rows: own.rows, width }, labels);
@@ -146,7 +146,7 @@ fn add_vector_product(
     shape: &OperatorContext,
     name: &str,
     input: u64,
-    outputs: &[(&str, u64)],
+    outputs: &[ResultPart<'_>],
     x: TensorId,
 ) -> Vec<TensorId> {
     let (name, split) = (name.to_owned(), WeightSplit::Replicated);
@@ -165,7 +165,7 @@ fn add_modulation(
     let (shape, width) = (plan.sequence_context(), plan.model.hidden);
     let silu = ElementwiseFunction::Silu;
     let active = activation::add_activation(graph, &shape, &format!("{name}.activation"), silu, width, vector);
-    let outputs: Vec<(&str, u64)> = parts.iter().map(|part| (*part, width)).collect();
+    let outputs: Vec<ResultPart<'_>> = parts.iter().map(|part| result_part(part, width)).collect();
     add_vector_product(graph, &shape, &format!("{name}.product"), width, &outputs, active)
 }
 

@@ -5,6 +5,7 @@
 //! gradient.
 
 use super::fused_attention::{self, AttentionCore};
+use super::linear::result_part;
 use super::scores::ScoreShape;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
@@ -18,12 +19,18 @@ pub(crate) fn add_cross_attention(graph: &mut GraphBuilder, plan: &SegmentPlan<'
     let (model, shape) = (plan.model, &plan.shape);
     let heads = plan.slice.attention_heads(model);
     let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-    let query =
-        plan.add_column_split_products(graph, "layer.cross", "query", &[("out", query_width)], model.qkv_bias, x)[0];
+    let query = plan.add_column_split_products(
+        graph,
+        "layer.cross",
+        "query",
+        &[result_part("out", query_width)],
+        model.qkv_bias,
+        x,
+    )[0];
     let encoder = plan.encoder_plan();
     let elements = encoder.shape.local_tokens().saturating_mul(model.hidden);
     let encoded = borrow_tensor(graph, &encoder.shape, "layer.cross.encoder_result", "layer.cross.encoded", elements);
-    let parts = [("key", kv_width), ("value", kv_width)];
+    let parts = [result_part("key", kv_width), result_part("value", kv_width)];
     let made = encoder.add_separate_products(graph, "layer.cross", &parts, |part| model.has_bias(part), encoded);
     let [key, value] = [made[0], made[1]];
     let mixed = match plan.lowering.attention {

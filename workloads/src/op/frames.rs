@@ -6,7 +6,7 @@
 
 use super::activation::add_activation;
 use super::embedding::{TableSize, add_learned_table};
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, WeightSplit, result_part};
 use super::patches::DataProduct;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, dropout};
@@ -41,7 +41,7 @@ pub(crate) fn add_sound_frames(
     let second = Linear {
         name: called("second_convolution"),
         input: SoundFrames::REACH.saturating_mul(hidden),
-        outputs: &[("out", hidden)],
+        outputs: &[result_part("out", hidden)],
         bias: true,
         split: WeightSplit::Replicated,
         shares_input: false,

@@ -7,7 +7,7 @@
 //! the model. A pipeline's last stage holds a copy of the table, as in Megatron-LM; DeepSeek's DualPipe has both on one
 //! device.
 
-use super::linear::{Linear, ProductWidths, WeightSplit};
+use super::linear::{Linear, ProductWidths, WeightSplit, result_part};
 use super::segment_plan::SegmentPlan;
 use super::{elementwise_kernel, embedding, input_chain, kernel_step, loss};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
@@ -50,7 +50,7 @@ pub(crate) fn add_further_token_modules(
         let logits = Linear {
             name: called("logits"),
             input: width,
-            outputs: &[("out", plan.slice.vocabulary)],
+            outputs: &[result_part("out", plan.slice.vocabulary)],
             bias: model.head_bias,
             split: WeightSplit::Columns,
             shares_input: false,

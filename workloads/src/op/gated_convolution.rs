@@ -6,6 +6,7 @@
 
 use super::convolution::Convolution;
 use super::gated::gated_product;
+use super::linear::result_part;
 use super::segment_plan::SegmentPlan;
 use crate::graph::{GraphBuilder, TensorId};
 use crate::variations::GatedConvolution;
@@ -20,7 +21,7 @@ pub(crate) fn add_gated_convolution(
     let shape = &plan.shape;
     let width = plan.model.hidden / u64::from(shape.ranks.max(1));
     let elements = shape.tokens().saturating_mul(width);
-    let parts = [("before", width), ("after", width), ("vectors", width)];
+    let parts = [result_part("before", width), result_part("after", width), result_part("vectors", width)];
     let made = plan.add_column_split_products(graph, "layer.convolution", "in", &parts, mixer.bias, x);
     let [before, after, vectors] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
     let gated = gated_product(graph, shape, "layer.convolution.before_gate", elements, [before, vectors]);

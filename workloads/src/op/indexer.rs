@@ -14,7 +14,7 @@
 //! Every tensor-parallel device runs the whole indexer, as in vLLM and SGLang. Context-parallel devices gather the
 //! indexer's keys.
 
-use super::linear::{Linear, ProductSize, WeightSplit, activation_product};
+use super::linear::{Linear, ProductSize, ResultPart, WeightSplit, activation_product, result_part};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
@@ -48,9 +48,9 @@ pub(crate) fn add_indexer(
     let query_from = narrow.filter(|_| indexer.query_rank.is_some()).unwrap_or(x);
     let query_input = indexer.query_rank.unwrap_or(hidden);
     let width = indexer.heads.saturating_mul(dim);
-    let query = add_detached_product(graph, plan, "query", query_input, &[("out", width)], query_from)[0];
-    let mut parts = vec![("key", dim)];
-    parts.extend(indexer.weighed.then_some(("weights", indexer.heads)));
+    let query = add_detached_product(graph, plan, "query", query_input, &[result_part("out", width)], query_from)[0];
+    let mut parts = vec![result_part("key", dim)];
+    parts.extend(indexer.weighed.then_some(result_part("weights", indexer.heads)));
     let made = add_detached_product(graph, plan, "key", hidden, &parts, x);
     let key = add_key_norm(graph, plan, indexer, made[0]);
     let inputs: Vec<TensorId> = [query, key].into_iter().chain(made.get(1).copied()).collect();
@@ -68,8 +68,8 @@ pub(crate) fn add_indexer_of_entries(
 ) -> TensorId {
     let width = indexer.heads.saturating_mul(indexer.head_dim);
     let rank = indexer.query_rank.unwrap_or(plan.model.hidden);
-    let query = add_detached_product(graph, plan, "query", rank, &[("out", width)], narrow)[0];
-    let parts = [("weights", indexer.heads)];
+    let query = add_detached_product(graph, plan, "query", rank, &[result_part("out", width)], narrow)[0];
+    let parts = [result_part("weights", indexer.heads)];
     let weights = add_detached_product(graph, plan, "weights", plan.model.hidden, &parts, x)[0];
     add_choice(graph, plan, indexer, heads, &[query, entries, weights])
 }
@@ -80,7 +80,7 @@ fn add_detached_product(
     plan: &SegmentPlan<'_>,
     name: &str,
     input: u64,
-    outputs: &[(&str, u64)],
+    outputs: &[ResultPart<'_>],
     x: TensorId,
 ) -> Vec<TensorId> {
     let name = format!("layer.attention.index.{name}");

@@ -3,7 +3,7 @@
 //! from another low-rank vector. One rotated part of the key serves all heads. Every tensor-parallel device computes
 //! the down-projections for its own tokens. The up-projections are split by heads, as in Megatron-LM.
 
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, ResultPart, WeightSplit, result_part};
 use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step};
@@ -36,7 +36,7 @@ pub(crate) fn add_latent_attention(
 ) -> ([TensorId; 3], Option<TensorId>) {
     let (rope, nope) = (latent.rope_dim, heads.dim.saturating_sub(latent.rope_dim));
     let query_width = heads.query * heads.dim;
-    let product = |name: &str, input, split, outputs: &[(&str, u64)], graph: &mut GraphBuilder, x| {
+    let product = |name: &str, input, split, outputs: &[ResultPart<'_>], graph: &mut GraphBuilder, x| {
         let name = format!("layer.attention.{name}");
         Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 }
             .add_linear(graph, shape, x)
@@ -48,14 +48,19 @@ pub(crate) fn add_latent_attention(
     };
     let (query, narrow_query) = match latent.query_rank {
         Some(rank) => {
-            let down = product("query_down", model.hidden, WeightSplit::Replicated, &[("out", rank)], graph, x)[0];
+            let down =
+                product("query_down", model.hidden, WeightSplit::Replicated, &[result_part("out", rank)], graph, x)[0];
             let down = norm("query_norm", rank, graph, down);
-            let up = product("query_up", rank, WeightSplit::Columns, &[("out", query_width)], graph, down)[0];
+            let up =
+                product("query_up", rank, WeightSplit::Columns, &[result_part("out", query_width)], graph, down)[0];
             (up, Some(down))
         }
-        None => (product("query", model.hidden, WeightSplit::Columns, &[("out", query_width)], graph, x)[0], None),
+        None => (
+            product("query", model.hidden, WeightSplit::Columns, &[result_part("out", query_width)], graph, x)[0],
+            None,
+        ),
     };
-    let parts = [("latent", latent.kv_rank), ("rope_key", rope)];
+    let parts = [result_part("latent", latent.kv_rank), result_part("rope_key", rope)];
     let down = product("kv_down", model.hidden, WeightSplit::Replicated, &parts, graph, x);
     let narrow = norm("kv_norm", latent.kv_rank, graph, down[0]);
     if absorbed {
@@ -74,7 +79,7 @@ pub(crate) fn add_latent_attention(
         );
         return ([query, key, key], narrow_query);
     }
-    let parts = [("key", heads.kv * nope), ("value", heads.kv * heads.value)];
+    let parts = [result_part("key", heads.kv * nope), result_part("value", heads.kv * heads.value)];
     let up = product("kv_up", latent.kv_rank, WeightSplit::Columns, &parts, graph, narrow);
     let [query, key] = add_latent_rope(
         graph,

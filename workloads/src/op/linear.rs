@@ -21,14 +21,26 @@ pub(crate) enum WeightSplit {
     Rows,
 }
 
+/// A part of a product's result.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ResultPart<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) width: u64,
+}
+
+/// Returns the part `name` with rows of `width` elements.
+pub(crate) const fn result_part(name: &str, width: u64) -> ResultPart<'_> {
+    ResultPart { name, width }
+}
+
 /// A product (tokens, `input`) x (`input`, sum of the outputs' widths).
 #[derive(Debug)]
 pub(crate) struct Linear<'a> {
     pub(crate) name: String,
     /// Width of the input on this device.
     pub(crate) input: u64,
-    /// Names and widths of the result's parts on this device.
-    pub(crate) outputs: &'a [(&'a str, u64)],
+    /// The result's parts on this device.
+    pub(crate) outputs: &'a [ResultPart<'a>],
     pub(crate) bias: bool,
     pub(crate) split: WeightSplit,
     /// True if an earlier operator reads the same input. Then the gathered and converted copy of the input exists
@@ -59,7 +71,7 @@ impl Linear<'_> {
         let passes = LinearPasses {
             product: &self,
             shape,
-            width: self.outputs.iter().fold(0u64, |sum, (_, w)| sum.saturating_add(*w)),
+            width: self.outputs.iter().fold(0u64, |sum, part| sum.saturating_add(part.width)),
             tokens,
             result_tokens: if self.split == WeightSplit::Columns { tokens } else { shape.local_tokens() },
             converts_input: self.narrow && !self.shares_input && copy.is_none(),
@@ -84,8 +96,8 @@ impl Linear<'_> {
 
     /// Adds the parts of the result as tensors.
     fn add_results(&self, graph: &mut GraphBuilder, tokens: u64) -> Vec<TensorId> {
-        let result = |(part, width): &(&str, u64)| {
-            graph.add_activation(&format!("{}.{part}", self.name), tokens.saturating_mul(*width))
+        let result = |part: &ResultPart<'_>| {
+            graph.add_activation(&format!("{}.{}", self.name, part.name), tokens.saturating_mul(part.width))
         };
         self.outputs.iter().map(result).collect()
     }

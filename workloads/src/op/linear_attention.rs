@@ -8,7 +8,7 @@
 //!
 //! Tensor parallelism splits the heads.
 
-use super::linear::{Linear, ProductSize, WeightSplit, activation_product};
+use super::linear::{Linear, ProductSize, ResultPart, WeightSplit, activation_product, result_part};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
@@ -35,9 +35,9 @@ pub(crate) fn add_linear_attention(
     let shape = &plan.shape;
     let own = whole.share_of_device(shape.ranks.into());
     let width = own.value_width();
-    let mut parts = vec![("mixed", own.mixed_width())];
-    parts.extend(own.gate_rank.is_none().then_some(("gate", width)));
-    parts.extend((own.rates() > 0).then_some(("rates", own.rates())));
+    let mut parts = vec![result_part("mixed", own.mixed_width())];
+    parts.extend(own.gate_rank.is_none().then_some(result_part("gate", width)));
+    parts.extend((own.rates() > 0).then_some(result_part("rates", own.rates())));
     let made = plan.add_column_split_products(graph, "layer.linear", "in", &parts, false, x);
     let mut made = made.into_iter();
     let joint = made.next().unwrap_or(x);
@@ -91,17 +91,17 @@ fn add_narrow_gates(
     rank: u64,
     x: TensorId,
 ) -> (Option<TensorId>, TensorId) {
-    let product = |name: &str, input, outputs: &[(&str, u64)], split, graph: &mut GraphBuilder, x| {
+    let product = |name: &str, input, outputs: &[ResultPart<'_>], split, graph: &mut GraphBuilder, x| {
         let name = format!("layer.linear.{name}");
         let product = Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 };
         product.add_linear(graph, &plan.shape, x)
     };
     let per_channel = own.decay == StateDecay::PerChannel;
-    let mut parts = vec![("gate", rank)];
-    parts.extend(per_channel.then_some(("decay", rank)));
+    let mut parts = vec![result_part("gate", rank)];
+    parts.extend(per_channel.then_some(result_part("decay", rank)));
     let narrow = product("narrow", plan.model.hidden, &parts, WeightSplit::Replicated, graph, x);
     let up = |name: &str, width, x, graph: &mut GraphBuilder| {
-        product(name, rank, &[("out", width)], WeightSplit::Columns, graph, x)[0]
+        product(name, rank, &[result_part("out", width)], WeightSplit::Columns, graph, x)[0]
     };
     let decay = narrow.get(1).map(|narrow| up("decay", own.decays(), *narrow, graph));
     (decay, up("gate_up", own.value_width(), narrow[0], graph))

@@ -13,7 +13,7 @@
 
 use super::linear::{
     Linear, ProductSize, ProductWidths, WeightSplit, accumulate_weight_gradient, add_kept_conversion, convert_operands,
-    reduce_bias_gradient,
+    reduce_bias_gradient, result_part,
 };
 use super::segment_plan::SegmentPlan;
 use super::{
@@ -181,7 +181,7 @@ fn add_router(graph: &mut GraphBuilder, plan: &SegmentPlan<'_>, experts: Experts
     let router = Linear {
         name: "layer.moe.router".to_owned(),
         input: plan.model.hidden,
-        outputs: &[("logits", experts.count)],
+        outputs: &[result_part("logits", experts.count)],
         bias: experts.router_bias,
         split: WeightSplit::Replicated,
         shares_input: false,
@@ -248,7 +248,7 @@ fn add_latent_product(
     let product = Linear {
         name: format!("layer.moe.{part}"),
         input: widths.input,
-        outputs: &[(output, widths.output)],
+        outputs: &[result_part(output, widths.output)],
         bias: false,
         split: WeightSplit::Replicated,
         shares_input: false,

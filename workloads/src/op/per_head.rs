@@ -1,7 +1,9 @@
 //! A product with separate weights for every head or group. Examples are latent attention's projections when they are
 //! absorbed into queries and results, and products of channel groups. Tensor parallelism splits the heads.
 
-use super::linear::{ProductSize, accumulate_weight_gradient, activation_product, reduce_bias_gradient};
+use super::linear::{
+    ProductSize, ResultPart, accumulate_weight_gradient, activation_product, reduce_bias_gradient, result_part,
+};
 use super::{OperatorContext, input_chain, kernel_step, weight_chain};
 use crate::graph::{GraphBuilder, NewOperator, Parameters, TensorId};
 use sim::kernel::Kernel;
@@ -20,24 +22,24 @@ pub(crate) struct PerHeadProduct {
 impl PerHeadProduct {
     /// Adds the operator and returns its result.
     pub(crate) fn add_product(&self, graph: &mut GraphBuilder, shape: &OperatorContext, x: TensorId) -> TensorId {
-        self.add_parts(graph, shape, &[("out", self.output)], false, x).first().copied().unwrap_or(x)
+        self.add_parts(graph, shape, &[result_part("out", self.output)], false, x).first().copied().unwrap_or(x)
     }
 
-    /// Adds the operator with its result in `parts`, given as (name, elements per head), and with biases if `bias`.
+    /// Adds the operator with its result in `parts`, whose widths are per head, and with biases if `bias`.
     /// Returns the parts.
     pub(crate) fn add_parts(
         &self,
         graph: &mut GraphBuilder,
         shape: &OperatorContext,
-        parts: &[(&str, u64)],
+        parts: &[ResultPart<'_>],
         bias: bool,
         x: TensorId,
     ) -> Vec<TensorId> {
         let Self { heads, input, output, .. } = *self;
         let tokens = shape.tokens();
         let rows = tokens.saturating_mul(heads);
-        let result = |(part, width): &(&str, u64)| {
-            graph.add_activation(&format!("{}.{part}", self.name), rows.saturating_mul(*width))
+        let result = |part: &ResultPart<'_>| {
+            graph.add_activation(&format!("{}.{}", self.name, part.name), rows.saturating_mul(part.width))
         };
         let results: Vec<TensorId> = parts.iter().map(result).collect();
         let size = ProductSize { m: tokens, n: output, k: input };

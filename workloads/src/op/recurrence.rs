@@ -11,7 +11,7 @@
 //! for them.
 
 use super::gated::add_gated_unit;
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, WeightSplit, result_part};
 use super::segment_plan::SegmentPlan;
 use super::{
     OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, recurrent_step, reduction_kernel,
@@ -66,7 +66,7 @@ fn add_product(
     split: WeightSplit,
     x: TensorId,
 ) -> TensorId {
-    let (name, input, outputs) = (name.to_owned(), plan.model.hidden, &[("out", width)]);
+    let (name, input, outputs) = (name.to_owned(), plan.model.hidden, &[result_part("out", width)]);
     let product = Linear { name, input, outputs, bias: false, split, shares_input: false, narrow: true, chunks: 1 };
     product.add_linear(graph, &plan.shape, x)[0]
 }

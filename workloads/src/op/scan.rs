@@ -11,7 +11,7 @@
 //! Tensor parallelism splits the heads. If the heads of several devices share a group of projections, each of these
 //! devices holds the group.
 
-use super::linear::{ProductSize, activation_product};
+use super::linear::{ProductSize, activation_product, result_part};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{
@@ -38,7 +38,7 @@ pub(crate) fn add_scan_branch(
     let ranks = u64::from(shape.ranks.max(1));
     let own = StateSpace { heads: whole.heads / ranks, groups: (whole.groups / ranks).max(1), ..whole };
     let (width, convolved) = (own.scan_width(), own.convolved_width());
-    let parts = [("gate", width), ("convolved", convolved), ("step", own.heads)];
+    let parts = [result_part("gate", width), result_part("convolved", convolved), result_part("step", own.heads)];
     let made = plan.add_column_split_products(graph, "layer.scan", "in", &parts, own.bias, x);
     let [gate, input, steps] = <[TensorId; 3]>::try_from(made).unwrap_or([x; 3]);
     let convolution = convolution::Convolution {

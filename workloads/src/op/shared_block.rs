@@ -12,7 +12,7 @@
 //! for its own tokens.
 
 use super::cross::{borrow_tensor, lend_tensor};
-use super::linear::{Linear, ProductWidths, WeightSplit};
+use super::linear::{Linear, ProductWidths, ResultPart, WeightSplit, result_part};
 use super::norm::NormOperator;
 use super::rope::RotatedWidths;
 use super::segment_plan::SegmentPlan;
@@ -87,7 +87,7 @@ fn add_block(
     held = held.plus(graph.share_parameters_since(mark));
     let widths = [heads.query * heads.dim, heads.kv * heads.dim, heads.kv * heads.value];
     if let Some(rank) = block.attention_adapter {
-        let parts = [("query", widths[0]), ("key", widths[1]), ("value", widths[2])];
+        let parts = [result_part("query", widths[0]), result_part("key", widths[1]), result_part("value", widths[2])];
         let adapters = Adapters { name: "layer.attention", input: double, rank, parts: &parts };
         let adapted = adapters.add_adapters(graph, plan, normed, &qkv);
         qkv = <[TensorId; 3]>::try_from(adapted).unwrap_or(qkv);
@@ -115,7 +115,7 @@ fn add_shared_mlp(
     x: TensorId,
 ) -> (TensorId, Parameters) {
     let (model, width) = (plan.model, plan.slice.ffn);
-    let parts = [("gate", width), ("up", width)];
+    let parts = [result_part("gate", width), result_part("up", width)];
     let mark = graph.operator_count();
     let mut made = plan.add_column_split_products(graph, "layer.mlp", "gate_up", &parts, model.mlp_bias, x);
     let first = graph.share_parameters_since(mark);
@@ -136,8 +136,8 @@ struct Adapters<'a> {
     /// Width of the input.
     input: u64,
     rank: u64,
-    /// Names and widths of the parts on this device.
-    parts: &'a [(&'a str, u64)],
+    /// The parts on this device.
+    parts: &'a [ResultPart<'a>],
 }
 
 impl Adapters<'_> {
@@ -151,11 +151,11 @@ impl Adapters<'_> {
         made: &[TensorId],
     ) -> Vec<TensorId> {
         let shape = &plan.shape;
-        let narrow_parts: Vec<(&str, u64)> = match self.parts {
-            [("gate", _), ..] => vec![("gate_up", self.rank)],
-            parts => parts.iter().map(|(part, _)| (*part, self.rank)).collect(),
+        let narrow_parts: Vec<ResultPart<'_>> = match self.parts {
+            [ResultPart { name: "gate", .. }, ..] => vec![result_part("gate_up", self.rank)],
+            parts => parts.iter().map(|part| result_part(part.name, self.rank)).collect(),
         };
-        let product = |name: String, input, outputs: &[(&str, u64)], split, graph: &mut GraphBuilder, x| {
+        let product = |name: String, input, outputs: &[ResultPart<'_>], split, graph: &mut GraphBuilder, x| {
             let shares_input = split == WeightSplit::Replicated;
             let product = Linear { name, input, outputs, bias: false, split, shares_input, narrow: true, chunks: 1 };
             product.add_linear(graph, shape, x)
@@ -168,16 +168,17 @@ impl Adapters<'_> {
         } else {
             let mut each = Vec::with_capacity(narrow.len());
             for (one, part) in narrow.iter().zip(self.parts) {
-                each.extend(product(up(part.0), self.rank, &[("out", part.1)], WeightSplit::Columns, graph, *one));
+                let outputs = [result_part("out", part.width)];
+                each.extend(product(up(part.name), self.rank, &outputs, WeightSplit::Columns, graph, *one));
             }
             each
         };
         // Split products have all tokens, so nothing is split along the sequence.
         let rows = OperatorContext { sequence_parallel: false, ..*shape };
         let both = made.iter().zip(&raised).zip(self.parts);
-        both.map(|((own, raised), (part, width))| {
-            let name = format!("{}.adapted_{part}", self.name);
-            residual::add_residual_sum(graph, &rows, &name, *width, false, [*raised, *own])
+        both.map(|((own, raised), part)| {
+            let name = format!("{}.adapted_{}", self.name, part.name);
+            residual::add_residual_sum(graph, &rows, &name, part.width, false, [*raised, *own])
         })
         .collect()
     }

@@ -2,7 +2,7 @@
 //! works on tokens without an exchange, and its result is added to the routed experts' result. In Qwen2-MoE, the
 //! sigmoid of a one-column product scales it first.
 
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, WeightSplit, result_part};
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, RowShape, elementwise_kernel, input_chain, kernel_step, reduction_kernel};
 use crate::graph::{GraphBuilder, NewOperator, TensorId};
@@ -25,7 +25,7 @@ pub(crate) fn add_shared_expert(
         let score = Linear {
             name: "layer.moe.shared.score".to_owned(),
             input: plan.model.hidden,
-            outputs: &[("out", 1)],
+            outputs: &[result_part("out", 1)],
             bias: false,
             split: WeightSplit::Replicated,
             shares_input: false,

@@ -7,7 +7,7 @@
 //! The norm is one factor per token. With fusion, the factor scales the product's few results; otherwise the norm is a
 //! separate pass. Sums over the streams are vector work, because a matrix of 4 x 4 fills no matrix unit.
 
-use super::linear::{Linear, WeightSplit};
+use super::linear::{Linear, WeightSplit, result_part};
 use super::norm::NormOperator;
 use super::segment_plan::SegmentPlan;
 use super::{OperatorContext, elementwise_kernel, input_chain, kernel_step, weight_chain};
@@ -98,7 +98,7 @@ impl Streams<'_> {
                 x,
             )
         };
-        let outputs = &[("out", count)];
+        let outputs = &[result_part("out", count)];
         let (name, split) = (self.called("weights"), WeightSplit::Replicated);
         let product =
             Linear { name, input: width, outputs, bias: true, split, shares_input: false, narrow: false, chunks: 1 };

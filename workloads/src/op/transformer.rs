@@ -2,7 +2,7 @@
 
 use super::embedding::TableSize;
 use super::fused_attention::{AttentionCore, ChosenKeys};
-use super::linear::{Linear, ProductWidths, WeightSplit};
+use super::linear::{Linear, ProductWidths, ResultPart, WeightSplit, result_part};
 use super::norm::NormOperator;
 use super::per_head::PerHeadProduct;
 use super::rope::RotatedWidths;
@@ -384,7 +384,7 @@ impl SegmentPlan<'_> {
         let product = Linear {
             name: "layer.attention.gate".to_owned(),
             input: self.model.hidden,
-            outputs: &[("out", gates)],
+            outputs: &[result_part("out", gates)],
             bias: false,
             split: WeightSplit::Columns,
             shares_input: true,
@@ -400,7 +400,11 @@ impl SegmentPlan<'_> {
     pub(crate) fn add_query_key_value(&self, graph: &mut GraphBuilder, heads: Heads, x: TensorId) -> [TensorId; 3] {
         let (model, shape) = (self.model, &self.shape);
         let (query_width, kv_width) = (heads.query * heads.dim, heads.kv * heads.dim);
-        let parts = [("query", query_width), ("key", kv_width), ("value", heads.kv * heads.value)];
+        let parts = [
+            result_part("query", query_width),
+            result_part("key", kv_width),
+            result_part("value", heads.kv * heads.value),
+        ];
         let made = if model.variations.shared_value { &parts[..2] } else { &parts[..] };
         let qkv = if model.variations.key_without_bias {
             self.add_separate_products(graph, "layer.attention", made, |part| model.has_bias(part), x)
@@ -532,9 +536,16 @@ impl SegmentPlan<'_> {
     pub(crate) fn add_mlp(&self, graph: &mut GraphBuilder, name: &str, width: u64, x: TensorId) -> TensorId {
         let (model, shape) = (self.model, &self.shape);
         let parts = if model.gated {
-            self.add_column_split_products(graph, name, "gate_up", &[("gate", width), ("up", width)], model.mlp_bias, x)
+            self.add_column_split_products(
+                graph,
+                name,
+                "gate_up",
+                &[result_part("gate", width), result_part("up", width)],
+                model.mlp_bias,
+                x,
+            )
         } else {
-            self.add_column_split_products(graph, name, "fc1", &[("out", width)], model.mlp_bias, x)
+            self.add_column_split_products(graph, name, "fc1", &[result_part("out", width)], model.mlp_bias, x)
         };
         let mut y = match parts[..] {
             [gate, up] => {
@@ -629,7 +640,7 @@ impl SegmentPlan<'_> {
         let logits = Linear {
             name: "head.logits".to_owned(),
             input: self.model.embedding_width,
-            outputs: &[("out", self.slice.vocabulary)],
+            outputs: &[result_part("out", self.slice.vocabulary)],
             bias: self.model.head_bias,
             split: WeightSplit::Columns,
             shares_input: false,
@@ -767,7 +778,7 @@ impl SegmentPlan<'_> {
         bias: bool,
         x: TensorId,
     ) -> TensorId {
-        let outputs = &[("out", self.model.hidden)];
+        let outputs = &[result_part("out", self.model.hidden)];
         let product = Linear {
             name: name.to_owned(),
             input,
@@ -789,7 +800,7 @@ impl SegmentPlan<'_> {
         bias: bool,
         x: TensorId,
     ) -> TensorId {
-        let outputs = &[("out", output)];
+        let outputs = &[result_part("out", output)];
         let split = WeightSplit::Replicated;
         let product = Linear {
             name: name.to_owned(),
@@ -811,7 +822,7 @@ impl SegmentPlan<'_> {
         graph: &mut GraphBuilder,
         prefix: &str,
         joint: &str,
-        parts: &[(&str, u64)],
+        parts: &[ResultPart<'_>],
         bias: bool,
         x: TensorId,
     ) -> Vec<TensorId> {
@@ -827,15 +838,15 @@ impl SegmentPlan<'_> {
         &self,
         graph: &mut GraphBuilder,
         prefix: &str,
-        parts: &[(&str, u64)],
+        parts: &[ResultPart<'_>],
         has_bias: impl Fn(&str) -> bool,
         x: TensorId,
     ) -> Vec<TensorId> {
         let mut made = Vec::with_capacity(parts.len());
-        for (i, (part, width)) in parts.iter().enumerate() {
-            let outputs = [("out", *width)];
-            let name = format!("{prefix}.{part}");
-            made.extend(self.add_column_split_product(graph, &name, &outputs, has_bias(part), i > 0, x));
+        for (i, part) in parts.iter().enumerate() {
+            let outputs = [result_part("out", part.width)];
+            let name = format!("{prefix}.{}", part.name);
+            made.extend(self.add_column_split_product(graph, &name, &outputs, has_bias(part.name), i > 0, x));
         }
         made
     }
@@ -844,7 +855,7 @@ impl SegmentPlan<'_> {
         &self,
         graph: &mut GraphBuilder,
         name: &str,
-        outputs: &[(&str, u64)],
+        outputs: &[ResultPart<'_>],
         bias: bool,
         shares_input: bool,
         x: TensorId,
