@@ -8,7 +8,7 @@
 //! Arrays that keep their sums in registers exchange scores with the lanes there. All others write scores and partial
 //! sums to the core's innermost memory, where the lanes read them and write the probabilities.
 
-use super::level_rates::LevelRates;
+use super::level_rates::{LevelBytes, LevelRates};
 use super::machine::{Machine, SpanResources};
 use super::route::Route;
 use super::tensor_core::{ACCUMULATOR, SumPlace, ceil_div};
@@ -321,29 +321,29 @@ impl AttentionTiling {
 
     /// Returns the bytes read from and written to shared level `i`. The innermost level on the route streams tiles to
     /// the cores. Results bypass the levels that have a bypass.
-    fn bytes_through_shared(&self, view: &SpanResources, a: &FusedAttention, i: usize) -> (f64, f64) {
+    fn bytes_through_shared(&self, view: &SpanResources, a: &FusedAttention, i: usize) -> LevelBytes {
         if !self.route.crosses_level(i) {
-            return (0.0, 0.0);
+            return LevelBytes::default();
         }
         let out = written_bytes(a);
         let device = (self.device - out).max(0.0);
         let read = if i > 0 && self.route.next_level(i).is_none() { self.streamed } else { device };
         let filled = if i == 0 { 0.0 } else { device };
         let results = if view.shared.get(i).is_some_and(|level| level.bypass) { 0.0 } else { out };
-        (read, results + filled)
+        LevelBytes { read, written: results + filled }
     }
 
     /// Returns the bytes read from and written to a core's own memory. The innermost of these memories serves arrays
     /// and lanes.
-    fn bytes_through_local(&self, a: &FusedAttention, innermost: bool) -> (f64, f64) {
+    fn bytes_through_local(&self, a: &FusedAttention, innermost: bool) -> LevelBytes {
         let exchanged = if innermost { self.on_core.local } else { 0.0 };
-        (self.into_arrays + exchanged, self.streamed + written_bytes(a) + exchanged)
+        LevelBytes { read: self.into_arrays + exchanged, written: self.streamed + written_bytes(a) + exchanged }
     }
 
     fn slowest_shared_port(&self, view: &SpanResources, a: &FusedAttention) -> (f64, usize) {
         let mut slowest = (0.0, 0);
         for (i, level) in view.shared.iter().enumerate() {
-            let (read, written) = self.bytes_through_shared(view, a, i);
+            let LevelBytes { read, written } = self.bytes_through_shared(view, a, i);
             let time = level.busy_seconds(read, written);
             if time > slowest.0 {
                 slowest = (time, level.index);
@@ -363,7 +363,7 @@ impl AttentionTiling {
         }
         let mut slowest = (self.on_core.accumulated * sums.seconds_per_byte() / workers, 0);
         for (i, level) in view.local.iter().enumerate() {
-            let (read, written) = self.bytes_through_local(a, i + 1 == view.local.len());
+            let LevelBytes { read, written } = self.bytes_through_local(a, i + 1 == view.local.len());
             let time = level.busy_seconds(read, written) / workers;
             if time > slowest.0 {
                 slowest = (time, level.index);
@@ -402,11 +402,11 @@ fn written_bytes(a: &FusedAttention) -> f64 {
 fn traffic_of_tiling(view: &SpanResources, a: &FusedAttention, plan: &AttentionTiling) -> Traffic {
     let mut traffic = Traffic { accumulated: plan.on_core.accumulated, ..Traffic::default() };
     for (i, level) in view.shared.iter().enumerate() {
-        let (read, written) = plan.bytes_through_shared(view, a, i);
+        let LevelBytes { read, written } = plan.bytes_through_shared(view, a, i);
         traffic.add_traffic(level.index, read, written);
     }
     for (i, level) in view.local.iter().enumerate() {
-        let (read, written) = plan.bytes_through_local(a, i + 1 == view.local.len());
+        let LevelBytes { read, written } = plan.bytes_through_local(a, i + 1 == view.local.len());
         traffic.add_traffic(level.index, read, written);
     }
     traffic

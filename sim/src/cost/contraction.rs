@@ -1,6 +1,6 @@
 //! Contractions, with elementwise work on their result if any: cost, latency and lower bounds.
 
-use super::level_rates::LevelRates;
+use super::level_rates::{LevelBytes, LevelRates};
 use super::library_model::LibraryModel;
 use super::machine::{Machine, SpanResources};
 use super::mapping::{BestMapping, MappingCost, fastest_mapping, search_mappings};
@@ -146,7 +146,7 @@ fn traffic_of_mapping(view: &SpanResources, p: &MappingProblem, outer: &OuterTra
     let mut traffic = Traffic { accumulated: mapped.accumulated, ..Traffic::default() };
     let shared = &mapped.shared;
     for (i, level) in view.shared.iter().enumerate() {
-        let (read, written) = shared.bytes_through_level(view, p, outer, i);
+        let LevelBytes { read, written } = shared.bytes_through_level(view, p, outer, i);
         let reread = if i == shared.park { shared.partials } else { 0.0 };
         traffic.add_traffic(level.index, read + reread, written);
     }

@@ -24,6 +24,13 @@ pub(super) struct LevelRates {
     pub(super) index: usize,
 }
 
+/// Bytes read from a memory level and written to it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LevelBytes {
+    pub(super) read: f64,
+    pub(super) written: f64,
+}
+
 impl LevelRates {
     fn new(level: &MemoryLevel, index: usize, share: f64, achieved: f64) -> Self {
         Self {

@@ -2,6 +2,7 @@
 //!
 //! One function counts the bytes, for the time, the energy and the report.
 
+use super::level_rates::LevelBytes;
 use super::machine::{Machine, SpanResources};
 use super::mapping_problem::{MappingProblem, chunk_bytes, least_operand_bytes};
 use super::route::Route;
@@ -44,20 +45,20 @@ impl SharedTraffic {
         p: &MappingProblem,
         outer: &OuterTraffic,
         i: usize,
-    ) -> (f64, f64) {
+    ) -> LevelBytes {
         let parked = if i == self.park { self.partials } else { 0.0 };
         if !self.route.crosses_level(i) {
-            return (0.0, parked);
+            return LevelBytes { read: 0.0, written: parked };
         }
         let next = self.route.next_level(i);
         let inward = next.map_or(self.into_cores, |next| outer.bytes_into_level(next, self.into_cores));
         let filled = outer.bytes_into_level(i, self.into_cores);
         if view.shared.get(i).is_some_and(|level| level.bypass) {
-            return (inward, filled + parked);
+            return LevelBytes { read: inward, written: filled + parked };
         }
         let results = p.written_bytes();
         let passing = if i == 0 { 0.0 } else { results };
-        (inward + passing + p.epilogue_read, filled + results + parked)
+        LevelBytes { read: inward + passing + p.epilogue_read, written: filled + results + parked }
     }
 }
 
@@ -96,7 +97,7 @@ pub(super) fn time_shared_ports(
 ) -> SharedPortTimes {
     let mut times = SharedPortTimes { slowest: 0.0, level: 0, in_turn: 0.0, energy: 0.0 };
     for (i, level) in view.shared.iter().enumerate() {
-        let (read, written) = shared.bytes_through_level(view, p, outer, i);
+        let LevelBytes { read, written } = shared.bytes_through_level(view, p, outer, i);
         let time = level.busy_seconds(read, written);
         times.in_turn += time;
         times.energy += read * level.read_energy + written * level.write_energy;

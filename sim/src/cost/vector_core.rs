@@ -9,6 +9,7 @@
 //! Units beside the lanes (`vector.transcendentals_per_cycle`) take a part of the transcendental functions, so that
 //! both finish at the same time. The units' energy is counted as the lanes'.
 
+use super::level_rates::LevelBytes;
 use super::machine::{Machine, SpanResources};
 use super::route::Route;
 use super::tensor_core::ceil_nonnegative;
@@ -290,15 +291,15 @@ struct SlowestPort {
 impl StreamPass {
     /// Returns the bytes read and written through a shared level. On-chip levels (all but the first) are also filled
     /// from outside and emptied outwards.
-    fn bytes_through_level(&self, level: usize) -> (f64, f64) {
+    fn bytes_through_level(&self, level: usize) -> LevelBytes {
         let through = if level == 0 { 0.0 } else { 1.0 };
-        (self.read + through * self.written, self.written + through * self.read)
+        LevelBytes { read: self.read + through * self.written, written: self.written + through * self.read }
     }
 
     fn slowest_port(&self, view: &SpanResources, route: Route) -> SlowestPort {
         let mut port = SlowestPort { seconds: 0.0, level: 0, latency: 0.0 };
         for (i, level) in route.levels_crossed(&view.shared) {
-            let (read, written) = self.bytes_through_level(i);
+            let LevelBytes { read, written } = self.bytes_through_level(i);
             let time = level.busy_seconds(read, written) * if i == 0 { self.slower } else { 1.0 };
             if time > port.seconds {
                 (port.seconds, port.level) = (time, level.index);
@@ -356,7 +357,7 @@ fn finish_cost(model: &CostModel, view: &SpanResources, pass: impl Fn(Route) -> 
     let RoutedPass { route, pass, port, overhead, work } = choose_fastest_route(model, view, pass);
     let mut traffic = Traffic::default();
     for (i, level) in route.levels_crossed(&view.shared) {
-        let (read, written) = pass.bytes_through_level(i);
+        let LevelBytes { read, written } = pass.bytes_through_level(i);
         traffic.add_traffic(level.index, read, written);
     }
     for level in &view.local {

@@ -34,7 +34,7 @@ use super::left::RemainingCache;
 use super::list::PieceSchedule;
 use super::remaining::RemainingOperators;
 use super::running::{NO_SLOT, RunningOperator, RunsAt, SinceIdle};
-use super::state::{Searcher, StartedSet};
+use super::state::{Searcher, StartedSet, StateBound};
 
 /// States of the same down-set that a new state is compared with.
 const COMPARED: usize = 48;
@@ -267,7 +267,7 @@ impl<'s, 'a> Exploration<'s, 'a> {
             return;
         }
         let adds = self.searcher.increments_without(&left.adds, step.op as usize);
-        let (bound, guide, next) = self.searcher.lower_bound_of_state(
+        let StateBound { bound, guide, next } = self.searcher.lower_bound_of_state(
             StartedSet { set, left, operator: step.op },
             RunsAt { time, runs },
             since,

@@ -68,6 +68,17 @@ pub(super) struct StartedSet<'a> {
     pub operator: u8,
 }
 
+/// Bounds on a state, in ticks.
+#[derive(Clone, Copy)]
+pub(super) struct StateBound {
+    /// A lower bound on every completion.
+    pub bound: u64,
+    /// A finer value that ranks equal bounds.
+    pub guide: u64,
+    /// A time before which nothing starts.
+    pub next: u64,
+}
+
 /// Operators that have not started, those of them that are ready, and those that run.
 #[derive(Clone, Copy)]
 struct UnfinishedSets {
@@ -167,7 +178,7 @@ impl<'a> Searcher<'a> {
             u64::MAX,
             &mut vec![0; self.piece.operator_count()],
         )
-        .0
+        .bound
     }
 
     /// Returns the contribution of a set of operators to each mixed bound.
@@ -194,10 +205,8 @@ impl<'a> Searcher<'a> {
         rest
     }
 
-    /// Returns `(bound, guide, next)`: a lower bound on every completion of a state, a finer value that ranks equal
-    /// bounds, and a time before which nothing starts. In the state the operators of `set` have started, `operator`
-    /// last. `left` is the remaining work before `operator`, and `adds` is the contribution of the unstarted operators
-    /// to each mixed bound. Once a bound reaches `best` the values are rough.
+    /// Returns bounds on a state. `adds` is the contribution of the unstarted operators to each mixed bound. Once a
+    /// bound reaches `best` the values are rough.
     pub fn lower_bound_of_state(
         &self,
         StartedSet { set, left, operator }: StartedSet<'_>,
@@ -206,10 +215,10 @@ impl<'a> Searcher<'a> {
         adds: &BoundIncrements,
         best: u64,
         ends: &mut [u64],
-    ) -> (u64, u64, u64) {
+    ) -> StateBound {
         let mut mixed = time + self.mixed_bound(adds, time, runs);
         if mixed >= best {
-            return (mixed, mixed, time);
+            return StateBound { bound: mixed, guide: mixed, next: time };
         }
         let rest = first_operators(self.piece.operator_count()) & !set;
         let mut load = [0u64; 3];
@@ -242,12 +251,12 @@ impl<'a> Searcher<'a> {
         }
         longest = longest.max(starts.idle + left.longest_without(ACROSS, operator));
         if longest >= best || self.is_wasteful(UnfinishedSets { rest, ready, running }, runs, since, &starts, ends) {
-            return (best, best, time);
+            return StateBound { bound: best, guide: best, next: time };
         }
         // Nothing starts before `next`, so until then only running operators contribute.
         mixed = mixed.max(next + self.mixed_bound(adds, next, runs));
         if mixed >= best {
-            return (mixed, mixed, time);
+            return StateBound { bound: mixed, guide: mixed, next: time };
         }
         let mut most = next;
         for (k, &busy) in load.iter().enumerate() {
@@ -256,7 +265,7 @@ impl<'a> Searcher<'a> {
                 most = most.max(time + self.energy_bound(k, left, operator, runs, load, time));
             }
         }
-        (longest.max(most).max(mixed), longest + most + mixed, next)
+        StateBound { bound: longest.max(most).max(mixed), guide: longest + most + mixed, next }
     }
 
     /// The earliest start of an operator. `open` holds the predecessors that are unstarted or running, and `ends` their
