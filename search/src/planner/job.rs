@@ -196,7 +196,8 @@ impl<'a> Job<'a> {
             self.model,
             self.fabric,
             plan,
-            (&shape.profile, &shape.graph),
+            &shape.profile,
+            &shape.graph,
             self.sharding_domain(plan),
         )
     }

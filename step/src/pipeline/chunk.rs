@@ -32,7 +32,8 @@ impl Chunk {
     pub(crate) fn with_exposed_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
-        (layers, piece): (u64, PieceProfile),
+        layers: u64,
+        piece: PieceProfile,
         ExposedGathers { forward: gathers, backward: scatters, apart: [scatters_inputs, scatters_weights] }: ExposedGathers,
     ) -> Self {
         let (f, r, b) = (piece.forward, piece.recompute, piece.backward);
@@ -54,10 +55,12 @@ impl Chunk {
     pub(crate) fn with_gathers(
         stack: &SoftwareStack,
         layout: &Layout,
-        (layers, piece): (u64, PieceProfile),
-        (units, exchange): (u64, (Communication, Communication)),
+        layers: u64,
+        piece: PieceProfile,
+        units: u64,
+        exchange: ShardingExchange,
     ) -> Self {
-        Self::with_exposed_gathers(stack, layout, (layers, piece), exposed_gathers(stack, &piece, units, exchange))
+        Self::with_exposed_gathers(stack, layout, layers, piece, exposed_gathers(stack, &piece, units, exchange))
     }
 
     /// Returns a lower bound of [`Self::with_gathers`], for a piece with passes bounded by their schedules and a
@@ -67,13 +70,15 @@ impl Chunk {
     pub(crate) fn new_lower_bound(
         stack: &SoftwareStack,
         layout: &Layout,
-        (layers, piece): (u64, PieceProfile),
-        (units, exchange): (u64, (Communication, Communication)),
+        layers: u64,
+        piece: PieceProfile,
+        units: u64,
+        exchange: ShardingExchange,
     ) -> Self {
         let longest = lengthen_to_found_schedules(stack, piece);
         let exposed = exposed_gathers(stack, &longest, units, exchange);
-        let long = Self::with_exposed_gathers(stack, layout, (layers, longest), exposed);
-        let chunk = Self::with_exposed_gathers(stack, layout, (layers, piece), exposed);
+        let long = Self::with_exposed_gathers(stack, layout, layers, longest, exposed);
+        let chunk = Self::with_exposed_gathers(stack, layout, layers, piece, exposed);
         let overhead =
             if layout.pipeline > 1 { stack.pipeline_pass_overhead(layout.virtual_stages) } else { Seconds::ZERO };
         let [[_, input_host], [_, weight_host]] = split_backward_parts(stack, &piece);
@@ -104,6 +109,15 @@ impl Chunk {
     }
 }
 
+/// The exchange of one unit's shards per micro-batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ShardingExchange {
+    /// Gathers the unit's weights.
+    pub gather: Communication,
+    /// Scatters its gradients.
+    pub scatter: Communication,
+}
+
 /// Exposed time of gathered weights and scattered gradients.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExposedGathers {
@@ -123,7 +137,7 @@ pub fn exposed_gathers(
     stack: &SoftwareStack,
     piece: &PieceProfile,
     units: u64,
-    (gather, scatter): (Communication, Communication),
+    ShardingExchange { gather, scatter }: ShardingExchange,
 ) -> ExposedGathers {
     if gather.time + scatter.time == Seconds::ZERO {
         return ExposedGathers::default();

@@ -10,7 +10,7 @@ use crate::communication::sends::{ExposedSends, PipelineSends};
 use crate::pass::away::{ParameterCopies, PieceCopies};
 use crate::pass::profile::{PassProfile, PieceProfile, StepProfile};
 use crate::pipeline::arrangement::{Arrangement, DEVICE_KINDS, DeviceGroup, KINDS};
-use crate::pipeline::chunk::{Chunk, launch_times};
+use crate::pipeline::chunk::{Chunk, ShardingExchange, launch_times};
 use crate::pipeline::staged::StagedChunks;
 use crate::{SoftwareStack, StepTime};
 use sim::pipeline::{LongerRunPipeline, PassesTime, UnequalEndsPipeline};
@@ -34,7 +34,7 @@ pub struct ParameterExchange {
 pub struct StepExchanges {
     /// Per micro-batch: gathered weights (ZeRO-3) and scattered gradients (ZeRO-2 and -3) of one unit (a layer or an
     /// end), by kind of chunk.
-    pub units: [(Communication, Communication); KINDS],
+    pub units: [ShardingExchange; KINDS],
     /// Per micro-batch: copies of offloaded weights and gradients.
     pub copies: Option<ParameterCopies>,
     /// Once per step, by kind of device.
@@ -171,7 +171,7 @@ impl Assembly {
         exchanges: &StepExchanges,
         sends: &PipelineSends,
     ) -> Self {
-        Self::from_chunks(arrangement, stack, profile, (exchanges, sends), Chunk::with_gathers)
+        Self::from_chunks(arrangement, stack, profile, exchanges, sends, Chunk::with_gathers)
     }
 
     /// Assembles a lower bound of a plan. Its schedule splits the backward pass, and its passes are bounded by their
@@ -183,23 +183,24 @@ impl Assembly {
         exchanges: &StepExchanges,
         sends: &PipelineSends,
     ) -> Self {
-        Self::from_chunks(arrangement, stack, profile, (exchanges, sends), Chunk::new_lower_bound)
+        Self::from_chunks(arrangement, stack, profile, exchanges, sends, Chunk::new_lower_bound)
     }
 
     fn from_chunks(
         arrangement: Arrangement,
         stack: &SoftwareStack,
         profile: &StepProfile,
-        (exchanges, sends): (&StepExchanges, &PipelineSends),
-        chunk: impl Fn(&SoftwareStack, &Layout, (u64, PieceProfile), (u64, (Communication, Communication))) -> Chunk,
+        exchanges: &StepExchanges,
+        sends: &PipelineSends,
+        chunk: impl Fn(&SoftwareStack, &Layout, u64, PieceProfile, u64, ShardingExchange) -> Chunk,
     ) -> Self {
         let profile = &exchanges.add_copies_to_profile(profile, stack);
         let (pieces, units) = (arrangement.chunk_pieces(profile), arrangement.gather_units(profile));
         let mut chunks = [Chunk::default(); KINDS];
         for &kind in arrangement.chunk_kinds() {
             let piece = add_message_overhead(sends, stack, pieces[kind]);
-            let of = (arrangement.layers_in_chunk(kind), piece);
-            chunks[kind] = chunk(stack, &arrangement.layout, of, (units[kind], exchanges.units[kind]));
+            let (layers, units) = (arrangement.layers_in_chunk(kind), units[kind]);
+            chunks[kind] = chunk(stack, &arrangement.layout, layers, piece, units, exchanges.units[kind]);
         }
         let sends =
             exposed_sends(&arrangement, stack, arrangement.chunk_kinds().iter().map(|&kind| &chunks[kind]), sends);
@@ -223,8 +224,8 @@ impl Assembly {
         let units = arrangement.gather_units(profile);
         let chunk = |kind: usize, piece: PieceProfile| {
             let piece = add_message_overhead(sends, stack, piece);
-            let of = (arrangement.layers_in_chunk(kind), piece);
-            Chunk::with_gathers(stack, &arrangement.layout, of, (units[kind], exchanges.units[kind]))
+            let (layers, units) = (arrangement.layers_in_chunk(kind), units[kind]);
+            Chunk::with_gathers(stack, &arrangement.layout, layers, piece, units, exchanges.units[kind])
         };
         let staged = StagedChunks::new(&arrangement, profile, mixes, chunk);
         let sends = exposed_sends(&arrangement, stack, staged.chunks.iter(), sends);

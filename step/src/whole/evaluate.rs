@@ -9,7 +9,7 @@ use crate::communication::slowing::MutualSlowdown;
 use crate::pass::chip_times::ChipTimes;
 use crate::pass::profile::{PieceProfile, StepProfile};
 use crate::pipeline::arrangement::{Arrangement, DeviceGroup};
-use crate::pipeline::chunk::{Chunk, exposed_gathers, pass_windows};
+use crate::pipeline::chunk::{Chunk, ShardingExchange, exposed_gathers, pass_windows};
 use crate::whole::assembly::{Assembly, ParameterExchange, PassEndLeads, StepExchanges, exposed_exchange};
 use crate::{SoftwareStack, StepError, StepTime, TrainingPlan};
 use sim::kernel::{Collective, CollectiveKind, DataType, RankGroup};
@@ -61,6 +61,15 @@ pub struct PlanOnNetwork<'a, N = Fabric> {
     pub plan: &'a TrainingPlan,
     /// The profiles of its pieces.
     pub profile: &'a StepProfile,
+}
+
+/// The ranks that shard a group's parameters, and under hybrid sharding those with copies of the same shard.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardGroups {
+    /// The ranks that share one copy.
+    pub shards: RankGroup,
+    /// The ranks that hold the same shard.
+    pub copies: RankGroup,
 }
 
 impl<N: StepNetwork> PlanOnNetwork<'_, N> {
@@ -137,33 +146,30 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         (exposed.forward, exposed.backward)
     }
 
-    /// Returns the exchange of one of a piece's `units` per micro-batch, as (gather, scatter). ZeRO-3 gathers the
+    /// Returns the exchange of one of a piece's `units` per micro-batch. ZeRO-3 gathers the
     /// unit's weights. ZeRO-2 and -3 scatter its gradients and keep a shard.
-    pub fn gathers_per_unit(
-        &self,
-        chip: &ChipTimes,
-        piece: &PieceProfile,
-        units: u64,
-    ) -> (Communication, Communication) {
-        let (mut gather, mut scatter) = (Communication::default(), Communication::default());
+    pub fn gathers_per_unit(&self, chip: &ChipTimes, piece: &PieceProfile, units: u64) -> ShardingExchange {
+        let mut exchange = ShardingExchange::default();
         let zero = self.plan.layout.zero;
         if !self.plan.layout.reduces_every_micro_batch() {
-            return (gather, scatter);
+            return exchange;
         }
         // Weights without gradients are gathered with the dense weights.
         let mut still = piece.frozen;
         for (parameters, group) in self.holders_of_parameters(piece.parameters, piece.expert_parameters) {
-            let shards = self.sharding_groups(chip, group).0;
+            let shards = self.sharding_groups(chip, group).shards;
             let collective = |kind, bytes: Bytes, count: u64| {
                 self.collective_cost(chip, kind, bytes * (count / units.max(1)), shards)
             };
             if zero == ZeroStage::Parameters {
-                gather = gather + collective(CollectiveKind::AllGather, self.profile.weight_bytes, parameters + still);
+                let weights = self.profile.weight_bytes;
+                exchange.gather = exchange.gather + collective(CollectiveKind::AllGather, weights, parameters + still);
             }
-            scatter = scatter + collective(CollectiveKind::ReduceScatter, self.reduced_bytes(chip), parameters);
+            exchange.scatter =
+                exchange.scatter + collective(CollectiveKind::ReduceScatter, self.reduced_bytes(chip), parameters);
             still = 0;
         }
-        (gather, scatter)
+        exchange
     }
 
     /// Returns a device's dense and expert parameters, each with the group of ranks that hold the same ones. Experts
@@ -173,13 +179,12 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
         [(parameters, dense), (experts, sparse)]
     }
 
-    /// Returns two groups: the ranks that shard the parameters of `group`, and the ranks with copies of the same shard
-    /// under hybrid sharding.
-    pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> (RankGroup, RankGroup) {
+    /// Returns the groups that shard the parameters of `group` and hold copies of the same shard.
+    pub fn sharding_groups(&self, chip: &ChipTimes, group: RankGroup) -> ShardGroups {
         let copy = copy_devices(chip.stack(), self.fabric.fast_domain_size(), &self.plan.layout);
         let ranks = shard_groups(group.ranks, copy.map(|devices| ranks_inside(devices, group.stride)));
         let copies = RankGroup { ranks: group.ranks / ranks, stride: group.stride * ranks };
-        (RankGroup { ranks, stride: group.stride }, copies)
+        ShardGroups { shards: RankGroup { ranks, stride: group.stride }, copies }
     }
 
     /// Returns the cost of a collective of a group; zero for a group of one or for no bytes.
@@ -202,7 +207,9 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
             return parameters.saturating_add(experts);
         }
         let held = self.holders_of_parameters(parameters, experts);
-        held.iter().map(|(count, group)| count.div_ceil(u64::from(self.sharding_groups(chip, *group).0.ranks))).sum()
+        held.iter()
+            .map(|(count, group)| count.div_ceil(u64::from(self.sharding_groups(chip, *group).shards.ranks)))
+            .sum()
     }
 
     /// Returns the exposed exchange once per step of all pieces on a device.
@@ -257,7 +264,7 @@ impl<N: StepNetwork> PlanOnNetwork<'_, N> {
     /// that the ZeRO stage does not need has no bytes.
     pub fn reduce_and_gather(&self, chip: &ChipTimes, count: u64, group: RankGroup) -> [Collective; 3] {
         let (gradients, weights) = (self.reduced_bytes(chip) * count, self.profile.weight_bytes * count);
-        let (shards, copies) = self.sharding_groups(chip, group);
+        let ShardGroups { shards, copies } = self.sharding_groups(chip, group);
         let shard = Bytes(gradients.0 / u64::from(shards.ranks.max(1)));
         let nothing = Bytes::ZERO;
         let (all, scattered, shared, gathered) = match self.plan.layout.zero {

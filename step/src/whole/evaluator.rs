@@ -296,7 +296,8 @@ impl<'a> Evaluator<'a> {
         &self,
         shape: &PlanShape,
         plan: &TrainingPlan,
-        (split, end): (ChunkSplit, EndChunk),
+        split: ChunkSplit,
+        end: EndChunk,
         domain: Option<u32>,
     ) -> bool {
         let arrangement = Arrangement::new(plan.layout, split, plan.schedule, plan.micro_batches());
@@ -486,7 +487,7 @@ impl<'a> Evaluator<'a> {
         schedule: PipelineSchedule,
         micro_batches: u64,
     ) -> Result<Seconds, StepError> {
-        self.simulate_mixed(&StagePolicies::default(), shape, degrees, sends, (schedule, micro_batches))
+        self.simulate_mixed(&StagePolicies::default(), shape, degrees, sends, schedule, micro_batches)
     }
 
     /// Returns a lower bound on the step of a plan whose schedule splits the backward pass and whose shape is bounded
@@ -520,7 +521,8 @@ impl<'a> Evaluator<'a> {
         shape: &PlanShape,
         degrees: &DegreeCosts,
         sends: &PipelineSends,
-        (schedule, micro_batches): (PipelineSchedule, u64),
+        schedule: PipelineSchedule,
+        micro_batches: u64,
     ) -> Result<Seconds, StepError> {
         let arrangement = degrees.arrangement_with(schedule, micro_batches);
         policies.check_layer_counts(&arrangement.split)?;

@@ -156,7 +156,7 @@ fn hold(model: &Model, plan: &TrainingPlan, stack: &str, fabric: &str) -> Result
     let filled = with_fullest_experts(model, plan, &stack);
     let fullest = TrainingGraph::new(&filled, &lowering_of_plan(&filled, plan, &stack)).unwrap();
     let profile = chip.profile_lowered(model, &graph, &fabric, plan).unwrap();
-    let timeline = step_timeline(&mut chip, model, &fabric, plan, (&profile, &fullest), domain).unwrap();
+    let timeline = step_timeline(&mut chip, model, &fabric, plan, &profile, &fullest, domain).unwrap();
     played(&timeline, &slow, &memory, (plan, plan.layout.chunk_split(model.layers).unwrap()))?;
     let difference = found.time.seconds().0 / slow.total.0 - 1.0;
     let simulated = evaluator.simulate_step(&shape, &degrees, &sends, plan.schedule, plan.micro_batches()).unwrap();
@@ -410,7 +410,7 @@ fn everything(
     let graph = TrainingGraph::new(model, &lowering_of_plan(model, plan, &stack))?;
     let profile = chip.profile_lowered(model, &graph, &fabric, plan)?;
     let energy = crate::step_energy_of(&mut chip, model, &fabric, plan, &profile, time.total)?.total_energy().0;
-    let timeline = step_timeline(&mut chip, model, &fabric, plan, (&profile, &graph), None)?;
+    let timeline = step_timeline(&mut chip, model, &fabric, plan, &profile, &graph, None)?;
     Ok((time, memory, energy, timeline))
 }
 
@@ -451,7 +451,7 @@ proptest! {
         let degrees = evaluator.prepare_degrees(&mut chip, &none, &plan, None).unwrap();
         let sends = evaluator.pipeline_sends(&chip, &none, &plan);
         let (kind, m) = (plan.schedule, plan.micro_batches());
-        let found = evaluator.simulate_mixed(&apart.activations, &shape, &degrees, &sends, (kind, m)).unwrap();
+        let found = evaluator.simulate_mixed(&apart.activations, &shape, &degrees, &sends, kind, m).unwrap();
         prop_assert_eq!(found, time.total);
         let needs = evaluator.stage_needs(&shape, &degrees, kind, m);
         prop_assert_eq!(needs.iter().map(|need| need.device).max(), memory.stages.iter().map(StageMemory::bytes_needed).max());

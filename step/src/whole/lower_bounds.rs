@@ -4,7 +4,7 @@
 use crate::communication::contention::OverlapWindow;
 use crate::communication::sends::PipelineSends;
 use crate::pass::profile::{PieceProfile, StepProfile};
-use crate::pipeline::chunk::exposed_gathers;
+use crate::pipeline::chunk::{ShardingExchange, exposed_gathers};
 use crate::whole::evaluate::PlanOnNetwork;
 use crate::{ChipTimes, Evaluator, PlanShape, TrainingPlan};
 use sim::units::Seconds;
@@ -44,7 +44,7 @@ impl Evaluator<'_> {
         let Some((least, units)) = pieces.min_by_key(each) else { return ExposedGatherTimes::default() };
         // Only layers have experts.
         let dense = PieceProfile { expert_parameters: 0, ..*least };
-        let (gather, scatter) =
+        let ShardingExchange { gather, scatter } =
             PlanOnNetwork { fabric: self.fabric, plan, profile }.gathers_per_unit(chip, &dense, units);
         [gather.time, gather.time + scatter.time]
     }

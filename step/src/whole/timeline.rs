@@ -28,7 +28,8 @@ pub fn step_timeline(
     model: &Model,
     fabric: &Fabric,
     plan: &TrainingPlan,
-    (profile, training): (&StepProfile, &TrainingGraph),
+    profile: &StepProfile,
+    training: &TrainingGraph,
     domain: Option<u32>,
 ) -> Result<Timeline, StepError> {
     let (assembly, exchanges) = PlanOnNetwork { fabric, plan, profile }.assemble_plan(chip, model)?;

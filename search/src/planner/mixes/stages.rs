@@ -49,7 +49,10 @@ impl PlanStages<'_, '_> {
     }
 
     pub(crate) fn simulate_policies(&self, policies: StagePolicies, shape: &PlanShape, gap: f64) -> Option<StagedPlan> {
-        let time = self.search.evaluator.simulate_mixed(&policies, shape, self.degrees, self.sends, self.run).ok()?;
+        let (schedule, micro_batches) = self.run;
+        let evaluator = &self.search.evaluator;
+        let time =
+            evaluator.simulate_mixed(&policies, shape, self.degrees, self.sends, schedule, micro_batches).ok()?;
         Some(StagedPlan { policies, time: time.0, gap })
     }
 

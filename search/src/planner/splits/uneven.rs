@@ -72,7 +72,7 @@ impl SplitCosts for PlanSplitCosts<'_, '_, '_> {
     }
 
     fn may_fit_without(&self, split: ChunkSplit, end: EndChunk) -> bool {
-        !self.search.evaluator.exceeds_capacity_without(self.shape, self.plan, (split, end), self.domain)
+        !self.search.evaluator.exceeds_capacity_without(self.shape, self.plan, split, end, self.domain)
     }
 }
 

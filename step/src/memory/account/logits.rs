@@ -90,12 +90,14 @@ mod tests {
     /// Returns the bytes at work in the loss, and those of the update's temporaries, of two layers of llama3-8b.
     fn bytes(stack: &str, loss: LossForm, tensor: u32, change: impl Fn(TrainingPlan) -> TrainingPlan) -> [u64; 2] {
         let model = Model { layers: 2, ..Model::load("llama3-8b").unwrap() };
-        bytes_of_model(&model, (stack, loss, tensor), change)
+        bytes_of_model(&model, stack, loss, tensor, change)
     }
 
     fn bytes_of_model(
         model: &Model,
-        (stack, loss, tensor): (&str, LossForm, u32),
+        stack: &str,
+        loss: LossForm,
+        tensor: u32,
         change: impl Fn(TrainingPlan) -> TrainingPlan,
     ) -> [u64; 2] {
         let stack = SoftwareStack::load(stack).unwrap().with_loss(loss).unwrap();
@@ -114,7 +116,7 @@ mod tests {
     fn a_head_that_denoises_images_has_no_logits() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/tests/configs/dit_xl_2.json");
         let model = Model::load_file(std::path::Path::new(file)).unwrap();
-        assert_eq!(bytes_of_model(&model, ("huggingface", LossForm::Whole, 1), |plan| plan)[0], 0);
+        assert_eq!(bytes_of_model(&model, "huggingface", LossForm::Whole, 1, |plan| plan)[0], 0);
     }
 
     #[test]
