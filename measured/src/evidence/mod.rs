@@ -14,6 +14,7 @@
 mod alone;
 mod coverage;
 mod facts;
+mod grounds;
 mod interval;
 mod mechanism;
 mod ratio;
@@ -30,8 +31,6 @@ pub use scheme::HoldOutScheme;
 pub use table::{COLUMNS, PredictedQuantity, ResidualTable, ResidualTableError};
 
 use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::fmt;
 
 /// The relation of a ground of a prediction to the nearest measurement.
@@ -108,86 +107,9 @@ impl ResidualTable {
     /// Returns all grounds of a prediction with their grades.
     #[must_use]
     pub fn grounds_of(&self, quantity: PredictedQuantity, facts: &PredictionFacts) -> Vec<EvidenceGround> {
-        let rows: Vec<&table::ResidualRow> = self.rows_of(quantity).collect();
-        let graded = |same: &dyn Fn(&table::ResidualRow) -> bool, related: &dyn Fn(&table::ResidualRow) -> bool| match (
-            rows.iter().filter(|row| same(row)).count(),
-            rows.iter().any(|row| related(row)),
-        ) {
-            (LEAST.., _) => Grade::Measured,
-            (1.., _) | (_, true) => Grade::Related,
-            (0, false) => Grade::NeverMeasured,
-        };
-        let kind = |what, of: fn(&PredictionFacts) -> &NamedKind| {
-            let same = |row: &table::ResidualRow| of(&row.facts).name == of(facts).name;
-            let related = |row: &table::ResidualRow| of(&row.facts).kind == of(facts).kind;
-            let name = |row: &table::ResidualRow| of(&row.facts).name.clone();
-            let near = if rows.iter().any(|row| same(row)) {
-                count_names(&rows, same, name)
-            } else {
-                count_names(&rows, related, name)
-            };
-            EvidenceGround { what, name: of(facts).name.clone(), grade: graded(&same, &related), near }
-        };
-        // A pair of grounds, of which each may have been measured without the other.
-        let pair = |what, of: fn(&PredictionFacts) -> [&NamedKind; 2]| {
-            let name = |facts: &PredictionFacts| of(facts).map(|kind| kind.name.as_str()).join(" on ");
-            let same = |row: &table::ResidualRow| name(&row.facts) == name(facts);
-            let related =
-                |row: &table::ResidualRow| of(&row.facts).map(|kind| &kind.kind) == of(facts).map(|kind| &kind.kind);
-            let of_row = |row: &table::ResidualRow| name(&row.facts);
-            let near = if rows.iter().any(|row| same(row)) {
-                count_names(&rows, same, of_row)
-            } else {
-                count_names(&rows, related, of_row)
-            };
-            EvidenceGround { what, name: name(facts), grade: graded(&same, &related), near }
-        };
-        let (cluster, execution) =
-            (pair("cluster", |f| [&f.chip, &f.fabric]), pair("execution", |f| [&f.stack, &f.chip]));
-        let mut grounds = vec![
-            kind("chip", |f| &f.chip),
-            kind("fabric", |f| &f.fabric),
-            cluster,
-            kind("stack", |f| &f.stack),
-            execution,
-        ];
-        grounds.extend(facts.mechanisms.iter().map(|mechanism| {
-            let has = |row: &table::ResidualRow| row.facts.mechanisms.contains(mechanism);
-            let same = |row: &table::ResidualRow| has(row) && row.facts.stack.name == facts.stack.name;
-            let near = count_names(&rows, has, |row| row.facts.stack.name.clone());
-            EvidenceGround { what: "mechanism", name: mechanism.to_string(), grade: graded(&same, &has), near }
-        }));
-        let within = |row: &table::ResidualRow| row.facts.chips >= facts.chips;
-        let same = |row: &table::ResidualRow| within(row) && row.facts.stack.name == facts.stack.name;
-        let largest = rows.iter().map(|row| row.facts.chips).max();
-        let near = count_names(
-            &rows,
-            |row| within(row) || Some(row.facts.chips) == largest,
-            |row| row.facts.chips.to_string(),
-        );
-        grounds.push(EvidenceGround {
-            what: "scale",
-            name: facts.chips.to_string(),
-            grade: graded(&same, &within),
-            near,
-        });
-        grounds
+        let rows = grounds::GroundRows { rows: self.rows_of(quantity).collect(), facts };
+        rows.list_grounds()
     }
-}
-
-/// Returns (name, number of rows) among the rows that `like` selects, most rows first.
-fn count_names(
-    rows: &[&table::ResidualRow],
-    like: impl Fn(&table::ResidualRow) -> bool,
-    name: impl Fn(&table::ResidualRow) -> String,
-) -> Vec<(String, usize)> {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for row in rows.iter().filter(|row| like(row)) {
-        *counts.entry(name(row)).or_default() += 1;
-    }
-    let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
-    counts.sort_by_key(|(_, runs)| Reverse(*runs));
-    counts
 }
 
 #[cfg(test)]
